@@ -34,6 +34,10 @@ class Floors:
     why: str = ""
 
 
+FLOORS = Floors()
+"""Bounds of an environment that declares none."""
+
+
 def any_situation(state: Any) -> Int32[Array, ""]:
     """Situation 0: the actions of a plan depend on time alone."""
     return jnp.int32(0)

@@ -20,7 +20,7 @@ from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.frozen_lake.open_loop import TooManyBeliefsError, committed_success
 from envs_jax.packs import Levels
-from envs_jax.reference import Floors, Reference, Solver, reference_of_plans
+from envs_jax.reference import FLOORS, Floors, Reference, Solver, reference_of_plans
 from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.splits import Split, split_key
 
@@ -62,7 +62,7 @@ class Spec:
     plan: Planner | None = None
     plan_after_random: PlanAfterRandom | None = None
     solve: Solver | None = None
-    floors: Floors = Floors()
+    floors: Floors = FLOORS
     checked_seeds: int = 10_000
     solved_levels: int | None = None
 
@@ -79,7 +79,7 @@ class Registry:
         return tuple(self._specs)
 
     def register(self, name: str, factory: Factory, **options: Any) -> None:
-        """Registers an environment; the options are the fields of `Spec`. Raises a `ValueError` if the name is taken."""
+        """Registers an environment; options are the fields of `Spec`. Raises a `ValueError` if the name is taken."""
         if name in self._specs:
             raise ValueError(f"an environment called {name!r} is registered already; expected a new name")
         self._specs[name] = Spec(factory, **options)
@@ -230,6 +230,9 @@ def _babyai_solver(env: Any, params: Any, levels: np.ndarray, starts: Any, limit
     return reference_of_plans(plans, np.zeros(len(levels), bool))
 
 
+_BANDIT_FLOORS = Floors(
+    constant=1.0, gap=0.4, why="the better arm has the same name on every level; to find out which is the task"
+)
 _DESCRIPTIONS = {
     "Bandit": "two arms, Engineer (low) and Teacher (high)",
     "BanditTest": "two arms, Trader (low) and Librarian (high)",
@@ -249,7 +252,7 @@ _DESCRIPTIONS = {
 }
 BUILT_IN: dict[str, Spec] = {
     **{
-        name: Spec(factory, _DESCRIPTIONS[name], 1, _bandit_oracle, solve=_bandit_solver)
+        name: Spec(factory, _DESCRIPTIONS[name], 1, _bandit_oracle, solve=_bandit_solver, floors=_BANDIT_FLOORS)
         for name, factory in bandit.TAGS.items()
     },
     **{
@@ -260,12 +263,19 @@ BUILT_IN: dict[str, Spec] = {
             _frozen_lake_oracle,
             _one_by_one(frozen_lake_oracle.plan),
             solve=_frozen_lake_solver,
+            floors=Floors(constant=0.3, repeat_last=0.3, random=0.3, gap=0.2),
         )
         for name, factory in frozen_lake.TAGS.items()
     },
     **{
         name: Spec(
-            factory, _DESCRIPTIONS[name], 10, _sokoban_oracle, _one_by_one(sokoban_oracle.solve), solve=_sokoban_solver
+            factory,
+            _DESCRIPTIONS[name],
+            10,
+            _sokoban_oracle,
+            _one_by_one(sokoban_oracle.solve),
+            solve=_sokoban_solver,
+            floors=Floors(constant=0.1, repeat_last=0.1, random=0.25, gap=0.5),
         )
         for name, factory in sokoban.TAGS.items()
     },
@@ -278,6 +288,7 @@ BUILT_IN: dict[str, Spec] = {
             babyai_baselines.plan,
             babyai_baselines.plan_after_random,
             solve=_babyai_solver,
+            floors=babyai_baselines.floors(name),
             checked_seeds=1_000,
             solved_levels=64,
         )

@@ -63,7 +63,9 @@ def evaluate_scripted(
         raise UserError(f"--policy is oracle, but {env} has none; use random")
     with refusals():
         panel = service.panel() if service.panel and items is None and episodes is None else None
-        chosen = panel.items if panel else load_items(items, env) if items else _sampled(service, episodes or 200, seed)
+        chosen = (
+            panel.items if panel else load_items(items, env) if items else sampled_items(service, episodes or 200, seed)
+        )
     turns = turns or service.turns
     compiled = url == "local" and service.play_many is not None
     plays = plays or (service.random_plays if policy == "random" and compiled else 1)
@@ -95,7 +97,8 @@ def evaluate_scripted(
     return result
 
 
-def _sampled(service: Service, episodes: int, seed: int) -> tuple[int, ...]:
+def sampled_items(service: Service, episodes: int, seed: int) -> tuple[int, ...]:
+    """Returns different items in order, as many as asked for or all; no two are variants of one."""
     distinct = min(service.items, service.distinct or service.items)
     return tuple(sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct))))
 

@@ -14,7 +14,7 @@ from envs_jax.checks.evidence import gather
 from envs_jax.checks.report import Report, Result
 from envs_jax.checks.rules import RULES, difficulty
 from envs_jax.environment import TextEnvironment
-from envs_jax.reference import Floors, Solver
+from envs_jax.reference import FLOORS, Floors, Solver
 
 __all__ = ["MOST_SEEDS", "Report", "Result", "check", "check_registered"]
 
@@ -29,7 +29,7 @@ def check(
     name: str | None = None,
     seeds: int = 1_000,
     limit: int | None = None,
-    floors: Floors | None = None,
+    floors: Floors = FLOORS,
     solve: Solver | None = None,
     solved_levels: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
@@ -64,7 +64,7 @@ def check(
         params,
         seeds=seeds,
         limit=limit,
-        floors=floors or Floors(),
+        floors=floors,
         solve=solve,
         solved_levels=solved_levels,
         progress=progress,

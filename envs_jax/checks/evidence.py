@@ -3,6 +3,7 @@
 Shapes: `N` seeds.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ BATCH, OTHER_BATCH = 2048, 1536
 EVERY_SEED_ACTIONS = 16
 """With at most so many actions, each is played constantly on every seed."""
 
-FEWEST_SEEDS = 16
+FEWEST_SEEDS = 64
 """Seeds on which each constant action is played in an environment with more actions."""
 
 ROUNDING = 1e-5
@@ -82,13 +83,11 @@ def gather(
     """Measures an environment on the seeds 0 to `seeds` - 1; see `envs_jax.checks.check`."""
     numbers = np.arange(seeds, dtype=np.uint32)
     size, other_size = min(seeds, BATCH), min(max(1, seeds * 3 // 4), OTHER_BATCH)
-    try:
-        span = tuple(map(float, env.reward_range(params)))
-    except NotImplementedError:
-        span = None
-    tolerances = [ROUNDING * max(1.0, abs(end)) if np.isfinite(end) else 0.0 for end in span or ()]
-    wide = (span[0] - tolerances[0], span[1] + tolerances[1]) if span else (-np.inf, np.inf)
-    ends = jnp.float32(wide[0]), jnp.float32(wide[1])
+    span: tuple[float, float] | None = None
+    with contextlib.suppress(NotImplementedError):
+        low, high = env.reward_range(params)
+        span = float(low), float(high)
+    ends = _widened(*span) if span else (jnp.float32(-jnp.inf), jnp.float32(jnp.inf))
 
     progress(f"{seeds} start states")
     begin = functools.partial(starts, env, params)
@@ -96,7 +95,7 @@ def gather(
         functools.partial(begin, from_level=env.has_levels), size, numbers
     )
     reference = None
-    different, inverse = _distinct(levels) if env.has_levels else (None, None)
+    distinct = len(_distinct(levels)[0]) if env.has_levels else None
     if solve is not None:
         count = min(seeds, solved_levels or seeds)
         progress(f"solutions of {count} levels")
@@ -109,10 +108,20 @@ def gather(
     def episodes(policy: int, rows: np.ndarray, states: Any, table: np.ndarray, batch: int, steps: int) -> Episodes:
         def some(rows: np.ndarray, states: Any, table: np.ndarray) -> Any:
             return play(
-                env, situation, most, params, ends, jnp.int32(policy), jnp.int32(steps), rows, states, jnp.asarray(table)
+                env,
+                situation,
+                most,
+                params,
+                ends,
+                jnp.int32(policy),
+                jnp.int32(steps),
+                rows,
+                states,
+                jnp.asarray(table),
             )
 
-        return Episodes(**in_batches(some, batch, rows, states, table))
+        found = Episodes(**in_batches(some, batch, rows, states, table))
+        return found._replace(solved_at=np.where(solved[rows], 0, found.solved_at))
 
     nothing = np.broadcast_to(np.int16(-1), (seeds, *shape))
     runs: dict[str, Episodes] = {}
@@ -147,11 +156,16 @@ def gather(
         why = f"{env.num_actions} actions are more than {reachable.MOST_ACTIONS}"
     describe = jax.jit(jax.vmap(lambda state: env.describe(state, params)))
     texts = np.asarray(describe(jax.tree.map(lambda leaf: leaf[:size], states)))
-    distinct = None if different is None else len(different)
     return Evidence(
         env, params, limit, floors, numbers, span, distinct, flaws, solved, texts, runs, differs, reference,
         reference_run, found, why,
     )  # fmt: skip
+
+
+def _widened(low: float, high: float) -> tuple[jax.Array, jax.Array]:
+    """Returns the range that sums of rounded numbers keep."""
+    below, above = (ROUNDING * max(1.0, abs(end)) if np.isfinite(end) else 0.0 for end in (low, high))
+    return jnp.float32(low - below), jnp.float32(high + above)
 
 
 def _distinct(levels: Int8[np.ndarray, "N H W"]) -> tuple[np.ndarray, np.ndarray]:

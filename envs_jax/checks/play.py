@@ -117,13 +117,14 @@ def broken_state(env: TextEnvironment, params: Any, state: Any) -> dict[str, Boo
 
 
 def in_batches(function: Callable[..., Any], size: int, *rows: Any) -> Any:
-    """Calls a function on batches of rows, pytrees of NumPy arrays [N, ...], padded to one size; returns NumPy arrays."""
+    """Calls a function on batches of one size of rows, pytrees of NumPy arrays [N, ...]; returns NumPy arrays."""
     count = len(jax.tree.leaves(rows)[0])
     found = []
     for begin in range(0, count, size):
         chosen = np.minimum(np.arange(begin, begin + size), count - 1)
         part = jax.device_get(function(*jax.tree.map(lambda leaf, i=chosen: leaf[i], rows)))
-        found.append(jax.tree.map(lambda leaf, n=min(size, count - begin): leaf[:n], part))
+        kept = min(size, count - begin)
+        found.append(jax.tree.map(lambda leaf, kept=kept: leaf[:kept], part))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
 
 
@@ -150,7 +151,7 @@ def starts(env: TextEnvironment, params: Any, seeds: UInt32[Array, " B"], *, fro
 
 
 def candidates(env: TextEnvironment, state: Any) -> Int32[Array, " A"]:
-    """Ids of the actions that random play chooses from, with negative ids between them: those the text lists, or all."""
+    """Ids of the actions that random play chooses from, negative ones left out: those that the text lists, or all."""
     listed = getattr(env, "candidates", None)
     return listed(state) if listed else jnp.arange(env.num_actions, dtype=jnp.int32)
 

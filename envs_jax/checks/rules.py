@@ -108,8 +108,9 @@ def constant_floor(evidence: Evidence) -> Result:
     runs = {name: run for name, run in evidence.runs.items() if name.startswith("constant ")}
     bound, alpha = evidence.floors.constant, ALPHA / len(runs)
     worst = max(runs, key=lambda name: _solved(runs[name]).mean())
-    numbers = {"success": float(_solved(runs[worst]).mean()), "bound": bound, "actions": len(runs)}
+    numbers: dict[str, Any] = {"success": float(_solved(runs[worst]).mean()), "bound": bound, "actions": len(runs)}
     numbers |= {"most_successful": worst.removeprefix("constant "), "episodes_each": len(runs[worst].steps)}
+    numbers |= {"why": evidence.floors.why} if numbers["success"] > 0.5 and evidence.floors.why else {}
     return _bounded(evidence, "constant_floor", worst, runs[worst], bound, alpha, numbers)
 
 
@@ -124,13 +125,14 @@ def random_floor(evidence: Evidence) -> Result:
     """Random actions succeed at most as often as declared, and clearly less often than the reference."""
     run, floors = evidence.runs["random"], evidence.floors
     numbers: dict[str, Any] = {"success": float(_solved(run).mean()), "bound": floors.random}
+    numbers |= {"why": floors.why} if numbers["success"] > 0.5 and floors.why else {}
     optimal = _reference_success(evidence)
     if optimal is not None:
         numbers |= {"optimal": optimal, "least_gap": floors.gap}
     found = _bounded(evidence, "random_floor", "random", run, floors.random, ALPHA, numbers)
     if found.status == "fail" or optimal is None:
         return found
-    low = _interval(_solved(run), ALPHA)[0]
+    low = rate_interval(_solved(run))[0]
     reason = f"the reference succeeds on {optimal:.1%}, less than {floors.gap:.1%} above random actions"
     return verdict("random_floor", reason if optimal - low < floors.gap else "", numbers)
 
@@ -156,7 +158,7 @@ def reference(evidence: Evidence) -> Result:
             )
     else:
         exact = float(solution.success[known].mean())
-        low, high = _interval(_solved(run)[known], ALPHA)
+        low, high = rate_interval(_solved(run)[known])
         numbers["exact_success"] = exact
         if not low <= exact <= high:
             reason = f"the optimal policy succeeds on {low:.2%} to {high:.2%} of the episodes; expected {exact:.2%}"
@@ -242,7 +244,8 @@ def _solved(run: Episodes) -> np.ndarray:
     return run.solved_at >= 0
 
 
-def _interval(outcomes: np.ndarray, alpha: float) -> tuple[float, float]:
+def rate_interval(outcomes: np.ndarray, alpha: float = ALPHA) -> tuple[float, float]:
+    """Returns the ends of the 1 - `alpha` interval of a rate (Wilson 1927), given outcomes bool[N]."""
     interval = stats.binomtest(int(outcomes.sum()), len(outcomes)).proportion_ci(1 - alpha, method="wilson")
     return float(interval.low), float(interval.high)
 
@@ -277,7 +280,7 @@ def _bounded(
     evidence: Evidence, name: str, policy: str, run: Episodes, bound: float, alpha: float, numbers: dict[str, Any]
 ) -> Result:
     solved = _solved(run)
-    if _interval(solved, alpha)[0] <= bound:
+    if rate_interval(solved, alpha)[0] <= bound:
         return verdict(name, "", numbers)
     row = int(np.argmax(solved))
     case = _case(evidence, policy, run, row, run.solved_at[row], f"solved after {run.solved_at[row]} actions")
