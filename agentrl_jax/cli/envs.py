@@ -16,9 +16,10 @@ from agentrl_jax.errors import UserError, shortened
 
 @dataclasses.dataclass(frozen=True)
 class Envs:
-    """List the environments with the success of random play and of optimal play with one action per turn; or check one.
+    """List the environments with the success of random play and of optimal play with one action per turn.
 
-    With --check, exit code 1 says that a check failed."""
+    With --check, check one of them instead: exit code 1 says that a check failed.
+    """
 
     levels: int = 512
     """Levels per environment on which both are computed. With the defaults of levels and seed, values come from a
@@ -93,14 +94,19 @@ def _check(command: Envs) -> None:
     if command.seeds is not None and command.seeds > MOST_SEEDS:
         raise UserError(f"--seeds is {command.seeds}, expected at most {MOST_SEEDS}")
     if command.out is not None:
-        try_writing(os.path.dirname(command.out) or ".")
+        folder = os.path.dirname(command.out) or "."
+        if not os.path.isdir(folder):
+            raise UserError(
+                f"--out is {shortened(command.out)!r}, but there is no folder {shortened(folder)!r}; make it"
+            )
+        try_writing(folder)
     reports = []
     for name in known if command.check == "all" else (command.check,):
 
-        def report(line: str, name: str | None = name) -> None:
+        def progress(line: str, name: str | None = name) -> None:
             print(f"{name}: {line}", file=sys.stderr)
 
-        reports.append(environment_checks.check_environment(name, seeds=command.seeds, progress=report))
+        reports.append(environment_checks.check_environment(name, seeds=command.seeds, progress=progress))
     document = json.dumps(environment_checks.as_json(reports), allow_nan=False)
     if command.out is not None:
         with atomic_write(command.out) as file:
