@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int8, Int32, Key
 
-from envs_jax import babyai, bandit, frozen_lake, sokoban
+from envs_jax import babyai, bandit, frozen_lake, sokoban, solvers
 from envs_jax.babyai import baselines as babyai_baselines
 from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.frozen_lake.open_loop import TooManyBeliefsError, committed_success
 from envs_jax.packs import Levels
-from envs_jax.reference import FLOORS, Floors, Reference, Solver, reference_of_plans
+from envs_jax.reference import FLOORS, Floors, Solver
 from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.splits import Split, split_key
 
@@ -202,34 +202,6 @@ def _one_by_one(solve: Callable[[Int8[np.ndarray, "H W"]], Int32[np.ndarray, " L
     return lambda env, params, levels, limit: [solve(level) for level in levels]
 
 
-def _bandit_solver(env: Any, params: Any, levels: np.ndarray, starts: Any, limit: int) -> Reference:
-    # The high arm of a pair has the odd id.
-    high = starts.shown[np.arange(len(levels)), np.argmax(starts.shown % 2, axis=1)]
-    ones = np.ones(len(levels), np.int32)
-    return Reference(high.astype(np.int16)[:, None, None], ones, ones.astype(bool))
-
-
-def _frozen_lake_solver(env: Any, params: Any, levels: np.ndarray, starts: Any, limit: int) -> Reference:
-    plans = reference_of_plans([frozen_lake_oracle.plan(level) for level in levels], np.ones(len(levels), bool))
-    rate = float(params.success_rate)
-    if rate == 1:
-        return plans
-    return plans._replace(
-        actions=frozen_lake_oracle.best_actions(levels, limit, rate),
-        situation=frozen_lake.cell_of_player,
-        success=frozen_lake_oracle.optimal_success(levels, limit, rate),
-    )
-
-
-def _sokoban_solver(env: Any, params: Any, levels: np.ndarray, starts: Any, limit: int) -> Reference:
-    return reference_of_plans([sokoban_oracle.solve(level) for level in levels], np.ones(len(levels), bool))
-
-
-def _babyai_solver(env: Any, params: Any, levels: np.ndarray, starts: Any, limit: int) -> Reference:
-    plans = babyai_baselines.plan(env, params, levels, limit)
-    return reference_of_plans(plans, np.zeros(len(levels), bool))
-
-
 _BANDIT_FLOORS = Floors(
     constant=1.0, gap=0.4, why="the better arm has the same name on every level; to find out which is the task"
 )
@@ -252,7 +224,7 @@ _DESCRIPTIONS = {
 }
 BUILT_IN: dict[str, Spec] = {
     **{
-        name: Spec(factory, _DESCRIPTIONS[name], 1, _bandit_oracle, solve=_bandit_solver, floors=_BANDIT_FLOORS)
+        name: Spec(factory, _DESCRIPTIONS[name], 1, _bandit_oracle, solve=solvers.solve_bandit, floors=_BANDIT_FLOORS)
         for name, factory in bandit.TAGS.items()
     },
     **{
@@ -262,7 +234,7 @@ BUILT_IN: dict[str, Spec] = {
             10,
             _frozen_lake_oracle,
             _one_by_one(frozen_lake_oracle.plan),
-            solve=_frozen_lake_solver,
+            solve=solvers.solve_frozen_lake,
             floors=Floors(constant=0.3, repeat_last=0.3, random=0.3, gap=0.2),
         )
         for name, factory in frozen_lake.TAGS.items()
@@ -274,7 +246,7 @@ BUILT_IN: dict[str, Spec] = {
             10,
             _sokoban_oracle,
             _one_by_one(sokoban_oracle.solve),
-            solve=_sokoban_solver,
+            solve=solvers.solve_sokoban,
             floors=Floors(constant=0.1, repeat_last=0.1, random=0.25, gap=0.5),
         )
         for name, factory in sokoban.TAGS.items()
@@ -287,7 +259,7 @@ BUILT_IN: dict[str, Spec] = {
             babyai_baselines.oracle,
             babyai_baselines.plan,
             babyai_baselines.plan_after_random,
-            solve=_babyai_solver,
+            solve=solvers.solve_babyai,
             floors=babyai_baselines.floors(name),
             checked_seeds=1_000,
             solved_levels=64,

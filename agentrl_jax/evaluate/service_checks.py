@@ -15,8 +15,8 @@ from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.scripted import sampled_items
 from agentrl_jax.services.environment import ScriptedPolicy, Service, ServiceEnvironment, StepResult
 from agentrl_jax.services.environments.common import PlannedPolicy
+from envs_jax.checks.policy_rules import rate_interval
 from envs_jax.checks.report import Report, Result, skipped, verdict
-from envs_jax.checks.rules import rate_interval
 
 ORACLE_TURNS = 5
 """Turns of the oracle, as a multiple of the usual limit of turns: it has to solve an item, not to be quick."""

@@ -11,8 +11,9 @@ from typing import Any
 
 from envs_jax import registry
 from envs_jax.checks.evidence import gather
+from envs_jax.checks.policy_rules import difficulty
 from envs_jax.checks.report import Report, Result
-from envs_jax.checks.rules import RULES, difficulty
+from envs_jax.checks.rules import RULES
 from envs_jax.environment import TextEnvironment
 from envs_jax.reference import FLOORS, Floors, Solver
 

@@ -68,6 +68,21 @@ class Evidence(NamedTuple):
     search: reachable.Search | None
     no_search: str
 
+    @property
+    def all_runs(self) -> dict[str, Episodes]:
+        """Episodes by the name of their policy, with those of the reference."""
+        return self.runs | ({} if self.reference_run is None else {"reference": self.reference_run})
+
+    def case(self, policy: str, run: Episodes, row: int, step: int | None, found: Any) -> dict[str, Any]:
+        """Returns a counterexample: an episode up to a step, or whole."""
+        ids = run.actions[row, : run.steps[row] if step is None else step].tolist()
+        names = [self.env.actions[action] if 0 <= action < len(self.env.actions) else action for action in ids]
+        return {"seed": int(self.seeds[row]), "policy": policy, "actions": names, "found": found}
+
+    def start_case(self, row: int, found: Any) -> dict[str, Any]:
+        """Returns a counterexample without actions."""
+        return {"seed": int(self.seeds[row]), "policy": None, "actions": [], "found": found}
+
 
 def gather(
     env: TextEnvironment,

@@ -4,7 +4,7 @@ Shapes: `B` episodes of a batch, `N` all episodes, `T` recorded actions, `S` sit
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +47,11 @@ class Episodes(NamedTuple):
     solved_at: Int32[np.ndarray, " N"]
     broken: dict[str, Int32[np.ndarray, " N"]]
     digest: UInt32[np.ndarray, "N 2"]
+
+    @property
+    def solved(self) -> np.ndarray:
+        """Whether there was a success, bool[N]."""
+        return self.solved_at >= 0
 
     @property
     def returns(self) -> np.ndarray:
@@ -125,7 +130,17 @@ def in_batches(function: Callable[..., Any], size: int, *rows: Any) -> Any:
         part = jax.device_get(function(*jax.tree.map(lambda leaf, i=chosen: leaf[i], rows)))
         kept = min(size, count - begin)
         found.append(jax.tree.map(lambda leaf, kept=kept: leaf[:kept], part))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
+    return joined(found)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Concatenates pytrees of NumPy arrays, or of keys, which NumPy does not know."""
+
+    def one(*leaves: Any) -> Any:
+        keys = jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key)
+        return (jnp if keys else np).concatenate(leaves)
+
+    return jax.tree.map(one, *parts)
 
 
 @functools.partial(jax.jit, static_argnames=("env", "from_level"))

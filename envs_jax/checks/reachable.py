@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32
 
-from envs_jax.checks.play import BROKEN, in_batches, noise_key, transition
+from envs_jax.checks.play import BROKEN, in_batches, joined, noise_key, transition
 from envs_jax.environment import TextEnvironment
 
 LEVELS, SITUATIONS, SITUATIONS_OF_LEVEL = 256, 50_000, 5_000
@@ -125,7 +125,7 @@ def search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.n
             draws = 1
         if not grown:
             break
-        states = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[part[0] for part in grown])
+        states = joined([part[0] for part in grown])
         of_level, of_node = (np.concatenate([part[i] for part in grown]) for i in (1, 2))
         kept = complete[of_level]
         states = jax.tree.map(lambda leaf, kept=kept: leaf[kept], states)

@@ -11,7 +11,7 @@ from broken_lock import LIMIT, SPECIAL, Fault, Lock, digit, solve
 import envs_jax
 from envs_jax import registry
 from envs_jax.checks import MOST_SEEDS, check, check_registered, reachable
-from envs_jax.checks.play import fingerprint, key_of, noise_key
+from envs_jax.checks.play import fingerprint, joined, key_of, noise_key
 from envs_jax.checks.rules import RULES
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
@@ -192,6 +192,13 @@ def test_every_leaf_counts_in_a_fingerprint():
     near = tree | {"b": jnp.float32(1 + 1e-6)}
     assert (fingerprint(near, floats=True) != first).any()
     assert (fingerprint(near, floats=False) == fingerprint(tree, floats=False)).all()
+
+
+def test_states_that_hold_keys_can_be_joined():
+    parts = [{"key": jax.random.split(jax.random.key(0), 2), "time": np.arange(2)} for _ in range(2)]
+    found = joined(parts)
+    assert found["key"].shape == (4,)
+    assert found["time"].tolist() == [0, 1, 0, 1]
 
 
 def test_plans_are_padded():
