@@ -148,10 +148,15 @@ def rate_interval(outcomes: Bool[np.ndarray, " N"], alpha: float = ALPHA) -> tup
 
 
 def _reference_success(evidence: Evidence) -> float | None:
-    """Success of the reference within `limit` actions, on the levels of which it is known."""
-    solution, run = evidence.reference, evidence.reference_run
+    """Success of the reference within `limit` actions, on the levels of which it is known.
+
+    Without a reference, it is that of the shortest solutions that the search found, if transitions are deterministic.
+    """
+    solution, run, search = evidence.reference, evidence.reference_run, evidence.search
     if solution is None or run is None:
-        return None
+        if search is None or search.random or not search.complete.all():
+            return None
+        return float(((search.distance >= 0) & (search.distance <= evidence.limit)).mean())
     if solution.success is not None:
         return float(run.solved.mean())
     known = solution.complete | (solution.lengths >= 0)

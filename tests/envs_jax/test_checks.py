@@ -116,6 +116,12 @@ def test_the_search_finds_the_levels_that_cannot_be_opened():
     assert result(report, "reference").status == "skipped"
 
 
+def test_the_search_says_what_is_optimal_where_no_solution_is_known():
+    found = result(check(LOCK, LOCK.default_params, seeds=SEEDS), "random_floor")
+    assert found.numbers["optimal"] == 1.0
+    assert found.status == "pass"
+
+
 def test_bounds_that_are_declared_count():
     assert failures(report_on(Fault.NONE, floors=Floors(random=0.01))) == ["random_floor"]
     assert failures(report_on(Fault.NONE, floors=Floors(gap=0.99))) == ["random_floor"]
