@@ -109,7 +109,8 @@ def goal_reachable(evidence: Evidence) -> Result:
         numbers["given_up"] = int((~solution.complete & (solution.lengths < 0)).sum())
         cases += [(int(row), "the planner proves that there is no solution") for row in np.flatnonzero(proven)]
     if search is not None:
-        numbers |= {"searched": int(search.complete.sum()), "situations": int(search.situations.sum())}
+        numbers |= {"searched": len(search.complete), "searched_wholly": int(search.complete.sum())}
+        numbers["situations"] = int(search.situations.sum())
         numbers |= {"transitions": search.transitions, "most_situations": int(search.situations.max())}
         numbers["random_transitions"] = search.random
         stuck = np.flatnonzero(search.complete & (search.distance < 0))

@@ -15,7 +15,10 @@ from envs_jax.checks.play import BROKEN, in_batches, joined, noise_key, transiti
 from envs_jax.environment import TextEnvironment
 
 LEVELS, SITUATIONS, SITUATIONS_OF_LEVEL = 256, 50_000, 5_000
-"""Most levels, most situations of all, and most of one level, after which its search is given up."""
+"""Most levels; situations after which no more levels are searched; and after which the search of one is given up."""
+
+TOGETHER = 16
+"""Levels that are searched at a time."""
 
 MOST_ACTIONS = 64
 """Environments with more actions are not searched."""
@@ -67,16 +70,40 @@ def _describe_starts(env: TextEnvironment, params: Any, states: Any) -> Any:
 
 
 def search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.ndarray, starts: Any) -> Search:
-    """Searches the start states [N, ...] of these seeds, breadth first, ignoring the limit of actions."""
+    """Searches start states [M, ...] of these seeds, breadth first, ignoring the limit of actions.
+
+    Levels are searched in their order, some at a time, until there are `SITUATIONS`; N is how many were.
+    """
+    found: list[Search] = []
+    for begin in range(0, len(seeds), TOGETHER):
+        part = slice(begin, begin + TOGETHER)
+        some = _search(env, params, span, seeds[part], jax.tree.map(lambda leaf, part=part: leaf[part], starts))
+        shifted = {name: case and (case[0] + begin, case[1]) for name, case in some.broken.items()}
+        found.append(some._replace(broken=shifted))
+        if sum(int(each.situations.sum()) for each in found) >= SITUATIONS:
+            break
+    lows, highs = zip(*(each.rewards for each in found))
+    return Search(
+        distance=np.concatenate([each.distance for each in found]),
+        complete=np.concatenate([each.complete for each in found]),
+        situations=np.concatenate([each.situations for each in found]),
+        transitions=sum(each.transitions for each in found),
+        random=any(each.random for each in found),
+        rewards=(min(lows), max(highs)),
+        broken={name: next((each.broken[name] for each in found if each.broken[name]), None) for name in BROKEN},
+    )
+
+
+def _search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.ndarray, starts: Any) -> Search:
     params = params.replace(max_steps_in_episode=jnp.int32(2**30))
     count, actions = len(seeds), np.arange(env.num_actions, dtype=np.int32)
-    hashes, solved, over = in_batches(functools.partial(_describe_starts, env, params), min(count, BATCH), starts)
+    hashes, solved, over = in_batches(functools.partial(_describe_starts, env, params), TOGETHER, starts)
     number: list[dict[bytes, int]] = [{row.tobytes(): 0} for row in hashes]
     parents: list[list[tuple[int, int]]] = [[(-1, -1)] for _ in range(count)]
     distance = np.where(solved, 0, -1).astype(np.int32)
     complete = np.ones(count, bool)
     broken: dict[str, tuple[int, tuple[int, ...]] | None] = dict.fromkeys(BROKEN)
-    low, high, transitions, total, draws, random = np.inf, -np.inf, 0, count, DRAWS, False
+    low, high, transitions, draws, random = np.inf, -np.inf, 0, DRAWS, False
     live = np.flatnonzero(~over)
     states, of_level, of_node = jax.tree.map(lambda leaf: leaf[live], starts), live, np.zeros(len(live), np.int64)
     depth = 0
@@ -108,10 +135,9 @@ def search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.n
                 level = int(of_level[rows[index]])
                 if key in number[level] or not complete[level]:
                     continue
-                if len(number[level]) >= SITUATIONS_OF_LEVEL or total >= SITUATIONS:
+                if len(number[level]) >= SITUATIONS_OF_LEVEL:
                     complete[level] = False
                     continue
-                total += 1
                 number[level][key] = len(parents[level])
                 parents[level].append((int(of_node[rows[index]]), int(taken[index])))
                 if success[index] and distance[level] < 0:

@@ -34,6 +34,7 @@ def reward_range(evidence: Evidence) -> Result:
     low, high = evidence.span
     rewards = [run.rewards[np.isfinite(run.rewards)] for run in evidence.all_runs.values()]
     ends = [end for some in rewards if some.size for end in (some.min(), some.max())]
+    ends += [end for end in (evidence.search.rewards if evidence.search else ()) if np.isfinite(end)]
     numbers = {"declared": [low, high], "found": [float(min(ends)), float(max(ends))] if ends else None}
     reason = f"a reward is outside the declared range from {low:g} to {high:g}"
     return _no_step(evidence, "reward_range", "out_of_range", reason, _reward, numbers)

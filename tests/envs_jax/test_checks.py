@@ -169,6 +169,23 @@ def test_the_search_agrees_with_the_planner_of_sokoban():
     assert found.situations.tolist() == [len(sokoban_oracle.explore(level).solved) for level in levels]
 
 
+def test_the_search_stops_after_enough_situations_and_gives_up_large_levels(monkeypatch):
+    seeds = np.arange(SEEDS, dtype=np.uint32)
+    states = jax.tree.map(
+        np.asarray, jax.vmap(lambda seed: LOCK.reset_env(key_of(seed), LOCK.default_params)[1])(seeds)
+    )
+    monkeypatch.setattr(reachable, "SITUATIONS", 20)
+    found = reachable.search(LOCK, LOCK.default_params, EVERYTHING, seeds, states)
+    assert found.distance.tolist() == [4] * reachable.TOGETHER
+    assert found.situations.tolist() == [5] * reachable.TOGETHER
+    assert found.transitions == reachable.TOGETHER * 2 * (reachable.DRAWS + 3)
+    assert found.rewards == (0.0, 1.0)
+    monkeypatch.setattr(reachable, "SITUATIONS_OF_LEVEL", 3)
+    found = reachable.search(LOCK, LOCK.default_params, EVERYTHING, seeds, states)
+    assert not found.complete.any()
+    assert found.distance.tolist() == [-1] * reachable.TOGETHER
+
+
 def test_the_best_actions_on_slippery_ice_have_the_exact_value():
     levels = np.array([[[3, 0, 1], [0, 0, 0], [1, 0, 2]], [[3, 0, 0], [1, 1, 0], [2, 0, 0]]], np.int8)
     rate, budget = 0.5, 6
