@@ -26,7 +26,7 @@ SEARCH = f"search of {MAX_NODES} situations"
 
 
 _RANDOM_SUCCESS = {
-    **{"GoToRedBallGrey": 0.78, "GoToRedBall": 0.83, "GoToRedBallNoDists": 0.94, "GoToObjS6": 1.0},
+    **{"GoToRedBallGrey": 0.78, "GoToRedBall": 0.83, "GoToRedBallNoDists": 0.94, "GoToObjS6": 0.99},
     **{"GoToLocalS8N7": 0.80, "GoToSeqS5R2": 0.53, "GoToRedBlueBall": 0.74, "GoToDoor": 0.78, "GoToObjDoor": 0.72},
     **{"OpenRedDoor": 0.96, "OpenDoorLoc": 0.74, "ActionObjDoor": 0.50},
 }
