@@ -145,7 +145,7 @@ def joined(parts: Sequence[Any]) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("env", "from_level"))
 def starts(env: TextEnvironment, params: Any, seeds: UInt32[Array, " B"], *, from_level: bool) -> Any:
-    """Returns levels i8[B, H, W], start states, their flaws, whether they are solved, and their digests.
+    """Returns levels i8[B, H, W], start states, flaws, whether they are solved, texts i16[B, P], and digests u32[B, 2].
 
     With `from_level`, levels are sampled first and states start on them; otherwise `reset_env` does both, and the
     levels are empty. The results are equal in an environment that keeps the contract.
@@ -160,7 +160,8 @@ def starts(env: TextEnvironment, params: Any, seeds: UInt32[Array, " B"], *, fro
             state = env.reset_env(key_of(seed), params)[1]
         text = env.describe(state, params)
         flaws = broken_state(env, params, state)
-        return level, state, flaws, env.success(state, params), fingerprint((state, text), floats=True)
+        digest = fingerprint((state, text), floats=False)
+        return level, state, flaws, env.success(state, params), text.astype(jnp.int16), digest
 
     return jax.vmap(one)(seeds)
 
