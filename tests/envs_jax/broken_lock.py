@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Float32, Int32
 
 from envs_jax import EnvParams, EnvState, TextEnvironment
 from envs_jax.batching import on_rows
@@ -35,6 +35,8 @@ class Fault(enum.IntEnum):
     ORACLE_IS_LONG = 13
     PAYS_MISTAKES = 14
     EQUAL_ACTIONS_WIN = 15
+    FLOAT_KNOWS_THE_PLACE = 16
+    REWARD_KNOWS_THE_PLACE = 17
 
 
 @struct.dataclass
@@ -45,6 +47,7 @@ class LockState(EnvState):
     mixed: Bool[Array, ""]
     last: Int32[Array, ""]
     extra: Int32[Array, ""]
+    size: Float32[Array, ""]
 
 
 @struct.dataclass(kw_only=True)
@@ -88,6 +91,7 @@ class Lock(TextEnvironment):
             mixed=jnp.bool_(False),
             last=zero - 1,
             extra=zero,
+            size=jnp.where(params.fault == Fault.FLOAT_KNOWS_THE_PLACE, place, 0).astype(jnp.float32),
         )
         return state.progress, state
 
@@ -106,6 +110,8 @@ class Lock(TextEnvironment):
         opened = (progress == DIGITS) & (state.progress < DIGITS)
         reward = jnp.where(opened, jnp.where(fault == Fault.PAYS_TOO_MUCH, 2.0, 1.0), 0.0)
         reward = jnp.where(opened & (fault == Fault.PAYS_NAN), jnp.nan, reward)
+        even = place_in_batch(state.code) % 2 == 0
+        reward = jnp.where(opened & (fault == Fault.REWARD_KNOWS_THE_PLACE) & even, 0.9, reward)
         reward = jnp.where((fault == Fault.PAYS_MISTAKES) & ~right, 0.5, reward)
         after = state.replace(
             time=state.time + 1,

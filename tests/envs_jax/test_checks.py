@@ -43,6 +43,8 @@ CAUGHT_BY = {
     Fault.PAYS_TOO_MUCH: "reward_range",
     Fault.PAYS_NAN: "finite_rewards",
     Fault.RESET_KNOWS_THE_PLACE: "determinism",
+    Fault.FLOAT_KNOWS_THE_PLACE: "determinism",
+    Fault.REWARD_KNOWS_THE_PLACE: "determinism",
     Fault.PAYS_AFTER_END: "no_reward_after_end",
     Fault.CHANGES_AFTER_END: "absorbing_end",
     Fault.STARTS_SOLVED: "null_floor",
