@@ -167,7 +167,7 @@ def starts(env: TextEnvironment, params: Any, seeds: UInt32[Array, " B"], *, fro
 
 
 def candidates(env: TextEnvironment, state: Any) -> Int32[Array, " A"]:
-    """Ids of the actions that random play chooses from, negative ones left out: those that the text lists, or all."""
+    """Ids that random play chooses from, those of `env.candidates(state)` that are not negative, or all."""
     listed = getattr(env, "candidates", None)
     return listed(state) if listed else jnp.arange(env.num_actions, dtype=jnp.int32)
 
