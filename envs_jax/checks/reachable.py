@@ -36,7 +36,7 @@ class Search(NamedTuple):
     Attributes:
         distance: fewest actions to a success; -1 if none was found.
         complete: the search was not given up.
-        situations: number of different situations, told apart by `state_hash`.
+        situations: number of situations with different `state_hash`.
         transitions: number of transitions of all levels.
         random: whether equal actions in equal situations had different results.
         rewards: lowest and highest finite reward.
