@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Int, Int8, Int32, Key, UInt32
+from jaxtyping import Array, Bool, Float32, Int, Int8, Int32, Key, UInt32
 
 NO_PIECE = -1
 """No piece; anywhere in a row of piece ids."""
@@ -85,6 +85,10 @@ class TextEnvironment(environment.Environment):
     def level_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
         """Returns a hash of the level of a state that was just reset."""
         return self.state_hash(state, params)
+
+    def reward_range(self, params: Any) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
+        """Returns the lowest and the highest reward of one action; `NotImplementedError` if none is declared."""
+        raise NotImplementedError(f"{self.name} declares no range of rewards")
 
     def reset_to_level(self, level: Int8[Array, "H W"], params: Any) -> tuple[Any, Any]:
         """Returns (obs, state) at the start of a given level; `NotImplementedError` if states are no grids."""

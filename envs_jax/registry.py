@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int8, Int32, Key
 
-from envs_jax import babyai, bandit, frozen_lake, sokoban
+from envs_jax import babyai, bandit, frozen_lake, sokoban, solvers
 from envs_jax.babyai import baselines as babyai_baselines
 from envs_jax.babyai import scene as babyai_scene
 from envs_jax.bandit import scene as bandit_scene
@@ -23,6 +23,7 @@ from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.frozen_lake import scene as frozen_lake_scene
 from envs_jax.frozen_lake.open_loop import TooManyBeliefsError, committed_success
 from envs_jax.packs import Levels
+from envs_jax.reference import FLOORS, Floors, Solver
 from envs_jax.scenes import SceneFunction
 from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.sokoban import scene as sokoban_scene
@@ -54,6 +55,10 @@ class Spec:
         plan_after_random: (env, params, levels, limit, most, key) -> for each level R random actions, R uniform in 0 to
             `most`, and the action ids of a shortest plan after them, as far as both have at most `limit` actions.
         scene: (env, state, params) -> what one state looks like, see `envs_jax.scenes`; None if it is only text.
+        solve: reference solutions, which `envs_jax.checks` executes.
+        floors: highest success of policies that do not solve the task.
+        checked_seeds: seeds of a check, unless the user gives another number.
+        solved_levels: levels that a check solves; None for all.
     """
 
     factory: Factory
@@ -63,6 +68,10 @@ class Spec:
     plan: Planner | None = None
     plan_after_random: PlanAfterRandom | None = None
     scene: SceneFunction | None = None
+    solve: Solver | None = None
+    floors: Floors = FLOORS
+    checked_seeds: int = 10_000
+    solved_levels: int | None = None
 
 
 class Registry:
@@ -76,22 +85,11 @@ class Registry:
         """Returns the names, in the order in which they were registered."""
         return tuple(self._specs)
 
-    def register(
-        self,
-        name: str,
-        factory: Factory,
-        *,
-        description: str = "",
-        max_actions: int = 10,
-        oracle: Oracle | None = None,
-        plan: Planner | None = None,
-        plan_after_random: PlanAfterRandom | None = None,
-        scene: SceneFunction | None = None,
-    ) -> None:
-        """Registers an environment; the arguments are those of `Spec`. Raises a `ValueError` if the name is taken."""
+    def register(self, name: str, factory: Factory, **options: Any) -> None:
+        """Registers an environment; options are the fields of `Spec`. Raises a `ValueError` if the name is taken."""
         if name in self._specs:
             raise ValueError(f"an environment called {name!r} is registered already; expected a new name")
-        self._specs[name] = Spec(factory, description, max_actions, oracle, plan, plan_after_random, scene)
+        self._specs[name] = Spec(factory, **options)
 
     def spec(self, name: str) -> Spec:
         """Returns the entry of an environment; if there is none, a `ValueError` suggests similar names."""
@@ -211,6 +209,9 @@ def _one_by_one(solve: Callable[[Int8[np.ndarray, "H W"]], Int32[np.ndarray, " L
     return lambda env, params, levels, limit: [solve(level) for level in levels]
 
 
+_BANDIT_FLOORS = Floors(
+    constant=1.0, gap=0.4, why="the better arm has the same name on every level; to find out which is the task"
+)
 _DESCRIPTIONS = {
     "Bandit": "two arms, Engineer (low) and Teacher (high)",
     "BanditTest": "two arms, Trader (low) and Librarian (high)",
@@ -228,12 +229,29 @@ _DESCRIPTIONS = {
     "BabyAI": "the eighteen levels of AgentGym-RL: rooms, doors and keys, missions in words",
     **{f"BabyAI-{name}": f"level {number} of BabyAI" for number, name in babyai.NAMES.items()},
 }
-_bandits = functools.partial(Spec, max_actions=1, oracle=_bandit_oracle, scene=bandit_scene.scene)
+_bandits = functools.partial(
+    Spec,
+    max_actions=1,
+    oracle=_bandit_oracle,
+    scene=bandit_scene.scene,
+    solve=solvers.solve_bandit,
+    floors=_BANDIT_FLOORS,
+)
 _frozen_lakes = functools.partial(
-    Spec, oracle=_frozen_lake_oracle, plan=_one_by_one(frozen_lake_oracle.plan), scene=frozen_lake_scene.scene
+    Spec,
+    oracle=_frozen_lake_oracle,
+    plan=_one_by_one(frozen_lake_oracle.plan),
+    scene=frozen_lake_scene.scene,
+    solve=solvers.solve_frozen_lake,
+    floors=Floors(constant=0.3, repeat_last=0.3, random=0.3, gap=0.2),
 )
 _sokobans = functools.partial(
-    Spec, oracle=_sokoban_oracle, plan=_one_by_one(sokoban_oracle.solve), scene=sokoban_scene.scene
+    Spec,
+    oracle=_sokoban_oracle,
+    plan=_one_by_one(sokoban_oracle.solve),
+    scene=sokoban_scene.scene,
+    solve=solvers.solve_sokoban,
+    floors=Floors(constant=0.1, repeat_last=0.1, random=0.25, gap=0.5),
 )
 _babyais = functools.partial(
     Spec,
@@ -242,16 +260,20 @@ _babyais = functools.partial(
     plan=babyai_baselines.plan,
     plan_after_random=babyai_baselines.plan_after_random,
     scene=babyai_scene.scene,
+    solve=solvers.solve_babyai,
+    checked_seeds=1_000,
+    solved_levels=64,
 )
 BUILT_IN: dict[str, Spec] = {
-    name: entry(factory, _DESCRIPTIONS[name])
-    for tags, entry in (
-        (bandit.TAGS, _bandits),
-        (frozen_lake.TAGS, _frozen_lakes),
-        (sokoban.TAGS, _sokobans),
-        (babyai.TAGS, _babyais),
-    )
-    for name, factory in tags.items()
+    **{
+        name: entry(factory, _DESCRIPTIONS[name])
+        for tags, entry in ((bandit.TAGS, _bandits), (frozen_lake.TAGS, _frozen_lakes), (sokoban.TAGS, _sokobans))
+        for name, factory in tags.items()
+    },
+    **{
+        name: _babyais(factory, _DESCRIPTIONS[name], floors=babyai_baselines.floors(name))
+        for name, factory in babyai.TAGS.items()
+    },
 }
 """The environments of this package."""
 

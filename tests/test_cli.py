@@ -53,7 +53,7 @@ def one_line(code, err):
             ["FILE.yaml", "--algo.objective.clip_high", "Highest ratio", "--tasks.0.env", "starpo_grpo"],
         ),
         (["eval", "--help"], ["RUN", "--levels", "XSB", "--json"]),
-        (["envs", "--help"], ["--levels", "--json"]),
+        (["envs", "--help"], ["--levels", "--json", "--check", "--seeds"]),
         (["play", "--help"], ["ENV", "--style", "compact"]),
     ],
 )
@@ -84,6 +84,13 @@ def test_help_of_a_file_shows_its_values(run, tmp_path):
         (["eval", "run", "--env", "Sokban"], ["--env", "'Sokban'", "SimpleSokoban"]),
         (["eval", "run", "--levels", "absent.txt"], ["absent.txt", "no such file"]),
         (["envs", "--levels", "0"], ["--levels is 0", "at least 1"]),
+        (["envs", "--check", "Sokban"], ["--check is 'Sokban'", "SimpleSokoban"]),
+        (["envs", "--check", "maze", "--seeds", "0"], ["--seeds is 0", "at least 1"]),
+        (["envs", "--check", "maze", "--seeds", "2000000"], ["--seeds is 2000000", "at most 1000000"]),
+        (["envs", "--check", "maze", "--levels", "9"], ["--levels is 9", "give --seeds"]),
+        (["envs", "--check", "maze", "--out", "nowhere/a.json"], ["nowhere/a.json", "no folder 'nowhere'"]),
+        (["envs", "--seeds", "9"], ["--seeds is 9", "only with --check"]),
+        (["envs", "--out", "a.json"], ["--out is a.json", "only with --check"]),
         (["play", "Sokban"], ["'Sokban'", "SimpleSokoban"]),
         (["play", "Bandit", "--style", "long"], ["long", "compact"]),
         (["play", "Bandit", "--levels", "absent.txt"], ["absent.txt", "no such file"]),
@@ -194,6 +201,50 @@ def test_envs_lists_every_environment(run, monkeypatch):
     _, out, _ = run("envs", "--seed", "1")
     assert "12.5%" in out
     assert "unknown" in out
+
+
+def test_envs_checks_an_environment(run, tmp_path):
+    file = tmp_path / "maze.json"
+    code, out, err = run("envs", "--check", "maze", "--seeds", "5", "--json", "--out", str(file))
+    found = json.loads(out)
+    assert (code, found) == (0, json.loads(file.read_text()))
+    assert found["schema"] == "agentrl-environment-checks-1"
+    assert found["status"] == "pass"
+    (maze,) = found["environments"]
+    assert (maze["env"], maze["kind"], maze["status"], maze["episodes"]) == ("maze", "service", "pass", 5)
+    assert {check["status"] for check in maze["checks"]} == {"pass"}
+    assert "maze: oracle policy, 5 items\n" in err
+
+
+def test_a_check_that_fails_is_exit_code_1(run, monkeypatch):
+    import dataclasses
+
+    from agentrl_jax.services.environments import maze
+
+    monkeypatch.setattr(maze, "SERVICE", dataclasses.replace(maze.SERVICE, score_range=(0.0, 0.5)))
+    code, out, _ = run("envs", "--check", "maze", "--seeds", "5")
+    assert code == 1
+    assert "maze, reward_range fail: a score is outside the declared range from 0 to 0.5" in " ".join(out.split())
+    assert '"found": "score 1"' in out
+
+
+def test_all_checks_every_environment(run, monkeypatch):
+    from agentrl_jax.evaluate import environment_checks
+    from envs_jax.checks.report import Report, Result
+
+    asked = []
+
+    def checked(name, *, seeds, progress):
+        asked.append((name, seeds))
+        return Report(name, "compiled", 3, 1.0, (Result("null_floor", "skipped" if name == "sciworld" else "pass"),))
+
+    monkeypatch.setattr(environment_checks, "check_environment", checked)
+    code, out, _ = run("envs", "--check", "all", "--seeds", "3")
+    assert code == 0
+    assert asked == [(name, 3) for name in environment_checks.names()]
+    assert {"Bandit", "SimpleSokoban", "BabyAI-BossLevel", "textcraft", "babyai"} <= {name for name, _ in asked}
+    assert "BabyAI-BossLevel" in out
+    assert "sciworld, null_floor skipped" in out
 
 
 def test_play_hands_its_options_on(run, replace):

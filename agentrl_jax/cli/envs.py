@@ -1,31 +1,50 @@
-"""`agentrl envs`: lists the environments, with the success of random and of optimal play."""
+"""`agentrl envs`: lists the environments, with the success of random and of optimal play, or checks them."""
 
 import dataclasses
+import difflib
 import json
 import math
+import os
+import sys
 
 from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.cli.checks import check_at_least_1
+from agentrl_jax.errors import UserError, shortened
 
 
 @dataclasses.dataclass(frozen=True)
 class Envs:
-    """List the environments with the success of random play and of optimal play with one action per turn."""
+    """List the environments with the success of random play and of optimal play with one action per turn.
+
+    With --check, check one of them instead: exit code 1 says that a check failed.
+    """
 
     levels: int = 512
     """Levels per environment on which both are computed. With the defaults of levels and seed, values come from a
     table, which has none for BabyAI. Computing them takes a while, for BabyAI's harder levels minutes each."""
     seed: int = 0
     """Seed of the levels."""
+    check: str | None = None
+    """Check this environment, a compiled one or textcraft, sciworld, maze, wordle, babyai; or all."""
+    seeds: int | None = None
+    """Levels of a check, those of the seeds from 0 on, or items of a service; by default as many as suit it."""
+    out: str | None = None
+    """Also write the JSON of a check to this file."""
     json: bool = False
     """Print JSON instead of a table."""
 
 
 def run(command: Envs) -> None:
-    """Prints the environments."""
-    check_at_least_1(command, "levels")
+    """Prints the environments, or the results of their checks."""
+    check_at_least_1(command, "levels", "seeds")
+    if command.check is not None:
+        _check(command)
+        return
+    for name in ("seeds", "out"):
+        if getattr(command, name) is not None:
+            raise UserError(f"--{name} is {getattr(command, name)}, which is read only with --check; leave it out")
     import jax
 
     from envs_jax import known_baselines, registry
@@ -56,3 +75,55 @@ def run(command: Envs) -> None:
         shown = ("unknown" if rate is None else f"{rate:.1%}" for rate in rates)
         table.add_row(name, *shown, str(actions), description)
     Console().print(table)
+
+
+def _check(command: Envs) -> None:
+    """Checks environments, prints the results, and exits with 1 if a check failed."""
+    for name in ("levels", "seed"):
+        if getattr(command, name) != getattr(Envs(), name):
+            raise UserError(f"--{name} is {getattr(command, name)}, which --check does not read; give --seeds")
+    from agentrl_jax.evaluate import environment_checks
+    from agentrl_jax.io import atomic_write, try_writing
+    from envs_jax.checks import MOST_SEEDS
+
+    known = environment_checks.names()
+    if command.check not in (*known, "all"):
+        near = difflib.get_close_matches(command.check or "", known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`agentrl envs` lists the compiled ones"
+        raise UserError(f"--check is {shortened(command.check)!r}, expected an environment or all; {hint}")
+    if command.seeds is not None and command.seeds > MOST_SEEDS:
+        raise UserError(f"--seeds is {command.seeds}, expected at most {MOST_SEEDS}")
+    if command.out is not None:
+        folder = os.path.dirname(command.out) or "."
+        if not os.path.isdir(folder):
+            raise UserError(
+                f"--out is {shortened(command.out)!r}, but there is no folder {shortened(folder)!r}; make it"
+            )
+        try_writing(folder)
+    reports = []
+    for name in known if command.check == "all" else (command.check,):
+
+        def progress(line: str, name: str | None = name) -> None:
+            print(f"{name}: {line}", file=sys.stderr)
+
+        reports.append(environment_checks.check_environment(name, seeds=command.seeds, progress=progress))
+    document = json.dumps(environment_checks.as_json(reports), allow_nan=False)
+    if command.out is not None:
+        with atomic_write(command.out) as file:
+            file.write(document + "\n")
+    if command.json:
+        print(document)
+    else:
+        console = Console()
+        console.print(environment_checks.as_table(reports))
+        if len(reports) == 1 and reports[0].difficulty:
+            console.print(environment_checks.difficulty_table(reports[0]))
+        for report in reports:
+            for result in report.results:
+                if result.status == "pass" or (result.status == "skipped" and len(reports) == 1):
+                    continue
+                case = f" For example {json.dumps(result.counterexample)}" if result.counterexample else ""
+                line = f"{report.env}, {result.name} {result.status}: {result.reason}.{case}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if any(report.status == "fail" for report in reports):
+        sys.exit(1)

@@ -176,8 +176,13 @@ def choose_items(
             return load_items(items, service.name), None
         if service.panel and episodes is None:
             return service.panel()
+    return sampled_items(service, episodes or 200, seed), None
+
+
+def sampled_items(service: Service, episodes: int, seed: int) -> tuple[int, ...]:
+    """Returns different items in order, as many as asked for or all; no two are variants of one."""
     distinct = min(service.items, service.distinct or service.items)
-    return tuple(sorted(random.Random(seed).sample(range(distinct), min(episodes or 200, distinct)))), None
+    return tuple(sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct))))
 
 
 def _play(

@@ -102,6 +102,10 @@ class Service:
             (policy, the action of constant, items, turns, plays of each, seed), by the rules of AgentGym's server; None
             if it takes instances.
         random_plays: episodes on each item that give the success of random play on the panel with a small error.
+        score_range: lowest and highest score of an answer.
+        floor: highest success, for self-checks, of empty actions, of one random action repeated, and of random actions.
+        oracle_success: lowest success of the oracle.
+        checked_items: items of a self-check, unless the user gives another number.
     """
 
     name: str
@@ -129,3 +133,7 @@ class Service:
     panel: Callable[[], Panel] | None = None
     play_many: Callable[[str, str, Sequence[int], int, int, int], Outcomes] | None = None
     random_plays: int = 1
+    score_range: tuple[float, float] = (0.0, 1.0)
+    floor: float = 0.1
+    oracle_success: float = 1.0
+    checked_items: int = 100

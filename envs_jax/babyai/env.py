@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import spaces
-from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key, UInt32
+from jaxtyping import Array, Bool, Float, Float32, Int, Int8, Int32, Key, UInt32
 
 from envs_jax.babyai import items, levels, macros, mission, physics, text
 from envs_jax.babyai.codes import NO_OPERATION, NUM_CELLS
@@ -200,6 +200,10 @@ class BabyAI(TextEnvironment):
         """Returns whether the actions are used up."""
         out_of_time = state.time >= params.max_steps_in_episode
         return out_of_time if self.upstream else out_of_time | (state.world.steps >= state.max_steps)
+
+    def reward_range(self, params: BabyAIParams) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
+        """From 0.1, MiniGrid's reward at its limit, or 0 without success, to 1; "upstream" has no lowest reward."""
+        return jnp.float32(-jnp.inf if self.upstream else 0), jnp.float32(1)
 
     def get_obs(self, state: BabyAIState, params: Any = None, key: Any = None) -> Int8[Array, "7 7"]:
         """Returns the view."""

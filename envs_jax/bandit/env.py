@@ -118,3 +118,8 @@ class Bandit(TextEnvironment):
     def get_obs(self, state: BanditState, params: Any = None, key: Any = None) -> Int32[Array, "2"]:
         """Returns the arms on display."""
         return state.shown
+
+    def reward_range(self, params: BanditParams) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
+        """The extremes of 0 and what the arms pay."""
+        paid = jnp.stack([jnp.float32(0), params.low_reward, params.high_reward])
+        return jnp.min(paid), jnp.max(paid)

@@ -5,9 +5,9 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from envs_jax.frozen_lake.env import FrozenLake, FrozenLakeParams, FrozenLakeState
+from envs_jax.frozen_lake.env import FrozenLake, FrozenLakeParams, FrozenLakeState, cell_of_player
 
-__all__ = ["TAGS", "FrozenLake", "FrozenLakeParams", "FrozenLakeState", "make_frozen_lake"]
+__all__ = ["TAGS", "FrozenLake", "FrozenLakeParams", "FrozenLakeState", "cell_of_player", "make_frozen_lake"]
 
 
 def make_frozen_lake(

@@ -122,3 +122,12 @@ class FrozenLake(GridEnvironment):
     def success(self, state: FrozenLakeState, params: FrozenLakeParams) -> Bool[Array, ""]:
         """Returns whether the player is on the goal."""
         return jnp.any(state.player & (state.level == GOAL))
+
+    def reward_range(self, params: FrozenLakeParams) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
+        """From 0 to 1."""
+        return jnp.float32(0), jnp.float32(1)
+
+
+def cell_of_player(state: FrozenLakeState) -> Int32[Array, ""]:
+    """The number of the player's cell, in reading order."""
+    return jnp.argmax(state.player.reshape(-1)).astype(jnp.int32)

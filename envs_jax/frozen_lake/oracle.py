@@ -8,7 +8,7 @@ intended direction; the rest is split over the two perpendicular ones. `S` is th
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Float64, Int8, Int32, Int64
+from jaxtyping import Float64, Int8, Int16, Int32, Int64
 
 from envs_jax import grid, packs
 from envs_jax.frozen_lake.text import DIRECTIONS, GOAL, HOLE, START
@@ -28,6 +28,21 @@ def optimal_success(levels: Levels, budget: int, success_rate: float) -> Float64
 def random_success(levels: Levels, budget: int, success_rate: float) -> Float64[np.ndarray, " N"]:
     """Returns the probability that `budget` uniform random actions reach the goal."""
     return _success(levels, budget, success_rate, lambda values: values.mean(axis=-1))
+
+
+def best_actions(levels: Levels, budget: int, success_rate: float) -> Int16[np.ndarray, "N T S"]:
+    """Returns the action of an optimal closed-loop policy in each cell, after 0, 1, ... `budget` - 1 actions.
+
+    Ties go to the smallest id.
+    """
+    chosen: list[np.ndarray] = []
+
+    def choose(values: np.ndarray) -> np.ndarray:
+        chosen.append(values.argmax(axis=-1).astype(np.int16))
+        return values.max(axis=-1)
+
+    _success(levels, budget, success_rate, choose)
+    return np.stack(chosen[::-1], axis=1)
 
 
 def plan(level: Int8[np.ndarray, "H W"]) -> Int32[np.ndarray, " L"] | None:

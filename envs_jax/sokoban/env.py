@@ -158,3 +158,10 @@ class Sokoban(GridEnvironment):
     def success(self, state: SokobanState, params: SokobanParams) -> Bool[Array, ""]:
         """Returns whether every target is covered."""
         return ~jnp.any((state.room == TARGET) & ~state.boxes)
+
+    def reward_range(self, params: SokobanParams) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
+        """The extremes of what an action is paid: one push covers or uncovers at most one target."""
+        changes = jnp.stack(
+            [jnp.float32(0), params.box_on_reward, params.box_off_reward, params.box_on_reward + params.solved_reward]
+        )
+        return params.step_reward + jnp.min(changes), params.step_reward + jnp.max(changes)

@@ -322,4 +322,5 @@ SERVICE = Service(
     panel=panel,
     play_many=play_many,
     random_plays=RANDOM_PLAYS,
+    floor=0.65,
 )

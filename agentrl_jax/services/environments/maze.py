@@ -174,4 +174,6 @@ SERVICE = Service(
     content=lambda item: f"from {STARTS[item]}",
     views=("detail",),
     facts={"available_actions": list(MOVES)},
+    score_range=(-1.0, 1.0),
+    floor=0.25,
 )

@@ -135,4 +135,5 @@ SERVICE = Service(
     random=lambda item, seed: UniformPolicy([" ".join(word) for word in WORDS], f"player {seed} of {item}"),
     content=lambda item: f"seed {item}",  # there is no fixed word to compare: targets are sampled at every guess
     views=("filtered_vocab", "detail"),
+    floor=0.25,
 )

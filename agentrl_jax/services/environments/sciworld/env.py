@@ -200,4 +200,7 @@ SERVICE = Service(
     content=lambda item: "{} {}".format(*find_item(item)),
     views=("action_hint", "goals", "task_description", "object_tree", "state"),
     table=item_table,
+    score_range=(-SOLVED, SOLVED),
+    oracle_success=0.9,
+    checked_items=12,
 )

@@ -229,5 +229,6 @@ SERVICE = Service(
     content=lambda item: load_book().goals[item % GOALS],
     locate=locate,
     views=("commands", "goal"),
+    floor=0.2,
     table=goal_table,
 )

@@ -1,0 +1,159 @@
+"""A lock with a code of four numbers, and what can be wrong with it: a parameter, so that all faults share programs."""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float32, Int32
+
+from envs_jax import EnvParams, EnvState, TextEnvironment
+from envs_jax.batching import on_rows
+from envs_jax.environment import hash_integers
+from envs_jax.reference import Reference
+
+DIGITS, LIMIT, CODES = 4, 8, 14
+SPECIAL = 5
+"""The code of levels on which some faults show."""
+
+
+class Fault(enum.IntEnum):
+    NONE = 0
+    PAYS_TOO_MUCH = 1
+    PAYS_NAN = 2
+    RESET_KNOWS_THE_PLACE = 3
+    PAYS_AFTER_END = 4
+    CHANGES_AFTER_END = 5
+    STARTS_SOLVED = 6
+    SAME_ACTION_WINS = 7
+    MIXED_ACTIONS_WIN = 8
+    SAYS_UNKNOWN_PIECE = 9
+    CANNOT_BE_OPENED = 10
+    GOES_ON = 11
+    ORACLE_IS_WRONG = 12
+    ORACLE_IS_LONG = 13
+    PAYS_MISTAKES = 14
+    EQUAL_ACTIONS_WIN = 15
+    FLOAT_KNOWS_THE_PLACE = 16
+    REWARD_KNOWS_THE_PLACE = 17
+
+
+@struct.dataclass
+class LockState(EnvState):
+    code: Int32[Array, ""]
+    progress: Int32[Array, ""]
+    equal: Int32[Array, ""]
+    mixed: Bool[Array, ""]
+    last: Int32[Array, ""]
+    extra: Int32[Array, ""]
+    size: Float32[Array, ""]
+
+
+@struct.dataclass(kw_only=True)
+class LockParams(EnvParams):
+    fault: Int32[Array, ""]
+
+
+def digit(code, place):
+    """The right number, 0 or 1, at a place of a code from 0 to CODES - 1; never four equal ones."""
+    return (code + 1) >> jnp.clip(place, 0, DIGITS - 1) & 1
+
+
+place_in_batch = on_rows(lambda rows: jnp.arange(rows.shape[0], dtype=jnp.int32))
+
+
+class Lock(TextEnvironment):
+    """Enter the code; a wrong number begins again. Reward 1 for opening, which ends the episode."""
+
+    actions = ("Zero", "One")
+    pieces = ("Code ", "0", "1", ", entered ", "open")
+
+    @property
+    def default_params(self):
+        return LockParams(max_steps_in_episode=jnp.int32(LIMIT), fault=jnp.int32(Fault.NONE))
+
+    def reward_range(self, params):
+        return jnp.float32(0), jnp.float32(1)
+
+    def reset_env(self, key, params):
+        code = jax.random.randint(key, (), 0, CODES)
+        place = place_in_batch(code)
+        code = jnp.where(params.fault == Fault.RESET_KNOWS_THE_PLACE, (code + place) % CODES, code)
+        solved = (params.fault == Fault.STARTS_SOLVED) & (code == SPECIAL)
+        zero = jnp.int32(0)
+        state = LockState(
+            time=zero,
+            terminated=solved,
+            code=code,
+            progress=jnp.where(solved, DIGITS, 0).astype(jnp.int32),
+            equal=zero,
+            mixed=jnp.bool_(False),
+            last=zero - 1,
+            extra=zero,
+            size=jnp.where(params.fault == Fault.FLOAT_KNOWS_THE_PLACE, place, 0).astype(jnp.float32),
+        )
+        return state.progress, state
+
+    def step_env(self, key, state, action, params):
+        fault, done = params.fault, self.is_done(state, params)
+        right = action == digit(state.code, state.progress)
+        progress = jnp.where(right, state.progress + 1, 0)
+        equal = jnp.where(action == state.last, state.equal + 1, 1)
+        mixed = state.mixed | ((state.last >= 0) & (action != state.last))
+        wins = (fault == Fault.SAME_ACTION_WINS) & (action == 1) & (equal >= LIMIT)
+        wins |= (fault == Fault.MIXED_ACTIONS_WIN) & mixed & (state.time >= LIMIT - 1)
+        wins |= (fault == Fault.EQUAL_ACTIONS_WIN) & (equal >= LIMIT)
+        progress = jnp.where(wins | (state.progress == DIGITS), DIGITS, progress)
+        stuck = (fault == Fault.CANNOT_BE_OPENED) & (state.code == SPECIAL)
+        progress = jnp.minimum(progress, jnp.where(stuck, DIGITS - 1, DIGITS))
+        opened = (progress == DIGITS) & (state.progress < DIGITS)
+        reward = jnp.where(opened, jnp.where(fault == Fault.PAYS_TOO_MUCH, 2.0, 1.0), 0.0)
+        reward = jnp.where(opened & (fault == Fault.PAYS_NAN), jnp.nan, reward)
+        even = place_in_batch(state.code) % 2 == 0
+        reward = jnp.where(opened & (fault == Fault.REWARD_KNOWS_THE_PLACE) & even, 0.9, reward)
+        reward = jnp.where((fault == Fault.PAYS_MISTAKES) & ~right, 0.5, reward)
+        after = state.replace(
+            time=state.time + 1,
+            terminated=state.terminated | (opened & (fault != Fault.GOES_ON)),
+            progress=progress.astype(jnp.int32),
+            equal=equal.astype(jnp.int32),
+            mixed=mixed,
+            last=action.astype(jnp.int32),
+        )
+        changed = state.replace(extra=state.extra + (fault == Fault.CHANGES_AFTER_END))
+        after = jax.tree.map(lambda a, b: jnp.where(done, a, b), changed, after)
+        reward = jnp.where(done, jnp.where(fault == Fault.PAYS_AFTER_END, 0.5, 0.0), reward).astype(jnp.float32)
+        success = self.success(after, params)
+        return after.progress, after, reward, after.terminated, {"success": success, "action_is_effective": ~done}
+
+    def describe(self, state, params):
+        code = [1 + digit(state.code, place) for place in range(DIGITS)]
+        entered = [jnp.where(place < state.progress, code[place], -1) for place in range(DIGITS)]
+        unknown = (params.fault == Fault.SAYS_UNKNOWN_PIECE) & (state.progress == 2)
+        end = jnp.where(unknown, len(self.pieces), jnp.where(state.progress == DIGITS, 4, -1))
+        return jnp.stack([jnp.int32(0), *code, jnp.int32(3), *entered, end]).astype(jnp.int32)
+
+    def success(self, state, params):
+        return state.progress == DIGITS
+
+    def state_hash(self, state, params):
+        return hash_integers(jnp.stack([state.code, state.progress]))
+
+
+def solve(env, params, levels, starts, limit):
+    """The code of each start state, or what the fault makes of it."""
+    fault, count = int(params.fault), len(starts.code)
+    actions = np.asarray(digit(starts.code[:, None], np.arange(DIGITS)), np.int16)
+    lengths = np.full(count, DIGITS, np.int32)
+    if fault == Fault.ORACLE_IS_WRONG:
+        actions = 1 - actions
+    if fault == Fault.ORACLE_IS_LONG:
+        actions = np.concatenate([1 - actions[:, :1], actions], axis=1)
+        lengths += 1
+    if fault == Fault.CANNOT_BE_OPENED:
+        lengths[starts.code == SPECIAL] = -1
+    lengths[starts.progress == DIGITS] = 0
+    padded = np.full((count, DIGITS + 1, 1), -1, np.int16)
+    padded[:, : actions.shape[1], 0] = actions
+    return Reference(padded, lengths, np.zeros(count, bool))

@@ -1,0 +1,239 @@
+"""Every check catches the fault that it names and no other; references and searches agree with the exact oracles."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from broken_lock import LIMIT, SPECIAL, Fault, Lock, digit, solve
+
+import envs_jax
+from envs_jax import registry
+from envs_jax.checks import MOST_SEEDS, check, check_registered, reachable
+from envs_jax.checks.play import fingerprint, joined, key_of, noise_key
+from envs_jax.checks.rules import RULES
+from envs_jax.environment import TextEnvironment
+from envs_jax.frozen_lake import oracle as frozen_lake_oracle
+from envs_jax.reference import Floors, Reference, reference_of_plans
+from envs_jax.sokoban import oracle as sokoban_oracle
+
+LOCK = Lock()
+SEEDS = 96
+EVERYTHING = (jnp.float32(-jnp.inf), jnp.float32(jnp.inf))
+
+
+def params_of(fault):
+    return LOCK.default_params.replace(fault=jnp.int32(fault))
+
+
+def report_on(fault, **options):
+    return check(LOCK, params_of(fault), seeds=SEEDS, solve=solve, **options)
+
+
+def failures(report):
+    return [result.name for result in report.results if result.status == "fail"]
+
+
+def result(report, name):
+    return next(result for result in report.results if result.name == name)
+
+
+CAUGHT_BY = {
+    Fault.PAYS_TOO_MUCH: "reward_range",
+    Fault.PAYS_NAN: "finite_rewards",
+    Fault.RESET_KNOWS_THE_PLACE: "determinism",
+    Fault.FLOAT_KNOWS_THE_PLACE: "determinism",
+    Fault.REWARD_KNOWS_THE_PLACE: "determinism",
+    Fault.PAYS_AFTER_END: "no_reward_after_end",
+    Fault.CHANGES_AFTER_END: "absorbing_end",
+    Fault.STARTS_SOLVED: "null_floor",
+    Fault.SAME_ACTION_WINS: "constant_floor",
+    Fault.MIXED_ACTIONS_WIN: "random_floor",
+    Fault.SAYS_UNKNOWN_PIECE: "observation",
+    Fault.CANNOT_BE_OPENED: "goal_reachable",
+    Fault.GOES_ON: "success_terminates",
+    Fault.ORACLE_IS_WRONG: "reference",
+    Fault.ORACLE_IS_LONG: "reference",
+    Fault.PAYS_MISTAKES: "reference",
+}
+
+
+def test_a_lock_without_fault_passes_everything():
+    report = report_on(Fault.NONE)
+    assert {found.name: found.status for found in report.results} == {rule.__name__: "pass" for rule in RULES}
+    assert report.status == "pass"
+    (row,) = report.difficulty
+    assert (row["length"], row["levels"]) == (4, SEEDS)
+    assert row["random"] == result(report, "random_floor").numbers["success"]
+
+
+@pytest.mark.parametrize("fault", CAUGHT_BY, ids=lambda fault: fault.name)
+def test_a_fault_is_caught_by_the_check_that_names_it(fault):
+    report = report_on(fault)
+    assert failures(report) == [CAUGHT_BY[fault]]
+    failed = result(report, CAUGHT_BY[fault])
+    assert failed.reason
+    assert fault == Fault.PAYS_MISTAKES or failed.counterexample["seed"] >= 0
+    json.dumps(report.as_json(), allow_nan=False)
+
+
+def test_a_repeated_action_that_wins_is_caught_too():
+    assert failures(report_on(Fault.EQUAL_ACTIONS_WIN)) == ["constant_floor", "repeat_last_floor"]
+    assert failures(report_on(Fault.EQUAL_ACTIONS_WIN, floors=Floors(constant=1.0))) == ["repeat_last_floor"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        (Fault.PAYS_TOO_MUCH, "reward_range"),
+        (Fault.SAYS_UNKNOWN_PIECE, "observation"),
+        (Fault.GOES_ON, "success_terminates"),
+    ],
+)
+def test_a_counterexample_can_be_played_again(fault, name):
+    case, params = result(report_on(fault), name).counterexample, params_of(fault)
+    _, state = LOCK.reset_env(key_of(case["seed"]), params)
+    rewards = []
+    for step, action in enumerate(case["actions"]):
+        number = jnp.int32(LOCK.actions.index(action))
+        _, state, reward, *_ = LOCK.step_env(noise_key(case["seed"], step), state, number, params)
+        rewards.append(float(reward))
+    flaw = {
+        "reward_range": rewards[-1] > 1,
+        "observation": int(LOCK.describe(state, params).max()) >= len(LOCK.pieces),
+        "success_terminates": bool(LOCK.success(state, params) & ~state.terminated),
+    }
+    assert flaw[name]
+
+
+def test_the_search_finds_the_levels_that_cannot_be_opened():
+    def knows_nothing(*arguments):
+        return solve(*arguments)._replace(lengths=np.full(SEEDS, -1, np.int32))
+
+    report = check(LOCK, params_of(Fault.CANNOT_BE_OPENED), seeds=SEEDS, solve=knows_nothing)
+    assert failures(report) == ["goal_reachable"]
+    seed = result(report, "goal_reachable").counterexample["seed"]
+    assert LOCK.reset_env(jax.random.key(seed), LOCK.default_params)[1].code == SPECIAL
+    assert result(report, "reference").status == "skipped"
+
+
+def test_the_search_says_what_is_optimal_where_no_solution_is_known():
+    found = result(check(LOCK, LOCK.default_params, seeds=SEEDS), "random_floor")
+    assert found.numbers["optimal"] == 1.0
+    assert found.status == "pass"
+
+
+def test_bounds_that_are_declared_count():
+    assert failures(report_on(Fault.NONE, floors=Floors(random=0.01))) == ["random_floor"]
+    assert failures(report_on(Fault.NONE, floors=Floors(gap=0.99))) == ["random_floor"]
+
+
+def test_without_a_declared_range_that_check_is_skipped(monkeypatch):
+    monkeypatch.setattr(Lock, "reward_range", TextEnvironment.reward_range)
+    report = report_on(Fault.PAYS_TOO_MUCH)
+    assert failures(report) == []
+    assert result(report, "reward_range").status == "skipped"
+    assert "reward_range(params)" in result(report, "reward_range").reason
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"seeds": 0}, "seeds is 0"), ({"seeds": MOST_SEEDS + 1}, "expected 1 to"), ({"limit": 9}, "limit is 9")],
+)
+def test_numbers_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        check(LOCK, LOCK.default_params, **options)
+
+
+def test_one_seed_is_enough():
+    assert check(LOCK, LOCK.default_params, seeds=1, solve=solve).status == "pass"
+
+
+def test_a_registered_environment_is_checked_with_what_it_declares():
+    own = registry.Registry({})
+    own.register("Lock", lambda: (LOCK, LOCK.default_params), solve=solve, floors=Floors(random=0.01))
+    assert own.spec("Lock").floors.random == 0.01
+    report = check_registered("FrozenLake-deterministic", seeds=48)
+    assert failures(report) == []
+    assert all(found.status == "pass" for found in report.results)
+
+
+def test_the_search_agrees_with_the_planner_of_sokoban():
+    env, params = envs_jax.make("SimpleSokoban")
+    levels = registry.sample_levels(env, params, jax.random.split(jax.random.key(3), 12))
+    states = jax.tree.map(np.asarray, jax.vmap(lambda level: env.reset_to_level(level, params)[1])(levels))
+    found = reachable.search(env, params, EVERYTHING, np.arange(12, dtype=np.uint32), states)
+    assert found.complete.all()
+    assert not found.random
+    assert found.distance.tolist() == [len(sokoban_oracle.solve(level)) for level in levels]
+    # The planner keeps one position per player and boxes, where a solved one is not left.
+    assert found.situations.tolist() == [len(sokoban_oracle.explore(level).solved) for level in levels]
+
+
+def test_the_search_stops_after_enough_situations_and_gives_up_large_levels(monkeypatch):
+    seeds = np.arange(SEEDS, dtype=np.uint32)
+    states = jax.tree.map(
+        np.asarray, jax.vmap(lambda seed: LOCK.reset_env(key_of(seed), LOCK.default_params)[1])(seeds)
+    )
+    monkeypatch.setattr(reachable, "SITUATIONS", 20)
+    found = reachable.search(LOCK, LOCK.default_params, EVERYTHING, seeds, states)
+    assert found.distance.tolist() == [4] * reachable.TOGETHER
+    assert found.situations.tolist() == [5] * reachable.TOGETHER
+    assert found.transitions == reachable.TOGETHER * 2 * (reachable.DRAWS + 3)
+    assert found.rewards == (0.0, 1.0)
+    monkeypatch.setattr(reachable, "SITUATIONS_OF_LEVEL", 3)
+    found = reachable.search(LOCK, LOCK.default_params, EVERYTHING, seeds, states)
+    assert not found.complete.any()
+    assert found.distance.tolist() == [-1] * reachable.TOGETHER
+
+
+def test_the_best_actions_on_slippery_ice_have_the_exact_value():
+    levels = np.array([[[3, 0, 1], [0, 0, 0], [1, 0, 2]], [[3, 0, 0], [1, 1, 0], [2, 0, 0]]], np.int8)
+    rate, budget = 0.5, 6
+    best = frozen_lake_oracle.best_actions(levels, budget, rate)
+    assert best.shape == (2, budget, 9)
+    ahead = frozen_lake_oracle.neighbors(3, 3)
+    for level, actions, exact in zip(levels, best, frozen_lake_oracle.optimal_success(levels, budget, rate)):
+        flat = level.reshape(-1)
+        mass = (flat == 3).astype(float)
+        won = 0.0
+        for chosen in actions:
+            after = np.zeros(9)
+            for cell in np.flatnonzero(mass):
+                for turn, chance in ((0, rate), (1, (1 - rate) / 2), (-1, (1 - rate) / 2)):
+                    after[ahead[cell, (chosen[cell] + turn) % 4]] += mass[cell] * chance
+            won += after[flat == 2].sum()
+            mass = np.where((flat == 1) | (flat == 2), 0, after)
+        assert won == pytest.approx(exact, abs=1e-12)
+
+
+def test_every_leaf_counts_in_a_fingerprint():
+    tree = {"a": jnp.arange(3), "b": jnp.float32(1), "c": jax.random.key(0), "d": jnp.bool_(False)}
+    first = fingerprint(tree, floats=True)
+    for name, other in (("a", jnp.array([0, 2, 1])), ("c", jax.random.key(1)), ("d", jnp.bool_(True))):
+        assert (fingerprint(tree | {name: other}, floats=True) != first).any()
+        assert (fingerprint(tree | {name: other}, floats=False) != fingerprint(tree, floats=False)).any()
+    near = tree | {"b": jnp.float32(1 + 1e-6)}
+    assert (fingerprint(near, floats=True) != first).any()
+    assert (fingerprint(near, floats=False) == fingerprint(tree, floats=False)).all()
+
+
+def test_states_that_hold_keys_can_be_joined():
+    parts = [{"key": jax.random.split(jax.random.key(0), 2), "time": np.arange(2)} for _ in range(2)]
+    found = joined(parts)
+    assert found["key"].shape == (4,)
+    assert found["time"].tolist() == [0, 1, 0, 1]
+
+
+def test_plans_are_padded():
+    found = reference_of_plans([np.array([1, 0], np.int32), None, np.array([], np.int32)], np.ones(3, bool))
+    assert isinstance(found, Reference)
+    assert found.actions[..., 0].tolist() == [[1, 0], [-1, -1], [-1, -1]]
+    assert found.lengths.tolist() == [2, -1, 0]
+
+
+def test_no_code_of_the_lock_is_one_number():
+    codes = np.asarray(digit(np.arange(14)[:, None], np.arange(4)))
+    assert set(codes.sum(axis=1).tolist()) == {1, 2, 3}
+    assert LIMIT == 8

