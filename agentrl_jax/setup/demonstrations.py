@@ -135,22 +135,13 @@ def _optimal_plans(
     plans, before, tasks, params = [], [], [], []
     for index, (task, split) in enumerate(zip(batched_env.tasks, splits.tasks)):
         make = _planner(task, per_turn, imitation.random_start, limit)
-        with jax.default_device(_searching_device()):
-            boards, found = _solve_levels(task, split, jax.random.fold_in(key, index), make, levels, limit, report)
+        boards, found = _solve_levels(task, split, jax.random.fold_in(key, index), make, levels, limit, report)
         plans += [plan for _, plan in found]
         before += [turns for turns, _ in found]
         tasks += [index] * levels
         params.append(dataclasses.replace(task.env_params, levels=jnp.asarray(boards)))
     rows = np.tile(np.arange(levels), len(batched_env.tasks))
     return _Plans(plans, np.array(before), np.array(tasks), rows, tuple(params))
-
-
-def _searching_device() -> jax.Device | None:
-    """A CPU of this host, if JAX has one: a search has many small steps, which take an accelerator far longer."""
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX_PLATFORMS may leave the CPU out
-        return None
 
 
 _Planned = list[tuple[int, np.ndarray] | None]

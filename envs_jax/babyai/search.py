@@ -1,6 +1,7 @@
 """Plans with the fewest actions, by breadth-first search over the compiled environment.
 
-The search knows the whole level, an agent does not. Transitions run in batches on the device; the host keeps the nodes.
+The search knows the whole level, an agent does not. Transitions run in batches; the host keeps the nodes. They run on a
+CPU of the host, even if JAX has an accelerator: it needs far longer for so many small steps.
 
 Shapes: `N` levels, `F` actions before the plan, `K` nodes.
 """
@@ -51,6 +52,27 @@ def shortest_plans(
     flag for each action id, plans are made of these actions alone. With `first`, these actions, padded with -1, are
     taken before the plan, which does not contain them; there is no plan if the episode is over after them.
     """
+    with jax.default_device(_cpu()):
+        return _shortest_plans(env, params, levels, rounds, max_nodes, usable, first)
+
+
+def _cpu() -> jax.Device | None:
+    """A CPU of this host; None, for the default device, where JAX_PLATFORMS leaves the CPU out."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
+
+
+def _shortest_plans(
+    env: BabyAI,
+    params: Any,
+    levels: Int8[np.ndarray, "N H W"],
+    rounds: int,
+    max_nodes: int,
+    usable: Bool[np.ndarray, " A"] | None,
+    first: Int32[np.ndarray, "N F"] | None,
+) -> list[Plan]:
     count = len(levels)
     first = np.zeros((count, 0), np.int32) if first is None else first
     params = params.replace(max_steps_in_episode=jnp.int32(rounds + first.shape[1] + 1))

@@ -10,7 +10,7 @@ import pytest
 
 import envs_jax
 from envs_jax import registry
-from envs_jax.babyai import codes, items, levels, macros, make_babyai
+from envs_jax.babyai import codes, items, levels, macros, make_babyai, search
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.search import shortest_plans
 from envs_jax.splits import Split, split_of_level, splits_of_levels
@@ -238,6 +238,20 @@ def test_a_search_that_is_given_up_says_so(env):
     (plan,) = shortest_plans(env, env.default_params, items.load((1806,)), 2)
     assert plan.actions is None
     assert plan.complete
+
+
+def test_a_search_runs_on_the_host(env, monkeypatch):
+    """Whatever the default device is."""
+    used, in_batches = set(), search._in_batches
+
+    def spied(*arguments):
+        used.update(jnp.zeros(()).devices())
+        return in_batches(*arguments)
+
+    monkeypatch.setattr(search, "_in_batches", spied)
+    with jax.default_device(jax.devices()[3]):
+        (plan,) = shortest_plans(env, env.default_params, items.load((1806,)), 1)
+    assert (plan.actions, used) == (None, {jax.devices()[0]})
 
 
 def test_names_of_actions_and_their_numbers():

@@ -1,7 +1,5 @@
 """Demonstrations: the random plans and their responses."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -115,24 +113,16 @@ def test_optimal_plans_are_of_different_training_levels():
     assert known["seen_images"] == 0
 
 
-def test_a_long_search_shows_progress_and_runs_on_the_host(monkeypatch):
-    """Pieces give the same plans, and the planner's arrays are on a CPU of the host, whatever the default device."""
+def test_a_long_search_shows_progress(monkeypatch):
+    """And its pieces give the same plans."""
     batched_env = make_batched_env("FrozenLake-deterministic", actions=2)
-    spec, used, lines = registry.spec("FrozenLake-deterministic"), set(), []
-
-    def plan(*arguments):
-        used.update(jax.numpy.zeros(()).devices())
-        return spec.plan(*arguments)
-
-    monkeypatch.setattr(registry, "spec", lambda name: dataclasses.replace(spec, plan=plan))
+    lines = []
     inputs = batched_env, level_splits(batched_env), jax.random.key(3), PROMPT
     imitation = ImitationConfig(plans="optimal", levels=LEVELS)
     whole, _ = demonstrations(*inputs, imitation, "full", report=lines.append)
     assert lines == []
     monkeypatch.setattr(setup_demonstrations, "PLANNED_AT_ONCE", LEVELS // 2)
-    with jax.default_device(jax.devices()[3]):
-        pieces, _ = demonstrations(*inputs, imitation, "full", report=lines.append)
-    assert used == {jax.devices()[0]}
+    pieces, _ = demonstrations(*inputs, imitation, "full", report=lines.append)
     assert len(lines) > 1
     assert lines[-1] == f"FrozenLake-deterministic: plans of {LEVELS} of {LEVELS} levels"
     for array, other in zip(jax.tree.leaves(whole), jax.tree.leaves(pieces), strict=True):
