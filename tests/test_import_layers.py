@@ -11,7 +11,7 @@ LAYERS = (
     ("api", "cli"),
     ("studies",),
     ("train",),
-    ("evaluate",),
+    ("evaluate", "viewer"),
     ("setup",),
     ("runs", "services"),
     ("learner",),

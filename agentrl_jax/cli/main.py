@@ -1,4 +1,4 @@
-"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose, bench.
+"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose, view, bench.
 
 Errors that the user can fix end as one line on standard error and exit code 2.
 """
@@ -27,6 +27,7 @@ from agentrl_jax.cli import (
     presets,
     serve,
     train,
+    view,
 )
 from agentrl_jax.cli.checks import one_line_errors
 from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
@@ -124,6 +125,7 @@ _COMMANDS: dict[type, Callable[[Any], None]] = {
     export.Export: export.run,
     presets.Presets: presets.run,
     diagnose.Diagnose: diagnose.run,
+    view.View: view.run,
     bench.Bench: bench.run,
 }
 """The function of each command, in the order of `--help`; train and plan parse their words themselves."""

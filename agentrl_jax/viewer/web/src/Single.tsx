@@ -1,0 +1,142 @@
+// One run: trend and episodes on the left, the conversation in the middle, the board on the right.
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+
+import { readAddress, writeAddress } from "./address";
+import { Conversation } from "./Conversation";
+import type { Block, Quantity, Run } from "./data";
+import { filterRows, type Filters, NO_FILTERS } from "./filters";
+import { useBlock, useSearch } from "./hooks";
+import { OutcomeMark, Rows } from "./Rows";
+import { Side } from "./Side";
+import { stepBefore, stepsOf, turnOf } from "./Stage";
+import { counted, number } from "./text";
+import { Trend } from "./Trend";
+
+interface Props {
+  run: Run;
+  /** Number of the run in the page. */
+  index: number;
+  quantity: Quantity;
+  theme: string;
+  pane: string;
+}
+
+export function startRow(run: Run): number {
+  const address = readAddress();
+  const [iteration, within] = [Number(address.get("i")), Number(address.get("r"))];
+  for (let row = 0; row < run.count; row++) {
+    if (run.rows.iteration[row] === iteration && run.rows.row[row] === within) return row;
+  }
+  const newest = run.entry.iterations.at(-1)!.iteration;
+  return Math.max(0, run.rows.iteration.indexOf(newest));
+}
+
+/** Whether a key press belongs to the field it was made in. */
+export function isTyping(event: KeyboardEvent): boolean {
+  const target = event.target as HTMLElement;
+  return event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
+}
+
+export function Single({ run, index, quantity, theme, pane }: Props) {
+  const [filters, setFilters] = useState<Filters>(NO_FILTERS);
+  const [row, setRow] = useState(() => startRow(run));
+  const [step, setStep] = useState(0);
+  const [matches, searched] = useSearch(run, filters);
+  const searchBox = useRef<HTMLInputElement>(null);
+  const rows = useMemo(() => filterRows(run, filters, matches), [run, filters, matches]);
+  const block = useBlock(run, row);
+  const within = run.rows.row[row];
+  const turn = block ? turnOf(block, within, Math.min(step, stepsOf(block, within).count - 1)) : 0;
+  const select = (chosen: number) => {
+    setRow(chosen);
+    setStep(0);
+  };
+  useEffect(() => {
+    if (rows.length && !rows.includes(row)) select(rows[0]);
+  }, [rows]);
+  useEffect(() => writeAddress({ run: index || "", i: run.rows.iteration[row], r: within, c: quantity }), [index, row, quantity]);
+  useEffect(() => {
+    const onKeyDown = (event: KeyboardEvent) => {
+      if (event.key === "Escape" && event.target === searchBox.current) searchBox.current!.blur();
+      if (isTyping(event)) return;
+      const at = rows.indexOf(row);
+      const keys: Record<string, () => void> = {
+        j: () => at < rows.length - 1 && select(rows[at + 1]),
+        k: () => at > 0 && select(rows[at - 1]),
+        ArrowRight: () => goTo(block, turn + 1),
+        ArrowLeft: () => goTo(block, turn - 1),
+        "/": () => searchBox.current?.focus(),
+      };
+      keys.ArrowDown = keys.j;
+      keys.ArrowUp = keys.k;
+      const goTo = (known: Block | null, to: number) => {
+        if (!known) return;
+        const { scenes, count } = stepsOf(known, within);
+        const turns = known.columns.turns[within];
+        setStep(to >= turns && scenes.length ? count - 1 : stepBefore(known, within, Math.min(turns - 1, Math.max(0, to))));
+      };
+      // Up and down scroll a conversation that has the focus.
+      if (event.key.startsWith("ArrowUp") || event.key.startsWith("ArrowDown")) {
+        if ((event.target as Element).closest(".conversation")) return;
+      }
+      const run = keys[event.key];
+      if (!run) return;
+      event.preventDefault();
+      run();
+    };
+    addEventListener("keydown", onKeyDown);
+    return () => removeEventListener("keydown", onKeyDown);
+  });
+  const title = `Iteration ${run.rows.iteration[row]}, row ${within}`;
+  return (
+    <main class="panes" data-pane={pane}>
+      <aside class="left" aria-label="Trend and episodes">
+        <Trend run={run} theme={theme} iteration={filters.iteration} onIteration={(iteration) => setFilters({ ...filters, iteration })} />
+        <Alarms run={run} onAlarm={(alarm) => setFilters({ ...filters, alarm })} />
+        <Rows run={run} filters={filters} onFilters={setFilters} rows={rows} row={row} onRow={select} searched={searched} searchBox={searchBox} />
+      </aside>
+      <article class="middle" aria-label="Conversation">
+        <header class="episode">
+          <h2>{title}</h2>
+          <OutcomeMark outcome={run.outcome(row)} />
+          <span>
+            return <b>{number(run.rows.return[row])}</b>
+          </span>
+          <span>{counted(run.rows.turns[row], "turn")}</span>
+          <span>{counted(run.rows.tokens[row], "sampled token")}</span>
+          <span class="muted">{run.task(row)}</span>
+        </header>
+        {block ? (
+          <Conversation
+            key={row}
+            run={run}
+            row={row}
+            block={block}
+            quantity={quantity}
+            turn={turn}
+            onTurn={(to) => setStep(stepBefore(block, within, to))}
+            label={`Conversation of ${title}`}
+          />
+        ) : (
+          <p class="muted pad">Decoding.</p>
+        )}
+      </article>
+      <aside class="right" aria-label="Board and group">
+        {block && <Side run={run} row={row} block={block} step={step} onStep={setStep} onRow={select} />}
+      </aside>
+    </main>
+  );
+}
+
+function Alarms({ run, onAlarm }: { run: Run; onAlarm: (name: string) => void }) {
+  return (
+    <>
+      {run.entry.alarms.map((alarm) => (
+        <button key={alarm.name} type="button" class={`alarm ${alarm.collapse ? "collapse" : ""}`} onClick={() => onAlarm(alarm.name)}>
+          <b>{alarm.collapse ? "Collapse alarm" : "Warning"}</b>, {counted(alarm.iterations.length, "iteration")} from {alarm.iterations[0]} on: {alarm.about}
+        </button>
+      ))}
+    </>
+  );
+}
