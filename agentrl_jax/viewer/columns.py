@@ -81,8 +81,8 @@ def quantize(values: np.ndarray, levels: int, scale: float) -> tuple[np.ndarray,
     finite = np.isfinite(values)
     known = np.unique(values[finite])
     if known.size >= levels:
-        ends = np.arcsinh(np.asarray([known[0], known[-1]], np.float64) / scale)
-        known = np.unique((scale * np.sinh(np.linspace(*ends, levels - 1))).astype(np.float32))
+        low, high = np.arcsinh(float(known[0]) / scale), np.arcsinh(float(known[-1]) / scale)
+        known = np.unique((scale * np.sinh(np.linspace(low, high, levels - 1))).astype(np.float32))
     table = np.append(known, np.float32(np.nan)).astype(np.float32)
     indices = np.full(values.shape, known.size, np.int64)
     between = (known[1:] + known[:-1]) / 2

@@ -79,6 +79,8 @@ def pack_episodes(record: RolloutRecord, pieces: Pieces, scenes: Scenes | None) 
         columns[f"{name}_table"], columns[name] = quantize(values[sampled].astype(np.float32), *QUANTIZED[name])
     header: dict[str, Any] = {"iteration": record.header.iteration}
     if scenes is not None:
+        if len(scenes) != len(record.task):
+            raise ValueError(f"scenes of {len(scenes)} episodes, expected those of {len(record.task)}")
         header["scenes"], scene_columns = _scenes(scenes)
         columns |= scene_columns
     return pack(header, columns)
@@ -99,7 +101,8 @@ def _scenes(scenes: Scenes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     texts: dict[str, int] = {}
     actions: dict[str | None, int] = {None: 0}
     stacks: dict[tuple[str, ...], int] = {(): 0}
-    rows, cells = [], []
+    rows: list[tuple[int, ...]] = []
+    cells: list[int] = []
     for scene in (scene for episode in scenes for scene in episode):
         grid = scene["cells"] if scene["kind"] == "grid" else []
         width = len(grid[0]) if grid else 0

@@ -27,7 +27,9 @@ def padded(rows, width: int, dtype=np.int32) -> np.ndarray:
     return out
 
 
-def make_record(iteration: int, *, groups=2, group_size=4, turns=4, response=12, seed=0, observation="") -> RolloutRecord:
+def make_record(
+    iteration: int, *, groups=2, group_size=4, turns=4, response=12, seed=0, observation=""
+) -> RolloutRecord:
     """A record of one task with responses of random tokens; groups share their first state."""
     draw = np.random.default_rng([seed, iteration])
     count = groups * group_size
@@ -109,7 +111,10 @@ def write_run(folder: Path, records: list[RolloutRecord], *, iterations=40, conf
         rows.append(row)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if finished:
-        success = {"random": {"mean": 0.12, "low": 0.08, "high": 0.17}, "optimal": {"mean": 0.98, "low": 0.95, "high": 1.0}}
+        success = {
+            "random": {"mean": 0.12, "low": 0.08, "high": 0.17},
+            "optimal": {"mean": 0.98, "low": 0.95, "high": 1.0},
+        }
         (folder / "summary.json").write_text(json.dumps({"success": success, "optimal_is": "exact"}))
     return folder
 
@@ -151,7 +156,7 @@ class DrawnBoards:
                         at = [min(6, max(1, p + d)) for p, d in zip(at, step)]
                         scenes.append(self._scene(turn, ACTIONS[action], at))
             episodes.append(scenes)
-        return episodes
+        return [*episodes, []]
 
     def _scene(self, turn, action, at):
         cells = [[["wall"] if {x, y} & {0, 7} else ["ice"] for x in range(8)] for y in range(8)]

@@ -4,11 +4,10 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 
 import { Conversation } from "./Conversation";
 import type { Block, Quantity, Run } from "./data";
-import { useBlock } from "./hooks";
+import { useBlock, useKeys } from "./hooks";
 import { List } from "./List";
 import { firstDifference, type Shared, sharedLevels } from "./pairs";
 import { OutcomeMark } from "./Rows";
-import { isTyping } from "./Single";
 import { Stage, stepBefore, stepsOf, turnOf } from "./Stage";
 import { number } from "./text";
 
@@ -20,13 +19,11 @@ export function Compare({ runs, quantity, pane }: { runs: [Run, Run]; quantity: 
   const [chosen, choose] = useState(0);
   const shown = useMemo(() => (only ? all.filter((entry) => entry.success[0] !== entry.success[1]) : all), [all, only]);
   const entry = shown[Math.min(chosen, shown.length - 1)];
-  useEffect(() => {
-    const onKeyDown = (event: KeyboardEvent) => {
-      if (isTyping(event) || !"jk".includes(event.key)) return;
-      choose(Math.min(shown.length - 1, Math.max(0, chosen + (event.key === "j" ? 1 : -1))));
-    };
-    addEventListener("keydown", onKeyDown);
-    return () => removeEventListener("keydown", onKeyDown);
+  useKeys((event) => {
+    const by = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
+    if (!by || (event.key.startsWith("Arrow") && (event.target as Element).closest(".conversation"))) return;
+    event.preventDefault();
+    choose(Math.min(shown.length - 1, Math.max(0, chosen + by)));
   });
   return (
     <main class="panes compare" data-pane={pane}>

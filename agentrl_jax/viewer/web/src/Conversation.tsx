@@ -7,10 +7,10 @@ import { COLORINGS } from "./colors";
 import type { Block, Numbers, Quantity, Run, Turn } from "./data";
 import { counted, number, parts, precise, tokenText, visible } from "./text";
 
-const MOST_TOKENS = 3000;
-/** Sampled tokens of a turn that are drawn before the reader asks for more. */
-const MOST_CHARACTERS = 40000;
+/** Sampled tokens of a turn that are drawn at first, and further ones each time the reader asks for more. */
+const MOST_TOKENS = 5000;
 /** The same for characters of a text that was not sampled. */
+const MOST_CHARACTERS = 40000;
 
 interface Props {
   run: Run;
@@ -123,7 +123,7 @@ function Said({ role, title, tokens, run }: { role: string; title: string; token
       <div class="text inserted" dir="auto">
         {shown}
       </div>
-      <More left={length - most} what="characters" onMore={() => setMost(10 * most)} />
+      <More left={length - most} what="characters" onMore={() => setMost(most + MOST_CHARACTERS)} />
     </section>
   );
 }
@@ -164,7 +164,7 @@ function TurnView({ run, row, block, quantity, turn, onTurn }: { run: Run; row: 
         <div class="text" dir="auto">
           {tokens}
         </div>
-        <More left={count - most} what="tokens" onMore={() => setMost(10 * most)} />
+        <More left={count - most} what="tokens" onMore={() => setMost(most + MOST_TOKENS)} />
         <p class="result">
           <button type="button" class="link" onClick={() => onTurn(turn.number)} aria-label={`Show turn ${turn.number + 1} on the board`}>
             {actions.length ? actions.map((name) => visible(name)).join(" → ") : "no action"}

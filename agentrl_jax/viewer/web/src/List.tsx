@@ -18,11 +18,12 @@ const BEYOND = 6;
 export function List({ label, count, selected, onSelect, children }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 600 });
-  const look = () => setView({ top: box.current!.scrollTop, height: box.current!.clientHeight });
+  const look = () => box.current && setView({ top: box.current.scrollTop, height: box.current.clientHeight });
   const position = useRef(selected);
   position.current = selected;
   const reveal = () => {
-    const element = box.current!;
+    const element = box.current;
+    if (!element) return; // the list has gone while its size changed
     const top = position.current * HEIGHT;
     if (position.current >= 0 && top < element.scrollTop) element.scrollTop = top;
     else if (top + HEIGHT > element.scrollTop + element.clientHeight) element.scrollTop = top + HEIGHT - element.clientHeight;

@@ -17,6 +17,13 @@ export function OutcomeMark({ outcome }: { outcome: Outcome }) {
   );
 }
 
+/** Escape leaves a field; browsers would also empty it. */
+function leave(event: KeyboardEvent & { currentTarget: HTMLElement }) {
+  if (event.key !== "Escape") return;
+  event.preventDefault();
+  event.currentTarget.blur();
+}
+
 interface Props {
   run: Run;
   filters: Filters;
@@ -43,7 +50,7 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
   return (
     <>
       <div class="searchbar">
-        <input ref={searchBox} type="search" aria-label="Search the text of all episodes" aria-keyshortcuts="/" placeholder="Search all text ( / )" value={filters.text} onInput={(e) => set({ text: e.currentTarget.value })} />
+        <input ref={searchBox} type="search" aria-label="Search the text of all episodes" aria-keyshortcuts="/" placeholder="Search all text ( / )" value={filters.text} onInput={(e) => set({ text: e.currentTarget.value })} onKeyDown={leave} />
       </div>
       <div class="filters">
         <select aria-label="Iteration" value={filters.iteration} onChange={(e) => set({ iteration: Number(e.currentTarget.value) })}>
@@ -54,8 +61,8 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
             </option>
           ))}
         </select>
-        <details open={changed && filters.text === "" && filters.iteration === 0}>
-          <summary>Filters{changed && " (active)"}</summary>
+        <details>
+          <summary>Filters</summary>
           <fieldset class="outcomes">
             <legend class="unseen">Outcome</legend>
             {OUTCOMES.map((outcome) => (
@@ -92,9 +99,6 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
               </select>
             </label>
           )}
-          <button type="button" disabled={!changed} onClick={() => onFilters({ ...NO_FILTERS, order: filters.order })}>
-            Clear filters
-          </button>
         </details>
       </div>
       <div class="listhead">
@@ -102,6 +106,11 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
           {rows.length.toLocaleString("en")} of {run.count.toLocaleString("en")} episodes
           {filters.text && searched < 1 && ` · searching, ${Math.round(100 * searched)} %`}
         </span>
+        {changed && (
+          <button type="button" class="link" onClick={() => onFilters({ ...NO_FILTERS, order: filters.order })}>
+            Clear filters
+          </button>
+        )}
         <select aria-label="Order" value={filters.order} onChange={(e) => set({ order: e.currentTarget.value as Filters["order"] })}>
           <option value="recorded">as recorded</option>
           <option value="best">best first</option>

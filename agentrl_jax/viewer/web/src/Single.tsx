@@ -4,9 +4,9 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { readAddress, writeAddress } from "./address";
 import { Conversation } from "./Conversation";
-import type { Block, Quantity, Run } from "./data";
+import type { Quantity, Run } from "./data";
 import { filterRows, type Filters, NO_FILTERS } from "./filters";
-import { useBlock, useSearch } from "./hooks";
+import { useBlock, useKeys, useSearch } from "./hooks";
 import { OutcomeMark, Rows } from "./Rows";
 import { Side } from "./Side";
 import { stepBefore, stepsOf, turnOf } from "./Stage";
@@ -32,12 +32,6 @@ export function startRow(run: Run): number {
   return Math.max(0, run.rows.iteration.indexOf(newest));
 }
 
-/** Whether a key press belongs to the field it was made in. */
-export function isTyping(event: KeyboardEvent): boolean {
-  const target = event.target as HTMLElement;
-  return event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
-}
-
 export function Single({ run, index, quantity, theme, pane }: Props) {
   const [filters, setFilters] = useState<Filters>(NO_FILTERS);
   const [row, setRow] = useState(() => startRow(run));
@@ -56,37 +50,32 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
     if (rows.length && !rows.includes(row)) select(rows[0]);
   }, [rows]);
   useEffect(() => writeAddress({ run: index || "", i: run.rows.iteration[row], r: within, c: quantity }), [index, row, quantity]);
-  useEffect(() => {
-    const onKeyDown = (event: KeyboardEvent) => {
-      if (event.key === "Escape" && event.target === searchBox.current) searchBox.current!.blur();
-      if (isTyping(event)) return;
-      const at = rows.indexOf(row);
-      const keys: Record<string, () => void> = {
-        j: () => at < rows.length - 1 && select(rows[at + 1]),
-        k: () => at > 0 && select(rows[at - 1]),
-        ArrowRight: () => goTo(block, turn + 1),
-        ArrowLeft: () => goTo(block, turn - 1),
-        "/": () => searchBox.current?.focus(),
-      };
-      keys.ArrowDown = keys.j;
-      keys.ArrowUp = keys.k;
-      const goTo = (known: Block | null, to: number) => {
-        if (!known) return;
-        const { scenes, count } = stepsOf(known, within);
-        const turns = known.columns.turns[within];
-        setStep(to >= turns && scenes.length ? count - 1 : stepBefore(known, within, Math.min(turns - 1, Math.max(0, to))));
-      };
-      // Up and down scroll a conversation that has the focus.
-      if (event.key.startsWith("ArrowUp") || event.key.startsWith("ArrowDown")) {
-        if ((event.target as Element).closest(".conversation")) return;
-      }
-      const run = keys[event.key];
-      if (!run) return;
-      event.preventDefault();
-      run();
+  const goTo = (to: number) => {
+    if (!block) return;
+    const { scenes, count } = stepsOf(block, within);
+    const turns = block.columns.turns[within];
+    setStep(to >= turns && scenes.length ? count - 1 : stepBefore(block, within, Math.min(turns - 1, Math.max(0, to))));
+  };
+  useKeys((event) => {
+    const vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
+    // Up and down scroll a conversation that has the focus.
+    if (vertical && (event.target as Element).closest(".conversation")) return;
+    const at = rows.indexOf(row);
+    const next = () => at < rows.length - 1 && select(rows[at + 1]);
+    const previous = () => at > 0 && select(rows[at - 1]);
+    const keys: Record<string, () => void> = {
+      j: next,
+      ArrowDown: next,
+      k: previous,
+      ArrowUp: previous,
+      ArrowRight: () => goTo(turn + 1),
+      ArrowLeft: () => goTo(turn - 1),
+      "/": () => searchBox.current?.focus(),
     };
-    addEventListener("keydown", onKeyDown);
-    return () => removeEventListener("keydown", onKeyDown);
+    const run = keys[event.key];
+    if (!run) return;
+    event.preventDefault();
+    run();
   });
   const title = `Iteration ${run.rows.iteration[row]}, row ${within}`;
   return (

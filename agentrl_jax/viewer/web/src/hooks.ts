@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import type { Block, Run } from "./data";
 import { type Filters, search } from "./filters";
@@ -88,4 +88,18 @@ export function useNews(live: string): boolean {
     return () => clearInterval(timer);
   }, [live]);
   return news;
+}
+
+/** Calls the newest handler for every key that is pressed outside of fields; effects alone would lag behind fast keys. */
+export function useKeys(handler: (event: KeyboardEvent) => void): void {
+  const newest = useRef(handler);
+  newest.current = handler;
+  useLayoutEffect(() => {
+    const onKeyDown = (event: KeyboardEvent) => {
+      const typing = /^(INPUT|SELECT|TEXTAREA)$/.test((event.target as HTMLElement).tagName);
+      if (!typing && !event.ctrlKey && !event.metaKey && !event.altKey) newest.current(event);
+    };
+    addEventListener("keydown", onKeyDown);
+    return () => removeEventListener("keydown", onKeyDown);
+  }, []);
 }
