@@ -24,7 +24,7 @@ expect = playwright.expect
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
-ARGUMENTS = "--disable-gpu --disable-background-networking --disable-sync --no-first-run".split()
+ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 ITERATIONS = (1, 10, 36)
 
 
@@ -338,10 +338,17 @@ def test_text_can_be_read(browser, url, scheme, quantity):
         assert page.get_attribute("html", "data-theme") != scheme
 
 
+UNNAMED = """() => [...document.querySelectorAll("button, input, select, [role=region], [role=img]")]
+  .filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length))
+  .map((e) => e.outerHTML)"""
+
+FOCUSED = """() => { const e = document.activeElement;
+  return e.className + " " + (e.getAttribute("aria-label") ?? e.textContent.slice(0, 12)); }"""
+
+
 def test_everything_is_named_and_within_reach_of_the_keyboard(browser, url):
     with opened(browser, url) as page:
-        unnamed = page.evaluate("""() => [...document.querySelectorAll("button, input, select, [role=region], [role=img]")]
-          .filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length)).map((e) => e.outerHTML)""")
+        unnamed = page.evaluate(UNNAMED)
         assert unnamed == []
         page.click("text=Help")
         assert page.locator("dialog[open]").count() == 1
@@ -351,11 +358,7 @@ def test_everything_is_named_and_within_reach_of_the_keyboard(browser, url):
         reached = set()
         for _ in range(80):
             page.keyboard.press("Tab")
-            reached.add(
-                page.evaluate(
-                    "(() => { const e = document.activeElement; return e.className + ' ' + e.tagName + ' ' + (e.getAttribute('aria-label') ?? e.textContent.slice(0, 12)); })()"
-                )
-            )
+            reached.add(page.evaluate(FOCUSED))
             outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline != "none" or page.evaluate("document.activeElement === document.body")
         for name in ("Search the text", "Episodes", "Conversation of", "Step of the episode", "Copy", "token"):
