@@ -14,6 +14,7 @@ from agentrl_jax.config import Config, load_config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.evaluate.eval_set import evaluate_run as evaluate
+from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import Trajectory
@@ -43,7 +44,7 @@ class Policy(RunPolicy):
         actions, reward and format_error.
         """
         names = tuple(task.label for task in self.config.tasks)
-        return transcripts(trajectory, self.tokenizer, names, trajectory.num_turns.shape[0])
+        return transcripts(hosts.fetch(trajectory), self.tokenizer, names)
 
 
 def load_policy(run: str | os.PathLike[str], checkpoint: str = "last") -> Policy:

@@ -299,6 +299,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "train.trajectories_every": ("records", "train/test_loop.py::test_trajectories_are_written_as_text"),
     "train.trajectories": ("records", "train/test_loop.py::test_trajectories_are_written_as_text"),
+    "train.recorded_mb": ("records", "train/test_recorder.py::test_the_oldest_files_are_deleted"),
 }
 """Settings that do not affect the update: what they affect, and the test that covers them (under tests/)."""
 

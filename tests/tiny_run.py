@@ -72,6 +72,12 @@ def metrics(run: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
 
 
+def recorded(run: Path) -> dict[str, bytes]:
+    """Returns the text and the files of the recorded trajectories, by name."""
+    files = {file.name: file.read_bytes() for file in (run / "rollouts").iterdir()}
+    return files | {"trajectories.jsonl": (run / "trajectories.jsonl").read_bytes()}
+
+
 def summary(run: Path) -> dict:
     """Returns summary.json without the entries that may differ in an interrupted run."""
     known = json.loads((run / "summary.json").read_text())

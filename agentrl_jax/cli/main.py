@@ -1,4 +1,5 @@
-"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose, view, bench.
+"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose,
+replay, view, bench.
 
 Errors that the user can fix end as one line on standard error and exit code 2.
 """
@@ -25,6 +26,7 @@ from agentrl_jax.cli import (
     plan,
     play,
     presets,
+    replay,
     serve,
     train,
     view,
@@ -125,6 +127,7 @@ _COMMANDS: dict[type, Callable[[Any], None]] = {
     export.Export: export.run,
     presets.Presets: presets.run,
     diagnose.Diagnose: diagnose.run,
+    replay.Replay: replay.run,
     view.View: view.run,
     bench.Bench: bench.run,
 }

@@ -297,9 +297,12 @@ class TrainConfig(Section):
     mutual_information_pairs: Annotated[int, Field(ge=2, le=2**16)] = 64
     """Maximum responses of a measurement; each is scored under the prompts of all of them."""
     trajectories_every: Count = 10
-    """Iterations between two entries in trajectories.jsonl; 0: none."""
-    trajectories: Positive = 4
-    """Trajectories written each time."""
+    """Iterations between two that are recorded, as text in trajectories.jsonl and token by token in rollouts/, which
+    `agentrl view` reads; the last one is recorded too; 0: none."""
+    trajectories: Positive = 32
+    """Episodes recorded each time, the first ones of the batch; at most all."""
+    recorded_mb: Positive = 1024
+    """Megabytes that rollouts/ may have; beyond that, the oldest iterations are deleted."""
 
 
 class EvalConfig(Section):

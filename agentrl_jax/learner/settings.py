@@ -24,6 +24,8 @@ class LearnerConfig(UpdateRule):
     context_tokens: int = 0
     """As in the rollout."""
     length_buckets: int = 1
+    recorded_episodes: int = 0
+    """First episodes of the batch whose advantages are returned as the metric "recorded"; 0: none."""
 
     @property
     def old_logprobs(self) -> Literal["rollout", "learner", "same_pass"]:

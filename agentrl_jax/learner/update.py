@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 from agentrl_jax.algos import kl, losses, masked
 from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.batch import Batch, make_batch
+from agentrl_jax.learner.recorded import recorded_advantages
 from agentrl_jax.learner.replay_logprobs import Replayer, replayer, with_gradient_of
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.learner.state import TrainState, apply_gradients
@@ -39,7 +40,7 @@ def update(
     tx: optax.GradientTransformation,
     shards: Shards,
     engine: EngineConfig | None = None,
-) -> tuple[TrainState, dict[str, jax.Array]]:
+) -> tuple[TrainState, dict[str, Any]]:
     """One iteration of learning from E episodes. Pure; meant to be compiled as a whole.
 
     With `shards.count` > 1 it runs inside `jax.shard_map`: each device has a contiguous block of the episodes and of
@@ -50,16 +51,19 @@ def update(
     one greedy episode per group, in the order of all groups; only remax reads it. `engine` is the configuration of the
     rollout on each device, and is read only if `mismatch` is replay.
 
-    Returns the state after the update, and metrics: scalars, and "grad_norm" of the policy for each step.
+    Returns the state after the update, and metrics: scalars, "grad_norm" of the policy for each step, and, where
+    `recorded_episodes` is set, "recorded", see `learner.recorded.RecordedAdvantages`.
 
     Raises:
         ValueError: the groups cannot be divided among the devices, or `engine` is not that of the rollout.
     """
     replay = replayer(trajectory, temperature, model, config, engine, shards)
     settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)
-    batch, trained, metrics = make_batch(
-        state, trajectory, temperature, settings, model, config, shards, replay, greedy
-    )
+    batch, trained, means = make_batch(state, trajectory, temperature, settings, model, config, shards, replay, greedy)
+    metrics: dict[str, Any] = means
+    if config.recorded_episodes:
+        found = recorded_advantages(batch.advantage, batch.mask, trajectory, config.recorded_episodes, shards)
+        metrics["recorded"], batch = found, shards.after(found, batch)
     state, of_steps = _learn(state, batch, trained, key, settings, model, config, tx, shards, replay)
     metrics |= of_steps
     if config.kl.kind != "none":

@@ -2,17 +2,13 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 
-from agentrl_jax.parallel import hosts
-from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.text.tokenizer import Tokenizer
 
 
-def transcripts(trajectory: Trajectory, tokenizer: Tokenizer, task_names: tuple[str, ...], count: int) -> list[dict]:
-    """The first `count` episodes: task, group, return and success of each, and per turn the text read and written."""
-    rows = hosts.fetch(jax.tree.map(lambda x: x[:count], trajectory))
+def transcripts(rows: Any, tokenizer: Tokenizer, task_names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The episodes of a `Trajectory` of NumPy arrays: task, group, return, success, and per turn the text of both."""
     return [_episode(rows, i, tokenizer, task_names) for i in range(rows.num_turns.shape[0])]
 
 

@@ -43,7 +43,7 @@ class Mirror:
             raise UserError(f"{remote}: cannot be used as run folder ({error}); change --run_dir") from error
 
     def upload(self) -> None:
-        """Uploads the files that have changed.
+        """Uploads the files that have changed, and deletes uploaded ones that are gone.
 
         Raises:
             UserError: another run has taken the folder over.
@@ -52,13 +52,18 @@ class Mirror:
             raise UserError(
                 f"{self.remote}: another run is writing to it, and this one ends; use another --run_dir for one of them"
             )
+        gone = set(self._uploaded)
         for file in files_under(self.local):
             name, state = file.relative_to(self.local).as_posix(), (file.stat().st_mtime_ns, file.stat().st_size)
+            gone.discard(name)
             if name != LOCK and self._uploaded.get(name) != state:
                 target = self.remote / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(file.read_bytes())
                 self._uploaded[name] = state
+        for name in gone:
+            (self.remote / name).unlink(missing_ok=True)
+            del self._uploaded[name]
 
     def close(self) -> None:
         """Uploads a last time and removes the local copy."""

@@ -1,4 +1,4 @@
-"""Recorded rollouts of a run: one file per recorded iteration, ROLLOUTS/ITERATION.npz.
+"""Recorded rollouts of a run: one file per recorded iteration, rollouts/ITERATION.npz.
 
 They hold what was sampled and what the learner made of it, token by token, so that `agentrl view` and `agentrl export`
 need neither a checkpoint nor a device. Boards are not stored: the actions and the keys of a run determine them.
@@ -72,9 +72,9 @@ class RolloutRecord:
     logprob: Float32[np.ndarray, "R T L"]
     """Log-probability of each token in the rollout, nats."""
     learner_logprob: Float32[np.ndarray, "R T L"]
-    """The same, computed by the learner before its first step; NaN where it computed none."""
+    """The same under the same parameters, by one parallel forward pass, as the learner computes it."""
     entropy: Float32[np.ndarray, "R T L"]
-    """Entropy of the distribution each token was sampled from, nats, by the learner; NaN as above."""
+    """Entropy of the distribution each token was sampled from, nats, by the same pass."""
     advantage: Float32[np.ndarray, "R T L"]
     """As trained on; 0 for tokens that are not trained."""
     trained: Bool[np.ndarray, "R T L"]
@@ -131,6 +131,28 @@ def write_record(run: str | os.PathLike[str], record: RolloutRecord) -> Path:
     return path
 
 
+def delete_after(run: str | os.PathLike[str], step: int) -> None:
+    """Deletes the files of iterations after a step, which will be played again, and files that cannot be read."""
+    for iteration in recorded_iterations(run):
+        path = record_path(run, iteration)
+        try:
+            kept = read_record(path).header.step <= step
+        except UserError:
+            kept = False
+        if not kept:
+            path.unlink()
+
+
+def delete_oldest(run: str | os.PathLike[str], most_bytes: int) -> None:
+    """Deletes the oldest files of a run until the others have at most `most_bytes`; the newest one is kept."""
+    files = [record_path(run, iteration) for iteration in reversed(recorded_iterations(run))]
+    total = 0
+    for number, file in enumerate(files):
+        total += file.stat().st_size
+        if number and total > most_bytes:
+            file.unlink()
+
+
 def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
     """Reads a file that `write_record` wrote.
 
@@ -150,7 +172,7 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
             raise UserError(f"{refused} (version {VERSION}); record it again")
         record = RolloutRecord(Header(**header | {"tasks": tuple(header["tasks"])}), **found)
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; train with train.record_episodes above 0 to record rollouts") from error
+        raise UserError(f"{path}: no such file; train with train.trajectories_every above 0") from error
     except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
         raise UserError(f"{refused} ({error}); restore a copy, or train the run again") from error
     if flaw := _flaw(record):
@@ -164,7 +186,8 @@ def _flaw(record: RolloutRecord) -> str:
     for field in dataclasses.fields(RolloutRecord):
         if field.name == "header":
             continue
-        array, annotation = getattr(record, field.name), field.type
+        annotation: Any = field.type
+        array = getattr(record, field.name)
         names = annotation.dim_str.split()
         if array.dtype.name not in annotation.dtypes or array.ndim != len(names):
             return f"{field.name} is {array.dtype.name}{list(array.shape)}, expected {annotation.dim_str}"

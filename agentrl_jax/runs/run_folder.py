@@ -7,6 +7,7 @@ All processes of a run open it, in a file system that they share; only the write
     config.history.jsonl its changes, a row each: the last step before the change, and old and new value by key
     metrics.jsonl        one row per step: first chunks of imitation, then iterations
     trajectories.jsonl   trajectories as text, written every few iterations
+    rollouts/            the same trajectories token by token, see agentrl_jax.runs.rollout_records
     levels.jsonl         the levels of every batch and of the evaluation, see agentrl_jax.evaluate.seen
     failures.jsonl       episodes whose environment failed
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
@@ -36,14 +37,15 @@ from agentrl_jax.config import Config, HostsConfig, differences, load_resolved, 
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import FULL, atomic_write, naming, try_writing
 from agentrl_jax.parallel import hosts
-from agentrl_jax.runs import records
+from agentrl_jax.runs import records, rollout_records
 from agentrl_jax.runs.records import RECORDS, read_rows, to_plain
 from agentrl_jax.runs.remote import CHECKPOINTS, Mirror, is_remote
+from agentrl_jax.runs.rollout_records import ROLLOUTS, RolloutRecord
 
 _CONFIG, _HISTORY, _LOCK = "config.yaml", "config.history.jsonl", ".lock"
 _MAY_CHANGE = (
     "iterations checkpoint_every keep validate_every validation_episodes trajectories_every trajectories "
-    "max_bad_updates on_collapse max_roll_backs"
+    "recorded_mb max_bad_updates on_collapse max_roll_backs"
 )
 _DEVICES = frozenset(("devices", "mesh.fsdp", "mesh.sequence", "mesh.tensor", "mesh.rollout"))
 MAY_CHANGE = frozenset(f"train.{name}" for name in _MAY_CHANGE.split()) | _DEVICES
@@ -122,7 +124,10 @@ class RunFolder:
 
     def _check_writable(self) -> None:
         """Checks at the start that all of the folder can be written, since later a failure would waste iterations."""
-        parts = [self.path / CHECKPOINTS, *(self.path / name for name in ("tensorboard", "roll_backs", *RECORDS))]
+        parts = [
+            self.path / CHECKPOINTS,
+            *(self.path / name for name in ("tensorboard", "roll_backs", ROLLOUTS, *RECORDS)),
+        ]
         for part in [self.path, *(part for part in parts if part.exists())]:
             try:
                 try_writing(part)
@@ -221,6 +226,12 @@ class RunFolder:
         """Appends trajectories to trajectories.jsonl; each row has its `step`."""
         self._append("trajectories.jsonl", to_plain(rows))
 
+    def log_rollout(self, record: RolloutRecord, most_bytes: int) -> None:
+        """Writes the file of an iteration into rollouts/, and deletes its oldest ones beyond `most_bytes`."""
+        if hosts.is_writer():
+            rollout_records.write_record(self.path, record)
+            rollout_records.delete_oldest(self.path, most_bytes)
+
     def log_levels(self, step: int, stage: str, levels: Sequence[str]) -> None:
         """Appends the ids of the distinct levels played in a stage, see `agentrl_jax.evaluate.seen`."""
         self._append("levels.jsonl", [{"step": step, "stage": stage, "levels": sorted(set(levels))}])
@@ -267,6 +278,7 @@ class RunFolder:
             )
         files = [self.path / name for name in RECORDS if (self.path / name).exists()]
         copied = [records.truncate(file, step) for file in files]
+        rollout_records.delete_after(self.path, step)
         self._purge = step + 1
         return [line for line in copied if line]
 

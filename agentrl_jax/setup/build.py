@@ -232,7 +232,7 @@ def needs_reference(config: Config) -> bool:
     return config.algo.kl.kind != "none" or config.train.mutual_information_every > 0
 
 
-def learner_config(config: Config) -> LearnerConfig:
+def learner_config(config: Config, *, recorded_episodes: int = 0) -> LearnerConfig:
     """Builds the static configuration of the learner."""
     rule: dict[str, Any] = {name: getattr(config.algo, name) for name in UpdateRule.model_fields}
     rule = {name: value.static() if isinstance(value, Section) else value for name, value in rule.items()}
@@ -243,6 +243,7 @@ def learner_config(config: Config) -> LearnerConfig:
         group_size=config.rollout.group_size,
         context=config.rollout.context,
         context_tokens=config.rollout.context_tokens,
+        recorded_episodes=recorded_episodes,
         **rule,
     )
 

@@ -25,8 +25,14 @@ from envs_jax import registry
 from envs_jax.budget import Budget
 from envs_jax.splits import Split
 
+Report = Callable[[str], None]
+"""Shows a line of progress."""
+
 MAX_BATCHES = 64
 """Maximum number of batches of `levels` sampled levels, after which too few different ones is an error."""
+
+PLANNED_AT_ONCE = 1024
+"""Levels that are planned between two lines of progress."""
 
 
 def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> Int[np.ndarray, "E T A"]:
@@ -73,6 +79,7 @@ def demonstrations(
     prompt: PromptConfig,
     imitation: ImitationConfig,
     context: str,
+    report: Report = lambda line: None,
 ) -> tuple[Trajectory, Bool[Array, "E T"]]:
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
@@ -86,8 +93,10 @@ def demonstrations(
     """
     check_imitable(batched_env, prompt.max_response_tokens, imitation)
     limit = Budget(prompt.max_actions, prompt.max_turns, batched_env.max_actions_per_turn).reachable
-    make = _optimal_plans if imitation.plans == "optimal" else _random_plans
-    found = make(batched_env, splits, key, imitation, limit)
+    if imitation.plans == "optimal":
+        found = _optimal_plans(batched_env, splits, key, imitation, limit, report)
+    else:
+        found = _random_plans(batched_env, key, imitation, limit)
     actions = split_plans(found.actions, prompt.max_turns, batched_env.max_actions_per_turn)
     rows = np.arange(len(actions))
     ids = build.episode_ids(group=rows, member=np.zeros_like(rows), task=found.task, level=found.level)
@@ -115,19 +124,33 @@ class _Plans(NamedTuple):
 
 
 def _optimal_plans(
-    batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, imitation: ImitationConfig, limit: int
+    batched_env: CompiledEnv,
+    splits: LevelSplits,
+    key: jax.Array,
+    imitation: ImitationConfig,
+    limit: int,
+    report: Report,
 ) -> _Plans:
     levels, per_turn = imitation.levels, batched_env.max_actions_per_turn
     plans, before, tasks, params = [], [], [], []
     for index, (task, split) in enumerate(zip(batched_env.tasks, splits.tasks)):
         make = _planner(task, per_turn, imitation.random_start, limit)
-        boards, found = _solve_levels(task, split, jax.random.fold_in(key, index), make, levels, limit)
+        with jax.default_device(_searching_device()):
+            boards, found = _solve_levels(task, split, jax.random.fold_in(key, index), make, levels, limit, report)
         plans += [plan for _, plan in found]
         before += [turns for turns, _ in found]
         tasks += [index] * levels
         params.append(dataclasses.replace(task.env_params, levels=jnp.asarray(boards)))
     rows = np.tile(np.arange(levels), len(batched_env.tasks))
     return _Plans(plans, np.array(before), np.array(tasks), rows, tuple(params))
+
+
+def _searching_device() -> jax.Device | None:
+    """A CPU of this host, if JAX has one: a search has many small steps, which take an accelerator far longer."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS may leave the CPU out
+        return None
 
 
 _Planned = list[tuple[int, np.ndarray] | None]
@@ -167,6 +190,7 @@ def _solve_levels(
     plan: Callable[[Int8[np.ndarray, "n H W"], jax.Array], _Planned],
     levels: int,
     limit: int,
+    report: Report,
 ) -> tuple[Int8[np.ndarray, "n H W"], list[tuple[int, np.ndarray]]]:
     """The first `levels` distinct training levels sampled from the key whose plan fits, and their plans."""
     found: dict[bytes, tuple[np.ndarray, tuple[int, np.ndarray]]] = {}
@@ -176,10 +200,17 @@ def _solve_levels(
         boards = registry.sample_levels(task.env, task.env_params, keys, split.split(Split.TRAIN))
         fresh = {board.tobytes(): board for board in boards if board.tobytes() not in tried}
         tried |= fresh.keys()
-        solved = plan(np.stack(list(fresh.values())), jax.random.fold_in(keys[0], 1)) if fresh else []
-        for board, planned in zip(fresh.values(), solved):
-            if planned is not None and 0 < len(planned[1]) <= limit and len(found) < levels:
-                found[board.tobytes()] = board, planned
+        boards = list(fresh.values())
+        for begin in range(0, len(boards), PLANNED_AT_ONCE):
+            some = boards[begin : begin + PLANNED_AT_ONCE]
+            piece_key = jax.random.fold_in(keys[0], 1 + begin // PLANNED_AT_ONCE)
+            for board, planned in zip(some, plan(np.stack(some), piece_key)):
+                if planned is not None and 0 < len(planned[1]) <= limit and len(found) < levels:
+                    found[board.tobytes()] = board, planned
+            if levels > PLANNED_AT_ONCE:
+                report(f"{task.name}: plans of {len(found):,} of {levels:,} levels")
+            if len(found) == levels:
+                break
         if len(found) == levels:
             return np.stack([board for board, _ in found.values()]), [planned for _, planned in found.values()]
     raise ValueError(
@@ -188,9 +219,7 @@ def _solve_levels(
     )
 
 
-def _random_plans(
-    batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, imitation: ImitationConfig, limit: int
-) -> _Plans:
+def _random_plans(batched_env: CompiledEnv, key: jax.Array, imitation: ImitationConfig, limit: int) -> _Plans:
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     actions = [
         rng.integers(task.env.num_actions, size=rng.integers(1, limit, endpoint=True))

@@ -26,7 +26,8 @@ class RunParts:
     and `services` for compiled tasks, whose `train_env` and `eval_env` are the same batched environment. `rollout`,
     `update` and `greedy` are the programs of an iteration, see `iteration.IterationPrograms`; `evaluation` plays
     held-out episodes, one per level; `prompt_information` measures whether responses depend on their prompts, None if
-    the run does not measure it. `imitation_chunks` is the number of dispatches of imitation.
+    the run does not measure it; `recorded` scores the first `recorded_episodes` of a rollout, None if nothing is
+    recorded. `imitation_chunks` is the number of dispatches of imitation.
     """
 
     def __init__(self, config: Config, folder: Callable[[], Path]):
@@ -67,7 +68,15 @@ class RunParts:
         self.rollout = self.programs.rollout(
             "rollout", rollout_model, self.train_env, engine, rounds=config.algo.dynamic_sampling, task_names=names
         )
-        self.update = self.programs.update(self.model, build.learner_config(config), self.tx, engine)
+        self.recorded, self.recorded_episodes = None, 0
+        if config.train.trajectories_every and config.train.iterations:
+            self.recorded_episodes = min(config.train.trajectories, config.groups * config.rollout.group_size)
+            context, limit = config.rollout.context, config.rollout.context_tokens
+            self.recorded = self.programs.recorded(
+                self.model, self.recorded_episodes, context=context, context_tokens=limit
+            )
+        learner = build.learner_config(config, recorded_episodes=self.recorded_episodes)
+        self.update = self.programs.update(self.model, learner, self.tx, engine)
         remax = config.algo.advantage.kind == "remax"
         self.greedy = self.programs.rollout("baseline", rollout_model, self.train_env, single) if remax else None
         self.evaluation = self.programs.rollout("evaluation", self.model, self.eval_env, single)

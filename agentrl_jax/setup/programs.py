@@ -18,6 +18,7 @@ from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.imitation import imitation_steps
 from agentrl_jax.learner.measures import groups_of, measure
 from agentrl_jax.learner.prompt_information import PromptInformationConfig
+from agentrl_jax.learner.recorded import recorded_scores
 from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.learner.update import update
@@ -207,6 +208,28 @@ class Programs:
             )
 
         return self._keep("mutual_information", program)
+
+    def recorded(self, model: ActorCritic, episodes: int, *, context: str, context_tokens: int) -> Any:
+        """(params, trajectory, temperature) -> `RecordedScores` of the first episodes of the trajectory.
+
+        `params` comes from `TrainState.merged_params`, before the update that learns from the trajectory. Each replica
+        scores its share of the episodes, the last one repeated where they cannot be divided.
+        """
+        rows, plain = self.rollout_rules.row_axes, ActorCritic(decoder=model.decoder, critic="none")
+        score = functools.partial(recorded_scores, model=plain, context=context, context_tokens=context_tokens)
+        shared = maybe_shard_map(
+            score, self.mesh, (Spec(), Spec(rows), Spec(rows)), Spec(rows), axes=rows, replicated_results=False
+        )
+        padded = -(-episodes // self.replicas) * self.replicas
+
+        def program(params, trajectory, temperature):
+            policy = decoder.as_activations(policy_decoder(params, model), model.decoder)
+            number = jnp.minimum(jnp.arange(padded), episodes - 1)
+            chosen = jax.tree.map(lambda x: x[number], (trajectory, temperature))
+            found = shared(self._reshard(policy, model.decoder, self.rollout_rules), *chosen)
+            return jax.tree.map(lambda x: x[:episodes], found)
+
+        return self._keep("recorded", program)
 
     def imitation(self, model: ActorCritic, tx: optax.GradientTransformation, *, batch: int):
         """(state, examples, key, steps, lr, decay_steps, max_grad_norm) -> (state, metrics); donates the state."""

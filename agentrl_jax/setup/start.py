@@ -1,5 +1,7 @@
 """Steps before the first iteration: the rows to imitate, notes to the user, and the state that learning starts from."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -28,8 +30,11 @@ def demonstration_rows(
     tokenizer: Tokenizer,
     services: Services | None,
     key: jax.Array,
+    report: Callable[[str], None],
 ) -> tuple[Sequences, list[str]]:
     """Returns the rows that a run imitates, and the ids of the levels of its demonstrations; `key` is that of the seed.
+
+    `report` shows the progress of a long search.
 
     Raises:
         ValueError: as in `demonstrations` or `service_demonstrations`.
@@ -46,7 +51,8 @@ def demonstration_rows(
             )
     else:
         trajectory, imitated = demonstrations(
-            batched_env, splits, key, prompt=config.prompt, imitation=config.imitation, context=context
+            *(batched_env, splits, key, config.prompt, config.imitation, context),
+            report=report,
         )
     rows = pack_trajectories(trajectory, context, config.rollout.context_tokens)
     rows = rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])

@@ -118,7 +118,10 @@ class Variants:
             return states.params["policy"], frozen_params
         self.console.print(f"imitation of {self.comparison.seeds} seeds", highlight=False)
         inputs = config, self.batched_env, self.splits, self.tokenizer, None
-        found = [start.demonstration_rows(*inputs, jax.random.key(number)) for number in self.seeds.numbers]
+        found = [
+            start.demonstration_rows(*inputs, jax.random.key(number), report=self._note)
+            for number in self.seeds.numbers
+        ]
         self.imitated = [set(levels) for _, levels in found]
         program = self.programs.imitation(self.model, tx, batch=config.imitation.batch)
         steps = jnp.int32(config.imitation.steps)
@@ -135,6 +138,9 @@ class Variants:
         shown = " ".join(f"{value:.3f}" for value in np.asarray(loss))
         self.console.print(f"mean loss of imitation, seed by seed: {shown}", highlight=False)
         return states.params["policy"], frozen_params
+
+    def _note(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def run(self, name: str) -> Record:
         """Runs a variant from the common start to its end.

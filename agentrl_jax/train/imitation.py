@@ -27,7 +27,8 @@ def imitate(
     config, view, chunks = parts.config.imitation, progress.view, parts.imitation_chunks
     with refusals():
         rows, levels = start.demonstration_rows(
-            parts.config, parts.train_env, parts.train_splits, parts.tokenizer, parts.services, parts.key
+            *(parts.config, parts.train_env, parts.train_splits, parts.tokenizer, parts.services, parts.key),
+            report=view.note,
         )
     view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
     if not int(state.imitation_step):

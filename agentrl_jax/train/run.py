@@ -26,7 +26,6 @@ from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import Trajectory, level_ids
-from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.curves import plot_curves
 from agentrl_jax.runs.live import IterationView, LiveView, final_table
@@ -39,6 +38,7 @@ from agentrl_jax.train import guards
 from agentrl_jax.train.imitation import imitate
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, Played, learn, play
 from agentrl_jax.train.progress import RunProgress
+from agentrl_jax.train.recorder import Recorder
 from agentrl_jax.train.roll_back import kept_checkpoints
 from envs_jax.budget import EXACT, optimal_label
 from envs_jax.splits import Split
@@ -61,7 +61,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
     console = (console or Console()) if hosts.is_writer() else Console(quiet=True)
     with refusals():
         config = with_defaults(config)
-        run = _Run(config)  # first, so that no folder is created with an unusable configuration
+        run = Run(config)  # first, so that no folder is created with an unusable configuration
     with (
         RunFolder(config) as folder,
         Checkpoints(folder.checkpoints, keep=kept_checkpoints(config.train)) as checkpoints,
@@ -80,13 +80,13 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
     return summary
 
 
-class _Run:
+class Run:
     """The stages of a run, in their order: imitation, iterations, evaluation."""
 
     folder: RunFolder
     view: LiveView
     progress: RunProgress
-    asked_to_stop: Callable[[], bool]
+    asked_to_stop: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, config: Config):
         self.config = config
@@ -95,9 +95,28 @@ class _Run:
             config, parts.eval_env, parts.eval_splits, parts.evaluation, parts.programs.replicas
         )
         self.programs = IterationPrograms(parts.rollout, parts.update, parts.greedy, config.rollout.group_size)
+        self.recorder = Recorder(parts)
         self.rates, self.temperature = build.learning_rates(config), build.schedules(config)["temperature"]
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
+        """Runs all stages and returns the summary, see `train`."""
+        state, progress = self._start(folder, checkpoints, view), self.progress
+        while int(state.iteration) < self.config.train.iterations and not progress.monitor.stopped_by:
+            state = self._iterate(state)
+            if progress.monitor.stopped_by and self.config.train.on_collapse == "roll_back":
+                state = progress.roll_back(state)
+            self._stop_if_asked(self.parts.imitation_chunks + int(state.iteration), state)
+        return self._finish(state)
+
+    def play(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView, iteration: int) -> Played:
+        """The rollout of an iteration, counted from 1, after the iterations between the last checkpoint and it."""
+        state = self._start(folder, checkpoints, view)
+        while int(state.iteration) < iteration - 1:
+            state = self._iterate(state)
+        return play(state, self._inputs(iteration - 1), self.programs)
+
+    def _start(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> TrainState:
+        """The state of the newest checkpoint, or that at the start of learning, after imitation."""
         self.folder, self.view = folder, view
         for line in hosts.from_writer(checkpoints.rename_damaged):
             view.note(line)
@@ -110,12 +129,7 @@ class _Run:
             state = imitate(state, self.parts, progress, self._stop_if_asked)
         if not progress.imitation_outcomes:
             state = self._begin_learning(state)
-        while int(state.iteration) < self.config.train.iterations and not progress.monitor.stopped_by:
-            state = self._iterate(state)
-            if progress.monitor.stopped_by and self.config.train.on_collapse == "roll_back":
-                state = progress.roll_back(state)
-            self._stop_if_asked(self.parts.imitation_chunks + int(state.iteration), state)
-        return self._finish(state)
+        return state
 
     def _stop_if_asked(self, step: int, state: TrainState) -> None:
         """Saves the state and ends the run if a process got SIGTERM; called between two steps."""
@@ -155,11 +169,20 @@ class _Run:
         services = self._service_metrics(iteration, played.trajectory, rolled - began)
         prompts = self._prompt_metrics(state, played.trajectory, inputs.rollout.temperature)
         looked = time.monotonic()
+        recorded = self.recorder.due(iteration)
+        if recorded:
+            self.recorder.take(state, played.trajectory, inputs)
+        taken = time.monotonic()
         state, metrics = learn(state, played, inputs, self.programs)
+        advantages = metrics.pop("recorded", None)
         metrics = host_metrics(metrics) | played_metrics(played.stats)  # groups kept by resampling are a biased sample
-        seconds = {"time/rollout": rolled - began, "time/update": time.monotonic() - looked}
+        seconds = {"time/rollout": rolled - began, "time/update": time.monotonic() - taken}
         if prompts:
             seconds["time/mutual_information"] = looked - rolled
+        if recorded:
+            step, learned = self.parts.imitation_chunks + iteration + 1, time.monotonic()
+            self.recorder.write(self.folder, step, inputs, advantages, self.progress.roll_backs.count)
+            seconds["time/record"] = taken - looked + time.monotonic() - learned
         score = self._record(iteration, state, played, metrics | services | prompts, seconds)
         self._check_and_save(iteration, state, metrics, score)
         return state
@@ -247,10 +270,6 @@ class _Run:
         self.folder.log({"step": step, **row, **clock})
         heads = jax.tree.map(lambda x: x[:: config.rollout.group_size], played.trajectory.replace(response=None))
         self.folder.log_levels(step, "rl", level_ids(heads))
-        if _due(config.train.trajectories_every, iteration + 1, config.train.iterations):
-            names = tuple(task.label for task in config.tasks)
-            texts = transcripts(played.trajectory, self.parts.tokenizer, names, config.train.trajectories)
-            self.folder.log_trajectories([{"step": step, **text} for text in texts])
         self.view.update(IterationView.of_row(row, rate, progress.totals.skipped_updates))
         return row.get("validation/success")
 

@@ -1,5 +1,6 @@
 """What the page shows of a run: its metrics and alarms, and its recorded rollouts in packed blocks."""
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -78,8 +79,8 @@ class RunData:
         keys = self._keys()
         if not keys:
             raise UserError(
-                f"{self.run}: has no recorded rollouts; train it with train.record_episodes above 0, or wait for the "
-                "first recorded iteration"
+                f"{self.run}: has no recorded rollouts; train it with train.trajectories_every above 0, or wait for "
+                "the first recorded iteration"
             )
         for number, key in enumerate(keys, start=1):
             if key not in self._packed:
@@ -94,8 +95,9 @@ class RunData:
         """Number, time and size of the recorded iterations; a roll-back writes an iteration again."""
         keys = []
         for iteration in recorded_iterations(self.run)[-self._newest :]:
-            found = record_path(self.run, iteration).stat()
-            keys.append((iteration, found.st_mtime_ns, found.st_size))
+            with contextlib.suppress(FileNotFoundError):  # the run deletes its oldest files
+                found = record_path(self.run, iteration).stat()
+                keys.append((iteration, found.st_mtime_ns, found.st_size))
         return keys
 
     def _pack(self, iteration: int) -> tuple[dict[str, Any], dict[str, np.ndarray], bytes]:

@@ -1,5 +1,7 @@
 """Demonstrations: the random plans and their responses."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from agentrl_jax.evaluate.seen import seen_levels
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import build
+from agentrl_jax.setup import demonstrations as setup_demonstrations
 from agentrl_jax.setup.demonstrations import check_imitable, demonstrations
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax import registry
@@ -110,6 +113,30 @@ def test_optimal_plans_are_of_different_training_levels():
     boards = registry.sample_levels(task.env, task.env_params, jax.random.split(jax.random.key(0), 512), Split.TEST)
     known = seen_levels(set(level_ids(trajectory)), [], TaskLevels(), task, boards)
     assert known["seen_images"] == 0
+
+
+def test_a_long_search_shows_progress_and_runs_on_the_host(monkeypatch):
+    """Pieces give the same plans, and the planner's arrays are on a CPU of the host, whatever the default device."""
+    batched_env = make_batched_env("FrozenLake-deterministic", actions=2)
+    spec, used, lines = registry.spec("FrozenLake-deterministic"), set(), []
+
+    def plan(*arguments):
+        used.update(jax.numpy.zeros(()).devices())
+        return spec.plan(*arguments)
+
+    monkeypatch.setattr(registry, "spec", lambda name: dataclasses.replace(spec, plan=plan))
+    inputs = batched_env, level_splits(batched_env), jax.random.key(3), PROMPT
+    imitation = ImitationConfig(plans="optimal", levels=LEVELS)
+    whole, _ = demonstrations(*inputs, imitation, "full", report=lines.append)
+    assert lines == []
+    monkeypatch.setattr(setup_demonstrations, "PLANNED_AT_ONCE", LEVELS // 2)
+    with jax.default_device(jax.devices()[3]):
+        pieces, _ = demonstrations(*inputs, imitation, "full", report=lines.append)
+    assert used == {jax.devices()[0]}
+    assert len(lines) > 1
+    assert lines[-1] == f"FrozenLake-deterministic: plans of {LEVELS} of {LEVELS} levels"
+    for array, other in zip(jax.tree.leaves(whole), jax.tree.leaves(pieces), strict=True):
+        np.testing.assert_array_equal(array, other)
 
 
 def test_more_different_levels_than_there_are_are_refused(tmp_path):

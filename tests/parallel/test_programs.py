@@ -16,11 +16,13 @@ from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 
 from agentrl_jax.config.algo import FixedKl, Replay
 from agentrl_jax.learner import state as states
+from agentrl_jax.learner.batch import make_batch
 from agentrl_jax.learner.imitation import examples
-from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.actor_critic import ActorCritic, score_tokens
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
+from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import Sequences, pack_trajectories
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs, total_stats
@@ -116,6 +118,28 @@ def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
     spread = step_on(devices, fsdp, tensor, MODELS[name], **changes)
     assert_same_update(step_on(1, 1, 1, MODELS[name], **changes), spread)
     _check_layout(spread[2], fsdp, tensor)
+
+
+@pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(1, 1, 1), slow(4, 2, 2), slow(8, 2, 2)])
+def test_recorded_tokens_are_those_of_the_batch(devices, fsdp, tensor):
+    """Advantages are those that the first episodes are trained with, and scores those before the update."""
+    episodes, state = 3, drawn_state(NO_GATHER)
+    programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
+    config = BASE.replace(recorded_episodes=episodes)
+    settings = made_up.settings()
+    batch, _, _ = make_batch(state, TRAJECTORY, ONES, settings, NO_GATHER, config, Shards(), None, None)
+    scores = score_tokens(state.params, NO_GATHER, batch.tokens, batch.position, ONES)
+    placed = jax.device_put(jax.tree.map(jnp.copy, state), programs.placement(state, SHAPE))
+    found = programs.recorded(NO_GATHER, episodes, context="full", context_tokens=0)(placed.params, TRAJECTORY, ONES)
+    recorded = programs.update(NO_GATHER, config, PLAIN)(placed, TRAJECTORY, ONES, KEY, settings)[1]["recorded"]
+    mask = np.asarray(batch.mask)[:episodes].reshape(recorded.trained.shape)
+    assert 0 < mask.sum() < mask.size
+    np.testing.assert_array_equal(recorded.trained, mask)
+    wanted = {"advantage": batch.advantage, "logprob": scores.logprob, "entropy": scores.entropy}
+    for (name, value), given in zip(wanted.items(), (recorded.advantage, found.logprob, found.entropy), strict=True):
+        value = np.where(mask, np.asarray(value)[:episodes].reshape(mask.shape), 0.0)
+        np.testing.assert_allclose(np.where(mask, given, 0.0), value, rtol=3e-5, atol=3e-6, err_msg=name)
+        assert np.abs(value).max() > 0.01
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def refused(run, file, *words):
 def test_what_a_run_leaves_behind(finished):
     names = {entry.name for entry in finished.folder.iterdir()}
     records = {"config.yaml", "metrics.jsonl", "levels.jsonl", "trajectories.jsonl", "summary.json", "curves.png"}
-    assert names == records | {"checkpoints", "tensorboard", ".lock"}
+    assert names == records | {"checkpoints", "rollouts", "tensorboard", ".lock"}
     assert tiny_run.checkpoints(finished.folder) == [5, 7]
     assert load_config(finished.folder / "config.yaml") == load_config(finished.file).replace(
         run_dir=str(finished.folder)
@@ -169,7 +169,7 @@ def test_the_same_command_in_another_folder_gives_the_same_run(finished, tmp_pat
 
 def same(run, other):
     assert tiny_run.metrics(run) == tiny_run.metrics(other)
-    assert (run / "trajectories.jsonl").read_bytes() == (other / "trajectories.jsonl").read_bytes()
+    assert tiny_run.recorded(run) == tiny_run.recorded(other)
     step = tiny_run.checkpoints(other)[-1]
     assert tiny_run.checkpoint(run, step) == tiny_run.checkpoint(other, step)
     assert tiny_run.summary(run) == tiny_run.summary(other)

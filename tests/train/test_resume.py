@@ -28,7 +28,7 @@ def lives(finished, tmp_path):
 
 def same(run, other):
     assert tiny_run.metrics(run) == tiny_run.metrics(other)
-    assert (run / "trajectories.jsonl").read_bytes() == (other / "trajectories.jsonl").read_bytes()
+    assert tiny_run.recorded(run) == tiny_run.recorded(other)
     assert tiny_run.checkpoints(run) == tiny_run.checkpoints(other)
     for step in tiny_run.checkpoints(run):
         assert tiny_run.checkpoint(run, step) == tiny_run.checkpoint(other, step)

@@ -46,7 +46,7 @@ def test_turns_of_the_random_player_are_read_and_not_imitated(tmp_path, monkeypa
     services = Services(config, lambda: tmp_path)
     batched_env, _ = batched_envs(config, tokenizer, services)
     found, _ = demonstration_rows(
-        config, batched_env, level_splits(batched_env), tokenizer, services, jax.random.key(0)
+        *(config, batched_env, level_splits(batched_env), tokenizer, services, jax.random.key(0)), report=print
     )
     rows = jax.tree.map(np.asarray, found)
     taught = []

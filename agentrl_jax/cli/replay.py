@@ -1,0 +1,52 @@
+"""`agentrl replay`: plays a recorded episode of a run again, bit for bit."""
+
+import dataclasses
+import json
+import sys
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """Play a recorded episode again, from the nearest checkpoint before it, and compare it bit for bit."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Folder of the run, e.g. runs/demo."""
+    iteration: int
+    """A recorded iteration, from 1; every train.trajectories_every-th one and the last are recorded."""
+    row: int = 0
+    """Episode of its rollout, from 0."""
+    json: bool = False
+    """Print one JSON object with episode, different, equal_rows, rows and start instead of text."""
+
+
+def run(command: Replay) -> None:
+    """Prints the episode, and whether it is the recorded one; exit code 1 if it is not."""
+    from agentrl_jax.train.replay_rollout import replay_row
+
+    found = replay_row(command.run, command.iteration, command.row, Console(stderr=True))
+    if command.json:
+        print(json.dumps(dataclasses.asdict(found), allow_nan=False))
+    else:
+        _print(found.episode)
+        fields = "every field" if not found.different else f"not in {', '.join(found.different)}"
+        print(f"equal to the record bit for bit: {fields}; {found.equal_rows} of {found.rows} recorded rows are equal")
+    if found.different:
+        sys.exit(1)
+
+
+def _print(episode: dict[str, Any]) -> None:
+    print(_visible(episode["prompt"]))
+    for number, turn in enumerate(episode["turns"], start=1):
+        print(f"--- turn {number}\n{_visible(turn['observation'])}\n>>> {_visible(turn['response'])}")
+        print(f"    actions {turn['actions']}, reward {turn['reward']:g}, format errors {turn['format_error']}")
+    outcome = "success" if episode["success"] else "no success"
+    print(f"--- {outcome}, return {episode['return']:g}, group {episode['group']}, member {episode['member']}")
+
+
+def _visible(text: str) -> str:
+    """Text in which characters that a terminal would obey are escaped, because a model may write any."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

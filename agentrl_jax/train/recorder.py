@@ -1,0 +1,91 @@
+"""Records the first episodes of some iterations of a run: as text, and token by token."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from agentrl_jax.learner.state import TrainState
+from agentrl_jax.parallel import hosts
+from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.transcript import transcripts
+from agentrl_jax.runs.rollout_records import Header, RolloutRecord
+from agentrl_jax.runs.run_folder import RunFolder
+from agentrl_jax.setup.parts import RunParts
+from agentrl_jax.train.iteration import IterationInputs
+
+
+class Recorder:
+    """The records of a run. The methods must be called on all processes, in the order of an iteration."""
+
+    def __init__(self, parts: RunParts):
+        """Prepares the records of a run; nothing is written yet."""
+        self.parts = parts
+        self._rows: Any = None
+
+    def due(self, iteration: int) -> bool:
+        """Whether an iteration, from 0, is recorded."""
+        train = self.parts.config.train
+        every, number = train.trajectories_every, iteration + 1
+        return every > 0 and (number % every == 0 or number == train.iterations)
+
+    def take(self, state: TrainState, trajectory: Trajectory, inputs: IterationInputs) -> None:
+        """Copies the episodes of a rollout to the host, with their scores by the policy that sampled them."""
+        assert self.parts.recorded is not None
+        scores = self.parts.recorded(state.merged_params(), trajectory, inputs.rollout.temperature)
+        episodes = self.parts.recorded_episodes
+        self._rows = hosts.fetch((jax.tree.map(lambda x: x[:episodes], trajectory), scores))
+
+    def write(self, folder: RunFolder, step: int, inputs: IterationInputs, advantages: Any, roll_backs: int) -> None:
+        """Writes the episodes of `take`, with the advantages that the update returned."""
+        rows, scores = self._rows
+        self._rows, config = None, self.parts.config
+        names = tuple(task.label for task in config.tasks)
+        texts = transcripts(rows, self.parts.tokenizer, names)
+        folder.log_trajectories([{"step": step, **text} for text in texts])
+        header = Header(
+            step=step,
+            iteration=step - self.parts.imitation_chunks,
+            roll_backs=roll_backs,
+            tasks=names,
+            group_size=config.rollout.group_size,
+            episodes=len(inputs.ids.group),
+            horizon=int(inputs.rollout.horizon),
+            temperature=float(np.asarray(inputs.rollout.temperature)[0]),
+        )
+        folder.log_rollout(_record(header, rows, scores, hosts.fetch(advantages)), config.train.recorded_mb * 10**6)
+
+
+def _record(header: Header, rows: Any, scores: Any, advantages: Any) -> RolloutRecord:
+    turn, response, ids = rows.turn, rows.response, rows.ids
+    return RolloutRecord(
+        header=header,
+        task=ids.task,
+        group=ids.group,
+        member=ids.member,
+        level=ids.level,
+        prompt=rows.prompt,
+        prompt_length=rows.prompt_length,
+        observation=rows.observation,
+        observation_length=rows.observation_length,
+        tokens=response.tokens,
+        length=response.length,
+        logprob=response.logprob,
+        learner_logprob=scores.logprob,
+        entropy=scores.entropy,
+        advantage=advantages.advantage,
+        trained=advantages.trained,
+        actions=turn.actions,
+        reward=turn.reward,
+        valid=turn.valid,
+        format_error=turn.format_error,
+        state_hash=turn.state_hash,
+        terminated=turn.terminated,
+        success=turn.success,
+        failed=turn.failed,
+        num_turns=rows.num_turns,
+        truncation=rows.truncation,
+        overflow=rows.overflow,
+        final_observation=rows.final_observation,
+        final_observation_length=rows.final_observation_length,
+    )

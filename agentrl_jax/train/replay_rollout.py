@@ -1,0 +1,133 @@
+"""Plays the rollout of an iteration of a run again, and compares it with its record bit for bit."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from agentrl_jax.config.defaults import with_defaults
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.parallel import hosts
+from agentrl_jax.rollout.transcript import transcripts
+from agentrl_jax.runs.checkpoint import Checkpoints
+from agentrl_jax.runs.live import LiveView
+from agentrl_jax.runs.records import RECORDS, truncate
+from agentrl_jax.runs.remote import CHECKPOINTS, is_remote
+from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_path, recorded_iterations
+from agentrl_jax.runs.run_folder import RunFolder, read_config
+from agentrl_jax.train.run import Run
+
+_OF_LEARNER = frozenset({"header", "learner_logprob", "entropy", "advantage", "trained"})
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayedRow:
+    """A recorded episode that was played again."""
+
+    episode: dict[str, Any]
+    """As text, see `rollout.transcript`."""
+    different: tuple[str, ...]
+    """Fields of the record, such as tokens or logprob, that differ in this row by a bit or more."""
+    equal_rows: int
+    """Recorded rows of the iteration that are equal in every field."""
+    rows: int
+    """Recorded rows of the iteration."""
+    start: str
+    """What the replay started from."""
+
+
+def replay_row(run: str | os.PathLike[str], iteration: int, row: int, console: Console) -> ReplayedRow:
+    """Plays an iteration again, from the nearest checkpoint before it, and compares its recorded episodes.
+
+    Iterations between that checkpoint and the rollout are learned again, in a temporary folder; without a checkpoint,
+    so is everything before. The folder of the run is only read. Bits are equal on the machine of the run, or an equal
+    one, with the same versions; a service must answer as it did then.
+
+    Raises:
+        UserError: the folder holds no run, the iteration or row was not recorded, or the run cannot be played here.
+    """
+    if is_remote(str(run)):
+        raise UserError(f"{run}: is in an object store; copy the folder to a disk, and give the copy")
+    config, folder = read_config(run), Path(run)
+    known = recorded_iterations(folder)
+    if iteration not in known:
+        shown = ", ".join(map(str, known[-8:])) or "none; train with train.trajectories_every above 0"
+        raise UserError(f"--iteration is {iteration}, which is not recorded in {run}; recorded are (last) {shown}")
+    record = read_record(record_path(folder, iteration))
+    if not 0 <= row < len(record.task):
+        raise UserError(f"--row is {row}, expected 0 to {len(record.task) - 1}")
+    with tempfile.TemporaryDirectory(prefix="agentrl-replay-") as scratch:
+        start = _copy_before(folder, Path(scratch), record)
+        with refusals():
+            again = Run(with_defaults(config.replace(run_dir=scratch)))
+        with (
+            RunFolder(again.config) as copy,
+            Checkpoints(copy.checkpoints, keep=config.train.keep) as checkpoints,
+            LiveView(config.train.iterations, title=f"replay of {folder.name}", console=console) as view,
+            contextlib.closing(again),
+        ):
+            view.note(f"replaying iteration {iteration} from {start}")
+            trajectory = again.play(copy, checkpoints, view, iteration).trajectory
+            rows = hosts.fetch(jax.tree.map(lambda x: x[: len(record.task)], trajectory))
+    different = _different(record, rows)
+    names = record.header.tasks
+    return ReplayedRow(
+        episode=transcripts(jax.tree.map(lambda x: x[row : row + 1], rows), again.parts.tokenizer, names)[0],
+        different=tuple(name for name, unequal in different.items() if unequal[row]),
+        equal_rows=int((~np.any(list(different.values()), axis=0)).sum()),
+        rows=len(record.task),
+        start=start,
+    )
+
+
+def _copy_before(run: Path, scratch: Path, record: RolloutRecord) -> str:
+    """Copies what a run had before the rollout of a record: records, roll-backs and the newest checkpoint."""
+    before, header = record.header.step - 1, record.header
+    with Checkpoints(run / CHECKPOINTS, keep=None) as checkpoints:
+        fit = [
+            step
+            for step in checkpoints.steps()
+            if step <= before and checkpoints.meta(step).get("roll_backs", 0) <= header.roll_backs
+        ]
+    for number in range(1, header.roll_backs + 1):
+        (scratch / "roll_backs").mkdir(exist_ok=True)
+        shutil.copy(run / "roll_backs" / f"{number}.json", scratch / "roll_backs")
+    if not fit:
+        return "the start of the run, because no checkpoint before it is left"
+    shutil.copy(run / "config.yaml", scratch)
+    for name in RECORDS:
+        if (run / name).exists():
+            shutil.copy(run / name, scratch)
+            truncate(scratch / name, fit[-1])
+    shutil.copytree(run / CHECKPOINTS / str(fit[-1]), scratch / CHECKPOINTS / str(fit[-1]))
+    return f"the checkpoint of step {fit[-1]}"
+
+
+def _different(record: RolloutRecord, rows: Any) -> dict[str, np.ndarray]:
+    """For each field that a rollout has, which rows of the record differ from it."""
+    found = {
+        **{name: getattr(rows, name) for name in ("prompt", "prompt_length", "observation", "observation_length")},
+        **{name: getattr(rows, name) for name in ("num_turns", "truncation", "overflow")},
+        **{name: getattr(rows, name) for name in ("final_observation", "final_observation_length")},
+        **{name: getattr(rows.ids, name) for name in ("task", "group", "member", "level")},
+        **{name: getattr(rows.response, name) for name in ("tokens", "length", "logprob")},
+        **{name: getattr(rows.turn, name) for name in ("actions", "reward", "valid", "format_error", "state_hash")},
+        **{name: getattr(rows.turn, name) for name in ("terminated", "success", "failed")},
+    }
+    fields = {field.name for field in dataclasses.fields(RolloutRecord)}
+    assert found.keys() == fields - _OF_LEARNER
+    return {name: _unequal(getattr(record, name), value) for name, value in found.items()}
+
+
+def _unequal(recorded: np.ndarray, played: np.ndarray) -> np.ndarray:
+    """Rows whose bytes differ; all where even the shapes do."""
+    if recorded.shape != played.shape or recorded.dtype != played.dtype:
+        return np.ones(len(recorded), bool)
+    return np.array([a.tobytes() != b.tobytes() for a, b in zip(recorded, played, strict=True)])
