@@ -32,6 +32,8 @@ class View:
     """Serve the page on this machine until Ctrl-C, with new iterations as they are recorded."""
     port: int = 0
     """Port of --live; 0 takes a free one."""
+    boards: bool = True
+    """Draw boards, for which the states of the recorded episodes are computed again; --no_boards is faster."""
     browser: bool = True
     """Open the page in a browser; --no_browser only says where it is."""
 
@@ -53,7 +55,7 @@ def run(command: View) -> None:
         print(f"agentrl view: {line}", file=sys.stderr, flush=True)
 
     folders = [command.run, *([command.compare] if command.compare else [])]
-    runs = [RunData(folder, newest=command.newest, note=note) for folder in folders]
+    runs = [RunData(folder, newest=command.newest, boards=command.boards, note=note) for folder in folders]
     if command.live:
         _serve(runs, command)
         return

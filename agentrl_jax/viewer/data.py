@@ -55,9 +55,18 @@ class RunData:
         UserError: the folder holds no run, or its tokenizer cannot be used.
     """
 
-    def __init__(self, run: str | os.PathLike[str], *, newest: int = 0, note: Progress = lambda line: None):
-        """Opens the folder of a run; of the recorded iterations only the `newest` are shown, all if 0."""
-        self.run, self._newest, self._note = Path(run), newest, note
+    def __init__(
+        self, run: str | os.PathLike[str], *, newest: int = 0, boards: bool = True, note: Progress = lambda line: None
+    ):
+        """Opens the folder of a run.
+
+        Args:
+            run: folder of the run.
+            newest: how many of the recorded iterations are shown, counted from the newest; 0 for all.
+            boards: compute the states of the episodes again and draw them.
+            note: shows a line about the progress.
+        """
+        self.run, self._newest, self._boards, self._note = Path(run), newest, boards, note
         self._config = read_config(run)
         with refusals(str(run)):
             self._pieces = Pieces(_load_tokenizer(self._config.model))
@@ -112,7 +121,7 @@ class RunData:
             "temperature": record.header.temperature,
             "tasks": list(record.header.tasks),
         }
-        scenes = _run_scenes(self.run, self._config, record, self._note)
+        scenes = _run_scenes(self.run, self._config, record, self._note) if self._boards else None
         return header, summary_columns(record), pack_episodes(record, self._pieces, scenes)
 
     def _index(self, headers: Sequence[dict[str, Any]]) -> dict[str, Any]:

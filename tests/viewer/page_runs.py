@@ -1,5 +1,6 @@
 """Folders of runs with rollouts that are drawn at random, of any size, without training."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -117,6 +118,30 @@ def write_run(folder: Path, records: list[RolloutRecord], *, iterations=40, conf
         }
         (folder / "summary.json").write_text(json.dumps({"success": success, "optimal_is": "exact"}))
     return folder
+
+
+def write_long_run(folder: Path) -> Path:
+    """Writes a run with 1,000 episodes of 2,000 sampled tokens: tokens by Zipf's law, all numbers drawn per token."""
+    draw = np.random.default_rng(0)
+    kinds = TOKENIZER.vocab_size
+    zipf = 1 / np.arange(1, kinds + 1)
+    records = []
+    for iteration in range(1, 11):
+        record = make_record(iteration, groups=25, group_size=4, turns=4, response=500)
+        shape = record.tokens.shape
+        logprob = -draw.exponential(0.5, shape) * draw.choice([0.02, 1, 3], shape, p=[0.5, 0.4, 0.1])
+        changed = {
+            "num_turns": np.full(shape[0], 4, np.int32),
+            "length": np.full(shape[:2], shape[2], np.int32),
+            "tokens": draw.choice(kinds, shape, p=zipf / zipf.sum()).astype(np.int32),
+            "logprob": logprob.astype(np.float32),
+            "learner_logprob": (logprob + draw.normal(0, 1e-3, shape)).astype(np.float32),
+            "entropy": draw.gamma(0.7, 0.5, shape).astype(np.float32),
+            "advantage": draw.normal(0, 1, shape).astype(np.float32),
+            "trained": np.ones(shape, bool),
+        }
+        records.append(dataclasses.replace(record, **changed))
+    return write_run(folder, records)
 
 
 SPRITES = {

@@ -1,7 +1,6 @@
 """What the page holds, without a browser."""
 
 import base64
-import dataclasses
 import gzip
 import hashlib
 import json
@@ -22,7 +21,7 @@ from tiny_run import command
 import agentrl_jax.viewer
 from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.trajectory import hexadecimal
-from agentrl_jax.runs.rollout_records import record_path, write_record
+from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
 from agentrl_jax.viewer import data, export
 from agentrl_jax.viewer.columns import unpack
 from agentrl_jax.viewer.data import RunData
@@ -154,6 +153,7 @@ def test_no_boards_are_no_error(run, monkeypatch):
     header, _ = decode(export.page([RunData(run, note=notes.append)]))[1][1]
     assert "scenes" not in header
     assert "no boards: levels.txt: there is no such file" in notes
+    assert "scenes" not in decode(export.page([RunData(run, boards=False)]))[1][1][0]
 
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- <script>alert(2)</script> \u202egnp.exe ]]>"
@@ -211,30 +211,10 @@ def test_pieces_keep_bytes_that_are_no_character():
 
 def test_a_thousand_long_trajectories_stay_below_15_megabytes(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "_scene_module", lambda: None)
-    draw = np.random.default_rng(0)
-    kinds = TOKENIZER.vocab_size
-    zipf = 1 / np.arange(1, kinds + 1)
-    folder = write_run(tmp_path / "run", [])
-    sampled = 0
-    for iteration in range(1, 11):
-        record = make_record(iteration, groups=25, group_size=4, turns=4, response=500)
-        shape = record.tokens.shape
-        length = np.full(shape[:2], shape[2], np.int32)
-        logprob = -draw.exponential(0.5, shape) * draw.choice([0.02, 1, 3], shape, p=[0.5, 0.4, 0.1])
-        changed = {
-            "num_turns": np.full(shape[0], 4, np.int32),
-            "length": length,
-            "tokens": draw.choice(kinds, shape, p=zipf / zipf.sum()).astype(np.int32),
-            "logprob": logprob.astype(np.float32),
-            "learner_logprob": (logprob + draw.normal(0, 1e-3, shape)).astype(np.float32),
-            "entropy": draw.gamma(0.7, 0.5, shape).astype(np.float32),
-            "advantage": draw.normal(0, 1, shape).astype(np.float32),
-            "trained": np.ones(shape, bool),
-        }
-        record = dataclasses.replace(record, **changed)
-        write_record(folder, record)
-        sampled += int(length.sum())
-    assert sampled == 1000 * 2000
+    folder = page_runs.write_long_run(tmp_path / "run")
+    files = [read_record(record_path(folder, iteration)) for iteration in recorded_iterations(folder)]
+    assert sum(len(record.task) for record in files) == 1000
+    assert {int(total) for record in files for total in record.length.sum(1)} == {2000}
     size = export.write_page(tmp_path / "page.html", [RunData(folder)])
     assert size == (tmp_path / "page.html").stat().st_size < 15e6
 

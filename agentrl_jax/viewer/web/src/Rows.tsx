@@ -54,7 +54,7 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
       </div>
       <div class="filters">
         <select aria-label="Iteration" value={filters.iteration} onChange={(e) => set({ iteration: Number(e.currentTarget.value) })}>
-          <option value={0}>All {run.entry.iterations.length} recorded iterations</option>
+          <option value={0}>{counted(run.entry.iterations.length, "recorded iteration")}: all</option>
           {run.entry.iterations.map((info) => (
             <option key={info.iteration} value={info.iteration}>
               Iteration {info.iteration} · {info.recorded} of {info.episodes} episodes

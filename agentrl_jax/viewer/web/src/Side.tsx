@@ -26,6 +26,15 @@ export function Side({ run, row, block, step, onStep, onRow }: Props) {
     <>
       <Stage run={run} row={row} block={block} step={step} onStep={onStep} />
       <section>
+        <h3>Replay</h3>
+        <Command text={run.replayCommand(row)} />
+        {run.level(row) && (
+          <p class="muted">
+            Level <code>{run.level(row)}</code>
+          </p>
+        )}
+      </section>
+      <section>
         <h3>
           Group {run.rows.group[row]} <span class="count">{counted(siblings.length, "episode")} of one level</span>
         </h3>
@@ -40,15 +49,6 @@ export function Side({ run, row, block, step, onStep, onRow }: Props) {
             </button>
           ))}
         </div>
-      </section>
-      <section>
-        <h3>Replay</h3>
-        <Command text={run.replayCommand(row)} />
-        {run.level(row) && (
-          <p class="muted">
-            Level <code>{run.level(row)}</code>
-          </p>
-        )}
       </section>
     </>
   );

@@ -94,6 +94,7 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
           </span>
           <span>{counted(run.rows.turns[row], "turn")}</span>
           <span>{counted(run.rows.tokens[row], "sampled token")}</span>
+          {block && !block.trained(within) && <span class="muted">not trained on</span>}
           <span class="muted">{run.task(row)}</span>
         </header>
         {block ? (

@@ -212,6 +212,12 @@ export class Block {
     return this.columns[`${quantity}_table`][this.columns[quantity][token]];
   }
 
+  /** Whether any token of an episode was trained on. */
+  trained(row: number): boolean {
+    const [from, to] = [this.firstTurn[row], this.firstTurn[row + 1]].map((turn) => this.at.tokens[turn]);
+    return this.columns.trained.subarray(from, to).some((flag) => flag > 0);
+  }
+
   /** Whether the block holds scenes; an episode of it may still have none. */
   get drawn(): boolean {
     return this.header.scenes !== undefined;

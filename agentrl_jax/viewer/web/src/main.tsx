@@ -14,6 +14,7 @@ async function start() {
     document.title = `${index.runs.map((run) => run.name).join(" and ")} · agentrl view`;
     root.textContent = "";
     render(<App index={index} runs={runs} />, root);
+    performance.mark("rendered");
   } catch (error) {
     root.textContent = `This page cannot be read: ${error instanceof Error ? error.message : error}`;
   }
