@@ -115,6 +115,13 @@ def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
         page.keyboard.press("ArrowRight")
         before = [i for i, scene in enumerate(scenes) if i == 0 or scene["turn"] < 1][-1]
         assert f"step {before} of" in page.text_content(".stage h3")
+        assert current() == 1
+        for _ in range(turns):
+            page.keyboard.press("ArrowRight")
+        assert current() == turns - 1
+        assert f"step {len(scenes) - 1} of" in page.text_content(".stage h3")
+        page.keyboard.press("ArrowLeft")
+        assert current() == turns - 2
         page.focus("input[type=range]")
         page.keyboard.press("End")
         assert f"step {len(scenes) - 1} of {len(scenes) - 1}" in page.text_content(".stage h3")
@@ -279,6 +286,9 @@ def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
         assert page.locator(".conversation").count() == 2
         actions = page.locator("article .link").all_text_contents()
         assert any("actions differ from turn" in text for text in actions)
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("[aria-current=step][data-turn='0']").count() == 2
         page.check("text=only levels on which success differs")
         assert page.locator(".entry").count() == (shared > 0).sum()
         page.click("nav[aria-label=View] >> text=two")

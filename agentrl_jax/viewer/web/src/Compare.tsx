@@ -81,6 +81,11 @@ function Pair({ runs, entry, quantity }: { runs: [Run, Run]; entry: Shared; quan
   const [turn, setTurn] = useState(0);
   const blocks = [useBlock(runs[0], rows[0]), useBlock(runs[1], rows[1])];
   const [one, two] = blocks;
+  const last = Math.max(...runs.map((run, side) => run.rows.turns[rows[side]])) - 1;
+  useKeys((event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (by) setTurn(Math.min(last, Math.max(0, turn + by)));
+  });
   const differs = one && two ? firstDifference([runs[0], one, rows[0]], [runs[1], two, rows[1]]) : null;
   return (
     <>

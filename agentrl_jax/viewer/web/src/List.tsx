@@ -25,8 +25,9 @@ export function List({ label, count, selected, onSelect, children }: Props) {
     const element = box.current;
     if (!element) return; // the list has gone while its size changed
     const top = position.current * HEIGHT;
-    if (position.current >= 0 && top < element.scrollTop) element.scrollTop = top;
-    else if (top + HEIGHT > element.scrollTop + element.clientHeight) element.scrollTop = top + HEIGHT - element.clientHeight;
+    const beyond = Math.max(element.scrollTop - top, top + HEIGHT - element.scrollTop - element.clientHeight);
+    if (position.current >= 0 && beyond > 2 * HEIGHT) element.scrollTop = top - (element.clientHeight - HEIGHT) / 2;
+    else if (position.current >= 0 && beyond > 0) element.scrollTop += top < element.scrollTop ? -beyond : beyond;
     look();
   };
   useEffect(() => {

@@ -35,26 +35,27 @@ export function startRow(run: Run): number {
 export function Single({ run, index, quantity, theme, pane }: Props) {
   const [filters, setFilters] = useState<Filters>(NO_FILTERS);
   const [row, setRow] = useState(() => startRow(run));
-  const [step, setStep] = useState(0);
+  // A turn begins with the step that the last one ended with, so that the step alone does not say the turn.
+  const [{ turn, step }, setPlace] = useState({ turn: 0, step: 0 });
   const [matches, searched] = useSearch(run, filters);
   const searchBox = useRef<HTMLInputElement>(null);
   const rows = useMemo(() => filterRows(run, filters, matches), [run, filters, matches]);
   const block = useBlock(run, row);
   const within = run.rows.row[row];
-  const turn = block ? turnOf(block, within, Math.min(step, stepsOf(block, within).count - 1)) : 0;
   const select = (chosen: number) => {
     setRow(chosen);
-    setStep(0);
+    setPlace({ turn: 0, step: 0 });
   };
   useEffect(() => {
     if (rows.length && !rows.includes(row)) select(rows[0]);
   }, [rows]);
   useEffect(() => writeAddress({ run: index || "", i: run.rows.iteration[row], r: within, c: quantity }), [index, row, quantity]);
+  const showTurn = (to: number) => block && setPlace({ turn: to, step: stepBefore(block, within, to) });
   const goTo = (to: number) => {
     if (!block) return;
-    const { scenes, count } = stepsOf(block, within);
-    const turns = block.columns.turns[within];
-    setStep(to >= turns && scenes.length ? count - 1 : stepBefore(block, within, Math.min(turns - 1, Math.max(0, to))));
+    const last = block.columns.turns[within] - 1;
+    if (to > last) setPlace({ turn: last, step: stepsOf(block, within).count - 1 });
+    else showTurn(Math.max(0, to));
   };
   useKeys((event) => {
     const vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
@@ -105,7 +106,7 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
             block={block}
             quantity={quantity}
             turn={turn}
-            onTurn={(to) => setStep(stepBefore(block, within, to))}
+            onTurn={showTurn}
             label={`Conversation of ${title}`}
           />
         ) : (
@@ -113,7 +114,7 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
         )}
       </article>
       <aside class="right" aria-label="Board and group">
-        {block && <Side run={run} row={row} block={block} step={step} onStep={setStep} onRow={select} />}
+        {block && <Side run={run} row={row} block={block} step={step} onStep={(to) => setPlace({ turn: turnOf(block, within, to), step: to })} onRow={select} />}
       </aside>
     </main>
   );
