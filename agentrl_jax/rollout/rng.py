@@ -1,7 +1,7 @@
 """Random keys of episodes.
 
 A rollout's key is `fold_in(seed, iteration)`. From it, by `fold_in`: group -> level; group -> member -> noise of the
-environment; group -> member -> turn -> token. No key depends on the slot that plays the episode.
+environment -> primitive action; group -> member -> turn -> token. No key depends on the slot that plays the episode.
 """
 
 import jax
@@ -23,6 +23,11 @@ def noise_key(key: Key[Array, ""], ids: EpisodeIds, *, shared: bool) -> Key[Arra
     With `shared`, all members of a group get the same noise at the same primitive action, as in RAGEN.
     """
     return _of_group(key, ids, _SHARED_NOISE) if shared else _of_member(key, ids, _NOISE)
+
+
+def action_key(noise_key: Key[Array, ""], number: Int[Array, ""]) -> Key[Array, ""]:
+    """Key of the environment's transition for primitive action `number` of one episode."""
+    return jax.random.fold_in(noise_key, number)
 
 
 def sample_key(key: Key[Array, ""], ids: EpisodeIds) -> Key[Array, " B"]:

@@ -43,8 +43,11 @@ ROLLOUT_RULES = {"rows": layout.ROLLOUT, "wide": layout.WIDE_ROLLOUT}
 """Sharding rules of a rollout, by their name in the configuration."""
 
 
-def load_model(config: ModelConfig, sharding: Placement = None) -> Pretrained | None:
-    """Loads the pretrained model that is named, if any, with parameters in the dtype of frozen parameters."""
+def load_model(config: ModelConfig, sharding: Placement = None, *, weights: bool = True) -> Pretrained | None:
+    """Loads the pretrained model that is named, if any, with parameters in the dtype of frozen parameters.
+
+    Without `weights` it has no parameters, only its configuration and the files of its tokenizer.
+    """
     if not config.pretrained:
         return None
     return load_pretrained(
@@ -53,6 +56,7 @@ def load_model(config: ModelConfig, sharding: Placement = None) -> Pretrained | 
         sharding=sharding,
         online=config.online,
         revision=config.revision or None,
+        weights=weights,
     )
 
 

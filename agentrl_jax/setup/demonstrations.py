@@ -200,9 +200,9 @@ def _solve_levels(
         boards = registry.sample_levels(task.env, task.env_params, keys, split.split(Split.TRAIN))
         fresh = {board.tobytes(): board for board in boards if board.tobytes() not in tried}
         tried |= fresh.keys()
-        boards = list(fresh.values())
-        for begin in range(0, len(boards), PLANNED_AT_ONCE):
-            some = boards[begin : begin + PLANNED_AT_ONCE]
+        different = list(fresh.values())
+        for begin in range(0, len(different), PLANNED_AT_ONCE):
+            some = different[begin : begin + PLANNED_AT_ONCE]
             piece_key = jax.random.fold_in(keys[0], 1 + begin // PLANNED_AT_ONCE)
             for board, planned in zip(some, plan(np.stack(some), piece_key)):
                 if planned is not None and 0 < len(planned[1]) <= limit and len(found) < levels:

@@ -1,8 +1,6 @@
 """What the page shows of a run: its metrics and alarms, and its recorded rollouts in packed blocks."""
 
 import contextlib
-import importlib
-import importlib.util
 import json
 import os
 import shlex
@@ -23,6 +21,7 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.tokenizer import Tokenizer
+from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.columns import pack
 from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
 from agentrl_jax.viewer.pieces import Pieces
@@ -121,8 +120,8 @@ class RunData:
             "temperature": record.header.temperature,
             "tasks": list(record.header.tasks),
         }
-        scenes = _run_scenes(self.run, self._config, record, self._note) if self._boards else None
-        return header, summary_columns(record), pack_episodes(record, self._pieces, scenes)
+        drawn = _run_scenes(self.run, self._config, record, self._note) if self._boards else None
+        return header, summary_columns(record), pack_episodes(record, self._pieces, drawn)
 
     def _index(self, headers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         rows = [row for _, row in read_rows(self.run / "metrics.jsonl").rows if row["stage"] == "rl"]
@@ -144,7 +143,7 @@ class RunData:
             "lines": _baselines(self.run),
             "alarms": _alarms(rows),
             "pieces": self._pieces.table(),
-            "sprites": _sprites(),
+            "sprites": scenes.SPRITES,
         }
 
 
@@ -195,24 +194,10 @@ def _baselines(run: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _scene_module() -> Any:
-    """The module that draws boards, or None where it is not installed."""
-    name = "agentrl_jax.viewer.scenes"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else None
-
-
-def _sprites() -> dict[str, Any]:
-    module = _scene_module()
-    return {} if module is None else to_plain(module.SPRITES)
-
-
 def _run_scenes(run: Path, config: Config, record: RolloutRecord, note: Progress) -> Scenes | None:
     """The scenes of a record; None where there are none. Boards are an extra: what stops them is only noted."""
-    module = _scene_module()
-    if module is None:
-        return None
     try:
-        return module.run_scenes(run, config, record)
+        return scenes.run_scenes(run, config, record)
     except UserError as error:
         note(f"no boards: {error}")
         return None

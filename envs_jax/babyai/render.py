@@ -6,25 +6,23 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
 from envs_jax.babyai.codes import (
     BALL,
     BOX,
     CLOSED_DOOR,
-    DIRECTIONS,
     KEY,
     LOCKED_DOOR,
     OBJECT,
     OPEN_DOOR,
-    UNSEEN,
     WALL,
     color_of,
     form_of,
 )
+from envs_jax.babyai.scene import extent, seen_cells
 from envs_jax.babyai.state import BabyAIState
-from envs_jax.babyai.view import MIDDLE, SIZE
 
 TILE = 32
 """Pixels of a cell's side."""
@@ -49,32 +47,14 @@ def picture(state: BabyAIState) -> Image.Image:
     """Returns the picture of one (unbatched) state."""
     host: Any = jax.device_get(state)
     world = host.world
-    rows, columns = _extent(world.cells)
+    rows, columns = extent(world.cells)
     cells = world.cells[:rows, :columns].astype(int)
     headings = np.full(cells.shape, NO_AGENT)
     headings[world.y, world.x] = world.heading
-    kinds = np.stack([cells, headings, _seen(host, rows, columns)], axis=-1)
+    kinds = np.stack([cells, headings, seen_cells(host, rows, columns)], axis=-1)
     unique, index = np.unique(kinds.reshape(-1, 3), axis=0, return_inverse=True)
     tiles = np.stack([_tile(*kind) for kind in unique.tolist()])[index.reshape(rows, columns)]
     return Image.fromarray(tiles.transpose(0, 2, 1, 3, 4).reshape(rows * TILE, columns * TILE, 3))
-
-
-def _extent(cells: Int[np.ndarray, "H W"]) -> tuple[int, int]:
-    """Rows and columns of a level, around which its grid is filled up with walls."""
-    inside = cells != WALL
-    return int(np.flatnonzero(inside.any(axis=1))[-1]) + 2, int(np.flatnonzero(inside.any(axis=0))[-1]) + 2
-
-
-def _seen(state: Any, rows: int, columns: int) -> Bool[np.ndarray, "H W"]:
-    world = state.world
-    row, column = np.nonzero(state.view != UNSEEN)
-    forward, right = DIRECTIONS[world.heading], DIRECTIONS[(world.heading + 1) % 4]
-    ahead, aside = SIZE - 1 - row, column - MIDDLE
-    x, y = (start + ahead * forward[i] + aside * right[i] for i, start in enumerate((world.x, world.y)))
-    inside = (x >= 0) & (x < columns) & (y >= 0) & (y < rows)
-    seen = np.zeros((rows, columns), bool)
-    seen[y[inside], x[inside]] = True
-    return seen
 
 
 @functools.cache

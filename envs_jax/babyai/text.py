@@ -26,7 +26,7 @@ from envs_jax.babyai.codes import (
     PUT_NEXT,
     TYPE_NAMES,
 )
-from envs_jax.babyai.state import BabyAIState, Notice, Surroundings, World
+from envs_jax.babyai.state import BabyAIState, Mission, Notice, Progress, Surroundings, World
 from envs_jax.babyai.view import MIDDLE, SIZE
 from envs_jax.environment import NO_PIECE
 
@@ -172,7 +172,7 @@ def describe(
     world, notice = state.world, state.notice
     seen = state.seen
     can = macros.listed(world, seen)
-    goal = jnp.where(shows_goal, _goal(state, clauses), NO_PIECE)
+    goal = jnp.where(shows_goal, _goal(state.mission, state.progress, clauses), NO_PIECE)
     checked = _show(notice.code == CHECKED, _list(_P.checked, can, seen))
     answer = jnp.concatenate([_answer(notice, seen, upstream=upstream), checked])
     observation = _observation(state, seen)
@@ -188,8 +188,14 @@ def _show(condition: Bool[Array, "*K"], ids: Int[Array, "*K"] | int) -> Int32[Ar
     return jnp.where(condition, ids, NO_PIECE).astype(jnp.int32)
 
 
-def _goal(state: BabyAIState, clauses: int) -> Int32[Array, " K"]:
-    mission, several = state.mission, state.progress.several
+def goal_text(mission: Mission, progress: Progress, clauses: int) -> str:
+    """Returns the goal of one (unbatched) state as `describe` shows it, without the newline. Runs on the host."""
+    ids = np.asarray(_compiled_goal(mission, progress, clauses)).tolist()
+    return "".join(PIECES[i] for i in ids if i != NO_PIECE).rstrip("\n")
+
+
+def _goal(mission: Mission, progress: Progress, clauses: int) -> Int32[Array, " K"]:
+    several = progress.several
     described = mission.described.astype(jnp.int32)
 
     def thing(clause: int, which: int) -> list[jax.Array]:
@@ -214,6 +220,9 @@ def _goal(state: BabyAIState, clauses: int) -> Int32[Array, " K"]:
             ids.append(_show(exists, _P.joints + jnp.where(mission.order == AFTER, 1, 2)))
         ids += one(clause)
     return jnp.stack([*ids, jnp.int32(_P.joints + 3)]).astype(jnp.int32)
+
+
+_compiled_goal = jax.jit(_goal, static_argnums=2)
 
 
 def _observation(state: BabyAIState, seen: Surroundings) -> Int32[Array, " K"]:

@@ -31,6 +31,11 @@ def task(**options):
     return build.build_compiled_env(config, load_small()).tasks[0]
 
 
+def divided(**options):
+    made = task(**options)
+    return task_levels(made.env, made.env_params)
+
+
 def test_what_was_learned_from_is_told_by_the_record_and_gaps_are_not_hidden():
     assert learned_levels(ROWS, METRICS, 2) == {"a", "b", "e"}
     assert learned_levels(ROWS[1:], METRICS, 2) is None
@@ -66,21 +71,21 @@ def test_levels_that_were_learned_from_are_counted_also_turned_and_mirrored():
 
 
 def test_a_space_that_is_too_small_is_not_divided():
-    bandit = task_levels(task(env="Bandit"))
+    bandit = divided(env="Bandit")
     assert f"at least {MIN_LEVELS} of each" in bandit.undivided_reason
     assert [bandit.split(split) for split in SHARES] == [Split.ANY] * 3
-    assert not task_levels(task(env="FrozenLake")).undivided_reason
+    assert not divided(env="FrozenLake").undivided_reason
 
 
 def test_a_pack_is_divided_by_its_rows(tmp_path):
     env, params = envs_jax.make("FrozenLake")
     keys = jax.random.split(jax.random.key(0), 256)
     np.save(tmp_path / "pack.npy", registry.sample_levels(env, params, keys))
-    divided = task_levels(task(env="FrozenLake", levels=str(tmp_path / "pack.npy")))
-    rows = [divided.rows(split) for split in SHARES]
+    enough = divided(env="FrozenLake", levels=str(tmp_path / "pack.npy"))
+    rows = [enough.rows(split) for split in SHARES]
     chex.assert_equal(sorted(np.concatenate(rows).tolist()), list(range(256)))
     np.save(tmp_path / "few.npy", np.load(tmp_path / "pack.npy")[:5])
-    few = task_levels(task(env="FrozenLake", levels=str(tmp_path / "few.npy")))
+    few = divided(env="FrozenLake", levels=str(tmp_path / "few.npy"))
     assert "5 levels of its file" in few.undivided_reason
     np.testing.assert_array_equal(few.rows(Split.TEST), np.arange(5))
 

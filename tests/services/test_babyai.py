@@ -205,11 +205,11 @@ def test_a_picture(serve):
 
 
 def test_the_level_of_a_picture_is_not_padded():
-    from envs_jax.babyai.render import _extent
+    from envs_jax.babyai.scene import extent
 
     data = recorded.read("levels")
     for row, level in enumerate(recorded.all_levels()):
-        assert _extent(level[: items.SHAPE.height]) == (data["height"][row], data["width"][row]), data["index"][row]
+        assert extent(level[: items.SHAPE.height]) == (data["height"][row], data["width"][row]), data["index"][row]
 
 
 def test_a_picture_shows_what_is_where():

@@ -63,7 +63,7 @@ def records():
 def write(folder, records, **options):
     """Writes a run and its page; returns the address of the page."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "_scene_module", page_runs.DrawnBoards)
+        patch.setattr(data, "scenes", page_runs.DrawnBoards())
         write_page(folder.parent / f"{folder.name}.html", [RunData(write_run(folder, records, **options))])
     return (folder.parent / f"{folder.name}.html").as_uri()
 

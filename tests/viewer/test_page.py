@@ -63,7 +63,7 @@ def decode(page: str):
 
 @pytest.fixture(autouse=True)
 def boards(monkeypatch):
-    monkeypatch.setattr(data, "_scene_module", page_runs.DrawnBoards)
+    monkeypatch.setattr(data, "scenes", page_runs.DrawnBoards())
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_text_scenes_have_no_cells(tmp_path, records, monkeypatch):
         def run_scenes(self, run, config, record):
             return [[{"kind": "text", "turn": 0, "action": None, "text": ["two arms"]}] for _ in record.task]
 
-    monkeypatch.setattr(data, "_scene_module", Texts)
+    monkeypatch.setattr(data, "scenes", Texts())
     _, block = decode(export.page([RunData(write_run(tmp_path / "run", records[:1]))]))[1][1]
     assert block["scene_width"].tolist() == [0] * 8
     assert block["scene_cells"].size == 0
@@ -149,7 +149,7 @@ def test_no_boards_are_no_error(run, monkeypatch):
             raise UserError("levels.txt: there is no such file")
 
     notes = []
-    monkeypatch.setattr(data, "_scene_module", Broken)
+    monkeypatch.setattr(data, "scenes", Broken())
     header, _ = decode(export.page([RunData(run, note=notes.append)]))[1][1]
     assert "scenes" not in header
     assert "no boards: levels.txt: there is no such file" in notes
@@ -210,7 +210,6 @@ def test_pieces_keep_bytes_that_are_no_character():
 
 
 def test_a_thousand_long_trajectories_stay_below_15_megabytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "_scene_module", lambda: None)
     folder = page_runs.write_long_run(tmp_path / "run")
     files = [read_record(record_path(folder, iteration)) for iteration in recorded_iterations(folder)]
     assert sum(len(record.task) for record in files) == 1000

@@ -31,11 +31,11 @@ _IGNORED_PREFIXES = ("general.", "quantize.", "tokenizer.chat_template.", "token
 
 
 def load_gguf(
-    path: Path, *, dtype: Any, placement: Placement
+    path: Path, *, dtype: Any, placement: Placement, weights: bool = True
 ) -> tuple[PretrainedConfig, dict[str, Any], dict[str, bytes]]:
     """Reads a model from a GGUF file: configuration, parameters, and the files of the tokenizer by name.
 
-    Quantized weights are dequantized, one layer at a time.
+    Quantized weights are dequantized, one layer at a time. Without `weights` there are no parameters.
     """
     file = open_gguf(path)
     fields = Fields(file.metadata, file.where)
@@ -50,7 +50,8 @@ def load_gguf(
     fields.finish(_IGNORED, _IGNORED_PREFIXES)
     wanted = leaves(config.decoder, "gguf")
     check_shapes(file_shapes(wanted), file.shapes, file.where, {_ROPE_FACTORS})
-    return config, load_leaves(file, wanted, numpy_dtype(dtype), placement, config.decoder), files
+    params = load_leaves(file, wanted, numpy_dtype(dtype), placement, config.decoder) if weights else {}
+    return config, params, files
 
 
 def _config(fields: Fields, architecture: str, file: GgufFile) -> PretrainedConfig:

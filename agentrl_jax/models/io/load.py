@@ -45,6 +45,7 @@ def load_pretrained(
     sharding: Placement = None,
     online: bool = False,
     revision: str | None = None,
+    weights: bool = True,
 ) -> Pretrained:
     """Loads a decoder with its tokenizer. The network is not used unless `online` is true.
 
@@ -56,6 +57,7 @@ def load_pretrained(
         sharding: one for all arrays, a function as in `stacked.Placement`, or None for the first device.
         online: download missing files from the Hub: safetensors files, configuration and tokenizer, no code.
         revision: branch, tag or commit on the Hub.
+        weights: load the parameters; otherwise `params` is empty.
 
     Raises:
         WeightsError: the model does not exist, is damaged, or is not supported.
@@ -69,10 +71,10 @@ def load_pretrained(
         _refuse_other_folders(path)
         file = path_inside(path, "config.json")
         config = parse_config(read_json(file), str(file))
-        params = load_folder(path, config.decoder, dtype=dtype, placement=sharding)
+        params = load_folder(path, config.decoder, dtype=dtype, placement=sharding) if weights else {}
         files = tokenizer_files.read_files(path)
     elif path.suffix == ".gguf":
-        config, params, files = gguf_file.load_gguf(path, dtype=dtype, placement=sharding)
+        config, params, files = gguf_file.load_gguf(path, dtype=dtype, placement=sharding, weights=weights)
     else:
         raise WeightsError(f"{path}: is neither a folder nor a .gguf file; give one of them")
     return Pretrained(config, params, files)

@@ -242,7 +242,7 @@ class CompiledEnv(PromptedEnv):
         splits = jnp.broadcast_to(settings.split, len(self.tasks))
         envs, found = [], []
         for index, (task, params) in enumerate(zip(self.tasks, settings.env_params)):
-            reset = functools.partial(_reset, task.env, params=params, split=splits[index])
+            reset = functools.partial(start_state, task.env, params=params, split=splits[index])
             # Rows of other tasks need no level of this one.
             started, has_level = jax.vmap(reset)(level_keys, ids.level, ids.task == index)
             envs.append(started)
@@ -270,12 +270,14 @@ class CompiledEnv(PromptedEnv):
         new_context: bool,
     ) -> tuple[EpisodeState, TurnResult, Message]:
         """See `BatchedEnv.step`."""
-
-        def step_row(settings, state, parsed):
-            branches = [functools.partial(self._step_row, index, settings, parsed) for index in range(len(self.tasks))]
-            return jax.lax.switch(state.task, branches, state)
-
-        stepped, result = jax.vmap(step_row, in_axes=(None, 0, 0))(settings, state, parsed)
+        # `lax.switch` per row would compute all tasks too, and `envs_jax.batching.on_rows` cannot be used in it.
+        by_task = [
+            jax.vmap(functools.partial(self._step_row, index), in_axes=(None, 0, 0))(settings, parsed, state)
+            for index in range(len(self.tasks))
+        ]
+        stepped, result = by_task[0]
+        for index, found in enumerate(by_task[1:], start=1):
+            stepped, result = masked.where(state.task == index, found, (stepped, result))
         state = masked.where(mask, stepped, state)
         first = jnp.full(mask.shape, new_context)
         return state, result, self._messages(settings, state, state.envs, result.reward, first, response.ended)
@@ -296,7 +298,7 @@ class CompiledEnv(PromptedEnv):
             env_state, used, info = carry
             number, action = inputs
             run = (number < parsed.num_valid) & (used < settings.max_actions) & ~env.is_done(env_state, params)
-            key = jax.random.fold_in(state.noise_key, used)
+            key = rng.action_key(state.noise_key, used)
             _, moved, reward, _, news = env.step_env(key, env_state, jnp.maximum(action, 0), params)
             news = {name: jnp.asarray(news.get(name, 0.0), jnp.float32) for name in info_keys}
             env_state, info = jax.tree.map(lambda a, b: jnp.where(run, a, b), (moved, news), (env_state, info))
@@ -325,7 +327,7 @@ class CompiledEnv(PromptedEnv):
         return state.replace(envs=envs, turn=state.turn + 1, used=used), result
 
 
-def _reset(
+def start_state(
     env: TextEnvironment,
     key: Key[Array, ""],
     level: Int[Array, ""],
@@ -334,7 +336,10 @@ def _reset(
     params: Any,
     split: Int[Array, ""],
 ) -> tuple[Any, Bool[Array, ""]]:
-    """Initial state of a level (row `level` of the pack, or sampled from a split), and whether one was found."""
+    """Initial state of a level (row `level` of the pack, or sampled from a split), and whether one was found.
+
+    A level that is not `wanted` may be of any split.
+    """
     key, found = split_key(env, key, params, jnp.where(wanted & (level < 0), split, Split.ANY))
     sampled = env.reset_env(key, params)[1]
     pack = getattr(params, "levels", None)

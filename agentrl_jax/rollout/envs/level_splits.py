@@ -4,6 +4,7 @@ A task with too few different levels is not divided: every split uses all of its
 """
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from jaxtyping import Array, Int
 
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
+from envs_jax.environment import TextEnvironment
 from envs_jax.splits import SHARES, Split, distinct_levels, splits_of_levels
 
 SAMPLED_LEVELS = 1024
@@ -58,20 +60,23 @@ def level_splits(batched_env: CompiledEnv | HostEnv) -> LevelSplits:
     """Divides the levels of the tasks of a batched environment; host tasks define their own splits."""
     tasks = batched_env.tasks
     return LevelSplits(
-        tuple(task_levels(x) if isinstance(x, Task) else TaskLevels(split_of_row=x.splits) for x in tasks)
+        tuple(
+            task_levels(x.env, x.env_params) if isinstance(x, Task) else TaskLevels(split_of_row=x.splits)
+            for x in tasks
+        )
     )
 
 
-def task_levels(task: Task) -> TaskLevels:
-    """Divides the levels of one compiled task. Runs on the host; the result is deterministic."""
-    levels = getattr(task.env_params, "levels", None)
+def task_levels(env: TextEnvironment, params: Any) -> TaskLevels:
+    """Divides the levels of one compiled environment. Runs on the host; the result is deterministic."""
+    levels = getattr(params, "levels", None)
     if levels is not None and levels.shape[0] > 0:
-        split_of_row = splits_of_levels(task.env, task.env_params, np.asarray(levels))
+        split_of_row = splits_of_levels(env, params, np.asarray(levels))
         counts = {split: int(np.sum(split_of_row == split)) for split in SHARES}
         where = f"{len(split_of_row)} levels of its file"
     else:
         split_of_row, where = None, f"{SAMPLED_LEVELS} draws"
-        counts = distinct_levels(task.env, task.env_params, SAMPLED_LEVELS)
+        counts = distinct_levels(env, params, SAMPLED_LEVELS)
     if min(counts.values()) >= MIN_LEVELS:
         return TaskLevels(split_of_row=split_of_row)
     found = ", ".join(f"{counts[split]} for {split.name.lower()}" for split in SHARES)

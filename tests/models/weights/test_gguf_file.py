@@ -42,6 +42,8 @@ def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
     assert loaded.config.decoder == expected.config.decoder
     assert (loaded.config.model_type, loaded.config.max_positions) == (config["model_type"], 64)
     chex.assert_trees_all_equal(loaded.params, expected.params)
+    described = load.load_pretrained(tmp_path / "model.gguf", weights=False)
+    assert (described.config, described.files, described.params) == (loaded.config, loaded.files, {})
 
 
 @pytest.mark.parametrize("name", gguf_format.TENSOR_TYPES)

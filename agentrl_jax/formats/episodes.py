@@ -1,0 +1,264 @@
+"""Recorded episodes as messages, with the tokens and numbers of every response."""
+
+import dataclasses
+import datetime
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.config import Config
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.formats.messages import MessageFormat
+from agentrl_jax.rollout.trajectory import TRUNCATIONS, hexadecimal
+from agentrl_jax.runs.rollout_records import Header, RolloutRecord, read_record, record_path, recorded_iterations
+from agentrl_jax.runs.run_folder import read_config
+from agentrl_jax.setup import build
+from agentrl_jax.setup.service_tasks import OPENINGS
+from agentrl_jax.text.chat import chat_format
+from agentrl_jax.text.tokenizer import Tokenizer
+
+_TOKEN_NUMBERS = {"learner_logprob": "learner_logprobs", "entropy": "entropies", "advantage": "advantages"}
+"""Fields of a record with a number per sampled token, and their names in exported files."""
+
+_REPORT_EVERY = 200
+"""Episodes between two lines of progress."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """One response of an episode, and what came before and after it."""
+
+    message: str
+    """The user message that the agent answers."""
+    response: str
+    """The response with its inserted opening, without the token that ended it; other special tokens by name."""
+    prompt_token_ids: list[int]
+    """The whole context that the response was sampled from, the inserted opening included."""
+    token_ids: list[int]
+    """The sampled tokens, the one that ended the response included."""
+    logprobs: list[float]
+    """Log-probability of each sampled token in the rollout, nats."""
+    token_numbers: dict[str, list[float] | list[bool]]
+    """By name, a value for each sampled token: `trained`, `advantages`, `learner_logprobs` and `entropies` as in
+    `RolloutRecord`; without those that are not finite."""
+    ended: bool
+    """The response ended by itself; otherwise it was cut at its maximum length, or its answer was complete."""
+    extra: dict[str, Any]
+    """reward, advantage (mean of the trained tokens, None without any), valid, format_error, actions (ids),
+    state_hash (16 hexadecimal digits)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+    """One recorded episode."""
+
+    row: int
+    """Row of the record, from 0."""
+    task: str
+    group: int
+    member: int
+    system: str | None
+    """The system message; None without one."""
+    turns: tuple[Turn, ...]
+    unanswered: str | None
+    """The last observation of a truncated episode, which was not answered."""
+    reward: float
+    """The raw return, without penalties."""
+    success: bool
+    failed: bool
+    """The environment raised an error or had no level; the episode is not trained on."""
+    truncation: str | None
+    """Why the episode was truncated, one of `TRUNCATIONS`; None where it was not."""
+    extra: dict[str, Any]
+    """advantage (mean of the trained tokens, None without any), level (row of the level pack or None), level_id (hash
+    of the first state), format_errors, overflow (an observation was cut)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedEpisodes:
+    """The recorded episodes of an iteration."""
+
+    run: str
+    """Name of the run's folder."""
+    config: Config
+    record: RolloutRecord
+    tokenizer: Tokenizer
+    time: datetime.datetime
+    """When it was recorded, UTC."""
+    report: Callable[[str], None] = lambda line: None
+    """Gets lines of progress while the episodes are iterated over."""
+
+    @property
+    def header(self) -> Header:
+        """What the episodes have in common."""
+        return self.record.header
+
+    @property
+    def model(self) -> str:
+        """Name of the pretrained model, without its folder; of the run if it started from random weights."""
+        pretrained = self.config.model.pretrained
+        local = Path(pretrained).is_absolute() or Path(pretrained).exists()
+        return (Path(pretrained).name if local else pretrained) if pretrained else self.run
+
+    @property
+    def history(self) -> bool:
+        """Whether the context of a response holds all earlier turns, not only the prompt and the last observation."""
+        return self.config.rollout.context == "full"
+
+    def __len__(self) -> int:
+        return len(self.record.task)
+
+    def __iter__(self) -> Iterator[Episode]:
+        prompt = self.config.prompt
+        chat = chat_format(self.tokenizer, prompt.think and not self.config.served)
+        openings = (OPENINGS[prompt.think],) if self.config.served else ("<think>" if prompt.think else "<answer>",)
+        form = MessageFormat(chat, openings if prompt.forced_tag else ())
+        for row in range(len(self)):
+            if row and row % _REPORT_EVERY == 0:
+                self.report(f"{row} of {len(self)} episodes")
+            yield _episode(self.record, row, self.tokenizer, form, self.history)
+
+
+def read_episodes(
+    run: str | os.PathLike[str], iteration: int | None = None, report: Callable[[str], None] = lambda line: None
+) -> RecordedEpisodes:
+    """Reads the recorded episodes of an iteration of a run, by default of the last one that was recorded.
+
+    `report` gets lines of progress while the episodes are iterated over.
+
+    Raises:
+        UserError: the folder holds no run or no such record, or the record or the tokenizer cannot be used.
+    """
+    config = read_config(run)
+    known = recorded_iterations(run)
+    if not known:
+        raise UserError(f"{run}: has no recorded rollouts; train with train.trajectories_every above 0 to record them")
+    if iteration is not None and iteration not in known:
+        some = ", ".join(map(str, known[-8:]))
+        more = f"one of {len(known)}, the last of which are {some}" if len(known) > 8 else f"one of {some}"
+        raise UserError(f"--iteration is {iteration}, which {run} has not recorded; expected {more}")
+    path = record_path(run, known[-1] if iteration is None else iteration)
+    record = read_record(path)
+    with refusals(str(run)):
+        tokenizer = build.load_tokenizer(config.model, build.load_model(config.model, weights=False))
+    if flaw := _flaw(record, tokenizer.vocab_size):
+        raise UserError(f"{path}: {flaw}; restore a copy, or train the run again")
+    time = datetime.datetime.fromtimestamp(int(path.stat().st_mtime), datetime.UTC)
+    return RecordedEpisodes(Path(run).resolve().name, config, record, tokenizer, time, report)
+
+
+def _flaw(record: RolloutRecord, vocab_size: int) -> str:
+    """Why the contents of a record cannot be read with a tokenizer; empty if they can."""
+    sizes = {
+        "num_turns": record.reward.shape[1],
+        "prompt_length": record.prompt.shape[1],
+        "observation_length": record.observation.shape[2],
+        "length": record.tokens.shape[2],
+        "final_observation_length": record.final_observation.shape[1],
+        "task": len(record.header.tasks) - 1,
+        "truncation": len(TRUNCATIONS),
+        **dict.fromkeys(("prompt", "observation", "tokens", "final_observation"), vocab_size - 1),
+    }
+    for name, most in sizes.items():
+        values = getattr(record, name)
+        if values.size and not 0 <= values.min() <= values.max() <= most:
+            return f"{name} has values from {values.min()} to {values.max()}, expected 0 to {most}"
+    sampled = np.arange(record.tokens.shape[2]) < record.length[..., None]
+    for name, numbers in (("logprob", record.logprob[sampled]), ("reward", record.reward)):
+        if not np.isfinite(numbers).all():
+            return f"{name} has values that are not finite"
+    return ""
+
+
+def _episode(record: RolloutRecord, row: int, tokenizer: Tokenizer, form: MessageFormat, history: bool) -> Episode:
+    """Row `row` of a record; with `history`, contexts hold all earlier turns, otherwise the prompt and one turn."""
+    prompt = record.prompt[row, : record.prompt_length[row]].tolist()
+    turns: list[Turn] = []
+    system, context = None, list(prompt)
+    for t in range(record.num_turns[row]):
+        read = record.observation[row, t, : record.observation_length[row, t]].tolist()
+        context = [*(context if history else prompt), *read]
+        if t == 0 or not history:
+            found, message, opening = form.first(tokenizer.decode(context, skip_special=False))
+            system = found if t == 0 else system
+        else:
+            message, opening = form.later(tokenizer.decode(read, skip_special=False))
+        tokens = record.tokens[row, t, : record.length[row, t]].tolist()
+        turns.append(_turn(record, row, t, message, opening, context, tokens, tokenizer))
+        context = [*context, *tokens]
+    last = record.final_observation[row, : record.final_observation_length[row]].tolist()
+    unanswered = None
+    if last and history:
+        unanswered = form.later(tokenizer.decode(last, skip_special=False))[0]
+    elif last:
+        unanswered = form.first(tokenizer.decode([*prompt, *last], skip_special=False))[1]
+    played = slice(int(record.num_turns[row]))
+    return Episode(
+        row=row,
+        task=record.header.tasks[record.task[row]],
+        group=int(record.group[row]),
+        member=int(record.member[row]),
+        system=system,
+        turns=tuple(turns),
+        unanswered=unanswered,
+        reward=shortest(record.returns[row : row + 1])[0],
+        success=bool(record.success[row].any()),
+        failed=bool(record.failed[row].any()),
+        truncation=TRUNCATIONS[record.truncation[row] - 1] if record.truncation[row] else None,
+        extra={
+            "advantage": _mean(record.advantage[row, played][record.trained[row, played]]),
+            "level": int(record.level[row]) if record.level[row] >= 0 else None,
+            "level_id": hexadecimal(record.state_hash[row, :1])[0] if turns else None,
+            "format_errors": int(record.format_error[row, played].sum()),
+            "overflow": bool(record.overflow[row]),
+        },
+    )
+
+
+def _turn(
+    record: RolloutRecord,
+    row: int,
+    t: int,
+    message: str,
+    opening: str,
+    context: list[int],
+    tokens: list[int],
+    tokenizer: Tokenizer,
+) -> Turn:
+    sampled = (row, t, slice(len(tokens)))
+    ended = bool(tokens) and tokens[-1] in tokenizer.stop_ids
+    shown = tokenizer.decode(tokens[:-1] if ended else tokens, skip_special=False)
+    numbers = {new: getattr(record, old)[sampled] for old, new in _TOKEN_NUMBERS.items()}
+    trained = record.trained[sampled]
+    return Turn(
+        message=message,
+        response=opening + shown,
+        prompt_token_ids=context,
+        token_ids=tokens,
+        logprobs=shortest(record.logprob[sampled]),
+        token_numbers={
+            "trained": trained.tolist(),
+            **{name: shortest(values) for name, values in numbers.items() if np.isfinite(values).all()},
+        },
+        ended=ended,
+        extra={
+            "reward": shortest(record.reward[row, t : t + 1])[0],
+            "advantage": _mean(record.advantage[sampled][trained]),
+            "valid": bool(record.valid[row, t]),
+            "format_error": int(record.format_error[row, t]),
+            "actions": [int(action) for action in record.actions[row, t] if action >= 0],
+            "state_hash": hexadecimal(record.state_hash[row, t : t + 1])[0],
+        },
+    )
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean(dtype=np.float64)) if values.size and np.isfinite(values).all() else None
+
+
+def shortest(values: np.ndarray) -> list[float]:
+    """The shortest decimals that round to the same float32 values: 0.1, not 0.10000000149011612."""
+    return values.astype(np.float32).astype(str).astype(np.float64).tolist()

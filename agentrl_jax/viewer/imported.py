@@ -1,0 +1,226 @@
+"""Reads rollout logs of RAGEN, AgentGym-RL and AgentGym, as episodes to look at.
+
+A `.jsonl` file has one episode per line, a `.json` file an array of episodes or a single one. The fields of an episode
+say which program wrote it:
+
+* `messages`, `metadata`: RAGEN's evaluation output in JSONL (`ragen.llm_agent.agent_proxy`).
+* `input`, `output`, `score`: the generations that verl dumps during RAGEN's training (`trainer.rollout_data_dir` and
+  `trainer.validation_data_dir`): decoded prompt and response of a whole episode, without roles.
+* `conversations`, `item_id`, `reward`: AgentGym-RL's rollout log (`rollout_log_dir`), and, with `success`, the results
+  of AgentGym's evaluators. Messages have role and content, or from (human, gpt) and value.
+
+The files come from elsewhere and are not trusted: sizes are limited, nothing in them is executed, and text that is no
+Unicode text is replaced.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from agentrl_jax.errors import UserError, shortened
+
+MAX_BYTES = 2**27
+"""Largest file that is read: 128 MiB."""
+MAX_BRACKETS = 5_000_000
+"""Opening brackets and braces in a file; each may become an object that takes 20 times its bytes."""
+MAX_EPISODES = 100_000
+MAX_MESSAGES = 10_000
+"""Messages of one episode."""
+MAX_METADATA = 1_000
+"""Entries of the metadata of one episode."""
+
+Scalar = str | bool | int | float | None
+Report = Callable[[str], None]
+
+_ROLES = {"human": "user", "gpt": "assistant"}
+"""Roles of AgentGym's conversations, in the words of chat formats."""
+_SHOWN_BAD = 5
+"""Unusable episodes that are reported one by one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportedEpisode:
+    """One episode of a log."""
+
+    messages: tuple[dict[str, str], ...]
+    """In order, each {role, content}; roles are system, user, assistant or tool."""
+    reward: float | None
+    """Total reward as the program logged it; None if it is missing or no finite number."""
+    success: bool | None
+    """Whether the task was solved; None if the log does not say."""
+    metadata: dict[str, Scalar]
+    """The other fields, where they are text, numbers or booleans."""
+
+
+class _Unusable(ValueError):
+    """An episode that cannot be read; the message says why."""
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def load_imported(path: str | os.PathLike[str], *, report: Report = _to_stderr) -> list[ImportedEpisode]:
+    """Reads the episodes of a log.
+
+    Episodes that cannot be read are left out, and `report` gets a line for each of the first of them, with the number
+    of its line (in a `.json` file, of the episode, from 1), and their count.
+
+    Raises:
+        UserError: the file is missing, too large, of an unknown form, or has no episode that can be read.
+    """
+    file = Path(path)
+    content = _read(file)
+    lines = file.suffix.lower() == ".jsonl"
+    found: list[ImportedEpisode] = []
+    bad: list[str] = []
+    for number, row in _lines(content) if lines else _entries(content, file):
+        if len(found) == MAX_EPISODES:
+            raise UserError(f"{file}: has more than {MAX_EPISODES} episodes; split it")
+        try:
+            found.append(_episode(_parse(row) if lines else row))
+        except _Unusable as error:
+            bad.append(f"{'line' if lines else 'episode'} {number}: {error}")
+    if not found:
+        why = f"; {bad[0]}" if bad else ""
+        raise UserError(
+            f"{file}: has no episode that can be read{why}; expected a rollout log of RAGEN, AgentGym-RL or AgentGym"
+        )
+    for line in bad[:_SHOWN_BAD]:
+        report(f"{file}: {line}; left out")
+    if len(bad) > _SHOWN_BAD:
+        report(f"{file}: {len(bad)} of {len(bad) + len(found)} episodes cannot be read")
+    return found
+
+
+def _read(file: Path) -> bytes:
+    if file.suffix.lower() not in (".jsonl", ".json"):
+        raise UserError(f"{file}: is no .jsonl or .json file; give the rollout log, or the folder of a run")
+    if not file.is_file():
+        what = "that is no file" if file.exists() else "no such file"
+        raise UserError(f"{file}: {what}; give a rollout log of RAGEN, AgentGym-RL or AgentGym")
+    try:
+        with open(file, "rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror}); give a file that can be read") from error
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{file}: has more than {MAX_BYTES} bytes; split it")
+    if content.count(b"{") + content.count(b"[") > MAX_BRACKETS:
+        raise UserError(f"{file}: has more than {MAX_BRACKETS} brackets, too many for a log of this size; split it")
+    return content
+
+
+def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Every line that is not empty, with its number."""
+    return ((number, line) for number, line in enumerate(content.splitlines(), start=1) if line.strip())
+
+
+def _entries(content: bytes, file: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        data = _parse(content)
+    except _Unusable as error:
+        raise UserError(
+            f"{file}: {error}; write it again, or rename it to .jsonl if it has one episode per line"
+        ) from error
+    yield from enumerate(data if isinstance(data, list) else [data], start=1)
+
+
+def _parse(content: bytes) -> Any:
+    """Parses JSON as Python writes it, where NaN and infinities, which are no numbers of JSON, become None."""
+    try:
+        return json.loads(content.decode("utf-8-sig"), parse_constant=lambda name: None)
+    except (ValueError, RecursionError) as error:
+        raise _Unusable(f"is no JSON ({shortened(error, 100)})") from error
+
+
+def _episode(row: Any) -> ImportedEpisode:
+    if not isinstance(row, dict):
+        raise _Unusable(f"is a JSON {type(row).__name__}, expected an object")
+    if "conversations" in row:
+        rest = {key: row[key] for key in row if key not in ("conversations", "reward", "success")}
+        return _made(_messages(row["conversations"]), row.get("reward"), row.get("success"), rest)
+    if "messages" in row:
+        metadata = row.get("metadata")
+        if not isinstance(metadata, dict):
+            raise _Unusable(f"metadata is {shortened(metadata, 40)}, expected an object")
+        rest = {"custom_id": row.get("custom_id")} | metadata
+        reward = rest.pop("total_reward", rest.pop("reward", None))
+        return _made(_messages(row["messages"]), reward, _ragen_success(rest), rest)
+    if "input" in row and "output" in row:
+        rest = {key: row[key] for key in row if key not in ("input", "output", "score")}
+        pair = [{"role": "user", "content": row["input"]}, {"role": "assistant", "content": row["output"]}]
+        messages = [message for message in _messages(pair) if message["content"]]  # validation has empty inputs
+        return _made(messages, row.get("score"), None, rest)
+    known = shortened(", ".join(map(str, list(row)[:10])), 80)
+    raise _Unusable(
+        f"has the keys {known or 'of an empty object'}, expected messages, conversations, or input and output"
+    )
+
+
+def _ragen_success(metadata: dict[str, Any]) -> Any:
+    """RAGEN logs success as TAG/success; its own key `success` is then always false, and is removed here."""
+    plain = metadata.pop("success", None)
+    tagged = [value for key, value in metadata.items() if key.endswith("/success")]
+    return tagged[0] if tagged else plain
+
+
+def _made(messages: list[dict[str, str]], reward: Any, success: Any, metadata: dict[str, Any]) -> ImportedEpisode:
+    number, solved = _number(reward), _number(success)
+    kept = {_clean(key): value for key, value in list(metadata.items())[:MAX_METADATA] if _is_scalar(value)}
+    return ImportedEpisode(
+        messages=tuple(messages),
+        reward=number,
+        success=None if solved is None else bool(solved),
+        metadata={key: _clean(value) if isinstance(value, str) else _finite(value) for key, value in kept.items()},
+    )
+
+
+def _messages(data: Any) -> list[dict[str, str]]:
+    if not isinstance(data, list):
+        raise _Unusable(f"the messages are {shortened(data, 40)}, expected an array")
+    if len(data) > MAX_MESSAGES:
+        raise _Unusable(f"has {len(data)} messages, expected at most {MAX_MESSAGES}")
+    return [_message(number, message) for number, message in enumerate(data, start=1)]
+
+
+def _message(number: int, data: Any) -> dict[str, str]:
+    if not isinstance(data, dict):
+        raise _Unusable(f"message {number} is {shortened(data, 40)}, expected an object")
+    role, content = (data.get(key, data.get(other)) for key, other in (("role", "from"), ("content", "value")))
+    role = _ROLES.get(role, role) if isinstance(role, str) else role
+    if role not in ("system", "user", "assistant", "tool"):
+        raise _Unusable(f"message {number} has the role {shortened(role, 40)}, expected system, user or assistant")
+    if not isinstance(content, str):
+        raise _Unusable(f"message {number} has the content {shortened(content, 40)}, expected text")
+    thought = data.get("reasoning_content")
+    if isinstance(thought, str) and thought:
+        content = f"<think>{thought}</think>{content}"
+    return {"role": role, "content": _clean(content)}
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, str | bool | int | float)
+
+
+def _number(value: Any) -> float | None:
+    found = _finite(value) if isinstance(value, bool | int | float) else None
+    return None if found is None else float(found)
+
+
+def _finite(value: Any) -> Any:
+    """The value, or None for a number that is not finite or beyond the range of floats."""
+    try:
+        return value if value is None or math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _clean(text: str) -> str:
+    """The text with U+FFFD in place of halves of surrogate pairs, which JSON can write but no file can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

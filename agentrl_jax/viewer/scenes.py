@@ -1,0 +1,211 @@
+"""Boards of recorded episodes.
+
+A record stores actions and hashes of states, but no states: a compiled environment is a pure function of keys and
+actions, so they are computed again, and compared with the hashes.
+
+Shapes: `R` episodes of one task, `T` turns, `A` actions of one turn, `N` primitive actions of an episode at most.
+"""
+
+import dataclasses
+import functools
+import logging
+import operator
+import os
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Int32, Key, UInt32
+
+from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.rollout import rng
+from agentrl_jax.rollout.envs.batched_env import start_state
+from agentrl_jax.rollout.envs.level_splits import task_levels
+from agentrl_jax.rollout.trajectory import EpisodeIds
+from agentrl_jax.runs.rollout_records import RolloutRecord
+from agentrl_jax.setup import run_keys
+from agentrl_jax.setup.level_files import make_env
+from envs_jax.environment import TextEnvironment
+from envs_jax.registry import spec
+from envs_jax.scenes import SPRITES, Scene, SceneFunction
+from envs_jax.splits import Split
+
+__all__ = ["SPRITES", "run_scenes"]
+
+_log = logging.getLogger(__name__)
+
+_ROWS = 64
+"""Most episodes of one dispatch, which bounds the memory for their states."""
+
+
+def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecord) -> list[list[Scene]] | None:
+    """Computes the scenes of every recorded episode of an iteration of a run.
+
+    The scenes of an episode are those of its start and of the state after each executed primitive action, see
+    `envs_jax.scenes`, each with two more keys: `turn`, the index of the turn of the action, 0 for the start, and
+    `action`, the name of the action, None for the start. A turn in which nothing was executed has no scene.
+
+    An episode whose states are not those of the record, because code, configuration or levels have changed, has no
+    scenes, and one warning is logged with the number of such episodes; nor has an episode of an environment that has no
+    scenes. Returns None if no environment of the run has any, for instance because they are services.
+
+    Raises:
+        UserError: the scene of an environment is not valid, see `envs_jax.scenes.grid_scene`.
+    """
+    if config.served:
+        return None
+    scenes: list[list[Scene]] = [[] for _ in record.task]
+    drawn, missing = False, 0
+    same_tasks = record.header.tasks == tuple(task.label for task in config.tasks)
+    for index, task in enumerate(config.tasks):
+        rows = np.flatnonzero(record.task == index)
+        try:
+            replay = _replay_of(task.model_dump_json())
+        except UserError as error:  # such as a level file that no longer exists
+            _log.warning("%s, iteration %d: no boards of %s: %s", run, record.header.iteration, task.label, error)
+            continue
+        if replay.scene is None:
+            continue
+        drawn = True
+        found = replay.scenes(config, record, rows) if same_tasks else [None] * len(rows)
+        missing += found.count(None)
+        for row, of_episode in zip(rows, found):
+            scenes[row] = of_episode or []
+    if missing:
+        _log.warning(
+            "%s, iteration %d: %d of %d episodes have no boards: their states are not those of the record; the code, "
+            "the configuration or the levels have changed since",
+            *(run, record.header.iteration, missing, len(scenes)),
+        )
+    return scenes if drawn else None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Replay:
+    """Plays the episodes of one task again."""
+
+    name: str
+    env: TextEnvironment
+    params: Any
+    scene: SceneFunction | None
+    split: Split
+    """The levels that a run trains on."""
+
+    def scenes(self, config: Config, record: RolloutRecord, rows: Int[np.ndarray, " R"]) -> list[list[Scene] | None]:
+        """The scenes of some episodes of this task; None for one whose states are not those of the record."""
+        size = min(len(rows), _ROWS)
+        # The last chunk is filled up with episodes that are dropped, so that all chunks share one compiled program.
+        chunks = [np.resize(rows[start : start + _ROWS], size) for start in range(0, len(rows), _ROWS)]
+        return [scenes for chunk in chunks for scenes in self._chunk(config, record, chunk)][: len(rows)]
+
+    def _chunk(self, config: Config, record: RolloutRecord, rows: Int[np.ndarray, " R"]) -> list[list[Scene] | None]:
+        episodes = [_Executed.of_row(record, row) for row in rows]
+        _, turns, per_turn = record.actions.shape
+        most = min(turns * per_turn, config.prompt.max_actions)
+        actions = np.full((len(rows), most + 1), -1, np.int32)
+        for padded, episode in zip(actions, episodes):
+            executed = episode.action[:most]
+            padded[: len(executed)] = executed
+        stream = run_keys.after_roll_backs(jax.random.key(config.seed), record.header.roll_backs)
+        key = run_keys.of_iteration(stream, run_keys.ROLLOUT, record.header.iteration - 1)
+        ids = EpisodeIds(*(jnp.asarray(x[rows]) for x in (record.group, record.member, record.task, record.level)))
+        shared_noise = config.rollout.shared_noise
+        played = _play(self.env, self.params, jnp.int32(self.split), key, ids, actions, shared_noise=shared_noise)
+        states, params = jax.device_get((played, self.params))
+        return [
+            self._draw(episode, jax.tree.map(operator.itemgetter(i), states.state), params)
+            if (episode.action < self.env.num_actions).all() and _agrees(record, row, episode, states, i)
+            else None
+            for i, (row, episode) in enumerate(zip(rows, episodes))
+        ]
+
+    def _draw(self, episode: "_Executed", states: Any, params: Any) -> list[Scene]:
+        assert self.scene is not None
+        names = [self.env.actions[action] for action in episode.action]
+        scenes = []
+        for number, (turn, action) in enumerate([(0, None), *zip(episode.turn.tolist(), names)]):
+            with refusals(f"the scene of {self.name}"):
+                scene = self.scene(self.env, jax.tree.map(operator.itemgetter(number), states), params)
+            scenes.append({"turn": turn, "action": action, **scene})
+        return scenes
+
+
+@functools.lru_cache(maxsize=16)
+def _replay_of(task: str) -> _Replay:
+    """The replay of a task, whose configuration is given as JSON; it is kept, so that programs are compiled once."""
+    config = TaskConfig.model_validate_json(task)
+    env, params = make_env(config)
+    scene = spec(config.env).scene
+    split = Split.ANY if scene is None else task_levels(env, params).split(Split.TRAIN)
+    return _Replay(config.env, env, params, scene, split)
+
+
+class _Executed(NamedTuple):
+    """The executed primitive actions of one episode, and the turn of each."""
+
+    turn: Int[np.ndarray, " N"]
+    action: Int[np.ndarray, " N"]
+
+    @classmethod
+    def of_row(cls, record: RolloutRecord, row: int) -> "_Executed":
+        """Those of a row of the record."""
+        actions = record.actions[row, : max(record.num_turns[row], 0)]
+        turn, number = np.nonzero(actions >= 0)
+        return cls(turn, actions[turn, number])
+
+
+class _States(NamedTuple):
+    """States of episodes: at the start, and after each of N primitive actions."""
+
+    state: Any
+    """Leaves [R, N + 1, ...]."""
+    state_hash: UInt32[Array, "R N+1 2"]
+    terminated: Bool[Array, "R N+1"]
+    success: Bool[Array, "R N+1"]
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames="shared_noise")
+def _play(
+    env: TextEnvironment,
+    params: Any,
+    split: Int[Array, ""],
+    key: Key[Array, ""],
+    ids: EpisodeIds,
+    actions: Int32[Array, "R N+1"],
+    *,
+    shared_noise: bool,
+) -> _States:
+    """Plays primitive actions, as `CompiledEnv` does; -1, which also stands at the end of each row, does nothing."""
+
+    def episode(level_key, noise_key, level, actions):
+        start, _ = start_state(env, level_key, level, jnp.bool_(True), params=params, split=split)
+
+        def step(state, numbered):
+            number, action = numbered
+            moved = env.step_env(rng.action_key(noise_key, number), state, jnp.maximum(action, 0), params)[1]
+            after = jax.tree.map(lambda a, b: jnp.where(action >= 0, a, b), moved, state)
+            flags = env.is_terminated(state, params), env.success(state, params)
+            return after, _States(state, env.state_hash(state, params), *flags)
+
+        return jax.lax.scan(step, start, (jnp.arange(actions.shape[0]), actions))[1]
+
+    noise_keys = rng.noise_key(key, ids, shared=shared_noise)
+    return jax.vmap(episode)(rng.level_key(key, ids), noise_keys, ids.level, actions)
+
+
+def _agrees(record: RolloutRecord, row: int, episode: _Executed, states: _States, index: int) -> bool:
+    """Whether the states `index` are those of the episode: at the start of every turn, and how each turn ended."""
+    number, most = record.num_turns[row], states.terminated.shape[1] - 1
+    if not 0 < number <= record.reward.shape[1] or len(episode.action) > most:
+        return False
+    start, end = (np.searchsorted(episode.turn, np.arange(number), side) for side in ("left", "right"))
+    return all(
+        np.array_equal(played[index][places], recorded[row, :number])
+        for played, places, recorded in (
+            (states.state_hash, start, record.state_hash),
+            (states.terminated, end, record.terminated),
+            (states.success, end, record.success),
+        )
+    )

@@ -1,0 +1,130 @@
+"""Folders of runs with a recorded rollout of given responses, with made-up numbers of the learner."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tiny_run
+import yaml
+
+from agentrl_jax.config import decode, save_resolved
+from agentrl_jax.models.actor_critic import policy_decoder
+from agentrl_jax.rollout.engine import rollout
+from agentrl_jax.rollout.trajectory import Response
+from agentrl_jax.runs.rollout_records import Header, RolloutRecord, write_record
+from agentrl_jax.setup import build
+
+GROUP_SIZE = 3
+
+FULL = """
+tasks: [{env: SimpleSokoban, groups: 2, levels: LEVELS}, {env: FrozenLake, groups: 2, name: lake}]
+prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 4, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 3}
+algo: {preset: starpo}
+"""
+SINGLE = """
+tasks: [{env: FrozenLake, groups: 2}]
+prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 9, max_response_tokens: 5, style: ragen, think: true}
+model: {pretrained: MODEL}
+rollout: {group_size: 3, context: single_turn}
+algo: {preset: starpo}
+"""
+"""The chat template of MODEL is that of `made_run`."""
+
+
+RESPONSES = ("Right</answer><|end|>", "Down</answer><|end|>", "Up <b>")
+"""What the members of a group say in every turn. One of the first two solves the levels of `tiny_run`; the third does
+not end, and is cut at the maximum number of tokens."""
+
+
+def _given(tokenizer, episodes: int, turns: int, most: int) -> Response:
+    said = [tokenizer.encode(text.removesuffix("<|end|>")) for text in RESPONSES]
+    said = [[*ids, tokenizer.end_of_turn_id] if text.endswith("<|end|>") else ids for ids, text in zip(said, RESPONSES)]
+    said[2] = (said[2] * most)[:most]
+    rows = np.zeros((GROUP_SIZE, most), np.int32)
+    for row, ids in zip(rows, said):
+        row[: len(ids)] = ids
+    tile = (episodes // GROUP_SIZE, 1)
+    tokens = np.broadcast_to(np.tile(rows, tile)[:, None], (episodes, turns, most))
+    length = np.broadcast_to(np.tile([[len(ids)] for ids in said], tile), (episodes, turns))
+    return Response(
+        tokens=jnp.asarray(tokens),
+        length=jnp.asarray(length, jnp.int32),
+        logprob=jnp.zeros(tokens.shape, jnp.float32),
+        ended=jnp.zeros(length.shape, bool),
+    )
+
+
+def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutRecord:
+    """Writes a run's folder with the record of one iteration; returns the record."""
+    folder.mkdir()
+    (folder / "levels.txt").write_text(tiny_run.LEVELS)
+    config = decode(yaml.safe_load(text.replace("LEVELS", str(folder / "levels.txt"))), source="recorded run")
+    save_resolved(config, folder / "config.yaml")
+    pretrained = build.load_model(config.model)
+    tokenizer = build.load_tokenizer(config.model, pretrained)
+    model = build.build_model(config, tokenizer, pretrained)
+    batched_env = build.build_compiled_env(config, tokenizer)
+    engine = build.engine_config(config, tokenizer, group_size=GROUP_SIZE, slots=0)
+    state = build.initial_state(config, model, pretrained)(jax.random.key(0))
+    ids = build.training_ids(config)
+    settings = build.rollout_settings(config, batched_env, len(ids.group), 1.0)
+    given = _given(tokenizer, len(ids.group), config.prompt.max_turns, config.prompt.max_response_tokens)
+
+    @jax.jit
+    def play(params):
+        policy = policy_decoder(params, model)
+        key = jax.random.key(1)
+        return rollout(policy, model.decoder, batched_env, engine, key, ids, settings, responses=given)[0]
+
+    played = jax.tree.map(np.asarray, play(state.merged_params()))
+    response, turn = played.response, played.turn
+    random = np.random.default_rng(2)
+    sampled = np.asarray(played.response_mask)
+    failed = turn.failed.copy()
+    failed[-1, 0] = True  # as if the environment of the last episode had failed
+    header = Header(
+        step=iteration + 1,
+        iteration=iteration,
+        roll_backs=0,
+        tasks=tuple(task.label for task in config.tasks),
+        group_size=GROUP_SIZE,
+        episodes=len(ids.group),
+        horizon=config.prompt.max_turns,
+        temperature=1.0,
+    )
+    record = RolloutRecord(
+        header=header,
+        task=played.ids.task,
+        group=played.ids.group,
+        member=played.ids.member,
+        level=played.ids.level,
+        prompt=played.prompt,
+        prompt_length=played.prompt_length,
+        observation=played.observation,
+        observation_length=played.observation_length,
+        tokens=response.tokens,
+        length=response.length,
+        logprob=response.logprob,
+        learner_logprob=np.where(sampled, response.logprob + 0.01, 0).astype(np.float32),
+        entropy=np.full(response.logprob.shape, np.nan, np.float32),
+        advantage=np.where(sampled, random.normal(size=sampled.shape), 0).astype(np.float32),
+        trained=sampled,
+        actions=turn.actions,
+        reward=turn.reward,
+        valid=turn.valid,
+        format_error=turn.format_error,
+        state_hash=turn.state_hash,
+        terminated=turn.terminated,
+        success=turn.success,
+        failed=failed,
+        num_turns=played.num_turns,
+        truncation=played.truncation,
+        overflow=played.overflow,
+        final_observation=played.final_observation,
+        final_observation_length=played.final_observation_length,
+    )
+    write_record(folder, record)
+    return record

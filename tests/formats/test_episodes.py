@@ -1,0 +1,190 @@
+"""Recorded episodes as messages: joined again, they are the tokens that the agent read and sampled."""
+
+import dataclasses
+import datetime
+import shutil
+
+import made_run
+import numpy as np
+import pytest
+import recorded
+import yaml
+
+from agentrl_jax.config import decode
+from agentrl_jax.errors import UserError
+from agentrl_jax.formats.episodes import RecordedEpisodes, read_episodes, shortest
+from agentrl_jax.formats.messages import MessageFormat
+from agentrl_jax.models.io.load import load_pretrained
+from agentrl_jax.runs.rollout_records import write_record
+from agentrl_jax.text import tokenizer as tokenizers
+from agentrl_jax.text.chat import Chat, chat_format
+from agentrl_jax.text.pieces import Special, encode_pieces
+
+CHATML = Chat(
+    open_system=(Special("<|im_start|>"), "system\n"),
+    system_end=(Special("<|im_end|>"), "\n"),
+    first_user_header=(Special("<|im_start|>"), "user\n"),
+    open_user=(Special("<|im_start|>"), "user\n"),
+    user_header=(Special("<|im_start|>"), "user\n"),
+    user_end=(Special("<|im_end|>"), "\n"),
+    response_header=(Special("<|im_start|>"), "assistant\n"),
+    response_end=(Special("<|im_end|>"),),
+    end_of_turn="<|im_end|>",
+    after_end=("\n",),
+)
+SERVED = """
+tasks: [{env: textcraft, groups: 1, items: "0-3", held_out: "4-5"}]
+prompt: {style: chat, think: true, max_turns: 2, max_actions_per_turn: 1, max_response_tokens: 6}
+rollout: {group_size: 4}
+algo: {preset: starpo}
+"""
+END = "<|im_end|>\n<|im_start|>assistant\n"
+
+
+def joined(source, episode, last: int) -> str:
+    """The conversation up to response number `last`, as the shipped tokenizer's chat format joins it."""
+    text = f"<|system|>{episode.system}"
+    for turn in episode.turns[: last + 1]:
+        text += f"<|user|>{turn.message}<|assistant|>{turn.response}<|end|>"
+    return text
+
+
+def test_messages_joined_again_are_the_tokens_of_the_rollout(recorded_run):
+    folder, record = recorded_run
+    source = read_episodes(folder)
+    decode = source.tokenizer.decode
+    ended = []
+    for row, episode in enumerate(source):
+        assert episode.row == row
+        assert len(episode.turns) == record.num_turns[row] > 0
+        for t, turn in enumerate(episode.turns):
+            assert turn.token_ids == record.tokens[row, t, : record.length[row, t]].tolist()
+            context = [*record.prompt[row, : record.prompt_length[row]]]
+            for earlier in range(t + 1):
+                context += [*record.observation[row, earlier, : record.observation_length[row, earlier]]]
+                context += [*record.tokens[row, earlier, : record.length[row, earlier]]] if earlier < t else []
+            assert turn.prompt_token_ids == context
+            assert turn.response.startswith("<answer>")
+            text = decode([*turn.prompt_token_ids, *turn.token_ids], skip_special=False)
+            assert joined(source, episode, t) == (text if turn.ended else text + "<|end|>")
+            ended.append(turn.ended)
+    assert {*ended} == {True, False}
+
+
+def test_numbers_are_those_of_the_record(recorded_run):
+    folder, record = recorded_run
+    episodes = list(read_episodes(folder, 4))
+    np.testing.assert_array_equal([episode.success for episode in episodes], record.success.any(axis=1))
+    np.testing.assert_array_equal([episode.reward for episode in episodes], shortest(record.returns))
+    assert [episode.failed for episode in episodes] == [False] * 11 + [True]
+    assert any(episode.success for episode in episodes)
+    assert {episode.task for episode in episodes} == {"SimpleSokoban", "lake"}
+    first = episodes[0].turns[0]
+    np.testing.assert_array_equal(np.float32(first.logprobs), record.logprob[0, 0, : len(first.token_ids)])
+    np.testing.assert_array_equal(
+        np.float32(first.token_numbers["advantages"]), record.advantage[0, 0][: len(first.logprobs)]
+    )
+    assert set(first.token_numbers) == {"trained", "advantages", "learner_logprobs"}  # entropies are not finite here
+    trained = record.trained[0, : record.num_turns[0]]
+    mean = record.advantage[0, : record.num_turns[0]][trained].mean(dtype=np.float64)
+    assert episodes[0].extra["advantage"] == pytest.approx(mean)
+    assert episodes[0].extra["level_id"] == episodes[1].extra["level_id"] == first.extra["state_hash"]
+    truncated = [episode for episode in episodes if episode.truncation]
+    assert {episode.truncation for episode in truncated} == {"turns"}
+    assert all((episode.unanswered is not None) == (episode in truncated) for episode in episodes)
+    # The observation that was not answered follows the last state, so it has one action less to spend or as many.
+    assert all(episode.unanswered.split("\n")[-1] <= episode.turns[-1].message.split("\n")[-1] for episode in truncated)
+
+
+@pytest.mark.slow
+def test_contexts_of_single_turns_and_the_parts_of_ragens_prompt(tmp_path):
+    model = made_run.write_model(tmp_path / "model")
+    record = recorded.write_run(tmp_path / "run", recorded.SINGLE.replace("MODEL", str(model)))
+    source = read_episodes(tmp_path / "run")
+    assert source.model == "model"
+    for row, episode in enumerate(source):
+        for t, turn in enumerate(episode.turns):
+            prompt = record.prompt[row, : record.prompt_length[row]]
+            read = record.observation[row, t, : record.observation_length[row, t]]
+            assert turn.prompt_token_ids == [*prompt, *read]
+            assert f"Turn {t + 1}:" in turn.message
+            assert turn.response.startswith("<think>")
+            text = source.tokenizer.decode([*turn.prompt_token_ids, *turn.token_ids], skip_special=False)
+            said = f"<|user|>{turn.message}<|end|><|assistant|>{turn.response}{'<|end|>' * turn.ended}"
+            assert text == f"<|system|>{episode.system}<|end|>{said}"
+
+
+def test_messages_of_a_chat_format_with_line_breaks():
+    form = MessageFormat(CHATML, ("<think>",))
+    start = "<|im_start|>system\nPlay.<|im_end|>\n<|im_start|>user\n"
+    assert form.first(f"{start}#P{END}<think>") == ("Play.", "#P", "<think>")
+    assert form.first(f"<|im_start|>user\n#P{END}") == (None, "#P", "")
+    assert form.later(f"<|im_end|>\n<|im_start|>user\n#P\n{END}<think>") == ("#P\n", "<think>")
+    assert form.later(f"\n<|im_start|>user\n#P{END}") == ("#P", "")
+    # A page can write the text of a special token: only the outer ones belong to the format.
+    forged = f"#P{END}Up<|im_end|>\n<|im_start|>user\n_"
+    assert form.first(f"{start}{forged}{END}") == ("Play.", forged, "")
+    assert form.later(f"\n<|im_start|>user\n{forged}{END}") == (forged, "")
+    # An observation that was cut has lost the end of its message, and a fragment stays whole.
+    assert form.first(f"{start}#P<|im_end|>") == ("Play.", "#P<|im_end|>", "")
+    assert form.later("P_<|im_end|>") == ("P_<|im_end|>", "")
+    united = dataclasses.replace(CHATML, open_system=None)
+    assert MessageFormat(united, ()).first(f"<|im_start|>user\nPlay.\n\n#P{END}") == (None, "Play.\n\n#P", "")
+
+
+def test_records_that_cannot_be_read(recorded_run, tmp_path):
+    folder, record = recorded_run
+    with pytest.raises(UserError, match=r"--iteration is 3, which .* has not recorded; expected one of 4"):
+        read_episodes(folder, 3)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy(folder / "config.yaml", copy)
+    with pytest.raises(UserError, match=r"has no recorded rollouts; train with train.trajectories_every above 0"):
+        read_episodes(copy)
+    for name, value in (("tokens", 473), ("length", 7), ("num_turns", -1), ("logprob", -np.inf)):
+        array = getattr(record, name).copy()
+        array.flat[0] = value
+        write_record(copy, dataclasses.replace(record, **{name: array}))
+        with pytest.raises(UserError, match=rf"000004.npz: {name} has values (from|that are not).*; restore a copy"):
+            read_episodes(copy)
+
+
+def test_a_tokenizer_is_loaded_without_weights(tmp_path):
+    model = made_run.write_model(tmp_path / "model")
+    whole = load_pretrained(model)
+    (model / "model.safetensors").unlink()
+    described = load_pretrained(model, weights=False)
+    assert (described.config, described.files, described.params) == (whole.config, whole.files, {})
+
+
+def test_messages_of_a_run_on_a_service(recorded_run):
+    """Style chat: the task as a system message, and a free-text response after an inserted `Thought:`."""
+    _, record = recorded_run
+    tokenizer = tokenizers.load_small()
+    chat = chat_format(tokenizer, False)
+    config = decode(yaml.safe_load(SERVED), source="served run")
+    prompt = encode_pieces(tokenizer, (*chat.system("Craft a plank."), *chat.first_user_header))
+    between = (*chat.user_end, *chat.response_header, "Thought:")
+    observed = [
+        encode_pieces(tokenizer, ("A log", *between)),
+        encode_pieces(tokenizer, (*chat.response_end, *chat.after_end, *chat.user_header, "Got 4", *between)),
+    ]
+    width = max(map(len, observed))
+    rows = {field.name: getattr(record, field.name) for field in dataclasses.fields(record) if field.name != "header"}
+    one = {name: array[:1, :2] if array.ndim > 1 else array[:1] for name, array in rows.items()}
+    served = dataclasses.replace(
+        record,
+        **one
+        | {
+            "prompt": np.asarray([prompt], np.int32),
+            "prompt_length": np.asarray([len(prompt)], np.int32),
+            "observation": np.asarray([[ids + [0] * (width - len(ids)) for ids in observed]], np.int32),
+            "observation_length": np.asarray([[len(ids) for ids in observed]], np.int32),
+            "num_turns": np.asarray([2], np.int32),
+            "final_observation_length": np.zeros(1, np.int32),
+        },
+    )
+    (episode,) = RecordedEpisodes("served", config, served, tokenizer, datetime.datetime.now(datetime.UTC))
+    assert episode.system == "Craft a plank."
+    assert [turn.message for turn in episode.turns] == ["A log", "Got 4"]
+    assert [turn.response for turn in episode.turns] == ["Thought:Right</answer>"] * 2

@@ -1,0 +1,194 @@
+"""Rollout logs of RAGEN, AgentGym-RL and AgentGym, written as these programs write them, and hostile ones."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.viewer import imported
+from agentrl_jax.viewer.imported import ImportedEpisode, load_imported
+
+SAID = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "<answer>Right</answer>"}]
+
+
+def lines(path, *rows):
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def silent(line):
+    raise AssertionError(line)
+
+
+def ragen(**metadata):
+    known = {"env_id": 3, "group_id": 1, "num_turns": 1, "total_reward": 0.9}
+    return {"custom_id": "traj_3", "messages": SAID, "metadata": known | metadata}
+
+
+def test_ragens_evaluation_output(tmp_path):
+    """RAGEN looks for `success` among metrics that are named TAG/NAME, so that its own key is always false."""
+    metrics = {"success": False, "CoordSokoban/success": 1.0, "CoordSokoban/num_actions": 2, "entropy": 0.5}
+    file = lines(tmp_path / "val.jsonl", ragen(**metrics), "", ragen(success=True), ragen(total_reward=float("nan")))
+    first, second, third = load_imported(file, report=silent)
+    assert first == ImportedEpisode(
+        messages=tuple(SAID),
+        reward=0.9,
+        success=True,
+        metadata={
+            **{"custom_id": "traj_3", "env_id": 3, "group_id": 1, "num_turns": 1, "entropy": 0.5},
+            **{"CoordSokoban/success": 1.0, "CoordSokoban/num_actions": 2},
+        },
+    )
+    assert (second.success, second.reward) == (True, 0.9)
+    assert (third.success, third.reward) == (None, None)
+
+
+def test_generations_that_are_dumped_in_training(tmp_path):
+    row = {"input": "user\n#P_\nassistant\n", "output": "Right", "score": -0.1, "step": 20, "gts": None, "acc": [1]}
+    file = lines(tmp_path / "20.jsonl", row, row | {"input": ""})
+    first, second = load_imported(file, report=silent)
+    assert [message["role"] for message in first.messages] == ["user", "assistant"]
+    assert (first.reward, first.success, first.metadata) == (-0.1, None, {"step": 20, "gts": None})
+    assert [message["role"] for message in second.messages] == ["assistant"]
+
+
+def test_agentgym_rls_rollout_log(tmp_path):
+    rows = [{"item_id": 7, "conversations": SAID, "reward": 1.0}, {"item_id": 8, "conversations": SAID, "reward": 0}]
+    file = tmp_path / "0.json"
+    file.write_text(json.dumps(rows, ensure_ascii=True, indent=4))
+    first, second = load_imported(file, report=silent)
+    assert (first.messages, first.reward, first.success, first.metadata) == (tuple(SAID), 1.0, None, {"item_id": 7})
+    assert (second.reward, second.metadata) == (0.0, {"item_id": 8})
+
+
+def test_results_of_agentgyms_evaluators(tmp_path):
+    old = [{"from": "human", "loss": None, "value": "#P_"}, {"from": "gpt", "loss": True, "value": "Right"}]
+    new = [SAID[0], {"role": "assistant", "content": "Right", "reasoning_content": "It is free."}]
+    rows = [
+        {"conversations": said, "item_id": "babyai_4", "reward": reward, "success": int(reward == 1)}
+        for said, reward in ((old, 1), (new, 0.5))
+    ]
+    for episodes in (load_imported(lines(tmp_path / "out.jsonl", *rows)), [*one_by_one(tmp_path, rows)]):
+        first, second = episodes
+        assert first.messages == (SAID[0], {"role": "assistant", "content": "Right"})
+        assert (first.reward, first.success, first.metadata) == (1.0, True, {"item_id": "babyai_4"})
+        assert second.messages[1]["content"] == "<think>It is free.</think>Right"
+        assert (second.reward, second.success) == (0.5, False)
+
+
+def one_by_one(folder, rows):
+    """One `.json` file per item, as the evaluator for API models writes them."""
+    for number, row in enumerate(rows):
+        (folder / f"babyai_{number}.json").write_text(json.dumps(row, indent=4))
+        yield from load_imported(folder / f"babyai_{number}.json", report=silent)
+
+
+BAD = {
+    '{"messages": [': r"line 2: is no JSON \(",
+    "7": "line 2: is a JSON int, expected an object",
+    '{"tokens": [1]}': "line 2: has the keys tokens, expected messages, conversations, or input and output",
+    "{}": "line 2: has the keys of an empty object",
+    '{"messages": [], "metadata": 3}': "line 2: metadata is 3, expected an object",
+    '{"conversations": "text"}': "line 2: the messages are text, expected an array",
+    '{"conversations": ["text"]}': "line 2: message 1 is text, expected an object",
+    '{"conversations": [{"role": "root", "content": ""}]}': "line 2: message 1 has the role root, expected system",
+    '{"conversations": [{"role": ["user"], "content": ""}]}': "line 2: message 1 has the role",
+    '{"conversations": [{"from": "gpt", "value": 3}]}': "line 2: message 1 has the content 3, expected text",
+    '{"input": {}, "output": ""}': r"line 2: message 1 has the content \{\}, expected text",
+    "[" * 100_000: r"line 2: is no JSON \(",
+    '{"conversations": [], "reward": ' + "9" * 5000 + "}": r"line 2: is no JSON \(",
+}
+
+
+@pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
+def test_bad_lines_are_named_and_left_out(bad, tmp_path):
+    reported = []
+    found = load_imported(lines(tmp_path / "a.jsonl", ragen(), bad, ragen()), report=reported.append)
+    assert len(found) == 2
+    (line,) = reported
+    with pytest.raises(UserError, match=BAD[bad].replace("line 2", "line 1")) as error:
+        load_imported(lines(tmp_path / "b.jsonl", bad))
+    assert "has no episode that can be read" in str(error.value)
+    assert line.startswith(f"{tmp_path / 'a.jsonl'}: line 2: ")
+    assert line.endswith("; left out")
+    assert max(map(len, (line, str(error.value)))) < 500
+
+
+def test_many_bad_lines_are_counted(tmp_path):
+    reported = []
+    load_imported(lines(tmp_path / "a.jsonl", *["{}"] * 50, ragen()), report=reported.append)
+    assert len(reported) == 6
+    assert reported[-1].endswith("50 of 51 episodes cannot be read")
+
+
+def test_a_torn_last_line(tmp_path):
+    file = lines(tmp_path / "a.jsonl", ragen(), ragen())
+    file.write_bytes(file.read_bytes()[:-20] + b"\xff\xfe")
+    reported = []
+    assert len(load_imported(file, report=reported.append)) == 1
+    assert "line 2: is no JSON ('utf-8' codec can't decode" in reported[0]
+
+
+def test_texts_are_kept_as_they_are_if_a_file_can_hold_them(tmp_path):
+    hostile = "</script><img onerror=alert(1)>\u202e\x00 \ud800 \ud83d\ude00"
+    said = [{"role": "user", "content": hostile}]
+    row = {"conversations": said, "item_id": hostile, "reward": 1e999, hostile: 10**400, "nested": {"a": 1}}
+    (episode,) = load_imported(lines(tmp_path / "a.jsonl", row), report=silent)
+    clean = "</script><img onerror=alert(1)>\u202e\x00 \ufffd \U0001f600"
+    assert episode.messages[0]["content"] == clean
+    assert episode.metadata == {"item_id": clean, clean: None}
+    assert episode.reward is None
+    clean.encode()
+
+
+def test_files_that_are_refused(tmp_path, monkeypatch):
+    def refused(path, match):
+        with pytest.raises(UserError, match=match):
+            load_imported(path, report=silent)
+
+    refused(tmp_path / "a.pkl", r"is no .jsonl or .json file")
+    refused(tmp_path / "a.jsonl", "no such file")
+    (tmp_path / "folder.json").mkdir()
+    refused(tmp_path / "folder.json", "that is no file")
+    refused(lines(tmp_path / "lines.json", ragen(), ragen()), r"is no JSON .*rename it to .jsonl")
+    refused(lines(tmp_path / "empty.jsonl"), "has no episode that can be read")
+    refused(lines(tmp_path / "none.json", []), "has no episode that can be read")
+    file = lines(tmp_path / "many.jsonl", *[ragen()] * 4)
+    for name, limit, match in (
+        ("MAX_BYTES", 100, "has more than 100 bytes; split it"),
+        ("MAX_BRACKETS", 15, "has more than 15 brackets"),
+        ("MAX_EPISODES", 3, "has more than 3 episodes; split it"),
+        ("MAX_MESSAGES", 1, "line 1: has 2 messages, expected at most 1"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(imported, name, limit)
+            refused(file, match)
+    with monkeypatch.context() as patch:
+        patch.setattr(imported, "MAX_METADATA", 2)
+        assert len(load_imported(file, report=silent)[0].metadata) == 2
+
+
+OF_RAGEN = ("messages", "metadata", "success", "T/success", "total_reward", "input", "output", "score")
+OF_AGENTGYM = ("conversations", "role", "content", "from", "value", "reward", "reasoning_content")
+KEYS = st.sampled_from(OF_RAGEN + OF_AGENTGYM)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["user", "gpt"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=50)
+@given(rows=st.lists(st.dictionaries(KEYS, VALUES, max_size=5) | VALUES, max_size=4), suffix=st.sampled_from(["l", ""]))
+def test_any_json_is_read_or_refused(rows, suffix, tmp_path_factory):
+    file = tmp_path_factory.getbasetemp() / f"any.json{suffix}"
+    file.write_text("\n".join(map(json.dumps, rows)) if suffix else json.dumps(rows))
+    try:
+        episodes = load_imported(file, report=lambda line: None)
+    except UserError:
+        return
+    text = json.dumps([dataclasses.asdict(episode) for episode in episodes], allow_nan=False, ensure_ascii=False)
+    assert text.encode()
