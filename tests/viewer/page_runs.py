@@ -1,7 +1,10 @@
-"""Folders of runs with rollouts that are drawn at random, of any size, without training."""
+"""Folders of runs with rollouts that are drawn at random, of any size, without training; and what a page holds."""
 
+import base64
 import dataclasses
+import gzip
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ import numpy as np
 from agentrl_jax.config import decode, save_resolved
 from agentrl_jax.runs.rollout_records import Header, RolloutRecord, write_record
 from agentrl_jax.text.tokenizer import load_small
+from agentrl_jax.viewer.columns import unpack
 
 CONFIG = {
     "tasks": [{"env": "FrozenLake", "groups": 2}],
@@ -198,3 +202,33 @@ class DrawnBoards:
             "cells": cells,
             "text": [f"carrying nothing, turn {turn + 1}", self.last_text],
         }
+
+
+class Scripts(HTMLParser):
+    """The script elements of a page as a browser's parser finds them, and the tags outside of them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.scripts, self.tags, self.policy = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "script":
+            self.scripts.append([dict(attrs), ""])
+        if tag == "meta" and dict(attrs).get("http-equiv") == "Content-Security-Policy":
+            self.policy = dict(attrs)["content"]
+
+    def handle_endtag(self, tag):
+        self.tags.append(f"/{tag}")
+
+    def handle_data(self, data):
+        if self.tags[-1:] == ["script"]:
+            self.scripts[-1][1] += data
+
+
+def decode(page: str):
+    """Returns the index of a page and its blocks, as header and columns."""
+    parts = {attrs["id"]: base64.b64decode(text) for attrs, text in Scripts(page).scripts if "id" in attrs}
+    blocks = [unpack(parts[f"block-{i}"]) for i in range(len(parts) - 1)]
+    return json.loads(gzip.decompress(parts["index"])), blocks

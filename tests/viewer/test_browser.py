@@ -275,7 +275,7 @@ def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
     other = make_record(1, seed=0)
     flipped = dataclasses.replace(other, success=np.zeros_like(other.success), actions=other.actions[::-1].copy())
     runs = [write_run(tmp_path / "one", records), write_run(tmp_path / "two", [flipped, make_record(10, seed=7)])]
-    write_page(tmp_path / "page.html", [RunData(run) for run in runs])
+    write_page(tmp_path / "page.html", [RunData(run, boards=False) for run in runs])
     shared = records[0].success.any(1).reshape(2, 4).mean(1)
     assert shared.max() > 0
     with opened(browser, (tmp_path / "page.html").as_uri()) as page:
@@ -394,7 +394,7 @@ def test_narrow_window_shows_one_part_at_a_time(browser, url):
 
 def test_live_page_loads_new_records(browser, tmp_path, records):
     folder = write_run(tmp_path / "run", records[:1])
-    with PageServer([RunData(folder)]) as server:
+    with PageServer([RunData(folder, boards=False)]) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         with opened(browser, server.url, requests=lambda url: url == f"{server.url}version") as page:
@@ -408,7 +408,7 @@ def test_live_page_loads_new_records(browser, tmp_path, records):
 
 def test_a_page_of_two_million_tokens_opens(browser, tmp_path):
     folder = page_runs.write_long_run(tmp_path / "run")
-    size = write_page(tmp_path / "page.html", [RunData(folder)])
+    size = write_page(tmp_path / "page.html", [RunData(folder, boards=False)])
     with opened(browser, (tmp_path / "page.html").as_uri()) as page:
         names = ("first-contentful-paint", "rendered")
         times = [page.evaluate("(name) => performance.getEntriesByName(name)[0].startTime", name) for name in names]

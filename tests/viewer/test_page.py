@@ -1,21 +1,18 @@
 """What the page holds, without a browser."""
 
 import base64
-import gzip
 import hashlib
-import json
 import re
 import shutil
 import subprocess
 import threading
-from html.parser import HTMLParser
 from pathlib import Path
 
 import httpx
 import numpy as np
 import page_runs
 import pytest
-from page_runs import TOKENIZER, make_record, write_run
+from page_runs import TOKENIZER, Scripts, decode, make_record, write_run
 from tiny_run import command
 
 import agentrl_jax.viewer
@@ -23,42 +20,11 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
 from agentrl_jax.viewer import data, export
-from agentrl_jax.viewer.columns import unpack
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.live import PageServer
 from agentrl_jax.viewer.pieces import Pieces
 
 WEB = Path(agentrl_jax.viewer.__file__).parent / "web"
-
-
-class Scripts(HTMLParser):
-    """The script elements of a page as a browser's parser finds them, and the tags outside of them."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.scripts, self.tags, self.policy = [], [], ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        if tag == "script":
-            self.scripts.append([dict(attrs), ""])
-        if tag == "meta" and dict(attrs).get("http-equiv") == "Content-Security-Policy":
-            self.policy = dict(attrs)["content"]
-
-    def handle_endtag(self, tag):
-        self.tags.append(f"/{tag}")
-
-    def handle_data(self, data):
-        if self.tags[-1:] == ["script"]:
-            self.scripts[-1][1] += data
-
-
-def decode(page: str):
-    """Returns the index of a page and its blocks, as header and columns."""
-    parts = {attrs["id"]: base64.b64decode(text) for attrs, text in Scripts(page).scripts if "id" in attrs}
-    blocks = [unpack(parts[f"block-{i}"]) for i in range(len(parts) - 1)]
-    return json.loads(gzip.decompress(parts["index"])), blocks
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +180,7 @@ def test_a_thousand_long_trajectories_stay_below_15_megabytes(tmp_path, monkeypa
     files = [read_record(record_path(folder, iteration)) for iteration in recorded_iterations(folder)]
     assert sum(len(record.task) for record in files) == 1000
     assert {int(total) for record in files for total in record.length.sum(1)} == {2000}
-    size = export.write_page(tmp_path / "page.html", [RunData(folder)])
+    size = export.write_page(tmp_path / "page.html", [RunData(folder, boards=False)])
     assert size == (tmp_path / "page.html").stat().st_size < 15e6
 
 
