@@ -227,7 +227,7 @@ class Scripts(HTMLParser):
             self.scripts[-1][1] += data
 
 
-def decode(page: str):
+def decode_page(page: str):
     """Returns the index of a page and its blocks, as header and columns."""
     parts = {attrs["id"]: base64.b64decode(text) for attrs, text in Scripts(page).scripts if "id" in attrs}
     blocks = [unpack(parts[f"block-{i}"]) for i in range(len(parts) - 1)]

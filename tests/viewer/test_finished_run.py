@@ -1,7 +1,7 @@
 """The page of a run that was trained and recorded by the program itself."""
 
 import numpy as np
-from page_runs import decode
+from page_runs import decode_page
 from tiny_run import command
 
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
@@ -12,7 +12,7 @@ def test_a_trained_run_is_shown_with_its_boards(finished, tmp_path):
     code, out, err = command("view", str(finished.folder), "--export", str(file))
     assert (code, out.startswith(f"page: {file}")) == (0, True)
     assert "no boards" not in err
-    index, (_, *blocks) = decode(file.read_text())
+    index, (_, *blocks) = decode_page(file.read_text())
     entry = index["runs"][0]
     assert [info["iteration"] for info in entry["iterations"]] == recorded_iterations(finished.folder) != []
     assert {line["name"] for line in entry["lines"]} == {"random", "optimal"}

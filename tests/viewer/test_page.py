@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import page_runs
 import pytest
-from page_runs import TOKENIZER, Scripts, decode, make_record, write_run
+from page_runs import TOKENIZER, Scripts, decode_page, make_record, write_run
 from tiny_run import command
 
 import agentrl_jax.viewer
@@ -43,7 +43,7 @@ def run(tmp_path_factory, records):
 
 
 def test_rows_and_tokens_are_those_of_the_records(run, records):
-    index, (rows, *blocks) = decode(export.page([RunData(run)]))
+    index, (rows, *blocks) = decode_page(export.page([RunData(run)]))
     entry = index["runs"][0]
     assert [info["iteration"] for info in entry["iterations"]] == [1, 10, 40]
     columns = rows[1]
@@ -70,7 +70,7 @@ def test_rows_and_tokens_are_those_of_the_records(run, records):
 
 
 def test_index_has_trend_lines_alarms_and_the_command(run):
-    entry = decode(export.page([RunData(run)]))[0]["runs"][0]
+    entry = decode_page(export.page([RunData(run)]))[0]["runs"][0]
     assert entry["name"] == "run one"
     assert entry["replay"] == f"agentrl replay '{run}'"
     assert entry["actions"] == {"FrozenLake": list(page_runs.ACTIONS)}
@@ -85,7 +85,7 @@ def test_index_has_trend_lines_alarms_and_the_command(run):
 
 
 def test_scenes_are_stored_by_distinct_stacks(run, records):
-    header, block = decode(export.page([RunData(run)]))[1][1]
+    header, block = decode_page(export.page([RunData(run)]))[1][1]
     boards = page_runs.DrawnBoards().run_scenes(None, None, records[0])
     flat = [scene for episode in boards for scene in episode]
     assert block["scene_count"].tolist() == [len(episode) for episode in boards]
@@ -104,7 +104,7 @@ def test_text_scenes_have_no_cells(tmp_path, records, monkeypatch):
             return [[{"kind": "text", "turn": 0, "action": None, "text": ["two arms"]}] for _ in record.task]
 
     monkeypatch.setattr(data, "scenes", Texts())
-    _, block = decode(export.page([RunData(write_run(tmp_path / "run", records[:1]))]))[1][1]
+    _, block = decode_page(export.page([RunData(write_run(tmp_path / "run", records[:1]))]))[1][1]
     assert block["scene_width"].tolist() == [0] * 8
     assert block["scene_cells"].size == 0
 
@@ -116,10 +116,10 @@ def test_no_boards_are_no_error(run, monkeypatch):
 
     notes = []
     monkeypatch.setattr(data, "scenes", Broken())
-    header, _ = decode(export.page([RunData(run, note=notes.append)]))[1][1]
+    header, _ = decode_page(export.page([RunData(run, note=notes.append)]))[1][1]
     assert "scenes" not in header
     assert "no boards: levels.txt: there is no such file" in notes
-    assert "scenes" not in decode(export.page([RunData(run, boards=False)]))[1][1][0]
+    assert "scenes" not in decode_page(export.page([RunData(run, boards=False)]))[1][1][0]
 
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- <script>alert(2)</script> \u202egnp.exe ]]>"
@@ -135,7 +135,7 @@ def test_hostile_texts_cannot_leave_their_element(tmp_path):
     assert len(data_parts) == 3
     assert all(re.fullmatch(r"[A-Za-z0-9+/=]+", body) for body in data_parts)
     assert plain.tags.count("script") == 4
-    entry = decode(text)[0]["runs"][0]
+    entry = decode_page(text)[0]["runs"][0]
     assert "<" in {piece for _, piece in entry["pieces"] if isinstance(piece, str)}
 
 
@@ -222,7 +222,7 @@ def test_command_writes_the_file(run, tmp_path, monkeypatch):
     code, out, _ = command("view", str(run), "--compare", str(run), "--newest", "1")
     assert code == 0
     assert opened == [(run / "view.html").resolve().as_uri()]
-    index, _ = decode((run / "view.html").read_text())
+    index, _ = decode_page((run / "view.html").read_text())
     assert [[info["iteration"] for info in entry["iterations"]] for entry in index["runs"]] == [[40], [40]]
 
 
@@ -269,12 +269,12 @@ def test_live_page_follows_the_run(served, records):
     assert server.url.startswith("http://127.0.0.1:")
     first = httpx.get(server.url)
     assert first.headers["cache-control"] == "no-store"
-    index, _ = decode(first.text)
+    index, _ = decode_page(first.text)
     assert index["live"] == httpx.get(f"{server.url}version").text
     write_record(folder, records[1])
     version = httpx.get(f"{server.url}version").text
     assert version != index["live"]
-    index, _ = decode(httpx.get(server.url).text)
+    index, _ = decode_page(httpx.get(server.url).text)
     assert index["live"] == version
     assert [info["iteration"] for info in index["runs"][0]["iterations"]] == [1, 10]
 
