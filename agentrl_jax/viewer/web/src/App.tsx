@@ -1,6 +1,6 @@
 import { useRef, useState } from "preact/hooks";
 
-import { readAddress } from "./address";
+import { readAddress, writeAddress } from "./address";
 import { COLORINGS, LEVELS, QUANTITIES } from "./colors";
 import { Compare } from "./Compare";
 import type { Index, Quantity, Run } from "./data";
@@ -12,20 +12,28 @@ const PANES = ["Episodes", "Conversation", "Board"];
 
 export function App({ index, runs }: { index: Index; runs: Run[] }) {
   const address = readAddress();
-  const [view, setView] = useState(runs.length > 1 && !address.has("run") && !address.has("i") ? "compare" : Number(address.get("run")) % runs.length);
+  const [view, setView] = useState<"compare" | number>(() => {
+    if (runs.length > 1 && !address.has("i")) return "compare";
+    const chosen = Number(address.get("run"));
+    return chosen in runs ? chosen : 0;
+  });
   const [quantity, setQuantity] = useState<Quantity>(QUANTITIES.find((known) => known === address.get("c")) ?? "logprob");
   const [theme, shown, nextTheme] = useTheme();
   const [pane, setPane] = useState("Conversation");
   const help = useRef<HTMLDialogElement>(null);
   const news = useNews(index.live);
-  const run = runs[view === "compare" ? 0 : (view as number)];
+  const run = runs[view === "compare" ? 0 : view];
+  const compare = () => {
+    writeAddress({});
+    setView("compare");
+  };
   return (
     <>
       <header class="top">
         <h1>{runs.length > 1 ? "agentrl view" : run.entry.name}</h1>
         {runs.length > 1 && (
           <nav class="switch" aria-label="View">
-            <button type="button" aria-pressed={view === "compare"} onClick={() => setView("compare")}>
+            <button type="button" aria-pressed={view === "compare"} onClick={compare}>
               Compare
             </button>
             {runs.map((each, i) => (
@@ -80,7 +88,7 @@ export function App({ index, runs }: { index: Index; runs: Run[] }) {
       {view === "compare" ? (
         <Compare runs={runs as [Run, Run]} quantity={quantity} pane={pane} />
       ) : (
-        <Single key={view} run={run} index={view as number} quantity={quantity} theme={shown} pane={pane} />
+        <Single key={view} run={run} index={view} quantity={quantity} theme={shown} pane={pane} />
       )}
       <Help dialog={help} index={index} />
     </>
