@@ -10,6 +10,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["agentrl_jax", "agentrl_jax.*", "envs_jax", "envs_jax.*"]),
     package_data={
+        "agentrl_jax.evaluate": ["data/*.json"],
         "agentrl_jax.text": ["data/*.json"],
         "agentrl_jax.config.presets": ["*.yaml"],
         "agentrl_jax.viewer": ["page.html"],

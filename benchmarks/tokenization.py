@@ -144,7 +144,17 @@ def play(
         levels, seed = level_splits(batched_env).tasks[0], config.evaluation.seed
         settings = build.rollout_settings(config, batched_env, 1, 0.0)
         eval_sets.append(
-            EvalSet(program, min(episodes, 64), batched_env, settings, prompt, 0, levels, Split.TEST, seed)
+            EvalSet(
+                program=program,
+                chunk=min(episodes, 64),
+                batched_env=batched_env,
+                settings=settings,
+                prompt=prompt,
+                task=0,
+                levels=levels,
+                split=Split.TEST,
+                seed=seed,
+            )
         )
     for how, temperature in (("sampled", 1.0), ("greedy", 0.0)):
         both = [eval_set.play(params, eval_set.number(episodes), temperature) for eval_set in eval_sets]

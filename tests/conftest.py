@@ -26,8 +26,21 @@ hypothesis.settings.load_profile("no_deadline")
 
 
 WITH_FINISHED_RUN = (
-    *("test_diagnose.py", "test_eval_set.py", "test_seen.py", "test_loop.py", "test_resume.py", "test_unwritable.py"),
-    *("test_recorder.py", "test_finished_run.py"),
+    *(
+        "test_api_circle.py",
+        "test_diagnose.py",
+        "test_eval_set.py",
+        "test_finished_run.py",
+        "test_panels.py",
+        "test_recorder.py",
+        "test_records.py",
+        "test_scaling.py",
+        "test_seen.py",
+        "test_selectors.py",
+        "test_loop.py",
+        "test_resume.py",
+        "test_unwritable.py",
+    ),
 )
 """Files whose tests use the fixture `finished`, which costs a process the time of a whole run."""
 

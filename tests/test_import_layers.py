@@ -10,7 +10,7 @@ LAYERS = (
     ("__main__",),
     ("api", "cli"),
     ("studies",),
-    ("train",),
+    ("model_server", "train"),
     ("evaluate", "formats", "viewer"),
     ("setup",),
     ("runs", "services"),

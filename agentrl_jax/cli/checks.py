@@ -39,6 +39,12 @@ def check_level_file(levels: str | None) -> None:
         raise UserError(f"--levels is {levels!r}, but {what}; give a text file with levels")
 
 
+def check_out_file(path: str | None) -> None:
+    """Refuses a file to write whose folder does not exist, before anything long is done."""
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise UserError(f"--out is {path!r}, but there is no such folder; make it, or name a file in another one")
+
+
 def check_at_least_1(command: Any, *names: str) -> None:
     """Refuses options that are given and less than 1."""
     for name in names:

@@ -3,42 +3,45 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.cli.checks import check_at_least_1, check_env, check_level_file
+from agentrl_jax.cli import eval_api
+from agentrl_jax.cli.checks import check_at_least_1, check_env, check_level_file, check_out_file
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.catalog import NAMES
 
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-    """Evaluate a checkpoint of a run on held-out levels, sampled and greedy; or a scripted policy."""
+    """Evaluate a checkpoint of a run on held-out levels, sampled and greedy; or a scripted policy, or an API model."""
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
     """Folder of the run, e.g. runs/demo; left out with --policy."""
     checkpoint: str = "last"
     """last, best (the highest success in validation), or the step of a checkpoint."""
     env: str | None = None
-    """Another environment than the run's first one; `agentrl envs` lists them. With --policy: textcraft, sciworld,
-    babyai, maze, wordle, or an environment's tag."""
+    """Another environment than the run's first one; `agentrl envs` lists them. With --policy or --api: textcraft,
+    sciworld, babyai, maze, wordle, or an environment's tag."""
     policy: Literal["oracle", "random", "null", "constant"] | None = None
     """Scripted policy to evaluate instead of a run, in the service --env; null names no action, constant repeats
     --action."""
     action: str | None = None
     """The action of the policy constant, e.g. "move forward"."""
     items: str | None = None
-    """Items for a scripted policy: numbers such as 0-99, or an item file; default: the published test items of babyai;
-    otherwise, or with --episodes, so many (200) by --seed."""
+    """Items for a scripted policy or an API model: numbers such as 0-99, or an item file; default: the published
+    test items of babyai; otherwise, or with --episodes, so many (200) by --seed."""
     plays: int | None = None
     """Episodes of a scripted policy on each item; default: 56 of random play in babyai without --url, else 1."""
     turns: int | None = None
-    """Limit of turns per episode of a scripted policy; default: the service's usual limit."""
+    """Limit of turns per episode of a scripted policy or an API model; default: the service's usual limit, or
+    5 where an API model plays a compiled environment."""
     url: str = "local"
-    """Address of the server for a scripted policy; local: in this process."""
+    """Address of the environment's server for a scripted policy or an API model; local: in this process."""
     token_file: str = ""
     """File with the token of this server."""
     workers: int = 4
@@ -47,30 +50,72 @@ class Eval:
     """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two, or
     a .npy pack. panel: the 90 items that AgentGym-RL tests BabyAI on; other-levels: 506 of the 22 levels of BabyAI
     that it does not use; both by AgentGym's rules."""
+    panel: str | None = None
+    """Panel to play, such as sokoban-6x6-v1: fixed test levels, seed and limit of actions, checked by their digest.
+    With --policy: random, null or oracle. With --json: one record for `agentrl leaderboard`."""
     episodes: int | None = None
     """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
     temperature: float | None = None
-    """Sampling temperature; default: evaluation.temperature of the run."""
+    """Sampling temperature; default: evaluation.temperature of the run, 0 for an API model."""
     samples: int = 1
-    """Sampled episodes of a run on each level; several also give pass@k (one of k succeeds) and pass^k (all do)."""
+    """Sampled episodes of a run, or of an API model, on each level; several also give pass@k (one of k succeeds) and
+    pass^k (all do)."""
+    best_of: int | None = None
+    """Take one of so many samples on each level as the result, by --selector; plays at least so many samples."""
+    selector: Literal["oracle", "majority", "shortest", "value", "logprob"] = "oracle"
+    """Which sample is taken. oracle: one that succeeds (pass@N), which no agent can know; majority: with the most
+    frequent answer, where answers are words; shortest: with the fewest tokens; value: with the highest value of the
+    run's critic; logprob: with the highest mean log-probability of its tokens."""
+    clusters: bool = False
+    """Intervals for levels of one category (families of BabyAI, categories of items) that depend on each other."""
     seed: int | None = None
     """Seed of levels and sampling; default: evaluation.seed of the run."""
     against: str | None = None
     """Folder of another run that plays the same levels; the differences have intervals with the levels as pairs."""
     json: bool = False
     """Print one JSON object with success.{mean,low,high,n} instead of a table."""
+    out: str | None = None
+    """File for the record of --panel, which is replaced; with --api the folder of the replies and results, where the
+    same command goes on after a kill."""
+    of_api: Annotated[eval_api.ApiOptions, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=eval_api.ApiOptions
+    )
 
 
-_OF_RUN = ("against", "checkpoint", "levels", "samples", "temperature")
+_OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "samples", "selector")
+_OF_RUN = ("against", "best_of", "checkpoint", "clusters", "levels", "samples", "selector", "temperature")
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
+_NOT_OF_API = (
+    *("run", "checkpoint", "policy", "action", "plays", "workers", "against"),
+    *("panel", "best_of", "selector", "clusters"),
+)
+
+
+def _refuse(options: Any, names: Sequence[str], where: str) -> None:
+    """Refuses options that are given, but are only read somewhere else."""
+    for name in names:
+        if getattr(options, name) != getattr(type(options)(), name):
+            raise UserError(f"--{name} is {getattr(options, name)}, which is read only {where}; leave it out")
 
 
 def run(command: Eval) -> None:
-    """Prints the success of a run, or of a scripted policy."""
-    for name in _OF_RUN if command.policy is not None else _OF_SCRIPTED:
-        if getattr(command, name) != getattr(Eval(), name):
-            which = "without" if command.policy is not None else "with"
-            raise UserError(f"--{name} is {getattr(command, name)}, which is read only {which} --policy; leave it out")
+    """Prints the success of a run, of a scripted policy, or of an API model."""
+    if command.of_api.api is not None:
+        _refuse(command, _NOT_OF_API, "without --api")
+        eval_api.run(command)
+        return
+    _refuse(command.of_api, [field.name for field in dataclasses.fields(command.of_api)], "with --api")
+    if command.policy is None:
+        _refuse(command, _OF_SCRIPTED, "with --policy")
+    else:
+        _refuse(command, _OF_RUN, "without --policy")
+    if command.out is not None and (command.panel is None or command.against is not None):
+        raise UserError(f"--out is {command.out}, the file for a record, which needs --panel and no --against")
+    if command.best_of is None and command.selector != Eval().selector:
+        raise UserError(
+            f"--selector is {command.selector}, which is read only with --best_of; give it, or leave it out"
+        )
+    check_out_file(command.out)
     if command.policy is not None:
         _eval_scripted(command)
         return
@@ -79,10 +124,8 @@ def run(command: Eval) -> None:
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
-    options = {
-        name: getattr(command, name)
-        for name in ("checkpoint", "env", "levels", "episodes", "temperature", "samples", "seed")
-    }
+    options = {name: getattr(command, name) for name in (*_OPTIONS, "clusters", "seed")}
+    options["best_of"] = () if command.best_of is None else (command.best_of,)
     options["report"] = lambda line: print(line, file=sys.stderr)
     if command.against is None:
         from agentrl_jax.evaluate.eval_set import evaluate_run
@@ -92,11 +135,11 @@ def run(command: Eval) -> None:
         from agentrl_jax.evaluate.against import evaluate_against
 
         result = evaluate_against(command.run, command.against, **options)
+    if command.against is None:
+        _show(command, result, _print_result)
+        return
     if command.json:
         print(json.dumps(result, allow_nan=False))
-        return
-    if command.against is None:
-        _print_result(result)
         return
     for name, kind in ((command.run, "run"), (command.against, "against")):
         Console().print(f"\n{name}", highlight=False)
@@ -108,12 +151,30 @@ def run(command: Eval) -> None:
         Console().print(f"{line}{difference['n']} levels", highlight=False)
 
 
+def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]], None]) -> None:
+    """Writes the record of a panel, and prints it, the result or a table."""
+    if command.panel is None:
+        text = json.dumps(result, allow_nan=False)
+    else:
+        from agentrl_jax.evaluate import records
+
+        record = records.of_result(result)
+        text = record.model_dump_json()
+        if command.out is not None:
+            records.write_record(record, command.out)
+            print(f"record: {command.out}", file=sys.stderr)
+    if command.json:
+        print(text)
+    else:
+        table(result)
+
+
 def _print_result(result: dict[str, Any]) -> None:
     from agentrl_jax.runs.live import levels_line
     from envs_jax.budget import EXACT, optimal_label
 
     titles = {
-        "success": "agent, sampled",
+        "success": result.get("policy", "agent, sampled"),
         "success_greedy": "agent, greedy",
         "strict_success": "agent, sampled, strict",
         "strict_success_greedy": "agent, greedy, strict",
@@ -127,6 +188,8 @@ def _print_result(result: dict[str, Any]) -> None:
     rows = [(title, result[key]) for key, title in titles.items() if key in result]
     for key, sign in (("pass_at", "@"), ("pass_all", "^")):
         rows += [(f"agent, pass{sign}{k}", interval) for k, interval in result.get(key, {}).items() if k != "1"]
+    if best := result.get("best_of"):
+        rows += [(f"agent, best of {k} by {best['selector']}", interval) for k, interval in best["success"].items()]
     for kind, part in result.get("categories", {}).items():
         rows += [(f"{kind}: {titles[key]}", interval) for key, interval in part.items()]
     for title, interval in rows:
@@ -136,19 +199,27 @@ def _print_result(result: dict[str, Any]) -> None:
     if result.get("gap_closed") is not None:
         share = f"{result['gap_closed']:.1%} of the gap between random and optimal play"
         Console().print(f"agent, sampled: closes {share}", highlight=False)
-    Console().print(levels_line(result["env"], result["seen"]), highlight=False)
+    if "mean_tokens" in result:
+        used = f"{result['mean_turns']:.1f} turns and {result['mean_tokens']:.1f} sampled tokens per episode"
+        Console().print(f"agent, sampled: {used}", highlight=False)
+    if "seen" in result:
+        Console().print(levels_line(result["env"], result["seen"]), highlight=False)
 
 
 def _eval_scripted(command: Eval) -> None:
-    if command.run is not None or command.env is None or command.policy is None:
-        raise UserError("--policy evaluates a scripted policy: give --env ENV and no run")
+    if command.run is not None or (command.env is None) == (command.panel is None) or command.policy is None:
+        raise UserError("--policy evaluates a scripted policy: give --env ENV or --panel NAME, and no run")
     check_at_least_1(command, "episodes", "plays", "turns", "workers")
-    from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
+    from agentrl_jax.evaluate.scripted import as_table, evaluate_on_panel, evaluate_scripted
 
     options = {name: getattr(command, name) for name in ("env", "policy", "episodes", *_OF_SCRIPTED)}
-    options["seed"] = command.seed or 0
-    result = evaluate_scripted(**options, report=lambda line: print(line, file=sys.stderr))
-    if command.json:
-        print(json.dumps(result, allow_nan=False))
-        return
-    Console().print(as_table(result))
+    options |= {"seed": command.seed or 0, "report": lambda line: print(line, file=sys.stderr)}
+    if command.panel is None:
+        result = evaluate_scripted(**options)
+    else:
+        for name in ("episodes", *_OF_SCRIPTED):
+            if name != "plays" and getattr(command, name) != getattr(Eval(), name):
+                raise UserError(f"--{name} is {getattr(command, name)}, which --panel fixes; leave it out")
+        kept = {name: options[name] for name in ("plays", "seed", "report")}
+        result = evaluate_on_panel(command.policy, command.panel, **kept)
+    _show(command, result, lambda found: Console().print(as_table(found)) if "score" in found else _print_result(found))

@@ -1,5 +1,4 @@
-"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose,
-replay, view, bench.
+"""The command `agentrl` and its subcommands, one module of this folder each.
 
 Errors that the user can fix end as one line on standard error and exit code 2.
 """
@@ -7,6 +6,7 @@ Errors that the user can fix end as one line on standard error and exit code 2.
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -23,11 +23,14 @@ from agentrl_jax.cli import (
     envs,
     eval,
     export,
+    leaderboard,
     plan,
     play,
     presets,
     replay,
+    scaling,
     serve,
+    serve_model,
     train,
     view,
 )
@@ -104,7 +107,7 @@ def _run(words: list[str]) -> None:
         return
     with one_line_errors():
         command: Any = tyro.extras.subcommand_cli_from_dict(
-            {kind.__name__.lower(): kind for kind in (train.Train, plan.Plan, *_COMMANDS)},
+            {_name(kind): kind for kind in (train.Train, plan.Plan, *_COMMANDS)},
             prog="agentrl",
             description="Multi-turn reinforcement learning of language-model agents.",
             args=words or ["--help"],
@@ -117,11 +120,19 @@ def _run(words: list[str]) -> None:
     _COMMANDS[type(command)](command)
 
 
+def _name(kind: type) -> str:
+    """The name of a command: serve-model for `ServeModel`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+
+
 _COMMANDS: dict[type, Callable[[Any], None]] = {
     compare.Compare: compare.run,
     eval.Eval: eval.run,
+    leaderboard.Leaderboard: leaderboard.run,
+    scaling.Scaling: scaling.run,
     envs.Envs: envs.run,
     serve.Serve: serve.run,
+    serve_model.ServeModel: serve_model.run,
     play.Play: play.run,
     chat.Chat: chat.run,
     export.Export: export.run,

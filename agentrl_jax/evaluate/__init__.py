@@ -1,3 +1,7 @@
-"""Success on held-out levels: `eval_set`, `held_out` (those of a run), `baselines` (random, null and optimal
-play), `seen` (levels that were learned from), `statistics`, `summary`; `play`, `chat` and `diagnose` are for people.
+"""Success on held-out levels.
+
+`eval_set` (evaluation of a run), `held_out` (that of a run while it trains), `results` (episodes and rates),
+`statistics`, `selectors` (best-of-N), `baselines` (random, null and optimal play), `seen` (levels that were learned
+from), `scripted`, `summary`; `panels` (named test levels), `records` and `leaderboard`; `limits` and `scaling` (other
+budgets); `play`, `chat` and `diagnose` are for people.
 """

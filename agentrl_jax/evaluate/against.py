@@ -4,9 +4,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.eval_set import evaluate_run
-from agentrl_jax.evaluate.statistics import paired_interval
+from agentrl_jax.evaluate.statistics import cluster_interval, paired_interval
 
 DIFFERENCES = {"difference": "success", "difference_greedy": "success_greedy"}
 """Names of the differences, and the outcomes that they compare."""
@@ -25,13 +27,15 @@ def evaluate_against(
 
     Returns:
         `run` and `against`, the results of `evaluate_run`; `difference` and `difference_greedy`, first minus second
-        with a paired interval, see `statistics.paired_interval`.
+        with a paired interval, see `statistics.paired_interval`, or with `clusters` the interval of clustered
+        differences.
 
     Raises:
         UserError: as in `evaluate_run`, or the runs do not play the same levels.
     """
     first = evaluate_run(run, **options, report=report)
-    same = {name: first[name] for name in ("env", "episodes", "seed", "temperature")}
+    fixed = () if options.get("panel") else ("env", "episodes", "seed")
+    same = {name: first[name] for name in (*fixed, "temperature")}
     second = evaluate_run(other, **options | same, report=report)
     if first["levels_digest"] != second["levels_digest"]:
         raise UserError(
@@ -40,5 +44,8 @@ def evaluate_against(
         )
     results: dict[str, Any] = {"run": first, "against": second}
     for name, outcome in DIFFERENCES.items():
-        results[name] = paired_interval(first["outcomes"][outcome], second["outcomes"][outcome])
+        pair = first["outcomes"][outcome], second["outcomes"][outcome]
+        results[name] = paired_interval(*pair)
+        if options.get("clusters"):
+            results[name] = cluster_interval(np.subtract(*pair), first["outcomes"]["categories"])
     return results

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int8
 
 from agentrl_jax.evaluate.statistics import success_interval
-from envs_jax.budget import Baselines
+from envs_jax import registry
+from envs_jax.budget import Baselines, Budget
 from envs_jax.environment import TextEnvironment
 
 
@@ -24,6 +25,14 @@ def null_success(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N 
 
     starts = levels if levels.size else jax.random.split(jax.random.key(0), len(levels))
     return np.asarray(jax.jit(jax.vmap(success))(starts), np.float64)
+
+
+def level_baselines(
+    name: str, env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"], budget: Budget
+) -> Baselines | None:
+    """Random, null and optimal play on levels of the environment called `name`; None if it has no oracle."""
+    known = registry.level_baselines(name, env, params, levels, budget)
+    return known and known._replace(null=null_success(env, params, levels))
 
 
 def success_intervals(baselines: Baselines) -> dict[str, Any]:

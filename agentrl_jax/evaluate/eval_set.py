@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,79 +11,46 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Int8
+from jaxtyping import Bool
 
-from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.checks import check_sizes
-from agentrl_jax.config.schema import NAMED_LEVELS, PANEL
+from agentrl_jax.config.schema import PANEL
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.evaluate.baselines import null_success, success_intervals
-from agentrl_jax.evaluate.seen import learned_levels, seen_levels
-from agentrl_jax.evaluate.statistics import mean_interval, pass_all, pass_at, success_interval
+from agentrl_jax.evaluate import panels, records, results
+from agentrl_jax.evaluate.level_set import LevelSet, level_set
+from agentrl_jax.evaluate.limits import Limits, with_limits
+from agentrl_jax.evaluate.seen import learned_from, seen_levels
+from agentrl_jax.evaluate.selectors import Selector, best_of_selector
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
-from agentrl_jax.rollout.envs.host_environment import HostTask
-from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
-from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory, level_ids
-from agentrl_jax.runs.records import read_rows
+from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
-from envs_jax import babyai, registry
-from envs_jax.babyai import items as babyai_items
-from envs_jax.budget import Baselines, Budget
-from envs_jax.splits import MAX_LEVEL_TRIES, Split
+from envs_jax import registry
+from envs_jax.splits import MAX_LEVEL_TRIES
 
 ATTEMPTS = 3
 """How often a held-out episode is attempted if its environment fails."""
-
-STRICT = "strict_success"
-"""Name of the environment information that is true where a stricter rule than that of success is fulfilled."""
 
 Params = dict[str, Any]
 """Parameters of a policy, as `TrainState.merged_params` returns them."""
 
 
-@dataclasses.dataclass(frozen=True)
-class EvalSet:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalSet(LevelSet):
     """Levels of one task, and the program that plays them."""
 
     program: RolloutProgram
     """Rollout of `chunk` episodes with group size 1."""
     chunk: int
-    batched_env: CompiledEnv | HostEnv
-    """Environment with the program's tasks."""
     settings: RolloutSettings
     """Settings of a rollout; `settings_at` replaces split and temperature."""
-    prompt: PromptConfig
-    task: int
-    """Index of the task."""
-    levels: TaskLevels
-    split: Split
-    """The split whose levels are played."""
-    seed: int
-    """Seed of levels and sampling."""
-    categories: Sequence[str] | None = None
-    """Category of each of the task's levels, if there are several."""
-
-    @property
-    def key(self) -> jax.Array:
-        """Key of levels and sampling, different for each split; seeds of host environments follow from it alone."""
-        return jax.random.fold_in(jax.random.key(self.seed), int(self.split))
-
-    @property
-    def rows(self) -> np.ndarray | None:
-        """Rows of the task's level pack that are played; None if levels are generated."""
-        return self.levels.rows(self.split)
-
-    def number(self, wanted: int) -> int:
-        """Number of levels to play if `wanted` are requested: a pack is limited to its own, and none counts twice."""
-        return wanted if self.rows is None else min(wanted, len(self.rows))
 
     def settings_at(self, temperature: float) -> RolloutSettings:
         """Settings of one dispatch."""
@@ -128,26 +94,6 @@ class EvalSet:
             )
         return found
 
-    def baselines(self, episodes: int) -> Baselines | None:
-        """Random, null and optimal play on the same levels within the agent's budget; None if unknown."""
-        task = self.batched_env.tasks[self.task]
-        if isinstance(task, HostTask):
-            return None if task.baselines is None else task.baselines(episodes)
-        levels = self.boards(episodes)
-        budget = Budget(self.prompt.max_actions, self.prompt.max_turns, self.prompt.max_actions_per_turn)
-        known = registry.level_baselines(task.name, task.env, task.env_params, levels, budget)
-        return known and known._replace(null=null_success(task.env, task.env_params, levels))
-
-    def boards(self, episodes: int) -> Int8[np.ndarray, "n H W"]:
-        """The first levels of a task; i8[n, 0, 0] if its levels are not boards."""
-        task = self.batched_env.tasks[self.task]
-        if isinstance(task, HostTask):
-            return np.zeros((episodes, 0, 0), np.int8)
-        if self.rows is not None:
-            return np.asarray(task.env_params.levels)[self.rows[:episodes]]
-        keys = rng.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
-        return registry.sample_levels(task.env, task.env_params, keys, self.levels.split(self.split))
-
 
 def _where(rows: Bool[np.ndarray, " n"], a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(rows.reshape(rows.shape + (1,) * (a.ndim - 1)), a, b)
@@ -159,10 +105,15 @@ def evaluate_run(
     checkpoint: str = "last",
     env: str | None = None,
     levels: str | None = None,
+    panel: str | None = None,
     episodes: int | None = None,
     temperature: float | None = None,
     samples: int = 1,
+    best_of: Sequence[int] = (),
+    selector: Selector = "oracle",
+    clusters: bool = False,
     seed: int | None = None,
+    limits: Limits | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Evaluates a checkpoint of a run: last, best (the highest success in validation), or that of a step.
@@ -172,151 +123,114 @@ def evaluate_run(
 
     `env` is the tag of another environment than that of the run's first task; if the run has a task with this tag, its
     options and levels apply; for a run on services it is one of its tags. `levels` is a file with levels, or
-    one of `NAMED_LEVELS`, each played once. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace
-    those of the section `evaluation`. The sampled agent plays each level `samples` times.
+    one of `NAMED_LEVELS`, each played once. `panel` is the name of a panel, which fixes environment, levels, seed and
+    limit of actions. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the section
+    `evaluation`. The sampled agent plays each level `samples` times. Of each number of samples in `best_of`, `selector`
+    takes one, see `selectors`. With `clusters`, intervals are those of `statistics.cluster_interval`, and levels of one
+    category are a cluster. `limits` replace the run's limits of turns and tokens.
 
     Returns:
         env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
         samples) and `success_greedy`, each {mean, low, high, n} with levels as unit; with several samples, `pass_at`
-        and `pass_all` by the number of samples (1, 2, 4, ... and all), see `statistics`; `return` (raw, sampled); if
-        known, `random`, `null` and `optimal`, exact on the same levels within the agent's budget, `optimal_is`, see
-        `Baselines`, and `gap_closed`, the share of the difference between random and optimal play that the sampled
-        agent closes; for environments with a stricter rule, `strict_success` and `strict_success_greedy`; for a service
-        with several categories of items, and for `NAMED_LEVELS`, `categories` (families of the panel, or levels) with
-        both successes of each; `outcomes`, both successes level by level, and `levels_digest`, SHA-256 of the hashes
-        of the levels' first states.
+        and `pass_all` by the number of samples (1, 2, 4, ... and all), see `statistics`; with numbers in `best_of`, a
+        `best_of` with the selector and `success` by the number; `return` (raw, sampled); `mean_turns` and `mean_tokens`
+        of sampled episodes; if known, `random`, `null` and `optimal`, exact on the same levels within the agent's
+        budget, `optimal_is`, see `Baselines`, and `gap_closed`, the share of the difference between random and optimal
+        play that the sampled agent closes; for environments with a stricter rule, `strict_success` and
+        `strict_success_greedy`; for a service with several categories of items, and for `NAMED_LEVELS`, `categories`
+        (families of the panel, or levels) with both successes of each; `outcomes`, these successes level by level, and
+        `samples` of them; `levels_digest`, SHA-256 of the hashes of the levels' first states; with `panel`, its name
+        and digest, and `agent` and `decoding`, see `records.Record`.
 
     Raises:
-        UserError: the folder holds no run or no such checkpoint, or the levels cannot be used.
+        UserError: the folder holds no run or no such checkpoint, the levels cannot be used, or they are not the
+            panel's.
     """
-    config = read_config(run)
-    for name, number in (("episodes", episodes), ("samples", samples)):
+    own = read_config(run)
+    for name, number in (("episodes", episodes), ("samples", samples), *(("best_of", k) for k in best_of)):
         if number is not None and number < 1:
             raise UserError(f"--{name} is {number}, expected at least 1")
-    config = config.replace(evaluation=config.evaluation.replace(episodes=episodes or config.evaluation.episodes))
-    check_sizes(config)
+    samples = max((samples, *best_of))
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
+    fixed = {"env": env, "levels": levels, "episodes": episodes, "seed": seed}
+    given = [f"--{name} {value}" for name, value in fixed.items() if value is not None]
+    if panel is not None and given:
+        raise UserError(f"--panel is {panel}, which fixes the levels, but there is also {given[0]}; leave it out")
+    wanted = None if panel is None else panels.get_panel(panel)
+    with refusals():
+        config = _with_task(own, str(run), env, levels) if wanted is None else panels.on_panel(own, wanted, str(run))
+        changes = {name: value for name, value in (("episodes", episodes), ("seed", seed)) if value is not None}
+        config = config.replace(evaluation=config.evaluation.replace(**changes))
+        config = config if limits is None else with_limits(config, limits)
+    check_sizes(config)
+    with contextlib.ExitStack() as stack:
+        with refusals():
+            policy = load_policy(run, own, checkpoint)
+            best = best_of_selector(selector, policy, config) if best_of else None
+            items = PANEL if wanted is not None and wanted.items and not own.served else None
+            eval_set, services = _load(run, config, policy, levels or items, stack)
+        learned = learned_from(Path(run), policy.step, report)
+        # The levels of a file are played once each.
+        all_levels = eval_set.batched_env.levels(0)
+        number = eval_set.number(config.evaluation.episodes if levels is None else all_levels)
+        chunk = min(number, config.train.validation_episodes)
+        eval_set = dataclasses.replace(eval_set, chunk=chunk)
+        boards = eval_set.boards(number)
+        if wanted is not None and services is None:
+            panels.check_shown(wanted, panels.shown_at(wanted, boards))
+        env = config.tasks[0].env
+        divided = eval_set.categories is not None if services is None else services.tasks[0].service.category
+        if clusters and not divided:
+            raise UserError(f"--clusters needs levels with categories, but those of {env} have none; leave it out")
+        times = f", {samples} samples of each" if samples > 1 else ""
+        report(f"{number} levels of {env}{times}, iteration {policy.iteration}")
+        temperature = temperature or config.evaluation.temperature
+
+        def episodes_of(temperature: float, sample: int) -> Trajectory:
+            return eval_set.play(policy.params, number, temperature, sample)
+
+        played = results.play(episodes_of, temperature, samples, best, report)
+        if wanted is not None and services is not None:
+            panels.check_shown(wanted, services.first_observations(0))
+        categories = None if eval_set.categories is None else eval_set.categories[:number]
+        if services is not None:  # known only now, for servers that number their items differently
+            categories = services.categories([number])
+        found = {"env": env, "iteration": policy.iteration, "episodes": number, "samples": samples}
+        found |= {"seed": eval_set.seed, "temperature": temperature}
+        with refusals("--clusters"):
+            found |= results.rates(
+                played, eval_set.baselines(number), categories, clusters=clusters, best=best, best_of=best_of
+            )
+        task = eval_set.batched_env.tasks[eval_set.task]
+        found["seen"] = seen_levels(learned, played.ids, eval_set.levels, task, boards)
+        if wanted is not None:
+            found["panel"] = {"name": wanted.name, "sha256": wanted.sha256}
+            found |= records.of_run(str(run), policy, config, temperature, samples)
+        return found
+
+
+def _with_task(config: Config, run: str, env: str | None, levels: str | None) -> Config:
+    """The configuration of a run with the one task to evaluate, on given levels or its own."""
     if config.served and levels is not None:
         raise UserError(f"{run}: was trained on services, whose items it names; leave out --levels")
     if config.served and env not in (None, *(task.env for task in config.tasks)):
         names = ", ".join(task.env for task in config.tasks)
         raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
-    with contextlib.ExitStack() as stack:
-        with refusals():
-            policy, eval_set = _load(run, config, checkpoint, env, levels, stack)
-        learned = _learned(Path(run), policy.step, report)
-        # The levels of a file are played once each.
-        wanted = config.evaluation.episodes if levels is None else eval_set.batched_env.levels(0)
-        number = eval_set.number(wanted)
-        chunk = min(number, config.train.validation_episodes)
-        eval_set = dataclasses.replace(eval_set, chunk=chunk, seed=eval_set.seed if seed is None else seed)
-        env = config.tasks[0].env if env is None else env
-        times = f", {samples} samples of each" if samples > 1 else ""
-        report(f"{number} levels of {env}{times}, iteration {policy.iteration}")
-        temperature = temperature or config.evaluation.temperature
-        results = _results(policy, eval_set, number, temperature, samples, learned, report)
-        found = {"env": env, "iteration": policy.iteration, "episodes": number, "samples": samples}
-        return found | {"seed": eval_set.seed} | results
-
-
-def _learned(run: Path, step: int, report: Callable[[str], None]) -> set[str] | None:
-    """The levels that a checkpoint has learned from, see `learned_levels`; gaps in the records are reported."""
-    levels, metrics = (read_rows(run / name) for name in ("levels.jsonl", "metrics.jsonl"))
-    learned = learned_levels([row for _, row in levels.rows], [row for _, row in metrics.rows], step)
-    bad = [
-        f"{len(found.bad)} row{'s' * (len(found.bad) > 1)} of {name} cannot be read (the first is line {found.bad[0]})"
-        for name, found in (("levels.jsonl", levels), ("metrics.jsonl", metrics))
-        if found.bad
-    ]
-    if learned is None:
-        gap = " and ".join(bad) or f"metrics.jsonl or levels.jsonl lacks rows of the {step} steps up to the checkpoint"
-        report(
-            f"{run}: {gap}, so how many levels were learned from is not known (seen_levels is null); restore the "
-            "whole file to have that count"
-        )
-    elif bad:
-        report(f"{run}: {' and '.join(bad)}; no result needs them")
-    return learned
-
-
-def _results(
-    policy: RunPolicy,
-    eval_set: EvalSet,
-    episodes: int,
-    temperature: float,
-    samples: int,
-    learned: set[str] | None,
-    report: Callable[[str], None],
-) -> dict[str, Any]:
-    """Plays the levels and returns what `evaluate_run` describes, from `temperature` on."""
-    task = eval_set.batched_env.tasks[eval_set.task]
-    greedy = eval_set.play(policy.params, episodes, 0.0)
-    ids = level_ids(greedy)
-    solved, strict, returns = [], [], []
-    for sample in range(samples):
-        played = eval_set.play(policy.params, episodes, temperature, sample)
-        solved.append(played.success)
-        returns.append(np.asarray(played.returns, np.float64))
-        strict += [_ever(played, STRICT)] if STRICT in played.turn.info else []
-        if samples > 1:
-            report(f"sample {sample + 1}/{samples}: {played.success.mean():.1%}")
-    success = np.stack(solved, axis=1)
-
-    def successes(rows: Any = slice(None)) -> dict[str, Any]:
-        played = {"success": success[rows].mean(axis=1), "success_greedy": greedy.success[rows]}
-        return {name: success_interval(of_levels) for name, of_levels in played.items()}
-
-    result = {
-        "temperature": temperature,
-        **successes(),
-        "return": mean_interval(np.mean(returns, axis=0)),
-        "outcomes": {"success": success.mean(axis=1).tolist(), "success_greedy": greedy.success.astype(float).tolist()},
-        "levels_digest": hashlib.sha256("".join(ids).encode()).hexdigest(),
-        "seen": seen_levels(learned, ids, eval_set.levels, task, eval_set.boards(episodes)),
-    }
-    if samples > 1:
-        numbers = sorted({*(2**power for power in range(samples.bit_length())), samples})
-        for name, probability in (("pass_at", pass_at), ("pass_all", pass_all)):
-            result[name] = {str(k): success_interval(probability(success, k)) for k in numbers}
-    if strict:
-        of_levels = {"strict_success": np.mean(strict, axis=0), "strict_success_greedy": _ever(greedy, STRICT)}
-        result |= {name: success_interval(x) for name, x in of_levels.items()}
-    known = eval_set.baselines(episodes)
-    if known is not None:
-        result |= success_intervals(known) | {"optimal_is": known.optimal_is}
-        gap = known.optimal.mean() - known.random.mean()
-        result["gap_closed"] = float((success.mean() - known.random.mean()) / gap) if gap > 0 else None
-    if eval_set.categories is not None:
-        of_level = np.array(eval_set.categories[:episodes])
-        result["categories"] = {name: successes(of_level == name) for name in sorted(set(of_level.tolist()))}
-    return result
-
-
-def _ever(played: Trajectory, name: str) -> Bool[np.ndarray, " n"]:
-    """Whether a flag of the environment was true after some turn of an episode."""
-    turns = np.arange(played.turn.info[name].shape[1]) < played.num_turns[:, None]
-    return np.any(turns & (played.turn.info[name] > 0), axis=1)
+    tasks = {task.env: task for task in reversed(config.tasks)}
+    task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
+    if task.env not in tasks:
+        config = config.replace(prompt=config.prompt.replace(max_actions=registry.spec(task.env).max_actions))
+    return config.replace(tasks=(task if levels is None else task.replace(levels=levels),))
 
 
 def _load(
-    run: str | os.PathLike[str],
-    config: Config,
-    checkpoint: str,
-    env: str | None,
-    levels: str | None,
-    stack: contextlib.ExitStack,
-) -> tuple[RunPolicy, EvalSet]:
-    """The policy of a run's checkpoint and the levels to evaluate; services are closed by the stack."""
-    policy = load_policy(run, config, checkpoint)
-    tasks = {task.env: task for task in reversed(config.tasks)}
-    task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
-    prompt = config.prompt
-    if task.env not in tasks:
-        prompt = prompt.replace(max_actions=registry.spec(task.env).max_actions)
-    if levels is not None:
-        task = task.replace(levels=levels)
-    config = config.replace(tasks=(task,), prompt=prompt)
+    run: str | os.PathLike[str], config: Config, policy: RunPolicy, levels: str | None, stack: contextlib.ExitStack
+) -> tuple[EvalSet, Services | None]:
+    """The levels to evaluate, of the configuration's one task; services are closed by the stack.
+
+    `levels` is a file all of whose levels are played, or one of `NAMED_LEVELS`.
+    """
     services = None
     if config.served:
         services = Services(config, lambda: Path(run))
@@ -324,26 +238,11 @@ def _load(
     batched_env = batched_envs(config, policy.tokenizer, services)[1]
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     build.check_positions(policy.pretrained, batched_env, engine)
-    task_levels = level_splits(batched_env).tasks[0]
-    categories = None if services is None else services.categories([batched_env.levels(0)])
-    if levels in NAMED_LEVELS:
-        numbers = [babyai_items.number_of(item) for item in babyai_items.NAMED[levels]()]
-        categories = [babyai_items.family_of(n) if levels == PANEL else f"{n:02} {babyai.NAMES[n]}" for n in numbers]
-    if levels == PANEL:
-        # No run trains on them: they are test levels by content (`TextEnvironment.test_levels`).
-        task_levels = TaskLevels(split_of_row=np.full(batched_env.levels(0), Split.TEST))
-    elif levels is not None:
-        task_levels = TaskLevels("all levels of the file are played", np.zeros(batched_env.levels(0)))
+    chosen = level_set(config, batched_env, levels, services)
     eval_set = EvalSet(
         program=Programs(make_mesh(1)).rollout("evaluation", policy.model, batched_env, engine),
         chunk=config.train.validation_episodes,
-        batched_env=batched_env,
         settings=build.rollout_settings(config, batched_env, 1, 0.0),
-        prompt=prompt,
-        task=0,
-        levels=task_levels,
-        split=Split.TEST,
-        seed=config.evaluation.seed,
-        categories=categories,
+        **vars(chosen),
     )
-    return policy, eval_set
+    return eval_set, services

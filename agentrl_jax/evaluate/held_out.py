@@ -58,7 +58,17 @@ class HeldOut:
 
         def eval_sets(split: Split) -> tuple[EvalSet, ...]:
             return tuple(
-                EvalSet(program, chunk, batched_env, settings, config.prompt, task, levels, split, seed)
+                EvalSet(
+                    program=program,
+                    chunk=chunk,
+                    batched_env=batched_env,
+                    settings=settings,
+                    prompt=config.prompt,
+                    task=task,
+                    levels=levels,
+                    split=split,
+                    seed=seed,
+                )
                 for task, levels in enumerate(splits.tasks)
             )
 

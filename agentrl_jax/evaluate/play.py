@@ -75,7 +75,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
             _hint("Not understood in full" + (f"; actions are {', '.join(listed)}." if listed else "."))
         # The response counts as truncated, so that the next message shows how its turn is closed.
         state, result, message = step(
-            settings, state, empty_response(1, 1), _on_device(parsed, grammar), jnp.ones(1, bool)
+            settings, state, empty_response(1, 1), on_device(parsed, grammar), jnp.ones(1, bool)
         )
         total += float(result.reward[0])
         solved |= bool(result.success[0])
@@ -102,7 +102,8 @@ def _hint(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _on_device(response: HostResponse, grammar: ResponseGrammar) -> ParsedResponse:
+def on_device(response: HostResponse, grammar: ResponseGrammar) -> ParsedResponse:
+    """A response parsed on the host as what `BatchedEnv.step` takes, for one row."""
     actions = (*response.actions, *(-1,) * (grammar.max_actions - response.num_valid))
     return ParsedResponse(
         actions=jnp.array([actions], jnp.int32),

@@ -1,7 +1,8 @@
 """Scripted policies on a service: what its oracle, random and empty actions reach on a set of items."""
 
+import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,12 +11,15 @@ from rich.table import Table
 
 from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate import panels, records
+from agentrl_jax.evaluate.baselines import level_baselines
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import Outcomes, ScriptedPolicy, Service
 from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.items import load_items
-from agentrl_jax.setup.service_tasks import Services, play_all
+from agentrl_jax.setup.service_tasks import ServedTask, Services, play_all
+from envs_jax.budget import Budget
 
 
 def evaluate_scripted(
@@ -31,6 +35,7 @@ def evaluate_scripted(
     token_file: str = "",
     seed: int = 0,
     workers: int = 4,
+    on_instances: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Plays each item of a set with the service's oracle, with random actions, with empty ones ("null"), or always with
@@ -40,7 +45,7 @@ def evaluate_scripted(
     that is None too, for the published test items, or else for 200. Each is played `plays` times. `turns` defaults to
     the service's usual limit per episode. `url` is the address of a server, "local" for this process; `token_file` has
     its token. `workers` episodes are played at the same time. In this process, a service that can plays many episodes
-    at once, by the rules of AgentGym's server.
+    at once, by the rules of AgentGym's server, unless `on_instances`.
 
     Returns:
         env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success
@@ -48,7 +53,8 @@ def evaluate_scripted(
         strict_success, if the service has a stricter rule; `categories` with these of each, if items have categories.
         With several plays, each also has `standard_error`, that of the mean on these very items. `panel_digest` names
         the published test items, if they are played, and `compat` is "upstream" if the rules are those of AgentGym's
-        server.
+        server. `outcomes.samples` has the success of each play of each item; `mean_turns` is given where instances
+        were played.
 
     Raises:
         UserError: there is no such service or policy, an item does not exist, or the service fails.
@@ -61,21 +67,22 @@ def evaluate_scripted(
         )
     if policy == "oracle" and service.oracle is None:
         raise UserError(f"--policy is oracle, but {env} has none; use random")
-    with refusals():
-        panel = service.panel() if service.panel and items is None and episodes is None else None
-        chosen = panel.items if panel else load_items(items, env) if items else _sampled(service, episodes or 200, seed)
+    chosen, panel_digest = choose_items(service, items, episodes, seed)
     turns = turns or service.turns
-    compiled = url == "local" and service.play_many is not None
+    compiled = url == "local" and service.play_many is not None and not on_instances
     plays = plays or (service.random_plays if policy == "random" and compiled else 1)
     times = f"{plays} plays of each, " if plays > 1 else ""
     action = action or ""
     report(f"{policy} on {len(chosen)} items of {env}, {times}at most {turns} turns each")
+    used: dict[str, float] = {}
     if compiled:
         assert service.play_many is not None
         with refusals():
             found, numbers = service.play_many(policy, action, chosen, turns, plays, seed), list(chosen)
     else:
-        found, numbers = _play(service, policy, action, chosen, turns, plays, seed, url, token_file, workers)
+        found, numbers, used["mean_turns"] = _play(
+            service, policy, action, chosen, turns, plays, seed, url, token_file, workers
+        )
     result: dict[str, Any] = {
         "env": env,
         "policy": f"{policy} {action}".strip(),
@@ -84,10 +91,13 @@ def evaluate_scripted(
         "plays": plays,
     }
     result |= {"seed": seed, "full_score": service.full_score} | _rates(service, found)
-    result |= {"panel_digest": panel.digest} if panel else {}
+    result |= used
+    result["outcomes"] = {"samples": found.solved.astype(int).tolist()}
+    result |= {"panel_digest": panel_digest} if panel_digest else {}
     result |= {"compat": "upstream"} if compiled else {}
     if service.category is not None:
         of_item = np.array([service.category(number) for number in numbers])
+        result["outcomes"]["categories"] = of_item.tolist()
         result["categories"] = {
             name: _rates(service, Outcomes(*(values[of_item == name] for values in found)))
             for name in sorted(set(of_item.tolist()))
@@ -95,9 +105,79 @@ def evaluate_scripted(
     return result
 
 
-def _sampled(service: Service, episodes: int, seed: int) -> tuple[int, ...]:
+def evaluate_on_panel(
+    policy: Literal["oracle", "random", "null", "constant"],
+    name: str,
+    *,
+    plays: int | None = None,
+    seed: int = 0,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Evaluates the policy random, null or oracle on the panel called `name`, for `records.of_result`.
+
+    In compiled environments other than BabyAI the result is exact: the probability of success on each level, not an
+    outcome. There, oracle is the best that an agent with one action a turn can reach.
+
+    Raises:
+        UserError: there is no such panel or policy, the levels are not the panel's, or the service fails.
+    """
+    panel = panels.get_panel(name)
+    if policy == "constant":
+        raise UserError(f"--policy is {policy}; expected random, null or oracle with --panel")
+    service = panels.SERVICES.get(panel.env, panel.env)
+    exact = not (panel.served or panel.items)
+    if exact and plays is not None:
+        raise UserError(f"--plays is {plays}, but the success of {policy} on {name} is exact; leave it out")
+    with refusals():
+        panels.check_shown(panel, panels.first_observations(panel))
+    if not exact:
+        result = evaluate_scripted(
+            service, policy, items=panel.items, turns=panel.max_actions, plays=plays, seed=seed, report=report
+        )
+    else:
+        result = _exact(policy, panel)
+    samples = 1 if exact else result["plays"]
+    named = {"panel": {"name": panel.name, "sha256": panel.sha256}, **records.of_scripted(policy, panel, samples, seed)}
+    return result | named
+
+
+def _exact(policy: str, panel: panels.Panel) -> dict[str, Any]:
+    """The exact success of a policy on the levels of a compiled environment, with one action a turn."""
+    levels, budget = panels.panel_levels(panel), Budget.one_per_turn(panel.max_actions)
+    known = level_baselines(panel.env, *panels.environment(panel), levels, budget)
+    assert known is not None, "every environment of a panel has an oracle"
+    success = {"random": known.random, "oracle": known.optimal, "null": known.null}[policy]
+    lines = {"random": known.random, "optimal": known.optimal, "null": known.null}
+    outcomes = {name: x.tolist() for name, x in lines.items() if x is not None}
+    assert success is not None
+    return {
+        "env": panel.env,
+        "policy": policy,
+        "items": len(panel),
+        "success": success_interval(success),
+        "outcomes": {"samples": [[x] for x in success.tolist()], "exact": True, **outcomes},
+        "optimal_is": known.optimal_is,
+    }
+
+
+def choose_items(
+    service: Service, items: str | None, episodes: int | None, seed: int
+) -> tuple[tuple[int, ...], str | None]:
+    """The items that are played, and the digest of the published test items if these are chosen.
+
+    `items` are numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order, and if
+    that is None too, for the published test items, or else for 200 sampled ones.
+
+    Raises:
+        UserError: the items cannot be read, or are not what they were.
+    """
+    with refusals():
+        if items:
+            return load_items(items, service.name), None
+        if service.panel and episodes is None:
+            return service.panel()
     distinct = min(service.items, service.distinct or service.items)
-    return tuple(sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct))))
+    return tuple(sorted(random.Random(seed).sample(range(distinct), min(episodes or 200, distinct)))), None
 
 
 def _play(
@@ -111,8 +191,28 @@ def _play(
     url: str,
     token_file: str,
     workers: int,
-) -> tuple[Outcomes, list[int]]:
-    """Plays on instances; also returns the local numbers of the items."""
+) -> tuple[Outcomes, list[int], float]:
+    """Plays on instances; also returns the local numbers of the items, and the mean number of turns."""
+    with connected(service, chosen, turns, url, token_file, workers) as (task, config), refusals():
+        played = [
+            play_all(task, _policies(service, policy, action, seed + (play << 32)), chosen, config)
+            for play in range(plays)
+        ]
+    columns = [[getattr(episode, name) for episode in row] for name in ("solved", "score", "strict") for row in played]
+    solved, score, strict = (np.array(columns[start : start + plays]).T for start in range(0, 3 * plays, plays))
+    turns_used = float(np.mean([len(episode.actions) for row in played for episode in row]))
+    return Outcomes(solved, score.astype(float), strict), [episode.item for episode in played[0]], turns_used
+
+
+@contextlib.contextmanager
+def connected(
+    service: Service, chosen: tuple[int, ...], turns: int, url: str, token_file: str, workers: int
+) -> Iterator[tuple[ServedTask, Config]]:
+    """The service as the task of a run, and its configuration, to play items inside the block.
+
+    Raises:
+        UserError: an item does not exist, or the token file cannot be read.
+    """
     listed = ",".join(map(str, chosen))
     config = Config(
         tasks=(TaskConfig(env=service.name, groups=1, items=listed, held_out=listed),),
@@ -121,16 +221,9 @@ def _play(
     )
     services = Services(config, lambda: Path("."))
     try:
-        with refusals():
-            played = [
-                play_all(services.tasks[0], _policies(service, policy, action, seed + (play << 32)), chosen, config)
-                for play in range(plays)
-            ]
+        yield services.tasks[0], config
     finally:
         services.close()
-    columns = [[getattr(episode, name) for episode in row] for name in ("solved", "score", "strict") for row in played]
-    solved, score, strict = (np.array(columns[start : start + plays]).T for start in range(0, 3 * plays, plays))
-    return Outcomes(solved, score.astype(float), strict), [episode.item for episode in played[0]]
 
 
 def _policies(service: Service, policy: str, action: str, seed: int) -> Callable[[int], ScriptedPolicy]:

@@ -4,7 +4,8 @@ A run writes the levels of every batch to levels.jsonl: `step`, `stage` (imitati
 the distinct levels. The count therefore does not rely on the rule that separates the splits, but tests it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jaxtyping import Int8
 from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import TaskLevels
 from agentrl_jax.rollout.trajectory import hexadecimal
+from agentrl_jax.runs.records import read_rows
 from envs_jax.splits import grid_images
 
 LEARNED = ("imitation", "rl")
@@ -36,6 +38,26 @@ def learned_levels(
     if not needed <= known or not set(range(1, last + 1)) <= {row["step"] for row in done}:
         return None
     return {level for row in learned for level in row["levels"]}
+
+
+def learned_from(run: Path, step: int, report: Callable[[str], None]) -> set[str] | None:
+    """The levels that a checkpoint has learned from, see `learned_levels`; gaps in the records are reported."""
+    levels, metrics = (read_rows(run / name) for name in ("levels.jsonl", "metrics.jsonl"))
+    learned = learned_levels([row for _, row in levels.rows], [row for _, row in metrics.rows], step)
+    bad = [
+        f"{len(found.bad)} row{'s' * (len(found.bad) > 1)} of {name} cannot be read (the first is line {found.bad[0]})"
+        for name, found in (("levels.jsonl", levels), ("metrics.jsonl", metrics))
+        if found.bad
+    ]
+    if learned is None:
+        gap = " and ".join(bad) or f"metrics.jsonl or levels.jsonl lacks rows of the {step} steps up to the checkpoint"
+        report(
+            f"{run}: {gap}, so how many levels were learned from is not known (seen_levels is null); restore the "
+            "whole file to have that count"
+        )
+    elif bad:
+        report(f"{run}: {' and '.join(bad)}; no result needs them")
+    return learned
 
 
 def seen_levels(

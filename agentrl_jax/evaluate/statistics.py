@@ -1,13 +1,22 @@
 """Confidence intervals for success rates and for differences between two agents on the same levels."""
 
+import math
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
 
-def success_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
-    """`mean_interval` of outcomes or exact probabilities, cut to [0, 1], which Student's t interval may leave."""
-    interval = mean_interval(x, level=level)
+def success_interval(
+    x: ArrayLike, *, level: float = 0.95, clusters: Sequence[str] | None = None
+) -> dict[str, float | int]:
+    """`mean_interval` of outcomes or exact probabilities, cut to [0, 1], which Student's t interval may leave.
+
+    With `clusters`, the cluster of each outcome, it is `cluster_interval`.
+    """
+    interval = mean_interval(x, level=level) if clusters is None else cluster_interval(x, clusters, level=level)
     return interval | {"low": max(interval["low"], 0.0), "high": min(interval["high"], 1.0)}
 
 
@@ -29,6 +38,36 @@ def mean_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int
         half = _t_half_width(outcomes, level)
         low, high = mean - half, mean + half
     return {"mean": mean, "low": low, "high": high, "n": n}
+
+
+def cluster_interval(x: ArrayLike, clusters: Sequence[str], *, level: float = 0.95) -> dict[str, float | int]:
+    """The mean of outcomes, with an interval for outcomes of one cluster that depend on each other.
+
+    `x` [n] are outcomes or paired differences, and `clusters` [n] names the cluster of each, for example the template
+    that an item was made from. The interval is Student's t with C - 1 degrees of freedom, for C clusters, and the
+    cluster-robust standard error (Liang and Zeger 1986) of the mean, C / (C - 1) * sum over clusters of (sum of x -
+    mean)^2 / n^2. With few clusters it is still too narrow. Outcomes that are all 0 or all 1
+    have no variance to estimate, and get Wilson's interval for C outcomes. `n` is the number of outcomes; `clusters` is
+    C.
+
+    Raises:
+        ValueError: the lengths differ, there are fewer than two clusters, or an outcome is not finite.
+    """
+    outcomes = _outcomes(x, "x")
+    names, number = np.unique(np.asarray(clusters, str), return_inverse=True)
+    if len(number) != len(outcomes) or len(names) < 2:
+        raise ValueError(
+            f"x has {len(outcomes)} outcomes, and clusters has {len(number)} of {len(names)} kinds; expected the "
+            "cluster of each outcome, and at least two clusters"
+        )
+    count, n, mean = len(names), len(outcomes), float(outcomes.mean())
+    if mean in (0.0, 1.0) and _is_binary(outcomes):
+        low, high = _wilson(mean, count, _quantile(level))
+        return {"mean": mean, "low": low, "high": high, "n": n, "clusters": count}
+    sums = np.bincount(number, weights=outcomes - mean)
+    error = np.sqrt(count / (count - 1) * np.sum(sums**2)) / n
+    half = float(stats.t.ppf(0.5 + level / 2, count - 1) * error)
+    return {"mean": mean, "low": mean - half, "high": mean + half, "n": n, "clusters": count}
 
 
 def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
@@ -70,6 +109,45 @@ def pass_all(x: ArrayLike, k: int) -> np.ndarray:
     """
     outcomes = _samples(x, k)
     return _all_of(outcomes.sum(axis=1), outcomes.shape[1], k)
+
+
+def best_of(x: ArrayLike, score: ArrayLike, k: int) -> np.ndarray:
+    """The probability that of k samples of an item the one with the highest score succeeds, f64[n].
+
+    `x` as in `pass_at`, and `score` f64[n, m] are finite. The k samples are drawn without replacement from the m, and
+    equal scores are chosen from at random: the sample of rank r (from 1) is chosen with probability
+    C(m - r, k - 1) / C(m, k), and samples of equal score share the ranks. Raises a `ValueError` for other arguments.
+    """
+    outcomes, scores = _samples(x, k), np.asarray(score, np.float64)
+    if scores.shape != outcomes.shape or not np.isfinite(scores).all():
+        raise ValueError(f"score has shape {scores.shape}, expected finite scores {list(outcomes.shape)}")
+    m = outcomes.shape[1]
+    chosen = np.array([math.comb(m - rank, k - 1) / math.comb(m, k) for rank in range(1, m + 1)])
+    expected = np.zeros(len(outcomes))
+    for item, (solved, of_item) in enumerate(zip(outcomes, scores)):
+        values, group = np.unique(-of_item, return_inverse=True)
+        share = np.bincount(group, weights=solved) / np.bincount(group)
+        expected[item] = np.sum(chosen * np.repeat(share, np.bincount(group, minlength=len(values))))
+    return expected
+
+
+def majority_of(x: ArrayLike, answers: Sequence[Sequence[str]], k: int) -> np.ndarray:
+    """The success of the answer that most of k samples give, f64[n]: the mean over the m // k blocks of k samples.
+
+    `x` as in `pass_at`, and `answers` [n][m] is the answer of each, empty for none, which is not counted; of equally
+    frequent answers the first counts. Raises a `ValueError` for other arguments.
+    """
+    outcomes = _samples(x, k)
+    n, m = outcomes.shape
+    if [len(row) for row in answers] != [m] * n:
+        raise ValueError(f"answers are not those of {n} items with {m} samples each; expected one of each sample")
+
+    def solved(item: int, block: int) -> bool:
+        given = list(answers[item][block : block + k])
+        votes = Counter(answer for answer in given if answer).most_common(1)
+        return bool(votes and outcomes[item, block + given.index(votes[0][0])])
+
+    return np.array([np.mean([solved(item, block) for block in range(0, m - k + 1, k)]) for item in range(n)])
 
 
 def _all_of(count: np.ndarray, samples: int, k: int) -> np.ndarray:

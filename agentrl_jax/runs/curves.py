@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from agentrl_jax.io import atomic_write
 
-_COLORS = ("#2563eb", "#ea580c", "#0d9488", "#9333ea", "#be123c", "#4d7c0f")
-_GRAY = "#64748b"
+COLORS = ("#2563eb", "#ea580c", "#0d9488", "#9333ea", "#be123c", "#4d7c0f")
+GRAY = "#64748b"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def plot_curves(
 
 
 def _draw(axis: Axes, subplot: Subplot, rows: Sequence[Mapping[str, Any]]) -> None:
-    for color, (metric, name) in zip(_COLORS, subplot.lines):
+    for color, (metric, name) in zip(COLORS, subplot.lines):
         points = _series(rows, metric)
         if not points:
             continue
@@ -89,10 +89,17 @@ def _draw(axis: Axes, subplot: Subplot, rows: Sequence[Mapping[str, Any]]) -> No
             axis.plot(x, _smooth(y), color=color, linewidth=2.0, label=name)
         else:
             axis.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=3.5, label=name)
-    axis.set_title(subplot.title, loc="left", fontsize=10)
-    axis.set_xlabel("iteration", fontsize=8, color=_GRAY)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.tick_params(labelsize=8, color=_GRAY, labelcolor=_GRAY)
+    set_style(axis, subplot, "iteration")
+    if any(name for _, name in subplot.lines) and axis.lines:
+        axis.legend(fontsize=8, frameon=False, loc="best")
+
+
+def set_style(axis: Axes, subplot: Subplot, label: str) -> None:
+    """Title, grid and ticks of a subplot; `label` is that of its horizontal axis."""
+    axis.set_title(subplot.title, loc="left", fontsize=10)
+    axis.set_xlabel(label, fontsize=8, color=GRAY)
+    axis.tick_params(labelsize=8, color=GRAY, labelcolor=GRAY)
     axis.grid(True, color="#e2e8f0", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
@@ -100,12 +107,10 @@ def _draw(axis: Axes, subplot: Subplot, rows: Sequence[Mapping[str, Any]]) -> No
     if subplot.is_share:
         axis.set_ylim(-0.02, 1.02)
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    if any(name for _, name in subplot.lines) and axis.lines:
-        axis.legend(fontsize=8, frameon=False, loc="best")
 
 
 def _draw_baseline(axis: Axes, name: str, success: float, style: str) -> None:
-    axis.axhline(success, color=_GRAY, linewidth=1.2, linestyle=style)
+    axis.axhline(success, color=GRAY, linewidth=1.2, linestyle=style)
     axis.annotate(
         f"{name} {success:.1%}",
         xy=(0.01, success),
@@ -113,7 +118,7 @@ def _draw_baseline(axis: Axes, name: str, success: float, style: str) -> None:
         xytext=(0, 3 if success < 0.9 else -10),
         textcoords="offset points",
         fontsize=8,
-        color=_GRAY,
+        color=GRAY,
     )
 
 

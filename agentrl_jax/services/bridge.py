@@ -56,6 +56,8 @@ class BridgedEnvironment:
         self._lease: Lease | None = None
         self._shadow: ServiceEnvironment | None = None
         self._item = 0
+        self.last: StepResult | None = None
+        """The last answer of the service."""
         self._first: StepResult | None = None
         self._steps: list[tuple[str, StepResult]] = []
         self._last_return = self._last_progress = 0.0
@@ -66,7 +68,7 @@ class BridgedEnvironment:
     def reset(self, seed: int) -> str:
         """Starts the episode of item number `seed`, modulo the number of items; `Lost` if no instance comes in time."""
         self._item = self._config.items[seed % len(self._config.items)]
-        self._first = first = self._attempt(self._enter).first
+        self.last = self._first = first = self._attempt(self._enter).first
         self._config.on_start(self._item, first.observation)
         if self._config.progress:
             self._shadow = start_shadow(self._service, self._item, first.observation)
@@ -80,6 +82,7 @@ class BridgedEnvironment:
         action = parsed.action
         answer = self._attempt(lambda deadline: self._enter(deadline).step(action, deadline))
         self._steps.append((action, answer))
+        self.last = answer
         return HostStep(
             answer.observation,
             reward=self._score_reward(answer) * self._config.scale + self._progress_reward(action),

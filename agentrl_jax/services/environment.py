@@ -94,6 +94,8 @@ class Service:
         facts: JSON data that a client may read by name without an instance.
         table: what each item is, as JSON; None if there is nothing to list.
         strict: a stricter rule of success than `solved`, of the last answer; None if there is none.
+        answer: the answer in an action, in a form that equal answers share, empty for none; None if episodes do not end
+            with an answer in words.
         panel: the published test items, which scripted policies play by default; `ValueError` if they are not what they
             were. None if none were published.
         play_many: plays episodes of a scripted policy (oracle, random, null or constant) without instances, from
@@ -123,6 +125,7 @@ class Service:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     table: Callable[[], Any] | None = None
     strict: Callable[[StepResult], bool] | None = None
+    answer: Callable[[str], str] | None = None
     panel: Callable[[], Panel] | None = None
     play_many: Callable[[str, str, Sequence[int], int, int, int], Outcomes] | None = None
     random_plays: int = 1

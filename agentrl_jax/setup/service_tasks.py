@@ -73,6 +73,7 @@ class Services:
         self._closers: list[Callable[[], None]] = []
         self._host_envs: list[HostEnv] = []
         self._numbers: dict[tuple[str, int], int | None] = {}
+        self._shown: dict[tuple[str, int], str] = {}
         with refusals():
             self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
 
@@ -113,12 +114,18 @@ class Services:
 
     def _note_held_out(self, task: ServedTask, item: int, shown: str) -> None:
         env = task.config.env
+        self._shown[env, item] = shown
         if task.service.locate is not None and (env, item) not in self._numbers:
             try:
                 self._numbers[env, item] = local_item(task.service, item, shown)
             except ServiceError as error:
                 self._numbers[env, item] = None
                 _log.warning("%s; results have no categories and no oracle or random baseline", error)
+
+    def first_observations(self, task: int) -> list[str]:
+        """What this process was shown first for each held-out item of a task; empty for items not played yet."""
+        served = self.tasks[task]
+        return [self._shown.get((served.config.env, item), "") for item in served.held_out]
 
     def categories(self, levels: Sequence[int]) -> list[str] | None:
         """The categories of the first `levels` held-out items of each task; None if a task's items have none."""

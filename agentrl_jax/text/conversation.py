@@ -1,12 +1,26 @@
 """Conversations as token ids on the host, to chat with a policy. Ids are only appended, so its cache stays valid."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from agentrl_jax.text.chat import Chat, chat_format
 from agentrl_jax.text.chat_segments import check_roles
 from agentrl_jax.text.chat_template import Message
 from agentrl_jax.text.pieces import Piece, encode_pieces
 from agentrl_jax.text.tokenizer import Tokenizer
+
+
+class SampledResponse(NamedTuple):
+    """An earlier response as it was sampled, to be read again token by token instead of as text."""
+
+    ids: tuple[int, ...]
+    """With the stop token, if it was sampled."""
+    ended: bool
+    """Whether the last id is one of `tokenizer.stop_ids`."""
+
+
+Turn = tuple[str, str | SampledResponse]
+"""Role and content of a message; only a response can be a `SampledResponse`."""
 
 
 def conversation_ids(tokenizer: Tokenizer, messages: Sequence[Message], *, thinking: bool | None = None) -> list[int]:
@@ -18,7 +32,22 @@ def conversation_ids(tokenizer: Tokenizer, messages: Sequence[Message], *, think
     Raises:
         ValueError: the roles are out of order, or the tokenizer has no format for conversations.
     """
-    return encode_pieces(tokenizer, conversation_pieces(chat_format(tokenizer, thinking), messages))
+    return turn_ids(tokenizer, chat_format(tokenizer, thinking), messages)
+
+
+def turn_ids(tokenizer: Tokenizer, chat: Chat, turns: Sequence[Turn], *, opening: str = "") -> list[int]:
+    """Returns the ids of a conversation, as `conversation_ids` does, whose responses may be given as sampled.
+
+    `opening` is the text that is inserted before every sampled response, such as `<answer>`: after the last header, and
+    in front of a `SampledResponse`. A response that is given as text should include it.
+
+    Raises:
+        ValueError: the roles are out of order.
+    """
+    ids: list[int] = []
+    for part in conversation_pieces(chat, turns, opening=opening):
+        ids += part.ids if isinstance(part, SampledResponse) else encode_pieces(tokenizer, (part,))
+    return ids
 
 
 def following_ids(
@@ -38,21 +67,46 @@ def following_ids(
     return encode_pieces(tokenizer, (*end, *chat.after_end, *chat.user_header, *_question(chat, content, "user")))
 
 
-def conversation_pieces(chat: Chat, messages: Sequence[Message]) -> tuple[Piece, ...]:
-    """Returns the pieces whose ids `conversation_ids` returns; ValueError if the roles are out of order."""
-    check_roles([role for role, _ in messages])
-    pieces: list[Piece] = []
+def conversation_pieces(chat: Chat, turns: Sequence[Turn], *, opening: str = "") -> tuple[Piece | SampledResponse, ...]:
+    """Returns the pieces whose ids `turn_ids` returns; ValueError if the roles are out of order."""
+    check_roles([role for role, _ in turns])
+    inserted = (opening,) if opening else ()
+    pieces: list[Piece | SampledResponse] = []
     header, kind = chat.open_user, "user"
-    for role, content in messages:
-        if role == "system":
+    for index, (role, content) in enumerate(turns):
+        if isinstance(content, SampledResponse):
+            pieces += (*inserted, content, *(() if content.ended else chat.response_end))
+        elif role == "system":
             pieces += chat.system(chat.edits["system"](content))
             header, kind = chat.first_user_header, "first_user"
         elif role == "user":
-            pieces += (*header, *_question(chat, content, kind))
+            last = index + 1 == len(turns)
+            pieces += (*header, *_question(chat, content, kind), *(inserted if last else ()))
             header, kind = (*chat.after_end, *chat.user_header), "user"
         else:
-            pieces += (*chat.response_lead, chat.edits["response_earlier"](content), *chat.response_end)
+            pieces += (*chat.response_lead, *_opened(chat.edits["response_earlier"](content), opening))
+            pieces += chat.response_end
     return tuple(pieces)
+
+
+def _opened(text: str, opening: str) -> tuple[str, ...]:
+    """A response as text, divided after its opening, as it is where the opening was inserted."""
+    return (opening, text.removeprefix(opening)) if opening and text.startswith(opening) else (text,)
+
+
+def messages_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[Message]:
+    """Returns the messages in token ids of the shipped tokenizer, whose special tokens mark the roles.
+
+    The header of a response that is still to come gives no message.
+    """
+    found: list[tuple[str, list[int]]] = []
+    roles = {f"<|{role}|>": role for role in ("system", "user", "assistant")}
+    for token in ids:
+        if token not in tokenizer.special_ids:
+            found[-1][1].append(token)
+        elif role := roles.get(tokenizer.special_name(token)):
+            found.append((role, []))
+    return [(role, tokenizer.decode(part)) for role, part in found if part or role != "assistant"]
 
 
 def _question(chat: Chat, content: str, kind: str) -> tuple[Piece, ...]:

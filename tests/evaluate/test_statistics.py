@@ -6,6 +6,7 @@ import pytest
 from scipy import optimize, stats
 
 from agentrl_jax.evaluate.statistics import (
+    cluster_interval,
     crossed_interval,
     mean_interval,
     paired_interval,
@@ -170,3 +171,49 @@ def test_pass_at_many_samples_does_not_overflow():
 def test_samples_that_cannot_be_counted(x, k):
     with pytest.raises(ValueError, match="expected bool"):
         pass_at(x, k)
+
+
+def test_clusters_of_one_give_the_usual_interval():
+    x = np.random.default_rng(0).random(30)
+    single = cluster_interval(x, [str(i) for i in range(30)])
+    usual = mean_interval(x)
+    for bound in ("mean", "low", "high"):
+        assert single[bound] == pytest.approx(usual[bound])
+    assert (single["n"], single["clusters"]) == (30, 30)
+
+
+def test_equal_outcomes_in_a_cluster_count_once():
+    """Copies of an outcome add no information: the interval is that of the clusters' outcomes alone."""
+    x = np.random.default_rng(1).random(12)
+    names = [f"template {i}" for i in range(12)]
+    once = cluster_interval(x, names)
+    copied = cluster_interval(np.repeat(x, 5), np.repeat(names, 5).tolist())
+    for bound in ("mean", "low", "high"):
+        assert copied[bound] == pytest.approx(once[bound])
+    assert mean_interval(np.repeat(x, 5))["low"] > copied["low"]
+
+
+def test_clusters_without_a_failure_keep_an_interval():
+    names = ["a", "a", "b", "b", "c", "c"]
+    for value in (0.0, 1.0):
+        found = cluster_interval([value] * 6, names)
+        alone = mean_interval([value] * 3)
+        assert [found[bound] for bound in ("mean", "low", "high")] == [alone[b] for b in ("mean", "low", "high")]
+
+
+def test_cluster_intervals_cover():
+    """About 95 % of intervals contain the true mean where half of the variance is between clusters."""
+    rng = np.random.default_rng(2)
+    names = np.repeat([str(i) for i in range(20)], 6).tolist()
+    hits = 0
+    for _ in range(400):
+        x = np.repeat(rng.normal(size=20), 6) + rng.normal(size=120)
+        interval = cluster_interval(x, names)
+        hits += interval["low"] <= 0 <= interval["high"]
+    assert 0.91 < hits / 400 < 0.985
+
+
+def test_clusters_that_do_not_fit_are_refused():
+    for x, names in (([0.0, 1.0], ["a", "a"]), ([0.0, 1.0, 1.0], ["a", "b"])):
+        with pytest.raises(ValueError, match="at least two clusters"):
+            cluster_interval(x, names)

@@ -16,7 +16,7 @@ from agentrl_jax.runs.rollout_records import Header, RolloutRecord
 from agentrl_jax.setup import build
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.iteration import play
-from agentrl_jax.train.run import _Run
+from agentrl_jax.train.run import Run
 
 SCRIPTS = 16
 """Scripts of each task; the number of an episode decides which one it follows."""
@@ -26,7 +26,7 @@ class ScriptedRun:
     """A run whose responses are random `actions` of each environment, and now and then nonsense."""
 
     def __init__(self, config: Config, actions: Mapping[str, Sequence[str]]):
-        self.config, self.run = config, _Run(config)
+        self.config, self.run = config, Run(config)
         parts = self.run.parts
         self.state = build.initial_state(config, parts.model, None)(parts.key)
         draw, prompt = np.random.default_rng(0), config.prompt

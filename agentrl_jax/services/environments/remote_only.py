@@ -1,6 +1,8 @@
 """AgentGym environments that are not implemented here: what is needed to play them on an existing server."""
 
 import functools
+import re
+import string
 from typing import NoReturn
 
 from agentrl_jax.services.action_parsing import READERS
@@ -11,6 +13,9 @@ _TOOLS = (
     "Reach the goal with the tools that you are told of. Write your thoughts after Thought: and end with a line Action:"
     " NAME with Action Input: ARGUMENTS, the arguments as JSON. The action finish ends the task and takes the answer."
 )
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 INSTRUCTIONS = {
     "alfworld": "You do a task in a household. Choose one of the actions that are listed at the start, such as go to "
@@ -47,7 +52,15 @@ def remote_service(name: str) -> Service:
         solved=lambda answer: answer.reward == 1,  # the full reward comes in one turn
         oracle=None,
         random=functools.partial(_refuse, name),
+        answer=searchqa_answer if name == "searchqa" else None,
     )
+
+
+def searchqa_answer(action: str) -> str:
+    """What stands in the last answer tags, in lower case and without punctuation and articles; empty for none."""
+    found = _ANSWER.findall(action.lower())
+    words = found[-1].translate(_NO_PUNCTUATION).split() if found else []
+    return " ".join(word for word in words if word not in ("a", "an", "the"))
 
 
 def _refuse(name: str, *_: object) -> NoReturn:

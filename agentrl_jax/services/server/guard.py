@@ -22,13 +22,20 @@ Refusal = tuple[int, str]
 """Status and message."""
 
 
-class Counters:
-    """Metrics for Prometheus, in a separate registry."""
+class RequestCounters:
+    """Metrics of requests for Prometheus, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter("requests", "Requests by route and status", ("route", "status"), registry=self.registry)
         self.seconds = Histogram("request_seconds", "Time of a request", ("route",), registry=self.registry)
+
+
+class Counters(RequestCounters):
+    """Metrics of requests and of the instances of a service."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.instances = Gauge("instances", "Instances that are open", registry=self.registry)
         self.expired = Counter("instances_expired", "Instances closed for idleness", registry=self.registry)
         self.reclaimed = Counter("instances_reclaimed", "Instances closed for new ones", registry=self.registry)
@@ -40,7 +47,7 @@ class Counters:
 class Guard:
     """ASGI middleware: refuses forbidden or invalid requests, counts all, and logs one line per request."""
 
-    def __init__(self, app: ASGIApp, *, counters: Counters, limits: Limits):
+    def __init__(self, app: ASGIApp, *, counters: RequestCounters, limits: Limits):
         self._app, self._counters, self._limits = app, counters, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

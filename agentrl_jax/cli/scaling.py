@@ -1,0 +1,102 @@
+"""`agentrl scaling`: the success of a run by turns, tokens per response and samples."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax.cli.checks import check_env, check_level_file
+from agentrl_jax.errors import UserError
+from agentrl_jax.services.catalog import NAMES
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """Evaluate a run with more or less of one budget at a time, and plot success with random and optimal play."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Folder of the run."""
+    turns: str = ""
+    """Turns of an episode, such as 5,10,20, also beyond those of training."""
+    tokens: str = ""
+    """Most tokens of a response, such as 8,16."""
+    samples: str = ""
+    """Samples of a level, such as 1,2,4,8."""
+    selector: Literal["oracle", "majority", "shortest", "value", "logprob"] | None = None
+    """Also take the best of k samples by this selector, see `agentrl eval --help`."""
+    checkpoint: str = "last"
+    """last, best (the highest success in validation), or the step of a checkpoint."""
+    env: str | None = None
+    """Another environment than the run's first one."""
+    levels: str | None = None
+    """File with the levels to play, or a named set, as for `agentrl eval`."""
+    panel: str | None = None
+    """Panel whose levels are played."""
+    episodes: int | None = None
+    """Held-out levels; default: evaluation.episodes of the run."""
+    temperature: float | None = None
+    """Sampling temperature; default: evaluation.temperature of the run."""
+    seed: int | None = None
+    """Seed of levels and sampling; default: evaluation.seed of the run."""
+    out: str | None = None
+    """Folder for scaling.json and scaling.png; default: the run's."""
+    json: bool = False
+    """Print the contents of scaling.json instead of a table."""
+
+
+_OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "seed")
+
+
+def run(command: Scaling) -> None:
+    """Writes the JSON file and the figure, and prints a table."""
+    axes = {name: _numbers(name, getattr(command, name)) for name in ("turns", "tokens", "samples")}
+    if command.env is not None and command.env not in NAMES:
+        check_env(command.env, "--env")
+    check_level_file(command.levels)
+    out = Path(command.run if command.out is None else command.out)
+    if command.out is not None and not out.is_dir():
+        raise UserError(f"--out is {command.out!r}, but there is no such folder; make it, or name another one")
+    from agentrl_jax.evaluate.scaling import plot_scaling, scale
+    from agentrl_jax.io import atomic_write
+
+    options = {name: getattr(command, name) for name in _OPTIONS}
+    found = scale(
+        command.run,
+        **axes,
+        selector=command.selector,
+        report=lambda line: print(line, file=sys.stderr),
+        **options,
+    )
+    text = json.dumps(found, allow_nan=False)
+    with atomic_write(out / "scaling.json") as file:
+        file.write(text + "\n")
+    plot_scaling(found, out / "scaling.png")
+    if command.json:
+        print(text)
+        return
+    for axis, points in found["axes"].items():
+        table = Table(title=f"Success by {axis}", title_justify="left")
+        shown = ("success", "success_greedy", "pass_at", "pass_all", "best_of", "random", "optimal")
+        columns = [name for name in shown if name in points[0]]
+        for name in (axis, *columns):
+            table.add_column(name.replace("_", " "), justify="right")
+        for point in points:
+            table.add_row(str(point[axis]), *(_rate(point[name]) for name in columns))
+        Console().print(table)
+    Console().print(f"figure: {out / 'scaling.png'}", highlight=False)
+
+
+def _rate(interval: dict[str, float]) -> str:
+    return f"{interval['mean']:.1%} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isascii() and part.isdecimal() and len(part) < 7 for part in parts):
+        raise UserError(f"--{name} is {text!r}; expected numbers with commas between them, such as 5,10,20")
+    return tuple(map(int, parts))

@@ -1,0 +1,1 @@
+"""Models behind an OpenAI-compatible API as agents: `agentrl eval --api` (`evaluate_api` in `evaluate`)."""

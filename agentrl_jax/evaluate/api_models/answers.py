@@ -1,0 +1,123 @@
+"""Reads the answers of /chat/completions, of OpenAI and of servers that follow it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from agentrl_jax.errors import MAX_FOREIGN, shortened
+
+Finish = Literal["stop", "length", "refusal"]
+"""How a reply ended: by itself, cut by a limit of tokens, or withheld by the model or its provider."""
+
+_LENGTH = ("length", "max_tokens", "model_length")
+_REFUSED = ("content_filter", "refusal", "safety")
+_REFUSAL_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+_QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
+
+
+class BadReply(ValueError):
+    """The answer is not what the API promises, for example because it was cut; another attempt may go better."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reply:
+    """A reply of a model, or why there is none. Numbers of tokens are null where the server does not give them.
+
+    Attributes:
+        text: what the agent says.
+        reasoning: what the model thought before, where the server gives it apart (`reasoning_content`).
+        refusal: why there is no reply, in the words of the server.
+        model: name of the model that replied, as the server gives it.
+        prompt_token_ids: tokens that the model has read, if asked for and given (vLLM, `agentrl serve-model`).
+        token_ids: tokens that the model has sampled, likewise.
+    """
+
+    text: str
+    finish: Finish
+    reasoning: str = ""
+    refusal: str = ""
+    model: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+
+
+def read_reply(answer: Any) -> Reply:
+    """The reply in an answer of status 200; `BadReply` if there is none."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise BadReply(f"the answer has no choices: {shortened(answer, 200)}")
+    choice = choices[0]
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise BadReply(f"the answer has no message: {shortened(choice, 200)}")
+    refusal = _text(message.get("refusal"))
+    finish: Finish = "stop"
+    if choice.get("finish_reason") in _LENGTH:
+        finish = "length"
+    elif refusal or choice.get("finish_reason") in _REFUSED:
+        finish = "refusal"
+    usage = _mapping(answer.get("usage"))
+    of_completion, of_prompt = (_mapping(usage.get(f"{kind}_tokens_details")) for kind in ("completion", "prompt"))
+    return Reply(
+        text=_text(message.get("content")),
+        finish=finish,
+        reasoning=_text(message.get("reasoning_content")) or _text(message.get("reasoning")),
+        refusal=refusal,
+        model=shortened(_text(answer.get("model"))),
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        completion_tokens=_count(usage.get("completion_tokens")),
+        reasoning_tokens=_count(of_completion.get("reasoning_tokens")),
+        cached_tokens=_count(of_prompt.get("cached_tokens")),
+        prompt_token_ids=_ids(answer.get("prompt_token_ids")),
+        token_ids=_ids(choice.get("token_ids")),
+    )
+
+
+def reply_of_error(status: int, answer: Any) -> Reply | None:
+    """The reply that an error stands for: the conversation was too long, or the provider filtered it; else None."""
+    if status not in (400, 403, 413, 422):
+        return None
+    error = error_of(answer)
+    code, text = str(error.get("code", "")), _text(error.get("message"))
+    if code == "context_length_exceeded" or "maximum context length" in text.lower():
+        return Reply(text="", finish="length", refusal=shortened(text, MAX_FOREIGN))
+    if code in _REFUSAL_CODES:
+        return Reply(text="", finish="refusal", refusal=shortened(text, MAX_FOREIGN))
+    return None
+
+
+def out_of_quota(answer: Any) -> bool:
+    """Whether an error says that the account has no money left, which no later attempt changes."""
+    return str(error_of(answer).get("code", "")) in _QUOTA_CODES
+
+
+def error_of(answer: Any) -> Mapping[str, Any]:
+    """The object `error` of an answer; its `message` is the text if a server sends only text."""
+    if not isinstance(answer, dict):
+        return {}
+    error = answer.get("error", answer.get("detail"))
+    return error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    """A text, or the texts of its parts; empty for anything else. Half of a character (a lone surrogate) becomes ?."""
+    if isinstance(value, list):
+        value = "".join(part["text"] for part in value if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**53 else None
+
+
+def _ids(value: Any) -> list[int] | None:
+    usable = isinstance(value, list) and all(type(token) is int and 0 <= token < 2**31 for token in value)
+    return value if usable else None

@@ -1,0 +1,148 @@
+"""What an evaluation has been answered, in a folder, so that it goes on after a kill without asking twice.
+
+`replies.jsonl` has a row for every reply, `episodes.jsonl` one for every finished episode, both by item and sample;
+`settings.json` has what the rows depend on. Every row is on the disk before the next request of its episode is sent.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.api_models.client import Message
+from agentrl_jax.io import atomic_write, naming
+
+Row = dict[str, Any]
+
+_NUMBERS = {"replies.jsonl": ("item", "sample", "turn"), "episodes.jsonl": ("item", "sample")}
+"""The integers that name a row of each file."""
+
+
+class Journal:
+    """The files of one evaluation, which one process at a time may write. Thread-safe."""
+
+    def __init__(self, folder: str | os.PathLike[str], settings: Mapping[str, Any]):
+        """Makes the folder or goes on with it; a last line that a kill has cut off is removed.
+
+        Raises:
+            UserError: the folder holds another evaluation, a row cannot be read, or another process writes there.
+        """
+        self.folder = Path(folder)
+        self._thread_lock = threading.Lock()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._process_lock = open(self.folder / "lock", "w")  # noqa: SIM115 (held until `close`)
+        try:
+            fcntl.flock(self._process_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._process_lock.close()
+            raise UserError(
+                f"{self.folder}: another process writes here; let it finish, or give another --out"
+            ) from error
+        try:
+            self._check_settings(dict(settings))
+            self._replies, self._episodes = (self._read(name) for name in _NUMBERS)
+        except BaseException:
+            self._process_lock.close()
+            raise
+        self._files = {name: open(self.folder / name, "ab") for name in _NUMBERS}  # noqa: SIM115
+
+    def close(self) -> None:
+        """Lets other processes write."""
+        for file in (*self._files.values(), self._process_lock):
+            file.close()
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def episodes(self) -> dict[tuple[int, ...], Row]:
+        """The rows of the finished episodes by item and sample."""
+        return dict(self._episodes)
+
+    @property
+    def replies(self) -> dict[tuple[int, ...], Row]:
+        """The rows of the replies by item, sample and turn."""
+        return dict(self._replies)
+
+    def reply(self, item: int, sample: int, turn: int, messages: Sequence[Message]) -> Row | None:
+        """The row of a reply that was given before; None if there is none.
+
+        Raises:
+            UserError: it was given to other messages.
+        """
+        row = self._replies.get((item, sample, turn))
+        if row is not None and row.get("asked") != digest(messages):
+            raise UserError(
+                f"{self.folder / 'replies.jsonl'}: turn {turn} of item {item} was asked with other messages than now; "
+                "the environment has changed: give another --out"
+            )
+        return row
+
+    def add_reply(self, row: Row) -> None:
+        """Writes a row with item, sample and turn."""
+        self._add("replies.jsonl", self._replies, row)
+
+    def add_episode(self, row: Row) -> None:
+        """Writes a row with item and sample."""
+        self._add("episodes.jsonl", self._episodes, row)
+
+    def _add(self, name: str, rows: dict[tuple[int, ...], Row], row: Row) -> None:
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        with self._thread_lock, naming(self.folder / name):
+            file = self._files[name]
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+            rows[tuple(row[number] for number in _NUMBERS[name])] = row
+
+    def _check_settings(self, settings: Row) -> None:
+        path = self.folder / "settings.json"
+        if not path.exists():
+            with atomic_write(path) as stream:
+                json.dump(settings, stream, indent=1, allow_nan=False)
+            return
+        try:
+            before = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise UserError(f"{path}: is not valid JSON ({error}); give another --out") from error
+        now = json.loads(json.dumps(settings))
+        for name in now | before:
+            if before.get(name) != now.get(name):
+                raise UserError(
+                    f"{self.folder}: holds an evaluation with {name} {before.get(name)!r}, not {now.get(name)!r}; give "
+                    "the same options, or another --out"
+                )
+
+    def _read(self, name: str) -> dict[tuple[int, ...], Row]:
+        path = self.folder / name
+        if not path.exists():
+            return {}
+        with open(path, "r+b") as file:
+            content = file.read()
+            whole = content.rfind(b"\n") + 1
+            file.truncate(whole)
+        rows: dict[tuple[int, ...], Row] = {}
+        for number, line in enumerate(content[:whole].splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                key = tuple(row[part] for part in _NUMBERS[name])
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(
+                    f"{path}: line {number} is no row ({error}); restore the file, or give another --out"
+                ) from error
+            rows[key] = row
+        return rows
+
+
+def digest(messages: Sequence[Message]) -> str:
+    """The beginning of the SHA-256 of a conversation's roles and contents, in hexadecimal digits."""
+    said = [[message["role"], message["content"]] for message in messages]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]

@@ -1,0 +1,150 @@
+"""Compiled environments as tasks of API models, in the words of a prompt style, with the levels that runs play."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
+from agentrl_jax.evaluate.baselines import select, success_intervals
+from agentrl_jax.evaluate.results import STRICT
+from agentrl_jax.evaluate.level_set import LevelSet, level_set
+from agentrl_jax.evaluate.play import on_device
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.recording import empty_response
+from agentrl_jax.services.items import load_items
+from agentrl_jax.setup import build
+from agentrl_jax.text.chat_template import Message
+from agentrl_jax.text.conversation import messages_of
+from agentrl_jax.text.grammar import ResponseGrammar
+from agentrl_jax.text.reference import parse_response
+from agentrl_jax.text.tokenizer import load_small
+from envs_jax.registry import spec
+
+EPISODES = 200
+"""Levels that are played unless another number is asked for, as many as items of a service."""
+
+
+def level_task(options: TaskOptions) -> ApiTask:
+    """The task of a compiled environment; item i is the level i of `agentrl eval RUN` with the same seed and levels.
+
+    Raises:
+        UserError: there is no such environment or item, or the levels cannot be used.
+    """
+    env, levels = options.env, options.levels
+    prompt = PromptConfig(
+        style=options.style,  # type: ignore[arg-type]
+        think=options.think,
+        forced_tag=False,  # the model writes it: an API inserts nothing
+        max_turns=options.turns or PromptConfig().max_turns,
+        max_actions=spec(env).max_actions,
+        max_actions_per_turn=options.actions_per_turn,
+        max_response_tokens=max(options.max_tokens, 2),
+    )
+    config = Config(
+        tasks=(TaskConfig(env=env, groups=1, levels=levels or ""),),
+        prompt=prompt,
+        evaluation=EvalConfig() if options.seed is None else EvalConfig(seed=options.seed),
+    )
+    with refusals():
+        batched_env = build.build_compiled_env(config, load_small())
+        chosen = level_set(config, batched_env, levels)
+        wanted = options.episodes or (EPISODES if levels is None else batched_env.levels(0))
+        items = load_items(options.items, env) if options.items else tuple(range(chosen.number(wanted)))
+    if max(items) >= chosen.number(max(items) + 1):
+        raise UserError(f"--items names {max(items)}, expected numbers below {chosen.number(max(items) + 1)}")
+
+    def lines() -> dict[str, Any]:
+        known = chosen.baselines(max(items) + 1)
+        if known is None:
+            return {}
+        of_items = np.isin(np.arange(max(items) + 1), items)
+        return success_intervals(select(known, of_items)) | {"optimal_is": known.optimal_is}
+
+    return ApiTask(
+        env=env,
+        style=options.style,
+        items=items,
+        turns=prompt.max_turns,
+        full_score=1.0,
+        strict=STRICT in batched_env.info_keys,
+        open=functools.partial(LevelEpisode, Game(config, chosen, batched_env)),
+        lines=lines,
+        category=None if chosen.categories is None else chosen.categories.__getitem__,
+        facts={
+            "think": options.think,
+            "levels": levels,
+            "seed_of_levels": chosen.seed,
+            "max_actions": prompt.max_actions,
+            "actions_per_turn": options.actions_per_turn,
+        },
+    )
+
+
+class Game:
+    """A compiled environment for single episodes, with the levels and the random transitions of `EvalSet.play`."""
+
+    def __init__(self, config: Config, levels: LevelSet, batched_env: CompiledEnv):
+        self.levels, self.prefix = levels, batched_env.prefix[0].tolist()
+        self.tokenizer = load_small()
+        prompt, task = config.prompt, batched_env.tasks[0]
+        self.grammar = ResponseGrammar(
+            actions=task.env.actions,
+            think=prompt.think,
+            forced=prompt.forced_tag,
+            separator=prompt.separator,
+            max_actions=prompt.max_actions_per_turn,
+        )
+        split = levels.levels.split(levels.split)
+        self.settings = build.rollout_settings(config, batched_env, 1, 0.0, split=split)
+        self.reset = jax.jit(batched_env.reset)
+        self.step = jax.jit(functools.partial(batched_env.step, new_context=False))
+
+    def messages(self, before: Sequence[int], message: Any) -> list[Message]:
+        """What is shown, after the tokens `before`."""
+        tokens, length = jax.device_get((message.tokens[0], message.length[0]))
+        return messages_of(self.tokenizer, [*before, *tokens[:length].tolist()])
+
+
+class LevelEpisode:
+    """An episode of a compiled environment, in the words of a prompt style."""
+
+    def __init__(self, game: Game, item: int, sample: int):
+        self._game, self._item, self._sample = game, item, sample
+        self._state: Any = None
+        self._outcome = Outcome(False, False, 0.0, False)
+
+    def start(self) -> list[Message]:
+        """See `TextEpisode`."""
+        game, levels = self._game, self._game.levels
+        ids = build.evaluation_ids(self._item, 1, 0, levels.rows, sample=self._sample)
+        self._state, message = game.reset(levels.key, game.settings, ids)
+        return game.messages(game.prefix, message)
+
+    def step(self, reply: str) -> list[Message]:
+        """See `TextEpisode`."""
+        game, before = self._game, self._outcome
+        parsed = on_device(parse_response(reply.encode("utf-8", "replace"), game.grammar), game.grammar)
+        self._state, result, message = game.step(
+            game.settings, self._state, empty_response(1, 1), parsed, jnp.ones(1, bool)
+        )
+        found = jax.device_get(result)
+        if found.failed[0]:
+            raise UserError(f"no level of item {self._item} was found; use larger levels")
+        solved = before.solved or bool(found.success[0])
+        strict = before.strict or bool(found.info[STRICT][0]) if STRICT in found.info else solved
+        done = bool(found.terminated[0] or found.truncated[0])
+        self._outcome = Outcome(done, solved, before.score + float(found.reward[0]), strict)
+        return game.messages((), message)
+
+    def outcome(self) -> Outcome:
+        """See `TextEpisode`."""
+        return self._outcome
+
+    def close(self) -> None:
+        """See `TextEpisode`."""

@@ -1,0 +1,130 @@
+"""Plays episodes with an API model, several at a time."""
+
+import dataclasses
+import queue
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentrl_jax.evaluate.api_models.answers import Reply
+from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp
+from agentrl_jax.evaluate.api_models.journal import Journal, Row, digest
+from agentrl_jax.evaluate.api_models.tasks import ApiTask
+from agentrl_jax.services.client import ServiceError
+
+Key = tuple[int, int]
+"""Item and sample."""
+
+FAILURES_IN_A_ROW = 16
+"""Episodes without a reply in a row after which no more are started."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Player:
+    """Plays episodes of a task with the replies of a journal, and asks the client for those that it lacks.
+
+    With a `seed`, every request has a seed by item, sample and turn. With `token_ids`, replies are sent back
+    with the tokens that the server gave for them.
+    """
+
+    task: ApiTask
+    client: ChatClient
+    journal: Journal
+    seed: int | None = None
+    token_ids: bool = False
+
+    def play(self, key: Key) -> Row:
+        """Plays an episode and writes its row, which has how it ended as `status`: answered, length or refusal.
+
+        A reply that was cut or withheld ends the episode and is not carried out.
+
+        Raises:
+            GivenUp: the model has not replied; the journal has the replies before.
+            ServiceError: the environment has failed.
+            UserError: the server refuses the request for good.
+        """
+        item, sample = key
+        episode = self.task.open(item, sample)
+        status, turn = "answered", 0
+        try:
+            added: list[dict[str, Any]] = [dict(role=role, content=text) for role, text in episode.start()]
+            messages = list(added)
+            while True:
+                reply = self._reply(item, sample, turn, messages, added)
+                turn += 1
+                if reply.finish != "stop":
+                    status = reply.finish
+                    break
+                added = [dict(role=role, content=text) for role, text in episode.step(reply.text)]
+                if episode.outcome().done or turn == self.task.turns:
+                    break
+                given = {"token_ids": reply.token_ids} if self.token_ids and reply.token_ids else {}
+                messages += [{"role": "assistant", "content": reply.text} | given, *added]
+            outcome = episode.outcome()
+        finally:
+            episode.close()
+        row: Row = {"item": item, "sample": sample, "status": status, "turns": turn, "solved": bool(outcome.solved)}
+        row |= {"score": float(outcome.score)} | ({"strict": bool(outcome.strict)} if self.task.strict else {})
+        row |= {"category": self.task.category(item)} if self.task.category else {}
+        self.journal.add_episode(row)
+        return row
+
+    def _reply(
+        self, item: int, sample: int, turn: int, messages: Sequence[dict[str, Any]], added: Sequence[dict[str, Any]]
+    ) -> Reply:
+        if (row := self.journal.reply(item, sample, turn, messages)) is not None:
+            return Reply(**row["reply"])
+        seed = None if self.seed is None else zlib.crc32(f"{self.seed} {item} {sample} {turn}".encode())
+        reply = self.client.ask(messages, seed=seed)
+        said = {name: value for name, value in dataclasses.asdict(reply).items() if value not in (None, "")}
+        row = {"item": item, "sample": sample, "turn": turn, "asked": digest(messages), "added": list(added)}
+        self.journal.add_reply(row | {"reply": {"text": "", **said}})
+        return reply
+
+
+def play_all(
+    play: Callable[[Key], Row], keys: Sequence[Key], concurrency: int, done: Callable[[Key, Row | None], None]
+) -> dict[Key, str]:
+    """Plays episodes in at most `concurrency` threads; returns why some could not be played to their end.
+
+    After `FAILURES_IN_A_ROW` of these the rest is not played either. `done` is called in this thread for every episode
+    that was started, with None for one that failed. Any other error ends all, and leaves the episodes at work behind.
+    """
+    waiting: queue.SimpleQueue[Key] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[tuple[Key, Row | BaseException]] = queue.SimpleQueue()
+    over = threading.Event()
+    for key in keys:
+        waiting.put(key)
+
+    def work() -> None:
+        while not over.is_set():
+            try:
+                key = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                finished.put((key, play(key)))
+            except BaseException as error:
+                finished.put((key, error))
+
+    # Daemon threads, so that an interrupt need not wait for answers.
+    for number in range(min(concurrency, len(keys))):
+        threading.Thread(target=work, daemon=True, name=f"episode-{number}").start()
+    failed: dict[Key, str] = {}
+    left, in_a_row = dict.fromkeys(keys), 0
+    try:
+        while left and in_a_row < FAILURES_IN_A_ROW:
+            key, found = finished.get()
+            del left[key]
+            if isinstance(found, GivenUp | ServiceError):
+                failed[key], in_a_row = str(found), in_a_row + 1
+                done(key, None)
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                in_a_row = 0
+                done(key, found)
+    finally:
+        over.set()
+    return failed | dict.fromkeys(left, f"not played, after {in_a_row} episodes in a row without a reply")

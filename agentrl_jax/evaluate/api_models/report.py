@@ -1,0 +1,71 @@
+"""The result of `evaluate_api` as a table for the terminal."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from envs_jax.budget import EXACT, optimal_label
+
+
+def as_table(result: Mapping[str, Any]) -> Table:
+    """Success of the model, and of null, random and optimal play on the same items."""
+    table = Table(title=escape(f"{result['model']} in {result['env']}: success"), title_justify="left")
+    for name in ("", "mean", "low", "high", "items"):
+        table.add_column(name, justify="right" if name else "left")
+    for title, interval in _rows(result):
+        rates = [f"{interval[bound]:.1%}" for bound in ("mean", "low", "high")] if interval else ["-"] * 3
+        table.add_row(escape(title), *rates, str(interval["n"]) if interval else "0")
+    return table
+
+
+def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
+    """What stands below the table."""
+    episodes = result["episodes"]
+    counts = ", ".join(f"{episodes[name]} {words}" for name, words in _STATUSES.items())
+    yield f"{episodes['asked']} episodes: {counts}"
+    shares = {which: result.get(f"gap_closed_{which}") for which in ("answered", "all")}
+    known = [f"{share:.1%} over {which}" for which, share in shares.items() if share is not None]
+    if known:
+        yield f"share of the gap between random and optimal play: {', '.join(known)}"
+    if result["score_answered"] is not None and result["full_score"] != 1:
+        yield f"score over answered: {result['score_answered']['mean']:.2f} of {result['full_score']:g}"
+    tokens = result["tokens"]
+    turns = "" if result["turns_used"] is None else f"{result['turns_used']:.1f} turns an answered episode; "
+    reasoning = f" ({tokens['reasoning_tokens']} of them reasoning)" if tokens["reasoning_tokens"] else ""
+    yield (
+        f"{turns}{tokens['prompt_tokens']} tokens read and {tokens['completion_tokens']} written{reasoning} in "
+        f"{tokens['replies']} replies"
+    )
+    if tokens["replies_without_usage"]:
+        yield f"the server gave no numbers of tokens for {tokens['replies_without_usage']} replies, which count as 0"
+    if result["cost"] is not None:
+        yield f"cost: {result['cost']:.4f}"
+    if result["unfinished"]:
+        episode, why = next(iter(result["unfinished"].items()))
+        yield f"unfinished: {episode}: {why}; give the same command again to play what is unfinished"
+
+
+_STATUSES = {
+    "answered": "answered",
+    "length": "cut by a limit of tokens",
+    "refusal": "refused",
+    "unfinished": "unfinished",
+}
+
+
+def _rows(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    titles = {"success_answered": "over answered episodes", "success_all": "over all episodes"}
+    yield from ((f"model, {title}", result[name]) for name, title in titles.items())
+    if "strict_success_answered" in result:
+        yield "model, strict, over answered", result["strict_success_answered"]
+    for name, sign in (("pass_at", "@"), ("pass_all", "^")):
+        found = result.get(name, {})
+        yield from ((f"model, pass{sign}{k}", interval) for k, interval in found.items() if k != "1")
+    optimal = optimal_label(result.get("optimal_is", EXACT), "optimal play")
+    for name, title in {"null": "null play", "random": "random play", "optimal": optimal}.items():
+        if name in result:
+            yield title, result[name]
+    for kind, part in result.get("categories", {}).items():
+        yield from ((f"{kind}: {title}", part[name]) for name, title in titles.items())

@@ -1,0 +1,109 @@
+"""Services as tasks of API models: the instruction as the system message, then the texts of the service."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
+from agentrl_jax.evaluate.scripted import choose_items, connected, evaluate_scripted
+from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment
+from agentrl_jax.services.catalog import get_service
+from agentrl_jax.services.environment import Service
+from agentrl_jax.services.pools import InstancePool
+from agentrl_jax.services.shadow_env import local_item
+from agentrl_jax.setup.service_tasks import TURN_SHARE
+from agentrl_jax.text.chat_template import Message
+
+_LINES = {"random": "random", "null": "null", "optimal": "oracle"}
+"""Scripted policies of the lines beside a model's."""
+
+
+@contextlib.contextmanager
+def service_task(options: TaskOptions) -> Iterator[ApiTask]:
+    """The task of a service, with the items that scripted policies play, for the block.
+
+    Raises:
+        UserError: there is no such service or item, or an option has no effect.
+    """
+    if options.levels is not None or options.think:
+        given = "--think" if options.levels is None else f"--levels {options.levels}"
+        raise UserError(f"{given} has no effect on {options.env}, which is played as a service; leave it out")
+    with refusals():
+        service = get_service(options.env)
+    seed, turns = options.seed or 0, options.turns or service.turns
+    items, panel_digest = choose_items(service, options.items, options.episodes, seed)
+    category, numbers = service.category, dict[int, int]()
+
+    def note(item: int, shown: str) -> None:
+        if category is not None:
+            numbers[item] = local_item(service, item, shown)
+
+    with connected(service, items, turns, options.url, options.token_file, options.concurrency) as (task, config):
+        seconds, retries = TURN_SHARE * config.env.deadline, config.env.retries
+
+        def start(item: int, sample: int) -> ServiceEpisode:
+            bridge = BridgeConfig(items=(item,), seconds=seconds, retries=retries, on_start=note)
+            return ServiceEpisode(service, task.pool, bridge)
+
+        yield ApiTask(
+            env=service.name,
+            style="chat",
+            items=items,
+            turns=turns,
+            full_score=service.full_score,
+            strict=service.strict is not None,
+            open=start,
+            lines=lambda: _lines(service, items, turns, options),
+            category=None if category is None else lambda item: category(numbers.get(item, item)),
+            facts={"url": options.url} | ({"panel_digest": panel_digest} if panel_digest else {}),
+        )
+
+
+def _lines(service: Service, items: tuple[int, ...], turns: int, options: TaskOptions) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, policy in _LINES.items():
+        if policy == "oracle" and service.oracle is None:
+            continue
+        played = evaluate_scripted(
+            service.name,
+            policy,  # type: ignore[arg-type]
+            items=",".join(map(str, items)),
+            turns=turns,
+            url=options.url,
+            token_file=options.token_file,
+            seed=options.seed or 0,
+            workers=options.concurrency,
+            on_instances=True,
+        )
+        found[name] = played["success"]
+    return found | ({"optimal_is": "scripted"} if "optimal" in found else {})
+
+
+class ServiceEpisode:
+    """An episode of a service: the task as the system message, then the service's texts."""
+
+    def __init__(self, service: Service, pool: InstancePool, config: BridgeConfig):
+        self._service = service
+        self._env = BridgedEnvironment(service, pool, config)
+
+    def start(self) -> list[Message]:
+        """See `TextEpisode`."""
+        with refusals():  # there may be no such item
+            return [("system", self._service.instruction), ("user", self._env.reset(0))]
+
+    def step(self, reply: str) -> list[Message]:
+        """See `TextEpisode`."""
+        return [("user", self._env.step(reply, ()).observation)]
+
+    def outcome(self) -> Outcome:
+        """See `TextEpisode`."""
+        last = self._env.last
+        assert last is not None
+        solved = self._service.solved(last)
+        strict = solved if self._service.strict is None else self._service.strict(last)
+        return Outcome(last.done, solved, last.score, strict)
+
+    def close(self) -> None:
+        """See `TextEpisode`."""
+        self._env.close()

@@ -1,0 +1,96 @@
+"""What an API model plays: the items of an environment, as episodes that show text and read text."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol
+
+from agentrl_jax.text.chat_template import Message
+
+Style = Literal["auto", "ragen", "compact", "chat"]
+
+
+class Outcome(NamedTuple):
+    """How an episode stands."""
+
+    done: bool
+    solved: bool
+    score: float
+    """The last score of a service, or the sum of the rewards of a compiled environment."""
+    strict: bool
+    """Solved by a stricter rule, if there is one."""
+
+
+class TextEpisode(Protocol):
+    """One episode."""
+
+    def start(self) -> list[Message]:
+        """The messages before the first reply; the last one is the user's."""
+
+    def step(self, reply: str) -> list[Message]:
+        """Carries out a reply; returns the messages before the next one, which count only if the episode goes on."""
+
+    def outcome(self) -> Outcome:
+        """How the episode stands."""
+
+    def close(self) -> None:
+        """Ends the episode."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """Which environment is played, and how.
+
+    Attributes:
+        style: ragen or compact, for the prompts of compiled environments; chat, for services, which compiled
+            environments can be too; auto for ragen where it is possible, else chat.
+        think: prompts ask for a think block.
+        items: numbers such as 0-99, or an item file; None for `episodes` items, or for the usual ones.
+        levels: level file of a compiled environment, or one of `NAMED_LEVELS`.
+        turns: maximum number of turns; None for the usual limit.
+        actions_per_turn: maximum number of actions that a turn carries out, of a compiled environment.
+        max_tokens: maximum number of tokens of a reply, which the style ragen names.
+        seed: of items and levels; None for 0, or of levels for the default of `agentrl eval RUN`.
+        url: address of the server of a service; local for this process.
+        token_file: file with the token of this server.
+        concurrency: number of episodes that are played at once.
+    """
+
+    env: str
+    style: Style = "auto"
+    think: bool = False
+    items: str | None = None
+    episodes: int | None = None
+    levels: str | None = None
+    turns: int | None = None
+    actions_per_turn: int = 5
+    max_tokens: int = 512
+    seed: int | None = None
+    url: str = "local"
+    token_file: str = ""
+    concurrency: int = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ApiTask:
+    """Items of one environment.
+
+    Attributes:
+        turns: maximum number of turns of an episode.
+        strict: whether there is a stricter rule of success.
+        open: the episode of an item and a sample.
+        lines: random, null and optimal play on the same items within the same budget: success as {mean, low, high, n}
+            by name, as far as known, and `optimal_is` (`Baselines.optimal_is`).
+        category: category of an item that was started; None if items have none.
+        facts: what the episodes depend on besides items, style and turns, by name.
+    """
+
+    env: str
+    style: str
+    items: tuple[int, ...]
+    turns: int
+    full_score: float
+    strict: bool
+    open: Callable[[int, int], TextEpisode]
+    lines: Callable[[], dict[str, Any]]
+    category: Callable[[int], str] | None
+    facts: dict[str, Any]

@@ -1,0 +1,103 @@
+"""The levels of an evaluation: which ones, and what is known of them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jaxtyping import Int8
+
+from agentrl_jax.config import Config, PromptConfig
+from agentrl_jax.config.schema import NAMED_LEVELS, PANEL
+from agentrl_jax.evaluate.baselines import level_baselines
+from agentrl_jax.rollout import rng
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.host_environment import HostTask
+from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
+from agentrl_jax.setup import build
+from agentrl_jax.setup.service_tasks import Services
+from envs_jax import babyai, registry
+from envs_jax.babyai import items as babyai_items
+from envs_jax.budget import Baselines, Budget
+from envs_jax.splits import Split
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LevelSet:
+    """Levels of one task."""
+
+    batched_env: CompiledEnv | HostEnv
+    """Environment with the task."""
+    prompt: PromptConfig
+    task: int
+    """Index of the task."""
+    levels: TaskLevels
+    split: Split
+    """The split whose levels are played."""
+    seed: int
+    """Seed of levels and sampling."""
+    categories: Sequence[str] | None = None
+    """Category of each of the task's levels, if there are several."""
+
+    @property
+    def key(self) -> jax.Array:
+        """Key of levels and sampling, different for each split; seeds of host environments follow from it alone."""
+        return jax.random.fold_in(jax.random.key(self.seed), int(self.split))
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """Rows of the task's level pack that are played; None if levels are generated."""
+        return self.levels.rows(self.split)
+
+    def number(self, wanted: int) -> int:
+        """Number of levels to play if `wanted` are requested: a pack is limited to its own, and none counts twice."""
+        return wanted if self.rows is None else min(wanted, len(self.rows))
+
+    def baselines(self, episodes: int) -> Baselines | None:
+        """Random, null and optimal play on the same levels within the agent's budget; None if unknown."""
+        task = self.batched_env.tasks[self.task]
+        if isinstance(task, HostTask):
+            return None if task.baselines is None else task.baselines(episodes)
+        levels = self.boards(episodes)
+        budget = Budget(self.prompt.max_actions, self.prompt.max_turns, self.prompt.max_actions_per_turn)
+        return level_baselines(task.name, task.env, task.env_params, levels, budget)
+
+    def boards(self, episodes: int) -> Int8[np.ndarray, "n H W"]:
+        """The first levels of a task; i8[n, 0, 0] if its levels are not boards."""
+        task = self.batched_env.tasks[self.task]
+        if isinstance(task, HostTask):
+            return np.zeros((episodes, 0, 0), np.int8)
+        if self.rows is not None:
+            return np.asarray(task.env_params.levels)[self.rows[:episodes]]
+        keys = rng.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
+        return registry.sample_levels(task.env, task.env_params, keys, self.levels.split(self.split))
+
+
+def level_set(
+    config: Config, batched_env: CompiledEnv | HostEnv, named: str | None, services: Services | None = None
+) -> LevelSet:
+    """The test levels of the first task of a configuration.
+
+    `named` is the task's level file, or one of `NAMED_LEVELS`, if all of its levels are to be played; None to divide
+    the task's levels as in training. `services` are those that the task is played on, if any.
+    """
+    task_levels = level_splits(batched_env).tasks[0]
+    categories = None if services is None else services.categories([batched_env.levels(0)])
+    if named in NAMED_LEVELS:
+        numbers = [babyai_items.number_of(item) for item in babyai_items.NAMED[named]()]
+        categories = [babyai_items.family_of(n) if named == PANEL else f"{n:02} {babyai.NAMES[n]}" for n in numbers]
+    if named == PANEL:
+        # No run trains on them: they are test levels by content (`TextEnvironment.test_levels`).
+        task_levels = TaskLevels(split_of_row=np.full(batched_env.levels(0), Split.TEST))
+    elif named is not None:
+        task_levels = TaskLevels("all levels of the file are played", np.zeros(batched_env.levels(0)))
+    return LevelSet(
+        batched_env=batched_env,
+        prompt=config.prompt,
+        task=0,
+        levels=task_levels,
+        split=Split.TEST,
+        seed=config.evaluation.seed,
+        categories=categories,
+    )

@@ -1,0 +1,262 @@
+"""Records: one JSON object for one agent on one panel, with the outcome of every episode.
+
+Everything that a table shows is computed from the outcomes again, see `leaderboard`; means that a record stores are for
+people who read the file.
+"""
+
+import hashlib
+import importlib.metadata
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jax
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+import agentrl_jax
+from agentrl_jax.config import Config
+from agentrl_jax.evaluate.panels import Panel
+from agentrl_jax.io import atomic_write
+from agentrl_jax.models.actor_critic import policy_decoder
+from agentrl_jax.setup.policy import RunPolicy
+from agentrl_jax.strict_json import parse_object
+
+VERSION = 1
+MAX_BYTES = 64 << 20
+"""Largest size of a record that is read."""
+
+_GIT_SECONDS = 5
+_Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+_Shares = Annotated[list[_Share], Field(min_length=1)]
+_Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+_Finite = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class PanelId(_Part):
+    """The panel, and the digest that it had."""
+
+    name: str
+    sha256: _Digest
+
+
+class Agent(_Part):
+    """Who played: a checkpoint of a run, or a scripted policy."""
+
+    kind: Literal["run", "scripted"]
+    name: str
+    iteration: int | None = None
+    step: int | None = None
+    parameters_sha256: _Digest | None = None
+    """Of the policy's parameters, without those of a critic."""
+    model: dict[str, int | str] | None = None
+
+
+class Code(_Part):
+    """The code that played; None where unknown."""
+
+    version: str | None
+    commit: str | None
+    """As git describes the checkout of the package."""
+
+
+class Decoding(_Part):
+    """How the agent played; the limits are of one episode. None where it does not apply."""
+
+    samples: Annotated[int, Field(ge=1)]
+    """Sampled episodes on each level."""
+    turns: int | None
+    actions: int
+    actions_per_turn: int | None
+    seed: int
+    temperature: float | None = None
+    response_tokens: int | None = None
+    context: str | None = None
+    think: bool | None = None
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Of the environment as it was played."""
+
+
+class Outcomes(_Part):
+    """Successes on each level, in the order of the panel."""
+
+    samples: Annotated[list[_Shares], Field(min_length=1)]
+    """0 or 1 for each sampled episode; or one number, the probability of success, if `exact`."""
+    exact: bool = False
+    greedy: _Shares | None = None
+    random: _Shares | None = None
+    null: _Shares | None = None
+    optimal: _Shares | None = None
+    """Success of reference policies within the agent's limits."""
+    categories: list[str] | None = None
+    """Category of each level, if there are several."""
+
+
+class Seen(_Part):
+    """What is known of levels learned from, see `seen.seen_levels`."""
+
+    held_out: bool | str
+    levels: int
+    distinct_levels: int
+    seen_levels: int | None
+    seen_images: int | None = None
+
+
+class Record(_Part):
+    """One agent on one panel."""
+
+    version: Literal[1]
+    panel: PanelId
+    agent: Agent
+    code: Code
+    decoding: Decoding
+    outcomes: Outcomes
+    optimal_is: str | None
+    """What the optimal policy is, see `envs_jax.budget.Baselines`."""
+    mean_turns: _Finite | None
+    """Mean number of turns of a sampled episode."""
+    mean_tokens: _Finite | None
+    """Mean number of sampled tokens of a sampled episode."""
+    seen: Seen | None
+    results: dict[str, Any]
+    """Success with its interval, and what else was computed when the record was made."""
+
+
+def of_result(result: Mapping[str, Any]) -> Record:
+    """The record of what `evaluate_run` or `scripted.evaluate_on_panel` returned for a panel."""
+    outcomes = result["outcomes"]
+    samples = [[float(x) for x in row] for row in outcomes["samples"]]
+    named = {name: outcomes.get(name) for name in ("random", "null", "optimal", "categories")}
+    greedy = outcomes.get("success_greedy")
+    computed = (
+        *("success", "success_greedy", "strict_success", "strict_success_greedy", "score", "return"),
+        *("pass_at", "pass_all", "best_of", "gap_closed", "categories"),
+    )
+    return Record.model_validate(
+        {
+            "version": VERSION,
+            "outcomes": {"samples": samples, "exact": outcomes.get("exact", False), "greedy": greedy, **named},
+            **{name: result[name] for name in ("panel", "agent", "decoding")},
+            "code": code(),
+            **{name: result.get(name) for name in ("optimal_is", "mean_turns", "mean_tokens", "seen")},
+            "results": {name: result[name] for name in computed if name in result},
+        }
+    )
+
+
+def write_record(record: Record, path: str) -> None:
+    """Writes a record atomically; an `OSError` names the file."""
+    with atomic_write(path) as file:
+        file.write(record.model_dump_json() + "\n")
+
+
+def read_record(path: Path) -> Record:
+    """Reads a record.
+
+    Raises:
+        ValueError: the file is too large, cannot be read, or is no record.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"{path}: larger than {MAX_BYTES >> 20} MiB; expected a record of `agentrl eval --panel`")
+    try:
+        return Record.model_validate(parse_object(content, str(path)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path}: {where}: {first['msg']}; expected a record of `agentrl eval --panel`") from error
+
+
+def of_run(run: str, policy: RunPolicy, config: Config, temperature: float, samples: int) -> dict[str, Any]:
+    """The parts `agent` and `decoding` of a run's record; `config` has the task that is played."""
+    shape, prompt = policy.model.decoder, config.prompt
+    parameters = policy_decoder(policy.params, policy.model)
+    model = {
+        "pretrained": config.model.pretrained,
+        "layers": shape.num_layers,
+        "embed_dim": shape.embed_dim,
+        "heads": shape.num_heads,
+        "kv_heads": shape.num_kv_heads,
+        "mlp_width": shape.mlp_width,
+        "vocab_size": shape.vocab_size,
+        "dtype": shape.dtype,
+        "parameters": sum(x.size for x in jax.tree.leaves(parameters)),
+    }
+    agent = {
+        "kind": "run",
+        "name": Path(run).resolve().name,
+        "iteration": policy.iteration,
+        "step": policy.step,
+        "parameters_sha256": parameters_digest(parameters),
+        "model": model,
+    }
+    decoding = {
+        "temperature": temperature,
+        "samples": samples,
+        "seed": config.evaluation.seed,
+        "turns": prompt.max_turns,
+        "actions": prompt.max_turns if config.served else prompt.max_actions,
+        "actions_per_turn": 1 if config.served else prompt.max_actions_per_turn,
+        "response_tokens": prompt.max_response_tokens,
+        "context": config.rollout.context,
+        "think": prompt.think,
+        "options": dict(config.tasks[0].options),
+    }
+    return {"agent": agent, "decoding": decoding}
+
+
+def parameters_digest(parameters: Any) -> str:
+    """SHA-256 of the names, dtypes, shapes and bytes of all arrays of a tree, in the order of their names."""
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(parameters)}
+    found = hashlib.sha256()
+    for name, leaf in sorted(leaves.items()):
+        array = np.asarray(leaf)
+        found.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def code() -> dict[str, str | None]:
+    """Version of the package, and the commit of its checkout; None for what is not known. Never fails."""
+    try:
+        version: str | None = importlib.metadata.version("agentrl_jax")
+    except importlib.metadata.PackageNotFoundError:
+        version = None
+    file = Path(agentrl_jax.__file__)
+    folder = file.parent.parent
+    # An installed package may lie inside the checkout of another project.
+    tracked = _git(folder, "ls-files", "--error-unmatch", str(file.relative_to(folder)))
+    commit = _git(folder, "describe", "--always", "--dirty", "--tags") if tracked else None
+    return {"version": version, "commit": commit}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git prints; None if there is no git, it fails or takes long."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return done.stdout.strip() or None
+
+
+def of_scripted(policy: str, panel: Panel, samples: int, seed: int) -> dict[str, Any]:
+    """The parts `agent` and `decoding` of a scripted policy's record, which takes one action a turn."""
+    decoding = {
+        "samples": samples,
+        "seed": seed,
+        "turns": panel.max_actions,
+        "actions": panel.max_actions,
+        "actions_per_turn": 1,
+        "options": dict(panel.options),
+    }
+    return {"agent": {"kind": "scripted", "name": policy}, "decoding": decoding}

@@ -1,0 +1,186 @@
+"""The routes: /v1/models, /v1/chat/completions and /v1/completions, after OpenAI's API."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import anyio
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from agentrl_jax.model_server import bodies
+from agentrl_jax.model_server.batcher import Batcher, QueueFull
+from agentrl_jax.model_server.bodies import ChatBody, Choice, CompletionBody, Sampling
+from agentrl_jax.model_server.sampler import Sampler, SampleRequest
+from agentrl_jax.model_server.served_model import ServedModel
+from agentrl_jax.services.server.guard import Guard, RequestCounters
+from agentrl_jax.services.server.limits import Limits
+from agentrl_jax.services.texts import cut
+
+_log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 5.0
+"""Seconds that the program that runs has when the server ends."""
+
+
+class _Refused(Exception):
+    """A request that is not answered, with its status, and OpenAI's code for the reason if it has one."""
+
+    def __init__(self, status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None):
+        super().__init__(message)
+        self.status, self.code, self.headers = status, code, headers
+
+    def response(self) -> Response:
+        kind = "invalid_request_error" if self.status < 429 else "server_error"
+        error = {"message": cut(str(self)), "type": kind, "param": None, "code": self.code}
+        return JSONResponse({"error": error}, self.status, self.headers)
+
+
+def create_app(model: ServedModel, sampler: Sampler, limits: Limits, *, max_waiting: int) -> FastAPI:
+    """The application of one model.
+
+    Of `limits`, those of requests are read; `max_waiting` is the maximum number of responses that wait to be sampled.
+    """
+    batcher = Batcher(sampler, max_rows=sampler.max_rows, max_waiting=max_waiting)
+    counters = _counters(batcher, sampler)
+    handlers = _Handlers(model, sampler, batcher, limits.seconds)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await anyio.to_thread.run_sync(batcher.close, CLOSE_SECONDS)
+
+    app = FastAPI(title=f"agentrl_jax: {model.name}", lifespan=lifespan)
+    app.add_middleware(Guard, counters=counters, limits=limits)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(_Refused, _refuse)
+
+    @app.get("/")
+    async def health() -> Response:
+        return JSONResponse("ok")
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(counters.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        found = {"id": model.name, "object": "model", "owned_by": "agentrl_jax", "max_model_len": sampler.context}
+        return JSONResponse({"object": "list", "data": [found]})
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatBody) -> Response:
+        return JSONResponse(await handlers.chat(body))
+
+    @app.post("/v1/completions")
+    async def completions(body: CompletionBody) -> Response:
+        return JSONResponse(await handlers.complete(body))
+
+    return app
+
+
+def _counters(batcher: Batcher, sampler: Sampler) -> RequestCounters:
+    counters = RequestCounters()
+    for name, words, value in (
+        ("responses_waiting", "Responses that wait to be sampled", lambda: len(batcher)),
+        ("responses_sampled", "Responses sampled", lambda: batcher.rows),
+        ("dispatches", "Runs of a compiled program", lambda: batcher.dispatches),
+        ("programs", "Compiled programs", sampler.programs),
+    ):
+        Gauge(name, words, registry=counters.registry).set_function(value)
+    return counters
+
+
+class _Handlers:
+    """Answers requests of one model."""
+
+    def __init__(self, model: ServedModel, sampler: Sampler, batcher: Batcher, seconds: float):
+        self._model, self._sampler, self._batcher, self._seconds = model, sampler, batcher, seconds
+
+    async def chat(self, body: ChatBody) -> dict[str, Any]:
+        """The answer to a conversation."""
+        self._check_name(body)
+        try:
+            prompt = self._model.prompt_ids(body.turns(self._model.tokenizer))
+        except ValueError as error:
+            raise _Refused(400, str(error)) from error
+        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        choices = await self._sample(body, prompt, most, self._model.opening)
+        return bodies.chat_answer(body, self._model.name, prompt, choices, self._model.tokenizer)
+
+    async def complete(self, body: CompletionBody) -> dict[str, Any]:
+        """The answer to a text or token ids."""
+        self._check_name(body)
+        tokenizer = self._model.tokenizer
+        try:
+            prompt = tokenizer.encode(body.prompt) if isinstance(body.prompt, str) else body.prompt
+            if not prompt:
+                raise ValueError("the prompt has no token, expected at least one")
+            bodies.check_ids(prompt, tokenizer)
+        except ValueError as error:
+            raise _Refused(400, str(error)) from error
+        choices = await self._sample(body, prompt, body.max_tokens, "")
+        return bodies.completion_answer(body, self._model.name, prompt, choices, tokenizer)
+
+    def _check_name(self, body: Sampling) -> None:
+        if body.model not in ("", self._model.name):
+            text = f"there is no model {cut(body.model, 100)!r}; expected {self._model.name!r}"
+            raise _Refused(404, text, "model_not_found")
+
+    async def _sample(self, body: Sampling, prompt: list[int], most: int | None, opening: str) -> list[Choice]:
+        context, longest = self._sampler.context, self._sampler.max_tokens
+        if most is not None and most > longest:
+            raise _Refused(400, f"max_tokens is {most}, expected at most {longest} (--max_tokens)")
+        room = context - len(prompt)
+        if room < (most or 1):
+            asked = f" and max_tokens is {most}" if most else ""
+            text = (
+                f"the prompt has {len(prompt)} tokens{asked}; this model's maximum context length is {context} tokens"
+            )
+            raise _Refused(400, text, "context_length_exceeded")
+        if body.n > self._batcher.max_waiting:
+            raise _Refused(400, f"n is {body.n}, expected at most {self._batcher.max_waiting} (--max_waiting)")
+        seed = secrets.randbits(63) if body.seed is None else body.seed
+        limit = min(room, longest) if most is None else most
+        requests = [SampleRequest(tuple(prompt), limit, body.temperature, seed, choice) for choice in range(body.n)]
+        tokenizer = self._model.tokenizer
+        return [bodies.choice_of(x, tokenizer, opening, body.stops) for x in await self._wait(requests)]
+
+    async def _wait(self, requests: Sequence[SampleRequest]) -> Any:
+        try:
+            futures = self._batcher.submit(requests)
+        except QueueFull as error:
+            raise _Refused(429, str(error), None, {"Retry-After": str(error.seconds)}) from error
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await asyncio.gather(*map(asyncio.wrap_future, futures))
+        except TimeoutError as error:
+            raise _Refused(504, f"no answer within {self._seconds:g} s; ask for fewer tokens, or later") from error
+        except asyncio.CancelledError:
+            if not any(future.cancelled() for future in futures):
+                raise
+            raise _Refused(503, "the server ends", None, {"Retry-After": "5"}) from None
+        except Exception as error:
+            _log.error("a request could not be answered: %s", cut(f"{type(error).__name__}: {error}"))
+            raise _Refused(500, f"the response could not be sampled ({type(error).__name__})") from error
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, _Refused)
+    return error.response()
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    """What is wrong with the fields of a body, in one line."""
+    assert isinstance(error, RequestValidationError)
+    wrong = []
+    for each in error.errors():
+        where, what = ".".join(map(str, each["loc"][1:])), each["msg"].removeprefix("Value error, ")
+        wrong.append(cut(f"{where}: {what}" if where else what, 300))
+    return _Refused(400, "; ".join(wrong[:5])).response()

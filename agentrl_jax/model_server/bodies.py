@@ -1,0 +1,241 @@
+"""Bodies of requests and answers, after OpenAI's API and vLLM's additions (`return_token_ids`).
+
+A field that would change the answer and is not supported is refused, unless it has the value that changes nothing.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from agentrl_jax.model_server.sampler import Sampled
+from agentrl_jax.text.conversation import SampledResponse, Turn
+from agentrl_jax.text.tokenizer import Tokenizer
+
+MAX_CHOICES = 64
+"""Maximum number of responses to one prompt."""
+
+MAX_STOPS = 4
+"""Maximum number of texts that end a response, as in OpenAI's API."""
+
+_WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "stream": (False,),
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "top_logprobs": (0,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "stream_options": (),
+}
+"""Fields that are refused, and their values that change nothing; null changes nothing either."""
+
+_IGNORED = ("user", "metadata", "store", "service_tier")
+"""Fields that concern the sender."""
+
+Token = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class ContentPart(BaseModel):
+    """One part of a message; only text is understood."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text"]
+    text: str
+
+
+class MessageBody(BaseModel):
+    """A message. `token_ids` are those of an earlier response as it was sampled here, instead of its text."""
+
+    model_config = ConfigDict(extra="ignore")
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[ContentPart] | None = None
+    token_ids: list[Token] | None = None
+
+
+class Sampling(BaseModel):
+    """The fields that both kinds of request have."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str = ""
+    temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 1.0
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: str | list[str] | None = None
+    return_token_ids: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_effect(cls, data: Any) -> Any:
+        """Drops null, fields of the sender and values that change nothing; names an unsupported field."""
+        if not isinstance(data, dict):
+            return data
+        kept = {}
+        for name, value in data.items():
+            if value is None or name in _IGNORED:
+                continue
+            if name in _WITHOUT_EFFECT:
+                if value in _WITHOUT_EFFECT[name]:
+                    continue
+                raise ValueError(f"{name} is not supported; leave it out")
+            kept[name] = value
+        return kept
+
+    @model_validator(mode="after")
+    def _check_stops(self) -> "Sampling":
+        if len(self.stops) > MAX_STOPS or "" in self.stops:
+            raise ValueError(f"stop has {len(self.stops)} texts, expected at most {MAX_STOPS}, none of them empty")
+        return self
+
+    @property
+    def stops(self) -> list[str]:
+        """Texts that end a response."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+
+class ChatBody(Sampling):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[MessageBody], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool = False
+
+    def turns(self, tokenizer: Tokenizer) -> list[Turn]:
+        """The conversation; `ValueError` for token ids outside of the vocabulary, or of a message not sampled."""
+        return [_turn(message, tokenizer) for message in self.messages]
+
+
+class CompletionBody(Sampling):
+    """The body of /v1/completions; `prompt` is text without special tokens, or token ids."""
+
+    prompt: str | Annotated[list[Token], Field(min_length=1)]
+    logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
+
+
+def _turn(message: MessageBody, tokenizer: Tokenizer) -> Turn:
+    role = "system" if message.role == "developer" else message.role
+    if message.token_ids is not None:
+        if role != "assistant" or not message.token_ids:
+            raise ValueError(f"token_ids of a message of the {role}; expected those of an assistant's, at least one")
+        check_ids(message.token_ids, tokenizer)
+        ids = tuple(message.token_ids)
+        return role, SampledResponse(ids, ended=ids[-1] in tokenizer.stop_ids)
+    if isinstance(message.content, list):
+        return role, "".join(part.text for part in message.content)
+    return role, message.content or ""
+
+
+def check_ids(ids: Sequence[int], tokenizer: Tokenizer) -> None:
+    """Refuses ids that are not in the vocabulary with a `ValueError`."""
+    if max(ids) >= tokenizer.vocab_size:
+        raise ValueError(f"token id {max(ids)}; expected ids below {tokenizer.vocab_size}")
+
+
+class Choice(NamedTuple):
+    """A response as it is answered: with `opening`, cut before a stop text, with the tokens that are left."""
+
+    text: str
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: Literal["stop", "length"]
+
+
+def choice_of(sampled: Sampled, tokenizer: Tokenizer, opening: str, stops: Sequence[str]) -> Choice:
+    """The answer that a sampled response gives; special tokens are no part of its text.
+
+    A stop text in the response itself ends it, and the tokens up to the end of that text are kept.
+    """
+    text = tokenizer.decode(sampled.tokens)
+    found = [position for stop in stops if (position := text.find(stop)) >= 0]
+    if not found:
+        return Choice(opening + text, sampled.tokens, sampled.logprobs, "stop" if sampled.ended else "length")
+    kept = next(n for n in range(1, len(sampled.tokens) + 1) if _holds(tokenizer.decode(sampled.tokens[:n]), stops))
+    return Choice(opening + text[: min(found)], sampled.tokens[:kept], sampled.logprobs[:kept], "stop")
+
+
+def _holds(text: str, stops: Sequence[str]) -> bool:
+    return any(stop in text for stop in stops)
+
+
+def usage(prompt: Sequence[int], choices: Sequence[Choice]) -> dict[str, int]:
+    """Numbers of tokens; the prompt counts once."""
+    completion = sum(len(choice.tokens) for choice in choices)
+    return {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": completion,
+        "total_tokens": len(prompt) + completion,
+    }
+
+
+def chat_answer(
+    body: ChatBody, model: str, prompt: list[int], choices: Sequence[Choice], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """The answer of /v1/chat/completions."""
+    answer = _answer("chat.completion", "chatcmpl", model, prompt, choices)
+    answer["choices"] = [
+        {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text},
+            "finish_reason": choice.finish_reason,
+            "logprobs": {"content": _token_logprobs(choice, tokenizer)} if body.logprobs else None,
+            **({"token_ids": choice.tokens} if body.return_token_ids else {}),
+        }
+        for index, choice in enumerate(choices)
+    ]
+    return answer | ({"prompt_token_ids": prompt} if body.return_token_ids else {})
+
+
+def completion_answer(
+    body: CompletionBody, model: str, prompt: list[int], choices: Sequence[Choice], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """The answer of /v1/completions."""
+    answer = _answer("text_completion", "cmpl", model, prompt, choices)
+    answer["choices"] = [
+        {
+            "index": index,
+            "text": choice.text,
+            "finish_reason": choice.finish_reason,
+            "logprobs": None
+            if body.logprobs is None
+            else {
+                "tokens": [tokenizer.decode([token], skip_special=False) for token in choice.tokens],
+                "token_logprobs": choice.logprobs,
+            },
+            **({"token_ids": choice.tokens, "prompt_token_ids": prompt} if body.return_token_ids else {}),
+        }
+        for index, choice in enumerate(choices)
+    ]
+    return answer
+
+
+def _answer(kind: str, prefix: str, model: str, prompt: list[int], choices: Sequence[Choice]) -> dict[str, Any]:
+    return {
+        "id": f"{prefix}-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "usage": usage(prompt, choices),
+    }
+
+
+def _token_logprobs(choice: Choice, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    return [
+        {
+            "token": tokenizer.decode([token], skip_special=False),
+            "logprob": logprob,
+            "bytes": list(tokenizer.decode_bytes([token])),
+            "top_logprobs": [],
+        }
+        for token, logprob in zip(choice.tokens, choice.logprobs)
+    ]

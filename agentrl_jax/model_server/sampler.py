@@ -1,0 +1,187 @@
+"""Samples responses to prompts of different lengths in one compiled program per combination of padded sizes.
+
+Shapes: `B` rows, `P` prompt tokens, `L` response tokens, `V` vocabulary.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
+
+from agentrl_jax.models import decoder
+from agentrl_jax.models.kv_cache import KVCache, init_cache
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.rollout.prefill import chunked_prefill
+from agentrl_jax.rollout.sampling import sample, score
+
+GROWTH = 4
+"""Ratio of two neighboring padded sizes. A larger one compiles fewer programs and pads more."""
+
+SMALLEST_PROMPT, SMALLEST_RESPONSE = 64, 32
+"""Smallest padded numbers of tokens."""
+
+CHUNK = 256
+"""Maximum number of prompt tokens that are prefilled at once."""
+
+
+class SampleRequest(NamedTuple):
+    """One response to sample. `seed` (64 bits) and `choice` determine the random numbers of all its tokens."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    temperature: float
+    """0 takes the most likely token."""
+    seed: int
+    choice: int = 0
+
+
+class Sampled(NamedTuple):
+    """A sampled response."""
+
+    tokens: list[int]
+    """With the token that ended it, if it ended by itself."""
+    logprobs: list[float]
+    """Log-probability of each token under the model, before the temperature."""
+    ended: bool
+    """Whether it ended by itself, not by `max_tokens`."""
+
+
+def padded_sizes(smallest: int, largest: int) -> tuple[int, ...]:
+    """The sizes to which arrays are padded: `smallest`, `GROWTH` times as much and so on, and last `largest`."""
+    sizes = [smallest]
+    while sizes[-1] < largest:
+        sizes.append(sizes[-1] * GROWTH)
+    return (*sizes[:-1], largest)
+
+
+class Sampler:
+    """Samples up to `max_rows` responses at once. Used by one thread at a time.
+
+    A response depends on its request alone, except that programs of different sizes round differently: a token may
+    differ where two are almost equally likely.
+    """
+
+    def __init__(
+        self,
+        params: decoder.Params,
+        shape: DecoderConfig,
+        stop_ids: tuple[int, ...],
+        *,
+        context: int,
+        max_tokens: int,
+        max_rows: int,
+    ):
+        """Prompts and their responses have at most `context` tokens together, responses at most `max_tokens`."""
+        self.context, self.max_tokens, self.max_rows = context, max_tokens, max_rows
+        self._params = jax.jit(decoder.prepare_for_decode, static_argnums=1)(params, shape)
+        self._program: Any = jax.jit(functools.partial(generate, shape, stop_ids), static_argnames="size")
+        self._rows = padded_sizes(1, max_rows)
+        self._prompts = padded_sizes(SMALLEST_PROMPT, context)
+        self._responses = padded_sizes(SMALLEST_RESPONSE, max_tokens)
+
+    def __call__(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Samples a response to each of at most `max_rows` requests, in one dispatch."""
+        rows = _padded(len(requests), self._rows)
+        width = _padded(max(len(request.prompt) for request in requests), self._prompts)
+        size = _padded(max(request.max_tokens for request in requests), self._responses)
+        tokens, length = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
+        # Rows beyond the requests read one token and are not decoded.
+        limit, temperature = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
+        seed, choice = np.zeros((rows, 2), np.uint32), np.zeros(rows, np.int32)
+        for row, request in enumerate(requests):
+            tokens[row, : len(request.prompt)], length[row] = request.prompt, len(request.prompt)
+            limit[row], temperature[row], choice[row] = request.max_tokens, request.temperature, request.choice
+            seed[row] = request.seed >> 32 & 0xFFFFFFFF, request.seed & 0xFFFFFFFF
+        made = self._program(self._params, tokens, length, seed, choice, temperature, limit, size=size)
+        found = jax.device_get(made)
+        return [
+            Sampled(found.tokens[row, :count].tolist(), found.logprobs[row, :count].tolist(), bool(found.ended[row]))
+            for row, count in enumerate(found.count[: len(requests)].tolist())
+        ]
+
+    def programs(self) -> int:
+        """Number of programs compiled so far."""
+        return self._program._cache_size()
+
+
+class Generated(struct.PyTreeNode):
+    """Responses as arrays."""
+
+    tokens: Int[Array, "B L"]
+    logprobs: Float[Array, "B L"]
+    count: Int[Array, " B"]
+    ended: Bool[Array, " B"]
+
+
+class _State(struct.PyTreeNode):
+    cache: KVCache
+    token: Int[Array, " B"]
+    """The next token of each response, already sampled."""
+    logprob: Float[Array, " B"]
+    active: Bool[Array, " B"]
+    made: Generated
+
+
+def generate(
+    shape: DecoderConfig,
+    stop_ids: tuple[int, ...],
+    params: Any,
+    tokens: Int[Array, "B P"],
+    length: Int[Array, " B"],
+    seed: UInt32[Array, "B 2"],
+    choice: Int[Array, " B"],
+    temperature: Float[Array, " B"],
+    limit: Int[Array, " B"],
+    *,
+    size: int,
+) -> Generated:
+    """Samples responses of at most `limit` tokens, which is at most `size` = L, to prompts padded on the right.
+
+    `params` are those of `decoder.prepare_for_decode`; `seed` has the upper and lower 32 bits. The loop ends with the
+    longest response.
+    """
+    rows = tokens.shape[0]
+    keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(seed), choice)
+
+    def next_token(hidden, number):
+        logits = decoder.logits(params, hidden)
+        token, _ = sample(_token_keys(keys, number), logits, temperature)
+        return token, score(logits, jnp.ones(rows), token)
+
+    def step(state: _State) -> _State:
+        number = jnp.max(state.made.count)  # of every active row
+        column = (jnp.arange(size) == number) & state.active[:, None]
+        made = Generated(
+            tokens=jnp.where(column, state.token[:, None], state.made.tokens),
+            logprobs=jnp.where(column, state.logprob[:, None], state.made.logprobs),
+            count=state.made.count + state.active,
+            ended=state.made.ended | (state.active & jnp.isin(state.token, jnp.array(stop_ids))),
+        )
+        written = jnp.full(rows, number)
+        hidden, cache = decoder.decode_with_cache(
+            *(params, shape, state.cache, state.token, length + number, written, state.active), lockstep=True
+        )
+        token, logprob = next_token(hidden, number + 1)
+        return _State(cache, token, logprob, state.active & ~made.ended & (made.count < limit), made)
+
+    cache = init_cache(shape, rows, tokens.shape[1], response=size)
+    hidden, cache = chunked_prefill(params, shape, cache, tokens, jnp.zeros_like(length), length, CHUNK)
+    nothing = Generated(
+        jnp.zeros((rows, size), jnp.int32), jnp.zeros((rows, size)), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
+    )
+    token, logprob = next_token(hidden, jnp.int32(0))
+    start = _State(cache, token, logprob, limit > 0, nothing)
+    return jax.lax.while_loop(lambda state: jnp.any(state.active), step, start).made
+
+
+def _token_keys(keys: Key[Array, " B"], number: Int[Array, ""]) -> Key[Array, " B"]:
+    return jax.vmap(lambda key: jax.random.fold_in(key, number))(keys)
+
+
+def _padded(number: int, sizes: tuple[int, ...]) -> int:
+    return next(size for size in sizes if size >= number)

@@ -1,0 +1,104 @@
+"""What is served: a model, its tokenizer, and how a conversation becomes the prompt that its policy was trained on."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from agentrl_jax.config import Config
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.chat import speaker
+from agentrl_jax.models import actor_critic
+from agentrl_jax.models.decoder import Params
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.runs.run_folder import is_run, read_config
+from agentrl_jax.services.catalog import get_service
+from agentrl_jax.setup.policy import load_policy
+from agentrl_jax.setup.service_tasks import OPENINGS
+from agentrl_jax.text.chat import Chat, chat_format
+from agentrl_jax.text.conversation import Turn, turn_ids
+from agentrl_jax.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A decoder that answers conversations.
+
+    Attributes:
+        positions: maximum number of tokens of a conversation; None for no limit.
+        opening: text that is inserted before every response, which counts as part of the response's text; empty for
+            none.
+        single_turn: the policy was trained to see one turn at a time.
+    """
+
+    name: str
+    params: Params = dataclasses.field(repr=False)
+    shape: DecoderConfig
+    tokenizer: Tokenizer
+    chat: Chat = dataclasses.field(repr=False)
+    positions: int | None = None
+    opening: str = ""
+    single_turn: bool = False
+
+    def prompt_ids(self, turns: Sequence[Turn]) -> list[int]:
+        """The tokens of a conversation up to the first token of the next response.
+
+        Raises:
+            ValueError: the roles are out of order, or the last message is not the user's.
+        """
+        if turns and turns[-1][0] != "user":
+            raise ValueError(f"the last message is of the {turns[-1][0]}, expected one of the user")
+        return turn_ids(self.tokenizer, self.chat, turns, opening=self.opening)
+
+
+def load_served(
+    model: str,
+    *,
+    checkpoint: str = "last",
+    name: str = "",
+    opening: Literal["run", "none"] = "run",
+    online: bool = False,
+    revision: str | None = None,
+) -> ServedModel:
+    """Loads the policy of a run, or a pretrained model as `evaluate.chat.speaker` does.
+
+    `name` is how clients call it; empty for the name of the folder. Conversations with a run have the run's own format:
+    prompts of style compact leave out the ends of messages if the tokenizer allows it, and with `opening` "run",
+    responses begin with the text that `prompt.forced_tag` inserts.
+
+    Raises:
+        UserError: the model or the checkpoint cannot be used.
+    """
+    name = name or Path(model).name or model
+    with refusals():
+        if not is_run(model):
+            if checkpoint != "last":
+                raise UserError(f"--checkpoint is {checkpoint}, but {model} is no run; leave it out")
+            found = speaker(model, online=online, revision=revision)
+            chat = chat_format(found.tokenizer, found.thinking)
+            return ServedModel(name, found.params, found.shape, found.tokenizer, chat, found.positions)
+        config = read_config(model)
+        policy = load_policy(model, config, checkpoint)
+        chat = chat_format(policy.tokenizer, config.prompt.think)
+        inserted = _opening(config, chat) if opening == "run" else ""
+    if config.prompt.style == "compact" and chat.ends_optional:
+        chat = dataclasses.replace(chat, system_end=(), user_end=())
+    return ServedModel(
+        name,
+        actor_critic.policy_decoder(policy.params, policy.model),
+        policy.model.decoder,
+        policy.tokenizer,
+        chat,
+        policy.pretrained.max_positions if policy.pretrained else None,
+        inserted,
+        config.rollout.context == "single_turn",
+    )
+
+
+def _opening(config: Config, chat: Chat) -> str:
+    """The text that the prompts of a run insert before every response."""
+    prompt = config.prompt
+    if config.served:
+        marked = get_service(config.tasks[0].env).marked
+        return OPENINGS[prompt.think] if prompt.forced_tag and marked else ""
+    return "".join(map(str, chat.opening("<think>" if prompt.think else "<answer>", forced=prompt.forced_tag)))

@@ -1,0 +1,201 @@
+"""The client of chat endpoints: what is asked again, what is given up, and what is never shown."""
+
+import contextlib
+import email.utils
+import json
+import time
+
+import pytest
+from fake_api import FakeApi, completion
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.api_models import client as clients
+from agentrl_jax.evaluate.api_models.answers import BadReply, read_reply
+from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp, retry_after
+
+ASKED = [{"role": "user", "content": "Up?"}]
+KEY = "sk-very-secret"
+
+
+@pytest.fixture
+def ask():
+    """Function from an answer and faults to the client's reply and the fake endpoint."""
+
+    def made(answer="Down.", faults=(), **options):
+        api = FakeApi(answer if callable(answer) else lambda body: answer, faults)
+        with api.running() as url:
+            client = ChatClient(url, "m", key=KEY, **{"retries": 3, "seconds": 20, **options})
+            try:
+                return client.ask(ASKED, seed=7), api, client
+            finally:
+                client.close()
+
+    return made
+
+
+def test_a_request_and_its_reply(ask):
+    reply, api, client = ask(options={"temperature": 0.5, "max_tokens": 9, "top_p": None})
+    assert (reply.text, reply.finish, reply.prompt_tokens, reply.completion_tokens) == ("Down.", "stop", 100, 10)
+    assert api.requests == [{"model": "m", "messages": ASKED, "seed": 7, "temperature": 0.5, "max_tokens": 9}]
+    assert api.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert (client.requests, client.retried) == (1, 0)
+
+
+def test_a_field_can_be_left_out(ask):
+    assert ask(options={"seed": None})[1].requests == [{"model": "m", "messages": ASKED}]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "drop",
+        "reset",
+        "cut",
+        "garbage",
+        (429, {"Retry-After": "0"}, {"error": {"message": "slow down"}}),
+        (500, {}, b"<html>oops</html>"),
+        (503, {}, {}),
+        (529, {}, {"error": {"message": "overloaded"}}),
+        (200, {}, {"choices": []}),
+        (200, {}, {"choices": [{"finish_reason": "stop"}]}),
+        (200, {}, {"error": {"message": "the provider failed", "code": 502}}),
+        (200, {}, b'{"choices": NaN}'),
+    ],
+)
+def test_what_is_asked_again(ask, fault):
+    reply, api, client = ask(faults=[fault, fault])
+    assert reply.text == "Down."
+    assert len(api.requests) == client.requests == 3
+    assert client.retried == 2
+
+
+def test_an_answer_that_does_not_come_in_time_is_asked_for_again(ask):
+    reply, api, _ = ask(faults=["hang"], seconds=0.3)
+    assert (reply.text, len(api.requests)) == ("Down.", 2)
+
+
+def test_a_server_says_how_long_to_wait(monkeypatch):
+    """The waits are at least as long, and are noted here instead of made."""
+    monkeypatch.setattr(clients, "FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(clients, "LONGEST_PAUSE", 60.0)
+    waits = []
+    api = FakeApi(lambda body: "Down.", [(429, {"Retry-After": "7"}, {}), (503, {}, {})])
+    with api.running() as url, contextlib.closing(ChatClient(url, "m", retries=3)) as client:
+        monkeypatch.setattr(client._stopped, "wait", waits.append)
+        client.ask(ASKED)
+    assert 7.5 <= waits[0] <= 8.0
+    assert 1.0 <= waits[1] <= 2.0
+
+
+def test_the_longest_wait(ask):
+    with pytest.raises(GivenUp, match="which asks to wait 3600 s; given up after 1 attempts"):
+        ask(faults=[(429, {"Retry-After": "3600"}, {"error": "come tomorrow"})])
+
+
+def test_dates_and_other_values_of_retry_after():
+    later = email.utils.formatdate(time.time() + 100, usegmt=True)
+    assert 90 < retry_after({"retry-after": later}) <= 100
+    assert retry_after({"retry-after": email.utils.formatdate(0, usegmt=True)}) == 0
+    assert [retry_after({"retry-after": value}) for value in ("2.5", "-3", "soon", "", "nan")] == [2.5, 0, 0, 0, 0]
+    assert retry_after({}) == 0
+
+
+def test_attempts_have_an_end(ask):
+    with pytest.raises(GivenUp, match="status 500: oops; given up after 4 attempts"):
+        ask(faults=[(500, {}, {"error": {"message": "oops"}})] * 9)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [
+        (
+            401,
+            {"message": f"Incorrect key {KEY}"},
+            r"status 401: Incorrect key \*\*\*; give the key in the environment",
+        ),
+        (404, {"message": "no such model"}, "no such model; check the name of the model"),
+        (400, {"message": "temperature is not supported"}, "temperature is not supported; correct it"),
+        (429, {"message": "no money", "code": "insufficient_quota"}, "status 429: no money"),
+        (302, {}, "status 302"),
+    ],
+)
+def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
+    with pytest.raises(UserError, match=words) as refused:
+        ask(faults=[(status, {}, {"error": error})])
+    assert KEY not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_reply_may_hold_the_key():
+    """Local servers are given keys such as `x`, which are parts of words."""
+    api = FakeApi(lambda body: "an ox", [(500, {}, {"error": "no ox"})])
+    with api.running() as url, contextlib.closing(ChatClient(url, "m", key="x")) as client:
+        assert client.ask(ASKED).text == "an ox"
+
+
+@pytest.mark.parametrize(
+    ("answer", "finish", "text"),
+    [
+        (completion("cut he", "length"), "length", "cut he"),
+        (completion(None, "content_filter"), "refusal", ""),
+        (completion(None, refusal="I cannot help."), "refusal", ""),
+        ((400, {}, {"error": {"message": "too long", "code": "context_length_exceeded"}}), "length", ""),
+        ((400, {}, {"detail": "This model's maximum context length is 9 tokens"}), "length", ""),
+        ((400, {}, {"error": {"message": "filtered", "code": "content_filter"}}), "refusal", ""),
+        (completion("ok", "eos"), "stop", "ok"),
+        (completion([{"type": "text", "text": "o"}, {"type": "text", "text": "k"}]), "stop", "ok"),
+        (completion(None, "tool_calls"), "stop", ""),
+    ],
+)
+def test_how_a_reply_can_end(ask, answer, finish, text):
+    reply, api, _ = ask(answer)
+    assert (reply.finish, reply.text, len(api.requests)) == (finish, text, 1)
+
+
+def test_reasoning_tokens_and_ids_are_kept_apart():
+    answer = completion("Up", reasoning_content="hm")
+    answer["usage"] |= {"completion_tokens_details": {"reasoning_tokens": 4}}
+    answer["usage"] |= {"prompt_tokens_details": {"cached_tokens": 64}}
+    answer["prompt_token_ids"], answer["choices"][0]["token_ids"] = [1, 2], [3]
+    reply = read_reply(answer)
+    assert (reply.text, reply.reasoning, reply.reasoning_tokens, reply.cached_tokens) == ("Up", "hm", 4, 64)
+    assert (reply.prompt_token_ids, reply.token_ids) == ([1, 2], [3])
+    assert read_reply(completion("Up", reasoning="hm")).reasoning == "hm"
+
+
+@pytest.mark.parametrize("answer", [None, [], "", {}, {"choices": {}}, {"choices": [1]}, {"choices": [{"message": 1}]}])
+def test_answers_that_are_none(answer):
+    with pytest.raises(BadReply):
+        read_reply(answer)
+
+
+def test_values_of_other_types_count_as_missing():
+    answer = completion("Up")
+    answer |= {"usage": {"prompt_tokens": "many", "completion_tokens": -1}, "prompt_token_ids": [1, "2"], "model": 3}
+    reply = read_reply(json.loads(json.dumps(answer)))
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.prompt_token_ids, reply.model) == (None, None, None, "")
+
+
+def test_a_server_that_was_never_there():
+    client = ChatClient("http://127.0.0.1:9/v1", "m", retries=8)
+    with pytest.raises(UserError, match=r"cannot be reached .*; start it, or give another --base_url"):
+        client.ask(ASKED)
+    assert client.requests == clients.UNREACHED_ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("127.0.0.1:8001/v1", "expected an address such as"),
+        ("ftp://host/v1", "expected an address such as"),
+        ("", "expected an address such as"),
+        ("http://", "expected an address such as"),
+        ("http://me:password@host/v1", "holds a user, a query or a fragment"),
+        ("http://host/v1?key=1", "holds a user, a query or a fragment"),
+        ("http://host:port/v1", "is no address"),
+    ],
+)
+def test_addresses_that_are_none(url, words):
+    with pytest.raises(UserError, match=words) as refused:
+        ChatClient(url, "m")
+    assert "password" not in str(refused.value)

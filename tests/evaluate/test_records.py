@@ -1,0 +1,232 @@
+"""Records of a panel, and the tables that are computed from them."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import tiny_run
+
+from agentrl_jax import api
+from agentrl_jax.evaluate import records
+from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
+from agentrl_jax.evaluate.panels import get_panel
+from agentrl_jax.evaluate.records import Record, parameters_digest, read_record
+from agentrl_jax.evaluate.scripted import evaluate_on_panel
+from agentrl_jax.evaluate.statistics import mean_interval, success_interval
+
+LAKES = "frozen-lake-4x4-v1"
+
+
+@pytest.fixture(scope="module")
+def folder(finished, tmp_path_factory):
+    """Records of a run on lakes, and of the scripted policies on bandits."""
+    found = tmp_path_factory.mktemp("records")
+    sampled = ("--samples", "3", "--best_of", "2", "--selector", "shortest")
+    for name, words in (
+        ("run", (str(finished.folder), "--panel", LAKES, *sampled)),
+        *((policy, ("--policy", policy, "--panel", "bandit-v1")) for policy in ("random", "null", "oracle")),
+    ):
+        code, out, err = tiny_run.command("eval", *words, "--json", "--out", str(found / f"{name}.json"))
+        assert code == 0, err
+        assert json.loads(out) == json.loads((found / f"{name}.json").read_text())
+    return found
+
+
+def changed(folder, tmp_path, change):
+    """A folder with one record, that of the run with changed contents."""
+    content = json.loads((folder / "run.json").read_text())
+    change(content)
+    (tmp_path / "changed.json").write_text(json.dumps(content))
+    return str(tmp_path)
+
+
+def test_a_record_says_what_was_played(folder, finished):
+    record = read_record(folder / "run.json")
+    assert (record.panel.name, record.panel.sha256) == (LAKES, get_panel(LAKES).sha256)
+    assert (record.agent.kind, record.agent.name, record.agent.iteration) == ("run", "run", 4)
+    decoding = record.decoding
+    assert (decoding.samples, decoding.turns, decoding.actions, decoding.actions_per_turn) == (3, 2, 10, 2)
+    assert (decoding.temperature, decoding.response_tokens, decoding.seed) == (1.0, 6, 123)
+    assert decoding.options == get_panel(LAKES).options
+    assert np.shape(record.outcomes.samples) == (512, 3)
+    assert 1 <= record.mean_turns <= 2
+    assert record.mean_turns <= record.mean_tokens <= 12
+    assert 0 < np.mean(record.outcomes.samples) < 1
+    assert np.all(np.array(record.outcomes.samples) <= np.array(record.outcomes.optimal)[:, None])
+    assert 0 < np.mean(record.outcomes.random) < np.mean(record.outcomes.optimal) < 1, "four actions at most"
+    assert (record.seen.held_out, record.seen.levels) == (True, 512)
+    policy = api.load_policy(finished.folder)
+    assert record.agent.parameters_sha256 == parameters_digest(policy.params["policy"])
+    assert record.agent.model["parameters"] == sum(x.size for x in jax.tree.leaves(policy.params["policy"]))
+    assert record.results["best_of"]["selector"] == "shortest"
+
+
+def test_a_digest_of_parameters_reads_every_bit_and_name():
+    tree = {"a": np.arange(4, dtype=np.float32), "b": {"c": np.ones((2, 2), np.float16)}}
+    digests = {
+        parameters_digest(other)
+        for other in (
+            tree,
+            {**tree, "a": np.nextafter(tree["a"], 9, dtype=np.float32)},
+            {**tree, "a": tree["a"].reshape(2, 2)},
+            {**tree, "a": tree["a"].astype(np.int32)},
+            {"d": tree["a"], "b": tree["b"]},
+        )
+    }
+    assert len(digests) == 5
+    assert parameters_digest(tree) == parameters_digest({"b": tree["b"], "a": jax.numpy.asarray(tree["a"])})
+
+
+def test_scripted_policies_are_exact_where_they_can_be(folder):
+    for name, mean in (("random", 0.5), ("null", 0.0), ("oracle", 1.0)):
+        record = read_record(folder / f"{name}.json")
+        assert record.outcomes.exact
+        assert record.outcomes.samples == [[mean]] * 64
+        assert (record.agent.kind, record.agent.name, record.agent.parameters_sha256) == ("scripted", name, None)
+
+
+def test_scripted_policies_of_a_service_play(tmp_path):
+    code, out, err = tiny_run.command("eval", "--policy", "oracle", "--panel", "maze-v1", "--json")
+    assert code == 0, err
+    record = Record.model_validate(json.loads(out))
+    assert not record.outcomes.exact
+    assert record.outcomes.samples == [[1.0]] * 25
+    assert record.results["score"]["mean"] == 1.0
+    assert 1 < record.mean_turns < 50
+    null = records.of_result(evaluate_on_panel("null", "maze-v1", plays=2))
+    assert (np.shape(null.outcomes.samples), np.sum(null.outcomes.samples)) == ((25, 2), 0)
+    assert row_of(null, "").turns == 50, "it never ends by itself"
+
+
+def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
+    found = make_leaderboard(str(folder))
+    assert (list(found.tables), found.left_out) == ([LAKES, "bandit-v1"], [])
+    gaps = {row.agent: row.gap_closed for row in found.tables["bandit-v1"]}
+    assert list(gaps.items()) == [("oracle", 1.0), ("random", 0.0), ("null", -1.0)], "the best first"
+    (run,) = found.tables[LAKES]
+    outcomes = read_record(folder / "run.json").outcomes
+    samples = np.array(outcomes.samples)
+    assert run.success == success_interval(samples.mean(axis=1))
+    assert run.greedy == success_interval(outcomes.greedy)
+    assert run.pass_at == success_interval(samples.any(axis=1))
+    random, optimal = np.mean(outcomes.random), np.mean(outcomes.optimal)
+    assert run.gap_closed == pytest.approx((samples.mean() - random) / (optimal - random))
+
+    def lie(content):
+        content["results"]["success"]["mean"] = 1.0
+        content["results"]["pass_at"]["3"]["mean"] = 1.0
+        content["outcomes"]["samples"][0] = [1 - x for x in content["outcomes"]["samples"][0]]
+
+    (other,) = make_leaderboard(changed(folder, tmp_path, lie)).tables[LAKES]
+    assert other.success["mean"] == pytest.approx(samples.mean() + (3 - 2 * samples[0].sum()) / samples.size)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda c: c["panel"].update(sha256="0" * 64), "other levels"),
+        (lambda c: c["panel"].update(name="bandit-v9"), "'bandit-v9'"),
+        (lambda c: c["outcomes"]["samples"].pop(), "of 511 levels; frozen-lake-4x4-v1 has 512"),
+        (lambda c: c["outcomes"]["random"].pop(), "outcomes.random are of 511 levels"),
+        (lambda c: c["outcomes"]["samples"][5].pop(), "2 outcomes of level 5; expected 3"),
+        (lambda c: c["outcomes"]["samples"][5].__setitem__(0, 0.5), "level 5 are not all 0 or 1"),
+        (lambda c: c["outcomes"]["samples"][5].__setitem__(0, 7.0), "less than or equal to 1"),
+        (lambda c: c.pop("decoding"), "decoding: Field required"),
+        (lambda c: c.update(extra=1), "extra: Extra inputs"),
+        (lambda c: c.update(version=2), "version"),
+    ],
+)
+def test_records_that_cannot_be_used_are_named(folder, tmp_path, change, part):
+    found = make_leaderboard(changed(folder, tmp_path, change))
+    assert found.tables == {}
+    (line,) = found.left_out
+    assert part in line
+    assert "changed.json" in line
+
+
+def test_other_files_are_named_and_left_out(folder, tmp_path):
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "list.json").write_text("[" * 100_000)
+    (tmp_path / "twice.json").write_text('{"version": 1, "version": 1}')
+    (tmp_path / "run.json").write_text((folder / "run.json").read_text())
+    code, out, err = tiny_run.command("leaderboard", str(tmp_path), "--json")
+    assert code == 0
+    assert len(json.loads(out)["tables"][LAKES]) == 1
+    assert [line.split(":")[0] for line in err.splitlines()] == ["left out"] * 3
+    for name in ("empty.json", "list.json", "twice.json"):
+        assert name in err
+
+
+def test_the_command_prints_tables(folder, tmp_path):
+    code, out, _ = tiny_run.command("leaderboard", str(folder), "--markdown", "--panel", "bandit-v1")
+    lines = [line for line in out.splitlines() if line.startswith("|")]
+    assert (code, len(lines)) == (0, 5)
+    assert lines[2].startswith("| oracle (scripted) | 100.0 | 94.3 to 100.0 | exact |")
+    code, out, _ = tiny_run.command("leaderboard", str(folder))
+    assert code == 0
+    assert "bandit-v1 (64 levels" in out
+    for words, part in (
+        ((str(tmp_path / "absent"),), "no such folder"),
+        ((str(tmp_path),), "holds no record"),
+        ((str(folder), "--panel", "maze-v1"), "holds no record"),
+        ((str(folder), "--panel", "bandit"), "did you mean bandit-v1?"),
+        ((str(folder), "--json", "--markdown"), "expected one of them"),
+    ):
+        code, _, err = tiny_run.command("leaderboard", *words)
+        assert code == 2
+        assert part in err.splitlines()[-1]
+
+
+def test_names_in_records_cannot_change_the_table(folder, tmp_path):
+    def change(content):
+        content["agent"]["name"] = "[bold]a|b\n<script>[/bold]" + "x" * 500
+
+    folder = changed(folder, tmp_path, change)
+    code, out, _ = tiny_run.command("leaderboard", folder, "--markdown")
+    assert code == 0
+    row = out.splitlines()[-1]
+    assert "<script>" not in row
+    assert "a\\|b" in row
+    assert len(row) < 300
+    code, out, _ = tiny_run.command("leaderboard", folder)
+    assert code == 0
+    assert "[" in out, "the terminal shows the mark instead of obeying it"
+
+
+def test_published_figures_stand_beside_records_of_their_panel(tmp_path):
+    panel = get_panel("babyai-agentgym-v1")
+    samples = [[i % 2] for i in range(90)]
+    result = {"panel": {"name": panel.name, "sha256": panel.sha256}, **records.of_scripted("random", panel, 1, 0)}
+    record = records.of_result(result | {"outcomes": {"samples": samples}})
+    records.write_record(record, str(tmp_path / "a.json"))
+    rows = make_leaderboard(str(tmp_path)).tables[panel.name]
+    kinds = [row.kind for row in rows]
+    assert (kinds.count("published"), kinds.count("scripted")) == (20, 1)
+    assert (rows[0].agent, rows[0].success) == ("ScalingInter-7B", {"mean": pytest.approx(0.9667)})
+    assert all("2509.08755" in row.source for row in rows if row.kind == "published")
+    # All figures are of 90 items, so that they are multiples of 1/90 but for rounding.
+    assert all(abs(row.success["mean"] * 90 % 1 - 0.5) > 0.48 for row in rows)
+    code, out, _ = tiny_run.command("leaderboard", str(tmp_path), "--markdown")
+    assert code == 0
+    assert "| ScalingInter-7B (published) | 96.7 |" in out
+
+
+def test_the_code_is_described_and_never_fails(monkeypatch):
+    assert set(records.code()) == {"version", "commit"}
+    monkeypatch.setenv("PATH", "/absent")
+    assert records.code()["commit"] is None
+    slow = [sys.executable, "-c", "import time; time.sleep(60)"]
+    real = subprocess.run
+    monkeypatch.setattr(records, "_GIT_SECONDS", 0.01)
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: real(slow, **options))
+    assert records.code()["commit"] is None
+
+
+def test_intervals_of_a_table_are_those_of_the_statistics(folder):
+    """Exact probabilities have Student's interval, outcomes Wilson's."""
+    row = row_of(read_record(folder / "random.json"), "")
+    assert row.success == mean_interval([0.5] * 64)
+    assert row.samples is None

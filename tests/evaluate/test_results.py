@@ -1,0 +1,83 @@
+"""Rates of episodes that are given by hand, and differences of two runs."""
+
+import numpy as np
+import pytest
+
+from agentrl_jax.evaluate import against, results
+from agentrl_jax.evaluate.results import Played, gap_closed, rates
+from agentrl_jax.evaluate.selectors import BestOf
+from agentrl_jax.evaluate.statistics import cluster_interval, paired_interval, pass_at, success_interval
+from envs_jax.budget import Baselines
+
+SUCCESS = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], bool)
+GREEDY = np.array([True, False, True, True])
+FAMILIES = ["a", "a", "b", "b"]
+
+
+def played(judged=()):
+    shape = SUCCESS.shape
+    turns, tokens = np.full(shape, 2), np.arange(12).reshape(shape)
+    return Played(list("wxyz"), GREEDY, SUCCESS, SUCCESS * 2.0, turns, tokens, list(judged), None, None)
+
+
+def test_rates_and_outcomes():
+    lines = Baselines(np.full(4, 0.25), np.array([1, 1, 1, 0.5]), null=np.zeros(4))
+    found = rates(played(), lines, FAMILIES)
+    assert found["success"] == success_interval(SUCCESS.mean(axis=1))
+    assert found["success_greedy"] == success_interval(GREEDY)
+    assert (found["mean_turns"], found["mean_tokens"]) == (2.0, 5.5)
+    assert found["return"]["mean"] == pytest.approx(1.0)
+    assert found["outcomes"]["samples"] == SUCCESS.astype(int).tolist()
+    assert found["outcomes"]["categories"] == FAMILIES
+    assert found["outcomes"]["optimal"] == [1, 1, 1, 0.5]
+    assert list(found["pass_at"]) == list(found["pass_all"]) == ["1", "2", "3"]
+    assert found["gap_closed"] == pytest.approx((0.5 - 0.25) / (0.875 - 0.25))
+    assert found["categories"]["a"]["success"] == success_interval(SUCCESS[:2].mean(axis=1))
+    assert rates(played(), None)["outcomes"].keys() == {"success", "success_greedy", "samples"}
+    assert gap_closed(0.5, 0.4, 0.4) is None
+
+
+def test_clusters_widen_every_interval_of_all_levels():
+    found = rates(played(), None, FAMILIES, clusters=True)
+    mean = SUCCESS.mean(axis=1)
+    bounds = cluster_interval(mean, FAMILIES)
+    assert found["success"] == bounds | {"low": max(bounds["low"], 0), "high": min(bounds["high"], 1)}
+    assert found["pass_at"]["2"]["clusters"] == 2
+    assert found["categories"]["a"]["success"] == success_interval(mean[:2]), "one cluster alone has no such interval"
+
+
+def test_best_of_reads_what_was_judged_sample_by_sample():
+    # Sample 2 has the highest score on all levels but the last.
+    judged = [[0.0, 0.0, 0.0, 5.0], [1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]]
+    selector = BestOf("logprob", lambda episodes: [])
+    found = rates(played(judged), None, best=selector, best_of=(1, 3))["best_of"]
+    assert found["selector"] == "logprob"
+    assert found["success"]["1"] == success_interval(SUCCESS.mean(axis=1))
+    assert found["success"]["3"] == success_interval([1.0, 0.0, 1.0, 0.0])
+    oracle = rates(played(judged), None, best=BestOf("oracle", lambda episodes: []), best_of=(2,))["best_of"]
+    assert oracle["success"]["2"] == success_interval(pass_at(SUCCESS, 2))
+
+
+@pytest.mark.parametrize("options", [{}, {"clusters": True}, {"panel": "bandit-v1"}])
+def test_differences_of_two_runs(monkeypatch, options):
+    asked = []
+
+    def evaluate_run(run, **given):
+        asked.append(given)
+        first = run == "first"
+        outcomes = {"success": [1, 0, 1, 1] if first else [0, 0, 1, 0], "success_greedy": [1, 1, 1, 1]}
+        same = {"env": "BabyAI", "episodes": 4, "seed": 3, "temperature": 0.5, "levels_digest": "x"}
+        return {**same, "outcomes": {**outcomes, "categories": FAMILIES}}
+
+    monkeypatch.setattr(against, "evaluate_run", evaluate_run)
+    found = against.evaluate_against("first", "second", **options)
+    expected = paired_interval([1, 0, 1, 1], [0, 0, 1, 0])
+    if "clusters" in options:
+        expected = cluster_interval([1, 0, 0, 1], FAMILIES)
+    assert found["difference"] == expected
+    assert asked[1]["temperature"] == 0.5
+    assert ("seed" in asked[1]) == ("panel" not in options), "a panel fixes the levels already"
+
+
+def test_powers():
+    assert [results.powers(k) for k in (1, 2, 5, 8)] == [[1], [1, 2], [1, 2, 4, 5], [1, 2, 4, 8]]

@@ -1,0 +1,81 @@
+"""Test-time scaling of a tiny run: its points are those of `agentrl eval`, and lines follow the budget."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_run
+
+from agentrl_jax.evaluate.eval_set import evaluate_run
+from envs_jax.budget import Budget
+
+WORDS = ("--env", "FrozenLake", "--episodes", "8")
+
+
+@pytest.fixture(scope="module")
+def scaled(finished, tmp_path_factory):
+    """The result with three turns besides the two of training, and four samples."""
+    out = tmp_path_factory.mktemp("scaled")
+    axes = ("--turns", "2,3", "--samples", "1,2,4", "--selector", "logprob")
+    code, printed, err = tiny_run.command("scaling", str(finished.folder), *WORDS, *axes, "--out", str(out), "--json")
+    assert code == 0, err
+    assert json.loads(printed) == json.loads((out / "scaling.json").read_text())
+    return json.loads(printed), out
+
+
+def test_points_are_evaluations(finished, scaled):
+    found, _ = scaled
+    assert found["trained"] == {"turns": 2, "tokens": 6}
+    assert list(found["axes"]) == ["turns", "samples"]
+    two, three = found["axes"]["turns"]
+    plain = evaluate_run(finished.folder, env="FrozenLake", episodes=8, samples=4)
+    assert (two["turns"], three["turns"]) == (2, 3)
+    for name in ("success_greedy", "random", "optimal"):
+        assert two[name] == plain[name]
+    samples = found["axes"]["samples"]
+    assert [point["samples"] for point in samples] == [1, 2, 4]
+    for point in samples:
+        assert point["pass_at"] == plain["pass_at"][str(point["samples"])]
+        assert point["pass_all"] == plain["pass_all"][str(point["samples"])]
+        assert point["pass_all"]["mean"] <= point["best_of"]["mean"] <= point["pass_at"]["mean"]
+    assert samples[0]["best_of"] == samples[0]["pass_at"]
+
+
+def test_lines_follow_the_budget(finished, scaled):
+    found, _ = scaled
+    two, three = found["axes"]["turns"]
+    assert three["random"]["mean"] > two["random"]["mean"]
+    assert three["optimal"]["mean"] > two["optimal"]["mean"]
+    # Three turns of two actions: the oracle of FrozenLake knows both numbers.
+    assert Budget(15, 3, 2).reachable == 6
+    random = np.array(evaluate_run(finished.folder, env="FrozenLake", episodes=8)["outcomes"]["random"])
+    for point in found["axes"]["samples"]:
+        assert point["random"]["mean"] == pytest.approx(np.mean(1 - (1 - random) ** point["samples"]))
+
+
+def test_the_figure_is_written(scaled):
+    _, out = scaled
+    assert (out / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(file.name for file in out.iterdir()) == ["scaling.json", "scaling.png"]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ((), "no axis is given"),
+        (("--turns", "5,x"), "--turns is '5,x'"),
+        (("--turns", "5,2"), "--turns is 5,2; expected ascending"),
+        (("--turns", "2,2"), "expected ascending"),
+        (("--turns", "0,2"), "from 1"),
+        (("--tokens", "1,2"), "from 2"),
+        (("--samples", "9999999"), "--samples is '9999999'"),
+        (("--turns", "2", "--selector", "value"), "only with --samples"),
+        (("--turns", "2", "--out", "absent"), "no such folder"),
+        (("--turns", "2", "--env", "Bandits"), "did you mean Bandit"),
+        (("--samples", "2", "--selector", "majority"), "without an answer in words"),
+    ],
+)
+def test_mistakes_are_one_line(finished, words, part):
+    code, out, err = tiny_run.command("scaling", str(finished.folder), *words)
+    assert (code, out) == (2, "")
+    assert part in err.splitlines()[-1]

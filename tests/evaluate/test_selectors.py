@@ -1,0 +1,120 @@
+"""Best-of-N: every selector beside a slow computation of what it means."""
+
+import dataclasses
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from agentrl_jax import api
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.selectors import answers, best_of_selector, last_values, mean_logprob
+from agentrl_jax.evaluate.statistics import best_of, majority_of, pass_at
+from agentrl_jax.models import actor_critic
+from agentrl_jax.services.catalog import get_service
+from agentrl_jax.text import tokenizer as tokenizers
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_best_of_is_the_mean_over_all_subsets(k):
+    rng = np.random.default_rng(0)
+    success = rng.random((6, 5)) < 0.5
+    score = rng.integers(0, 3, (6, 5)).astype(float)  # with ties
+
+    def of_subset(solved, scores):
+        return np.mean([x for x, y in zip(solved, scores) if y == max(scores)])
+
+    slow = [
+        np.mean([of_subset(row[list(part)], of[list(part)]) for part in itertools.combinations(range(5), k)])
+        for row, of in zip(success, score)
+    ]
+    np.testing.assert_allclose(best_of(success, score, k), slow)
+
+
+def test_best_of_with_the_outcome_as_score_is_pass_at():
+    success = np.random.default_rng(1).random((20, 8)) < 0.3
+    for k in (1, 3, 8):
+        np.testing.assert_allclose(best_of(success, success, k), pass_at(success, k))
+        np.testing.assert_allclose(best_of(success, np.zeros((20, 8)), k), success.mean(axis=1))
+
+
+def test_the_majority_counts_answers_not_successes():
+    success = np.array([[True, False, False, False], [True, True, False, True], [True, True, False, False]])
+    given = [["a", "b", "b", "c"], ["x", "x", "", ""], ["", "", "", ""]]
+    # By hand: "b" wins in the first; no answer is no vote; without any answer nothing is taken.
+    np.testing.assert_array_equal(majority_of(success, given, 4), [0.0, 1.0, 0.0])
+    # Blocks of two: a and x are first of their blocks, b comes before c; the last block of x has no answers.
+    np.testing.assert_array_equal(majority_of(success, given, 2), [0.5, 0.5, 0.0])
+
+
+def test_bad_arguments_are_refused():
+    success = np.ones((2, 3), bool)
+    for score in (np.zeros((2, 2)), np.full((2, 3), np.nan)):
+        with pytest.raises(ValueError, match="finite scores"):
+            best_of(success, score, 2)
+    with pytest.raises(ValueError, match="one of each sample"):
+        majority_of(success, [["a"], ["b"]], 1)
+
+
+@pytest.fixture(scope="module")
+def played(finished):
+    """A policy with a critic, the configuration of its run with one task, and episodes."""
+    policy = api.load_policy(finished.folder)
+    return policy, policy.config.replace(tasks=policy.config.tasks[1:]), api.rollout(policy, 6, task=1)
+
+
+def test_scores_of_episodes(played):
+    policy, config, trajectory = played
+    response = trajectory.response
+    totals, counts = np.zeros(6), np.zeros(6)
+    for episode in range(6):
+        for turn in range(trajectory.num_turns[episode]):
+            length = response.length[episode, turn]
+            totals[episode] += response.logprob[episode, turn, :length].astype(np.float64).sum()
+            counts[episode] += length
+    np.testing.assert_allclose(mean_logprob(trajectory), totals / counts, rtol=1e-6)
+    assert best_of_selector("shortest", policy, config).judge(trajectory) == (-counts).tolist()
+
+
+def test_the_value_is_the_critics_before_the_last_token(played):
+    """Beside a forward pass over each episode's own tokens, without padding."""
+    policy, config, trajectory = played
+    slow = []
+    for episode in range(6):
+        tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
+        for turn in range(trajectory.num_turns[episode]):
+            shown, said = trajectory.observation[episode, turn], trajectory.response.tokens[episode, turn]
+            tokens += shown[: trajectory.observation_length[episode, turn]].tolist()
+            tokens += said[: trajectory.response.length[episode, turn]].tolist()
+        row, last = np.array([tokens], np.int32), np.array([[len(tokens) - 1]], np.int32)
+        slow.append(float(actor_critic.values(policy.params, policy.model, row, last)[0, 0]))
+    assert len({round(value, 6) for value in slow}) > 1
+    found = last_values(policy.params, policy.model, trajectory, "full")
+    np.testing.assert_allclose(found, slow, atol=1e-5)
+    np.testing.assert_allclose(best_of_selector("value", policy, config).judge(trajectory), slow, atol=1e-5)
+
+
+def test_selectors_that_a_run_cannot_have_are_refused(played):
+    policy, config, _ = played
+    without = dataclasses.replace(policy, model=dataclasses.replace(policy.model, critic="none"))
+    with pytest.raises(UserError, match="has no critic"):
+        best_of_selector("value", without, config)
+    with pytest.raises(UserError, match="FrozenLake end without an answer in words"):
+        best_of_selector("majority", policy, config)
+
+
+def test_answers_of_a_search_are_compared_as_words():
+    tokenizer, service = tokenizers.load_small(), get_service("searchqa")
+    texts = ["<search> x </search>", "so <answer> The  Eiffel-Tower. </answer>", "<answer>a</answer>", "no"]
+    rows = [tokenizer.encode(text) for text in texts]
+    width = max(map(len, rows))
+    tokens = np.zeros((3, 2, width), np.int32)
+    length = np.zeros((3, 2), np.int32)
+    for (episode, turn), row in zip(((0, 0), (0, 1), (1, 0), (2, 0)), rows):
+        tokens[episode, turn, : len(row)], length[episode, turn] = row, len(row)
+    trajectory = SimpleNamespace(num_turns=np.array([2, 1, 1]), response=SimpleNamespace(tokens=tokens, length=length))
+    assert answers(trajectory, tokenizer, service) == ["eiffeltower", "", ""]
+    with_answers = SimpleNamespace(tokenizer=tokenizer)
+    config = SimpleNamespace(served=True, tasks=[SimpleNamespace(env="searchqa")])
+    assert best_of_selector("majority", with_answers, config).judge(trajectory) == ["eiffeltower", "", ""]

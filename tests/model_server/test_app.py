@@ -1,0 +1,304 @@
+"""The endpoint over HTTP: answers, refusals, limits and the run's own prompt format."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import httpx
+import jax
+import made_run
+import numpy as np
+import pytest
+import tiny_run
+from serving import running
+
+from agentrl_jax.config import load_resolved
+from agentrl_jax.errors import UserError
+from agentrl_jax.model_server.app import create_app
+from agentrl_jax.model_server.run import make_sampler
+from agentrl_jax.model_server.served_model import load_served
+from agentrl_jax.services.environments.maze import SERVICE, Maze
+from agentrl_jax.services.server.limits import Limits
+from agentrl_jax.setup import build
+from agentrl_jax.setup.service_tasks import Services
+from agentrl_jax.text.conversation import SampledResponse, messages_of, turn_ids
+
+ASKED = [{"role": "user", "content": "Up?"}]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A pretrained model with a chat template."""
+    return load_served(str(made_run.write_model(tmp_path_factory.mktemp("models") / "tiny")))
+
+
+@pytest.fixture(scope="module")
+def sampler(model):
+    return make_sampler(model, context=1000, max_tokens=16, max_batch=4)
+
+
+@pytest.fixture(scope="module")
+def address(model, sampler):
+    with running(create_app(model, sampler, Limits(body_bytes=4000), max_waiting=8)) as url:
+        yield url
+
+
+@pytest.fixture
+def ask(address):
+    """Function from a body to the answer of /v1/chat/completions, which has to have status 200."""
+
+    def post(path="chat/completions", **body):
+        answer = httpx.post(f"{address}/v1/{path}", json=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return post
+
+
+def test_the_model_is_listed(address, model):
+    (found,) = httpx.get(f"{address}/v1/models").json()["data"]
+    assert (found["id"], found["max_model_len"]) == ("tiny", 512)
+    assert httpx.get(f"{address}/").json() == "ok"
+
+
+def test_an_answer(ask, model):
+    answer = ask(messages=ASKED, temperature=0, max_tokens=5, logprobs=True, return_token_ids=True, model="tiny")
+    (choice,) = answer["choices"]
+    assert answer["prompt_token_ids"] == model.prompt_ids([("user", "Up?")])
+    assert model.tokenizer.decode(answer["prompt_token_ids"], skip_special=False) == "<|user|>Up?<|end|><|assistant|>"
+    assert choice["message"] == {"role": "assistant", "content": model.tokenizer.decode(choice["token_ids"])}
+    ended = choice["token_ids"][-1] in model.tokenizer.stop_ids
+    assert choice["finish_reason"] == ("stop" if ended else "length")
+    assert [entry["logprob"] <= 0 for entry in choice["logprobs"]["content"]] == [True] * len(choice["token_ids"])
+    count = len(choice["token_ids"])
+    prompt = len(answer["prompt_token_ids"])
+    assert answer["usage"] == {
+        "prompt_tokens": prompt,
+        "completion_tokens": count,
+        "total_tokens": prompt + count,
+    }
+    plain = ask(messages=ASKED, temperature=0, max_tokens=5)
+    assert "prompt_token_ids" not in plain
+    assert plain["choices"][0]["message"] == choice["message"]
+
+
+def test_seeds_and_several_choices(ask):
+    def texts(**options):
+        answer = ask(messages=ASKED, max_tokens=12, **options)
+        return [choice["message"]["content"] for choice in answer["choices"]]
+
+    assert len(set(texts(seed=5, n=3))) == 3
+    assert texts(seed=5, n=3) == texts(seed=5, n=3) != texts(seed=6, n=3)
+    assert texts(seed=5) == texts(seed=5, n=3)[:1]
+    assert texts() != texts()
+
+
+def test_text_parts_and_a_developer_are_messages_like_others(ask):
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Up"}, {"type": "text", "text": "?"}]}]
+    options = {"temperature": 0, "max_tokens": 1, "return_token_ids": True}
+    assert ask(messages=parts, **options)["prompt_token_ids"] == ask(messages=ASKED, **options)["prompt_token_ids"]
+    systems = [[{"role": role, "content": "s"}, *ASKED] for role in ("developer", "system")]
+    first, second = (ask(messages=messages, **options)["prompt_token_ids"] for messages in systems)
+    assert first == second
+
+
+def test_a_stop_text_cuts_the_answer(ask, model):
+    whole = ask(messages=ASKED, temperature=0, max_tokens=8, return_token_ids=True)["choices"][0]
+    ids = whole["token_ids"]
+    text = model.tokenizer.decode(ids)
+    stop = text[2:4]
+    cut = ask(messages=ASKED, temperature=0, max_tokens=8, return_token_ids=True, stop=["\n\n\n", stop])["choices"][0]
+    assert cut["message"]["content"] == text[: text.index(stop)]
+    assert cut["finish_reason"] == "stop"
+    assert cut["token_ids"] == ids[: len(cut["token_ids"])]
+    assert stop in model.tokenizer.decode(cut["token_ids"])
+    assert stop not in model.tokenizer.decode(cut["token_ids"][:-1])
+
+
+def test_earlier_responses_are_read_as_sampled_if_their_tokens_are_given(ask, model):
+    """These tokens are not those of their text."""
+    ids = [model.tokenizer.encode(letter)[0] for letter in "Left"]
+    assert model.tokenizer.encode("Left") != ids
+    history = [*ASKED, {"role": "assistant", "content": "Left", "token_ids": ids}, *ASKED]
+    answer = ask(messages=history, temperature=0, max_tokens=1, return_token_ids=True)
+    turns = [("user", "Up?"), ("assistant", SampledResponse(tuple(ids), ended=False)), ("user", "Up?")]
+    assert answer["prompt_token_ids"] == turn_ids(model.tokenizer, model.chat, turns)
+    assert any(ids == answer["prompt_token_ids"][at : at + 4] for at in range(20))
+    ended = [*ASKED, {"role": "assistant", "token_ids": [*ids, model.tokenizer.end_of_turn_id]}, *ASKED]
+    again = ask(messages=ended, temperature=0, max_tokens=1, return_token_ids=True)
+    assert again["prompt_token_ids"] == answer["prompt_token_ids"]
+
+
+def test_completions_of_text_and_of_tokens(ask, model):
+    ids = model.tokenizer.encode("Up?")
+    options = {"path": "completions", "temperature": 0, "max_tokens": 4, "return_token_ids": True, "logprobs": 0}
+    text, tokens = (ask(prompt=prompt, **options)["choices"][0] for prompt in ("Up?", ids))
+    assert text == tokens
+    assert text["prompt_token_ids"] == ids
+    assert text["text"] == model.tokenizer.decode(text["token_ids"])
+    assert len(text["logprobs"]["token_logprobs"]) == len(text["token_ids"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"stream": True}, 400, "stream is not supported"),
+        ({"top_p": 0.9}, 400, "top_p is not supported"),
+        ({"tools": [{"type": "function"}]}, 400, "tools is not supported"),
+        ({"temperature": -1}, 400, "temperature: Input should be greater than or equal to 0"),
+        ({"max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),
+        ({"max_tokens": 17}, 400, "max_tokens is 17, expected at most 16"),
+        ({"max_completion_tokens": 17}, 400, "max_tokens is 17, expected at most 16"),
+        ({"n": 65}, 400, "n: Input should be less than or equal to 64"),
+        ({"n": 9}, 400, "n is 9, expected at most 8"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, 400, "stop has 5 texts"),
+        ({"surprise": 1}, 400, "surprise: Extra inputs are not permitted"),
+        ({"model": "gpt"}, 404, "there is no model 'gpt'; expected 'tiny'"),
+        ({"messages": []}, 400, "messages: List should have at least 1 item"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, 400, "the last message is of the assistant"),
+        ({"messages": [*ASKED, *ASKED]}, 400, "expected at most one system message"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, 400, "role: Input should be"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "type: Input should be 'text'"),
+        ({"messages": [{"role": "user", "token_ids": [3]}]}, 400, "token_ids of a message of the user"),
+        ({"messages": [{"role": "user", "content": "Up " * 600}]}, 400, "maximum context length is 512 tokens"),
+        ({"messages": [*ASKED, {"role": "assistant", "token_ids": [480]}, *ASKED]}, 400, "expected ids below 480"),
+        ({"messages": [{"role": "user", "content": "U" * 5000}]}, 413, "larger than the 4000 bytes allowed"),
+    ],
+)
+def test_refusals(address, body, status, words):
+    answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": ASKED} | body, timeout=60)
+    assert answer.status_code == status
+    error = answer.json().get("error") or {"message": answer.json()["detail"]}
+    assert words in error["message"]
+    assert "\n" not in error["message"]
+    assert "Value error" not in error["message"]
+    assert error.get("code") == {404: "model_not_found"}.get(
+        status, "context_length_exceeded" if "context" in words else None
+    )
+
+
+class Held:
+    """A sampler that answers when the test opens the gate, one request at a time."""
+
+    max_rows = 1
+
+    def __init__(self, sampler):
+        self._sampler, self.entered, self.gate = sampler, threading.Event(), threading.Event()
+        self.context, self.max_tokens, self.programs = sampler.context, sampler.max_tokens, sampler.programs
+
+    def __call__(self, requests):
+        self.entered.set()
+        assert self.gate.wait(60)
+        return self._sampler(requests)
+
+
+def test_the_queue_has_an_end(model, sampler):
+    """One request is held inside of the sampler, one waits, and a third finds no room."""
+    held, found = Held(sampler), []
+    with running(create_app(model, held, Limits(seconds=60), max_waiting=1)) as url:
+
+        def post():
+            found.append(httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60))
+
+        threads = [threading.Thread(target=post) for _ in range(2)]
+        threads[0].start()
+        assert held.entered.wait(20)
+        threads[1].start()
+        while "responses_waiting 1.0" not in httpx.get(f"{url}/metrics").text:
+            assert threads[1].is_alive()
+        post()
+        held.gate.set()
+        for thread in threads:
+            thread.join(20)
+    assert [answer.status_code for answer in found] == [429, 200, 200]
+    assert int(found[0].headers["retry-after"]) >= 1
+    assert "1 responses wait" in found[0].json()["error"]["message"]
+
+
+def test_a_request_has_a_time_limit(model, sampler):
+    """What nobody waits for any more is not sampled, and takes no place in the queue."""
+    held = Held(sampler)
+    with running(create_app(model, held, Limits(seconds=0.2), max_waiting=1)) as url:
+        for _ in range(3):
+            answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60)
+            assert answer.status_code == 504
+            assert "no answer within 0.2 s" in answer.json()["error"]["message"]
+        held.gate.set()
+
+
+def test_a_token_is_asked_for(model, sampler):
+    with running(create_app(model, sampler, Limits(token="secret"), max_waiting=8)) as url:
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        assert httpx.get(f"{url}/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_the_format_of_a_run_is_that_of_its_prompts(tmp_path):
+    """Compact prompts of the shipped tokenizer: no ends of messages, and an answer tag before the response."""
+    shape = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
+    folder = made_run.write_run(tmp_path / "run", shape)
+    found = load_served(str(folder))
+    config = load_resolved(folder / "config.yaml")
+    batched_env = build.build_compiled_env(config, found.tokenizer)
+    settings = build.rollout_settings(config, batched_env, 1, 0.0)
+    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(0, 1, 0))[1]
+    ids = [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]
+    without_tag = ids[: -len(found.tokenizer.encode("<answer>"))]
+    assert found.prompt_ids(messages_of(found.tokenizer, without_tag)) == ids
+    assert found.opening == "<answer>"
+    assert load_served(str(folder), opening="none").prompt_ids(messages_of(found.tokenizer, without_tag)) == without_tag
+    with pytest.raises(UserError, match="there is no checkpoint 3; expected one of last, 7"):
+        load_served(str(folder), checkpoint="3")
+
+
+@pytest.mark.parametrize(("think", "opening"), [("false", "Action:"), ("true", "Thought:")])
+def test_the_format_of_a_run_on_a_service_is_that_of_its_prompts(tmp_path, monkeypatch, think, opening):
+    """Its prompts end with the beginning of a response to a service."""
+    tasks = "tasks: [{env: maze, groups: 2, items: 0-9, held_out: 10-14, validation: 15-19}]\nenv: {url: local}"
+    monkeypatch.setattr(made_run, "RUN", made_run.RUN.replace("tasks: [{env: FrozenLake, groups: 2}]", tasks))
+    shape = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
+    folder = made_run.write_run(tmp_path / "run", shape, f"style: chat, think: {think}")
+    found, config = load_served(str(folder)), load_resolved(folder / "config.yaml")
+    services = Services(config, lambda: tmp_path)
+    batched_env = services.batched_env(found.tokenizer, held_out=True)
+    settings = build.rollout_settings(config, batched_env, 1, 0.0)
+    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(0, 1, 0, np.arange(5)))[1]
+    services.close()
+    ids = [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]
+    shown = [("system", SERVICE.instruction), ("user", Maze().reset(10).observation)]
+    assert found.opening == opening
+    assert found.prompt_ids(shown) == ids
+
+
+def test_the_command_serves_a_run_and_ends_with_its_parent(tmp_path):
+    shape = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
+    folder = made_run.write_run(tmp_path / "run", shape)
+    (tmp_path / "token").write_text("secret")
+    words = [sys.executable, "-m", "agentrl_jax", "serve-model", str(folder), "--port", "0", "--announce"]
+    with subprocess.Popen(
+        [*words, "--token_file", str(tmp_path / "token")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        address = json.loads(process.stdout.readline())["url"]
+        body = {"messages": ASKED, "temperature": 0, "max_tokens": 4}
+        headers = {"Authorization": "Bearer secret"}
+        answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=120, headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["message"]["content"].startswith("<answer>")
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_options_that_cannot_be(tmp_path):
+    for words, expected in (
+        (["--port", "70000"], "--port is 70000, expected a number from 0 to 65535"),
+        (["--max_batch", "0"], "--max_batch is 0, expected at least 1"),
+        (["--token_file", str(tmp_path / "none")], "cannot be read"),
+        ([], "no such folder"),
+    ):
+        code, out, err = tiny_run.command("serve-model", str(tmp_path / "nowhere"), *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert expected in err

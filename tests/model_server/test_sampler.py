@@ -1,0 +1,144 @@
+"""Responses sampled together equal those of whole forward passes, and depend on their request alone."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import made_run
+import pytest
+
+from agentrl_jax.model_server.batcher import Batcher, QueueFull
+from agentrl_jax.model_server.sampler import Sampled, Sampler, SampleRequest, padded_sizes
+from agentrl_jax.models import decoder
+
+SHAPE = made_run.SHAPE
+PROMPTS = ((5, 9, 14), tuple(range(10, 60)), tuple(range(3, 80)))
+STOPS = (1, 7)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return decoder.init_params(jax.random.key(2), SHAPE)
+
+
+@pytest.fixture(scope="module")
+def sampler(params):
+    return Sampler(params, SHAPE, STOPS, context=128, max_tokens=16, max_rows=4)
+
+
+@pytest.fixture(scope="module")
+def after(params):
+    """Function from tokens to the log-probabilities of the next one."""
+
+    @jax.jit
+    def logprobs(tokens, length):
+        return jax.nn.log_softmax(decoder.logits(params, decoder.forward(params, SHAPE, tokens[None])))[0, length - 1]
+
+    return lambda ids: logprobs(jnp.array(ids + [0] * (128 - len(ids))), len(ids))
+
+
+def test_the_sizes_to_which_arrays_are_padded():
+    assert padded_sizes(1, 16) == (1, 4, 16)
+    assert padded_sizes(64, 2048) == (64, 256, 1024, 2048)
+    assert padded_sizes(64, 20) == (20,)
+
+
+def test_greedy_responses_and_their_logprobs_are_those_of_whole_passes(sampler, after):
+    """The prompts have different lengths, one of them beyond the smallest padded size."""
+    found = sampler([SampleRequest(prompt, 6, 0.0, seed=0) for prompt in PROMPTS])
+    for prompt, sampled in zip(PROMPTS, found, strict=True):
+        ids = list(prompt)
+        for token, logprob in zip(sampled.tokens, sampled.logprobs, strict=True):
+            expected = after(ids)
+            assert token == int(jnp.argmax(expected))
+            assert logprob == pytest.approx(float(expected[token]), abs=1e-4)
+            ids.append(token)
+        assert sampled.ended == (sampled.tokens[-1] in STOPS)
+        assert sampled.ended or len(sampled.tokens) == 6
+        assert not set(sampled.tokens[:-1]) & set(STOPS)
+
+
+def test_a_response_depends_on_its_request_alone(sampler):
+    requests = [SampleRequest(PROMPTS[1], 8, 1.0, seed=2**63 - 1, choice=choice) for choice in range(3)]
+    together = sampler(requests)
+    assert [sampler([request])[0].tokens for request in requests] == [sampled.tokens for sampled in together]
+    other = requests[0]._replace(seed=2**31 - 1)
+    distinct = {tuple(sampled.tokens) for sampled in (*together, *sampler([other]))}
+    assert len(distinct) == 4
+
+
+def test_temperature_and_length_are_of_each_row(sampler):
+    greedy, hot, short = sampler(
+        [
+            SampleRequest(PROMPTS[0], 16, 0.0, 1),
+            SampleRequest(PROMPTS[0], 16, 50.0, 1),
+            SampleRequest(PROMPTS[0], 1, 0.0, 1),
+        ]
+    )
+    assert greedy.tokens[:1] == short.tokens
+    assert hot.tokens != greedy.tokens
+
+
+def test_few_programs_are_compiled(params):
+    sampler = Sampler(params, SHAPE, STOPS, context=64, max_tokens=4, max_rows=4)
+    for rows in (1, 2, 3, 4):
+        sampler([SampleRequest(tuple(range(5, 8 + rows)), 3, 0.0, 0)] * rows)
+    assert sampler.programs() == 2
+
+
+class Held:
+    """Stands in for a sampler; answers when the test opens the gate, and notes how many rows came at once."""
+
+    def __init__(self):
+        self.gate, self.entered, self.sizes = threading.Event(), threading.Event(), []
+
+    def __call__(self, requests):
+        self.sizes.append(len(requests))
+        self.entered.set()
+        assert self.gate.wait(20)
+        if any(request.prompt == () for request in requests):
+            raise ValueError("empty")
+        return [Sampled(list(request.prompt), [0.0], True) for request in requests]
+
+
+def request(number):
+    return SampleRequest((number,), 1, 0.0, 0)
+
+
+def test_what_waits_together_is_sampled_together():
+    held = Held()
+    batcher = Batcher(held, max_rows=4, max_waiting=6)
+    first = batcher.submit([request(0)])
+    assert held.entered.wait(20)
+    waiting = [batcher.submit([request(number)]) for number in range(1, 6)]
+    with pytest.raises(QueueFull, match="5 responses wait") as full:
+        batcher.submit([request(6), request(7)])
+    assert full.value.seconds >= 1
+    waiting[1][0].cancel()
+    held.gate.set()
+    assert [future.result(20).tokens for future in first] == [[0]]
+    assert [waiting[number][0].result(20).tokens for number in (0, 2, 3, 4)] == [[1], [3], [4], [5]]
+    assert held.sizes == [1, 4]
+    assert (batcher.dispatches, batcher.rows, len(batcher)) == (2, 5, 0)
+    batcher.close(20)
+
+
+def test_a_failure_reaches_those_who_wait_and_the_next_are_sampled():
+    held = Held()
+    held.gate.set()
+    batcher = Batcher(held, max_rows=4, max_waiting=6)
+    with pytest.raises(ValueError, match="empty"):
+        batcher.submit([SampleRequest((), 1, 0.0, 0)])[0].result(20)
+    assert batcher.submit([request(3)])[0].result(20).tokens == [3]
+    batcher.close(20)
+
+
+def test_the_end_cancels_what_waits():
+    held = Held()
+    batcher = Batcher(held, max_rows=1, max_waiting=6)
+    running, waiting = (batcher.submit([request(number)])[0] for number in (0, 1))
+    assert held.entered.wait(20)
+    batcher.close(0)
+    assert waiting.cancelled()
+    held.gate.set()
+    assert running.result(20).tokens == [0]
