@@ -1,8 +1,15 @@
 // Builds page.html: the page's program and style inside one HTML file, allowed by their hashes alone.
 import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { defineConfig } from "vite";
 
 const policyHash = (text) => `'sha256-${createHash("sha256").update(text).digest("base64")}'`;
+
+// The page is a copy of these libraries, whose licenses ask for their notice in every copy.
+const notices = ["preact", "uplot"]
+  .map((name) => `${name}:\n${readFileSync(`node_modules/${name}/LICENSE`, "utf8").trim()}`)
+  .join("\n\n")
+  .replaceAll("--", "- -");
 
 function onePage() {
   return {
@@ -34,6 +41,11 @@ function onePage() {
 <meta name="referrer" content="no-referrer">
 <title>agentrl view</title>
 <link rel="icon" href="data:,">
+<!--
+Parts of this page are from these libraries.
+
+${notices}
+-->
 <style>${style}</style>
 </head>
 <body>
