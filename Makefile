@@ -4,6 +4,7 @@
 #                  and on the newest Python and JAX (make test-newest)
 # make lint        format, style and types
 # make docs        the docs site, into build/site
+# make page        the page of `agentrl view` from its sources; needs Node 20 or newer
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -18,7 +19,7 @@ PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Compiled programs are kept between runs; tests that start processes of their own share them.
 CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
 
-.PHONY: demo test test-all test-slow test-optimized test-newest lint docs format clean
+.PHONY: demo test test-all test-slow test-optimized test-newest lint docs page format clean
 
 demo: .venv/installed
 	$(BIN)/agentrl train experiments/demo.yaml
@@ -48,6 +49,9 @@ lint: .venv/installed-dev
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 	@echo "built build/site/index.html"
+
+page:
+	cd agentrl_jax/viewer/web && npm ci --no-fund --no-audit && npm run build
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .

@@ -13,6 +13,7 @@ setup(
         "agentrl_jax.evaluate": ["data/*.json"],
         "agentrl_jax.text": ["data/*.json"],
         "agentrl_jax.config.presets": ["*.yaml"],
+        "agentrl_jax.viewer": ["page.html"],
         "envs_jax.babyai": ["items.npz", "plans.json"],
     },
     install_requires=[
@@ -58,6 +59,7 @@ setup(
             "gymnasium>=1.2",
             "gguf>=0.17",
         ],
+        "browser": ["playwright>=1.50"],  # tests of the page of `agentrl view`, with a Chromium of the system
         "lint": ["ruff>=0.14", "mypy>=1.18"],
         "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1"],
         "gguf": ["gguf>=0.17"],

@@ -30,6 +30,7 @@ WITH_FINISHED_RUN = (
         "test_api_circle.py",
         "test_diagnose.py",
         "test_eval_set.py",
+        "test_finished_run.py",
         "test_panels.py",
         "test_recorder.py",
         "test_records.py",

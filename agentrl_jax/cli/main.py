@@ -32,6 +32,7 @@ from agentrl_jax.cli import (
     serve,
     serve_model,
     train,
+    view,
 )
 from agentrl_jax.cli.checks import one_line_errors
 from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
@@ -138,6 +139,7 @@ _COMMANDS: dict[type, Callable[[Any], None]] = {
     presets.Presets: presets.run,
     diagnose.Diagnose: diagnose.run,
     replay.Replay: replay.run,
+    view.View: view.run,
     bench.Bench: bench.run,
 }
 """The function of each command, in the order of `--help`; train and plan parse their words themselves."""

@@ -1,0 +1,203 @@
+"""What the page shows of a run: its metrics and alarms, and its recorded rollouts in packed blocks."""
+
+import contextlib
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.algos.collapse import ALARMS
+from agentrl_jax.config import Config, ModelConfig
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.rollout.trajectory import TRUNCATIONS
+from agentrl_jax.runs.records import read_rows, to_plain
+from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_path, recorded_iterations
+from agentrl_jax.runs.run_folder import read_config
+from agentrl_jax.setup import build
+from agentrl_jax.setup.level_files import make_env
+from agentrl_jax.text import tokenizer as tokenizers
+from agentrl_jax.text.tokenizer import Tokenizer
+from agentrl_jax.viewer import scenes
+from agentrl_jax.viewer.columns import pack
+from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
+from agentrl_jax.viewer.pieces import Pieces
+
+METRICS = {
+    "train/success": "success in training",
+    "validation/success": "success in validation",
+    "train/return": "return with penalties",
+    "train/raw_return": "return",
+    "rollout/in_group_std": "in-group std of returns",
+    "actor/entropy": "entropy (nats per token)",
+    "actor/grad_norm": "gradient norm",
+    "actor/kl": "divergence from the reference (nats per token)",
+    "train/response_tokens": "response tokens per turn",
+    "train/turns": "turns per episode",
+    "train/valid_format": "share of turns with valid format",
+    "rollout/logprob_gap_mean": "mean log-prob gap (nats)",
+}
+"""Metrics of metrics.jsonl that the page plots, with their names there."""
+
+_LINES = ("random", "optimal")
+
+Progress = Callable[[str], None]
+
+
+class RunData:
+    """The data of a run's page. Blocks are kept, so that `refresh` packs only iterations that are new.
+
+    Raises:
+        UserError: the folder holds no run, or its tokenizer cannot be used.
+    """
+
+    def __init__(
+        self, run: str | os.PathLike[str], *, newest: int = 0, boards: bool = True, note: Progress = lambda line: None
+    ):
+        """Opens the folder of a run.
+
+        Args:
+            run: folder of the run.
+            newest: how many of the recorded iterations are shown, counted from the newest; 0 for all.
+            boards: compute the states of the episodes again and draw them.
+            note: shows a line about the progress.
+        """
+        self.run, self._newest, self._boards, self._note = Path(run), newest, boards, note
+        self._config = read_config(run)
+        with refusals(str(run)):
+            self._pieces = Pieces(_load_tokenizer(self._config.model))
+        self._packed: dict[tuple[int, int, int], tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
+        self._actions = _action_names(self._config)
+
+    def stamp(self) -> str:
+        """A text that changes when the run has new metrics or rollouts."""
+        metrics = self.run / "metrics.jsonl"
+        size = metrics.stat().st_size if metrics.exists() else 0
+        return json.dumps([size, self._keys()])
+
+    def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Returns what the page's index says about the run, and the blocks: first of all rows, then per iteration.
+
+        Raises:
+            UserError: the run has no recorded rollout, or a file is damaged.
+        """
+        keys = self._keys()
+        if not keys:
+            raise UserError(
+                f"{self.run}: has no recorded rollouts; train it with train.trajectories_every above 0, or wait for "
+                "the first recorded iteration"
+            )
+        for number, key in enumerate(keys, start=1):
+            if key not in self._packed:
+                self._note(f"iteration {key[0]} ({number} of {len(keys)})")
+                self._packed[key] = self._pack(key[0])
+        self._packed = {key: self._packed[key] for key in keys}
+        headers, rows, blocks = zip(*self._packed.values())
+        columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
+        return self._index(headers), [pack({}, columns), *blocks]
+
+    def _keys(self) -> list[tuple[int, int, int]]:
+        """Number, time and size of the recorded iterations; a roll-back writes an iteration again."""
+        keys = []
+        for iteration in recorded_iterations(self.run)[-self._newest :]:
+            with contextlib.suppress(FileNotFoundError):  # the run deletes its oldest files
+                found = record_path(self.run, iteration).stat()
+                keys.append((iteration, found.st_mtime_ns, found.st_size))
+        return keys
+
+    def _pack(self, iteration: int) -> tuple[dict[str, Any], dict[str, np.ndarray], bytes]:
+        record = read_record(record_path(self.run, iteration))
+        header = {
+            "iteration": record.header.iteration,
+            "step": record.header.step,
+            "recorded": len(record.task),
+            "episodes": record.header.episodes,
+            "group_size": record.header.group_size,
+            "horizon": record.header.horizon,
+            "temperature": record.header.temperature,
+            "tasks": list(record.header.tasks),
+        }
+        drawn = _run_scenes(self.run, self._config, record, self._note) if self._boards else None
+        return header, summary_columns(record), pack_episodes(record, self._pieces, drawn)
+
+    def _index(self, headers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        rows = [row for _, row in read_rows(self.run / "metrics.jsonl").rows if row["stage"] == "rl"]
+        return {
+            "name": self.run.resolve().name,
+            "replay": f"agentrl replay {shlex.quote(str(self.run))}",
+            "tasks": headers[-1]["tasks"],
+            "actions": self._actions,
+            "truncations": list(TRUNCATIONS),
+            "iterations": list(headers),
+            "trend": {
+                "iteration": [row["iteration"] for row in rows],
+                "metrics": [
+                    {"metric": metric, "name": name, "values": to_plain([_number(row.get(metric)) for row in rows])}
+                    for metric, name in METRICS.items()
+                    if any(_number(row.get(metric)) is not None for row in rows)
+                ],
+            },
+            "lines": _baselines(self.run),
+            "alarms": _alarms(rows),
+            "pieces": self._pieces.table(),
+            "sprites": scenes.SPRITES,
+        }
+
+
+def _load_tokenizer(model: ModelConfig) -> Tokenizer:
+    """The tokenizer of a run, without the weights of its model where they are in a folder."""
+    if Path(model.pretrained or "").is_dir() and model.pretrained:
+        return tokenizers.load(model.pretrained)
+    return build.load_tokenizer(model, build.load_model(model))
+
+
+def _action_names(config: Config) -> dict[str, list[str]]:
+    """The names of the actions of compiled tasks, by the label of the task."""
+    if config.served:
+        return {}
+    return {task.label: list(make_env(task)[0].actions) for task in config.tasks}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _alarms(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The alarms that were raised, with the iterations in which they were."""
+    raised = {a: [row["iteration"] for row in rows if row.get(f"alarm/{a.name}")] for a in ALARMS}
+    return [
+        {"name": alarm.name, "about": alarm.about, "collapse": alarm.collapse, "iterations": iterations}
+        for alarm, iterations in raised.items()
+        if iterations
+    ]
+
+
+def _baselines(run: Path) -> list[dict[str, Any]]:
+    """Success rates of random and optimal play with their intervals, from the summary of a finished run."""
+    try:
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (ValueError, OSError) as error:
+        raise UserError(f"{run / 'summary.json'}: cannot be read ({error}); delete it or restore a copy") from error
+    success = summary.get("success") if isinstance(summary, dict) else None
+    lines = []
+    for name in _LINES:
+        line = success.get(name) if isinstance(success, dict) else None
+        if isinstance(line, dict) and _number(line.get("mean")) is not None:
+            known = {key: _number(line.get(key)) for key in ("mean", "low", "high")}
+            about = summary.get("optimal_is", "") if name == "optimal" else ""
+            lines.append(to_plain({"name": name, "about": str(about), **known}))
+    return lines
+
+
+def _run_scenes(run: Path, config: Config, record: RolloutRecord, note: Progress) -> Scenes | None:
+    """The scenes of a record; None where there are none. Boards are an extra: what stops them is only noted."""
+    try:
+        return scenes.run_scenes(run, config, record)
+    except UserError as error:
+        note(f"no boards: {error}")
+        return None

@@ -1,0 +1,66 @@
+"""Writes the page: one HTML file that holds its program and its data and makes no request."""
+
+import base64
+import gzip
+import json
+import os
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.io import atomic_write
+from agentrl_jax.viewer.data import RunData
+from agentrl_jax.viewer.episodes import QUANTIZED
+
+LARGEST = 400 * 2**20
+"""Characters that a page may have; browsers refuse texts of 512 MiB."""
+
+_DATA = "<!--data-->"
+_POLICY = "default-src 'none'"
+
+
+def page(runs: Sequence[RunData], *, live: str = "") -> str:
+    """Returns the HTML of one run, or of two runs that are compared.
+
+    The data are base64, so that no text of a model can end the element that holds it.
+
+    Args:
+        runs: one or two.
+        live: if not empty, the page asks the server that it came from whether this text is still the newest.
+
+    Raises:
+        UserError: a run has no rollouts, or the page would be larger than `LARGEST`.
+    """
+    blocks: list[bytes] = []
+    index: dict[str, Any] = {"version": 1, "live": live, "levels": {k: v[0] for k, v in QUANTIZED.items()}, "runs": []}
+    for run in runs:
+        entry, packed = run.refresh()
+        index["runs"].append({**entry, "first_block": len(blocks)})
+        blocks.extend(packed)
+    text = json.dumps(index, allow_nan=False).encode()
+    parts = [("index", gzip.compress(text, mtime=0)), *((f"block-{i}", block) for i, block in enumerate(blocks))]
+    if (size := sum(4 * len(part) // 3 for _, part in parts)) > LARGEST:
+        raise UserError(
+            f"{runs[0].run}: its page would have {size >> 20} MiB, expected at most {LARGEST >> 20}; show fewer "
+            "iterations with --newest"
+        )
+    shell = resources.files("agentrl_jax.viewer").joinpath("page.html").read_text(encoding="utf-8")
+    if live:
+        shell = shell.replace(_POLICY, f"{_POLICY}; connect-src 'self'", 1)
+    before, after = shell.split(_DATA)
+    elements = (f'<script type="text/plain" id="{name}">{base64.b64encode(p).decode()}</script>' for name, p in parts)
+    return "".join([before, "\n".join(elements), after])
+
+
+def write_page(file: str | os.PathLike[str], runs: Sequence[RunData]) -> int:
+    """Writes the page of one run or two into a file, which is replaced atomically; returns its size in bytes.
+
+    Raises:
+        UserError: as `page`.
+        OSError: the file cannot be written.
+    """
+    data = page(runs).encode()
+    with atomic_write(file, binary=True) as stream:
+        stream.write(data)
+    return len(data)

@@ -1,0 +1,125 @@
+import { useRef, useState } from "preact/hooks";
+
+import { readAddress, writeAddress } from "./address";
+import { COLORINGS, LEVELS, QUANTITIES } from "./colors";
+import { Compare } from "./Compare";
+import type { Index, Quantity, Run } from "./data";
+import { Help } from "./Help";
+import { useNews, useTheme } from "./hooks";
+import { Single } from "./Single";
+
+const PANES = ["Episodes", "Conversation", "Board"];
+
+export function App({ index, runs }: { index: Index; runs: Run[] }) {
+  const address = readAddress();
+  const [view, setView] = useState<"compare" | number>(() => {
+    if (runs.length > 1 && !address.has("i")) return "compare";
+    const chosen = Number(address.get("run"));
+    return chosen in runs ? chosen : 0;
+  });
+  const [quantity, setQuantity] = useState<Quantity>(QUANTITIES.find((known) => known === address.get("c")) ?? "logprob");
+  const [theme, shown, nextTheme] = useTheme();
+  const [pane, setPane] = useState("Conversation");
+  const help = useRef<HTMLDialogElement>(null);
+  const news = useNews(index.live);
+  const run = runs[view === "compare" ? 0 : view];
+  const compare = () => {
+    writeAddress({});
+    setView("compare");
+  };
+  return (
+    <>
+      <header class="top">
+        <h1>{runs.length > 1 ? "agentrl view" : run.entry.name}</h1>
+        {runs.length > 1 && (
+          <nav class="switch" aria-label="View">
+            <button type="button" aria-pressed={view === "compare"} onClick={compare}>
+              Compare
+            </button>
+            {runs.map((each, i) => (
+              <button key={i} type="button" aria-pressed={view === i} onClick={() => setView(i)}>
+                {each.entry.name}
+              </button>
+            ))}
+          </nav>
+        )}
+        {index.live && (
+          <span role="status">
+            {news ? (
+              <button type="button" class="news" onClick={() => location.reload()}>
+                New records: load
+              </button>
+            ) : (
+              <span class="live">live</span>
+            )}
+          </span>
+        )}
+        <span class="space" />
+        <Legend quantity={quantity} />
+        <div class="switch" role="radiogroup" aria-label="Color of sampled tokens" onKeyDown={moveRadio}>
+          {QUANTITIES.map((each) => (
+            <button
+              key={each}
+              type="button"
+              role="radio"
+              aria-checked={each === quantity}
+              tabIndex={each === quantity ? 0 : -1}
+              title={COLORINGS[each].about}
+              onClick={() => setQuantity(each)}
+            >
+              {COLORINGS[each].name}
+            </button>
+          ))}
+        </div>
+        <button type="button" onClick={nextTheme} aria-label={`Theme: ${theme}; change`} title={`Theme: ${theme}`}>
+          {{ system: "◐", light: "☀", dark: "☾" }[theme]}
+        </button>
+        <button type="button" onClick={() => help.current!.showModal()}>
+          Help
+        </button>
+      </header>
+      <nav class="pane-switch switch" aria-label="Part of the page">
+        {PANES.map((name) => (
+          <button key={name} type="button" aria-pressed={pane === name} onClick={() => setPane(name)}>
+            {view === "compare" && name !== "Episodes" ? { Conversation: runs[0].entry.name, Board: runs[1].entry.name }[name] : name}
+          </button>
+        ))}
+      </nav>
+      {view === "compare" ? (
+        <Compare runs={runs as [Run, Run]} quantity={quantity} pane={pane} />
+      ) : (
+        <Single key={view} run={run} index={view} quantity={quantity} theme={shown} pane={pane} />
+      )}
+      <Help dialog={help} index={index} />
+    </>
+  );
+}
+
+/** Arrow keys move within a group of radio buttons. */
+function moveRadio(event: KeyboardEvent & { currentTarget: HTMLElement }) {
+  const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+  if (!by) return;
+  event.preventDefault();
+  event.stopPropagation();
+  const all = [...event.currentTarget.querySelectorAll<HTMLElement>("[role=radio]")];
+  const next = all[(all.indexOf(event.target as HTMLElement) + by + all.length) % all.length];
+  next.click();
+  next.focus();
+}
+
+function Legend({ quantity }: { quantity: Quantity }) {
+  const levels = Array.from({ length: LEVELS }, (_, i) => i + 1);
+  const classes = quantity === "advantage" ? [...levels.map((n) => `n${n}`).reverse(), ...levels.map((n) => `p${n}`)] : levels.map((n) => `s${n}`);
+  const [low, high] = COLORINGS[quantity].ends;
+  return (
+    <span class="legend" title={COLORINGS[quantity].about}>
+      {low}
+      <span class="swatches" aria-hidden="true">
+        {classes.map((name) => (
+          <span key={name} class={name} />
+        ))}
+      </span>
+      {high}
+    </span>
+  );
+}

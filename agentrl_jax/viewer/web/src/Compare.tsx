@@ -1,0 +1,165 @@
+// Two runs on the levels that both have episodes of.
+
+import { useEffect, useMemo, useState } from "preact/hooks";
+
+import { Conversation } from "./Conversation";
+import type { Block, Quantity, Run } from "./data";
+import { useBlock, useKeys } from "./hooks";
+import { List } from "./List";
+import { firstDifference, type Shared, sharedLevels } from "./pairs";
+import { OutcomeMark } from "./Rows";
+import { Stage, stepBefore, stepsOf, turnOf } from "./Stage";
+import { number } from "./text";
+
+const percent = (share: number) => `${Math.round(100 * share)} %`;
+
+export function Compare({ runs, quantity, pane }: { runs: [Run, Run]; quantity: Quantity; pane: string }) {
+  const all = useMemo(() => sharedLevels(...runs), [runs]);
+  const [only, setOnly] = useState(false);
+  const [chosen, choose] = useState(0);
+  const shown = useMemo(() => (only ? all.filter((entry) => entry.success[0] !== entry.success[1]) : all), [all, only]);
+  const entry = shown[Math.min(chosen, shown.length - 1)];
+  useKeys((event) => {
+    const by = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
+    if (!by || (event.key.startsWith("Arrow") && (event.target as Element).closest(".conversation"))) return;
+    event.preventDefault();
+    choose(Math.min(shown.length - 1, Math.max(0, chosen + by)));
+  });
+  return (
+    <main class="panes compare" data-pane={pane}>
+      <aside class="left" aria-label="Shared levels">
+        <div class="note">
+          <p>
+            Matched are task and level; a level is known by the hash of its first state. {all.length.toLocaleString("en")} levels have recorded
+            training episodes in both runs ({runs.map((run) => `${run.count.toLocaleString("en")} in ${run.entry.name}`).join(", ")}). The episodes
+            may be of different iterations. Levels on which success differs most come first, then those on which the return does.
+          </p>
+          <label>
+            <input type="checkbox" checked={only} onChange={(e) => setOnly(e.currentTarget.checked)} /> only levels on which success differs
+          </label>
+        </div>
+        <div class="listhead">
+          <span role="status">{shown.length.toLocaleString("en")} levels</span>
+          <span>
+            <span class="run1">{runs[0].entry.name}</span> · <span class="run2">{runs[1].entry.name}</span>
+          </span>
+        </div>
+        <List label="Shared levels" count={shown.length} selected={entry ? shown.indexOf(entry) : -1} onSelect={choose}>
+          {(position) => <Level entry={shown[position]} />}
+        </List>
+        {!shown.length && <p class="muted pad">{all.length ? "Success is the same on every shared level." : "No recorded level is in both runs, so nothing can be compared. Runs with the same seed and tasks play the same levels."}</p>}
+      </aside>
+      {entry && <Pair key={`${entry.level} ${entry.task}`} runs={runs} entry={entry} quantity={quantity} />}
+    </main>
+  );
+}
+
+function Level({ entry }: { entry: Shared }) {
+  return (
+    <>
+      <span class="entry-top">
+        <code>{entry.level}</code>
+        <span>
+          <b class="run1">{percent(entry.success[0])}</b> · <b class="run2">{percent(entry.success[1])}</b>
+        </span>
+      </span>
+      <span class="entry-bottom">
+        <span>
+          {entry.task} · {entry.rows[0].length} and {entry.rows[1].length} episodes
+        </span>
+        <span>
+          {number(entry.returns[0], 2)} · {number(entry.returns[1], 2)}
+        </span>
+      </span>
+    </>
+  );
+}
+
+function Pair({ runs, entry, quantity }: { runs: [Run, Run]; entry: Shared; quantity: Quantity }) {
+  const same = useMemo(() => startPair(runs, entry), [runs, entry]);
+  const [rows, setRows] = useState(same);
+  const [turn, setTurn] = useState(0);
+  const blocks = [useBlock(runs[0], rows[0]), useBlock(runs[1], rows[1])];
+  const [one, two] = blocks;
+  const last = Math.max(...runs.map((run, side) => run.rows.turns[rows[side]])) - 1;
+  useKeys((event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (by) setTurn(Math.min(last, Math.max(0, turn + by)));
+  });
+  const differs = one && two ? firstDifference([runs[0], one, rows[0]], [runs[1], two, rows[1]]) : null;
+  return (
+    <>
+      {runs.map((run, side) => {
+        const block = blocks[side];
+        const row = rows[side];
+        return (
+          <article key={side} class={`middle side${side}`} aria-label={run.entry.name}>
+            <header class="episode">
+              <h2 class={`run${side + 1}`}>{run.entry.name}</h2>
+              <select
+                aria-label={`Episode of ${run.entry.name}`}
+                value={row}
+                onChange={(e) => setRows(rows.map((known, i) => (i === side ? Number(e.currentTarget.value) : known)) as [number, number])}
+              >
+                {entry.rows[side].map((known) => (
+                  <option key={known} value={known}>
+                    iteration {run.rows.iteration[known]}, row {run.rows.row[known]}: {run.outcome(known)}
+                  </option>
+                ))}
+              </select>
+              <OutcomeMark outcome={run.outcome(row)} />
+              <span>
+                return <b>{number(run.rows.return[row])}</b>
+              </span>
+              {differs !== null && (
+                <button type="button" class="link" disabled={differs < 0} onClick={() => setTurn(differs)}>
+                  {differs < 0 ? "same actions" : `actions differ from turn ${differs + 1} on`}
+                </button>
+              )}
+            </header>
+            {block && <Half key={row} run={run} row={row} block={block} quantity={quantity} turn={turn} onTurn={setTurn} />}
+          </article>
+        );
+      })}
+    </>
+  );
+}
+
+/** Two episodes of a level, of the same iteration and member where there are such. */
+function startPair(runs: [Run, Run], entry: Shared): [number, number] {
+  const key = (run: Run, row: number) => `${run.rows.iteration[row]} ${run.rows.member[row]}`;
+  const known = new Map(entry.rows[1].map((row) => [key(runs[1], row), row]));
+  const alike = entry.rows[0].filter((row) => known.has(key(runs[0], row)));
+  const other = (row: number) => known.get(key(runs[0], row))!;
+  const best = alike.find((row) => runs[0].rows.success[row] !== runs[1].rows.success[other(row)]) ?? alike[0];
+  return best === undefined ? [entry.rows[0].at(-1)!, entry.rows[1].at(-1)!] : [best, other(best)];
+}
+
+interface HalfProps {
+  run: Run;
+  row: number;
+  block: Block;
+  quantity: Quantity;
+  turn: number;
+  onTurn: (turn: number) => void;
+}
+
+/** One side: its slider moves within a turn; the turn is common to both sides. */
+function Half({ run, row, block, quantity, turn, onTurn }: HalfProps) {
+  const within = run.rows.row[row];
+  const last = stepsOf(block, within).count - 1;
+  const [step, setStep] = useState(() => stepBefore(block, within, turn));
+  useEffect(() => {
+    if (turnOf(block, within, Math.min(step, last)) !== turn) setStep(stepBefore(block, within, turn));
+  }, [turn]);
+  const move = (to: number) => {
+    setStep(to);
+    onTurn(turnOf(block, within, to));
+  };
+  return (
+    <>
+      <Stage run={run} row={row} block={block} step={step} onStep={move} />
+      <Conversation run={run} row={row} block={block} quantity={quantity} turn={turn} onTurn={onTurn} label={`Conversation of ${run.entry.name}`} />
+    </>
+  );
+}

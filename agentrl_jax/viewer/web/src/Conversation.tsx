@@ -1,0 +1,212 @@
+// The middle: what the model read and wrote, token by token.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+
+import { COLORINGS } from "./colors";
+import type { Block, Numbers, Quantity, Run, Turn } from "./data";
+import { counted, number, parts, precise, tokenText, visible } from "./text";
+
+/** Sampled tokens of a turn that are drawn at first, and further ones each time the reader asks for more. */
+const MOST_TOKENS = 5000;
+/** The same for characters of a text that was not sampled. */
+const MOST_CHARACTERS = 40000;
+
+interface Props {
+  run: Run;
+  row: number;
+  block: Block;
+  quantity: Quantity;
+  turn: number;
+  onTurn: (turn: number) => void;
+  label: string;
+}
+
+export function Conversation({ run, row, block, quantity, turn, onTurn, label }: Props) {
+  const within = run.rows.row[row];
+  const turns = useMemo(() => block.turns(within), [block, within]);
+  const [token, setToken] = useState(-1);
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => setToken(-1), [block, within]);
+  useEffect(() => {
+    const element = box.current!.querySelector(`[data-turn="${turn}"]`);
+    if (element && turn > 0) element.scrollIntoView({ block: "nearest" });
+    else box.current!.scrollTop = 0;
+  }, [turn, block, within]);
+  const over = (event: Event) => {
+    const found = (event.target as Element).closest<HTMLElement>("[data-token]");
+    if (found) setToken(Number(found.dataset.token));
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    const here = (event.target as Element).closest<HTMLElement>("[data-token]");
+    if (!here || !["ArrowLeft", "ArrowRight", "Home", "End", "Escape"].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key === "Escape") {
+      box.current!.focus();
+      return;
+    }
+    const all = [...box.current!.querySelectorAll<HTMLElement>("[data-token]")];
+    const at = all.indexOf(here);
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1 }[event.key]!;
+    all[Math.min(all.length - 1, Math.max(0, to))].focus();
+  };
+  const cause = run.rows.truncation[row];
+  const drawn = useMemo(
+    () => (
+      <>
+        <Said role="prompt" title="Prompt" tokens={block.prompt(within)} run={run} />
+        {turns.map((each) => (
+          <TurnView key={each.number} run={run} row={row} block={block} quantity={quantity} turn={each} onTurn={onTurn} />
+        ))}
+        {block.final(within).length > 0 && <Said role="final" title="Next observation, which was not answered" tokens={block.final(within)} run={run} />}
+        <p class="end">
+          {run.rows.failed[row]
+            ? "The environment failed here; the episode was not trained on."
+            : run.rows.success[row]
+              ? "The task was solved."
+              : cause
+                ? `The episode was cut off: ${TRUNCATED[run.entry.truncations[cause - 1]] ?? "a limit was reached"}.`
+                : "The episode ended without success."}
+          {run.rows.overflow[row] > 0 && " An observation was longer than its limit and was cut."}
+        </p>
+      </>
+    ),
+    [run, row, block, within, quantity, turns],
+  );
+  return (
+    <>
+      <div ref={box} class={`conversation turn-${turn}`} role="region" aria-label={label} tabIndex={0} onMouseOver={over} onFocusIn={over} onKeyDown={onKeyDown}>
+        {drawn}
+        <Marker box={box} turn={turn} drawn={drawn} />
+      </div>
+      <Inspector run={run} block={block} token={token} />
+    </>
+  );
+}
+
+const TRUNCATED: Record<string, string> = {
+  turns: "all turns were played",
+  actions: "the limit of actions was reached",
+  context: "the context was full",
+};
+
+/** Marks the current turn without drawing the tokens again. */
+function Marker({ box, turn, drawn }: { box: { current: HTMLElement | null }; turn: number; drawn: unknown }) {
+  useEffect(() => {
+    for (const element of box.current!.querySelectorAll("[data-turn]")) {
+      if (Number((element as HTMLElement).dataset.turn) === turn) element.setAttribute("aria-current", "step");
+      else element.removeAttribute("aria-current");
+    }
+  }, [turn, drawn]);
+  return null;
+}
+
+/** A text that was not sampled. */
+function Said({ role, title, tokens, run }: { role: string; title: string; tokens: Numbers; run: Run }) {
+  const found = useMemo(() => parts(tokens, run.pieces), [tokens, run]);
+  const [most, setMost] = useState(MOST_CHARACTERS);
+  let left = most;
+  const length = found.reduce((sum, part) => sum + part.text.length, 0);
+  const shown: ComponentChildren[] = [];
+  for (const [i, part] of found.entries()) {
+    if (left <= 0) break;
+    const text = visible(part.text.slice(0, left));
+    left -= part.text.length;
+    shown.push(part.special ? <span key={i} class="special">{text}</span> : text);
+  }
+  return (
+    <section class={`said ${role}`}>
+      <h3>
+        {title} <span class="count">{counted(tokens.length, "token")}</span>
+      </h3>
+      <div class="text inserted" dir="auto">
+        {shown}
+      </div>
+      <More left={length - most} what="characters" onMore={() => setMost(most + MOST_CHARACTERS)} />
+    </section>
+  );
+}
+
+function More({ left, what, onMore }: { left: number; what: string; onMore: () => void }) {
+  if (left <= 0) return null;
+  return (
+    <button type="button" class="more" onClick={onMore}>
+      Show more: {left.toLocaleString("en")} {what} are left
+    </button>
+  );
+}
+
+function TurnView({ run, row, block, quantity, turn, onTurn }: { run: Run; row: number; block: Block; quantity: Quantity; turn: Turn; onTurn: (turn: number) => void }) {
+  const [most, setMost] = useState(MOST_TOKENS);
+  const count = turn.to - turn.from;
+  const tokens = [];
+  const { className } = COLORINGS[quantity];
+  for (let i = turn.from; i < Math.min(turn.to, turn.from + most); i++) {
+    const piece = run.pieces[block.columns.tokens[i]];
+    const classes = ["token", className(block.value(quantity, i), block)];
+    if (block.columns.trained[i]) classes.push("trained");
+    if (piece.kind !== "text") classes.push(piece.kind === "special" ? "special" : "bytes");
+    tokens.push(
+      <span key={i} class={classes.join(" ")} data-token={i} tabIndex={i === turn.from ? 0 : -1}>
+        {tokenText(piece)}
+      </span>,
+    );
+  }
+  const actions = [...turn.actions].map((action) => run.actionName(row, action));
+  return (
+    <section class="turn" data-turn={turn.number}>
+      <Said role="observation" title={`Turn ${turn.number + 1}`} tokens={turn.observation} run={run} />
+      <div class="response">
+        <h3>
+          Response <span class="count">{counted(count, "token")}</span>
+        </h3>
+        <div class="text" dir="auto">
+          {tokens}
+        </div>
+        <More left={count - most} what="tokens" onMore={() => setMost(most + MOST_TOKENS)} />
+        <p class="result">
+          <button type="button" class="link" onClick={() => onTurn(turn.number)} aria-label={`Show turn ${turn.number + 1} on the board`}>
+            {actions.length ? actions.map((name) => visible(name)).join(" → ") : "no action"}
+          </button>
+          <span>
+            reward <b>{number(turn.reward)}</b>
+          </span>
+          {turn.formatError > 0 && <span class="broken">format broken</span>}
+          {!turn.valid && <span class="broken">no valid action</span>}
+        </p>
+      </div>
+    </section>
+  );
+}
+
+/** The numbers of one token. */
+function Inspector({ run, block, token }: { run: Run; block: Block; token: number }) {
+  if (token < 0 || token >= block.columns.tokens.length) {
+    return <div class="inspector muted">Point at a token, or move to it with Tab and the arrow keys, to read its numbers.</div>;
+  }
+  const piece = run.pieces[block.columns.tokens[token]];
+  const logprob = block.value("logprob", token);
+  const numbers = [
+    ["log-prob", precise(logprob)],
+    ["probability", logprob === 0 ? "100 %" : Number.isFinite(logprob) ? `${precise(100 * Math.exp(logprob), 2)} %` : "–"],
+    ["entropy", precise(block.value("entropy", token))],
+    ["advantage", precise(block.value("advantage", token))],
+    ["log-prob gap", precise(block.value("gap", token))],
+    ["trained", block.columns.trained[token] ? "yes" : "no"],
+    ["id", String(piece.id)],
+  ];
+  return (
+    <div class="inspector" role="status">
+      <code class="text">{tokenText(piece).replace(/^ +$/, (spaces) => "␣".repeat(spaces.length))}</code>
+      <dl>
+        {numbers.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+    </div>
+  );
+}

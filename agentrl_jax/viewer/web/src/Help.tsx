@@ -1,0 +1,51 @@
+import type { RefObject } from "preact";
+
+import type { Index } from "./data";
+
+const KEYS = [
+  ["j, k or ↓, ↑", "next and previous episode"],
+  ["←, →", "previous and next turn"],
+  ["/", "search the text of all episodes; Esc leaves the field"],
+  ["Tab", "to the first sampled token of each turn; ←, →, Home and End move between tokens, Esc leaves"],
+];
+
+export function Help({ dialog, index }: { dialog: RefObject<HTMLDialogElement | null>; index: Index }) {
+  return (
+    <dialog ref={dialog} aria-labelledby="help-title">
+      <h2 id="help-title">Help</h2>
+      <h3>Keys</h3>
+      <dl class="keys">
+        {KEYS.map(([key, about]) => (
+          <div key={key}>
+            <dt>
+              <kbd>{key}</kbd>
+            </dt>
+            <dd>{about}</dd>
+          </div>
+        ))}
+      </dl>
+      <h3>Tokens</h3>
+      <p>
+        Grey text was inserted: the prompt and the observations. Colored text was sampled. Underlined tokens were trained on. Special tokens have a
+        frame. A sampled newline is ↵. Bytes that are no character alone are hexadecimal, like ⟨E2 82⟩, and characters that are invisible or change
+        the direction of a text are spelled out, like ⟨U+202E⟩. The search joins the bytes of a character.
+      </p>
+      <h3>Numbers</h3>
+      <p>
+        The log-probability of the rollout is that of the distribution a token was sampled from, in nats. The log-prob gap is what the learner
+        computed for the same token before its first step, minus that. Entropy is the learner's. In each iteration, the page stores at most{" "}
+        {index.levels.logprob.toLocaleString("en")} different log-probabilities and {index.levels.entropy} different entropies, advantages and gaps.
+        If an iteration has more, each is replaced by the nearest one stored: log-probabilities are then known to about 1 %, the others to a few percent.
+        Rewards and returns are exact.
+      </p>
+      <h3>Trend</h3>
+      <p>
+        Dashed lines are the success of random and of optimal play, with a band for the interval, from the summary of a finished run. Marks at the
+        bottom are recorded iterations; a click chooses the nearest.
+      </p>
+      <form method="dialog">
+        <button>Close</button>
+      </form>
+    </dialog>
+  );
+}

@@ -1,0 +1,161 @@
+// Metrics over iterations, with the lines of random and optimal play.
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+
+import type { Metric, Run } from "./data";
+import { number } from "./text";
+
+interface Props {
+  run: Run;
+  /** The selected iteration, 0 for all. */
+  iteration: number;
+  onIteration: (iteration: number) => void;
+  theme: string;
+}
+
+const HEIGHT = 104;
+const SUCCESS = ["train/success", "validation/success"];
+
+export function Trend({ run, iteration, onIteration, theme }: Props) {
+  const metrics = run.entry.trend.metrics;
+  const success = metrics.filter((metric) => SUCCESS.includes(metric.metric));
+  const others = metrics.filter((metric) => !SUCCESS.includes(metric.metric));
+  const [chosen, choose] = useState(others[0]?.metric ?? "");
+  const other = others.find((metric) => metric.metric === chosen);
+  if (!metrics.length) return <p class="muted">This run has no metrics yet.</p>;
+  const common = { run, iteration, onIteration, theme };
+  return (
+    <div class="trend">
+      {success.length > 0 && <Chart {...common} metrics={success} share label="Success" />}
+      {other && (
+        <>
+          <select aria-label="Metric of the second chart" value={chosen} onChange={(e) => choose(e.currentTarget.value)}>
+            {others.map((metric) => (
+              <option key={metric.metric} value={metric.metric}>
+                {metric.name}
+              </option>
+            ))}
+          </select>
+          <Chart {...common} metrics={[other]} label={other.name} />
+        </>
+      )}
+    </div>
+  );
+}
+
+function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Props & { metrics: Metric[]; share?: boolean; label: string }) {
+  const holder = useRef<HTMLDivElement>(null);
+  const chart = useRef<uPlot | null>(null);
+  const selected = useRef(iteration);
+  const recorded = useMemo(() => run.entry.iterations.map((info) => info.iteration), [run]);
+  selected.current = iteration;
+  useEffect(() => {
+    const element = holder.current!;
+    const styles = getComputedStyle(document.documentElement);
+    const color = (name: string) => styles.getPropertyValue(name).trim();
+    const lines = share ? run.entry.lines : [];
+    const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    const plot = new uPlot(
+      {
+        width: element.clientWidth || 280,
+        height: HEIGHT,
+        padding: [8, 6, 0, 0],
+        scales: { x: { time: false }, y: share ? { range: [-0.02, 1.04] } : {} },
+        legend: { show: false },
+        cursor: { y: false, drag: { x: false, y: false } },
+        axes: [
+          { ...axis, size: 22, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },
+          { ...axis, size: 44, values: (_, ticks) => ticks.map((tick) => (share ? `${Math.round(100 * tick)} %` : number(tick))) },
+        ],
+        series: [
+          {},
+          ...metrics.map((metric, i) => ({
+            label: metric.name,
+            stroke: color(i ? "--series2" : "--series1"),
+            width: 2,
+            spanGaps: true,
+            points: { show: metric.values.filter((value) => value !== null).length < 25, size: 5 },
+          })),
+        ],
+        hooks: {
+          drawClear: [
+            (u) => {
+              for (const line of lines) {
+                if (line.low === null || line.high === null) continue;
+                u.ctx.fillStyle = color("--band");
+                const top = u.valToPos(Math.min(1, line.high), "y", true);
+                u.ctx.fillRect(u.bbox.left, top, u.bbox.width, Math.max(1, u.valToPos(line.low, "y", true) - top));
+              }
+            },
+          ],
+          draw: [
+            (u) => {
+              const { ctx, bbox } = u;
+              ctx.save();
+              ctx.strokeStyle = ctx.fillStyle = color("--muted");
+              ctx.lineWidth = devicePixelRatio;
+              ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+              ctx.textAlign = "left";
+              ctx.textBaseline = "alphabetic";
+              ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+              for (const line of lines) {
+                const y = u.valToPos(line.mean, "y", true);
+                ctx.beginPath();
+                ctx.moveTo(bbox.left, y);
+                ctx.lineTo(bbox.left + bbox.width, y);
+                ctx.stroke();
+                ctx.fillText(`${line.name} ${Math.round(100 * line.mean)} %`, bbox.left + 4, line.mean > 0.85 ? y + 12 * devicePixelRatio : y - 4);
+              }
+              ctx.setLineDash([]);
+              ctx.fillStyle = color("--accent");
+              for (const it of recorded) {
+                const x = u.valToPos(it, "x", true);
+                ctx.fillRect(x - 1, bbox.top + bbox.height - 5 * devicePixelRatio, 2 * devicePixelRatio, 5 * devicePixelRatio);
+              }
+              if (selected.current) {
+                const x = u.valToPos(selected.current, "x", true);
+                ctx.fillRect(x - 1, bbox.top, 2 * devicePixelRatio, bbox.height);
+              }
+              ctx.restore();
+            },
+          ],
+        },
+      },
+      [run.entry.trend.iteration, ...metrics.map((metric) => metric.values)] as uPlot.AlignedData,
+      element,
+    );
+    plot.over.addEventListener("click", () => {
+      const at = plot.posToVal(plot.cursor.left ?? 0, "x");
+      const nearest = recorded.reduce((best, it) => (Math.abs(it - at) < Math.abs(best - at) ? it : best), recorded[0]);
+      onIteration(nearest);
+    });
+    const observer = new ResizeObserver(() => plot.setSize({ width: element.clientWidth, height: HEIGHT }));
+    observer.observe(element);
+    chart.current = plot;
+    return () => {
+      observer.disconnect();
+      plot.destroy();
+    };
+  }, [run, theme, metrics.map((metric) => metric.metric).join()]);
+  useEffect(() => chart.current?.redraw(false), [iteration]);
+  const shown = (value: number | null | undefined) => (value == null ? "–" : share ? `${(100 * value).toFixed(1)} %` : number(value));
+  const newest = metrics.map((metric) => ({ name: metric.name, value: metric.values.findLast((value) => value !== null) }));
+  const spoken = [
+    `${label} over ${run.entry.trend.iteration.length} iterations`,
+    ...newest.map((metric) => `${metric.name}, newest ${shown(metric.value)}`),
+    ...(share ? run.entry.lines.map((line) => `${line.name} play ${shown(line.mean)}`) : []),
+  ].join("; ");
+  return (
+    <figure>
+      <figcaption>
+        {newest.map((metric, i) => (
+          <span key={metric.name} class={`series series${i + 1}`}>
+            {metric.name} <b>{shown(metric.value)}</b>
+          </span>
+        ))}
+      </figcaption>
+      <div ref={holder} class="chart" role="img" aria-label={spoken} />
+    </figure>
+  );
+}

@@ -1,0 +1,105 @@
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+
+import type { Block, Run } from "./data";
+import { type Filters, search } from "./filters";
+
+/** The block of a row, or null while it is decoded. */
+export function useBlock(run: Run, row: number): Block | null {
+  const [known, setKnown] = useState<{ run: Run; n: number; block: Block } | null>(null);
+  const n = row < 0 ? -1 : run.blockOf(row);
+  useEffect(() => {
+    let here = true;
+    if (n >= 0) void run.block(n).then((block) => here && setKnown({ run, n, block }));
+    return () => {
+      here = false;
+    };
+  }, [run, n]);
+  return known && known.run === run && known.n === n ? known.block : null;
+}
+
+/** The rows that hold the text of the filters, null while none is searched, and the share of the blocks searched. */
+export function useSearch(run: Run, filters: Filters): [Set<number> | null, number] {
+  const [state, setState] = useState<{ found: Set<number> | null; done: number }>({ found: null, done: 1 });
+  useEffect(() => {
+    let stopped = false;
+    if (!filters.text) {
+      setState({ found: null, done: 1 });
+      return;
+    }
+    const timer = setTimeout(() => {
+      setState({ found: new Set(), done: 0 });
+      void search(run, filters.text, (found, done) => !stopped && setState({ found, done }), () => stopped);
+    }, 200);
+    return () => {
+      stopped = true;
+      clearTimeout(timer);
+    };
+  }, [run, filters.text]);
+  return [state.found, state.done];
+}
+
+const THEMES = ["system", "light", "dark"] as const;
+export type Theme = (typeof THEMES)[number];
+
+/** The chosen theme, the one that is shown, and a function that goes on to the next. */
+export function useTheme(): [Theme, string, () => void] {
+  const [theme, setTheme] = useState<Theme>(() => {
+    try {
+      const stored = localStorage.getItem("agentrl-theme") as Theme;
+      return THEMES.includes(stored) ? stored : "system";
+    } catch {
+      return "system"; // storage is refused to some pages from disk
+    }
+  });
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const [system, setSystem] = useState(dark.matches);
+  useEffect(() => {
+    const changed = () => setSystem(dark.matches);
+    dark.addEventListener("change", changed);
+    return () => dark.removeEventListener("change", changed);
+  }, []);
+  const shown = theme === "system" ? (system ? "dark" : "light") : theme;
+  document.documentElement.dataset.theme = shown;
+  const next = () => {
+    const chosen = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    setTheme(chosen);
+    try {
+      localStorage.setItem("agentrl-theme", chosen);
+    } catch {
+      // see above
+    }
+  };
+  return [theme, shown, next];
+}
+
+/** Whether the server that the page came from has new records; always false for a page from disk. */
+export function useNews(live: string): boolean {
+  const [news, setNews] = useState(false);
+  useEffect(() => {
+    if (!live) return;
+    const timer = setInterval(async () => {
+      try {
+        const answer = await fetch("/version");
+        if (answer.ok) setNews((await answer.text()) !== live);
+      } catch {
+        // the server has ended; the page stays readable
+      }
+    }, 2000);
+    return () => clearInterval(timer);
+  }, [live]);
+  return news;
+}
+
+/** Calls the newest handler for every key that is pressed outside of fields; effects alone would lag behind fast keys. */
+export function useKeys(handler: (event: KeyboardEvent) => void): void {
+  const newest = useRef(handler);
+  newest.current = handler;
+  useLayoutEffect(() => {
+    const onKeyDown = (event: KeyboardEvent) => {
+      const typing = /^(INPUT|SELECT|TEXTAREA)$/.test((event.target as HTMLElement).tagName);
+      if (!typing && !event.ctrlKey && !event.metaKey && !event.altKey) newest.current(event);
+    };
+    addEventListener("keydown", onKeyDown);
+    return () => removeEventListener("keydown", onKeyDown);
+  }, []);
+}

@@ -1,0 +1,23 @@
+import "uplot/dist/uPlot.min.css";
+import "./style.css";
+
+import { render } from "preact";
+
+import { App } from "./App";
+import { readIndex, Run } from "./data";
+
+async function start() {
+  const root = document.getElementById("app")!;
+  try {
+    const index = await readIndex();
+    const runs = await Promise.all(index.runs.map(Run.open));
+    document.title = `${index.runs.map((run) => run.name).join(" and ")} · agentrl view`;
+    root.textContent = "";
+    render(<App index={index} runs={runs} />, root);
+    performance.mark("rendered");
+  } catch (error) {
+    root.textContent = `This page cannot be read: ${error instanceof Error ? error.message : error}`;
+  }
+}
+
+void start();

@@ -1,0 +1,433 @@
+"""The page in Chromium: what a reader clicks, types and sees. Skipped where Playwright or Chromium is missing."""
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import shutil
+import threading
+
+import numpy as np
+import page_runs
+import pytest
+from page_runs import TOKENIZER, make_record, write_run
+
+from agentrl_jax.runs.rollout_records import write_record
+from agentrl_jax.viewer import data
+from agentrl_jax.viewer.data import RunData
+from agentrl_jax.viewer.export import write_page
+from agentrl_jax.viewer.live import PageServer
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = playwright.expect
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
+ITERATIONS = (1, 10, 36)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sandbox = [] if os.getuid() else ["--no-sandbox"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS, *sandbox])
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def opened(browser, url, *, width=1400, height=900, scheme="light", requests=lambda url: False):
+    """A page that is open; at the end, it has logged nothing and asked for nothing but what `requests` allows."""
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.set_default_timeout(20_000)
+    seen, said = [], []
+    page.on("request", lambda request: seen.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}") or dialog.dismiss())
+    page.goto(url)
+    page.wait_for_selector(".conversation .text")
+    yield page
+    assert said == []
+    assert [asked for asked in seen if asked.split("#")[0] != url.split("#")[0] and not requests(asked)] == []
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def records():
+    return [make_record(i) for i in ITERATIONS]
+
+
+def write(folder, records, **options):
+    """Writes a run and its page; returns the address of the page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "scenes", page_runs.DrawnBoards())
+        write_page(folder.parent / f"{folder.name}.html", [RunData(write_run(folder, records, **options))])
+    return (folder.parent / f"{folder.name}.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory, records):
+    return write(tmp_path_factory.mktemp("page") / "run", records)
+
+
+def title(page) -> tuple[int, int]:
+    """Iteration and row of the selected episode."""
+    return tuple(map(int, re.findall(r"\d+", page.text_content(".episode h2"))))
+
+
+def test_keys_and_clicks_select_episodes(browser, url):
+    with opened(browser, url) as page:
+        assert title(page) == (36, 0)
+        page.keyboard.press("j")
+        page.keyboard.press("ArrowDown")
+        assert title(page) == (36, 2)
+        page.keyboard.press("k")
+        assert title(page) == (36, 1)
+        page.click(".entry >> text=row 5")
+        assert title(page)[1] == 5
+        page.focus(".list")
+        page.keyboard.press("Home")
+        assert title(page) == (1, 0)
+        page.keyboard.press("End")
+        assert title(page) == (36, 7)
+        expect(page).to_have_url(re.compile("i=36&r=7"))
+        page.reload()
+        page.wait_for_selector(".conversation .turn")
+        assert title(page) == (36, 7)
+        page.click(".sibling >> nth=1")
+        assert title(page) == (36, 5)
+
+
+def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
+    row = int(np.argmax(records[2].num_turns[:-1]))
+    turns = int(records[2].num_turns[row])
+    scenes = page_runs.DrawnBoards().run_scenes(None, None, records[2])[row]
+    assert turns > 2
+    assert len(scenes) > 3
+    with opened(browser, f"{url}#i=36&r={row}") as page:
+        current = page.locator("[aria-current=step]")
+        assert page.locator("svg.board").count() == 1
+        assert page.locator("svg.board > g").count() == 64
+        expect(current).to_have_attribute("data-turn", str(0))
+        page.keyboard.press("ArrowRight")
+        before = [i for i, scene in enumerate(scenes) if i == 0 or scene["turn"] < 1][-1]
+        assert f"step {before} of" in page.text_content(".stage h3")
+        expect(current).to_have_attribute("data-turn", str(1))
+        for _ in range(turns):
+            page.keyboard.press("ArrowRight")
+        expect(current).to_have_attribute("data-turn", str(turns - 1))
+        assert f"step {len(scenes) - 1} of" in page.text_content(".stage h3")
+        page.keyboard.press("ArrowLeft")
+        expect(current).to_have_attribute("data-turn", str(turns - 2))
+        page.focus("input[type=range]")
+        page.keyboard.press("End")
+        assert f"step {len(scenes) - 1} of {len(scenes) - 1}" in page.text_content(".stage h3")
+        assert scenes[-1]["action"] in page.text_content(".stage h3")
+        expect(current).to_have_attribute("data-turn", str(scenes[-1]["turn"]))
+        assert f"turn {scenes[-1]['turn'] + 1}" in page.text_content(".scene-text")
+        spoken = page.get_attribute("svg.board", "aria-label")
+        places = {
+            (x, y) for y, line in enumerate(scenes[-1]["cells"]) for x, cell in enumerate(line) if "agent" in cell
+        }
+        x, y = places.pop()
+        assert f"agent at row {y + 1} column {x + 1}" in spoken
+        page.click("[aria-label='Previous step']")
+        assert f"step {len(scenes) - 2} of" in page.text_content(".stage h3")
+
+
+def test_an_episode_without_board_shows_what_the_model_read(browser, url):
+    with opened(browser, f"{url}#i=36&r=7") as page:
+        assert page.locator("svg.board").count() == 0
+        assert "could not be computed again" in page.text_content(".stage")
+        assert "SFFF" in page.text_content(".scene-text")
+
+
+def count(page) -> int:
+    return int(page.text_content(".listhead [role=status]").split()[0])
+
+
+def test_filters_agree_with_the_records(browser, url, records):
+    returns = np.concatenate([r.returns for r in records])
+    turns = np.concatenate([r.num_turns for r in records])
+    solved = np.concatenate([r.success.any(1) for r in records])
+    broken = np.concatenate([r.format_error.sum(1) > 0 for r in records])
+    iteration = np.repeat(ITERATIONS, 8)
+    with opened(browser, url) as page:
+        assert count(page) == len(returns)
+        page.click("summary")
+        page.uncheck("text=solved >> nth=0")
+        page.uncheck("label:has-text('truncated') input")
+        page.uncheck("label:has-text('unsolved') input")
+        page.check("label:has(.solved) input")
+        assert count(page) == solved.sum() > 0
+        page.click("text=Clear filters")
+        page.fill("[aria-label='Lowest return']", "0.75")
+        assert count(page) == (returns >= 0.75).sum()
+        page.fill("[aria-label='Highest turns']", "2")
+        assert count(page) == ((returns >= 0.75) & (turns <= 2)).sum() > 0
+        page.click("text=Clear filters")
+        page.select_option("label:has-text('Format') select", "broken")
+        assert count(page) == broken.sum()
+        page.select_option("label:has-text('Format') select", "any")
+        page.select_option("label:has-text('Alarm') select", "entropy_lost")
+        assert count(page) == (iteration == 36).sum()
+        page.select_option("label:has-text('Alarm') select", "")
+        page.select_option("[aria-label=Iteration]", "10")
+        assert count(page) == 8
+        page.select_option("[aria-label=Order]", "best")
+        assert math.isclose(
+            float(page.text_content(".entry >> nth=0 >> .number")), returns[iteration == 10].max(), abs_tol=1e-3
+        )
+
+
+def test_tokens_show_their_numbers(browser, url, records):
+    record, row = records[2], 1
+    token = 3
+    with opened(browser, f"{url}#i=36&r={row}") as page:
+        assert page.locator("[data-turn='0'] .token").count() == record.length[row, 0]
+        assert page.locator("[data-turn='0'] .token.trained").count() == record.trained[row, 0].sum()
+        page.hover(f"[data-turn='0'] .token >> nth={token}")
+        texts = page.locator(".inspector dd").all_text_contents()
+        numbers = [float(text.rstrip(" %").replace("−", "-")) for text in texts if text not in ("yes", "no")]
+        logprob, probability, entropy, advantage, gap, number = numbers
+        assert logprob == pytest.approx(record.logprob[row, 0, token], rel=0.02, abs=2e-3)
+        assert probability == pytest.approx(100 * np.exp(record.logprob[row, 0, token]), rel=0.02)
+        assert entropy == pytest.approx(record.entropy[row, 0, token], rel=0.05, abs=2e-3)
+        assert advantage == pytest.approx(record.advantage[row, 0, token], abs=1e-3)
+        assert gap == pytest.approx((record.learner_logprob - record.logprob)[row, 0, token], rel=0.1, abs=1e-3)
+        assert number == record.tokens[row, 0, token]
+        first = page.locator("[data-turn='0'] .token >> nth=0")
+        first.focus()
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.activeElement.dataset.token") == str(1 + int(first.get_attribute("data-token")))
+        assert title(page) == (36, row)
+        page.focus("[role=radio][aria-checked=true]")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        assert page.text_content("[role=radio][aria-checked=true]") == "Advantage"
+        sign = "p" if record.advantage[row, 0, 0] > 0 else "n"
+        assert re.search(rf"\b{sign}\d", first.get_attribute("class"))
+
+
+def hostile_record():
+    """Texts that try to become markup, to turn around what follows, or to be too long; and broken UTF-8."""
+    texts = [
+        b"</script><script>alert(1)</script>",
+        b"<img src=x onerror=alert(2)><a href=javascript:alert(3)>x</a>",
+        "\u202egnp.exe\u202c \u2066x\u2069 \x1b[31m\x00".encode(),
+        b"caf\xc3\xa9 \xe2\x82\xac \xff\xfe \xe2\x82",
+        b"a" * 100_000,
+    ]
+    ids = {data: i for i, data in enumerate(TOKENIZER.token_bytes) if data is not None and len(data) == 1}
+    rows = [[ids[bytes([byte])] for byte in text] for text in texts]
+    record = make_record(1, groups=1, group_size=len(texts), turns=1, observation=texts[0].decode() + texts[1].decode())
+    tokens = page_runs.padded(rows, 100_000)[:, None]
+    shape = tokens.shape
+    zeros = np.zeros(shape, np.float32)
+    return dataclasses.replace(
+        record,
+        tokens=tokens,
+        length=np.asarray([[len(row)] for row in rows], np.int32),
+        num_turns=np.ones(len(rows), np.int32),
+        observation_length=np.full((len(rows), 1), record.observation.shape[2], np.int32),
+        **dict.fromkeys(("logprob", "learner_logprob", "entropy", "advantage"), zeros),
+        trained=np.zeros(shape, bool),
+    )
+
+
+def test_hostile_texts_are_inert(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr(page_runs.DrawnBoards, "last_text", "<img src=x onerror=alert(4)>\u202e")
+    with opened(browser, write(tmp_path / "<b>run<!--", [hostile_record()]).replace("#", "%23")) as page:
+        said = lambda: page.text_content(".response .text")  # noqa: E731
+        assert said() == "</script><script>alert(1)</script>"
+        assert "<img src=x onerror=alert(4)>\n" not in page.content()
+        assert "<img src=x onerror=alert(4)>⟨U+202E⟩" in page.text_content(".scene-text")
+        assert page.text_content("h1") == "<b>run<!--"
+        page.keyboard.press("j")
+        assert said() == "<img src=x onerror=alert(2)><a href=javascript:alert(3)>x</a>"
+        page.keyboard.press("j")
+        # The tokens are single bytes, so that each byte of these characters is shown alone.
+        assert "⟨E2⟩⟨80⟩⟨AE⟩gnp.exe" in said()
+        assert "⟨U+001B⟩[31m⟨U+0000⟩" in said()
+        page.keyboard.press("j")
+        assert said() == "caf⟨C3⟩⟨A9⟩ ⟨E2⟩⟨82⟩⟨AC⟩ ⟨FF⟩⟨FE⟩ ⟨E2⟩⟨82⟩"
+        page.keyboard.press("j")
+        assert page.locator(".token").count() == 5000
+        assert "95,000 tokens are left" in page.text_content(".more")
+        page.click(".more")
+        assert page.locator(".token").count() == 10_000
+        assert page.evaluate("document.querySelectorAll('#app :is(img, a, iframe, object, script)').length") == 0
+        # The search joins the bytes of a character.
+        page.keyboard.press("/")
+        page.keyboard.type("café €")
+        expect(page.locator(".listhead [role=status]")).to_have_text(re.compile("^1 of 5 episodes$"))
+        assert title(page) == (1, 3)
+        assert page.evaluate("document.activeElement.type") == "search"
+        page.keyboard.press("Escape")
+        page.keyboard.press("j")
+        assert page.input_value("[type=search]") == "café €"
+
+
+def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
+    other = make_record(1, seed=0)
+    flipped = dataclasses.replace(other, success=np.zeros_like(other.success), actions=other.actions[::-1].copy())
+    runs = [write_run(tmp_path / "one", records), write_run(tmp_path / "two", [flipped, make_record(10, seed=7)])]
+    write_page(tmp_path / "page.html", [RunData(run, boards=False) for run in runs])
+    shared = records[0].success.any(1).reshape(2, 4).mean(1)
+    assert shared.max() > 0
+    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
+        assert "2 levels have recorded training episodes in both runs" in page.text_content(".note")
+        texts = page.locator(".entry").all_text_contents()
+        assert f"{round(100 * shared.max())} % · 0 %" in texts[0]
+        assert f"{round(100 * shared.min())} % · 0 %" in texts[1]
+        assert page.locator(".conversation").count() == 2
+        actions = page.locator("article .link").all_text_contents()
+        assert any("actions differ from turn" in text for text in actions)
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator("[aria-current=step][data-turn='0']")).to_have_count(2)
+        page.check("text=only levels on which success differs")
+        assert page.locator(".entry").count() == (shared > 0).sum()
+        page.click("nav[aria-label=View] >> text=two")
+        assert page.locator(".conversation").count() == 1
+        assert page.text_content(".listhead [role=status]").startswith("16 of 16")
+        expect(page).to_have_url(re.compile("run=1&i=10"))
+        page.reload()
+        page.wait_for_selector(".conversation .turn")
+        assert page.locator(".conversation").count() == 1
+        page.click("nav[aria-label=View] >> text=Compare")
+        page.wait_for_selector(".note")
+        page.goto(f"{page.url.split('#')[0]}#run=x&i=1&r=0")
+        page.reload()
+        page.wait_for_selector(".conversation .turn")
+        assert title(page) == (1, 0)
+
+
+def test_ten_thousand_rows_stay_usable(browser, tmp_path):
+    records = [make_record(i, groups=25, group_size=40, turns=1, response=4) for i in range(1, 11)]
+    with opened(browser, write(tmp_path / "run", records)) as page:
+        assert "10,000 of 10,000" in page.text_content(".listhead")
+        assert page.locator(".entry").count() < 40
+        page.focus(".list")
+        page.keyboard.press("Home")
+        assert title(page) == (1, 0)
+        page.keyboard.press("End")
+        assert title(page) == (10, 999)
+        expect(page.locator(".entry[aria-selected=true]")).to_be_visible()
+        assert page.locator(".entry").count() < 40
+
+
+CONTRASTS = """() => {
+  const parse = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return text.startsWith("color(srgb") ?
+    [255 * n[0], 255 * n[1], 255 * n[2], n[3] ?? 1] : [n[0], n[1], n[2], n[3] ?? 1]; };
+  const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+  const ground = (e) => { for (; e; e = e.parentElement) {
+    const c = parse(getComputedStyle(e).backgroundColor); if (c[3] === 1) return c; } return [255, 255, 255, 1]; };
+  const found = [];
+  for (const e of document.querySelectorAll("#app *")) {
+    if (e.closest("svg, select, dialog, .swatches") || e.disabled || !e.checkVisibility()) continue;
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+    const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))].sort((x, y) => y - x);
+    found.push([(a + 0.05) / (b + 0.05), e.className + ": " + e.textContent.slice(0, 30)]);
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("quantity", ["logprob", "advantage"])
+def test_text_can_be_read(browser, url, scheme, quantity):
+    with opened(browser, f"{url}#i=36&r=1&c={quantity}", scheme=scheme) as page:
+        assert page.get_attribute("html", "data-theme") == scheme
+        page.click("summary")
+        contrasts = page.evaluate(CONTRASTS)
+        assert len(contrasts) > 60
+        assert [entry for entry in contrasts if entry[0] < 4.5] == []
+        for _ in range(3):
+            page.click("[aria-label^='Theme']")
+            if (
+                page.get_attribute("[aria-label^='Theme']", "title")
+                == f"Theme: {'dark' if scheme == 'light' else 'light'}"
+            ):
+                break
+        assert page.get_attribute("html", "data-theme") != scheme
+
+
+UNNAMED = """() => [...document.querySelectorAll("button, input, select, [role=region], [role=img]")]
+  .filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length))
+  .map((e) => e.outerHTML)"""
+
+FOCUSED = """() => { const e = document.activeElement;
+  return e.className + " " + (e.getAttribute("aria-label") ?? e.textContent.slice(0, 12)); }"""
+
+
+def test_everything_is_named_and_within_reach_of_the_keyboard(browser, url):
+    with opened(browser, url) as page:
+        unnamed = page.evaluate(UNNAMED)
+        assert unnamed == []
+        page.click("text=Help")
+        assert page.locator("dialog[open]").count() == 1
+        assert "1,024 different log-probabilities" in page.text_content("dialog")
+        page.keyboard.press("Escape")
+        assert page.locator("dialog[open]").count() == 0
+        reached = set()
+        for _ in range(80):
+            page.keyboard.press("Tab")
+            reached.add(page.evaluate(FOCUSED))
+            outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline != "none" or page.evaluate("document.activeElement === document.body")
+        for name in ("Search the text", "Episodes", "Conversation of", "Step of the episode", "Copy", "token"):
+            assert any(name in each for each in reached), name
+
+
+def test_replay_command_is_copied(browser, url):
+    with opened(browser, url) as page:
+        assert page.text_content(".command code").endswith("run --iteration 36 --row 0")
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.click(".command button")
+        expect(page.locator(".command button")).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == page.text_content(".command code")
+
+
+def test_narrow_window_shows_one_part_at_a_time(browser, url):
+    with opened(browser, url, width=420, height=800) as page:
+        for name, part in (("Episodes", ".left"), ("Conversation", ".middle"), ("Board", ".right")):
+            page.click(f".pane-switch >> text={name}")
+            assert [p for p in (".left", ".middle", ".right") if page.locator(p).is_visible()] == [part]
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
+
+
+def test_live_page_loads_new_records(browser, tmp_path, records):
+    folder = write_run(tmp_path / "run", records[:1])
+    with PageServer([RunData(folder, boards=False)]) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        with opened(browser, server.url, requests=lambda url: url == f"{server.url}version") as page:
+            assert page.text_content(".live") == "live"
+            write_record(folder, records[1])
+            page.click("text=New records: load")
+            expect(page.locator(".listhead [role=status]")).to_contain_text("16 of 16")
+        server.shutdown()
+        thread.join()
+
+
+def test_a_page_of_two_million_tokens_opens(browser, tmp_path):
+    folder = page_runs.write_long_run(tmp_path / "run")
+    size = write_page(tmp_path / "page.html", [RunData(folder, boards=False)])
+    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
+        names = ("first-contentful-paint", "rendered")
+        times = [page.evaluate("(name) => performance.getEntriesByName(name)[0].startTime", name) for name in names]
+        print(
+            "{:.1f} MB; first contentful paint after {:.0f} ms, list and trend after {:.0f} ms".format(
+                size / 1e6, *times
+            )
+        )
+        assert page.text_content(".listhead [role=status]").startswith("1,000 of 1,000")
+        assert page.locator(".token").count() == 2000
+        page.keyboard.press("/")
+        page.keyboard.type("frozen lake")
+        expect(page.locator(".listhead [role=status]")).to_have_text("1,000 of 1,000 episodes")

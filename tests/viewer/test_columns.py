@@ -1,0 +1,66 @@
+import gzip
+
+import numpy as np
+import pytest
+
+from agentrl_jax.viewer.columns import pack, quantize, smallest, unpack
+
+
+def test_columns_come_back():
+    columns = {
+        "a": np.asarray([1, 2, 255], np.uint8),
+        "b": np.asarray([0, 1, 256, 65535], np.uint16),
+        "c": np.asarray([-1, 2**31 - 1], np.int32),
+        "d": np.asarray([0.5, np.nan], np.float32),
+        "e": np.asarray([2**32 - 1], np.uint32),
+        "f": np.zeros(0, np.uint16),
+        "g": np.asarray([True, False]),
+    }
+    header, found = unpack(pack({"text": "é </script>"}, columns))
+    assert header == {"text": "é </script>"}
+    assert list(found) == list(columns)
+    for name, column in columns.items():
+        np.testing.assert_array_equal(found[name], column)
+
+
+def test_columns_begin_at_multiples_of_four():
+    data = gzip.decompress(pack({}, {"a": np.arange(3, dtype=np.uint8), "b": np.asarray([7], np.int32)}))
+    assert len(data) % 4 == 0
+    assert data[-4:] == b"\7\0\0\0"
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.int16])
+def test_other_types_are_refused(dtype):
+    with pytest.raises(ValueError, match="column a is"):
+        pack({}, {"a": np.zeros(2, dtype)})
+    with pytest.raises(ValueError, match="'columns'"):
+        pack({"columns": 1}, {})
+
+
+def test_smallest_holds_its_values():
+    for most, kind in ((255, np.uint8), (256, np.uint16), (65535, np.uint16), (65536, np.int32)):
+        found = smallest(np.asarray([0, most]))
+        assert found.dtype == kind
+        assert found.tolist() == [0, most]
+
+
+def test_few_values_are_exact():
+    values = np.asarray([0.1, -2.5, 0.1, np.nan, np.inf, 0.0], np.float32)
+    table, indices = quantize(values, 256, 0.1)
+    expected = np.where(np.isfinite(values), values, np.nan)
+    np.testing.assert_array_equal(table[indices], expected)
+    assert indices.dtype == np.uint8
+
+
+@pytest.mark.parametrize(("levels", "scale", "relative"), [(1024, 1e-2, 0.01), (256, 1e-1, 0.05)])
+def test_many_values_are_close(levels, scale, relative):
+    values = -np.random.default_rng(0).exponential(1.0, 50_000).astype(np.float32)
+    values[:3] = 0.0, -20.0, np.nan
+    table, indices = quantize(values, levels, scale)
+    assert len(table) <= levels
+    found = table[indices]
+    assert np.isnan(found[2])
+    error = np.abs(found - values)[np.isfinite(values)]
+    assert (error <= relative * (scale + np.abs(values[np.isfinite(values)]))).all()
+    every = np.abs(table[None, :-1] - values[3:200, None]).min(axis=1)  # the nearest of the table was taken
+    np.testing.assert_array_equal(np.abs(found - values)[3:200], every)

@@ -1,0 +1,302 @@
+"""What the page holds, without a browser."""
+
+import base64
+import hashlib
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import httpx
+import numpy as np
+import page_runs
+import pytest
+from page_runs import TOKENIZER, Scripts, decode_page, make_record, write_run
+from tiny_run import command
+
+import agentrl_jax.viewer
+from agentrl_jax.errors import UserError
+from agentrl_jax.rollout.trajectory import hexadecimal
+from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
+from agentrl_jax.viewer import data, export
+from agentrl_jax.viewer.data import RunData
+from agentrl_jax.viewer.live import PageServer
+from agentrl_jax.viewer.pieces import Pieces
+
+WEB = Path(agentrl_jax.viewer.__file__).parent / "web"
+
+
+@pytest.fixture(autouse=True)
+def boards(monkeypatch):
+    monkeypatch.setattr(data, "scenes", page_runs.DrawnBoards())
+
+
+@pytest.fixture(scope="module")
+def records():
+    return [make_record(i) for i in (1, 10, 40)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, records):
+    return write_run(tmp_path_factory.mktemp("home") / "run one", records)
+
+
+def test_rows_and_tokens_are_those_of_the_records(run, records):
+    index, (rows, *blocks) = decode_page(export.page([RunData(run)]))
+    entry = index["runs"][0]
+    assert [info["iteration"] for info in entry["iterations"]] == [1, 10, 40]
+    columns = rows[1]
+    np.testing.assert_array_equal(columns["return"], np.concatenate([r.returns for r in records]))
+    np.testing.assert_array_equal(columns["success"], np.concatenate([r.success.any(1) for r in records]))
+    np.testing.assert_array_equal(columns["iteration"], np.repeat([1, 10, 40], 8))
+    hashes = np.stack([columns["level_high"], columns["level_low"]], 1)
+    assert hexadecimal(hashes) == hexadecimal(np.concatenate([r.state_hash[:, 0] for r in records]))
+    ids = np.asarray([token for token, _ in entry["pieces"]])
+    for record, (_, block) in zip(records, blocks, strict=True):
+        sampled = np.arange(record.tokens.shape[2]) < record.length[..., None]
+        np.testing.assert_array_equal(ids[block["tokens"]], record.tokens[sampled])
+        np.testing.assert_array_equal(block["trained"], record.trained[sampled])
+        close = {"rtol": 0.01, "atol": 1e-3}
+        np.testing.assert_allclose(block["logprob_table"][block["logprob"]], record.logprob[sampled], **close)
+        gap = (record.learner_logprob - record.logprob)[sampled]
+        np.testing.assert_allclose(block["gap_table"][block["gap"]], gap, rtol=0.05, atol=1e-5)
+        np.testing.assert_array_equal(block["turns"], record.num_turns)
+        seen = np.arange(record.observation.shape[2]) < record.observation_length[..., None]
+        np.testing.assert_array_equal(ids[block["observation_tokens"]], record.observation[seen])
+        played = np.arange(record.reward.shape[1]) < record.num_turns[:, None]
+        np.testing.assert_array_equal(block["reward"], record.reward[played])
+        np.testing.assert_array_equal(block["actions"], record.actions[played][record.actions[played] >= 0])
+
+
+def test_index_has_trend_lines_alarms_and_the_command(run):
+    entry = decode_page(export.page([RunData(run)]))[0]["runs"][0]
+    assert entry["name"] == "run one"
+    assert entry["replay"] == f"agentrl replay '{run}'"
+    assert entry["actions"] == {"FrozenLake": list(page_runs.ACTIONS)}
+    assert [line["name"] for line in entry["lines"]] == ["random", "optimal"]
+    assert entry["lines"][0]["mean"] == 0.12
+    assert [(alarm["name"], alarm["iterations"]) for alarm in entry["alarms"]] == [
+        ("entropy_lost", list(range(33, 41)))
+    ]
+    metrics = {metric["metric"]: metric["values"] for metric in entry["trend"]["metrics"]}
+    assert len(metrics["train/success"]) == len(entry["trend"]["iteration"]) == 40
+    assert metrics["validation/success"][8:10] == [None, pytest.approx(metrics["validation/success"][9])]
+
+
+def test_scenes_are_stored_by_distinct_stacks(run, records):
+    header, block = decode_page(export.page([RunData(run)]))[1][1]
+    boards = page_runs.DrawnBoards().run_scenes(None, None, records[0])
+    flat = [scene for episode in boards for scene in episode]
+    assert block["scene_count"].tolist() == [len(episode) for episode in boards]
+    assert block["scene_count"][-1] == 0
+    stacks = header["scenes"]["stacks"]
+    found = [stacks[i] for i in block["scene_cells"]]
+    assert found == [cell for scene in flat for row in scene["cells"] for cell in row]
+    actions = [header["scenes"]["actions"][i] for i in block["scene_action"]]
+    assert actions == [scene["action"] for scene in flat]
+    assert [header["scenes"]["texts"][i].split("\n") for i in block["scene_text"]] == [scene["text"] for scene in flat]
+
+
+def test_text_scenes_have_no_cells(tmp_path, records, monkeypatch):
+    class Texts(page_runs.DrawnBoards):
+        def run_scenes(self, run, config, record):
+            return [[{"kind": "text", "turn": 0, "action": None, "text": ["two arms"]}] for _ in record.task]
+
+    monkeypatch.setattr(data, "scenes", Texts())
+    _, block = decode_page(export.page([RunData(write_run(tmp_path / "run", records[:1]))]))[1][1]
+    assert block["scene_width"].tolist() == [0] * 8
+    assert block["scene_cells"].size == 0
+
+
+def test_no_boards_are_no_error(run, monkeypatch):
+    class Broken(page_runs.DrawnBoards):
+        def run_scenes(self, run, config, record):
+            raise UserError("levels.txt: there is no such file")
+
+    notes = []
+    monkeypatch.setattr(data, "scenes", Broken())
+    header, _ = decode_page(export.page([RunData(run, note=notes.append)]))[1][1]
+    assert "scenes" not in header
+    assert "no boards: levels.txt: there is no such file" in notes
+    assert "scenes" not in decode_page(export.page([RunData(run, boards=False)]))[1][1][0]
+
+
+HOSTILE = "</script><img src=x onerror=alert(1)><!-- <script>alert(2)</script> \u202egnp.exe ]]>"
+
+
+def test_hostile_texts_cannot_leave_their_element(tmp_path):
+    folder = write_run(tmp_path / "<b>run<!--", [make_record(1, observation=HOSTILE)])
+    text = export.page([RunData(folder)])
+    plain = Scripts(text)
+    assert "img" not in plain.tags
+    assert "b" not in plain.tags
+    data_parts = [body for attrs, body in plain.scripts if "id" in attrs]
+    assert len(data_parts) == 3
+    assert all(re.fullmatch(r"[A-Za-z0-9+/=]+", body) for body in data_parts)
+    assert plain.tags.count("script") == 4
+    entry = decode_page(text)[0]["runs"][0]
+    assert "<" in {piece for _, piece in entry["pieces"] if isinstance(piece, str)}
+
+
+@pytest.mark.parametrize("live", ["", "1"])
+def test_policy_allows_the_page_alone(run, live):
+    text = export.page([RunData(run)], live=live)
+    found = Scripts(text)
+    assert found.policy.startswith("default-src 'none'; ")
+    assert ("connect-src 'self'" in found.policy) == bool(live)
+    assert "unsafe" not in found.policy
+    program = found.scripts[-1][1]
+    style = re.search("<style>(.*?)</style>", text, re.S).group(1)
+    for body in (program, style):
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()}'" in found.policy
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
+
+
+def test_sources_set_no_markup():
+    sources = {file: file.read_text() for file in (WEB / "src").iterdir()}
+    assert len(sources) > 10
+    assert [
+        file.name for file, text in sources.items() if re.search("innerHTML|insertAdjacent|document.write", text, re.I)
+    ] == []
+
+
+def test_pieces_keep_bytes_that_are_no_character():
+    euro = "€".encode()
+    partial = [i for i, data in enumerate(TOKENIZER.token_bytes) if data is not None and data in (euro[:1], euro[1:2])]
+    pieces = Pieces(TOKENIZER)
+    numbers = pieces.numbers(np.asarray([[*partial, TOKENIZER.end_of_turn_id], [-1, 10**6, partial[0]]]))
+    assert numbers.tolist() == [[0, 1, 2], [3, 3, 0]]
+    entries = [entry for _, entry in pieces.table()]
+    assert sorted(entry["bytes"] for entry in entries[:2]) == ["82", "e2"]
+    assert entries[2:] == [{"special": TOKENIZER.special_name(TOKENIZER.end_of_turn_id)}, None]
+    more = pieces.numbers(np.asarray([partial[1], 5]))
+    assert more[0] == 1
+    assert more[1] == 4
+
+
+def test_a_thousand_long_trajectories_stay_below_15_megabytes(tmp_path, monkeypatch):
+    folder = page_runs.write_long_run(tmp_path / "run")
+    files = [read_record(record_path(folder, iteration)) for iteration in recorded_iterations(folder)]
+    assert sum(len(record.task) for record in files) == 1000
+    assert {int(total) for record in files for total in record.length.sum(1)} == {2000}
+    size = export.write_page(tmp_path / "page.html", [RunData(folder, boards=False)])
+    assert size == (tmp_path / "page.html").stat().st_size < 15e6
+
+
+def test_refresh_packs_new_iterations_only(tmp_path, records):
+    folder = write_run(tmp_path / "run", records[:1])
+    notes = []
+    run = RunData(folder, note=notes.append)
+    before = run.stamp()
+    run.refresh()
+    assert notes == ["iteration 1 (1 of 1)"]
+    write_record(folder, records[1])
+    assert run.stamp() != before
+    entry, blocks = run.refresh()
+    assert notes[1:] == ["iteration 10 (2 of 2)"]
+    assert len(blocks) == 3
+    entry, _ = RunData(folder, newest=1).refresh()
+    assert [info["iteration"] for info in entry["iterations"]] == [10]
+
+
+def test_runs_without_records_are_refused(tmp_path):
+    run = RunData(write_run(tmp_path / "run", []))
+    with pytest.raises(UserError, match="has no recorded rollouts; train it with"):
+        run.refresh()
+
+
+def test_a_page_that_browsers_refuse_is_not_written(run, monkeypatch):
+    monkeypatch.setattr(export, "LARGEST", 1000)
+    with pytest.raises(UserError, match="show fewer iterations with --newest"):
+        export.page([RunData(run)])
+
+
+def test_command_writes_the_file(run, tmp_path, monkeypatch):
+    file = tmp_path / "page.html"
+    code, out, err = command("view", str(run), "--export", str(file))
+    assert (code, out) == (0, f"page: {file} ({file.stat().st_size / 1e6:.1f} MB)\n")
+    assert "agentrl view: iteration 40 (3 of 3)" in err
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    code, out, _ = command("view", str(run), "--compare", str(run), "--newest", "1")
+    assert code == 0
+    assert opened == [(run / "view.html").resolve().as_uri()]
+    index, _ = decode_page((run / "view.html").read_text())
+    assert [[info["iteration"] for info in entry["iterations"]] for entry in index["runs"]] == [[40], [40]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--export", "/no/such/folder/x.html"], "its folder is not there"),
+        (["--newest", "-1"], "--newest is -1"),
+        (["--port", "70000"], "--port is 70000"),
+        (["--live", "--export", "x.html"], "give one of them"),
+    ],
+)
+def test_command_refuses(run, words, message):
+    code, out, err = command("view", str(run), *words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_damaged_files_are_named(tmp_path, records):
+    folder = write_run(tmp_path / "run", records[:1])
+    (folder / "summary.json").write_text("{")
+    with pytest.raises(UserError, match=r"summary.json: cannot be read"):
+        RunData(folder).refresh()
+    (folder / "summary.json").write_text('{"success": {"random": 3, "optimal": {"mean": null}}}')
+    assert RunData(folder).refresh()[0]["lines"] == []
+    record_path(folder, 1).write_bytes(b"PK")
+    with pytest.raises(UserError, match="is no rollout of a run"):
+        RunData(folder).refresh()
+
+
+@pytest.fixture
+def served(tmp_path, records):
+    folder = write_run(tmp_path / "run", records[:1])
+    with PageServer([RunData(folder)]) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield folder, server
+        server.shutdown()
+        thread.join()
+
+
+def test_live_page_follows_the_run(served, records):
+    folder, server = served
+    assert server.url.startswith("http://127.0.0.1:")
+    first = httpx.get(server.url)
+    assert first.headers["cache-control"] == "no-store"
+    index, _ = decode_page(first.text)
+    assert index["live"] == httpx.get(f"{server.url}version").text
+    write_record(folder, records[1])
+    version = httpx.get(f"{server.url}version").text
+    assert version != index["live"]
+    index, _ = decode_page(httpx.get(server.url).text)
+    assert index["live"] == version
+    assert [info["iteration"] for info in index["runs"][0]["iterations"]] == [1, 10]
+
+
+def test_live_page_is_for_this_machine(served):
+    folder, server = served
+    assert httpx.get(server.url, headers={"Host": f"evil.example:{server.server_port}"}).status_code == 421
+    assert httpx.get(f"{server.url}../config.yaml").status_code == 404
+    assert httpx.post(server.url).status_code == 501
+    shutil.rmtree(folder / "rollouts")
+    answer = httpx.get(server.url)
+    assert answer.status_code == 503
+    assert "has no recorded rollouts" in answer.text
+    with pytest.raises(UserError, match="--port is"):
+        PageServer([], server.server_port)
+
+
+@pytest.mark.skipif(
+    not (shutil.which("npm") and (WEB / "node_modules").is_dir()),
+    reason="needs Node, and `npm ci` in agentrl_jax/viewer/web",
+)
+def test_page_is_what_its_sources_build(tmp_path):
+    subprocess.run(["npx", "tsc", "--noEmit"], cwd=WEB, check=True, timeout=300)
+    subprocess.run(["npx", "vite", "build", "--outDir", str(tmp_path)], cwd=WEB, check=True, timeout=300)
+    assert (tmp_path / "page.html").read_bytes() == (WEB.parent / "page.html").read_bytes()
