@@ -8,7 +8,7 @@ import { useBlock, useEpisodes, useScrollToTurn } from "./hooks";
 import type { Log, LogBlock, Message } from "./log";
 import { More, Passage } from "./Passage";
 import { OutcomeMark, Rows } from "./Rows";
-import { counted, number, visible } from "./text";
+import { counted, number } from "./text";
 
 /** Messages that are drawn at first, and further ones each time the reader asks for more. */
 const MOST_MESSAGES = 400;
@@ -130,7 +130,9 @@ function Metadata({ entries }: { entries: [string, string][] }) {
         <tbody>
           {entries.map(([name, value], i) => (
             <tr key={i}>
-              <th scope="row">{visible(name.slice(0, 200))}</th>
+              <th scope="row">
+                <Passage parts={[{ text: name, special: false }]} className="" />
+              </th>
               <td>
                 <Passage parts={[{ text: value, special: false }]} className="" />
               </td>

@@ -1,6 +1,6 @@
 // The rollout log of another program: messages with roles, and no tokens (see viewer/log_data.py).
 
-import { type AlarmInfo, type Columns, type Episodes, type IterationInfo, type Numbers, type Outcome, type Packed, readBlock, starts } from "./data";
+import { type AlarmInfo, type Columns, type Episodes, type IterationInfo, type Outcome, type Packed, readBlock, starts } from "./data";
 
 export interface LogEntry {
   kind: "log";
@@ -74,7 +74,7 @@ export class Log implements Episodes {
     readonly entry: LogEntry,
     readonly rows: Columns,
   ) {
-    this.first = starts(Int32Array.from(entry.blocks) as Numbers);
+    this.first = starts(Int32Array.from(entry.blocks));
   }
 
   static async open(entry: LogEntry): Promise<Log> {
