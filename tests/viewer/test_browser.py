@@ -373,9 +373,9 @@ def test_long_logs_are_drawn_in_parts(browser, tmp_path):
         assert page.text_content(".conversation .text") == "This episode has no messages."
         page.keyboard.press("ArrowRight")
         page.keyboard.press("j")
-        assert len(page.text_content(".conversation .text")) == len(page.text_content(".metadata .text")) == 40_000
-        page.click(".metadata .more")
-        assert len(page.text_content(".metadata .text")) == 80_000
+        assert len(page.text_content(".conversation .text")) == len(page.text_content(".metadata td .text")) == 40_000
+        page.click(".metadata td .more")
+        assert len(page.text_content(".metadata td .text")) == 80_000
 
 
 def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
