@@ -24,8 +24,7 @@ class View:
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Folder of the run, e.g. runs/demo; it may still go on. Or a rollout log (.jsonl, .json) of RAGEN, AgentGym-RL or
-    AgentGym."""
+    """Folder of the run, e.g. runs/demo; it may still go on. Or a rollout log of RAGEN, AgentGym-RL or AgentGym."""
     export: Annotated[str, tyro.conf.arg(metavar="FILE.html")] = ""
     """File to write instead; no browser is opened."""
     compare: Annotated[str, tyro.conf.arg(metavar="OTHER")] = ""
