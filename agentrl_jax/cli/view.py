@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,17 +12,19 @@ from agentrl_jax.errors import UserError
 
 if TYPE_CHECKING:
     from agentrl_jax.viewer.data import RunData
+    from agentrl_jax.viewer.export import PageData
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
     """Show what the agent did: every recorded episode of a run, token by token, in one HTML file.
 
-    Without --export the page is written to view.html in the folder of the run and opened in a browser.
+    Without --export the page is written to view.html in the folder of the run, or beside the log, and opened in a
+    browser.
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Folder of the run, e.g. runs/demo; it may still go on."""
+    """Folder of the run, e.g. runs/demo; it may still go on. Or a rollout log of RAGEN, AgentGym-RL or AgentGym."""
     export: Annotated[str, tyro.conf.arg(metavar="FILE.html")] = ""
     """File to write instead; no browser is opened."""
     compare: Annotated[str, tyro.conf.arg(metavar="OTHER")] = ""
@@ -49,20 +52,48 @@ def run(command: View) -> None:
     folder = Path(command.export or command.run).absolute().parent
     if command.export and not folder.is_dir():
         raise UserError(f"--export is {command.export}, but its folder is not there; make it, or name another")
+    if _is_log(command.run):
+        _show_log(command)
+        return
+    if _is_log(command.compare):
+        raise UserError(f"--compare is {command.compare}, which is no folder of a run; only two runs can be compared")
     from agentrl_jax.viewer.data import RunData
 
-    def note(line: str) -> None:
-        print(f"agentrl view: {line}", file=sys.stderr, flush=True)
-
     folders = [command.run, *([command.compare] if command.compare else [])]
-    runs = [RunData(folder, newest=command.newest, boards=command.boards, note=note) for folder in folders]
+    runs = [RunData(folder, newest=command.newest, boards=command.boards, note=_note) for folder in folders]
     if command.live:
         _serve(runs, command)
         return
+    _write(Path(command.export or Path(command.run) / "view.html"), runs, command)
+
+
+def _note(line: str) -> None:
+    print(f"agentrl view: {line}", file=sys.stderr, flush=True)
+
+
+def _is_log(name: str) -> bool:
+    path = Path(name)
+    return path.is_file() or (path.suffix.lower() in (".jsonl", ".json") and not path.is_dir())
+
+
+def _show_log(command: View) -> None:
+    """Writes the page of another program's rollout log."""
+    wanted = {"--compare": command.compare, "--live": command.live, "--newest": command.newest}
+    for option in (option for option, value in wanted.items() if value):
+        raise UserError(f"{command.run}: is a rollout log, and {option} is for runs; give the log alone")
+    file = Path(command.export or f"{command.run}.html")
+    if file.resolve() == Path(command.run).resolve():
+        raise UserError(f"--export is {command.export}, the log itself; name another file")
+    from agentrl_jax.viewer.log_data import LogData
+
+    log = LogData(command.run, note=_note)
+    _write(file, [log], command)
+
+
+def _write(file: Path, data: "Sequence[PageData]", command: View) -> None:
     from agentrl_jax.viewer.export import write_page
 
-    file = Path(command.export or Path(command.run) / "view.html")
-    size = write_page(file, runs)
+    size = write_page(file, data)
     print(f"page: {file} ({size / 1e6:.1f} MB)")
     if not command.export and command.browser:
         _open(file.resolve().as_uri())

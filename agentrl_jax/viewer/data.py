@@ -54,6 +54,9 @@ class RunData:
         UserError: the folder holds no run, or its tokenizer cannot be used.
     """
 
+    remedy = "show fewer iterations with --newest"
+    """What helps if the page would be too large."""
+
     def __init__(
         self, run: str | os.PathLike[str], *, newest: int = 0, boards: bool = True, note: Progress = lambda line: None
     ):
@@ -65,7 +68,7 @@ class RunData:
             boards: compute the states of the episodes again and draw them.
             note: shows a line about the progress.
         """
-        self.run, self._newest, self._boards, self._note = Path(run), newest, boards, note
+        self.source, self._newest, self._boards, self._note = Path(run), newest, boards, note
         self._config = read_config(run)
         with refusals(str(run)):
             self._pieces = Pieces(_load_tokenizer(self._config.model))
@@ -74,7 +77,7 @@ class RunData:
 
     def stamp(self) -> str:
         """A text that changes when the run has new metrics or rollouts."""
-        metrics = self.run / "metrics.jsonl"
+        metrics = self.source / "metrics.jsonl"
         size = metrics.stat().st_size if metrics.exists() else 0
         return json.dumps([size, self._keys()])
 
@@ -87,7 +90,7 @@ class RunData:
         keys = self._keys()
         if not keys:
             raise UserError(
-                f"{self.run}: has no recorded rollouts; train it with train.trajectories_every above 0, or wait for "
+                f"{self.source}: has no recorded rollouts; train it with train.trajectories_every above 0, or wait for "
                 "the first recorded iteration"
             )
         for number, key in enumerate(keys, start=1):
@@ -102,14 +105,14 @@ class RunData:
     def _keys(self) -> list[tuple[int, int, int]]:
         """Number, time and size of the recorded iterations; a roll-back writes an iteration again."""
         keys = []
-        for iteration in recorded_iterations(self.run)[-self._newest :]:
+        for iteration in recorded_iterations(self.source)[-self._newest :]:
             with contextlib.suppress(FileNotFoundError):  # the run deletes its oldest files
-                found = record_path(self.run, iteration).stat()
+                found = record_path(self.source, iteration).stat()
                 keys.append((iteration, found.st_mtime_ns, found.st_size))
         return keys
 
     def _pack(self, iteration: int) -> tuple[dict[str, Any], dict[str, np.ndarray], bytes]:
-        record = read_record(record_path(self.run, iteration))
+        record = read_record(record_path(self.source, iteration))
         header = {
             "iteration": record.header.iteration,
             "step": record.header.step,
@@ -120,14 +123,15 @@ class RunData:
             "temperature": record.header.temperature,
             "tasks": list(record.header.tasks),
         }
-        drawn = _run_scenes(self.run, self._config, record, self._note) if self._boards else None
+        drawn = _run_scenes(self.source, self._config, record, self._note) if self._boards else None
         return header, summary_columns(record), pack_episodes(record, self._pieces, drawn)
 
     def _index(self, headers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        rows = [row for _, row in read_rows(self.run / "metrics.jsonl").rows if row["stage"] == "rl"]
+        rows = [row for _, row in read_rows(self.source / "metrics.jsonl").rows if row["stage"] == "rl"]
         return {
-            "name": self.run.resolve().name,
-            "replay": f"agentrl replay {shlex.quote(str(self.run))}",
+            "kind": "run",
+            "name": self.source.resolve().name,
+            "replay": f"agentrl replay {shlex.quote(str(self.source))}",
             "tasks": headers[-1]["tasks"],
             "actions": self._actions,
             "truncations": list(TRUNCATIONS),
@@ -140,7 +144,7 @@ class RunData:
                     if any(_number(row.get(metric)) is not None for row in rows)
                 ],
             },
-            "lines": _baselines(self.run),
+            "lines": _baselines(self.source),
             "alarms": _alarms(rows),
             "pieces": self._pieces.table(),
             "sprites": scenes.SPRITES,

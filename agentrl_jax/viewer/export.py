@@ -6,11 +6,11 @@ import json
 import os
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
-from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.episodes import QUANTIZED
 
 LARGEST = 400 * 2**20
@@ -20,13 +20,25 @@ _DATA = "<!--data-->"
 _POLICY = "default-src 'none'"
 
 
-def page(runs: Sequence[RunData], *, live: str = "") -> str:
-    """Returns the HTML of one run, or of two runs that are compared.
+class PageData(Protocol):
+    """What a page shows: a run (`data.RunData`) or a log of another program (`log_data.LogData`)."""
+
+    source: Path
+    """Where it was read from."""
+    remedy: str
+    """What helps if the page would be too large."""
+
+    def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Returns what the page's index says about it, and its blocks."""
+
+
+def page(runs: Sequence[PageData], *, live: str = "") -> str:
+    """Returns the HTML of one run or log, or of two runs that are compared.
 
     The data are base64, so that no text of a model can end the element that holds it.
 
     Args:
-        runs: one or two.
+        runs: one run or log, or two runs.
         live: if not empty, the page asks the server that it came from whether this text is still the newest.
 
     Raises:
@@ -42,8 +54,8 @@ def page(runs: Sequence[RunData], *, live: str = "") -> str:
     parts = [("index", gzip.compress(text, mtime=0)), *((f"block-{i}", block) for i, block in enumerate(blocks))]
     if (size := sum(4 * len(part) // 3 for _, part in parts)) > LARGEST:
         raise UserError(
-            f"{runs[0].run}: its page would have {size >> 20} MiB, expected at most {LARGEST >> 20}; show fewer "
-            "iterations with --newest"
+            f"{runs[0].source}: its page would have {size >> 20} MiB, expected at most {LARGEST >> 20}; "
+            f"{runs[0].remedy}"
         )
     shell = resources.files("agentrl_jax.viewer").joinpath("page.html").read_text(encoding="utf-8")
     if live:
@@ -53,8 +65,10 @@ def page(runs: Sequence[RunData], *, live: str = "") -> str:
     return "".join([before, "\n".join(elements), after])
 
 
-def write_page(file: str | os.PathLike[str], runs: Sequence[RunData]) -> int:
-    """Writes the page of one run or two into a file, which is replaced atomically; returns its size in bytes.
+def write_page(file: str | os.PathLike[str], runs: Sequence[PageData]) -> int:
+    """Writes the page of one run or log, or of two runs, into a file, which is replaced atomically.
+
+    Returns its size in bytes.
 
     Raises:
         UserError: as `page`.

@@ -148,6 +148,31 @@ def write_long_run(folder: Path) -> Path:
     return write_run(folder, records)
 
 
+LOG_EPISODES = 24
+HOSTILE_LOG = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202egnp.exe"
+
+
+def write_log(file: Path) -> Path:
+    """Writes a log as RAGEN's evaluation does: every third episode is solved, unsolved, or without an outcome.
+
+    Episode i has 1 + i % 4 turns and the reward i, or none. The first response of the first one is hostile.
+    """
+    system = {"role": "system", "content": "You solve Sokoban. Push every box onto a target."}
+    with open(file, "w") as stream:
+        for i in range(LOG_EPISODES):
+            messages = [system]
+            for turn in range(1 + i % 4):
+                text = HOSTILE_LOG if i == turn == 0 else f"<answer>Down {turn} of {i}</answer>"
+                messages.append({"role": "user", "content": f"Turn {turn + 1}\n#_P_#"})
+                messages.append({"role": "assistant", "content": text})
+            messages.append({"role": "user", "content": "Reward: 0.0"})
+            metadata = {"env_id": i, "group_id": i // 4, "note": f"<b>{i}</b>"}
+            if i % 3 < 2:
+                metadata |= {"total_reward": float(i), "CoordSokoban/success": 1.0 - i % 3}
+            stream.write(json.dumps({"custom_id": f"traj_{i}", "messages": messages, "metadata": metadata}) + "\n")
+    return file
+
+
 SPRITES = {
     "ice": {"shape": "square", "color": "#cfe8f5", "label": "ice"},
     "hole": {"shape": "circle", "color": "#1f3a5f", "label": "hole"},

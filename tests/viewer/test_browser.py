@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import re
@@ -14,10 +15,11 @@ import pytest
 from page_runs import TOKENIZER, make_record, write_run
 
 from agentrl_jax.runs.rollout_records import write_record
-from agentrl_jax.viewer import data
+from agentrl_jax.viewer import data, log_data
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.export import write_page
 from agentrl_jax.viewer.live import PageServer
+from agentrl_jax.viewer.log_data import LogData
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -269,6 +271,111 @@ def test_hostile_texts_are_inert(browser, tmp_path, monkeypatch):
         page.keyboard.press("Escape")
         page.keyboard.press("j")
         assert page.input_value("[type=search]") == "café €"
+
+
+def test_log_of_another_program(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr(log_data, "BLOCK_CHARACTERS", 4000)
+    write_page(tmp_path / "log.html", [LogData(page_runs.write_log(tmp_path / "<b>log<!--.jsonl"))])
+    episodes = page_runs.LOG_EPISODES
+    chosen = lambda: int(re.findall(r"\d+", page.text_content(".episode h2"))[0])  # noqa: E731
+    status = lambda: page.text_content(".listhead [role=status]")  # noqa: E731
+    with opened(browser, (tmp_path / "log.html").as_uri()) as page:
+        assert page.text_content("h1") == "<b>log<!--.jsonl"
+        assert page.text_content(".response .text") == page_runs.HOSTILE_LOG.replace("\u202e", "⟨U+202E⟩")
+        titles = page.locator(".conversation h3").all_text_contents()
+        assert [title.split()[0].rstrip(",") for title in titles] == ["System", "User", "Assistant", "User"]
+        muted = [page.evaluate("(e) => getComputedStyle(e).color", text) for text in page.query_selector_all(".text")]
+        assert muted[0] == muted[1] == muted[3] != muted[2]
+        cells = page.locator(".metadata tr").all_text_contents()
+        assert {"custom_idtraj_0", "env_id0", "note<b>0</b>", "CoordSokoban/success1.0"} <= set(cells)
+        assert "no tokens" in page.text_content("header.top")
+        for absent in (
+            ".trend",
+            ".token",
+            ".command",
+            ".stage",
+            "[role=radio]",
+            "[aria-label=Iteration]",
+            ".inspector",
+        ):
+            assert page.locator(absent).count() == 0
+        assert "says that the task was solved" in page.text_content(".end")
+        page.keyboard.press("j")
+        page.keyboard.press("ArrowDown")
+        assert chosen() == 3
+        assert page.text_content(".episode .outcome").endswith("unknown")
+        assert page.text_content(".episode >> text=return") == "return –"
+        assert "does not say whether" in page.text_content(".end")
+        for turn in (0, 1, 2, 2):
+            expect(page.locator("[aria-current=step]")).to_have_attribute("data-turn", str(turn))
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator("[aria-current=step]")).to_have_attribute("data-turn", "1")
+        page.reload()
+        page.wait_for_selector(".conversation .text")
+        assert chosen() == 3
+        page.click("summary")
+        assert page.locator(".outcomes label").all_text_contents() == ["✓ solved", "✗ unsolved", "? unknown"]
+        page.uncheck("label:has(.solved) input")
+        page.uncheck("label:has(.unsolved) input")
+        assert status() == f"{episodes // 3} of {episodes} episodes"
+        page.fill("[aria-label='Lowest return']", "0")
+        assert status() == f"0 of {episodes} episodes"
+        page.click("text=Clear filters")
+        page.fill("[aria-label='Highest return']", "4")
+        assert status() == f"4 of {episodes} episodes"
+        page.click("text=Clear filters")
+        unknown = [i + 1 for i in range(episodes) if i % 3 == 2]
+        for order, first, last in (("best", 23, unknown[-1]), ("worst", 1, unknown[-1]), ("longest", 12, 9)):
+            page.select_option("[aria-label=Order]", order)
+            page.focus(".list")
+            page.keyboard.press("Home")
+            assert chosen() == first
+            page.keyboard.press("End")
+            assert chosen() == last
+        page.keyboard.press("/")
+        page.keyboard.type("DOWN 1 of 17")
+        expect(page.locator(".listhead [role=status]")).to_have_text(f"1 of {episodes} episodes")
+        assert chosen() == 18
+        page.fill("[type=search]", "traj_20")
+        expect(page.locator(".entry")).to_contain_text("episode 21")
+        assert page.evaluate(UNNAMED) == []
+        page.click("text=Help")
+        assert "The search finds metadata" in page.text_content("dialog")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_of_a_log_can_be_read(browser, tmp_path, scheme):
+    write_page(tmp_path / "log.html", [LogData(page_runs.write_log(tmp_path / "log.jsonl"))])
+    with opened(browser, (tmp_path / "log.html").as_uri(), scheme=scheme) as page:
+        page.click("summary")
+        contrasts = page.evaluate(CONTRASTS)
+        assert len(contrasts) > 60
+        assert [entry for entry in contrasts if entry[0] < 4.5] == []
+
+
+def test_long_logs_are_drawn_in_parts(browser, tmp_path):
+    messages = [{"role": ("user", "assistant")[i % 2], "content": f"{i}"} for i in range(2001)]
+    rows = [{"item_id": 1, "conversations": messages}, {"item_id": 2, "conversations": []}]
+    rows.append({"item_id": "x" * 100_000, "conversations": [{"role": "tool", "content": "a" * 100_000}]})
+    (tmp_path / "log.json").write_text(json.dumps(rows))
+    write_page(tmp_path / "log.html", [LogData(tmp_path / "log.json")])
+    with opened(browser, (tmp_path / "log.html").as_uri()) as page:
+        drawn = page.locator(".conversation .text")
+        assert drawn.count() == 400
+        for _ in range(201):
+            page.keyboard.press("ArrowRight")
+        expect(page.locator("[aria-current=step]")).to_have_attribute("data-turn", "201")
+        assert drawn.count() == 404
+        page.click(".conversation > .more")
+        assert drawn.count() == 804
+        page.keyboard.press("j")
+        assert page.text_content(".conversation .text") == "This episode has no messages."
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("j")
+        assert len(page.text_content(".conversation .text")) == len(page.text_content(".metadata td .text")) == 40_000
+        page.click(".metadata td .more")
+        assert len(page.text_content(".metadata td .text")) == 80_000
 
 
 def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):

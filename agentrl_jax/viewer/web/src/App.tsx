@@ -6,11 +6,13 @@ import { Compare } from "./Compare";
 import type { Index, Quantity, Run } from "./data";
 import { Help } from "./Help";
 import { useNews, useTheme } from "./hooks";
+import { Log } from "./log";
+import { LogView } from "./LogView";
 import { Single } from "./Single";
 
 const PANES = ["Episodes", "Conversation", "Board"];
 
-export function App({ index, runs }: { index: Index; runs: Run[] }) {
+export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
   const address = readAddress();
   const [view, setView] = useState<"compare" | number>(() => {
     if (runs.length > 1 && !address.has("i")) return "compare";
@@ -55,22 +57,7 @@ export function App({ index, runs }: { index: Index; runs: Run[] }) {
           </span>
         )}
         <span class="space" />
-        <Legend quantity={quantity} />
-        <div class="switch" role="radiogroup" aria-label="Color of sampled tokens" onKeyDown={moveRadio}>
-          {QUANTITIES.map((each) => (
-            <button
-              key={each}
-              type="button"
-              role="radio"
-              aria-checked={each === quantity}
-              tabIndex={each === quantity ? 0 : -1}
-              title={COLORINGS[each].about}
-              onClick={() => setQuantity(each)}
-            >
-              {COLORINGS[each].name}
-            </button>
-          ))}
-        </div>
+        {run instanceof Log ? <span class="muted">This log has no tokens to color.</span> : <Colors quantity={quantity} onQuantity={setQuantity} />}
         <button type="button" onClick={nextTheme} aria-label={`Theme: ${theme}; change`} title={`Theme: ${theme}`}>
           {{ system: "◐", light: "☀", dark: "☾" }[theme]}
         </button>
@@ -81,16 +68,42 @@ export function App({ index, runs }: { index: Index; runs: Run[] }) {
       <nav class="pane-switch switch" aria-label="Part of the page">
         {PANES.map((name) => (
           <button key={name} type="button" aria-pressed={pane === name} onClick={() => setPane(name)}>
-            {view === "compare" && name !== "Episodes" ? { Conversation: runs[0].entry.name, Board: runs[1].entry.name }[name] : name}
+            {view === "compare" && name !== "Episodes" ? { Conversation: runs[0].entry.name, Board: runs[1].entry.name }[name] : run instanceof Log && name === "Board" ? "Metadata" : name}
           </button>
         ))}
       </nav>
       {view === "compare" ? (
         <Compare runs={runs as [Run, Run]} quantity={quantity} pane={pane} />
+      ) : run instanceof Log ? (
+        <LogView log={run} pane={pane} />
       ) : (
         <Single key={view} run={run} index={view} quantity={quantity} theme={shown} pane={pane} />
       )}
-      <Help dialog={help} index={index} />
+      <Help dialog={help} index={index} log={run instanceof Log} />
+    </>
+  );
+}
+
+/** The switch of what colors the sampled tokens. */
+function Colors({ quantity, onQuantity }: { quantity: Quantity; onQuantity: (quantity: Quantity) => void }) {
+  return (
+    <>
+      <Legend quantity={quantity} />
+      <div class="switch" role="radiogroup" aria-label="Color of sampled tokens" onKeyDown={moveRadio}>
+        {QUANTITIES.map((each) => (
+          <button
+            key={each}
+            type="button"
+            role="radio"
+            aria-checked={each === quantity}
+            tabIndex={each === quantity ? 0 : -1}
+            title={COLORINGS[each].about}
+            onClick={() => onQuantity(each)}
+          >
+            {COLORINGS[each].name}
+          </button>
+        ))}
+      </div>
     </>
   );
 }

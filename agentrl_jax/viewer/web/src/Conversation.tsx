@@ -1,16 +1,15 @@
 // The middle: what the model read and wrote, token by token.
 
-import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { COLORINGS } from "./colors";
 import type { Block, Numbers, Quantity, Run, Turn } from "./data";
+import { useScrollToTurn } from "./hooks";
+import { More, Passage } from "./Passage";
 import { counted, number, parts, precise, tokenText, visible } from "./text";
 
 /** Sampled tokens of a turn that are drawn at first, and further ones each time the reader asks for more. */
 const MOST_TOKENS = 5000;
-/** The same for characters of a text that was not sampled. */
-const MOST_CHARACTERS = 40000;
 
 interface Props {
   run: Run;
@@ -28,11 +27,7 @@ export function Conversation({ run, row, block, quantity, turn, onTurn, label }:
   const [token, setToken] = useState(-1);
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => setToken(-1), [block, within]);
-  useEffect(() => {
-    const element = box.current!.querySelector(`[data-turn="${turn}"]`);
-    if (element && turn > 0) element.scrollIntoView({ block: "nearest" });
-    else box.current!.scrollTop = 0;
-  }, [turn, block, within]);
+  useScrollToTurn(box, turn, row);
   const over = (event: Event) => {
     const found = (event.target as Element).closest<HTMLElement>("[data-token]");
     if (found) setToken(Number(found.dataset.token));
@@ -92,7 +87,7 @@ const TRUNCATED: Record<string, string> = {
 };
 
 /** Marks the current turn without drawing the tokens again. */
-function Marker({ box, turn, drawn }: { box: { current: HTMLElement | null }; turn: number; drawn: unknown }) {
+export function Marker({ box, turn, drawn }: { box: { current: HTMLElement | null }; turn: number; drawn: unknown }) {
   useEffect(() => {
     for (const element of box.current!.querySelectorAll("[data-turn]")) {
       if (Number((element as HTMLElement).dataset.turn) === turn) element.setAttribute("aria-current", "step");
@@ -105,35 +100,13 @@ function Marker({ box, turn, drawn }: { box: { current: HTMLElement | null }; tu
 /** A text that was not sampled. */
 function Said({ role, title, tokens, run }: { role: string; title: string; tokens: Numbers; run: Run }) {
   const found = useMemo(() => parts(tokens, run.pieces), [tokens, run]);
-  const [most, setMost] = useState(MOST_CHARACTERS);
-  let left = most;
-  const length = found.reduce((sum, part) => sum + part.text.length, 0);
-  const shown: ComponentChildren[] = [];
-  for (const [i, part] of found.entries()) {
-    if (left <= 0) break;
-    const text = visible(part.text.slice(0, left));
-    left -= part.text.length;
-    shown.push(part.special ? <span key={i} class="special">{text}</span> : text);
-  }
   return (
     <section class={`said ${role}`}>
       <h3>
         {title} <span class="count">{counted(tokens.length, "token")}</span>
       </h3>
-      <div class="text inserted" dir="auto">
-        {shown}
-      </div>
-      <More left={length - most} what="characters" onMore={() => setMost(most + MOST_CHARACTERS)} />
+      <Passage parts={found} className="inserted" />
     </section>
-  );
-}
-
-function More({ left, what, onMore }: { left: number; what: string; onMore: () => void }) {
-  if (left <= 0) return null;
-  return (
-    <button type="button" class="more" onClick={onMore}>
-      Show more: {left.toLocaleString("en")} {what} are left
-    </button>
   );
 }
 

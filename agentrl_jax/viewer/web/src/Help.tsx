@@ -9,13 +9,13 @@ const KEYS = [
   ["Tab", "to the first sampled token of each turn; ←, →, Home and End move between tokens, Esc leaves"],
 ];
 
-export function Help({ dialog, index }: { dialog: RefObject<HTMLDialogElement | null>; index: Index }) {
+export function Help({ dialog, index, log }: { dialog: RefObject<HTMLDialogElement | null>; index: Index; log: boolean }) {
   return (
     <dialog ref={dialog} aria-labelledby="help-title">
       <h2 id="help-title">Help</h2>
       <h3>Keys</h3>
       <dl class="keys">
-        {KEYS.map(([key, about]) => (
+        {(log ? KEYS.slice(0, -1) : KEYS).map(([key, about]) => (
           <div key={key}>
             <dt>
               <kbd>{key}</kbd>
@@ -24,6 +24,31 @@ export function Help({ dialog, index }: { dialog: RefObject<HTMLDialogElement | 
           </div>
         ))}
       </dl>
+      {log ? <AboutLogs /> : <AboutRuns index={index} />}
+      <form method="dialog">
+        <button>Close</button>
+      </form>
+    </dialog>
+  );
+}
+
+function AboutLogs() {
+  return (
+    <>
+      <h3>Logs of other programs</h3>
+      <p>
+        Grey messages were read by the model, framed ones were written by it. A turn is one response with the messages before it. The return is the
+        total reward as the program logged it; – means that the log has none. An outcome is unknown where the log does not say whether the task was
+        solved. Tokens, boards and a command that replays the episode are not in such logs. Characters that are invisible or change the direction of
+        a text are spelled out, like ⟨U+202E⟩. The search finds metadata, too.
+      </p>
+    </>
+  );
+}
+
+function AboutRuns({ index }: { index: Index }) {
+  return (
+    <>
       <h3>Tokens</h3>
       <p>
         Grey text was inserted: the prompt and the observations. Colored text was sampled. Underlined tokens were trained on. Special tokens have a
@@ -43,9 +68,6 @@ export function Help({ dialog, index }: { dialog: RefObject<HTMLDialogElement | 
         Dashed lines are the success of random and of optimal play, with a band for the interval, from the summary of a finished run. Marks at the
         bottom are recorded iterations; a click chooses the nearest.
       </p>
-      <form method="dialog">
-        <button>Close</button>
-      </form>
-    </dialog>
+    </>
   );
 }

@@ -1,13 +1,12 @@
 // The left side: filters and the list of episodes.
 
-import type { RefObject } from "preact";
-
-import { OUTCOMES, type Outcome, type Run } from "./data";
+import { type Episodes, OUTCOMES, type Outcome } from "./data";
 import { type Filters, NO_FILTERS } from "./filters";
+import type { useEpisodes } from "./hooks";
 import { List } from "./List";
 import { counted, number } from "./text";
 
-const MARKS: Record<Outcome, string> = { solved: "✓", unsolved: "✗", truncated: "…", failed: "!" };
+const MARKS: Record<Outcome, string> = { solved: "✓", unsolved: "✗", truncated: "…", failed: "!", unknown: "?" };
 
 export function OutcomeMark({ outcome }: { outcome: Outcome }) {
   return (
@@ -25,19 +24,13 @@ function leave(event: KeyboardEvent & { currentTarget: HTMLElement }) {
 }
 
 interface Props {
-  run: Run;
-  filters: Filters;
-  onFilters: (filters: Filters) => void;
-  rows: number[];
-  row: number;
-  onRow: (row: number) => void;
-  /** Share of the blocks that were searched, 1 when done. */
-  searched: number;
-  searchBox: RefObject<HTMLInputElement | null>;
+  run: Episodes;
+  episodes: ReturnType<typeof useEpisodes>;
 }
 
-export function Rows({ run, filters, onFilters, rows, row, onRow, searched, searchBox }: Props) {
-  const set = (changed: Partial<Filters>) => onFilters({ ...filters, ...changed });
+export function Rows({ run, episodes }: Props) {
+  const { filters, setFilters, row, select, rows, searched, searchBox } = episodes;
+  const set = (changed: Partial<Filters>) => setFilters({ ...filters, ...changed });
   const changed = JSON.stringify({ ...filters, order: "" }) !== JSON.stringify({ ...NO_FILTERS, order: "" });
   const range = (label: string, low: "minReturn" | "minTurns", high: "maxReturn" | "maxTurns") => (
     <div class="range" role="group" aria-label={label}>
@@ -53,19 +46,21 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
         <input ref={searchBox} type="search" aria-label="Search the text of all episodes" aria-keyshortcuts="/" placeholder="Search all text ( / )" value={filters.text} onInput={(e) => set({ text: e.currentTarget.value })} onKeyDown={leave} />
       </div>
       <div class="filters">
-        <select aria-label="Iteration" value={filters.iteration} onChange={(e) => set({ iteration: Number(e.currentTarget.value) })}>
-          <option value={0}>{counted(run.entry.iterations.length, "recorded iteration")}: all</option>
-          {run.entry.iterations.map((info) => (
-            <option key={info.iteration} value={info.iteration}>
-              Iteration {info.iteration} · {info.recorded} of {info.episodes} episodes
-            </option>
-          ))}
-        </select>
+        {run.entry.iterations.length > 0 && (
+          <select aria-label="Iteration" value={filters.iteration} onChange={(e) => set({ iteration: Number(e.currentTarget.value) })}>
+            <option value={0}>{counted(run.entry.iterations.length, "recorded iteration")}: all</option>
+            {run.entry.iterations.map((info) => (
+              <option key={info.iteration} value={info.iteration}>
+                Iteration {info.iteration} · {info.recorded} of {info.episodes} episodes
+              </option>
+            ))}
+          </select>
+        )}
         <details>
           <summary>Filters</summary>
           <fieldset class="outcomes">
             <legend class="unseen">Outcome</legend>
-            {OUTCOMES.map((outcome) => (
+            {run.outcomes.map((outcome) => (
               <label key={outcome}>
                 <input
                   type="checkbox"
@@ -78,14 +73,16 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
           </fieldset>
           {range("Return", "minReturn", "maxReturn")}
           {range("Turns", "minTurns", "maxTurns")}
-          <label class="line">
-            <span>Format</span>
-            <select value={filters.format} onChange={(e) => set({ format: e.currentTarget.value as Filters["format"] })}>
-              <option value="any">any</option>
-              <option value="broken">broken in some turn</option>
-              <option value="kept">kept in all turns</option>
-            </select>
-          </label>
+          {run.rows.format_errors && (
+            <label class="line">
+              <span>Format</span>
+              <select value={filters.format} onChange={(e) => set({ format: e.currentTarget.value as Filters["format"] })}>
+                <option value="any">any</option>
+                <option value="broken">broken in some turn</option>
+                <option value="kept">kept in all turns</option>
+              </select>
+            </label>
+          )}
           {run.entry.alarms.length > 0 && (
             <label class="line">
               <span>Alarm</span>
@@ -107,7 +104,7 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
           {filters.text && searched < 1 && ` · searching, ${Math.round(100 * searched)} %`}
         </span>
         {changed && (
-          <button type="button" class="link" onClick={() => onFilters({ ...NO_FILTERS, order: filters.order })}>
+          <button type="button" class="link" onClick={() => setFilters({ ...NO_FILTERS, order: filters.order })}>
             Clear filters
           </button>
         )}
@@ -115,10 +112,10 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
           <option value="recorded">as recorded</option>
           <option value="best">best first</option>
           <option value="worst">worst first</option>
-          <option value="longest">most tokens first</option>
+          <option value="longest">{run.rows.tokens ? "most tokens first" : "most text first"}</option>
         </select>
       </div>
-      <List label="Episodes" count={rows.length} selected={rows.indexOf(row)} onSelect={(position) => onRow(rows[position])}>
+      <List label="Episodes" count={rows.length} selected={rows.indexOf(row)} onSelect={(position) => select(rows[position])}>
         {(position) => <Entry run={run} row={rows[position]} />}
       </List>
       {rows.length === 0 && <p class="muted pad">No episode passes the filters.</p>}
@@ -126,8 +123,8 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
   );
 }
 
-function Entry({ run, row }: { run: Run; row: number }) {
-  const errors = run.rows.format_errors[row];
+function Entry({ run, row }: { run: Episodes; row: number }) {
+  const errors = run.rows.format_errors?.[row] ?? 0;
   return (
     <>
       <span class="entry-top">
@@ -135,10 +132,7 @@ function Entry({ run, row }: { run: Run; row: number }) {
         <span class="number">{number(run.rows.return[row])}</span>
       </span>
       <span class="entry-bottom">
-        <span>
-          iteration {run.rows.iteration[row]} · row {run.rows.row[row]}
-          {run.entry.tasks.length > 1 && ` · ${run.task(row)}`}
-        </span>
+        <span>{run.label(row)}</span>
         <span>
           {counted(run.rows.turns[row], "turn")}
           {errors > 0 && <span class="broken"> · {errors} broken</span>}

@@ -1,12 +1,11 @@
 // One run: trend and episodes on the left, the conversation in the middle, the board on the right.
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
 import { readAddress, writeAddress } from "./address";
 import { Conversation } from "./Conversation";
 import type { Quantity, Run } from "./data";
-import { filterRows, type Filters, NO_FILTERS } from "./filters";
-import { useBlock, useKeys, useSearch } from "./hooks";
+import { useBlock, useEpisodes } from "./hooks";
 import { OutcomeMark, Rows } from "./Rows";
 import { Side } from "./Side";
 import { stepBefore, stepsOf, turnOf } from "./Stage";
@@ -33,22 +32,15 @@ export function startRow(run: Run): number {
 }
 
 export function Single({ run, index, quantity, theme, pane }: Props) {
-  const [filters, setFilters] = useState<Filters>(NO_FILTERS);
-  const [row, setRow] = useState(() => startRow(run));
   // A turn begins with the step that the last one ended with, so that the step alone does not say the turn.
   const [{ turn, step }, setPlace] = useState({ turn: 0, step: 0 });
-  const [matches, searched] = useSearch(run, filters);
-  const searchBox = useRef<HTMLInputElement>(null);
-  const rows = useMemo(() => filterRows(run, filters, matches), [run, filters, matches]);
+  const episodes = useEpisodes(run, () => startRow(run), {
+    onSelect: () => setPlace({ turn: 0, step: 0 }),
+    onTurn: (by) => goTo(turn + by),
+  });
+  const { filters, setFilters, row, select } = episodes;
   const block = useBlock(run, row);
   const within = run.rows.row[row];
-  const select = (chosen: number) => {
-    setRow(chosen);
-    setPlace({ turn: 0, step: 0 });
-  };
-  useEffect(() => {
-    if (rows.length && !rows.includes(row)) select(rows[0]);
-  }, [rows]);
   useEffect(() => writeAddress({ run: index || "", i: run.rows.iteration[row], r: within, c: quantity }), [index, row, quantity]);
   const showTurn = (to: number) => block && setPlace({ turn: to, step: stepBefore(block, within, to) });
   const goTo = (to: number) => {
@@ -57,34 +49,13 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
     if (to > last) setPlace({ turn: last, step: stepsOf(block, within).count - 1 });
     else showTurn(Math.max(0, to));
   };
-  useKeys((event) => {
-    const vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
-    // Up and down scroll a conversation that has the focus.
-    if (vertical && (event.target as Element).closest(".conversation")) return;
-    const at = rows.indexOf(row);
-    const next = () => at < rows.length - 1 && select(rows[at + 1]);
-    const previous = () => at > 0 && select(rows[at - 1]);
-    const keys: Record<string, () => void> = {
-      j: next,
-      ArrowDown: next,
-      k: previous,
-      ArrowUp: previous,
-      ArrowRight: () => goTo(turn + 1),
-      ArrowLeft: () => goTo(turn - 1),
-      "/": () => searchBox.current?.focus(),
-    };
-    const run = keys[event.key];
-    if (!run) return;
-    event.preventDefault();
-    run();
-  });
   const title = `Iteration ${run.rows.iteration[row]}, row ${within}`;
   return (
     <main class="panes" data-pane={pane}>
       <aside class="left" aria-label="Trend and episodes">
         <Trend run={run} theme={theme} iteration={filters.iteration} onIteration={(iteration) => setFilters({ ...filters, iteration })} />
         <Alarms run={run} onAlarm={(alarm) => setFilters({ ...filters, alarm })} />
-        <Rows run={run} filters={filters} onFilters={setFilters} rows={rows} row={row} onRow={select} searched={searched} searchBox={searchBox} />
+        <Rows run={run} episodes={episodes} />
       </aside>
       <article class="middle" aria-label="Conversation">
         <header class="episode">

@@ -1,5 +1,8 @@
 // The data that the Python side embeds: an index as JSON, and packed blocks (see viewer/columns.py).
 
+import type { LogEntry } from "./log";
+import { joined } from "./text";
+
 export interface Piece {
   id: number;
   /** The text of the token; of a special token its name; of bytes that are no text alone, their hexadecimal digits. */
@@ -46,6 +49,7 @@ export interface Sprite {
 }
 
 interface RunEntry {
+  kind: "run";
   name: string;
   replay: string;
   tasks: string[];
@@ -64,13 +68,13 @@ export interface Index {
   version: number;
   live: string;
   levels: Record<string, number>;
-  runs: RunEntry[];
+  runs: (RunEntry | LogEntry)[];
 }
 
 type Numbers = Uint8Array | Uint16Array | Int32Array | Uint32Array | Float32Array;
 export type Columns = Record<string, Numbers>;
 
-interface Packed {
+export interface Packed {
   header: Record<string, any>;
   columns: Columns;
 }
@@ -89,7 +93,7 @@ export async function readIndex(): Promise<Index> {
   return JSON.parse(new TextDecoder().decode(await inflate("index")));
 }
 
-async function readBlock(number: number): Promise<Packed> {
+export async function readBlock(number: number): Promise<Packed> {
   const bytes = await inflate(`block-${number}`);
   const size = new DataView(bytes.buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + size)));
@@ -114,7 +118,7 @@ function column(bytes: Uint8Array, at: number, kind: string, count: number): Num
 }
 
 /** Start of each of consecutive parts of the given lengths, and the end of the last. */
-function starts(lengths: Numbers): Int32Array {
+export function starts(lengths: Numbers): Int32Array {
   const sums = new Int32Array(lengths.length + 1);
   for (let i = 0; i < lengths.length; i++) sums[i + 1] = sums[i] + lengths[i];
   return sums;
@@ -241,7 +245,7 @@ export class Block {
   }
 
   /** The lower-case text of every episode, for searches. */
-  searchTexts(pieces: Piece[], joined: (tokens: Numbers, pieces: Piece[]) => string): string[] {
+  searchTexts(pieces: Piece[]): string[] {
     if (!this.texts.length) {
       for (let row = 0; row < this.columns.turns.length; row++) {
         const parts = [joined(this.prompt(row), pieces)];
@@ -256,8 +260,24 @@ export class Block {
   }
 }
 
+/** Episodes as the list and the filters see them: those of a run, or of another program's log. */
+export interface Episodes {
+  readonly entry: { name: string; iterations: IterationInfo[]; alarms: AlarmInfo[] };
+  readonly rows: Columns;
+  readonly count: number;
+  readonly outcomes: Outcome[];
+  outcome(row: number): Outcome;
+  /** What the list calls an episode. */
+  label(row: number): string;
+  /** Number of episodes in each block. */
+  readonly blockSizes: number[];
+  /** The lower-case texts of the episodes of a block, for searches. */
+  searchTexts(n: number): Promise<string[]>;
+}
+
 /** A run, with the columns of all of its rows. */
-export class Run {
+export class Run implements Episodes {
+  readonly outcomes: Outcome[] = ["solved", "unsolved", "truncated", "failed"];
   readonly pieces: Piece[];
   private readonly blocks = new Map<number, Promise<Block>>();
 
@@ -295,6 +315,19 @@ export class Run {
     return this.entry.iterations.findIndex((info) => info.iteration === this.rows.iteration[row]);
   }
 
+  get blockSizes(): number[] {
+    return this.entry.iterations.map((info) => info.recorded);
+  }
+
+  async searchTexts(n: number): Promise<string[]> {
+    return (await this.block(n)).searchTexts(this.pieces);
+  }
+
+  label(row: number): string {
+    const task = this.entry.tasks.length > 1 ? ` · ${this.task(row)}` : "";
+    return `iteration ${this.rows.iteration[row]} · row ${this.rows.row[row]}${task}`;
+  }
+
   level(row: number): string {
     const hex = (value: number) => value.toString(16).padStart(8, "0");
     const { level_high: high, level_low: low } = this.rows;
@@ -327,6 +360,6 @@ export class Run {
   }
 }
 
-export type Outcome = "solved" | "unsolved" | "truncated" | "failed";
-export const OUTCOMES: Outcome[] = ["solved", "unsolved", "truncated", "failed"];
+export type Outcome = "solved" | "unsolved" | "truncated" | "failed" | "unknown";
+export const OUTCOMES: Outcome[] = ["solved", "unsolved", "truncated", "failed", "unknown"];
 export type { Numbers };

@@ -1,11 +1,17 @@
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { RefObject } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import type { Block, Run } from "./data";
-import { type Filters, search } from "./filters";
+import type { Episodes } from "./data";
+import { type Filters, filterRows, NO_FILTERS, search } from "./filters";
+
+interface Blocks<B> {
+  block(n: number): Promise<B>;
+  blockOf(row: number): number;
+}
 
 /** The block of a row, or null while it is decoded. */
-export function useBlock(run: Run, row: number): Block | null {
-  const [known, setKnown] = useState<{ run: Run; n: number; block: Block } | null>(null);
+export function useBlock<B>(run: Blocks<B>, row: number): B | null {
+  const [known, setKnown] = useState<{ run: Blocks<B>; n: number; block: B } | null>(null);
   const n = row < 0 ? -1 : run.blockOf(row);
   useEffect(() => {
     let here = true;
@@ -18,7 +24,7 @@ export function useBlock(run: Run, row: number): Block | null {
 }
 
 /** The rows that hold the text of the filters, null while none is searched, and the share of the blocks searched. */
-export function useSearch(run: Run, filters: Filters): [Set<number> | null, number] {
+function useSearch(run: Episodes, filters: Filters): [Set<number> | null, number] {
   const [state, setState] = useState<{ found: Set<number> | null; done: number }>({ found: null, done: 1 });
   useEffect(() => {
     let stopped = false;
@@ -36,6 +42,60 @@ export function useSearch(run: Run, filters: Filters): [Set<number> | null, numb
     };
   }, [run, filters.text]);
   return [state.found, state.done];
+}
+
+interface Moves {
+  /** Another episode was chosen. */
+  onSelect: () => void;
+  /** Go on or back by this many turns. */
+  onTurn: (by: number) => void;
+}
+
+/** The filters, the rows that pass them and the chosen one; keys move within the list and between turns. */
+export function useEpisodes(run: Episodes, start: () => number, { onSelect, onTurn }: Moves) {
+  const [filters, setFilters] = useState<Filters>(NO_FILTERS);
+  const [row, setRow] = useState(start);
+  const [matches, searched] = useSearch(run, filters);
+  const searchBox = useRef<HTMLInputElement>(null);
+  const rows = useMemo(() => filterRows(run, filters, matches), [run, filters, matches]);
+  const select = (chosen: number) => {
+    setRow(chosen);
+    onSelect();
+  };
+  useEffect(() => {
+    if (rows.length && !rows.includes(row)) select(rows[0]);
+  }, [rows]);
+  useKeys((event) => {
+    const vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
+    // Up and down scroll a conversation that has the focus.
+    if (vertical && (event.target as Element).closest(".conversation")) return;
+    const at = rows.indexOf(row);
+    const next = () => at < rows.length - 1 && select(rows[at + 1]);
+    const previous = () => at > 0 && select(rows[at - 1]);
+    const keys: Record<string, () => void> = {
+      j: next,
+      ArrowDown: next,
+      k: previous,
+      ArrowUp: previous,
+      ArrowRight: () => onTurn(1),
+      ArrowLeft: () => onTurn(-1),
+      "/": () => searchBox.current?.focus(),
+    };
+    const move = keys[event.key];
+    if (!move) return;
+    event.preventDefault();
+    move();
+  });
+  return { filters, setFilters, row, select, rows, searched, searchBox };
+}
+
+/** Scrolls a conversation to its current turn, and to its top at the first one. */
+export function useScrollToTurn(box: RefObject<HTMLElement | null>, turn: number, episode: unknown): void {
+  useEffect(() => {
+    const element = box.current!.querySelector(`[data-turn="${turn}"]`);
+    if (element && turn > 0) element.scrollIntoView({ block: "nearest" });
+    else box.current!.scrollTop = 0;
+  }, [turn, episode]);
 }
 
 const THEMES = ["system", "light", "dark"] as const;

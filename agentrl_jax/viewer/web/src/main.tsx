@@ -5,12 +5,13 @@ import { render } from "preact";
 
 import { App } from "./App";
 import { readIndex, Run } from "./data";
+import { Log } from "./log";
 
 async function start() {
   const root = document.getElementById("app")!;
   try {
     const index = await readIndex();
-    const runs = await Promise.all(index.runs.map(Run.open));
+    const runs = await Promise.all(index.runs.map((entry) => (entry.kind === "log" ? Log.open(entry) : Run.open(entry))));
     document.title = `${index.runs.map((run) => run.name).join(" and ")} · agentrl view`;
     root.textContent = "";
     render(<App index={index} runs={runs} />, root);

@@ -77,6 +77,6 @@ export function precise(value: number, digits = 3): string {
 }
 
 /** A count with its noun. */
-export function counted(count: number, noun: string): string {
-  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+export function counted(count: number, noun: string, plural = `${noun}s`): string {
+  return `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
 }

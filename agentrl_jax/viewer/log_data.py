@@ -1,0 +1,108 @@
+"""What the page shows of a rollout log of another program: messages by role, outcomes, returns and metadata."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.viewer.columns import pack, smallest
+from agentrl_jax.viewer.imported import ImportedEpisode, Scalar, load_imported
+
+ROLES = ("system", "user", "assistant", "tool")
+"""Roles of messages; blocks hold their positions."""
+UNKNOWN = 2
+"""Success of an episode of which the log does not say whether the task was solved; otherwise it is 0 or 1."""
+BLOCK_CHARACTERS = 2**20
+"""A block ends with the episode with which it has this many characters; the page decodes the blocks that it shows."""
+
+Progress = Callable[[str], None]
+
+
+class LogData:
+    """The data of a log's page.
+
+    Raises:
+        UserError: the file is missing, too large, or has no episode that can be read.
+    """
+
+    remedy = "split the file"
+    """What helps if the page would be too large."""
+
+    def __init__(self, file: str | os.PathLike[str], *, note: Progress = lambda line: None):
+        """Reads a log; `note` shows a line about the progress, and one for each of the first unusable episodes."""
+        self.source = Path(file)
+        note(f"reading {self.source}")
+        self._note, self._episodes = note, load_imported(file, report=note)
+
+    def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Returns what the page's index says about the log, and the blocks: first of all rows, then of the episodes."""
+        self._note(f"packing {len(self._episodes)} episodes")
+        parts = list(_parts(self._episodes))
+        entry = {
+            "kind": "log",
+            "name": self.source.name,
+            "blocks": [len(part) for part in parts],
+            "roles": list(ROLES),
+            "iterations": [],
+            "alarms": [],
+        }
+        return entry, [pack({}, _summary_columns(self._episodes)), *map(_pack, parts)]
+
+
+def _characters(episode: ImportedEpisode) -> int:
+    return sum(len(message["content"]) for message in episode.messages)
+
+
+def _parts(episodes: Sequence[ImportedEpisode]) -> Iterator[list[ImportedEpisode]]:
+    """Consecutive episodes that share a block."""
+    part: list[ImportedEpisode] = []
+    characters = 0
+    for episode in episodes:
+        part.append(episode)
+        # Metadata and messages without text take space, too.
+        characters += _characters(episode) + 100 * (1 + len(episode.messages) + len(episode.metadata))
+        if characters >= BLOCK_CHARACTERS:
+            yield part
+            part, characters = [], 0
+    if part:
+        yield part
+
+
+def _summary_columns(episodes: Sequence[ImportedEpisode]) -> dict[str, np.ndarray]:
+    """What lists and filters need to know about each episode. Returns are f32, NaN where they are unknown."""
+    returns = np.asarray([np.nan if e.reward is None else e.reward for e in episodes], np.float64)
+    largest = float(np.finfo(np.float32).max)
+    return {
+        "return": np.clip(returns, -largest, largest).astype(np.float32),
+        "success": np.asarray([UNKNOWN if e.success is None else e.success for e in episodes], np.uint8),
+        "turns": smallest(np.asarray([sum(m["role"] == "assistant" for m in e.messages) for e in episodes], np.int64)),
+        "characters": np.asarray([_characters(e) for e in episodes], np.int32),
+    }
+
+
+def _pack(episodes: Sequence[ImportedEpisode]) -> bytes:
+    """Packs messages and metadata as numbers of distinct texts: logs repeat their prompts and keys."""
+    numbers: dict[str, int] = {}
+
+    def numbered(texts: list[str]) -> np.ndarray:
+        return smallest(np.asarray([numbers.setdefault(text, len(numbers)) for text in texts], np.int64))
+
+    messages = [message for episode in episodes for message in episode.messages]
+    entries = [entry for episode in episodes for entry in episode.metadata.items()]
+    columns = {
+        "message_count": smallest(np.asarray([len(e.messages) for e in episodes], np.int64)),
+        "message_role": np.asarray([ROLES.index(message["role"]) for message in messages], np.uint8),
+        "message_text": numbered([message["content"] for message in messages]),
+        "metadata_count": smallest(np.asarray([len(e.metadata) for e in episodes], np.int64)),
+        "metadata_key": numbered([key for key, _ in entries]),
+        "metadata_value": numbered([_text(value) for _, value in entries]),
+    }
+    return pack({"texts": list(numbers)}, columns)
+
+
+def _text(value: Scalar) -> str:
+    """Text as it is, other values as in JSON, which keeps the digits of numbers that the page could not hold."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,145 @@
+// The log of another program: episodes on the left, messages by role in the middle, metadata on the right.
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+
+import { readAddress, writeAddress } from "./address";
+import { Marker } from "./Conversation";
+import { useBlock, useEpisodes, useScrollToTurn } from "./hooks";
+import type { Log, LogBlock, Message } from "./log";
+import { More, Passage } from "./Passage";
+import { OutcomeMark, Rows } from "./Rows";
+import { counted, number } from "./text";
+
+/** Messages that are drawn at first, and further ones each time the reader asks for more. */
+const MOST_MESSAGES = 400;
+
+const TITLES: Record<string, string> = { system: "System", user: "User", tool: "Tool" };
+
+const ENDS = {
+  solved: "The log says that the task was solved.",
+  unsolved: "The log says that the task was not solved.",
+  unknown: "The log does not say whether the task was solved.",
+};
+
+function startEpisode(log: Log): number {
+  const row = Number(readAddress().get("e")) - 1;
+  return Number.isInteger(row) && row >= 0 && row < log.count ? row : 0;
+}
+
+export function LogView({ log, pane }: { log: Log; pane: string }) {
+  const [turn, setTurn] = useState(0);
+  const episodes = useEpisodes(log, () => startEpisode(log), {
+    onSelect: () => setTurn(0),
+    onTurn: (by) => setTurn(Math.max(0, Math.min(log.rows.turns[row] - 1, turn + by))),
+  });
+  const { row } = episodes;
+  const block = useBlock(log, row);
+  useEffect(() => writeAddress({ e: row + 1 }), [row]);
+  const title = `Episode ${row + 1}`;
+  return (
+    <main class="panes" data-pane={pane}>
+      <aside class="left" aria-label="Episodes">
+        <Rows run={log} episodes={episodes} />
+      </aside>
+      <article class="middle" aria-label="Conversation">
+        <header class="episode">
+          <h2>{title}</h2>
+          <OutcomeMark outcome={log.outcome(row)} />
+          <span>
+            return <b>{number(log.rows.return[row])}</b>
+          </span>
+          <span>{counted(log.rows.turns[row], "turn")}</span>
+          <span>{counted(log.rows.characters[row], "character")}</span>
+        </header>
+        {block ? <Messages key={row} log={log} row={row} block={block} turn={turn} label={`Conversation of ${title}`} /> : <p class="muted pad">Decoding.</p>}
+      </article>
+      <aside class="right" aria-label="Metadata">
+        {block && <Metadata key={row} entries={block.metadata(log.within(row))} />}
+      </aside>
+    </main>
+  );
+}
+
+/** Each response with the messages before it; the last group may have no response. */
+function groups(messages: Message[]): Message[][] {
+  const found: Message[][] = [];
+  let group: Message[] = [];
+  for (const message of messages) {
+    group.push(message);
+    if (message.role === "assistant") {
+      found.push(group);
+      group = [];
+    }
+  }
+  if (group.length) found.push(group);
+  return found;
+}
+
+function Messages({ log, row, block, turn, label }: { log: Log; row: number; block: LogBlock; turn: number; label: string }) {
+  const all = useMemo(() => block.messages(log.within(row)), [log, block, row]);
+  const [asked, setAsked] = useState(MOST_MESSAGES);
+  const responses = useMemo(() => [...all.keys()].filter((i) => all[i].role === "assistant"), [all]);
+  const most = Math.max(asked, (responses[turn] ?? 0) + 1);
+  const box = useRef<HTMLDivElement>(null);
+  useScrollToTurn(box, turn, row);
+  const drawn = useMemo(
+    () => (
+      <>
+        {groups(all.slice(0, most)).map((group, i) => (
+          <section key={i} class="turn" data-turn={i < responses.length ? i : undefined}>
+            {group.map((message, j) => (
+              <Said key={j} message={message} turn={i} />
+            ))}
+          </section>
+        ))}
+        <More left={all.length - most} what="messages" onMore={() => setAsked(most + MOST_MESSAGES)} />
+        {!all.length && <p class="text inserted">This episode has no messages.</p>}
+        {all.length <= most && <p class="end">{ENDS[log.outcome(row) as keyof typeof ENDS]}</p>}
+      </>
+    ),
+    [log, row, all, responses, most],
+  );
+  return (
+    <div ref={box} class="conversation" role="region" aria-label={label} tabIndex={0}>
+      {drawn}
+      <Marker box={box} turn={turn} drawn={drawn} />
+    </div>
+  );
+}
+
+function Said({ message, turn }: { message: Message; turn: number }) {
+  const response = message.role === "assistant";
+  const parts = useMemo(() => [{ text: message.text, special: false }], [message]);
+  return (
+    <section class={response ? "response" : `said ${message.role}`}>
+      <h3>
+        {response ? `Assistant, turn ${turn + 1}` : TITLES[message.role]} <span class="count">{counted(message.text.length, "character")}</span>
+      </h3>
+      <Passage parts={parts} className={response ? "" : "inserted"} />
+    </section>
+  );
+}
+
+function Metadata({ entries }: { entries: [string, string][] }) {
+  return (
+    <section>
+      <h3>
+        Metadata <span class="count">{counted(entries.length, "entry", "entries")}</span>
+      </h3>
+      <table class="metadata">
+        <tbody>
+          {entries.map(([name, value], i) => (
+            <tr key={i}>
+              <th scope="row">
+                <Passage parts={[{ text: name, special: false }]} className="" />
+              </th>
+              <td>
+                <Passage parts={[{ text: value, special: false }]} className="" />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}

@@ -1,0 +1,133 @@
+"""What the page of another program's log holds, and what the command says about logs."""
+
+import json
+import re
+
+import numpy as np
+import page_runs
+import pytest
+from page_runs import Scripts, decode_page
+from tiny_run import command
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.viewer import export, log_data
+from agentrl_jax.viewer.imported import load_imported
+from agentrl_jax.viewer.log_data import LogData, _parts
+
+
+def read_back(page: str):
+    """Episodes of a page as (messages, metadata), and the columns of all rows."""
+    index, ((_, rows), *blocks) = decode_page(page)
+    entry = index["runs"][0]
+    found = []
+    for (header, columns), count in zip(blocks, entry["blocks"], strict=True):
+        texts = header["texts"]
+        roles = iter([entry["roles"][i] for i in columns["message_role"]])
+        said = iter([texts[i] for i in columns["message_text"]])
+        pairs = iter([(texts[k], texts[v]) for k, v in zip(columns["metadata_key"], columns["metadata_value"])])
+        assert len(columns["message_count"]) == count
+        for messages, entries in zip(columns["message_count"], columns["metadata_count"], strict=True):
+            found.append(
+                ([(next(roles), next(said)) for _ in range(messages)], dict(next(pairs) for _ in range(entries)))
+            )
+    return entry, rows, found
+
+
+def test_page_holds_the_episodes_of_the_log(tmp_path, monkeypatch):
+    file = page_runs.write_log(tmp_path / "log.jsonl")
+    episodes = load_imported(file)
+    monkeypatch.setattr(log_data, "BLOCK_CHARACTERS", 4000)
+    entry, rows, found = read_back(export.page([LogData(file)]))
+    assert (entry["kind"], entry["name"]) == ("log", "log.jsonl")
+    assert len(entry["blocks"]) > 1
+    assert [said for said, _ in found] == [[(m["role"], m["content"]) for m in e.messages] for e in episodes]
+    for (_, metadata), episode in zip(found, episodes, strict=True):
+        plain = {k: v if isinstance(v, str) else json.dumps(v) for k, v in episode.metadata.items()}
+        assert metadata == plain
+    known = [{None: 2, False: 0, True: 1}[e.success] for e in episodes]
+    assert rows["success"].tolist() == known
+    assert set(known) == {0, 1, 2}
+    expected = np.asarray([np.nan if e.reward is None else e.reward for e in episodes], np.float32)
+    np.testing.assert_array_equal(rows["return"], expected)
+    assert np.isnan(expected).any()
+    assert rows["turns"].tolist() == [sum(m["role"] == "assistant" for m in e.messages) for e in episodes]
+    assert rows["characters"].tolist() == [sum(len(m["content"]) for m in e.messages) for e in episodes]
+
+
+def test_values_keep_their_digits(tmp_path):
+    row = {"input": "", "output": "", "score": 1e300, "big": 2**60 + 1, "yes": True, "none": None, "text": "null"}
+    (tmp_path / "a.json").write_text(json.dumps([row]))
+    _, rows, found = read_back(export.page([LogData(tmp_path / "a.json")]))
+    assert found == [([], {"big": str(2**60 + 1), "yes": "true", "none": "null", "text": "null"})]
+    assert rows["return"].tolist() == [float(np.finfo(np.float32).max)]
+
+
+def test_blocks_end_where_they_are_full(tmp_path, monkeypatch):
+    episodes = load_imported(page_runs.write_log(tmp_path / "log.jsonl"))
+    for limit, sizes in ((1, [1] * len(episodes)), (10**9, [len(episodes)])):
+        monkeypatch.setattr(log_data, "BLOCK_CHARACTERS", limit)
+        parts = list(_parts(episodes))
+        assert [len(part) for part in parts] == sizes
+        assert [e for part in parts for e in part] == episodes
+
+
+def test_hostile_texts_cannot_leave_their_element(tmp_path):
+    page = export.page([LogData(page_runs.write_log(tmp_path / "<b>log<!--.jsonl"))])
+    plain = Scripts(page)
+    assert {"img", "b"}.isdisjoint(plain.tags)
+    data_parts = [body for attrs, body in plain.scripts if "id" in attrs]
+    assert len(data_parts) == 3
+    assert all(re.fullmatch(r"[A-Za-z0-9+/=]+", body) for body in data_parts)
+    assert any("<img" in content for said, _ in read_back(page)[2] for _, content in said)
+
+
+def test_a_page_that_browsers_refuse_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "LARGEST", 1000)
+    with pytest.raises(UserError, match=r"log\.jsonl: its page would have .* split the file"):
+        export.page([LogData(page_runs.write_log(tmp_path / "log.jsonl"))])
+
+
+def test_command_writes_the_file(tmp_path, monkeypatch):
+    log = page_runs.write_log(tmp_path / "log.jsonl")
+    with open(log, "a") as stream:
+        stream.write("{\n")
+    file = tmp_path / "page.html"
+    code, out, err = command("view", str(log), "--export", str(file))
+    assert (code, out) == (0, f"page: {file} ({file.stat().st_size / 1e6:.1f} MB)\n")
+    assert f"agentrl view: {log}: line {page_runs.LOG_EPISODES + 1}: is no JSON" in err
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    assert command("view", str(log))[0] == 0
+    assert opened == [(tmp_path / "log.jsonl.html").as_uri()]
+    assert (tmp_path / "log.jsonl.html").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--compare", "other.jsonl"], "is a rollout log, and --compare is for runs"),
+        (["--live"], "is a rollout log, and --live is for runs"),
+        (["--newest", "3"], "is a rollout log, and --newest is for runs"),
+        (["--export", "log.jsonl"], "--export is log.jsonl, the log itself"),
+    ],
+)
+def test_command_refuses(tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    before = page_runs.write_log(tmp_path / "log.jsonl").read_bytes()
+    code, out, err = command("view", "log.jsonl", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+    assert (tmp_path / "log.jsonl").read_bytes() == before
+
+
+def test_command_names_what_is_no_log(tmp_path):
+    (tmp_path / "log.txt").write_text("{}")
+    for words, message in (
+        ([tmp_path / "none.jsonl"], "none.jsonl: no such file"),
+        ([tmp_path / "log.txt"], "log.txt: is no .jsonl or .json file"),
+        ([tmp_path, "--compare", tmp_path / "log.txt"], "which is no folder of a run; only two runs can be compared"),
+    ):
+        code, _, err = command("view", *map(str, words))
+        assert code == 2
+        assert message in err
