@@ -113,7 +113,7 @@ def test_the_summary_counts_the_run(finished):
     assert (summary["iterations"], summary["gradient_steps"], summary["episodes"]) == (4, 75 + 4, 4 * 16)
     assert summary["sampled_tokens"] == sum(row.get("rollout/sampled_tokens", 0) for row in rows)
     assert summary["trained_tokens"] == sum(row.get("update/trained_tokens", 0) for row in rows)
-    assert summary["programs_compiled"] == 4  # imitation, rollout, update, evaluation: nothing is compiled twice
+    assert summary["programs_compiled"] == 5  # imitation, rollout, record, update, evaluation: nothing twice
     assert summary["seconds"]["total"] > 0
     for table in ("success", "success_greedy"):
         assert summary[table].keys() == {"null", "random", "imitation", "trained", "optimal"}

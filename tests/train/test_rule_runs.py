@@ -48,7 +48,8 @@ def test_horizon_temperature_and_coefficient_move(whole):
     # Four groups of four, and a greedy episode per group.
     assert tiny_run.summary(whole)["episodes"] == 4 * (16 + 4)
     compiled = json.loads((whole / "summary.json").read_text())["programs"]
-    assert compiled == ["baseline", "evaluation", "imitation", "mutual_information", "rollout", "update"]
+    names = ["baseline", "evaluation", "imitation", "mutual_information", "recorded", "rollout", "update"]
+    assert compiled == names
     # Measured in iterations 1 and 3, and smoothed over both.
     measured = [any("marginal_std_smoothed" in name for name in row) for row in rows]
     assert measured == [True, False, True, False]
