@@ -3,6 +3,9 @@
 They hold what was sampled and what the learner made of it, token by token, so that `agentrl view` and `agentrl export`
 need neither a checkpoint nor a device. Boards are not stored: the actions and the keys of a run determine them.
 
+The folder that `agentrl eval --record` writes has the same files: 000001.npz holds the greedy episodes, one per level,
+000002.npz those of sample 0, 000003.npz those of sample 1. Their header has the part `evaluation`.
+
 Shapes: `R` recorded episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A`
 actions of one turn.
 """
@@ -19,6 +22,8 @@ from jaxtyping import Bool, Float32, Int32, UInt32
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
+from agentrl_jax.learner.recorded import RecordedAdvantages, RecordedScores
+from agentrl_jax.rollout.trajectory import Trajectory
 
 ROLLOUTS = "rollouts"
 """Name of the folder in a run's folder."""
@@ -29,13 +34,43 @@ _LARGEST = 2**31
 
 
 @dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Where the episodes of an evaluation come from. Nothing was trained on them: advantages are 0.
+
+    Greedy episodes have log-probability 0, since their tokens are certain; `learner_logprob` and `entropy` are then those
+    of temperature 1.
+    """
+
+    sample: int | None
+    """Number of the sample, from 0; None for the greedy episodes."""
+    seed: int
+    """Seed of levels and sampling."""
+    split: int
+    """The split of the levels, a value of `envs_jax.splits.Split`; keys follow from seed and split."""
+    run: str
+    """The folder of the run, as it was given."""
+    iteration: int
+    """Iteration of the checkpoint."""
+    panel: str | None = None
+    """Name of the panel; None for other levels."""
+    panel_sha256: str | None = None
+    """Digest of the panel."""
+
+    @property
+    def label(self) -> str:
+        """greedy, or the number of the sample in words."""
+        return "greedy" if self.sample is None else f"sample {self.sample}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Header:
     """What the episodes of a file have in common."""
 
     step: int
-    """The iteration's step in metrics.jsonl, which also counts chunks of imitation."""
+    """The iteration's step in metrics.jsonl, which also counts chunks of imitation; of an evaluation, the step of the
+    checkpoint."""
     iteration: int
-    """Number of the iteration, from 1, as in metrics.jsonl."""
+    """Number of the iteration, from 1, as in metrics.jsonl; of an evaluation, the number of the file."""
     roll_backs: int
     """Roll-backs before this iteration; the keys of a run depend on them."""
     tasks: tuple[str, ...]
@@ -48,6 +83,8 @@ class Header:
     """Most turns of an episode."""
     temperature: float
     """Of sampling."""
+    evaluation: Evaluation | None = None
+    """Set in the records of an evaluation, in which groups are levels and members are samples."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +141,33 @@ class RolloutRecord:
     def returns(self) -> Float32[np.ndarray, " R"]:
         """Raw return of each episode."""
         return self.reward.sum(axis=1, dtype=np.float32)
+
+    @classmethod
+    def of_trajectory(
+        cls, header: Header, rows: Trajectory, scores: RecordedScores, advantages: RecordedAdvantages
+    ) -> "RolloutRecord":
+        """The record of R episodes, from leaves that are NumPy arrays with R rows."""
+        return cls(
+            header=header,
+            learner_logprob=scores.logprob,
+            entropy=scores.entropy,
+            advantage=advantages.advantage,
+            trained=advantages.trained,
+            **sampled_fields(rows),
+        )
+
+
+def sampled_fields(rows: Trajectory) -> dict[str, Any]:
+    """The fields of a record that a rollout determines, by name; the others are the learner's."""
+    return {
+        **{name: getattr(rows.ids, name) for name in ("task", "group", "member", "level")},
+        **{name: getattr(rows, name) for name in ("prompt", "prompt_length", "observation", "observation_length")},
+        **{name: getattr(rows, name) for name in ("num_turns", "truncation", "overflow")},
+        **{name: getattr(rows, name) for name in ("final_observation", "final_observation_length")},
+        **{name: getattr(rows.response, name) for name in ("tokens", "length", "logprob")},
+        **{name: getattr(rows.turn, name) for name in ("actions", "reward", "valid", "format_error", "state_hash")},
+        **{name: getattr(rows.turn, name) for name in ("terminated", "success", "failed")},
+    }
 
 
 _ARRAYS = tuple(field.name for field in dataclasses.fields(RolloutRecord) if field.name != "header")
@@ -170,6 +234,8 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
             raise UserError(f"{refused} (version {VERSION}); record it again")
+        if header.get("evaluation") is not None:
+            header["evaluation"] = Evaluation(**header["evaluation"])
         record = RolloutRecord(Header(**header | {"tasks": tuple(header["tasks"])}), **found)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; train with train.trajectories_every above 0") from error

@@ -352,6 +352,15 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     return load_resolved(folder / _CONFIG)
 
 
+def write_config(path: str | os.PathLike[str], config: Config) -> None:
+    """Writes the configuration that `read_config` reads, into a folder that is no run's but is read like one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    save_resolved(config, Path(path) / _CONFIG)
+
+
 def _at(tree: Any, key: str) -> str:
     """The value at a dotted key of nested mappings and lists, as JSON."""
     for name in key.split("."):
