@@ -93,7 +93,7 @@ class EpisodeRecorder:
         untrained = RecordedAdvantages(np.zeros(shape, np.float32), np.zeros(shape, bool))
         record = RolloutRecord.of_trajectory(header, played, self._scores(played, temperature), untrained)
         path = write_record(self.folder, record)
-        self.report(f"recorded {evaluation.label}: {header.episodes} episodes in {path}")
+        self.report(f"recorded {header.label}: {header.episodes} episodes in {path}")
 
     def _scores(self, played: Trajectory, temperature: float) -> RecordedScores:
         count, temperatures = len(played.num_turns), jnp.full(self.rows, temperature, jnp.float32)

@@ -4,7 +4,7 @@ They hold what was sampled and what the learner made of it, token by token, so t
 need neither a checkpoint nor a device. Boards are not stored: the actions and the keys of a run determine them.
 
 The folder that `agentrl eval --record` writes has the same files: 000001.npz holds the greedy episodes, one per level,
-000002.npz those of sample 0, 000003.npz those of sample 1. Their header has the part `evaluation`.
+000002.npz those of the first sample, 000003.npz those of the second. Their header has the part `evaluation`.
 
 Shapes: `R` recorded episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A`
 actions of one turn.
@@ -56,11 +56,6 @@ class Evaluation:
     panel_sha256: str | None = None
     """Digest of the panel."""
 
-    @property
-    def label(self) -> str:
-        """greedy, or the number of the sample in words."""
-        return "greedy" if self.sample is None else f"sample {self.sample}"
-
 
 @dataclasses.dataclass(frozen=True)
 class Header:
@@ -85,6 +80,13 @@ class Header:
     """Of sampling."""
     evaluation: Evaluation | None = None
     """Set in the records of an evaluation, in which groups are levels and members are samples."""
+
+    @property
+    def label(self) -> str:
+        """Which record of its folder this is: "iteration 3", or of an evaluation "greedy" or "sample 1"."""
+        if self.evaluation is None:
+            return f"iteration {self.iteration}"
+        return "greedy" if self.evaluation.sample is None else f"sample {self.evaluation.sample + 1}"
 
 
 @dataclasses.dataclass(frozen=True)

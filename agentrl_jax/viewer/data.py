@@ -1,6 +1,7 @@
 """What the page shows of a run: its metrics and alarms, and its recorded rollouts in packed blocks."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -92,8 +93,8 @@ class RunData:
             )
         for number, key in enumerate(keys, start=1):
             if key not in self._packed:
-                self._note(f"iteration {key[0]} ({number} of {len(keys)})")
                 self._packed[key] = self._pack(key[0])
+                self._note(f"{self._packed[key][0]['label']} ({number} of {len(keys)})")
         self._packed = {key: self._packed[key] for key in keys}
         headers, rows, blocks = zip(*self._packed.values())
         columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
@@ -110,8 +111,11 @@ class RunData:
 
     def _pack(self, iteration: int) -> tuple[dict[str, Any], dict[str, np.ndarray], bytes]:
         record = read_record(record_path(self.run, iteration))
+        evaluation = record.header.evaluation
         header = {
             "iteration": record.header.iteration,
+            "label": record.header.label,
+            "evaluation": None if evaluation is None else dataclasses.asdict(evaluation),
             "step": record.header.step,
             "recorded": len(record.task),
             "episodes": record.header.episodes,
@@ -127,7 +131,7 @@ class RunData:
         rows = [row for _, row in read_rows(self.run / "metrics.jsonl").rows if row["stage"] == "rl"]
         return {
             "name": self.run.resolve().name,
-            "replay": f"agentrl replay {shlex.quote(str(self.run))}",
+            **self._of_stage(headers),
             "tasks": headers[-1]["tasks"],
             "actions": self._actions,
             "truncations": list(TRUNCATIONS),
@@ -145,6 +149,23 @@ class RunData:
             "pieces": self._pieces.table(),
             "sprites": scenes.SPRITES,
         }
+
+
+    def _of_stage(self, headers: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """What the page says of rollouts in training, or of the episodes of an evaluation, which have no replay."""
+        evaluation = headers[-1]["evaluation"]
+        if evaluation is None:
+            recorded, replay = _counted(len(headers), "recorded iteration"), f"agentrl replay {shlex.quote(str(self.run))}"
+            return {"stage": "training", "recorded": recorded, "about": "", "replay": replay}
+        samples = sum(header["evaluation"]["sample"] is not None for header in headers)
+        parts = [*(["greedy play"] if samples < len(headers) else []), *([_counted(samples, "sample")] if samples else [])]
+        panel = f" on {evaluation['panel']}" if evaluation["panel"] else ""
+        about = f"Evaluation of {evaluation['run']}, iteration {evaluation['iteration']}{panel}."
+        return {"stage": "evaluation", "recorded": " and ".join(parts), "about": about, "replay": ""}
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _load_tokenizer(model: ModelConfig) -> Tokenizer:

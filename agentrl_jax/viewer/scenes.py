@@ -64,7 +64,7 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
         try:
             replay = _replay_of(task.model_dump_json())
         except UserError as error:  # such as a level file that no longer exists
-            _log.warning("%s, iteration %d: no boards of %s: %s", run, record.header.iteration, task.label, error)
+            _log.warning("%s, %s: no boards of %s: %s", run, record.header.label, task.label, error)
             continue
         if replay.scene is None:
             continue
@@ -75,9 +75,9 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
             scenes[row] = of_episode or []
     if missing:
         _log.warning(
-            "%s, iteration %d: %d of %d episodes have no boards: their states are not those of the record; the code, "
+            "%s, %s: %d of %d episodes have no boards: their states are not those of the record; the code, "
             "the configuration or the levels have changed since",
-            *(run, record.header.iteration, missing, len(scenes)),
+            *(run, record.header.label, missing, len(scenes)),
         )
     return scenes if drawn else None
 

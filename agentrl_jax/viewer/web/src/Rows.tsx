@@ -5,7 +5,7 @@ import type { RefObject } from "preact";
 import { OUTCOMES, type Outcome, type Run } from "./data";
 import { type Filters, NO_FILTERS } from "./filters";
 import { List } from "./List";
-import { counted, number } from "./text";
+import { capital, counted, number } from "./text";
 
 const MARKS: Record<Outcome, string> = { solved: "✓", unsolved: "✗", truncated: "…", failed: "!" };
 
@@ -54,10 +54,10 @@ export function Rows({ run, filters, onFilters, rows, row, onRow, searched, sear
       </div>
       <div class="filters">
         <select aria-label="Iteration" value={filters.iteration} onChange={(e) => set({ iteration: Number(e.currentTarget.value) })}>
-          <option value={0}>{counted(run.entry.iterations.length, "recorded iteration")}: all</option>
+          <option value={0}>{run.entry.recorded}: all</option>
           {run.entry.iterations.map((info) => (
             <option key={info.iteration} value={info.iteration}>
-              Iteration {info.iteration} · {info.recorded} of {info.episodes} episodes
+              {capital(info.label)} · {info.recorded} of {info.episodes} episodes
             </option>
           ))}
         </select>
@@ -135,10 +135,7 @@ function Entry({ run, row }: { run: Run; row: number }) {
         <span class="number">{number(run.rows.return[row])}</span>
       </span>
       <span class="entry-bottom">
-        <span>
-          iteration {run.rows.iteration[row]} · row {run.rows.row[row]}
-          {run.entry.tasks.length > 1 && ` · ${run.task(row)}`}
-        </span>
+        <span>{run.label(row)}</span>
         <span>
           {counted(run.rows.turns[row], "turn")}
           {errors > 0 && <span class="broken"> · {errors} broken</span>}

@@ -9,6 +9,8 @@ export interface Piece {
 
 export interface IterationInfo {
   iteration: number;
+  /** Such as "iteration 3", or of an evaluation "greedy" or "sample 1". */
+  label: string;
   step: number;
   recorded: number;
   episodes: number;
@@ -47,6 +49,13 @@ export interface Sprite {
 
 interface RunEntry {
   name: string;
+  /** What the episodes are of: "training" or "evaluation". */
+  stage: string;
+  /** What is recorded, such as "4 recorded iterations". */
+  recorded: string;
+  /** Where the episodes are from; empty if `trend` says it. */
+  about: string;
+  /** Start of the command that replays an episode; empty if there is none. */
   replay: string;
   tasks: string[];
   actions: Record<string, string[]>;
@@ -313,11 +322,27 @@ export class Run {
     return this.entry.actions[this.task(row)]?.[action] ?? `action ${action}`;
   }
 
+  /** What recorded the episode, such as "iteration 3", or of an evaluation "sample 1". */
+  part(row: number): string {
+    return this.entry.iterations[this.blockOf(row)].label;
+  }
+
+  label(row: number): string {
+    const task = this.entry.tasks.length > 1 ? ` · ${this.task(row)}` : "";
+    return `${this.part(row)} · row ${this.rows.row[row]}${task}`;
+  }
+
+  get evaluated(): boolean {
+    return this.entry.stage === "evaluation";
+  }
+
+  /** The episodes of the same group; of an evaluation, the greedy one and all samples of the same level. */
   siblings(row: number): number[] {
     const { iteration, group, task } = this.rows;
     const found = [];
     for (let i = 0; i < this.count; i++) {
-      if (iteration[i] === iteration[row] && group[i] === group[row] && task[i] === task[row]) found.push(i);
+      const together = this.evaluated || iteration[i] === iteration[row];
+      if (together && group[i] === group[row] && task[i] === task[row]) found.push(i);
     }
     return found;
   }
