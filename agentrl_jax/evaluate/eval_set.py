@@ -192,9 +192,15 @@ def evaluate_run(
         temperature = temperature or config.evaluation.temperature
         recorder = None
         if record is not None:
-            of_run = {"run": str(run), "groups": own.groups, "panel": wanted, "report": report}
             recorder = stack.enter_context(
-                recording.recording(record, config, policy, eval_set, episodes=number, **of_run)
+                recording.recording(
+                    *(record, config, policy, eval_set),
+                    episodes=number,
+                    run=str(run),
+                    groups=own.groups,
+                    panel=wanted,
+                    report=report,
+                )
             )
 
         def episodes_of(temperature: float, sample: int) -> Trajectory:

@@ -19,7 +19,7 @@ from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.level_set import LevelSet
 from agentrl_jax.evaluate.panels import Panel
-from agentrl_jax.learner.recorded import RecordedAdvantages, RecordedScores
+from agentrl_jax.learner.recorded import RecordedScores
 from agentrl_jax.models.io.safetensors_files import refuse_nonempty
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
@@ -89,9 +89,7 @@ class EpisodeRecorder:
             temperature=temperature,
             evaluation=evaluation,
         )
-        shape = played.response.tokens.shape
-        untrained = RecordedAdvantages(np.zeros(shape, np.float32), np.zeros(shape, bool))
-        record = RolloutRecord.of_trajectory(header, played, self._scores(played, temperature), untrained)
+        record = RolloutRecord.of_trajectory(header, played, self._scores(played, temperature))
         path = write_record(self.folder, record)
         self.report(f"recorded {header.label}: {header.episodes} episodes in {path}")
 

@@ -13,7 +13,14 @@ from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.formats.messages import MessageFormat
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, hexadecimal
-from agentrl_jax.runs.rollout_records import Header, RolloutRecord, read_record, record_path, recorded_iterations
+from agentrl_jax.runs.rollout_records import (
+    Header,
+    RolloutRecord,
+    of_evaluation,
+    read_record,
+    record_path,
+    recorded_iterations,
+)
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.service_tasks import OPENINGS
@@ -143,10 +150,8 @@ def read_together(
     Raises:
         UserError: as `read_episodes`.
     """
-    chosen = _chosen(run, iteration)
-    if iteration is None and read_record(record_path(run, chosen)).header.evaluation is not None:
-        return _read(run, recorded_iterations(run), report)
-    return _read(run, [chosen], report)
+    chosen = [_chosen(run, iteration)]
+    return _read(run, recorded_iterations(run) if iteration is None and of_evaluation(run) else chosen, report)
 
 
 def _chosen(run: str | os.PathLike[str], iteration: int | None) -> int:

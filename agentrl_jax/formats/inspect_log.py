@@ -1,7 +1,7 @@
 """Recorded rollouts as a log of Inspect (inspect.aisi.org.uk), made and written by its own package.
 
-A group is a sample and its members are the epochs of the sample: in an evaluation, a level and its episodes. The package is an extra, so that it is imported in
-functions.
+A group is a sample and its members are the epochs of the sample; in an evaluation, groups are levels. The package is an
+extra, so that it is imported in functions.
 """
 
 import dataclasses

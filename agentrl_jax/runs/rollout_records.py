@@ -10,6 +10,7 @@ Shapes: `R` recorded episodes, `T` turns, `P` prompt tokens, `O` tokens of an ob
 actions of one turn.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -22,8 +23,6 @@ from jaxtyping import Bool, Float32, Int32, UInt32
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
-from agentrl_jax.learner.recorded import RecordedAdvantages, RecordedScores
-from agentrl_jax.rollout.trajectory import Trajectory
 
 ROLLOUTS = "rollouts"
 """Name of the folder in a run's folder."""
@@ -37,8 +36,8 @@ _LARGEST = 2**31
 class Evaluation:
     """Where the episodes of an evaluation come from. Nothing was trained on them: advantages are 0.
 
-    Greedy episodes have log-probability 0, since their tokens are certain; `learner_logprob` and `entropy` are then those
-    of temperature 1.
+    Greedy episodes have log-probability 0, since their tokens are certain; their `learner_logprob` and `entropy` are
+    those of temperature 1.
     """
 
     sample: int | None
@@ -145,22 +144,32 @@ class RolloutRecord:
         return self.reward.sum(axis=1, dtype=np.float32)
 
     @classmethod
-    def of_trajectory(
-        cls, header: Header, rows: Trajectory, scores: RecordedScores, advantages: RecordedAdvantages
-    ) -> "RolloutRecord":
-        """The record of R episodes, from leaves that are NumPy arrays with R rows."""
+    def of_trajectory(cls, header: Header, rows: Any, scores: Any, advantages: Any = None) -> "RolloutRecord":
+        """The record of R episodes that were played; all leaves are NumPy arrays with R rows.
+
+        Args:
+            header: what they have in common.
+            rows: `rollout.trajectory.Trajectory`.
+            scores: `learner.recorded.RecordedScores`.
+            advantages: `learner.recorded.RecordedAdvantages`; None if nothing was trained.
+        """
+        if advantages is None:
+            shape = rows.response.tokens.shape
+            advantage, trained = np.zeros(shape, np.float32), np.zeros(shape, bool)
+        else:
+            advantage, trained = advantages.advantage, advantages.trained
         return cls(
             header=header,
             learner_logprob=scores.logprob,
             entropy=scores.entropy,
-            advantage=advantages.advantage,
-            trained=advantages.trained,
+            advantage=advantage,
+            trained=trained,
             **sampled_fields(rows),
         )
 
 
-def sampled_fields(rows: Trajectory) -> dict[str, Any]:
-    """The fields of a record that a rollout determines, by name; the others are the learner's."""
+def sampled_fields(rows: Any) -> dict[str, Any]:
+    """The fields of a record that a rollout determines, by name, from a `Trajectory`; the others are the learner's."""
     return {
         **{name: getattr(rows.ids, name) for name in ("task", "group", "member", "level")},
         **{name: getattr(rows, name) for name in ("prompt", "prompt_length", "observation", "observation_length")},
@@ -246,6 +255,14 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
     if flaw := _flaw(record):
         raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again")
     return record
+
+
+def of_evaluation(run: str | os.PathLike[str]) -> bool:
+    """Whether the records of a folder are those of an evaluation; not so if the first one cannot be read."""
+    for iteration in recorded_iterations(run)[:1]:
+        with contextlib.suppress(UserError):
+            return read_record(record_path(run, iteration)).header.evaluation is not None
+    return False
 
 
 def _flaw(record: RolloutRecord) -> str:

@@ -154,6 +154,8 @@ class RunFolder:
             if not keys:
                 return
             self._check_changes(keys, stored, config)
+        elif rollout_records.of_evaluation(self.path):
+            raise UserError(f"{self.path}: holds an evaluation that agentrl eval recorded; give another --run_dir")
         save_resolved(config, file)
 
     def _check_changes(self, keys: Sequence[str], stored: Config, config: Config) -> None:

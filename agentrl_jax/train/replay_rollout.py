@@ -67,8 +67,8 @@ def replay_row(run: str | os.PathLike[str], iteration: int, row: int, console: C
     record = read_record(record_path(folder, iteration))
     if record.header.evaluation is not None:
         raise UserError(
-            f"{run}: holds an evaluation of {record.header.evaluation.run}, and only episodes of training are replayed; "
-            "play it again with agentrl eval and --record"
+            f"{run}: holds an evaluation of {record.header.evaluation.run}, but only episodes of training can be "
+            "replayed; evaluate again with agentrl eval and --record"
         )
     if not 0 <= row < len(record.task):
         raise UserError(f"--row is {row}, expected 0 to {len(record.task) - 1}")

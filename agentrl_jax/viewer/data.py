@@ -150,15 +150,20 @@ class RunData:
             "sprites": scenes.SPRITES,
         }
 
-
     def _of_stage(self, headers: Sequence[dict[str, Any]]) -> dict[str, str]:
         """What the page says of rollouts in training, or of the episodes of an evaluation, which have no replay."""
         evaluation = headers[-1]["evaluation"]
         if evaluation is None:
-            recorded, replay = _counted(len(headers), "recorded iteration"), f"agentrl replay {shlex.quote(str(self.run))}"
+            recorded, replay = (
+                _counted(len(headers), "recorded iteration"),
+                f"agentrl replay {shlex.quote(str(self.run))}",
+            )
             return {"stage": "training", "recorded": recorded, "about": "", "replay": replay}
         samples = sum(header["evaluation"]["sample"] is not None for header in headers)
-        parts = [*(["greedy play"] if samples < len(headers) else []), *([_counted(samples, "sample")] if samples else [])]
+        parts = [
+            *(["greedy play"] if samples < len(headers) else []),
+            *([_counted(samples, "sample")] if samples else []),
+        ]
         panel = f" on {evaluation['panel']}" if evaluation["panel"] else ""
         about = f"Evaluation of {evaluation['run']}, iteration {evaluation['iteration']}{panel}."
         return {"stage": "evaluation", "recorded": " and ".join(parts), "about": about, "replay": ""}
