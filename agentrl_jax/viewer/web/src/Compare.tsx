@@ -129,9 +129,9 @@ function Pair({ runs, entry, quantity }: { runs: [Run, Run]; entry: Shared; quan
   );
 }
 
-/** Two episodes of a level, of the same iteration and member where there are such. */
+/** Two episodes of a level, of the same iteration and member where there are such; of evaluations also of the same number of the level. */
 function startPair(runs: [Run, Run], entry: Shared): [number, number] {
-  const key = (run: Run, row: number) => `${run.rows.iteration[row]} ${run.rows.member[row]}`;
+  const key = (run: Run, row: number) => `${run.rows.iteration[row]} ${run.rows.member[row]} ${run.evaluated ? run.rows.group[row] : ""}`;
   const known = new Map(entry.rows[1].map((row) => [key(runs[1], row), row]));
   const alike = entry.rows[0].filter((row) => known.has(key(runs[0], row)));
   const other = (row: number) => known.get(key(runs[0], row))!;

@@ -30,7 +30,8 @@ export function Side({ run, row, block, step, onStep, onRow }: Props) {
         {run.entry.replay && <Command text={run.replayCommand(row)} />}
         {run.level(row) && (
           <p class="muted">
-            Level <code>{run.level(row)}</code>
+            {run.entry.replay && "Level "}
+            <code>{run.level(row)}</code>
           </p>
         )}
       </section>
