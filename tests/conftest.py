@@ -32,6 +32,7 @@ WITH_FINISHED_RUN = (
         "test_eval_set.py",
         "test_finished_run.py",
         "test_panels.py",
+        "test_recorded_evaluation.py",
         "test_recorder.py",
         "test_records.py",
         "test_scaling.py",

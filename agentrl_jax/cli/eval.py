@@ -77,17 +77,20 @@ class Eval:
     out: str | None = None
     """File for the record of --panel, which is replaced; with --api the folder of the replies and results, where the
     same command goes on after a kill."""
+    record: str | None = None
+    """New folder for all episodes of a run's evaluation, token by token, for `agentrl view`, also with --compare, and
+    `agentrl export --trajectories`."""
     of_api: Annotated[eval_api.ApiOptions, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=eval_api.ApiOptions
     )
 
 
 _OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "samples", "selector")
-_OF_RUN = ("against", "best_of", "checkpoint", "clusters", "levels", "samples", "selector", "temperature")
+_OF_RUN = ("against", "best_of", "checkpoint", "clusters", "levels", "record", "samples", "selector", "temperature")
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
 _NOT_OF_API = (
     *("run", "checkpoint", "policy", "action", "plays", "workers", "against"),
-    *("best_of", "selector", "clusters"),
+    *("best_of", "selector", "clusters", "record"),
 )
 
 
@@ -115,6 +118,11 @@ def run(command: Eval) -> None:
         raise UserError(
             f"--selector is {command.selector}, which is read only with --best_of; give it, or leave it out"
         )
+    if command.record is not None and command.against is not None:
+        raise UserError(
+            f"--record is {command.record}, the folder for one run, but there is --against; evaluate both runs without "
+            "it, and compare their folders with agentrl view"
+        )
     check_out_file(command.out)
     if command.policy is not None:
         _eval_scripted(command)
@@ -130,7 +138,7 @@ def run(command: Eval) -> None:
     if command.against is None:
         from agentrl_jax.evaluate.eval_set import evaluate_run
 
-        result = evaluate_run(command.run, **options)
+        result = evaluate_run(command.run, record=command.record, **options)
     else:
         from agentrl_jax.evaluate.against import evaluate_against
 

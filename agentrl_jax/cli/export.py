@@ -34,7 +34,8 @@ class Export:
     """Write the recorded rollouts of an iteration instead of the policy: atif, one JSON file per episode in the Agent
     Trajectory Interchange Format; inspect, a log for `inspect view` (needs the extra `inspect`)."""
     iteration: int | None = None
-    """Iteration whose rollouts are written; default: the last one that was recorded."""
+    """Iteration whose rollouts are written; default: the last one that was recorded, or, of an evaluation that was
+    recorded (`agentrl eval --record`), all: 1 is greedy play, 2 the first sample."""
     version: Literal["1.7", "1.8"] = "1.7"
     """Version of ATIF."""
     log_format: Literal["eval", "json"] = "eval"

@@ -17,7 +17,7 @@ from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.checks import check_sizes
 from agentrl_jax.config.schema import PANEL
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.evaluate import panels, records, results
+from agentrl_jax.evaluate import panels, recording, records, results
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.limits import Limits, with_limits
 from agentrl_jax.evaluate.seen import learned_from, seen_levels
@@ -114,6 +114,7 @@ def evaluate_run(
     clusters: bool = False,
     seed: int | None = None,
     limits: Limits | None = None,
+    record: str | os.PathLike[str] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Evaluates a checkpoint of a run: last, best (the highest success in validation), or that of a step.
@@ -127,7 +128,8 @@ def evaluate_run(
     limit of actions. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the section
     `evaluation`. The sampled agent plays each level `samples` times. Of each number of samples in `best_of`, `selector`
     takes one, see `selectors`. With `clusters`, intervals are those of `statistics.cluster_interval`, and levels of one
-    category are a cluster. `limits` replace the run's limits of turns and tokens.
+    category are a cluster. `limits` replace the run's limits of turns and tokens. All episodes are recorded
+    in the new folder `record`, if given, see `recording.recording`.
 
     Returns:
         env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
@@ -143,10 +145,12 @@ def evaluate_run(
         and digest, and `agent` and `decoding`, see `records.Record`.
 
     Raises:
-        UserError: the folder holds no run or no such checkpoint, the levels cannot be used, or they are not the
-            panel's.
+        UserError: the folder holds no run or no such checkpoint, the levels cannot be used, they are not the panel's,
+            or `record` is not a new or empty folder.
     """
     own = read_config(run)
+    if record is not None:
+        recording.check_folder(record)
     for name, number in (("episodes", episodes), ("samples", samples), *(("best_of", k) for k in best_of)):
         if number is not None and number < 1:
             raise UserError(f"--{name} is {number}, expected at least 1")
@@ -186,9 +190,24 @@ def evaluate_run(
         times = f", {samples} samples of each" if samples > 1 else ""
         report(f"{number} levels of {env}{times}, iteration {policy.iteration}")
         temperature = temperature or config.evaluation.temperature
+        recorder = None
+        if record is not None:
+            recorder = stack.enter_context(
+                recording.recording(
+                    *(record, config, policy, eval_set),
+                    episodes=number,
+                    run=str(run),
+                    groups=own.groups,
+                    panel=wanted,
+                    report=report,
+                )
+            )
 
         def episodes_of(temperature: float, sample: int) -> Trajectory:
-            return eval_set.play(policy.params, number, temperature, sample)
+            played = eval_set.play(policy.params, number, temperature, sample)
+            if recorder is not None:
+                recorder.write(played, temperature, sample)
+            return played
 
         played = results.play(episodes_of, temperature, samples, best, report)
         if wanted is not None and services is not None:

@@ -15,7 +15,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, run_keys
 from agentrl_jax.setup.service_tasks import Services
 from envs_jax import babyai, registry
 from envs_jax.babyai import items as babyai_items
@@ -43,7 +43,7 @@ class LevelSet:
     @property
     def key(self) -> jax.Array:
         """Key of levels and sampling, different for each split; seeds of host environments follow from it alone."""
-        return jax.random.fold_in(jax.random.key(self.seed), int(self.split))
+        return run_keys.of_evaluation(self.seed, int(self.split))
 
     @property
     def rows(self) -> np.ndarray | None:

@@ -25,7 +25,7 @@ from agentrl_jax.rollout import rng
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.items import parse_ranges
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, run_keys
 from agentrl_jax.strict_json import parse_object
 from envs_jax import registry
 from envs_jax.babyai import BabyAI
@@ -120,7 +120,7 @@ def check_shown(panel: Panel, shown: Sequence[str]) -> None:
 
 def level_keys(seed: int, episodes: int) -> Key[Array, " n"]:
     """Keys of the first generated test levels of a seed, as in an `EvalSet` of the test split."""
-    key = jax.random.fold_in(jax.random.key(seed), int(Split.TEST))
+    key = run_keys.of_evaluation(seed, int(Split.TEST))
     return rng.level_key(key, build.evaluation_ids(0, episodes, 0))
 
 

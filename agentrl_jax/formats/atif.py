@@ -29,6 +29,7 @@ def as_atif(source: RecordedEpisodes, episode: Episode, version: str) -> dict[st
     under `extra` of the steps and the root; values per token other than log-probabilities are under `metrics.extra`.
     """
     header = source.header
+    absent = {"tasks", *(["evaluation"] if header.evaluation is None else [])}
     steps: list[dict[str, Any]] = []
     if episode.system is not None:
         steps.append({"source": "system", "message": episode.system})
@@ -58,7 +59,7 @@ def as_atif(source: RecordedEpisodes, episode: Episode, version: str) -> dict[st
             **{name: getattr(episode, name) for name in ("task", "group", "member", "row")},
             **{name: getattr(episode, name) for name in ("reward", "success", "failed", "truncation")},
             **episode.extra,
-            **{name: value for name, value in dataclasses.asdict(header).items() if name != "tasks"},
+            **{name: value for name, value in dataclasses.asdict(header).items() if name not in absent},
         },
     }
 

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,14 @@ from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.formats.messages import MessageFormat
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, hexadecimal
-from agentrl_jax.runs.rollout_records import Header, RolloutRecord, read_record, record_path, recorded_iterations
+from agentrl_jax.runs.rollout_records import (
+    Header,
+    RolloutRecord,
+    of_evaluation,
+    read_record,
+    record_path,
+    recorded_iterations,
+)
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.service_tasks import OPENINGS
@@ -132,22 +139,49 @@ def read_episodes(
     Raises:
         UserError: the folder holds no run or no such record, or the record or the tokenizer cannot be used.
     """
-    config = read_config(run)
+    return _read(run, [_chosen(run, iteration)], report)[0]
+
+
+def read_together(
+    run: str | os.PathLike[str], iteration: int | None = None, report: Callable[[str], None] = lambda line: None
+) -> list[RecordedEpisodes]:
+    """As `read_episodes`, but without an iteration all records of an evaluation, in the order of their numbers.
+
+    Raises:
+        UserError: as `read_episodes`.
+    """
+    chosen = [_chosen(run, iteration)]
+    return _read(run, recorded_iterations(run) if iteration is None and of_evaluation(run) else chosen, report)
+
+
+def _chosen(run: str | os.PathLike[str], iteration: int | None) -> int:
+    """The number of the record to read."""
     known = recorded_iterations(run)
     if not known:
+        read_config(run)  # refuses what is no run
         raise UserError(f"{run}: has no recorded rollouts; train with train.trajectories_every above 0 to record them")
     if iteration is not None and iteration not in known:
         some = ", ".join(map(str, known[-8:]))
         more = f"one of {len(known)}, the last of which are {some}" if len(known) > 8 else f"one of {some}"
         raise UserError(f"--iteration is {iteration}, which {run} has not recorded; expected {more}")
-    path = record_path(run, known[-1] if iteration is None else iteration)
-    record = read_record(path)
+    return known[-1] if iteration is None else iteration
+
+
+def _read(
+    run: str | os.PathLike[str], iterations: Sequence[int], report: Callable[[str], None]
+) -> list[RecordedEpisodes]:
+    config = read_config(run)
     with refusals(str(run)):
         tokenizer = build.load_tokenizer(config.model, build.load_model(config.model, weights=False))
-    if flaw := _flaw(record, tokenizer.vocab_size):
-        raise UserError(f"{path}: {flaw}; restore a copy, or train the run again")
-    time = datetime.datetime.fromtimestamp(int(path.stat().st_mtime), datetime.UTC)
-    return RecordedEpisodes(Path(run).resolve().name, config, record, tokenizer, time, report)
+    found = []
+    for iteration in iterations:
+        path = record_path(run, iteration)
+        record = read_record(path)
+        if flaw := _flaw(record, tokenizer.vocab_size):
+            raise UserError(f"{path}: {flaw}; restore a copy, or train the run again")
+        time = datetime.datetime.fromtimestamp(int(path.stat().st_mtime), datetime.UTC)
+        found.append(RecordedEpisodes(Path(run).resolve().name, config, record, tokenizer, time, report))
+    return found
 
 
 def _flaw(record: RolloutRecord, vocab_size: int) -> str:

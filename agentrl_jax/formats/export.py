@@ -1,13 +1,14 @@
 """Writes the recorded rollouts of a run in the format of another tool."""
 
+import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentrl_jax.errors import refusals
 from agentrl_jax.formats.atif import write_files
-from agentrl_jax.formats.episodes import read_episodes
+from agentrl_jax.formats.episodes import RecordedEpisodes, read_together
 from agentrl_jax.formats.inspect_log import write_log
 from agentrl_jax.models.io.safetensors_files import atomic_folder, refuse_nonempty
 
@@ -24,8 +25,11 @@ def export_trajectories(
 ) -> str:
     """Writes the recorded episodes of an iteration, by default the last recorded one, into a new folder.
 
+    Of an evaluation, the iterations are greedy play and the samples, and by default all are written.
+
     With the kind atif, the folder gets one JSON file per episode, in ATIF of this `version` (1.7 or 1.8); with the
-    kind inspect, one Inspect log in this `log_format` (eval or json). It is written completely or not at all. Returns
+    kind inspect, one Inspect log in this `log_format` (eval or json), or, of an evaluation, one of greedy play and one
+    of the samples, which are the epochs of their levels. It is written completely or not at all. Returns
     a description of what was written.
 
     Raises:
@@ -34,12 +38,18 @@ def export_trajectories(
     target = Path(folder)
     with refusals():
         refuse_nonempty(target)
-        source = read_episodes(run, iteration, report)
-        what = f"{folder}: {len(source)} episodes of {run}, iteration {source.header.iteration}"
-        if kind == "inspect":
-            with atomic_folder(target, {}, {}) as temporary:
-                name = write_log(source, temporary, log_format).name
-            return f"{what}, Inspect log {name}"
+        sources = read_together(run, iteration, report)
+        which = " to ".join(dict.fromkeys(source.header.label for source in (sources[0], sources[-1])))
+        what = f"{folder}: {sum(map(len, sources))} episodes of {run}, {which}"
         with atomic_folder(target, {}, {}) as temporary:
-            write_files(source, temporary, version)
+            if kind == "inspect":
+                names = [write_log(part, temporary, log_format).name for part in _logs(sources)]
+                return f"{what}, Inspect log{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+            for source in sources:
+                write_files(source, temporary, version)
         return f"{what}, ATIF {version}"
+
+
+def _logs(sources: Sequence[RecordedEpisodes]) -> list[list[RecordedEpisodes]]:
+    """The records of each log: greedy play is not mixed with samples, because its temperature is another."""
+    return [list(part) for _, part in itertools.groupby(sources, key=lambda source: source.header.temperature)]

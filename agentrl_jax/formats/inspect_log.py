@@ -1,24 +1,27 @@
 """Recorded rollouts as a log of Inspect (inspect.aisi.org.uk), made and written by its own package.
 
-A group is a sample and its members are the epochs of the sample. The package is an extra, so that it is imported in
-functions.
+A group is a sample and its members are the epochs of the sample; in an evaluation, groups are levels. The package is an
+extra, so that it is imported in functions.
 """
 
+import dataclasses
 import datetime
 import re
+from collections.abc import Sequence
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.formats.episodes import Episode, RecordedEpisodes, Turn
+from agentrl_jax.runs.rollout_records import Header
 
 _METRICS = {"success": ("accuracy", "stderr"), "return": ("mean", "stderr")}
 """The scores of a sample, and what the log says about each over all samples."""
 
 
-def write_log(source: RecordedEpisodes, folder: Path, extension: str) -> Path:
-    """Writes the log of a record into a folder and returns its path; `extension` is eval or json.
+def write_log(sources: Sequence[RecordedEpisodes], folder: Path, extension: str) -> Path:
+    """Writes one log of some records into a folder and returns its path; `extension` is eval or json.
 
     The name has the form that Inspect lists: time, task and run, joined by underscores.
 
@@ -32,7 +35,7 @@ def write_log(source: RecordedEpisodes, folder: Path, extension: str) -> Path:
             f"an Inspect log needs the package inspect-ai ({error}); install it: pip install 'agentrl_jax[inspect]'"
         ) from error
 
-    made = as_log(source)
+    made, source = as_log(sources), sources[0]
     time = made.eval.created[:19].replace(":", "-")
     path = (
         folder / f"{time}+00-00_{_plain(made.eval.task)}_{_plain(source.run)}-{source.header.iteration:06d}.{extension}"
@@ -46,8 +49,8 @@ def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text)
 
 
-def as_log(source: RecordedEpisodes) -> Any:
-    """The recorded episodes of an iteration as an Inspect log.
+def as_log(sources: Sequence[RecordedEpisodes]) -> Any:
+    """Recorded episodes as an Inspect log: those of an iteration, or of some samples of one evaluation.
 
     Scores are `success` (C or I) and `return` (raw, without penalties). An episode whose environment failed is a
     sample with an error and without scores. Every response is a model event with its log-probabilities. The time of
@@ -55,9 +58,10 @@ def as_log(source: RecordedEpisodes) -> Any:
     """
     from inspect_ai import log, model
 
+    source = sources[0]
     header, time, name = source.header, source.time, f"agentrl_jax/{source.model}"
     identity = f"{source.run}-{header.iteration:06d}"
-    samples = [_sample(source, episode, name) for episode in source]
+    samples = [_sample(each, episode, name) for each in sources for episode in each]
     ids = list(dict.fromkeys(sample.id for sample in samples))
     spec = log.EvalSpec(
         eval_id=identity,
@@ -74,7 +78,7 @@ def as_log(source: RecordedEpisodes) -> Any:
             epochs=max(sample.epoch for sample in samples), epochs_reducer=["mean"], turn_limit=header.horizon
         ),
         packages={"agentrl_jax": package_version("agentrl_jax")},
-        metadata={key: getattr(header, key) for key in ("step", "iteration", "roll_backs", "group_size", "episodes")},
+        metadata=_metadata(header),
         scorers=[{"name": score, "metrics": _definitions(metrics)} for score, metrics in _METRICS.items()],
     )
     made = log.EvalLog(
@@ -90,6 +94,14 @@ def as_log(source: RecordedEpisodes) -> Any:
     )
     log.recompute_metrics(made)
     return made
+
+
+def _metadata(header: Header) -> dict[str, Any]:
+    """What the log says about where its episodes are from."""
+    if header.evaluation is not None:
+        known = dataclasses.asdict(header.evaluation)
+        return {"step": header.step, **{key: value for key, value in known.items() if key != "sample"}}
+    return {key: getattr(header, key) for key in ("step", "iteration", "roll_backs", "group_size", "episodes")}
 
 
 def _definitions(metrics: tuple[str, ...]) -> list[dict[str, Any]]:

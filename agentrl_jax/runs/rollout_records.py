@@ -3,10 +3,14 @@
 They hold what was sampled and what the learner made of it, token by token, so that `agentrl view` and `agentrl export`
 need neither a checkpoint nor a device. Boards are not stored: the actions and the keys of a run determine them.
 
+The folder that `agentrl eval --record` writes has the same files: 000001.npz holds the greedy episodes, one per level,
+000002.npz those of the first sample, 000003.npz those of the second. Their header has the part `evaluation`.
+
 Shapes: `R` recorded episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A`
 actions of one turn.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -29,13 +33,38 @@ _LARGEST = 2**31
 
 
 @dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Where the episodes of an evaluation come from. Nothing was trained on them: advantages are 0.
+
+    Greedy episodes have log-probability 0, since their tokens are certain; their `learner_logprob` and `entropy` are
+    those of temperature 1.
+    """
+
+    sample: int | None
+    """Number of the sample, from 0; None for the greedy episodes."""
+    seed: int
+    """Seed of levels and sampling."""
+    split: int
+    """The split of the levels, a value of `envs_jax.splits.Split`; keys follow from seed and split."""
+    run: str
+    """The folder of the run, as it was given."""
+    iteration: int
+    """Iteration of the checkpoint."""
+    panel: str | None = None
+    """Name of the panel; None for other levels."""
+    panel_sha256: str | None = None
+    """Digest of the panel."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Header:
     """What the episodes of a file have in common."""
 
     step: int
-    """The iteration's step in metrics.jsonl, which also counts chunks of imitation."""
+    """The iteration's step in metrics.jsonl, which also counts chunks of imitation; of an evaluation, the step of the
+    checkpoint."""
     iteration: int
-    """Number of the iteration, from 1, as in metrics.jsonl."""
+    """Number of the iteration, from 1, as in metrics.jsonl; of an evaluation, the number of the file."""
     roll_backs: int
     """Roll-backs before this iteration; the keys of a run depend on them."""
     tasks: tuple[str, ...]
@@ -48,6 +77,15 @@ class Header:
     """Most turns of an episode."""
     temperature: float
     """Of sampling."""
+    evaluation: Evaluation | None = None
+    """Set in the records of an evaluation, in which groups are levels and members are samples."""
+
+    @property
+    def label(self) -> str:
+        """Which record of its folder this is: "iteration 3", or of an evaluation "greedy" or "sample 1"."""
+        if self.evaluation is None:
+            return f"iteration {self.iteration}"
+        return "greedy" if self.evaluation.sample is None else f"sample {self.evaluation.sample + 1}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +142,43 @@ class RolloutRecord:
     def returns(self) -> Float32[np.ndarray, " R"]:
         """Raw return of each episode."""
         return self.reward.sum(axis=1, dtype=np.float32)
+
+    @classmethod
+    def of_trajectory(cls, header: Header, rows: Any, scores: Any, advantages: Any = None) -> "RolloutRecord":
+        """The record of R episodes that were played; all leaves are NumPy arrays with R rows.
+
+        Args:
+            header: what they have in common.
+            rows: `rollout.trajectory.Trajectory`.
+            scores: `learner.recorded.RecordedScores`.
+            advantages: `learner.recorded.RecordedAdvantages`; None if nothing was trained.
+        """
+        if advantages is None:
+            shape = rows.response.tokens.shape
+            advantage, trained = np.zeros(shape, np.float32), np.zeros(shape, bool)
+        else:
+            advantage, trained = advantages.advantage, advantages.trained
+        return cls(
+            header=header,
+            learner_logprob=scores.logprob,
+            entropy=scores.entropy,
+            advantage=advantage,
+            trained=trained,
+            **sampled_fields(rows),
+        )
+
+
+def sampled_fields(rows: Any) -> dict[str, Any]:
+    """The fields of a record that a rollout determines, by name, from a `Trajectory`; the others are the learner's."""
+    return {
+        **{name: getattr(rows.ids, name) for name in ("task", "group", "member", "level")},
+        **{name: getattr(rows, name) for name in ("prompt", "prompt_length", "observation", "observation_length")},
+        **{name: getattr(rows, name) for name in ("num_turns", "truncation", "overflow")},
+        **{name: getattr(rows, name) for name in ("final_observation", "final_observation_length")},
+        **{name: getattr(rows.response, name) for name in ("tokens", "length", "logprob")},
+        **{name: getattr(rows.turn, name) for name in ("actions", "reward", "valid", "format_error", "state_hash")},
+        **{name: getattr(rows.turn, name) for name in ("terminated", "success", "failed")},
+    }
 
 
 _ARRAYS = tuple(field.name for field in dataclasses.fields(RolloutRecord) if field.name != "header")
@@ -170,6 +245,8 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
             raise UserError(f"{refused} (version {VERSION}); record it again")
+        if header.get("evaluation") is not None:
+            header["evaluation"] = Evaluation(**header["evaluation"])
         record = RolloutRecord(Header(**header | {"tasks": tuple(header["tasks"])}), **found)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; train with train.trajectories_every above 0") from error
@@ -178,6 +255,14 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
     if flaw := _flaw(record):
         raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again")
     return record
+
+
+def of_evaluation(run: str | os.PathLike[str]) -> bool:
+    """Whether the records of a folder are those of an evaluation; not so if the first one cannot be read."""
+    for iteration in recorded_iterations(run)[:1]:
+        with contextlib.suppress(UserError):
+            return read_record(record_path(run, iteration)).header.evaluation is not None
+    return False
 
 
 def _flaw(record: RolloutRecord) -> str:

@@ -154,6 +154,8 @@ class RunFolder:
             if not keys:
                 return
             self._check_changes(keys, stored, config)
+        elif rollout_records.of_evaluation(self.path):
+            raise UserError(f"{self.path}: holds an evaluation that agentrl eval recorded; give another --run_dir")
         save_resolved(config, file)
 
     def _check_changes(self, keys: Sequence[str], stored: Config, config: Config) -> None:
@@ -350,6 +352,15 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         )
         raise UserError(f"{path}: {what}; give the folder of a run that `agentrl train` made, e.g. runs/demo")
     return load_resolved(folder / _CONFIG)
+
+
+def write_config(path: str | os.PathLike[str], config: Config) -> None:
+    """Writes the configuration that `read_config` reads, into a folder that is no run's but is read like one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    save_resolved(config, Path(path) / _CONFIG)
 
 
 def _at(tree: Any, key: str) -> str:

@@ -14,3 +14,8 @@ def after_roll_backs(key: jax.Array, count: int) -> jax.Array:
 def of_iteration(key: jax.Array, purpose: int, iteration: int) -> jax.Array:
     """The key of ROLLOUT, UPDATE or MEASUREMENT in an iteration, from 0; `key` comes from `after_roll_backs`."""
     return jax.random.fold_in(jax.random.fold_in(key, purpose), iteration)
+
+
+def of_evaluation(seed: int, split: int) -> jax.Array:
+    """The key of levels and sampling of an evaluation, different for each split of the levels."""
+    return jax.random.fold_in(jax.random.key(seed), split)

@@ -53,39 +53,5 @@ class Recorder:
             horizon=int(inputs.rollout.horizon),
             temperature=float(np.asarray(inputs.rollout.temperature)[0]),
         )
-        folder.log_rollout(_record(header, rows, scores, hosts.fetch(advantages)), config.train.recorded_mb * 10**6)
-
-
-def _record(header: Header, rows: Any, scores: Any, advantages: Any) -> RolloutRecord:
-    turn, response, ids = rows.turn, rows.response, rows.ids
-    return RolloutRecord(
-        header=header,
-        task=ids.task,
-        group=ids.group,
-        member=ids.member,
-        level=ids.level,
-        prompt=rows.prompt,
-        prompt_length=rows.prompt_length,
-        observation=rows.observation,
-        observation_length=rows.observation_length,
-        tokens=response.tokens,
-        length=response.length,
-        logprob=response.logprob,
-        learner_logprob=scores.logprob,
-        entropy=scores.entropy,
-        advantage=advantages.advantage,
-        trained=advantages.trained,
-        actions=turn.actions,
-        reward=turn.reward,
-        valid=turn.valid,
-        format_error=turn.format_error,
-        state_hash=turn.state_hash,
-        terminated=turn.terminated,
-        success=turn.success,
-        failed=turn.failed,
-        num_turns=rows.num_turns,
-        truncation=rows.truncation,
-        overflow=rows.overflow,
-        final_observation=rows.final_observation,
-        final_observation_length=rows.final_observation_length,
-    )
+        record = RolloutRecord.of_trajectory(header, rows, scores, hosts.fetch(advantages))
+        folder.log_rollout(record, config.train.recorded_mb * 10**6)

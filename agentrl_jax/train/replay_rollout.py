@@ -20,11 +20,15 @@ from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.live import LiveView
 from agentrl_jax.runs.records import RECORDS, truncate
 from agentrl_jax.runs.remote import CHECKPOINTS, is_remote
-from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_path, recorded_iterations
+from agentrl_jax.runs.rollout_records import (
+    RolloutRecord,
+    read_record,
+    record_path,
+    recorded_iterations,
+    sampled_fields,
+)
 from agentrl_jax.runs.run_folder import RunFolder, read_config
 from agentrl_jax.train.run import Run
-
-_OF_LEARNER = frozenset({"header", "learner_logprob", "entropy", "advantage", "trained"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +65,11 @@ def replay_row(run: str | os.PathLike[str], iteration: int, row: int, console: C
         shown = ", ".join(map(str, known[-8:])) or "none; train with train.trajectories_every above 0"
         raise UserError(f"--iteration is {iteration}, which is not recorded in {run}; recorded are (last) {shown}")
     record = read_record(record_path(folder, iteration))
+    if record.header.evaluation is not None:
+        raise UserError(
+            f"{run}: holds an evaluation of {record.header.evaluation.run}, but only episodes of training can be "
+            "replayed; evaluate again with agentrl eval and --record"
+        )
     if not 0 <= row < len(record.task):
         raise UserError(f"--row is {row}, expected 0 to {len(record.task) - 1}")
     with tempfile.TemporaryDirectory(prefix="agentrl-replay-") as scratch:
@@ -112,18 +121,7 @@ def _copy_before(run: Path, scratch: Path, record: RolloutRecord) -> str:
 
 def _different(record: RolloutRecord, rows: Any) -> dict[str, np.ndarray]:
     """For each field that a rollout has, which rows of the record differ from it."""
-    found = {
-        **{name: getattr(rows, name) for name in ("prompt", "prompt_length", "observation", "observation_length")},
-        **{name: getattr(rows, name) for name in ("num_turns", "truncation", "overflow")},
-        **{name: getattr(rows, name) for name in ("final_observation", "final_observation_length")},
-        **{name: getattr(rows.ids, name) for name in ("task", "group", "member", "level")},
-        **{name: getattr(rows.response, name) for name in ("tokens", "length", "logprob")},
-        **{name: getattr(rows.turn, name) for name in ("actions", "reward", "valid", "format_error", "state_hash")},
-        **{name: getattr(rows.turn, name) for name in ("terminated", "success", "failed")},
-    }
-    fields = {field.name for field in dataclasses.fields(RolloutRecord)}
-    assert found.keys() == fields - _OF_LEARNER
-    return {name: _unequal(getattr(record, name), value) for name, value in found.items()}
+    return {name: _unequal(getattr(record, name), value) for name, value in sampled_fields(rows).items()}
 
 
 def _unequal(recorded: np.ndarray, played: np.ndarray) -> np.ndarray:

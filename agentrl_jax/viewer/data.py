@@ -1,6 +1,7 @@
 """What the page shows of a run: its metrics and alarms, and its recorded rollouts in packed blocks."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.algos.collapse import ALARMS
-from agentrl_jax.config import Config, ModelConfig
+from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.runs.records import read_rows, to_plain
@@ -19,8 +20,6 @@ from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.level_files import make_env
-from agentrl_jax.text import tokenizer as tokenizers
-from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.columns import pack
 from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
@@ -71,7 +70,8 @@ class RunData:
         self.source, self._newest, self._boards, self._note = Path(run), newest, boards, note
         self._config = read_config(run)
         with refusals(str(run)):
-            self._pieces = Pieces(_load_tokenizer(self._config.model))
+            model = self._config.model
+            self._pieces = Pieces(build.load_tokenizer(model, build.load_model(model, weights=False)))
         self._packed: dict[tuple[int, int, int], tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
         self._actions = _action_names(self._config)
 
@@ -95,8 +95,8 @@ class RunData:
             )
         for number, key in enumerate(keys, start=1):
             if key not in self._packed:
-                self._note(f"iteration {key[0]} ({number} of {len(keys)})")
                 self._packed[key] = self._pack(key[0])
+                self._note(f"{self._packed[key][0]['label']} ({number} of {len(keys)})")
         self._packed = {key: self._packed[key] for key in keys}
         headers, rows, blocks = zip(*self._packed.values())
         columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
@@ -113,8 +113,11 @@ class RunData:
 
     def _pack(self, iteration: int) -> tuple[dict[str, Any], dict[str, np.ndarray], bytes]:
         record = read_record(record_path(self.source, iteration))
+        evaluation = record.header.evaluation
         header = {
             "iteration": record.header.iteration,
+            "label": record.header.label,
+            "evaluation": None if evaluation is None else dataclasses.asdict(evaluation),
             "step": record.header.step,
             "recorded": len(record.task),
             "episodes": record.header.episodes,
@@ -131,7 +134,7 @@ class RunData:
         return {
             "kind": "run",
             "name": self.source.resolve().name,
-            "replay": f"agentrl replay {shlex.quote(str(self.source))}",
+            **self._of_stage(headers),
             "tasks": headers[-1]["tasks"],
             "actions": self._actions,
             "truncations": list(TRUNCATIONS),
@@ -150,12 +153,27 @@ class RunData:
             "sprites": scenes.SPRITES,
         }
 
+    def _of_stage(self, headers: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """What the page says of rollouts in training, or of the episodes of an evaluation, which have no replay."""
+        evaluation = headers[-1]["evaluation"]
+        if evaluation is None:
+            recorded, replay = (
+                _counted(len(headers), "recorded iteration"),
+                f"agentrl replay {shlex.quote(str(self.source))}",
+            )
+            return {"stage": "training", "recorded": recorded, "about": "", "replay": replay}
+        samples = sum(header["evaluation"]["sample"] is not None for header in headers)
+        parts = [
+            *(["greedy play"] if samples < len(headers) else []),
+            *([_counted(samples, "sample")] if samples else []),
+        ]
+        panel = f" on {evaluation['panel']}" if evaluation["panel"] else ""
+        about = f"Evaluation of {evaluation['run']}, iteration {evaluation['iteration']}{panel}."
+        return {"stage": "evaluation", "recorded": " and ".join(parts), "about": about, "replay": ""}
 
-def _load_tokenizer(model: ModelConfig) -> Tokenizer:
-    """The tokenizer of a run, without the weights of its model where they are in a folder."""
-    if Path(model.pretrained or "").is_dir() and model.pretrained:
-        return tokenizers.load(model.pretrained)
-    return build.load_tokenizer(model, build.load_model(model))
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _action_names(config: Config) -> dict[str, list[str]]:

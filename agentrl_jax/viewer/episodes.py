@@ -69,11 +69,14 @@ def pack_episodes(record: RolloutRecord, pieces: Pieces, scenes: Scenes | None) 
         "valid": record.valid[turns],
         "format_error": smallest(np.maximum(record.format_error[turns], 0)),
     }
+    gap = record.learner_logprob - record.logprob
+    if record.header.temperature == 0:  # the learner's are then those of another temperature
+        gap = np.full_like(gap, np.nan)
     numbers = {
         "logprob": record.logprob,
         "entropy": record.entropy,
         "advantage": record.advantage,
-        "gap": record.learner_logprob - record.logprob,
+        "gap": gap,
     }
     for name, values in numbers.items():
         columns[f"{name}_table"], columns[name] = quantize(values[sampled].astype(np.float32), *QUANTIZED[name])

@@ -22,9 +22,9 @@ from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import start_state
-from agentrl_jax.rollout.envs.level_splits import task_levels
+from agentrl_jax.rollout.envs.level_splits import TaskLevels, task_levels
 from agentrl_jax.rollout.trajectory import EpisodeIds
-from agentrl_jax.runs.rollout_records import RolloutRecord
+from agentrl_jax.runs.rollout_records import Header, RolloutRecord
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.level_files import make_env
 from envs_jax.environment import TextEnvironment
@@ -64,7 +64,7 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
         try:
             replay = _replay_of(task.model_dump_json())
         except UserError as error:  # such as a level file that no longer exists
-            _log.warning("%s, iteration %d: no boards of %s: %s", run, record.header.iteration, task.label, error)
+            _log.warning("%s, %s: no boards of %s: %s", run, record.header.label, task.label, error)
             continue
         if replay.scene is None:
             continue
@@ -75,9 +75,9 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
             scenes[row] = of_episode or []
     if missing:
         _log.warning(
-            "%s, iteration %d: %d of %d episodes have no boards: their states are not those of the record; the code, "
+            "%s, %s: %d of %d episodes have no boards: their states are not those of the record; the code, "
             "the configuration or the levels have changed since",
-            *(run, record.header.iteration, missing, len(scenes)),
+            *(run, record.header.label, missing, len(scenes)),
         )
     return scenes if drawn else None
 
@@ -90,8 +90,8 @@ class _Replay:
     env: TextEnvironment
     params: Any
     scene: SceneFunction | None
-    split: Split
-    """The levels that a run trains on."""
+    levels: TaskLevels | None
+    """How the levels are divided; None if there are no scenes."""
 
     def scenes(self, config: Config, record: RolloutRecord, rows: Int[np.ndarray, " R"]) -> list[list[Scene] | None]:
         """The scenes of some episodes of this task; None for one whose states are not those of the record."""
@@ -108,11 +108,10 @@ class _Replay:
         for padded, episode in zip(actions, episodes):
             executed = episode.action[:most]
             padded[: len(executed)] = executed
-        stream = run_keys.after_roll_backs(jax.random.key(config.seed), record.header.roll_backs)
-        key = run_keys.of_iteration(stream, run_keys.ROLLOUT, record.header.iteration - 1)
+        split, key = self._drawn_from(config, record.header)
         ids = EpisodeIds(*(jnp.asarray(x[rows]) for x in (record.group, record.member, record.task, record.level)))
         shared_noise = config.rollout.shared_noise
-        played = _play(self.env, self.params, jnp.int32(self.split), key, ids, actions, shared_noise=shared_noise)
+        played = _play(self.env, self.params, jnp.int32(split), key, ids, actions, shared_noise=shared_noise)
         states, params = jax.device_get((played, self.params))
         return [
             self._draw(episode, jax.tree.map(operator.itemgetter(i), states.state), params)
@@ -120,6 +119,16 @@ class _Replay:
             else None
             for i, (row, episode) in enumerate(zip(rows, episodes))
         ]
+
+    def _drawn_from(self, config: Config, header: Header) -> tuple[Split, jax.Array]:
+        """The split that levels were generated from, and the key of the rollout."""
+        assert self.levels is not None
+        evaluation = header.evaluation
+        if evaluation is not None:
+            key = run_keys.of_evaluation(evaluation.seed, evaluation.split)
+            return self.levels.split(Split(evaluation.split)), key
+        stream = run_keys.after_roll_backs(jax.random.key(config.seed), header.roll_backs)
+        return self.levels.split(Split.TRAIN), run_keys.of_iteration(stream, run_keys.ROLLOUT, header.iteration - 1)
 
     def _draw(self, episode: "_Executed", states: Any, params: Any) -> list[Scene]:
         assert self.scene is not None
@@ -138,8 +147,7 @@ def _replay_of(task: str) -> _Replay:
     config = TaskConfig.model_validate_json(task)
     env, params = make_env(config)
     scene = spec(config.env).scene
-    split = Split.ANY if scene is None else task_levels(env, params).split(Split.TRAIN)
-    return _Replay(config.env, env, params, scene, split)
+    return _Replay(config.env, env, params, scene, None if scene is None else task_levels(env, params))
 
 
 class _Executed(NamedTuple):

@@ -307,7 +307,7 @@ def test_the_table_and_the_key(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--api", "m", "--env", "maze"], "give --env ENV, --base_url ADDRESS and --out FOLDER too"),
+        (["--api", "m", "--env", "maze"], "give --env ENV or --panel NAME, --base_url ADDRESS and --out FOLDER too"),
         (["--base_url", "http://a/v1"], "--base_url is http://a/v1, which is read only with --api; leave it out"),
         (["RUN", "--api", "m"], "--run is RUN, which is read only without --api; leave it out"),
         ("--policy random", "--policy is random, which is read only without --api"),

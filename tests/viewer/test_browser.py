@@ -14,7 +14,7 @@ import page_runs
 import pytest
 from page_runs import TOKENIZER, make_record, write_run
 
-from agentrl_jax.runs.rollout_records import write_record
+from agentrl_jax.runs.rollout_records import Evaluation, write_record
 from agentrl_jax.viewer import data, log_data
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.export import write_page
@@ -376,6 +376,45 @@ def test_long_logs_are_drawn_in_parts(browser, tmp_path):
         assert len(page.text_content(".conversation .text")) == len(page.text_content(".metadata td .text")) == 40_000
         page.click(".metadata td .more")
         assert len(page.text_content(".metadata td .text")) == 80_000
+
+
+def test_evaluations_say_what_their_episodes_are(browser, tmp_path):
+    """Two recorded evaluations on the same levels, each greedy and with one sample."""
+
+    def of_evaluation(number):
+        made = make_record(number, seed=number, groups=4, group_size=1)
+        sample = None if number == 1 else number - 2
+        evaluation = Evaluation(sample=sample, seed=123, split=2, run="runs/demo", iteration=4, panel="lake-v1")
+        header = dataclasses.replace(made.header, evaluation=evaluation)
+        hashes = make_record(1, groups=4, group_size=1).state_hash[[0, 0, 1, 1]]  # two levels, each twice
+        return dataclasses.replace(made, header=header, state_hash=hashes)
+
+    runs = [write_run(tmp_path / name, [of_evaluation(1), of_evaluation(2)], iterations=0) for name in ("one", "two")]
+    write_page(tmp_path / "page.html", [RunData(run, boards=False) for run in runs])
+    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
+        note = page.text_content(".note")
+        assert "2 levels have recorded evaluation episodes in both runs (8 in one, 8 in two)" in note
+        assert "means of its greedy episode and its samples" in note
+        assert "training" not in note
+        assert "iterations" not in note
+        options = page.locator("[aria-label='Episode of one'] option").all_text_contents()
+        assert [text.split(":")[0] for text in options] == [
+            f"{part}, row {row}" for part in ("greedy", "sample 1") for row in (0, 1)
+        ]
+        chosen = page.locator("select[aria-label^='Episode of']").evaluate_all("all => all.map((one) => one.value)")
+        assert chosen == ["0", "0"]  # the same level of the panel, not its copy
+        page.click("nav[aria-label=View] >> text=two")
+        assert "Evaluation of runs/demo, iteration 4 on lake-v1." in page.text_content(".left")
+        assert page.locator("[aria-label=Iteration] option").all_text_contents() == [
+            "greedy play and 1 sample: all",
+            "Greedy · 4 of 8 episodes",
+            "Sample 1 · 4 of 8 episodes",
+        ]
+        assert page.text_content("article h2") == "Sample 1, row 0"
+        assert page.locator(".command").count() == 0
+        assert page.locator(".sibling .actions").all_text_contents() == ["greedy", "sample 1"]
+        page.click(".sibling >> text=greedy")
+        assert page.text_content("article h2") == "Greedy, row 0"
 
 
 def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):

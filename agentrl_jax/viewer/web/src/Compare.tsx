@@ -18,6 +18,8 @@ export function Compare({ runs, quantity, pane }: { runs: [Run, Run]; quantity: 
   const [only, setOnly] = useState(false);
   const [chosen, choose] = useState(0);
   const shown = useMemo(() => (only ? all.filter((entry) => entry.success[0] !== entry.success[1]) : all), [all, only]);
+  const stages = [...new Set(runs.map((run) => run.entry.stage))];
+  const counts = (run: Run) => `${run.count.toLocaleString("en")} ${stages.length > 1 ? `episodes of ${run.entry.stage} ` : ""}in ${run.entry.name}`;
   const entry = shown[Math.min(chosen, shown.length - 1)];
   useKeys((event) => {
     const by = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
@@ -30,9 +32,11 @@ export function Compare({ runs, quantity, pane }: { runs: [Run, Run]; quantity: 
       <aside class="left" aria-label="Shared levels">
         <div class="note">
           <p>
-            Matched are task and level; a level is known by the hash of its first state. {all.length.toLocaleString("en")} levels have recorded
-            training episodes in both runs ({runs.map((run) => `${run.count.toLocaleString("en")} in ${run.entry.name}`).join(", ")}). The episodes
-            may be of different iterations. Levels on which success differs most come first, then those on which the return does.
+            Matched are task and level; a level is known by the hash of its first state. {all.length.toLocaleString("en")} levels have recorded{" "}
+            {stages.length === 1 && stages[0]} episodes in both runs ({runs.map(counts).join(", ")}).{" "}
+            {stages.includes("training") && "The episodes may be of different iterations. "}
+            {stages.includes("evaluation") && "Success and return on a level are means of its greedy episode and its samples. "}
+            Levels on which success differs most come first, then those on which the return does.
           </p>
           <label>
             <input type="checkbox" checked={only} onChange={(e) => setOnly(e.currentTarget.checked)} /> only levels on which success differs
@@ -103,7 +107,7 @@ function Pair({ runs, entry, quantity }: { runs: [Run, Run]; entry: Shared; quan
               >
                 {entry.rows[side].map((known) => (
                   <option key={known} value={known}>
-                    iteration {run.rows.iteration[known]}, row {run.rows.row[known]}: {run.outcome(known)}
+                    {run.part(known)}, row {run.rows.row[known]}: {run.outcome(known)}
                   </option>
                 ))}
               </select>
@@ -125,9 +129,9 @@ function Pair({ runs, entry, quantity }: { runs: [Run, Run]; entry: Shared; quan
   );
 }
 
-/** Two episodes of a level, of the same iteration and member where there are such. */
+/** Two episodes of a level, of the same iteration and member where there are such; of evaluations also of the same number of the level. */
 function startPair(runs: [Run, Run], entry: Shared): [number, number] {
-  const key = (run: Run, row: number) => `${run.rows.iteration[row]} ${run.rows.member[row]}`;
+  const key = (run: Run, row: number) => `${run.rows.iteration[row]} ${run.rows.member[row]} ${run.evaluated ? run.rows.group[row] : ""}`;
   const known = new Map(entry.rows[1].map((row) => [key(runs[1], row), row]));
   const alike = entry.rows[0].filter((row) => known.has(key(runs[0], row)));
   const other = (row: number) => known.get(key(runs[0], row))!;

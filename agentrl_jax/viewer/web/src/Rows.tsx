@@ -4,7 +4,7 @@ import { type Episodes, OUTCOMES, type Outcome } from "./data";
 import { type Filters, NO_FILTERS } from "./filters";
 import type { useEpisodes } from "./hooks";
 import { List } from "./List";
-import { counted, number } from "./text";
+import { capital, counted, number } from "./text";
 
 const MARKS: Record<Outcome, string> = { solved: "✓", unsolved: "✗", truncated: "…", failed: "!", unknown: "?" };
 
@@ -48,10 +48,10 @@ export function Rows({ run, episodes }: Props) {
       <div class="filters">
         {run.entry.iterations.length > 0 && (
           <select aria-label="Iteration" value={filters.iteration} onChange={(e) => set({ iteration: Number(e.currentTarget.value) })}>
-            <option value={0}>{counted(run.entry.iterations.length, "recorded iteration")}: all</option>
+            <option value={0}>{run.entry.recorded}: all</option>
             {run.entry.iterations.map((info) => (
               <option key={info.iteration} value={info.iteration}>
-                Iteration {info.iteration} · {info.recorded} of {info.episodes} episodes
+                {capital(info.label)} · {info.recorded} of {info.episodes} episodes
               </option>
             ))}
           </select>

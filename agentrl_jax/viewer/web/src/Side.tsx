@@ -26,11 +26,12 @@ export function Side({ run, row, block, step, onStep, onRow }: Props) {
     <>
       <Stage run={run} row={row} block={block} step={step} onStep={onStep} />
       <section>
-        <h3>Replay</h3>
-        <Command text={run.replayCommand(row)} />
+        <h3>{run.entry.replay ? "Replay" : "Level"}</h3>
+        {run.entry.replay && <Command text={run.replayCommand(row)} />}
         {run.level(row) && (
           <p class="muted">
-            Level <code>{run.level(row)}</code>
+            {run.entry.replay && "Level "}
+            <code>{run.level(row)}</code>
           </p>
         )}
       </section>
@@ -45,7 +46,7 @@ export function Side({ run, row, block, step, onStep, onRow }: Props) {
                 <OutcomeMark outcome={run.outcome(sibling)} />
                 <span class="number">{number(run.rows.return[sibling])}</span>
               </span>
-              <span class="actions">{actionsOf(run, sibling, block).join(" → ") || "no action"}</span>
+              <span class="actions">{run.evaluated ? run.part(sibling) : actionsOf(run, sibling, block).join(" → ") || "no action"}</span>
             </button>
           ))}
         </div>

@@ -9,7 +9,7 @@ import { useBlock, useEpisodes } from "./hooks";
 import { OutcomeMark, Rows } from "./Rows";
 import { Side } from "./Side";
 import { stepBefore, stepsOf, turnOf } from "./Stage";
-import { counted, number } from "./text";
+import { capital, counted, number } from "./text";
 import { Trend } from "./Trend";
 
 interface Props {
@@ -49,7 +49,7 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
     if (to > last) setPlace({ turn: last, step: stepsOf(block, within).count - 1 });
     else showTurn(Math.max(0, to));
   };
-  const title = `Iteration ${run.rows.iteration[row]}, row ${within}`;
+  const title = `${capital(run.part(row))}, row ${within}`;
   return (
     <main class="panes" data-pane={pane}>
       <aside class="left" aria-label="Trend and episodes">
@@ -66,7 +66,7 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
           </span>
           <span>{counted(run.rows.turns[row], "turn")}</span>
           <span>{counted(run.rows.tokens[row], "sampled token")}</span>
-          {block && !block.trained(within) && <span class="muted">not trained on</span>}
+          {block && !run.evaluated && !block.trained(within) && <span class="muted">not trained on</span>}
           <span class="muted">{run.task(row)}</span>
         </header>
         {block ? (

@@ -23,7 +23,7 @@ export function Trend({ run, iteration, onIteration, theme }: Props) {
   const others = metrics.filter((metric) => !SUCCESS.includes(metric.metric));
   const [chosen, choose] = useState(others[0]?.metric ?? "");
   const other = others.find((metric) => metric.metric === chosen);
-  if (!metrics.length) return <p class="muted">This run has no metrics yet.</p>;
+  if (!metrics.length) return <p class="muted pad">{run.entry.about || "This run has no metrics yet."}</p>;
   const common = { run, iteration, onIteration, theme };
   return (
     <div class="trend">

@@ -12,6 +12,8 @@ export interface Piece {
 
 export interface IterationInfo {
   iteration: number;
+  /** Such as "iteration 3", or of an evaluation "greedy" or "sample 1". */
+  label: string;
   step: number;
   recorded: number;
   episodes: number;
@@ -51,6 +53,13 @@ export interface Sprite {
 interface RunEntry {
   kind: "run";
   name: string;
+  /** What the episodes are of: "training" or "evaluation". */
+  stage: string;
+  /** What is recorded, such as "4 recorded iterations". */
+  recorded: string;
+  /** Where the episodes are from; empty if `trend` says it. */
+  about: string;
+  /** Start of the command that replays an episode; empty if there is none. */
   replay: string;
   tasks: string[];
   actions: Record<string, string[]>;
@@ -262,7 +271,7 @@ export class Block {
 
 /** Episodes as the list and the filters see them: those of a run, or of another program's log. */
 export interface Episodes {
-  readonly entry: { name: string; iterations: IterationInfo[]; alarms: AlarmInfo[] };
+  readonly entry: { name: string; iterations: IterationInfo[]; alarms: AlarmInfo[]; recorded?: string };
   readonly rows: Columns;
   readonly count: number;
   readonly outcomes: Outcome[];
@@ -323,11 +332,6 @@ export class Run implements Episodes {
     return (await this.block(n)).searchTexts(this.pieces);
   }
 
-  label(row: number): string {
-    const task = this.entry.tasks.length > 1 ? ` · ${this.task(row)}` : "";
-    return `iteration ${this.rows.iteration[row]} · row ${this.rows.row[row]}${task}`;
-  }
-
   level(row: number): string {
     const hex = (value: number) => value.toString(16).padStart(8, "0");
     const { level_high: high, level_low: low } = this.rows;
@@ -346,11 +350,27 @@ export class Run implements Episodes {
     return this.entry.actions[this.task(row)]?.[action] ?? `action ${action}`;
   }
 
+  /** What recorded the episode, such as "iteration 3", or of an evaluation "sample 1". */
+  part(row: number): string {
+    return this.entry.iterations[this.blockOf(row)].label;
+  }
+
+  label(row: number): string {
+    const task = this.entry.tasks.length > 1 ? ` · ${this.task(row)}` : "";
+    return `${this.part(row)} · row ${this.rows.row[row]}${task}`;
+  }
+
+  get evaluated(): boolean {
+    return this.entry.stage === "evaluation";
+  }
+
+  /** The episodes of the same group; of an evaluation, the greedy one and all samples of the same level. */
   siblings(row: number): number[] {
     const { iteration, group, task } = this.rows;
     const found = [];
     for (let i = 0; i < this.count; i++) {
-      if (iteration[i] === iteration[row] && group[i] === group[row] && task[i] === task[row]) found.push(i);
+      const together = this.evaluated || iteration[i] === iteration[row];
+      if (together && group[i] === group[row] && task[i] === task[row]) found.push(i);
     }
     return found;
   }

@@ -76,6 +76,11 @@ export function precise(value: number, digits = 3): string {
   return small ? value.toExponential(1).replaceAll("-", "−") : number(value, digits);
 }
 
+/** The text with its first letter in upper case. */
+export function capital(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 /** A count with its noun. */
 export function counted(count: number, noun: string, plural = `${noun}s`): string {
   return `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;

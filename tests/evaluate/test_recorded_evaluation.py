@@ -1,0 +1,230 @@
+"""`agentrl eval --record`: what it records is what was played, and viewer and formats read it."""
+
+import dataclasses
+import json
+import logging
+
+import numpy as np
+import pytest
+import tiny_run
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate import eval_set
+from agentrl_jax.evaluate.panels import get_panel
+from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_path, recorded_iterations
+from agentrl_jax.runs.run_folder import read_config
+from agentrl_jax.viewer.columns import unpack
+from agentrl_jax.viewer.data import RunData
+from agentrl_jax.viewer.scenes import run_scenes
+from envs_jax.splits import Split
+
+LEVELS, SAMPLES = 6, 2
+WORDS = ("--env", "FrozenLake", "--episodes", str(LEVELS), "--samples", str(SAMPLES), "--json")
+
+
+def record(run, folder, *words):
+    """Evaluates and records; returns the printed result and the records by label."""
+    code, out, err = tiny_run.command("eval", str(run), *words, "--record", str(folder))
+    assert code == 0, err
+    files = [read_record(record_path(folder, number)) for number in recorded_iterations(folder)]
+    for file in files:
+        assert f"recorded {file.header.label}: {len(file.task)} episodes" in err
+    return json.loads(out), {file.header.label: file for file in files}
+
+
+@pytest.fixture(scope="module")
+def lakes(finished, tmp_path_factory):
+    """An evaluation of the last checkpoint on generated levels: (folder, result, records)."""
+    folder = tmp_path_factory.mktemp("recorded") / "last"
+    return folder, *record(finished.folder, folder, *WORDS)
+
+
+@pytest.fixture(scope="module")
+def earlier(finished, tmp_path_factory):
+    """The folder of the same evaluation of an earlier checkpoint."""
+    folder = tmp_path_factory.mktemp("recorded") / "earlier"
+    record(finished.folder, folder, *WORDS, "--checkpoint", "5")
+    return folder
+
+
+def sampled(record: RolloutRecord):
+    played = np.arange(record.reward.shape[1]) < record.num_turns[:, None]
+    return played[..., None] & (np.arange(record.tokens.shape[2]) < record.length[..., None])
+
+
+def test_records_are_the_episodes_of_the_result(finished, lakes):
+    folder, result, records = lakes
+    assert list(records) == ["greedy", "sample 1", "sample 2"]
+    success = {label: record.success.any(axis=1) for label, record in records.items()}
+    np.testing.assert_array_equal(success["greedy"], result["outcomes"]["success_greedy"])
+    samples = [success[f"sample {number}"] for number in (1, 2)]
+    np.testing.assert_array_equal(np.stack(samples, axis=1), result["outcomes"]["samples"])
+    for number, file in enumerate(records.values()):
+        header, sample = file.header, None if number == 0 else number - 1
+        assert (header.iteration, header.step, header.tasks, header.episodes) == (
+            number + 1,
+            7,
+            ("FrozenLake",),
+            LEVELS,
+        )
+        assert header.temperature == (0 if sample is None else result["temperature"])
+        assert dataclasses.asdict(header.evaluation) == {
+            **{"sample": sample, "seed": result["seed"], "split": int(Split.TEST)},
+            **{"run": str(finished.folder), "iteration": 4, "panel": None, "panel_sha256": None},
+        }
+        assert file.group.tolist() == list(range(LEVELS))
+        assert set(file.member.tolist()) == {sample or 0}
+        assert not file.trained.any()
+        assert not file.advantage.any()
+    config = read_config(folder)
+    assert ([task.env for task in config.tasks], config.groups) == (["FrozenLake"], 4)
+    assert not (folder / "metrics.jsonl").exists()
+
+
+def test_the_learner_scores_the_tokens(lakes):
+    """It computes what the rollout sampled from; greedy tokens, which are certain, it scores at temperature 1."""
+    _, _, records = lakes
+    for label, file in records.items():
+        tokens = sampled(file)
+        assert tokens.any()
+        if label == "greedy":
+            assert not file.logprob.any()
+            # The entropy of a distribution is at least -log of its largest probability, which is that of this token.
+            assert (-file.learner_logprob[tokens] > 0).all()
+            assert (-file.learner_logprob[tokens] <= file.entropy[tokens] + 1e-5).all()
+        else:
+            np.testing.assert_allclose(file.learner_logprob[tokens], file.logprob[tokens], atol=2e-4)
+        assert (file.entropy[tokens] > 0).all()
+        assert not file.entropy[~tokens].any()
+
+
+def executed(record: RolloutRecord):
+    return (record.actions >= 0).sum(axis=(1, 2))
+
+
+def test_boards_are_computed_again(lakes, caplog):
+    folder, _, records = lakes
+    config = read_config(folder)
+    for file in records.values():
+        drawn = run_scenes(folder, config, file)
+        assert [len(scenes) for scenes in drawn] == (1 + executed(file)).tolist()
+    file = records["sample 1"]
+    other = dataclasses.replace(file.header.evaluation, seed=file.header.evaluation.seed + 1)
+    moved = dataclasses.replace(file, header=dataclasses.replace(file.header, evaluation=other))
+    with caplog.at_level(logging.WARNING):
+        assert run_scenes(folder, config, moved) == [[]] * LEVELS
+    assert f"sample 1: {LEVELS} of {LEVELS} episodes have no boards" in caplog.text
+
+
+def test_levels_of_a_file(finished, tmp_path):
+    (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
+    folder = tmp_path / "new"
+    _, records = record(finished.folder, folder, "--levels", str(tmp_path / "levels.txt"), "--json")
+    for file in records.values():
+        assert file.level.tolist() == [0, 1]
+        drawn = run_scenes(folder, read_config(folder), file)
+        assert [len(scenes) for scenes in drawn] == (1 + executed(file)).tolist()
+
+
+def test_a_panel_is_named(finished, tmp_path):
+    """Its episodes have one action, fewer than the run allows in a turn; the configuration can be read all the same."""
+    folder = tmp_path / "new"
+    record(finished.folder, folder, "--panel", "bandit-v1", "--json")
+    evaluation = read_record(record_path(folder, 1)).header.evaluation
+    panel = get_panel("bandit-v1")
+    assert (evaluation.panel, evaluation.panel_sha256, evaluation.seed) == (panel.name, panel.sha256, panel.seed)
+    assert read_config(folder).prompt.max_actions == panel.max_actions
+    index, _ = RunData(folder, boards=False).refresh()
+    assert index["about"] == f"Evaluation of {finished.folder}, iteration 4 on bandit-v1."
+
+
+def test_two_evaluations_are_on_the_same_levels_of_the_page(lakes, earlier, tmp_path):
+    entries, rows, blocks = [], [], []
+    for folder in (lakes[0], earlier):
+        entry, (summary, *packed) = RunData(folder).refresh()
+        entries.append(entry)
+        rows.append(unpack(summary)[1])
+        blocks.append([unpack(block) for block in packed])
+    for entry in entries:
+        assert (entry["stage"], entry["replay"]) == ("evaluation", "")
+        assert entry["recorded"] == "greedy play and 2 samples"
+        assert [info["label"] for info in entry["iterations"]] == ["greedy", "sample 1", "sample 2"]
+        assert entry["trend"]["metrics"] == entry["lines"] == []
+    assert [entry["about"].rsplit(",")[-1] for entry in entries] == [" iteration 4.", " iteration 2."]
+    for name in ("iteration", "task", "group", "level_high", "level_low"):
+        np.testing.assert_array_equal(rows[0][name], rows[1][name])
+    assert len(set(rows[0]["level_low"].tolist())) == LEVELS
+    (_, greedy), (header, sample), _ = blocks[0]
+    assert np.isnan(greedy["gap_table"]).all()  # temperatures differ
+    assert np.isfinite(sample["gap_table"][sample["gap"]]).all()
+    assert header["scenes"]["stacks"]
+    page = tmp_path / "page.html"
+    code, out, err = tiny_run.command("view", str(lakes[0]), "--compare", str(earlier), "--export", str(page))
+    assert (code, out.startswith(f"page: {page}")) == (0, True)
+    assert "agentrl view: sample 2 (3 of 3)" in err
+
+
+def test_atif_has_every_episode(lakes, tmp_path):
+    folder, _, records = lakes
+    code, out, _ = tiny_run.command("export", str(folder), str(tmp_path / "all"), "--trajectories", "atif")
+    assert code == 0
+    assert f"{3 * LEVELS} episodes of {folder}, greedy to sample 2, ATIF 1.7" in " ".join(out.split())
+    for number, file in enumerate(records.values(), start=1):
+        for row in range(LEVELS):
+            data = json.loads((tmp_path / "all" / f"{number:06d}-{row:06d}.json").read_text())
+            assert data["extra"]["evaluation"] == dataclasses.asdict(file.header.evaluation)
+            assert data["extra"]["success"] == file.success[row].any()
+            assert data["agent"]["extra"]["temperature"] == pytest.approx(file.header.temperature)
+    one = ("export", str(folder), str(tmp_path / "one"), "--trajectories", "atif", "--iteration", "3")
+    assert "6 episodes" in tiny_run.command(*one)[1]
+    assert {file.name[:6] for file in (tmp_path / "one").iterdir()} == {"000003"}
+
+
+def test_samples_of_a_level_are_epochs_in_inspect(lakes, tmp_path):
+    logs = pytest.importorskip("inspect_ai.log")
+    folder, result, _ = lakes
+    code, _, err = tiny_run.command("export", str(folder), str(tmp_path / "logs"), "--trajectories", "inspect")
+    assert (code, err) == (0, "")
+    greedy, both = (logs.read_eval_log(str(file)) for file in sorted((tmp_path / "logs").iterdir()))
+    for log, epochs, outcome in ((greedy, 1, "success_greedy"), (both, SAMPLES, "success")):
+        assert (log.eval.config.epochs, log.eval.dataset.samples) == (epochs, LEVELS)
+        assert log.eval.model_generate_config.temperature == (0 if log is greedy else result["temperature"])
+        assert log.eval.metadata["run"] == read_record(record_path(folder, 1)).header.evaluation.run
+        episodes = {(sample.id, sample.epoch) for sample in log.samples}
+        ids = [f"FrozenLake-{level:06d}" for level in range(LEVELS)]
+        assert episodes == {(name, epoch) for name in ids for epoch in range(1, epochs + 1)}
+        (score,) = [score for score in log.results.scores if score.name == "success"]
+        assert score.metrics["accuracy"].value == pytest.approx(result[outcome]["mean"])
+
+
+def test_what_is_refused(finished, lakes, tmp_path, monkeypatch):
+    def refused(*words):
+        code, out, err = tiny_run.command(*words)
+        assert (code, out) == (2, "")
+        return err.splitlines()[-1]
+
+    folder, run = str(lakes[0]), str(finished.folder)
+    before = {file.name for file in lakes[0].rglob("*")}
+    assert f"--record: {folder}: exists and is not an empty folder" in refused("eval", run, "--record", folder)
+    assert {file.name for file in lakes[0].rglob("*")} == before
+    assert "but there is --against" in refused("eval", run, "--against", run, "--record", str(tmp_path / "new"))
+    scripted = refused("eval", "--policy", "random", "--env", "maze", "--record", str(tmp_path / "new"))
+    assert "read only without --policy" in scripted
+    assert f"holds an evaluation of {run}" in refused("replay", folder, "--iteration", "1")
+    training = refused("train", finished.file, "--run_dir", folder)
+    assert "holds an evaluation that agentrl eval recorded" in training
+    assert {file.name for file in lakes[0].rglob("*")} - {".lock"} == before
+    assert refused("eval", run, *WORDS, "--record", str(lakes[0] / "config.yaml" / "new")).startswith(
+        "agentrl: --record"
+    )
+
+    play = eval_set.EvalSet.play
+
+    def fail_in_a_sample(self, params, episodes, temperature, sample=0):
+        if temperature:
+            raise UserError("the service has gone")
+        return play(self, params, episodes, temperature, sample)
+
+    monkeypatch.setattr(eval_set.EvalSet, "play", fail_in_a_sample)
+    assert "the service has gone" in refused("eval", run, *WORDS, "--record", str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
