@@ -48,7 +48,7 @@ def serve_model(
     )
     found = load_served(model, checkpoint=checkpoint, name=name, opening=opening, online=online, revision=revision)
     if found.single_turn:
-        _log.warning("%s was trained on single turns (rollout.context); longer conversations are new to it", found.name)
+        _log.info("%s was trained on single turns (rollout.context): it reads no earlier ones", found.name)
     sampler = make_sampler(found, context=context, max_tokens=max_tokens, max_batch=max_batch)
     app = create_app(found, sampler, limits, max_waiting=max_waiting)
     serve(app, host=host, port=port, token=limits.token, connections=max_connections, announce=announce)

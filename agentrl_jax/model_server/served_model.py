@@ -43,11 +43,15 @@ class ServedModel:
     def prompt_ids(self, turns: Sequence[Turn]) -> list[int]:
         """The tokens of a conversation up to the first token of the next response.
 
+        A policy that was trained on single turns reads the system message and the last message only, as in training.
+
         Raises:
             ValueError: the roles are out of order, or the last message is not the user's.
         """
         if turns and turns[-1][0] != "user":
             raise ValueError(f"the last message is of the {turns[-1][0]}, expected one of the user")
+        if self.single_turn:
+            turns = [*(turn for turn in turns[:-1] if turn[0] == "system"), *turns[-1:]]
         return turn_ids(self.tokenizer, self.chat, turns, opening=self.opening)
 
 

@@ -1,5 +1,6 @@
 """The endpoint over HTTP: answers, refusals, limits and the run's own prompt format."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -128,6 +129,14 @@ def test_earlier_responses_are_read_as_sampled_if_their_tokens_are_given(ask, mo
     ended = [*ASKED, {"role": "assistant", "token_ids": [*ids, model.tokenizer.end_of_turn_id]}, *ASKED]
     again = ask(messages=ended, temperature=0, max_tokens=1, return_token_ids=True)
     assert again["prompt_token_ids"] == answer["prompt_token_ids"]
+
+
+def test_a_policy_of_single_turns_reads_no_earlier_ones(model):
+    single = dataclasses.replace(model, single_turn=True)
+    asked = [("system", "Walk."), ("user", "Up?"), ("assistant", "Down."), ("user", "Left?")]
+    assert single.prompt_ids(asked) == model.prompt_ids([asked[0], asked[-1]])
+    assert single.prompt_ids(asked[1:]) == model.prompt_ids(asked[-1:])
+    assert single.prompt_ids(asked[:2]) == model.prompt_ids(asked[:2])
 
 
 def test_completions_of_text_and_of_tokens(ask, model):
