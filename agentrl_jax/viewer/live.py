@@ -46,7 +46,7 @@ class PageServer(http.server.ThreadingHTTPServer):
         return " ".join(run.stamp() for run in self._runs)
 
     def html(self) -> str:
-        """The page; it is made anew when there are new records."""
+        """The page; it is made again when there are new records."""
         with self._lock:
             version = self.version()
             if self._known[0] != version:
