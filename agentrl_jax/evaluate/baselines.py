@@ -41,6 +41,12 @@ def success_intervals(baselines: Baselines) -> dict[str, Any]:
     return {name: success_interval(of_levels) for name, of_levels in success.items() if of_levels is not None}
 
 
+def level_rates(baselines: Baselines) -> dict[str, list[float]]:
+    """Success of random, optimal and, if known, null play on each level, by name."""
+    success = {"random": baselines.random, "optimal": baselines.optimal, "null": baselines.null}
+    return {name: of_levels.tolist() for name, of_levels in success.items() if of_levels is not None}
+
+
 def concatenate(parts: Sequence[Baselines | None]) -> Baselines | None:
     """Concatenates the baselines of several tasks; None if those of a task are unknown."""
     known = [part for part in parts if part is not None]

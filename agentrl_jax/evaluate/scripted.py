@@ -12,7 +12,7 @@ from rich.table import Table
 from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels, records
-from agentrl_jax.evaluate.baselines import level_baselines
+from agentrl_jax.evaluate.baselines import level_baselines, level_rates
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import Outcomes, ScriptedPolicy, Service
@@ -147,15 +147,13 @@ def _exact(policy: str, panel: panels.Panel) -> dict[str, Any]:
     known = level_baselines(panel.env, *panels.environment(panel), levels, budget)
     assert known is not None, "every environment of a panel has an oracle"
     success = {"random": known.random, "oracle": known.optimal, "null": known.null}[policy]
-    lines = {"random": known.random, "optimal": known.optimal, "null": known.null}
-    outcomes = {name: x.tolist() for name, x in lines.items() if x is not None}
     assert success is not None
     return {
         "env": panel.env,
         "policy": policy,
         "items": len(panel),
         "success": success_interval(success),
-        "outcomes": {"samples": [[x] for x in success.tolist()], "exact": True, **outcomes},
+        "outcomes": {"samples": [[x] for x in success.tolist()], "exact": True, **level_rates(known)},
         "optimal_is": known.optimal_is,
     }
 

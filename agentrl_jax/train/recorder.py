@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from agentrl_jax.learner.recorded import RecordedAdvantages, RecordedScores
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.trajectory import Trajectory
@@ -21,7 +22,6 @@ class Recorder:
     def __init__(self, parts: RunParts):
         """Prepares the records of a run; nothing is written yet."""
         self.parts = parts
-        self._rows: Any = None
 
     def due(self, iteration: int) -> bool:
         """Whether an iteration, from 0, is recorded."""
@@ -29,17 +29,24 @@ class Recorder:
         every, number = train.trajectories_every, iteration + 1
         return every > 0 and (number % every == 0 or number == train.iterations)
 
-    def take(self, state: TrainState, trajectory: Trajectory, inputs: IterationInputs) -> None:
-        """Copies the episodes of a rollout to the host, with their scores by the policy that sampled them."""
+    def take(self, state: TrainState, trajectory: Trajectory, inputs: IterationInputs) -> tuple[Any, RecordedScores]:
+        """The recorded episodes of a rollout on the host, with their scores by the policy that sampled them."""
         assert self.parts.recorded is not None
         scores = self.parts.recorded(state.merged_params(), trajectory, inputs.rollout.temperature)
         episodes = self.parts.recorded_episodes
-        self._rows = hosts.fetch((jax.tree.map(lambda x: x[:episodes], trajectory), scores))
+        return hosts.fetch((jax.tree.map(lambda x: x[:episodes], trajectory), scores))
 
-    def write(self, folder: RunFolder, step: int, inputs: IterationInputs, advantages: Any, roll_backs: int) -> None:
-        """Writes the episodes of `take`, with the advantages that the update returned."""
-        rows, scores = self._rows
-        self._rows, config = None, self.parts.config
+    def write(
+        self,
+        folder: RunFolder,
+        step: int,
+        inputs: IterationInputs,
+        taken: tuple[Any, RecordedScores],
+        advantages: RecordedAdvantages,
+        roll_backs: int,
+    ) -> None:
+        """Writes what `take` returned, with the advantages that the update returned."""
+        (rows, scores), config = taken, self.parts.config
         names = tuple(task.label for task in config.tasks)
         texts = transcripts(rows, self.parts.tokenizer, names)
         folder.log_trajectories([{"step": step, **text} for text in texts])

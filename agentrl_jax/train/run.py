@@ -169,20 +169,18 @@ class Run:
         services = self._service_metrics(iteration, played.trajectory, rolled - began)
         prompts = self._prompt_metrics(state, played.trajectory, inputs.rollout.temperature)
         looked = time.monotonic()
-        recorded = self.recorder.due(iteration)
-        if recorded:
-            self.recorder.take(state, played.trajectory, inputs)
-        taken = time.monotonic()
+        taken = self.recorder.take(state, played.trajectory, inputs) if self.recorder.due(iteration) else None
+        scored = time.monotonic()
         state, metrics = learn(state, played, inputs, self.programs)
-        advantages = metrics.pop("recorded", None)
+        advantages: Any = metrics.pop("recorded", None)
         metrics = host_metrics(metrics) | played_metrics(played.stats)  # groups kept by resampling are a biased sample
-        seconds = {"time/rollout": rolled - began, "time/update": time.monotonic() - taken}
+        seconds = {"time/rollout": rolled - began, "time/update": time.monotonic() - scored}
         if prompts:
             seconds["time/mutual_information"] = looked - rolled
-        if recorded:
+        if taken is not None:
             step, learned = self.parts.imitation_chunks + iteration + 1, time.monotonic()
-            self.recorder.write(self.folder, step, inputs, advantages, self.progress.roll_backs.count)
-            seconds["time/record"] = taken - looked + time.monotonic() - learned
+            self.recorder.write(self.folder, step, inputs, taken, advantages, self.progress.roll_backs.count)
+            seconds["time/record"] = scored - looked + time.monotonic() - learned
         score = self._record(iteration, state, played, metrics | services | prompts, seconds)
         self._check_and_save(iteration, state, metrics, score)
         return state

@@ -18,6 +18,7 @@ from agentrl_jax.evaluate.api_models.level_task import level_task
 from agentrl_jax.evaluate.api_models.play import Key, Player, play_all
 from agentrl_jax.evaluate.api_models.service_task import service_task
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, TaskOptions
+from agentrl_jax.evaluate.results import powers
 from agentrl_jax.evaluate.statistics import mean_interval, pass_all, pass_at, success_interval
 from agentrl_jax.io import atomic_write
 from envs_jax.registry import registered
@@ -206,9 +207,8 @@ def _passes(answered: Sequence[Row], samples: int) -> dict[str, Any]:
     whole = np.array([outcomes for outcomes in of_item.values() if len(outcomes) == samples], bool)
     if not whole.size:
         return {}
-    numbers = sorted({*(2**power for power in range(samples.bit_length())), samples})
     kinds = {"pass_at": pass_at, "pass_all": pass_all}
-    return {name: {str(k): success_interval(of(whole, k)) for k in numbers} for name, of in kinds.items()}
+    return {name: {str(k): success_interval(of(whole, k)) for k in powers(samples)} for name, of in kinds.items()}
 
 
 def _tokens(replies: Sequence[Row]) -> dict[str, int]:

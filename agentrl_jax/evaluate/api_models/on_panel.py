@@ -7,7 +7,7 @@ from typing import Any
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
-from agentrl_jax.evaluate.baselines import level_baselines
+from agentrl_jax.evaluate.baselines import level_baselines, level_rates
 from agentrl_jax.evaluate.panels import Panel
 from envs_jax.budget import Budget
 
@@ -70,8 +70,7 @@ def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) 
         budget = Budget(panel.max_actions, result["turns"], options.actions_per_turn)
         known = level_baselines(panel.env, *panels.environment(panel), panels.panel_levels(panel), budget)
         assert known is not None, "every environment of a panel has an oracle"
-        lines = {"random": known.random, "optimal": known.optimal, "null": known.null}
-        outcomes |= {name: x.tolist() for name, x in lines.items() if x is not None}
+        outcomes |= level_rates(known)
     tokens, episodes = result["tokens"], len(samples) * result["samples"]
     counted = not tokens["replies_without_usage"]
     return {
