@@ -2,12 +2,13 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
-import math
 import os
 import re
 import shutil
 import threading
+import time
 
 import numpy as np
 import page_runs
@@ -75,6 +76,14 @@ def url(tmp_path_factory, records):
     return write(tmp_path_factory.mktemp("page") / "run", records)
 
 
+def soon(read, wanted):
+    """What is read becomes what is wanted: the page draws after the call that changed it has returned."""
+    deadline = time.monotonic() + 20
+    while (found := read()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert found == wanted
+
+
 def title(page) -> tuple[int, int]:
     """Iteration and row of the selected episode."""
     return tuple(map(int, re.findall(r"\d+", page.text_content(".episode h2"))))
@@ -82,25 +91,25 @@ def title(page) -> tuple[int, int]:
 
 def test_keys_and_clicks_select_episodes(browser, url):
     with opened(browser, url) as page:
-        assert title(page) == (36, 0)
+        soon(lambda: title(page), (36, 0))
         page.keyboard.press("j")
         page.keyboard.press("ArrowDown")
-        assert title(page) == (36, 2)
+        soon(lambda: title(page), (36, 2))
         page.keyboard.press("k")
-        assert title(page) == (36, 1)
+        soon(lambda: title(page), (36, 1))
         page.click(".entry >> text=row 5")
-        assert title(page)[1] == 5
+        soon(lambda: title(page)[1], 5)
         page.focus(".list")
         page.keyboard.press("Home")
-        assert title(page) == (1, 0)
+        soon(lambda: title(page), (1, 0))
         page.keyboard.press("End")
-        assert title(page) == (36, 7)
+        soon(lambda: title(page), (36, 7))
         expect(page).to_have_url(re.compile("i=36&r=7"))
         page.reload()
         page.wait_for_selector(".conversation .turn")
-        assert title(page) == (36, 7)
+        soon(lambda: title(page), (36, 7))
         page.click(".sibling >> nth=1")
-        assert title(page) == (36, 5)
+        soon(lambda: title(page), (36, 5))
 
 
 def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
@@ -111,25 +120,25 @@ def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
     assert len(scenes) > 3
     with opened(browser, f"{url}#i=36&r={row}") as page:
         current = page.locator("[aria-current=step]")
-        assert page.locator("svg.board").count() == 1
-        assert page.locator("svg.board > g").count() == 64
+        soon(page.locator("svg.board").count, 1)
+        soon(page.locator("svg.board > g").count, 64)
         expect(current).to_have_attribute("data-turn", str(0))
         page.keyboard.press("ArrowRight")
         before = [i for i, scene in enumerate(scenes) if i == 0 or scene["turn"] < 1][-1]
-        assert f"step {before} of" in page.text_content(".stage h3")
+        expect(page.locator(".stage h3").first).to_contain_text(f"step {before} of")
         expect(current).to_have_attribute("data-turn", str(1))
         for _ in range(turns):
             page.keyboard.press("ArrowRight")
         expect(current).to_have_attribute("data-turn", str(turns - 1))
-        assert f"step {len(scenes) - 1} of" in page.text_content(".stage h3")
+        expect(page.locator(".stage h3").first).to_contain_text(f"step {len(scenes) - 1} of")
         page.keyboard.press("ArrowLeft")
         expect(current).to_have_attribute("data-turn", str(turns - 2))
         page.focus("input[type=range]")
         page.keyboard.press("End")
-        assert f"step {len(scenes) - 1} of {len(scenes) - 1}" in page.text_content(".stage h3")
-        assert scenes[-1]["action"] in page.text_content(".stage h3")
+        expect(page.locator(".stage h3").first).to_contain_text(f"step {len(scenes) - 1} of {len(scenes) - 1}")
+        expect(page.locator(".stage h3").first).to_contain_text(scenes[-1]["action"])
         expect(current).to_have_attribute("data-turn", str(scenes[-1]["turn"]))
-        assert f"turn {scenes[-1]['turn'] + 1}" in page.text_content(".scene-text")
+        expect(page.locator(".scene-text").first).to_contain_text(f"turn {scenes[-1]['turn'] + 1}")
         spoken = page.get_attribute("svg.board", "aria-label")
         places = {
             (x, y) for y, line in enumerate(scenes[-1]["cells"]) for x, cell in enumerate(line) if "agent" in cell
@@ -137,14 +146,18 @@ def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
         x, y = places.pop()
         assert f"agent at row {y + 1} column {x + 1}" in spoken
         page.click("[aria-label='Previous step']")
-        assert f"step {len(scenes) - 2} of" in page.text_content(".stage h3")
+        expect(page.locator(".stage h3").first).to_contain_text(f"step {len(scenes) - 2} of")
 
 
 def test_an_episode_without_board_shows_what_the_model_read(browser, url):
     with opened(browser, f"{url}#i=36&r=7") as page:
-        assert page.locator("svg.board").count() == 0
-        assert "could not be computed again" in page.text_content(".stage")
-        assert "SFFF" in page.text_content(".scene-text")
+        soon(page.locator("svg.board").count, 0)
+        expect(page.locator(".stage").first).to_contain_text("could not be computed again")
+        expect(page.locator(".scene-text").first).to_contain_text("SFFF")
+
+
+def length(page, place) -> int:
+    return len(page.text_content(place))
 
 
 def count(page) -> int:
@@ -158,40 +171,42 @@ def test_filters_agree_with_the_records(browser, url, records):
     broken = np.concatenate([r.format_error.sum(1) > 0 for r in records])
     iteration = np.repeat(ITERATIONS, 8)
     with opened(browser, url) as page:
-        assert count(page) == len(returns)
+        soon(lambda: count(page), len(returns))
         page.click("summary")
         page.uncheck("text=solved >> nth=0")
         page.uncheck("label:has-text('truncated') input")
         page.uncheck("label:has-text('unsolved') input")
         page.check("label:has(.solved) input")
-        assert count(page) == solved.sum() > 0
+        assert solved.sum() > 0
+        soon(lambda: count(page), solved.sum())
         page.click("text=Clear filters")
         page.fill("[aria-label='Lowest return']", "0.75")
-        assert count(page) == (returns >= 0.75).sum()
+        soon(lambda: count(page), (returns >= 0.75).sum())
         page.fill("[aria-label='Highest turns']", "2")
-        assert count(page) == ((returns >= 0.75) & (turns <= 2)).sum() > 0
+        assert ((returns >= 0.75) & (turns <= 2)).sum() > 0
+        soon(lambda: count(page), ((returns >= 0.75) & (turns <= 2)).sum())
         page.click("text=Clear filters")
         page.select_option("label:has-text('Format') select", "broken")
-        assert count(page) == broken.sum()
+        soon(lambda: count(page), broken.sum())
         page.select_option("label:has-text('Format') select", "any")
         page.select_option("label:has-text('Alarm') select", "entropy_lost")
-        assert count(page) == (iteration == 36).sum()
+        soon(lambda: count(page), (iteration == 36).sum())
         page.select_option("label:has-text('Alarm') select", "")
         page.select_option("[aria-label=Iteration]", "10")
-        assert count(page) == 8
+        soon(lambda: count(page), 8)
         page.select_option("[aria-label=Order]", "best")
-        assert math.isclose(
-            float(page.text_content(".entry >> nth=0 >> .number")), returns[iteration == 10].max(), abs_tol=1e-3
-        )
+        best = f"{returns[iteration == 10].max():.2f}"
+        soon(lambda: f"{float(page.text_content('.entry >> nth=0 >> .number')):.2f}", best)
 
 
 def test_tokens_show_their_numbers(browser, url, records):
     record, row = records[2], 1
     token = 3
     with opened(browser, f"{url}#i=36&r={row}") as page:
-        assert page.locator("[data-turn='0'] .token").count() == record.length[row, 0]
-        assert page.locator("[data-turn='0'] .token.trained").count() == record.trained[row, 0].sum()
+        soon(page.locator("[data-turn='0'] .token").count, record.length[row, 0])
+        soon(page.locator("[data-turn='0'] .token.trained").count, record.trained[row, 0].sum())
         page.hover(f"[data-turn='0'] .token >> nth={token}")
+        page.wait_for_selector(".inspector dd")
         texts = page.locator(".inspector dd").all_text_contents()
         numbers = [float(text.rstrip(" %").replace("−", "-")) for text in texts if text not in ("yes", "no")]
         logprob, probability, entropy, advantage, gap, number = numbers
@@ -205,13 +220,13 @@ def test_tokens_show_their_numbers(browser, url, records):
         first.focus()
         page.keyboard.press("ArrowRight")
         assert page.evaluate("document.activeElement.dataset.token") == str(1 + int(first.get_attribute("data-token")))
-        assert title(page) == (36, row)
+        soon(lambda: title(page), (36, row))
         page.focus("[role=radio][aria-checked=true]")
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowRight")
-        assert page.text_content("[role=radio][aria-checked=true]") == "Advantage"
+        soon(lambda: page.text_content("[role=radio][aria-checked=true]"), "Advantage")
         sign = "p" if record.advantage[row, 0, 0] > 0 else "n"
-        assert re.search(rf"\b{sign}\d", first.get_attribute("class"))
+        expect(first).to_have_class(re.compile(rf"\b{sign}\d"))
 
 
 def hostile_record():
@@ -244,29 +259,29 @@ def test_hostile_texts_are_inert(browser, tmp_path, monkeypatch):
     monkeypatch.setattr(page_runs.DrawnBoards, "last_text", "<img src=x onerror=alert(4)>\u202e")
     with opened(browser, write(tmp_path / "<b>run<!--", [hostile_record()]).replace("#", "%23")) as page:
         said = lambda: page.text_content(".response .text")  # noqa: E731
-        assert said() == "</script><script>alert(1)</script>"
+        soon(said, "</script><script>alert(1)</script>")
         assert "<img src=x onerror=alert(4)>\n" not in page.content()
-        assert "<img src=x onerror=alert(4)>⟨U+202E⟩" in page.text_content(".scene-text")
-        assert page.text_content("h1") == "<b>run<!--"
+        expect(page.locator(".scene-text").first).to_contain_text("<img src=x onerror=alert(4)>⟨U+202E⟩")
+        soon(lambda: page.text_content("h1"), "<b>run<!--")
         page.keyboard.press("j")
-        assert said() == "<img src=x onerror=alert(2)><a href=javascript:alert(3)>x</a>"
+        soon(said, "<img src=x onerror=alert(2)><a href=javascript:alert(3)>x</a>")
         page.keyboard.press("j")
         # The tokens are single bytes, so that each byte of these characters is shown alone.
-        assert "⟨E2⟩⟨80⟩⟨AE⟩gnp.exe" in said()
-        assert "⟨U+001B⟩[31m⟨U+0000⟩" in said()
+        expect(page.locator(".response .text").first).to_contain_text("⟨E2⟩⟨80⟩⟨AE⟩gnp.exe")
+        expect(page.locator(".response .text").first).to_contain_text("⟨U+001B⟩[31m⟨U+0000⟩")
         page.keyboard.press("j")
-        assert said() == "caf⟨C3⟩⟨A9⟩ ⟨E2⟩⟨82⟩⟨AC⟩ ⟨FF⟩⟨FE⟩ ⟨E2⟩⟨82⟩"
+        soon(said, "caf⟨C3⟩⟨A9⟩ ⟨E2⟩⟨82⟩⟨AC⟩ ⟨FF⟩⟨FE⟩ ⟨E2⟩⟨82⟩")
         page.keyboard.press("j")
-        assert page.locator(".token").count() == 5000
-        assert "95,000 tokens are left" in page.text_content(".more")
+        soon(page.locator(".token").count, 5000)
+        expect(page.locator(".more").first).to_contain_text("95,000 tokens are left")
         page.click(".more")
-        assert page.locator(".token").count() == 10_000
+        soon(page.locator(".token").count, 10_000)
         assert page.evaluate("document.querySelectorAll('#app :is(img, a, iframe, object, script)').length") == 0
         # The search joins the bytes of a character.
         page.keyboard.press("/")
         page.keyboard.type("café €")
         expect(page.locator(".listhead [role=status]")).to_have_text(re.compile("^1 of 5 episodes$"))
-        assert title(page) == (1, 3)
+        soon(lambda: title(page), (1, 3))
         assert page.evaluate("document.activeElement.type") == "search"
         page.keyboard.press("Escape")
         page.keyboard.press("j")
@@ -280,15 +295,15 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
     chosen = lambda: int(re.findall(r"\d+", page.text_content(".episode h2"))[0])  # noqa: E731
     status = lambda: page.text_content(".listhead [role=status]")  # noqa: E731
     with opened(browser, (tmp_path / "log.html").as_uri()) as page:
-        assert page.text_content("h1") == "<b>log<!--.jsonl"
-        assert page.text_content(".response .text") == page_runs.HOSTILE_LOG.replace("\u202e", "⟨U+202E⟩")
+        soon(lambda: page.text_content("h1"), "<b>log<!--.jsonl")
+        soon(lambda: page.text_content(".response .text"), page_runs.HOSTILE_LOG.replace("\u202e", "⟨U+202E⟩"))
         titles = page.locator(".conversation h3").all_text_contents()
         assert [title.split()[0].rstrip(",") for title in titles] == ["System", "User", "Assistant", "User"]
         muted = [page.evaluate("(e) => getComputedStyle(e).color", text) for text in page.query_selector_all(".text")]
         assert muted[0] == muted[1] == muted[3] != muted[2]
         cells = page.locator(".metadata tr").all_text_contents()
         assert {"custom_idtraj_0", "env_id0", "note<b>0</b>", "CoordSokoban/success1.0"} <= set(cells)
-        assert "no tokens" in page.text_content("header.top")
+        expect(page.locator("header.top").first).to_contain_text("no tokens")
         for absent in (
             ".trend",
             ".token",
@@ -298,14 +313,14 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
             "[aria-label=Iteration]",
             ".inspector",
         ):
-            assert page.locator(absent).count() == 0
-        assert "says that the task was solved" in page.text_content(".end")
+            expect(page.locator(absent)).to_have_count(0)
+        expect(page.locator(".end").first).to_contain_text("says that the task was solved")
         page.keyboard.press("j")
         page.keyboard.press("ArrowDown")
-        assert chosen() == 3
-        assert page.text_content(".episode .outcome").endswith("unknown")
-        assert page.text_content(".episode >> text=return") == "return –"
-        assert "does not say whether" in page.text_content(".end")
+        soon(chosen, 3)
+        expect(page.locator(".episode .outcome").first).to_have_text(re.compile("unknown$"))
+        soon(lambda: page.text_content(".episode >> text=return"), "return –")
+        expect(page.locator(".end").first).to_contain_text("does not say whether")
         for turn in (0, 1, 2, 2):
             expect(page.locator("[aria-current=step]")).to_have_attribute("data-turn", str(turn))
             page.keyboard.press("ArrowRight")
@@ -313,35 +328,35 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
         expect(page.locator("[aria-current=step]")).to_have_attribute("data-turn", "1")
         page.reload()
         page.wait_for_selector(".conversation .text")
-        assert chosen() == 3
+        soon(chosen, 3)
         page.click("summary")
-        assert page.locator(".outcomes label").all_text_contents() == ["✓ solved", "✗ unsolved", "? unknown"]
+        soon(page.locator(".outcomes label").all_text_contents, ["✓ solved", "✗ unsolved", "? unknown"])
         page.uncheck("label:has(.solved) input")
         page.uncheck("label:has(.unsolved) input")
-        assert status() == f"{episodes // 3} of {episodes} episodes"
+        soon(status, f"{episodes // 3} of {episodes} episodes")
         page.fill("[aria-label='Lowest return']", "0")
-        assert status() == f"0 of {episodes} episodes"
+        soon(status, f"0 of {episodes} episodes")
         page.click("text=Clear filters")
         page.fill("[aria-label='Highest return']", "4")
-        assert status() == f"4 of {episodes} episodes"
+        soon(status, f"4 of {episodes} episodes")
         page.click("text=Clear filters")
         unknown = [i + 1 for i in range(episodes) if i % 3 == 2]
         for order, first, last in (("best", 23, unknown[-1]), ("worst", 1, unknown[-1]), ("longest", 12, 9)):
             page.select_option("[aria-label=Order]", order)
             page.focus(".list")
             page.keyboard.press("Home")
-            assert chosen() == first
+            soon(chosen, first)
             page.keyboard.press("End")
-            assert chosen() == last
+            soon(chosen, last)
         page.keyboard.press("/")
         page.keyboard.type("DOWN 1 of 17")
         expect(page.locator(".listhead [role=status]")).to_have_text(f"1 of {episodes} episodes")
-        assert chosen() == 18
+        soon(chosen, 18)
         page.fill("[type=search]", "traj_20")
         expect(page.locator(".entry")).to_contain_text("episode 21")
         assert page.evaluate(UNNAMED) == []
         page.click("text=Help")
-        assert "The search finds metadata" in page.text_content("dialog")
+        expect(page.locator("dialog").first).to_contain_text("The search finds metadata")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -362,20 +377,21 @@ def test_long_logs_are_drawn_in_parts(browser, tmp_path):
     write_page(tmp_path / "log.html", [LogData(tmp_path / "log.json")])
     with opened(browser, (tmp_path / "log.html").as_uri()) as page:
         drawn = page.locator(".conversation .text")
-        assert drawn.count() == 400
+        soon(drawn.count, 400)
         for _ in range(201):
             page.keyboard.press("ArrowRight")
         expect(page.locator("[aria-current=step]")).to_have_attribute("data-turn", "201")
-        assert drawn.count() == 404
+        soon(drawn.count, 404)
         page.click(".conversation > .more")
-        assert drawn.count() == 804
+        soon(drawn.count, 804)
         page.keyboard.press("j")
-        assert page.text_content(".conversation .text") == "This episode has no messages."
+        soon(lambda: page.text_content(".conversation .text"), "This episode has no messages.")
         page.keyboard.press("ArrowRight")
         page.keyboard.press("j")
-        assert len(page.text_content(".conversation .text")) == len(page.text_content(".metadata td .text")) == 40_000
+        for place in (".conversation .text", ".metadata td .text"):
+            soon(functools.partial(length, page, place), 40_000)
         page.click(".metadata td .more")
-        assert len(page.text_content(".metadata td .text")) == 80_000
+        soon(lambda: length(page, ".metadata td .text"), 80_000)
 
 
 def test_evaluations_say_what_their_episodes_are(browser, tmp_path):
@@ -404,17 +420,14 @@ def test_evaluations_say_what_their_episodes_are(browser, tmp_path):
         chosen = page.locator("select[aria-label^='Episode of']").evaluate_all("all => all.map((one) => one.value)")
         assert chosen == ["0", "0"]  # the same level of the panel, not its copy
         page.click("nav[aria-label=View] >> text=two")
-        assert "Evaluation of runs/demo, iteration 4 on lake-v1." in page.text_content(".left")
-        assert page.locator("[aria-label=Iteration] option").all_text_contents() == [
-            "greedy play and 1 sample: all",
-            "Greedy · 4 of 8 episodes",
-            "Sample 1 · 4 of 8 episodes",
-        ]
-        assert page.text_content("article h2") == "Sample 1, row 0"
-        assert page.locator(".command").count() == 0
-        assert page.locator(".sibling .actions").all_text_contents() == ["greedy", "sample 1"]
+        expect(page.locator(".left").first).to_contain_text("Evaluation of runs/demo, iteration 4 on lake-v1.")
+        parts = ["greedy play and 1 sample: all", "Greedy · 4 of 8 episodes", "Sample 1 · 4 of 8 episodes"]
+        soon(page.locator("[aria-label=Iteration] option").all_text_contents, parts)
+        soon(lambda: page.text_content("article h2"), "Sample 1, row 0")
+        soon(page.locator(".command").count, 0)
+        soon(page.locator(".sibling .actions").all_text_contents, ["greedy", "sample 1"])
         page.click(".sibling >> text=greedy")
-        assert page.text_content("article h2") == "Greedy, row 0"
+        soon(lambda: page.text_content("article h2"), "Greedy, row 0")
 
 
 def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
@@ -425,43 +438,43 @@ def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
     shared = records[0].success.any(1).reshape(2, 4).mean(1)
     assert shared.max() > 0
     with opened(browser, (tmp_path / "page.html").as_uri()) as page:
-        assert "2 levels have recorded training episodes in both runs" in page.text_content(".note")
+        expect(page.locator(".note").first).to_contain_text("2 levels have recorded training episodes in both runs")
         texts = page.locator(".entry").all_text_contents()
         assert f"{round(100 * shared.max())} % · 0 %" in texts[0]
         assert f"{round(100 * shared.min())} % · 0 %" in texts[1]
-        assert page.locator(".conversation").count() == 2
+        soon(page.locator(".conversation").count, 2)
         actions = page.locator("article .link").all_text_contents()
         assert any("actions differ from turn" in text for text in actions)
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowLeft")
         expect(page.locator("[aria-current=step][data-turn='0']")).to_have_count(2)
         page.check("text=only levels on which success differs")
-        assert page.locator(".entry").count() == (shared > 0).sum()
+        soon(page.locator(".entry").count, (shared > 0).sum())
         page.click("nav[aria-label=View] >> text=two")
-        assert page.locator(".conversation").count() == 1
-        assert page.text_content(".listhead [role=status]").startswith("16 of 16")
+        soon(page.locator(".conversation").count, 1)
+        soon(lambda: count(page), 16)
         expect(page).to_have_url(re.compile("run=1&i=10"))
         page.reload()
         page.wait_for_selector(".conversation .turn")
-        assert page.locator(".conversation").count() == 1
+        soon(page.locator(".conversation").count, 1)
         page.click("nav[aria-label=View] >> text=Compare")
         page.wait_for_selector(".note")
         page.goto(f"{page.url.split('#')[0]}#run=x&i=1&r=0")
         page.reload()
         page.wait_for_selector(".conversation .turn")
-        assert title(page) == (1, 0)
+        soon(lambda: title(page), (1, 0))
 
 
 def test_ten_thousand_rows_stay_usable(browser, tmp_path):
     records = [make_record(i, groups=25, group_size=40, turns=1, response=4) for i in range(1, 11)]
     with opened(browser, write(tmp_path / "run", records)) as page:
-        assert "10,000 of 10,000" in page.text_content(".listhead")
+        expect(page.locator(".listhead").first).to_contain_text("10,000 of 10,000")
         assert page.locator(".entry").count() < 40
         page.focus(".list")
         page.keyboard.press("Home")
-        assert title(page) == (1, 0)
+        soon(lambda: title(page), (1, 0))
         page.keyboard.press("End")
-        assert title(page) == (10, 999)
+        soon(lambda: title(page), (10, 999))
         expect(page.locator(".entry[aria-selected=true]")).to_be_visible()
         assert page.locator(".entry").count() < 40
 
@@ -516,10 +529,10 @@ def test_everything_is_named_and_within_reach_of_the_keyboard(browser, url):
         unnamed = page.evaluate(UNNAMED)
         assert unnamed == []
         page.click("text=Help")
-        assert page.locator("dialog[open]").count() == 1
-        assert "1,024 different log-probabilities" in page.text_content("dialog")
+        soon(page.locator("dialog[open]").count, 1)
+        expect(page.locator("dialog").first).to_contain_text("1,024 different log-probabilities")
         page.keyboard.press("Escape")
-        assert page.locator("dialog[open]").count() == 0
+        soon(page.locator("dialog[open]").count, 0)
         reached = set()
         for _ in range(80):
             page.keyboard.press("Tab")
@@ -543,7 +556,8 @@ def test_narrow_window_shows_one_part_at_a_time(browser, url):
     with opened(browser, url, width=420, height=800) as page:
         for name, part in (("Episodes", ".left"), ("Conversation", ".middle"), ("Board", ".right")):
             page.click(f".pane-switch >> text={name}")
-            assert [p for p in (".left", ".middle", ".right") if page.locator(p).is_visible()] == [part]
+            for other in (".left", ".middle", ".right"):
+                expect(page.locator(other)).to_be_visible(visible=other == part)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
 
 
@@ -553,7 +567,7 @@ def test_live_page_loads_new_records(browser, tmp_path, records):
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         with opened(browser, server.url, requests=lambda url: url == f"{server.url}version") as page:
-            assert page.text_content(".live") == "live"
+            soon(lambda: page.text_content(".live"), "live")
             write_record(folder, records[1])
             page.click("text=New records: load")
             expect(page.locator(".listhead [role=status]")).to_contain_text("16 of 16")
@@ -573,7 +587,7 @@ def test_a_page_of_two_million_tokens_opens(browser, tmp_path):
             )
         )
         assert page.text_content(".listhead [role=status]").startswith("1,000 of 1,000")
-        assert page.locator(".token").count() == 2000
+        soon(page.locator(".token").count, 2000)
         page.keyboard.press("/")
         page.keyboard.type("frozen lake")
         expect(page.locator(".listhead [role=status]")).to_have_text("1,000 of 1,000 episodes")
