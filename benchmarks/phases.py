@@ -33,7 +33,6 @@ from agentrl_jax.models.io.load import save_pretrained
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.peaks import PEAKS, Peaks, chip_name
 from agentrl_jax.parallel.topology import TopologyError
-from agentrl_jax.rollout.prefill import prefill_prefixes
 from agentrl_jax.setup import build
 from agentrl_jax.studies.costs import Cost, CostModel
 from agentrl_jax.studies.phases import DECODE, PREFILL, SCORE, UPDATE, PhaseBuilder
@@ -107,10 +106,8 @@ class Ours:
         prepared = jax.jit(decoder.prepare_for_decode, static_argnums=1)(self.policy, model)
 
         @jax.jit
-        def half_played(prepared, ids, settings):
-            engine = engine_of(None, key, ids, settings)
-            engine.params = prepared
-            engine.prefixes = prefill_prefixes(prepared, model, self.run.batched_env, ids.task)
+        def half_played(policy, ids, settings):
+            engine = engine_of(policy, key, ids, settings)
 
             def turn(_, state):
                 state = jax.lax.while_loop(engine.may_decode, engine.decode, state)
@@ -129,7 +126,7 @@ class Ours:
         def several(prepared, prefixes, ids, settings, state):
             return jax.lax.fori_loop(0, steps, lambda _, s: program(prepared, prefixes, key, ids, settings, s), state)
 
-        prefixes, state = jax.block_until_ready(half_played(prepared, ids, settings))
+        prefixes, state = jax.block_until_ready(half_played(self.policy, ids, settings))
         arguments = (prepared, prefixes, ids, settings, state)
         return lambda: seconds(lambda: jax.block_until_ready(several(*arguments))) / steps
 

@@ -22,6 +22,9 @@ SCORES_AT_ONCE = 2**22
 More might not fit in memory, and scores that do not fit in a CPU's cache take three times as long.
 """
 
+NO_WINDOW = 2**30
+"""A window that hides nothing, where some layers have one and others have none."""
+
 HIDDEN = float(jnp.finfo(jnp.float32).min / 2)
 """Added to the scores of positions that a query does not see."""
 
@@ -173,7 +176,14 @@ def by_rows(
     return jax.lax.map(lambda part: function(*part), parts).reshape(query.shape)
 
 
-def visible(keys: Int[Array, "#B S"], queries: Int[Array, "#B C"], window: int = 0) -> Bool[Array, "#B C S"]:
-    """Causal mask between positions of keys and of queries; with a window, the query's latest positions only."""
+def visible(
+    keys: Int[Array, "#B S"], queries: Int[Array, "#B C"], window: int | Int[Array, ""] = 0
+) -> Bool[Array, "#B C S"]:
+    """Causal mask between positions of keys and of queries; with a window, the query's latest positions only.
+
+    A window that is an array is at least 1.
+    """
     seen = keys[:, None] <= queries[:, :, None]
-    return seen & (keys[:, None] > queries[:, :, None] - window) if window else seen
+    if isinstance(window, int) and not window:
+        return seen
+    return seen & (keys[:, None] > queries[:, :, None] - window)

@@ -34,7 +34,7 @@ class SharedPrefix(struct.PyTreeNode):
     row: Int[Array, " B"]
     """Number of each row's prefix."""
 
-    def segment(self, layer: int, positions: Int[Array, "B C"], window: int) -> Segment:
+    def segment(self, layer: int, positions: Int[Array, "B C"], window: int | Int[Array, ""]) -> Segment:
         """The prefixes of one layer, of which queries at `positions` see those positions of their own prefix."""
         key, value = self.layers[layer]
         size = key.shape[1] // self.length.shape[0]
@@ -54,7 +54,9 @@ class Opening(struct.PyTreeNode):
         """The length for each of so many rows."""
         return jnp.repeat(self.length, rows // len(self.length))
 
-    def segment(self, layer: int, positions: Int[Array, "B C"], start: Int[Array, " B"], window: int) -> Segment:
+    def segment(
+        self, layer: int, positions: Int[Array, "B C"], start: Int[Array, " B"], window: int | Int[Array, ""]
+    ) -> Segment:
         """The openings of one layer, which begin at position `start`, as queries of the rows see them."""
         key, value = self.layers[layer]
         column = jnp.arange(key.shape[2])
@@ -171,7 +173,7 @@ class KVCache(struct.PyTreeNode):
         first: Int[Array, " B"],
         stored: Int[Array, " B"],
         longest: Int[Array, ""],
-        window: int,
+        window: int | Int[Array, ""],
     ) -> list[Segment]:
         """The blocks of a layer, which hold positions from `first` to before `stored`, as queries see them.
 

@@ -125,6 +125,8 @@ class Engine:
     """[E, T] responses to use instead of sampling; each token is scored as if it had been sampled."""
     prefixes: SharedPrefix | None = dataclasses.field(init=False)
     """Keys and values of the task prefixes, see `prefill_prefixes`."""
+    stacked: decoder.Params = dataclasses.field(init=False)
+    """The parameters from `decoder.prepare_stacked`; `params` are those from `decoder.prepare_for_decode`."""
 
     def __post_init__(self):
         self.episodes, group_size = self.ids.group.shape[0], self.config.group_size
@@ -138,8 +140,10 @@ class Engine:
             raise ValueError(f"{self.slots} slots for {self.episodes} episodes: give at most one slot an episode")
         # Turns beyond T would be played but not recorded.
         self.settings = self.settings.replace(horizon=jnp.minimum(self.settings.horizon, self.config.max_turns))
+        # What is read once, before the loop, is compiled for one layer.
+        self.stacked = decoder.prepare_stacked(self.params, self.model)
         self.params = decoder.prepare_for_decode(self.params, self.model)
-        self.prefixes = prefill_prefixes(self.params, self.model, self.batched_env, self.ids.task)
+        self.prefixes = prefill_prefixes(self.stacked, self.model, self.batched_env, self.ids.task)
 
     def run(self) -> LoopState:
         """Plays all episodes, and returns the final state."""
@@ -164,7 +168,7 @@ class Engine:
         cache = empty_cache(self.model, self.batched_env, config, slots)
         # The other blocks stay empty, and need not be compiled.
         first = cache.first(task.shape[0], tokens.shape[1])
-        logits, first = self._read(first, task, tokens, self._prefix_length(task), length)
+        logits, first = self._read(self.stacked, first, task, tokens, self._prefix_length(task), length)
         logits, cache = jnp.repeat(logits, config.group_size, axis=0), cache.with_first(first, length)
         episode, sample_keys, zeros = jnp.arange(slots), rng.sample_key(self.key, ids), jnp.zeros(slots, jnp.int32)
         token, logprob = self._next_token(logits, episode, sample_keys, turn=zeros, number=zeros)
@@ -333,7 +337,7 @@ class Engine:
             answered = jnp.where(pending, state.response.length, 0)
             cache = cache.store_responses(start - answered - prefix - cache.opening_length, answered)
         length = jnp.where(pending, state.message.length, 0)
-        logits, cache = self._read(cache, state.ids.task, state.message.tokens, start, length)
+        logits, cache = self._read(self.params, cache, state.ids.task, state.message.tokens, start, length)
         first = parsing.start(self.batched_env.grammars, state.ids.task)
         opening = self._next_token(logits, state.episode, state.sample_keys, state.turn, jnp.zeros_like(state.turn))
         token, logprob = masked.where(pending, opening, (state.token, state.logprob))
@@ -349,6 +353,7 @@ class Engine:
 
     def _read(
         self,
+        params: decoder.Params,
         cache: KVCache,
         task: Int[Array, " B"],
         tokens: Int[Array, "B O"],
@@ -357,9 +362,9 @@ class Engine:
     ) -> tuple[Float[Array, "B V"], KVCache]:
         """Logits after the first `length` tokens of each row, and the cache that includes these tokens."""
         last, cache = chunked_prefill(
-            *(self.params, self.model, cache, tokens, start, length, self.config.chunk), self._prefix_of(task)
+            *(params, self.model, cache, tokens, start, length, self.config.chunk), self._prefix_of(task)
         )
-        return decoder.logits(self.params, last), cache
+        return decoder.logits(params, last), cache
 
     def _prefix_of(self, task: Int[Array, " B"]) -> SharedPrefix | None:
         return self.prefixes and self.prefixes.replace(row=task)

@@ -44,7 +44,7 @@ def prefill_prefixes(
 ) -> SharedPrefix | None:
     """Keys and values of the prefixes of K tasks, for rows of these tasks; None if all prefixes are empty.
 
-    `params` come from `decoder.prepare_for_decode`.
+    `params` come from `decoder.prepare_stacked`.
     """
     tasks, length = batched_env.prefix.shape
     if not length:

@@ -1,6 +1,7 @@
 """The decoder against a slow NumPy decoder, and its cached steps against its parallel pass."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -184,6 +185,36 @@ def test_responses_and_shared_prefixes_equal_the_parallel_pass(params, tokens):
             check(hidden[:, None], active.astype(int))
             position, length = position + active, length + active
         cache = cache.store_responses(jnp.asarray(position - length - prefix_length), jnp.asarray(length))
+
+
+@pytest.mark.parametrize("changes", [{"windows": (0, 4)}, {"dtype": "bfloat16"}, {"decode_dtype": "int8"}])
+@pytest.mark.parametrize("apart", [False, True])
+def test_scanned_layers_give_the_numbers_of_unrolled_ones(params, tokens, changes, apart):
+    config = dataclasses.replace(CONFIG, **changes)
+    if apart:  # frozen layers are a stack before the others
+        first, rest = (
+            jax.tree.map(lambda x, some=some: x[some], params["layers"]) for some in (slice(1), slice(1, None))
+        )
+        params = params | {"first_layers": first, "layers": rest}
+    of_prefix, count = jnp.array([3, 2]), jnp.array([4, 0, 5])
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def read(params, prepare):
+        laid = prepare(params, config)
+        cache = init_cache(config, 2, 3, block=3)
+        _, cache = decoder.forward_with_cache(laid, config, cache, tokens[:2, :3], jnp.zeros(2, int), of_prefix)
+        prefix = shared_prefix(cache, of_prefix, jnp.array([1, 0, 1]))
+        cache = init_cache(config, ROWS, LENGTH, block=3)
+        start = of_prefix[prefix.row]
+        hidden, cache = decoder.forward_with_cache(laid, config, cache, tokens[:, 3:8], start, count, prefix)
+        last = jnp.take_along_axis(hidden, jnp.maximum(count - 1, 0)[:, None, None], axis=1)
+        return decoder.logits(laid, jnp.where(count[:, None, None] > 0, last, 0)), prefix, cache
+
+    unrolled, scanned = (read(params, prepare) for prepare in (decoder.prepare_for_decode, decoder.prepare_stacked))
+    # Rounding may turn a value to the next integer.
+    tolerance = 2e-2 if changes.get("dtype") or changes.get("decode_dtype") else 1e-5
+    close = functools.partial(np.testing.assert_allclose, atol=tolerance, rtol=tolerance)
+    jax.tree.map(lambda x, y: close(np.asarray(x, np.float32), np.asarray(y, np.float32)), unrolled, scanned)
 
 
 def test_old_entries_beyond_the_position_are_not_read(params, tokens, extend):
