@@ -180,6 +180,7 @@ def evaluate_run(
             best = best_of_selector(selector, policy, config) if best_of else None
             items = PANEL if wanted is not None and wanted.items and not own.served else None
             eval_set, services = _load(run, config, policy, levels or items, stack)
+        retries = retry.load(config, policy, eval_set.batched_env, max(attempts)) if attempts else None
         learned = learned_from(Path(run), policy.step, report)
         # The levels of a file are played once each.
         all_levels = eval_set.batched_env.levels(0)
@@ -227,8 +228,7 @@ def evaluate_run(
             found |= results.rates(
                 played, eval_set.baselines(number), categories, clusters=clusters, best=best, best_of=best_of
             )
-        if attempts:
-            retries = retry.load(config, policy, eval_set.batched_env, max(attempts))
+        if retries is not None:
             on_retries = dataclasses.replace(
                 eval_set, program=retries.program, settings=eval_set.settings.replace(horizon=retries.turns)
             )

@@ -88,7 +88,7 @@ def load(config: Config, policy: RunPolicy, batched_env: CompiledEnv | HostEnv, 
     name, turns = f"--attempts {attempts}", attempts * config.prompt.max_turns
     tasks, new = batched_env.tasks, None
     if attempts > 1:
-        tokens = _feedback_tokens(policy.tokenizer)
+        tokens = feedback_tokens(policy.tokenizer)
         new = None if policy.pretrained else _new_tokens(tokens, batched_env)
         with refusals(name):
             tasks = tuple(
@@ -109,7 +109,8 @@ def load(config: Config, policy: RunPolicy, batched_env: CompiledEnv | HostEnv, 
     return Retries(program, jnp.int32(turns), attempts, new)
 
 
-def _feedback_tokens(tokenizer: Tokenizer) -> list[int]:
+def feedback_tokens(tokenizer: Tokenizer) -> list[int]:
+    """The tokens of the feedback; raises a `UserError` if the tokenizer cannot write it."""
     tokens = tokenizer.encode(FEEDBACK)
     if tokenizer.decode_bytes(tokens) != FEEDBACK.encode():
         raise UserError(
