@@ -95,8 +95,8 @@ def sure():
 
 
 @pytest.fixture(scope="module")
-def scripted(policy, sure):
-    """The played scripts: with the whole conversation, and with a context for each turn."""
+def play_scripts(policy, sure):
+    """Function (context, limit of its tokens) -> the played scripts."""
     count = len(SCRIPTS)
     ids = build.episode_ids(group=np.arange(count), member=0 * np.arange(count), task=[0] * count, level=[-1] * count)
     settings = toy_agent.settings(
@@ -104,11 +104,19 @@ def scripted(policy, sure):
     )
     responses = scripted_responses()
 
-    def play(context):
-        config = toy_agent.engine_config(max_turns=TURNS * ATTEMPTS, max_response_tokens=LENGTH, context=context)
+    def play(context, context_tokens=0):
+        config = toy_agent.engine_config(
+            max_turns=TURNS * ATTEMPTS, max_response_tokens=LENGTH, context=context, context_tokens=context_tokens
+        )
         return played(policy, sure, config, ids, settings, responses)
 
-    return {context: play(context) for context in ("full", "single_turn")}
+    return play
+
+
+@pytest.fixture(scope="module")
+def scripted(play_scripts):
+    """With the whole conversation, and with a context for each turn."""
+    return {context: play_scripts(context) for context in ("full", "single_turn")}
 
 
 def attempts_of(trajectory, row):
@@ -178,6 +186,17 @@ def test_the_feedback_is_read_once_at_the_beginning_of_a_retry(scripted, sure, c
                 left, reward = left - taken, -0.5 * taken
         assert found == text
         assert found.count(FEEDBACK) == len(attempts) - 1
+
+
+def test_a_full_context_ends_the_attempts(play_scripts, sure, scripted):
+    """There is room for three turns, whatever the lengths of their messages, and for less than five."""
+    limit = int(sure.prefix_length[0]) + 3 * (sure.observation_tokens + LENGTH)
+    trajectory, whole = play_scripts("full", limit), scripted["full"]
+    full = trajectory.truncation == 1 + TRUNCATIONS.index("context")
+    assert full.tolist() == [False, False, True, True, False]
+    assert trajectory.success.tolist() == [True, True, False, False, False]
+    assert set(trajectory.num_turns[full].tolist()) <= {3, 4}
+    np.testing.assert_array_equal(trajectory.num_turns[~full], whole.num_turns[~full])
 
 
 @pytest.fixture(scope="module")
