@@ -54,8 +54,8 @@ class Retries:
     attempts: int
     """N."""
     new_tokens: int | None
-    """How many tokens of the feedback the policy's own prompts never hold; None if that is unknown, as for a pretrained
-    model."""
+    """How many tokens of the feedback are in no prompt of the environment, so that a policy trained in it alone never
+    read them; None if that is unknown, as for a pretrained model."""
 
 
 class Attempts(NamedTuple):
@@ -157,7 +157,8 @@ def evaluate(
     report(f"up to {retries.attempts} attempts at each level, with feedback after a failure")
     if retries.new_tokens:
         report(
-            f"{retries.new_tokens} tokens of the feedback are in no prompt of this run, whose policy never read them"
+            f"{retries.new_tokens} tokens of the feedback are in no other prompt of this environment: a policy that was "
+            "trained in it alone never read them"
         )
     sampled, greedy = (within(play(of), retries.attempts) for of in (temperature, 0.0))
     if sampled.context_full:
