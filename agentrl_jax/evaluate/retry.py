@@ -157,8 +157,8 @@ def evaluate(
     report(f"up to {retries.attempts} attempts at each level, with feedback after a failure")
     if retries.new_tokens:
         report(
-            f"{retries.new_tokens} tokens of the feedback are in no other prompt of this environment: a policy that was "
-            "trained in it alone never read them"
+            f"{retries.new_tokens} tokens of the feedback are in no other prompt of this environment: a policy "
+            "that was trained in it alone never read them"
         )
     sampled, greedy = (within(play(of), retries.attempts) for of in (temperature, 0.0))
     if sampled.context_full:
