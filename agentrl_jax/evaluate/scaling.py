@@ -61,7 +61,7 @@ def scale(
 ) -> dict[str, Any]:
     """Evaluates a run with other limits of turns and of tokens, with several samples, and with retries.
 
-    `selector` also takes the best of k samples, see `selectors`. `options` are those of `evaluate_run` but its samples;
+    `selector` also takes the best of k samples, see `selectors`. `options` are those of `evaluate_run` for one play;
     with a panel, its levels are played, but not its limit of actions where `turns` are more than the run's.
 
     Returns:
