@@ -40,6 +40,7 @@ WITH_FINISHED_RUN = (
         "test_selectors.py",
         "test_loop.py",
         "test_resume.py",
+        "test_retry.py",
         "test_unwritable.py",
     ),
 )

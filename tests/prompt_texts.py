@@ -31,9 +31,11 @@ def message_text(
     reward: float,
     first: bool,
     response_ended: bool,
+    retry: bool = False,
 ) -> str:
     """Returns the text of `message`, with the same arguments but the observation as text; special tokens by name."""
     shown = {"always": True, "first": first, "later": not first, "unended": not first and not response_ended}
+    shown["retry"] = retry
     values = {
         "observation": observation,
         "turn": format_number(turn + 1, 0, prompt.turn_digits),

@@ -1,4 +1,4 @@
-"""`agentrl scaling`: the success of a run by turns, tokens per response and samples."""
+"""`agentrl scaling`: the success of a run by turns, tokens per response, samples and attempts with feedback."""
 
 import dataclasses
 import json
@@ -27,6 +27,9 @@ class Scaling:
     """Most tokens of a response, such as 8,16."""
     samples: str = ""
     """Samples of a level, such as 1,2,4,8."""
+    attempts: str = ""
+    """Most attempts at a level, such as 1,2,4: after a failure the level begins again, and the agent reads that it
+    failed; beside them as many samples without feedback."""
     selector: Literal["oracle", "majority", "shortest", "value", "logprob"] | None = None
     """Also take the best of k samples by this selector, see `agentrl eval --help`."""
     checkpoint: str = "last"
@@ -54,7 +57,7 @@ _OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "
 
 def run(command: Scaling) -> None:
     """Writes the JSON file and the figure, and prints a table."""
-    axes = {name: _numbers(name, getattr(command, name)) for name in ("turns", "tokens", "samples")}
+    axes = {name: _numbers(name, getattr(command, name)) for name in ("turns", "tokens", "samples", "attempts")}
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
@@ -81,18 +84,40 @@ def run(command: Scaling) -> None:
         return
     for axis, points in found["axes"].items():
         table = Table(title=f"Success by {axis}", title_justify="left")
-        shown = ("success", "success_greedy", "pass_at", "pass_all", "best_of", "random", "optimal")
-        columns = [name for name in shown if name in points[0]]
+        columns = [name for name in _COLUMNS if name in points[0]]
         for name in (axis, *columns):
-            table.add_column(name.replace("_", " "), justify="right")
+            table.add_column(name.replace("_", " "), justify="right", no_wrap=name == axis)
         for point in points:
-            table.add_row(str(point[axis]), *(_rate(point[name]) for name in columns))
+            table.add_row(str(point[axis]), *(_COLUMNS[name](point[name]) for name in columns))
         Console().print(table)
+        if axis == "attempts":
+            Console().print(found["retry"]["note"], highlight=False)
     Console().print(f"figure: {out / 'scaling.png'}", highlight=False)
 
 
 def _rate(interval: dict[str, float]) -> str:
     return f"{interval['mean']:.1%} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
+
+
+def _points(interval: dict[str, float]) -> str:
+    mean, low, high = (100 * interval[bound] for bound in ("mean", "low", "high"))
+    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _number(interval: dict[str, float]) -> str:
+    return f"{interval['mean']:.1f} [{interval['low']:.1f}, {interval['high']:.1f}]"
+
+
+_RATES = ("success", "success_greedy", "retry", "retry_greedy", "pass_at", "pass_all", "best_of")
+_COLUMNS = {
+    **dict.fromkeys(_RATES, _rate),
+    "difference": _points,
+    "retry_tokens": _number,
+    "pass_at_tokens": _number,
+    "random": _rate,
+    "optimal": _rate,
+}
+"""Columns of a table in their order, if its axis has them, and how each is written."""
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.checks import check_sizes
 from agentrl_jax.config.schema import PANEL
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.evaluate import panels, recording, records, results
+from agentrl_jax.evaluate import panels, recording, records, results, retry
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.limits import Limits, with_limits
 from agentrl_jax.evaluate.seen import learned_from, seen_levels
@@ -35,8 +35,8 @@ from agentrl_jax.setup.service_tasks import Services, batched_envs
 from envs_jax import registry
 from envs_jax.splits import MAX_LEVEL_TRIES
 
-ATTEMPTS = 3
-"""How often a held-out episode is attempted if its environment fails."""
+TRIES = 3
+"""How often a held-out episode is played if its environment fails."""
 
 Params = dict[str, Any]
 """Parameters of a policy, as `TrainState.merged_params` returns them."""
@@ -64,7 +64,7 @@ class EvalSet(LevelSet):
         which is another episode on it. Episodes whose environment fails are played again.
 
         Raises:
-            UserError: environments failed in all attempts.
+            UserError: environments failed every time.
         """
         settings = self.settings_at(temperature)
         parts = []
@@ -77,7 +77,7 @@ class EvalSet(LevelSet):
     def _retry_failed(self, dispatch: Callable[[], tuple[Trajectory, Any]], count: int) -> Trajectory:
         """Repeats a dispatch until none of its first `count` episodes has failed."""
         found = hosts.fetch(dispatch()[0])
-        for _ in range(ATTEMPTS - 1):
+        for _ in range(TRIES - 1):
             if not found.failed[:count].any():
                 break
             failed, again = found.failed, hosts.fetch(dispatch()[0])
@@ -90,7 +90,7 @@ class EvalSet(LevelSet):
                 why = f"{MAX_LEVEL_TRIES} keys gave no level of the {self.split.name.lower()} split; use larger levels"
             raise UserError(
                 f"{int(found.failed[:count].sum())} of {count} held-out episodes of "
-                f"{self.batched_env.tasks[self.task].name} failed {ATTEMPTS} times; {why}"
+                f"{self.batched_env.tasks[self.task].name} failed {TRIES} times; {why}"
             )
         return found
 
@@ -111,6 +111,7 @@ def evaluate_run(
     samples: int = 1,
     best_of: Sequence[int] = (),
     selector: Selector = "oracle",
+    attempts: Sequence[int] = (),
     clusters: bool = False,
     seed: int | None = None,
     limits: Limits | None = None,
@@ -127,22 +128,24 @@ def evaluate_run(
     one of `NAMED_LEVELS`, each played once. `panel` is the name of a panel, which fixes environment, levels, seed and
     limit of actions. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the section
     `evaluation`. The sampled agent plays each level `samples` times. Of each number of samples in `best_of`, `selector`
-    takes one, see `selectors`. With `clusters`, intervals are those of `statistics.cluster_interval`, and levels of one
-    category are a cluster. `limits` replace the run's limits of turns and tokens. All episodes are recorded
-    in the new folder `record`, if given, see `recording.recording`.
+    takes one, see `selectors`. `attempts` are numbers of attempts at a level with feedback in between, beside as many
+    samples without it, see `retry`. With `clusters`, intervals are those of `statistics.cluster_interval`, and levels
+    of one category are a cluster. `limits` replace the run's limits of turns and tokens. All episodes but retries are
+    recorded in the new folder `record`, if given, see `recording.recording`.
 
     Returns:
         env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
         samples) and `success_greedy`, each {mean, low, high, n} with levels as unit; with several samples, `pass_at`
         and `pass_all` by the number of samples (1, 2, 4, ... and all), see `statistics`; with numbers in `best_of`, a
-        `best_of` with the selector and `success` by the number; `return` (raw, sampled); `mean_turns` and `mean_tokens`
-        of sampled episodes; if known, `random`, `null` and `optimal`, exact on the same levels within the agent's
-        budget, `optimal_is`, see `Baselines`, and `gap_closed`, the share of the difference between random and optimal
-        play that the sampled agent closes; for environments with a stricter rule, `strict_success` and
-        `strict_success_greedy`; for a service with several categories of items, and for `NAMED_LEVELS`, `categories`
-        (families of the panel, or levels) with both successes of each; `outcomes`, these successes level by level, and
-        `samples` of them; `levels_digest`, SHA-256 of the hashes of the levels' first states; with `panel`, its name
-        and digest, and `agent` and `decoding`, see `records.Record`.
+        `best_of` with the selector and `success` by the number; with `attempts`, a `retry`, see
+        `retry.evaluate`; `return` (raw, sampled); `mean_turns` and `mean_tokens` of sampled episodes; if known,
+        `random`, `null` and `optimal`, exact on the same levels within the agent's budget, `optimal_is`, see
+        `Baselines`, and `gap_closed`, the share of the difference between random and optimal play that the sampled
+        agent closes; for environments with a stricter rule, `strict_success` and `strict_success_greedy`; for a service
+        with several categories of items, and for `NAMED_LEVELS`, `categories` (families of the panel, or levels) with
+        both successes of each; `outcomes`, these successes level by level, and `samples` of them; `levels_digest`,
+        SHA-256 of the hashes of the levels' first states; with `panel`, its name and digest, and `agent` and
+        `decoding`, see `records.Record`.
 
     Raises:
         UserError: the folder holds no run or no such checkpoint, the levels cannot be used, they are not the panel's,
@@ -151,10 +154,13 @@ def evaluate_run(
     own = read_config(run)
     if record is not None:
         recording.check_folder(record)
-    for name, number in (("episodes", episodes), ("samples", samples), *(("best_of", k) for k in best_of)):
+    several = (*(("best_of", k) for k in best_of), *(("attempts", k) for k in attempts))
+    for name, number in (("episodes", episodes), ("samples", samples), *several):
         if number is not None and number < 1:
             raise UserError(f"--{name} is {number}, expected at least 1")
-    samples = max((samples, *best_of))
+    samples = max((samples, *best_of, *attempts))
+    if attempts:
+        retry.check(own, str(run))
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
     fixed = {"env": env, "levels": levels, "episodes": episodes, "seed": seed}
@@ -174,6 +180,7 @@ def evaluate_run(
             best = best_of_selector(selector, policy, config) if best_of else None
             items = PANEL if wanted is not None and wanted.items and not own.served else None
             eval_set, services = _load(run, config, policy, levels or items, stack)
+        retries = retry.load(config, policy, eval_set.batched_env, max(attempts)) if attempts else None
         learned = learned_from(Path(run), policy.step, report)
         # The levels of a file are played once each.
         all_levels = eval_set.batched_env.levels(0)
@@ -220,6 +227,14 @@ def evaluate_run(
         with refusals("--clusters"):
             found |= results.rates(
                 played, eval_set.baselines(number), categories, clusters=clusters, best=best, best_of=best_of
+            )
+        if retries is not None:
+            on_retries = dataclasses.replace(
+                eval_set, program=retries.program, settings=eval_set.settings.replace(horizon=retries.turns)
+            )
+            found["retry"] = retry.evaluate(
+                lambda temperature: on_retries.play(policy.params, number, temperature),
+                *(temperature, retries, played, attempts, report),
             )
         task = eval_set.batched_env.tasks[eval_set.task]
         found["seen"] = seen_levels(learned, played.ids, eval_set.levels, task, boards)

@@ -1,4 +1,4 @@
-"""Test-time scaling: the success of a run as a function of turns, tokens per response and samples.
+"""Test-time scaling: the success of a run as a function of turns, tokens per response, samples and retries.
 
 One budget changes at a time, on the same levels with the same seed; the others are those of the run. More turns than in
 training show whether an agent goes on beyond its horizon.
@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate import retry
 from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.limits import Limits
 from agentrl_jax.evaluate.selectors import Selector
@@ -28,11 +29,22 @@ TITLES = {
     "turns": ("success by turns of an episode", "most turns"),
     "tokens": ("success by tokens of a response", "most tokens of a response"),
     "samples": ("success by samples of a level", "samples"),
+    "attempts": ("success by attempts at a level", "most attempts (a retry reads the success signal)"),
 }
 """Title and horizontal axis of the subplot of each axis."""
 
 _LIMIT_LINES = {"success": "sampled", "success_greedy": "greedy"}
-_SAMPLE_LINES = {"pass_at": "pass@k", "pass_all": "pass^k", "best_of": "best of k"}
+_LINES = {
+    "turns": _LIMIT_LINES,
+    "tokens": _LIMIT_LINES,
+    "samples": {"pass_at": "pass@k", "pass_all": "pass^k", "best_of": "best of k"},
+    "attempts": {
+        "retry": "retries with feedback",
+        "retry_greedy": "greedy retries with feedback",
+        "pass_at": "pass@k, no feedback",
+    },
+}
+_MOST_ATTEMPTS = 64
 _KEPT = ("success", "success_greedy", "random", "optimal", "optimal_is", "gap_closed", "mean_turns", "mean_tokens")
 
 
@@ -42,13 +54,14 @@ def scale(
     turns: Sequence[int] = (),
     tokens: Sequence[int] = (),
     samples: Sequence[int] = (),
+    attempts: Sequence[int] = (),
     selector: Selector | None = None,
     report: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Evaluates a run with other limits of turns and of tokens, and with several samples.
+    """Evaluates a run with other limits of turns and of tokens, with several samples, and with retries.
 
-    `selector` also takes the best of k samples, see `selectors`. `options` are those of `evaluate_run` but its samples;
+    `selector` also takes the best of k samples, see `selectors`. `options` are those of `evaluate_run` for one play;
     with a panel, its levels are played, but not its limit of actions where `turns` are more than the run's.
 
     Returns:
@@ -56,21 +69,29 @@ def scale(
         for each axis that was given. A point of turns or tokens has this number, `success` and `success_greedy`,
         `random` and `optimal` within these limits, and what else `evaluate_run` knows; a point of samples has
         `samples` (k), `pass_at`, `pass_all`, with a selector `best_of`, and `random` and `optimal`, the probability
-        that one of k plays succeeds (not for services, whose lines are single plays).
+        that one of k plays succeeds (not for services, whose lines are single plays); a point of attempts has
+        `attempts`, what `retry.rates` describes, and the same two lines. With attempts there is also a `retry` with the
+        feedback, and what else `retry.evaluate` knows of all of them.
 
     Raises:
         UserError: no axis is given, a number is not usable, or as in `evaluate_run`.
     """
-    limits = {"turns": turns, "tokens": tokens}
-    for name, numbers, least in (("turns", turns, 1), ("tokens", tokens, 2), ("samples", samples, 1)):
-        if list(numbers) != sorted(set(numbers)) or any(not least <= number <= 2**16 for number in numbers):
+    limits, most = {"turns": turns, "tokens": tokens}, {"attempts": _MOST_ATTEMPTS}
+    given = limits | {"samples": samples, "attempts": attempts}
+    for name, numbers in given.items():
+        least, largest = 2 if name == "tokens" else 1, most.get(name, 2**16)
+        if list(numbers) != sorted(set(numbers)) or any(not least <= number <= largest for number in numbers):
             listed = ",".join(map(str, numbers))
-            raise UserError(f"--{name} is {listed}; expected ascending numbers from {least} to {2**16}")
-    if not (turns or tokens or samples):
-        raise UserError("no axis is given; expected --turns, --tokens or --samples with numbers such as 5,10,20")
+            raise UserError(f"--{name} is {listed}; expected ascending numbers from {least} to {largest}")
+    if not any(given.values()):
+        raise UserError(
+            "no axis is given; expected --turns, --tokens, --samples or --attempts with numbers such as 5,10,20"
+        )
     if selector is not None and not samples:
         raise UserError(f"--selector is {selector}, which is read only with --samples; give it too")
-    prompt = read_config(run).prompt
+    config = read_config(run)
+    if attempts:
+        retry.check(config, str(run))
     axes: dict[str, list[dict[str, Any]]] = {}
     found: dict[str, Any] = {}
     for axis, numbers in limits.items():
@@ -81,14 +102,18 @@ def scale(
             points.append({axis: number, **{name: found[name] for name in _KEPT if name in found}})
         if points:
             axes[axis] = points[::-1]
-    if samples:
+    if samples or attempts:
         best: dict[str, Any] = {} if selector is None else {"best_of": tuple(samples), "selector": selector}
-        found = evaluate_run(run, samples=max(samples), report=report, **best, **options)
-        axes["samples"] = [_of_samples(found, k) for k in samples]
+        found = evaluate_run(
+            run, samples=max((1, *samples)), attempts=tuple(attempts), report=report, **best, **options
+        )
+        axes |= {"samples": [_of_samples(found, k) for k in samples]} if samples else {}
+        axes |= {"attempts": [_of_attempts(found, k) for k in attempts]} if attempts else {}
     named = {name: found[name] for name in ("env", "iteration", "episodes", "seed", "temperature")}
     named |= {"panel": found["panel"]} if "panel" in found else {}
     named |= {"selector": selector} if selector is not None else {}
-    trained = {"turns": prompt.max_turns, "tokens": prompt.max_response_tokens}
+    named |= {"retry": {name: x for name, x in found["retry"].items() if name != "attempts"}} if attempts else {}
+    trained = {"turns": config.prompt.max_turns, "tokens": config.prompt.max_response_tokens}
     return {"run": Path(run).resolve().name, **named, "trained": trained, "axes": axes}
 
 
@@ -99,10 +124,19 @@ def _of_samples(found: dict[str, Any], k: int) -> dict[str, Any]:
     point |= {"pass_at": success_interval(pass_at(success, k)), "pass_all": success_interval(pass_all(success, k))}
     if "best_of" in found:
         point["best_of"] = found["best_of"]["success"][str(k)]
-    if found.get("optimal_is", "scripted") != "scripted":
-        for line in ("random", "optimal"):
-            point[line] = success_interval(1 - (1 - np.array(outcomes[line])) ** k)
-    return point
+    return point | _of_plays(found, k)
+
+
+def _of_attempts(found: dict[str, Any], k: int) -> dict[str, Any]:
+    return {"attempts": k, **found["retry"]["attempts"][str(k)], **_of_plays(found, k)}
+
+
+def _of_plays(found: dict[str, Any], k: int) -> dict[str, Any]:
+    """The probability that one of k plays succeeds, for random and optimal play."""
+    if found.get("optimal_is", "scripted") == "scripted":
+        return {}
+    known = {line: np.array(found["outcomes"][line]) for line in ("random", "optimal")}
+    return {line: success_interval(1 - (1 - success) ** k) for line, success in known.items()}
 
 
 def plot_scaling(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -121,8 +155,7 @@ def plot_scaling(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
 def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | None) -> None:
     title, label = TITLES[name]
     numbers = [point[name] for point in points]
-    lines = _SAMPLE_LINES if name == "samples" else _LIMIT_LINES
-    for color, (key, legend) in zip(COLORS, lines.items()):
+    for color, (key, legend) in zip(COLORS, _LINES[name].items()):
         if key not in points[0]:
             continue
         mean, low, high = ([point[key][bound] for point in points] for bound in ("mean", "low", "high"))

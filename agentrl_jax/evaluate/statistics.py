@@ -111,6 +111,22 @@ def pass_all(x: ArrayLike, k: int) -> np.ndarray:
     return _all_of(outcomes.sum(axis=1), outcomes.shape[1], k)
 
 
+def cost_until_success(x: ArrayLike, cost: ArrayLike, k: int) -> np.ndarray:
+    """The expected cost of up to k samples of an item, of which none follows a success, f64[n].
+
+    `x` as in `pass_at`, and `cost` [n, m] is that of each sample. The k samples are drawn without replacement from the
+    m: a sample is paid for at place i (from 1) with probability C(f, i - 1) / C(m - 1, i - 1) / m, where f is the
+    number of failures among the others. Raises a `ValueError` for other arguments.
+    """
+    outcomes, costs = _samples(x, k), np.asarray(cost, np.float64)
+    if costs.shape != outcomes.shape or not np.isfinite(costs).all():
+        raise ValueError(f"cost has shape {costs.shape}, expected finite costs {list(outcomes.shape)}")
+    m = outcomes.shape[1]
+    failures = (~outcomes).sum(axis=1, keepdims=True) - ~outcomes  # among the other samples
+    paid = [_all_of(failures.ravel(), m - 1, place).reshape(failures.shape) for place in range(k)]
+    return np.sum(np.sum(paid, axis=0) * costs, axis=1) / m
+
+
 def best_of(x: ArrayLike, score: ArrayLike, k: int) -> np.ndarray:
     """The probability that of k samples of an item the one with the highest score succeeds, f64[n].
 

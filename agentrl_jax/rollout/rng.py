@@ -2,14 +2,17 @@
 
 A rollout's key is `fold_in(seed, iteration)`. From it, by `fold_in`: group -> level; group -> member -> noise of the
 environment -> primitive action; group -> member -> turn -> token. No key depends on the slot that plays the episode.
+Another attempt of an episode has other noise: environment -> attempt -> primitive action.
 """
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from agentrl_jax.rollout.trajectory import EpisodeIds
 
 _LEVEL, _MEMBER, _NOISE, _SHARED_NOISE, _SAMPLE = range(5)
+_NEXT_ATTEMPT = 2**32 - 1  # no number of a primitive action
 
 
 def level_key(key: Key[Array, ""], ids: EpisodeIds) -> Key[Array, " B"]:
@@ -28,6 +31,11 @@ def noise_key(key: Key[Array, ""], ids: EpisodeIds, *, shared: bool) -> Key[Arra
 def action_key(noise_key: Key[Array, ""], number: Int[Array, ""]) -> Key[Array, ""]:
     """Key of the environment's transition for primitive action `number` of one episode."""
     return jax.random.fold_in(noise_key, number)
+
+
+def retry_noise_key(noise_key: Key[Array, " B"]) -> Key[Array, " B"]:
+    """Key of each row's environment noise in the attempt after the one that has `noise_key`."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, jnp.uint32(_NEXT_ATTEMPT)))(noise_key)
 
 
 def sample_key(key: Key[Array, ""], ids: EpisodeIds) -> Key[Array, " B"]:

@@ -79,8 +79,14 @@ def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -
     return make_task(config.env, *make_env(config), prompt, tokenizer)
 
 
-def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
-    """Adds prompt and grammar to an environment and its parameters; it need not be registered."""
+def make_task(
+    name: str, env: TextEnvironment, params: Any, prompt: PromptConfig, tokenizer: Tokenizer, *, feedback: str = ""
+) -> Task:
+    """Adds prompt and grammar to an environment and its parameters; it need not be registered.
+
+    `feedback` is what the prompt says at the beginning of a retry; an observation that is cut at a number of tokens
+    has as many more in it.
+    """
     observed = jax.eval_shape(lambda key: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0))
     grammar = ResponseGrammar(
         actions=env.actions,
@@ -106,9 +112,10 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
         tokenizer=tokenizer,
         encoder=prompt.encoder,
         lists_actions=env.lists_actions,
+        feedback=feedback,
     )
     if prompt.observation_tokens:
-        most = min(prompt.observation_tokens, compiled.max_message_tokens)
+        most = min(prompt.observation_tokens + len(tokenizer.encode(feedback)), compiled.max_message_tokens)
         compiled = compiled.replace(max_message_tokens=most)
     return Task(name=name, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer))
 

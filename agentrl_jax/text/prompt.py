@@ -89,6 +89,7 @@ def compile_prompt(
     encoder: str = "pieces",
     plain: str | None = None,
     lists_actions: bool = True,
+    feedback: str = "",
 ) -> Prompt:
     """Compiles a style for a task and a tokenizer. Runs on the host.
 
@@ -97,7 +98,8 @@ def compile_prompt(
     (empty: no limit). `think` asks for a think block and sets `enable_thinking` in chat templates that read it. With
     `forced`, messages end with the opening tag of the response. For free-text responses, `plain` is the opening that is
     inserted before them; None for responses in tags. `response_words` is the limit that the prompt names. With
-    `lists_actions`, the style may list the action names; responses use them in any case.
+    `lists_actions`, the style may list the action names; responses use them in any case. `feedback`, if given, is the
+    text before the first observation of a retry.
 
     Raises:
         ValueError: the tokenizer has no special tokens for a chat or changes a piece; its chat template cannot be
@@ -108,7 +110,7 @@ def compile_prompt(
         raise ValueError(f"encoder {encoder!r}; expected one of {', '.join(ENCODERS)}")
     chat = chat_format(tokenizer, thinking=think)
     listed = actions if lists_actions else ()
-    task = Task(instruction, legend, listed, think, separator, max_actions_budget, response_words)
+    task = Task(instruction, legend, listed, think, separator, max_actions_budget, response_words, feedback)
     prefix_pieces, parts = style.prefix(task, chat), style.message(task, chat)
     opening = "<think>" if think else "<answer>"
     inserted = chat.opening(opening, forced=forced) if plain is None else (plain,) if plain else ()
@@ -191,14 +193,16 @@ def message(
     reward: Float[Array, ""],
     first: Bool[Array, ""],
     response_ended: Bool[Array, ""],
+    retry: Bool[Array, ""] | bool = False,
 ) -> tuple[Int[Array, " O"], Int[Array, ""]]:
     """Returns the message: all tokens inserted before the next response, padded on the right, and their true number.
 
     The observation has piece ids (token ids if the prompt was compiled with `pieces=None`); negative for no piece.
     `turn` is the index of the next turn, shown from 1; `reward` is that of the last turn. A `first` message directly
     follows the prefix. If the last response ended by sampling a stop token, no end-of-turn token is inserted.
+    A message with `retry` begins another attempt, and holds the prompt's feedback.
     """
-    conditions = {"always": jnp.bool_(True), "first": first, "later": ~first, "unended": ~first & ~response_ended}
+    conditions = {"first": first, "later": ~first, "unended": ~first & ~response_ended, "retry": jnp.asarray(retry)}
     numbers = {
         "turn": (turn + 1, 0, prompt.turn_digits),
         "actions_left": (actions_left, 0, prompt.action_digits),
@@ -238,12 +242,14 @@ def _canonical_prefix(
     tokenizer: Tokenizer, prefix: Sequence[Piece], parts: Sequence[Segment], pieces: Sequence[str]
 ) -> list[int]:
     """Encodes the prefix before a first message; only the message's beginning must be known."""
-    first = next(part for part in parts if part.when in ("always", "first"))
-    if first.kind == "text":
-        text = itertools.takewhile(lambda piece: not isinstance(piece, Special), first.pieces)
-        beginnings = {"".join(map(str, text))}
-    else:
-        beginnings = {piece[:1] for piece in (pieces if first.kind == "observation" else DIGIT_PIECES)}
+    beginnings: set[str] = set()
+    for shown in (("always", "first"), ("always", "first", "retry")):
+        first = next(part for part in parts if part.when in shown)
+        if first.kind == "text":
+            text = itertools.takewhile(lambda piece: not isinstance(piece, Special), first.pieces)
+            beginnings.add("".join(map(str, text)))
+        else:
+            beginnings |= {piece[:1] for piece in (pieces if first.kind == "observation" else DIGIT_PIECES)}
     found = {tuple(encode_prefix(tokenizer, prefix, beginning)) for beginning in beginnings}
     if len(found) > 1:
         raise ValueError(

@@ -3,7 +3,8 @@
 `ragen` paraphrases RAGEN's prompt (arXiv 2504.20073, appendix on prompts, and its context manager): task, legend,
 actions, budget, then per turn the reward, the turn number, the state, the actions left and the format. `compact` has
 the legend and the action names once, then per turn the state and the actions left. `chat` has the task as a system
-message, then per turn only the environment's text; `bare` has no task either.
+message, then per turn only the environment's text; `bare` has no task either. The feedback of a retry, if there is one,
+is written before what the environment says.
 """
 
 import dataclasses
@@ -12,6 +13,9 @@ from typing import Literal
 
 from agentrl_jax.text.chat import Chat
 from agentrl_jax.text.pieces import Piece
+
+FEEDBACK = "The attempt failed. Try again from the start.\n"
+"""What an agent reads before it attempts the same level again; it says nothing about the level."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Task:
     separator: str
     max_actions_budget: int
     response_words: int
+    feedback: str = ""
+    """The text before the first observation of a retry; empty if episodes are never retried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +39,9 @@ class Segment:
 
     kind: Literal["text", "observation", "turn", "actions_left", "reward"]
     pieces: tuple[Piece, ...] = ()
-    when: Literal["always", "first", "later", "unended"] = "always"
-    """In which messages: "later" is all but the first, "unended" those after a response that did not end by itself."""
+    when: Literal["always", "first", "later", "unended", "retry"] = "always"
+    """In which messages: "later" is all but the first, "unended" those after a response that did not end by itself,
+    "retry" those that begin another attempt at the same level."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +69,10 @@ def _previous_end_and_header(chat: Chat) -> tuple[Segment, ...]:
     return (*end, first, Segment("text", chat.user_header, when="later"))
 
 
+def _feedback(task: Task) -> tuple[Segment, ...]:
+    return (Segment("text", (task.feedback,), when="retry"),) if task.feedback else ()
+
+
 def _compact_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
     legend = " ".join(f"{symbol} {meaning}" for symbol, meaning in task.legend)
     text = "\n".join(line for line in (legend, " ".join(task.actions)) if line)
@@ -72,6 +83,7 @@ def _compact_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
     user_end = () if chat.ends_optional else chat.user_end
     return (
         *_previous_end_and_header(chat),
+        *_feedback(task),
         Segment("observation"),
         Segment("text", ("\n",)),
         Segment("actions_left"),
@@ -106,6 +118,7 @@ def _ragen_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
         Segment("text", (*chat.after_end, *chat.user_header, "Reward:\n"), when="later"),
         Segment("reward", when="later"),
         Segment("text", ("\n\n",), when="later"),
+        *_feedback(task),
         Segment("text", ("Turn ",)),
         Segment("turn"),
         Segment("text", (":\nState:\n",)),
@@ -124,6 +137,7 @@ def _chat_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
     return (
         Segment("text", chat.response_end, when="unended"),
         Segment("text", (*chat.after_end, *chat.user_header), when="later"),
+        *_feedback(task),
         Segment("observation"),
         Segment("text", (*chat.user_end, *chat.response_header)),
     )

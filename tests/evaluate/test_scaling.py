@@ -14,9 +14,9 @@ WORDS = ("--env", "FrozenLake", "--episodes", "8")
 
 @pytest.fixture(scope="module")
 def scaled(finished, tmp_path_factory):
-    """The result with three turns besides the two of training, and four samples."""
+    """The result with three turns besides the two of training, four samples, and two attempts."""
     out = tmp_path_factory.mktemp("scaled")
-    axes = ("--turns", "2,3", "--samples", "1,2,4", "--selector", "logprob")
+    axes = ("--turns", "2,3", "--samples", "1,2,4", "--selector", "logprob", "--attempts", "1,2")
     code, printed, err = tiny_run.command("scaling", str(finished.folder), *WORDS, *axes, "--out", str(out), "--json")
     assert code == 0, err
     assert json.loads(printed) == json.loads((out / "scaling.json").read_text())
@@ -26,7 +26,7 @@ def scaled(finished, tmp_path_factory):
 def test_points_are_evaluations(finished, scaled):
     found, _ = scaled
     assert found["trained"] == {"turns": 2, "tokens": 6}
-    assert list(found["axes"]) == ["turns", "samples"]
+    assert list(found["axes"]) == ["turns", "samples", "attempts"]
     two, three = found["axes"]["turns"]
     plain = evaluate_run(finished.folder, env="FrozenLake", episodes=8, samples=4)
     assert (two["turns"], three["turns"]) == (2, 3)
@@ -39,6 +39,17 @@ def test_points_are_evaluations(finished, scaled):
         assert point["pass_all"] == plain["pass_all"][str(point["samples"])]
         assert point["pass_all"]["mean"] <= point["best_of"]["mean"] <= point["pass_at"]["mean"]
     assert samples[0]["best_of"] == samples[0]["pass_at"]
+    once, twice = found["axes"]["attempts"]
+    for point, of_samples in zip((once, twice), samples):
+        for name in ("pass_at", "random", "optimal"):
+            assert point[name] == of_samples[name]
+    assert (once["attempts"], twice["attempts"]) == (1, 2)
+    assert once["retry_greedy"] == plain["success_greedy"]
+    for name in ("retry", "retry_greedy", "retry_tokens", "retry_turns"):
+        assert once[name]["mean"] <= twice[name]["mean"]
+    # The compact prompt has few letters, but the end of a line.
+    assert 0 < found["retry"]["new_tokens"] < 28
+    assert found["retry"]["context_full"] == 0
 
 
 def test_lines_follow_the_budget(finished, scaled):
@@ -68,6 +79,7 @@ def test_the_figure_is_written(scaled):
         (("--turns", "2,2"), "expected ascending"),
         (("--turns", "0,2"), "from 1"),
         (("--tokens", "1,2"), "from 2"),
+        (("--attempts", "1,65"), "from 1 to 64"),
         (("--samples", "9999999"), "--samples is '9999999'"),
         (("--turns", "2", "--selector", "value"), "only with --samples"),
         (("--turns", "2", "--out", "absent"), "no such folder"),

@@ -7,6 +7,7 @@ from scipy import optimize, stats
 
 from agentrl_jax.evaluate.statistics import (
     cluster_interval,
+    cost_until_success,
     crossed_interval,
     mean_interval,
     paired_interval,
@@ -159,6 +160,19 @@ def test_pass_at_and_pass_all_are_means_over_all_choices_of_samples(k):
     chosen = [outcomes[:, list(subset)] for subset in itertools.combinations(range(6), k)]
     np.testing.assert_allclose(pass_at(outcomes, k), np.mean([part.any(axis=1) for part in chosen], axis=0))
     np.testing.assert_allclose(pass_all(outcomes, k), np.mean([part.all(axis=1) for part in chosen], axis=0))
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_costs_end_with_the_first_success_in_all_orders(k):
+    draw = np.random.default_rng(0)
+    outcomes, costs = draw.random((8, 4)) < 0.4, draw.integers(1, 100, (8, 4))
+    totals = []
+    for order in itertools.permutations(range(4)):
+        unsolved = np.cumsum(outcomes[:, order], axis=1) - outcomes[:, order] == 0
+        totals.append(np.sum((costs[:, order] * unsolved)[:, :k], axis=1))
+    np.testing.assert_allclose(cost_until_success(outcomes, costs, k), np.mean(totals, axis=0))
+    with pytest.raises(ValueError, match="expected finite costs"):
+        cost_until_success(outcomes, costs[:, 1:], k)
 
 
 def test_pass_at_many_samples_does_not_overflow():

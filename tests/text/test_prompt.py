@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from agentrl_jax.text import grammar, prompt, tokenizer
-from agentrl_jax.text.styles import get_style
+from agentrl_jax.text.styles import FEEDBACK, get_style
 
 SYMBOLS = "#_O√XPS"
 MEANINGS = ("wall", "floor", "target", "box on target", "box", "you", "you on target")
@@ -39,6 +39,7 @@ def compiled(tokenizer, style="compact", **options):
         "max_turns": 5,
         "response_words": 100,
         "tokenizer": tokenizer,
+        "feedback": FEEDBACK,
     }
     return prompt.compile_prompt(get_style(style), **settings | options)
 
@@ -68,6 +69,7 @@ FIELDS = st.fixed_dictionaries(
         "reward": st.floats(-30, 30, width=32),
         "first": st.booleans(),
         "response_ended": st.booleans(),
+        "retry": st.booleans(),
     }
 )
 CASES = st.lists(
@@ -92,7 +94,8 @@ def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
     rows = np.full((BATCH, ROOM), -1, np.int32)
     for row, (ids, _) in zip(rows, cases):
         row[: len(ids)] = ids
-    kinds = {"turn": np.int32, "actions_left": np.int32, "reward": np.float32, "first": bool, "response_ended": bool}
+    kinds = {"turn": np.int32, "actions_left": np.int32, "reward": np.float32}
+    kinds |= dict.fromkeys(("first", "response_ended", "retry"), bool)
     filled = [fields for _, fields in cases] + [cases[0][1]] * (BATCH - len(cases))
     fields = {name: np.array([one[name] for one in filled], kind) for name, kind in kinds.items()}
     tokens, lengths = jax.device_get(messages(form, rows, fields))
@@ -154,6 +157,30 @@ def test_compact_words(small):
     assert message_text(form, "#P\n_G", **later, response_ended=True) == text.removeprefix("<|end|>")
     assert response_text(form, small, [3, 0]) == "Right||Up</answer><|end|>"
     assert response_text(compiled(small, think=True), small, [3]) == "</think><answer>Right</answer><|end|>"
+
+
+@pytest.mark.parametrize("style", ["compact", "ragen", "chat", "bare"])
+@pytest.mark.parametrize("encoder", ["pieces", "canonical"])
+def test_feedback_is_in_retries_alone(small, style, encoder):
+    """And a prompt without it is the same but for the room of its messages."""
+    form, plain = (compiled(small, style, encoder=encoder, feedback=text) for text in (FEEDBACK, ""))
+    assert form.max_message_tokens - plain.max_message_tokens == len(small.encode(FEEDBACK)) == 28
+    fields = {"turn": 1, "actions_left": 7, "reward": -0.1, "response_ended": False}
+    for first in (True, False):
+        written = {
+            (name, retry): one_message(prompt, np.array(board_ids(BOARD)), fields | {"first": first, "retry": retry})
+            for name, prompt in (("form", form), ("plain", plain))
+            for retry in (True, False)
+        }
+        texts = {
+            key: small.decode(tokens[:length].tolist(), skip_special=False) for key, (tokens, length) in written.items()
+        }
+        once = texts["form", False]
+        assert once == texts["plain", False] == texts["plain", True]
+        head, tail = texts["form", True].split(FEEDBACK)
+        assert head + tail == once
+        assert BOARD in tail
+    np.testing.assert_array_equal(form.prefix, plain.prefix)
 
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])

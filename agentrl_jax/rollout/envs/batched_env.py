@@ -149,8 +149,9 @@ class PromptedEnv:
         reward: Float[Array, " B"],
         first: Bool[Array, " B"],
         response_ended: Bool[Array, " B"],
+        retry: Bool[Array, " B"] | None = None,
     ) -> Message:
-        """Messages of B rows, each formatted by the prompt of its task, see `text.prompt.message`.
+        """Messages of B rows, each formatted by the prompt of its task, see `text.prompt.message`; `retry` None: none.
 
         `shown`, with leaves [B, ...], is what `_observation` reads. `state` has the task of each row (`task`), and how
         many turns are finished (`turn`) and actions executed (`used`).
@@ -172,6 +173,8 @@ class PromptedEnv:
             "first": first,
             "response_ended": response_ended,
         }
+        if retry is not None:
+            fields["retry"] = retry
         tokens, length = jax.vmap(row)(state.task, shown, fields)
         limits = jnp.array([prompt.max_message_tokens for prompt in prompts])[state.task]
         return Message(tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits)

@@ -1,0 +1,95 @@
+"""Retries of a run: what is summed up by attempt, one attempt is the plain evaluation, and what is refused."""
+
+import json
+from types import SimpleNamespace
+
+import made_run
+import numpy as np
+import pytest
+import tiny_run
+import yaml
+from test_panels import SERVED
+
+from agentrl_jax.config import decode, save_resolved
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate import retry
+from agentrl_jax.evaluate.eval_set import evaluate_run
+from agentrl_jax.rollout.trajectory import TRUNCATIONS
+from agentrl_jax.text import tokenizer as tokenizers
+from agentrl_jax.text.styles import FEEDBACK
+
+WORDS = {"env": "FrozenLake", "episodes": 8}
+
+
+def made_episodes():
+    """Four levels with up to three attempts in five turns: solved at once, then at the second, and twice not."""
+    number = np.array([[0, 9, 9, 9, 9], [0, 0, 1, 9, 9], [0, 1, 2, 2, 9], [0, 0, 1, 1, 9]])
+    solved = np.zeros((4, 5), bool)
+    solved[0, 0] = solved[1, 2] = True
+    return SimpleNamespace(
+        turn=SimpleNamespace(info={"attempt": np.where(number == 9, 0, number)}, success=solved),
+        turn_mask=number != 9,
+        response=SimpleNamespace(length=np.where(number == 9, 0, [1, 10, 100, 1000, 10000])),
+        truncation=np.array([0, 0, 1 + TRUNCATIONS.index("turns"), 1 + TRUNCATIONS.index("context")]),
+    )
+
+
+def test_sums_are_those_up_to_each_attempt():
+    found = retry.within(made_episodes(), 3)
+    assert found.success.tolist() == [[1, 1, 1], [0, 1, 1], [0, 0, 0], [0, 0, 0]]
+    assert found.turns.tolist() == [[1, 1, 1], [2, 3, 3], [1, 2, 4], [2, 4, 4]]
+    assert found.tokens.tolist() == [[1, 1, 1], [11, 111, 111], [1, 11, 1111], [11, 1111, 1111]]
+    assert found.context_full == 1
+
+
+def test_rates_stand_beside_samples_of_the_same_levels():
+    attempts = retry.within(made_episodes(), 3)
+    samples = np.array([[1, 1, 0], [0, 0, 1], [0, 0, 0], [1, 0, 1]], bool)
+    control = SimpleNamespace(success=samples, tokens=np.full((4, 3), 7))
+    found = retry.rates(attempts, attempts._replace(success=~attempts.success), control, (1, 3))
+    assert list(found) == ["1", "3"]
+    assert [found[k]["retry"]["mean"] for k in found] == [0.25, 0.5]
+    assert [found[k]["retry_greedy"]["mean"] for k in found] == [0.75, 0.5]
+    assert [found[k]["pass_at"]["mean"] for k in found] == [pytest.approx(5 / 12), 0.75]
+    assert [found[k]["difference"]["mean"] for k in found] == [pytest.approx(1 / 4 - 5 / 12), -0.25]
+    assert [found[k]["retry_turns"]["mean"] for k in found] == [1.5, 3.0]
+    assert [found[k]["retry_tokens"]["mean"] for k in found] == [6.0, 583.5]
+    # By hand: until the first success in random order, 4/3, 2, 3 and 4/3 of three samples are needed.
+    assert [found[k]["pass_at_tokens"]["mean"] for k in found] == [7.0, pytest.approx(7 * (4 / 3 + 2 + 3 + 4 / 3) / 4)]
+    assert {interval["n"] for point in found.values() for interval in point.values()} == {4}
+
+
+def test_one_attempt_is_the_plain_evaluation(finished):
+    found = evaluate_run(finished.folder, **WORDS, attempts=(1,))
+    once = found["retry"]["attempts"]["1"]
+    assert once["retry"] == once["pass_at"] == found["success"]
+    assert once["retry_greedy"] == found["success_greedy"]
+    assert once["retry_tokens"]["mean"] == once["pass_at_tokens"]["mean"] == found["mean_tokens"]
+    assert once["retry_turns"]["mean"] == found["mean_turns"]
+    assert (once["difference"]["mean"], found["retry"]["new_tokens"]) == (0.0, None)
+
+
+def test_letters_that_the_tokenizer_changes_are_refused():
+    data = json.loads(tokenizers.small_files()["tokenizer.json"])
+    lower = tokenizers.from_json(json.dumps(data | {"normalizer": {"type": "Lowercase"}}))
+    with pytest.raises(UserError, match=r"--attempts: the tokenizer of this run writes 'the attempt failed"):
+        retry.feedback_tokens(lower)
+    small = tokenizers.load_small()
+    assert small.decode(retry.feedback_tokens(small)) == FEEDBACK
+
+
+def test_services_are_refused(tmp_path):
+    save_resolved(decode(yaml.safe_load(SERVED), source="served"), tmp_path / "config.yaml")
+    code, out, err = tiny_run.command("scaling", str(tmp_path), "--turns", "2", "--attempts", "1,2")
+    assert (code, out) == (2, "")
+    assert "--attempts: " in err.splitlines()[-1]
+    assert "was trained on services" in err.splitlines()[-1]
+
+
+def test_a_conversation_beyond_the_positions_of_the_model_is_refused(tmp_path):
+    model = made_run.write_model(tmp_path / "model", positions=160)
+    run = made_run.write_run(tmp_path / "run", f"pretrained: {model}")
+    code, out, err = tiny_run.command("scaling", str(run), "--attempts", "4", "--episodes", "2")
+    assert (code, out) == (2, "")
+    assert "--attempts 4, in one conversation: the longest context of a rollout has" in err.splitlines()[-1]
+    assert err.splitlines()[-1].endswith("or make fewer attempts")
