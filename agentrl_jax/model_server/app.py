@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence
@@ -76,13 +77,23 @@ def create_app(model: ServedModel, sampler: Sampler, limits: Limits, *, max_wait
 
     @app.post("/v1/chat/completions")
     async def chat(body: ChatBody) -> Response:
-        return JSONResponse(await handlers.chat(body))
+        return _response(body, await handlers.chat(body))
 
     @app.post("/v1/completions")
     async def completions(body: CompletionBody) -> Response:
-        return JSONResponse(await handlers.complete(body))
+        return _response(body, await handlers.complete(body))
 
     return app
+
+
+def _response(body: Sampling, answer: dict[str, Any]) -> Response:
+    if not body.stream:
+        return JSONResponse(answer)
+    # A program samples whole responses, so that a stream begins when they are complete.
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    lines = [json.dumps(event, allow_nan=False) for event in bodies.events(answer, include_usage=usage)]
+    text = "".join(f"data: {line}\n\n" for line in (*lines, "[DONE]"))
+    return Response(text, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
 def _counters(batcher: Batcher, sampler: Sampler) -> RequestCounters:

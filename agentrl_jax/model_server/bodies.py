@@ -21,7 +21,6 @@ MAX_STOPS = 4
 """Maximum number of texts that end a response, as in OpenAI's API."""
 
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
-    "stream": (False,),
     "top_p": (1,),
     "top_k": (-1, 0),
     "min_p": (0,),
@@ -36,7 +35,6 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "response_format": ({"type": "text"},),
-    "stream_options": (),
 }
 """Fields that are refused, and their values that change nothing; null changes nothing either."""
 
@@ -63,6 +61,13 @@ class MessageBody(BaseModel):
     token_ids: list[Token] | None = None
 
 
+class StreamOptions(BaseModel):
+    """What else a stream has."""
+
+    model_config = ConfigDict(extra="forbid")
+    include_usage: bool = False
+
+
 class Sampling(BaseModel):
     """The fields that both kinds of request have."""
 
@@ -74,6 +79,8 @@ class Sampling(BaseModel):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: str | list[str] | None = None
     return_token_ids: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +103,8 @@ class Sampling(BaseModel):
     def _check_stops(self) -> "Sampling":
         if len(self.stops) > MAX_STOPS or "" in self.stops:
             raise ValueError(f"stop has {len(self.stops)} texts, expected at most {MAX_STOPS}, none of them empty")
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options are for answers with stream")
         return self
 
     @property
@@ -217,6 +226,27 @@ def completion_answer(
         for index, choice in enumerate(choices)
     ]
     return answer
+
+
+def events(answer: dict[str, Any], *, include_usage: bool) -> list[dict[str, Any]]:
+    """An answer as the data of the events of a stream: each choice whole, then its end, and at last the usage."""
+    chat = answer["object"] == "chat.completion"
+    head = {name: answer[name] for name in ("id", "created", "model")}
+    head["object"] = "chat.completion.chunk" if chat else answer["object"]
+    found: list[dict[str, Any]] = []
+    for choice in answer["choices"]:
+        whole = {name: value for name, value in choice.items() if name != "message"} | {"finish_reason": None}
+        if chat:
+            whole["delta"] = choice["message"]
+        nothing: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+        end = {"index": choice["index"], **nothing, "logprobs": None, "finish_reason": choice["finish_reason"]}
+        found += [{**head, "choices": [whole]}, {**head, "choices": [end]}]
+    if "prompt_token_ids" in answer:
+        found[0]["prompt_token_ids"] = answer["prompt_token_ids"]
+    if include_usage:
+        found = [event | {"usage": None} for event in found]
+        found.append({**head, "choices": [], "usage": answer["usage"]})
+    return found
 
 
 def _answer(kind: str, prefix: str, model: str, prompt: list[int], choices: Sequence[Choice]) -> dict[str, Any]:

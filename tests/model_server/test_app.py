@@ -84,6 +84,33 @@ def test_an_answer(ask, model):
     assert plain["choices"][0]["message"] == choice["message"]
 
 
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_stream_has_the_answer(address, ask, chat):
+    path, asked = ("chat/completions", {"messages": ASKED}) if chat else ("completions", {"prompt": "Up?"})
+    body = asked | {"temperature": 0, "max_tokens": 5, "n": 2, "logprobs": 1, "return_token_ids": True}
+    whole = ask(path, **body)
+    more = {"stream": True, "stream_options": {"include_usage": True}}
+    with httpx.stream("POST", f"{address}/v1/{path}", json=body | more, timeout=60) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *lines, last = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    assert last == "[DONE]"
+    *events, usage = map(json.loads, lines)
+    assert usage["choices"] == []
+    assert usage["usage"] == whole["usage"]
+    assert {event["object"] for event in events} == {"chat.completion.chunk" if chat else "text_completion"}
+    assert {event["usage"] for event in events} == {None}
+    assert events[0].get("prompt_token_ids") == whole.get("prompt_token_ids")
+    for choice in whole["choices"]:
+        content, end = [x for event in events for x in event["choices"] if x["index"] == choice["index"]]
+        assert (content["finish_reason"], end["finish_reason"]) == (None, choice["finish_reason"])
+        assert content["logprobs"] == choice["logprobs"]
+        assert content["token_ids"] == choice["token_ids"]
+        if chat:
+            assert (content["delta"], end["delta"]) == (choice["message"], {})
+        else:
+            assert (content["text"], end["text"]) == (choice["text"], "")
+
+
 def test_seeds_and_several_choices(ask):
     def texts(**options):
         answer = ask(messages=ASKED, max_tokens=12, **options)
@@ -152,7 +179,8 @@ def test_completions_of_text_and_of_tokens(ask, model):
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        ({"stream": True}, 400, "stream is not supported"),
+        ({"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage"),
+        ({"stream_options": {"include_usage": True}}, 400, "stream_options are for answers with stream"),
         ({"top_p": 0.9}, 400, "top_p is not supported"),
         ({"tools": [{"type": "function"}]}, 400, "tools is not supported"),
         ({"temperature": -1}, 400, "temperature: Input should be greater than or equal to 0"),
