@@ -85,6 +85,24 @@ MOST_MAPPINGS = 40_000
 """Mappings of memory from which on compiled programs are given back; Linux gives a process 65,530."""
 
 
+@pytest.fixture
+def object_store(monkeypatch):
+    """A store in memory takes the place of those for gs:// and s3://; what is stored is dropped afterwards."""
+    import fsspec
+    from etils.epath import backend
+
+    store = fsspec.filesystem("memory")
+    in_memory = backend._FileSystemSpecBackend()
+    monkeypatch.setattr(in_memory, "_get_filesystem", lambda name: store)
+    monkeypatch.setattr(in_memory, "fs", lambda path: store)
+    monkeypatch.setattr(
+        "etils.epath.gpath._PREFIX_TO_BACKEND", {"gs": in_memory, "s3": in_memory, None: backend._OsPathBackend()}
+    )
+    yield store
+    store.store.clear()
+    store.pseudo_dirs[:] = [""]
+
+
 @pytest.fixture(autouse=True, scope="module")
 def programs_given_back():
     """Each compiled program takes many mappings, and XLA ends the process by a fault where there are none left."""

@@ -1,10 +1,13 @@
 """`agentrl view`: a page with the recorded rollouts of a run, to read in a browser."""
 
+import contextlib
 import dataclasses
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -13,6 +16,10 @@ from agentrl_jax.errors import UserError
 if TYPE_CHECKING:
     from agentrl_jax.viewer.data import RunData
     from agentrl_jax.viewer.export import PageData
+
+
+FOLLOW_SECONDS = 20.0
+"""Time between two looks at a run in an object store."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +31,8 @@ class View:
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Folder of the run, e.g. runs/demo; it may still go on. Or a rollout log of RAGEN, AgentGym-RL or AgentGym."""
+    """Folder of the run, e.g. runs/demo or gs://bucket/runs/demo; it may still go on. Or a rollout log of RAGEN,
+    AgentGym-RL or AgentGym."""
     export: Annotated[str, tyro.conf.arg(metavar="FILE.html")] = ""
     """File to write instead; no browser is opened."""
     compare: Annotated[str, tyro.conf.arg(metavar="OTHER")] = ""
@@ -57,14 +65,19 @@ def run(command: View) -> None:
         return
     if _is_log(command.compare):
         raise UserError(f"--compare is {command.compare}, which is no folder of a run; only two runs can be compared")
+    from agentrl_jax.runs.remote import is_remote, local_copy
     from agentrl_jax.viewer.data import RunData
 
-    folders = [command.run, *([command.compare] if command.compare else [])]
-    runs = [RunData(folder, newest=command.newest, boards=command.boards, note=_note) for folder in folders]
-    if command.live:
-        _serve(runs, command)
-        return
-    _write(Path(command.export or Path(command.run) / "view.html"), runs, command)
+    if is_remote(command.run) and not command.export and not command.live:
+        raise UserError(f"{command.run}: is in an object store; say with --export FILE.html where to write its page")
+    options: dict[str, Any] = {"newest": command.newest, "boards": command.boards, "note": _note}
+    places = [command.run, *([command.compare] if command.compare else [])]
+    with contextlib.ExitStack() as copies:
+        runs = [RunData(copies.enter_context(local_copy(place)), place=place, **options) for place in places]
+        if command.live:
+            _serve(runs, command)
+        else:
+            _write(Path(command.export or Path(command.run) / "view.html"), runs, command)
 
 
 def _note(line: str) -> None:
@@ -100,15 +113,30 @@ def _write(file: Path, data: "Sequence[PageData]", command: View) -> None:
 
 
 def _serve(runs: "list[RunData]", command: View) -> None:
+    from agentrl_jax.runs.remote import is_remote
     from agentrl_jax.viewer.live import PageServer
 
     for run in runs:
         run.refresh()  # refuses a run without rollouts before a browser opens
+        if is_remote(run.place):
+            threading.Thread(target=_follow, args=(run,), daemon=True).start()
     with PageServer(runs, command.port) as server:
         print(f"page: {server.url} (Ctrl-C ends it)", flush=True)
         if command.browser:
             _open(server.url)
         server.serve_forever()
+
+
+def _follow(run: "RunData") -> None:
+    """Downloads what is new in an object store, again and again."""
+    from agentrl_jax.runs.remote import refresh_copy
+
+    while True:
+        time.sleep(FOLLOW_SECONDS)
+        try:
+            refresh_copy(run.place, run.source)
+        except UserError as error:
+            _note(str(error))
 
 
 def _open(url: str) -> None:

@@ -4,13 +4,17 @@ Records are written to a local folder, whose changed files are uploaded before e
 writes checkpoints to the store itself.
 """
 
+import contextlib
+import os
 import secrets
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 from agentrl_jax.io import files_under
 
 CHECKPOINTS, LOCK = "checkpoints", ".lock"
@@ -37,7 +41,7 @@ class Mirror:
         self._uploaded: dict[str, tuple[int, int]] = {}
         try:
             if self.remote.exists():
-                self._download()
+                download(self.remote, self.local)
             (self.remote / LOCK).write_text(self._token)
         except Exception as error:  # each store has its own errors
             raise UserError(f"{remote}: cannot be used as run folder ({error}); change --run_dir") from error
@@ -72,11 +76,64 @@ class Mirror:
         finally:
             self._temporary.cleanup()
 
-    def _download(self) -> None:
-        for entry in self.remote.iterdir():
-            if entry.name in (CHECKPOINTS, LOCK):
-                continue
-            for file in files_under(entry) if entry.is_dir() else [entry]:
-                target = self.local / file.relative_to(self.remote).as_posix()
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(file.read_bytes())
+
+@contextlib.contextmanager
+def local_copy(place: str) -> Iterator[Path]:
+    """The folder of a run on this machine: itself, or in an object store a copy of its records, deleted afterwards.
+
+    Raises:
+        UserError: the store cannot be read, or there is no such folder.
+    """
+    if not is_remote(place):
+        yield Path(place)
+        return
+    with tempfile.TemporaryDirectory(prefix="agentrl-run-") as folder:
+        refresh_copy(place, Path(folder))
+        yield Path(folder)
+
+
+def refresh_copy(place: str, copy: Path) -> None:
+    """Makes `copy` what an object store has of a run by now; files of known size and time are not read again.
+
+    Raises:
+        UserError: as in `local_copy`.
+    """
+    remote = epath.Path(place)
+    try:
+        if not remote.exists():
+            raise FileNotFoundError("there is no such folder")
+        download(remote, copy)
+        if not (copy / "config.yaml").exists():
+            raise FileNotFoundError("it holds no config.yaml")
+    except Exception as error:  # each store has its own errors
+        raise UserError(
+            f"{place}: cannot be read ({shortened(error, MAX_FOREIGN)}); give the folder of a run"
+        ) from error
+
+
+def download(remote: Any, local: Path) -> None:
+    """Copies a run folder without its checkpoints; `remote` is a path of `epath`. Local files that are gone there are
+    deleted, and those that did not change are kept."""
+    known = set()
+    for entry in remote.iterdir():
+        if entry.name in (CHECKPOINTS, LOCK):
+            continue
+        for file in files_under(entry) if entry.is_dir() else [entry]:
+            target = local / file.relative_to(remote).as_posix()
+            known.add(target)
+            copy_file(file, target)
+    for target in [*files_under(local)]:
+        if target not in known:
+            target.unlink()
+
+
+def copy_file(file: Any, target: Path) -> None:
+    """Copies a file of `epath` to this machine, unless the copy has its size and time."""
+    found = file.stat()
+    size, time = found.length, found.mtime
+    if target.exists() and time and (target.stat().st_size, int(target.stat().st_mtime)) == (size, int(time)):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(file.read_bytes())
+    if time:
+        os.utime(target, (time, time))

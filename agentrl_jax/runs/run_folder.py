@@ -345,6 +345,8 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     Raises:
         UserError: there is no such folder, or it holds no run.
     """
+    if is_remote(str(path)):
+        raise UserError(f"{path}: is in an object store, where this command does not look; copy it to a disk first")
     folder = Path(path)
     if not is_run(folder):
         what = (

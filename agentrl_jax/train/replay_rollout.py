@@ -10,16 +10,18 @@ from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 from rich.console import Console
 
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.io import files_under
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.live import LiveView
 from agentrl_jax.runs.records import RECORDS, truncate
-from agentrl_jax.runs.remote import CHECKPOINTS, is_remote
+from agentrl_jax.runs.remote import CHECKPOINTS, copy_file, local_copy
 from agentrl_jax.runs.rollout_records import (
     RolloutRecord,
     read_record,
@@ -57,9 +59,13 @@ def replay_row(run: str | os.PathLike[str], iteration: int, row: int, console: C
     Raises:
         UserError: the folder holds no run, the iteration or row was not recorded, or the run cannot be played here.
     """
-    if is_remote(str(run)):
-        raise UserError(f"{run}: is in an object store; copy the folder to a disk, and give the copy")
-    config, folder = read_config(run), Path(run)
+    with local_copy(str(run)) as folder:
+        return _replay_row(folder, str(run), iteration, row, console)
+
+
+def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Console) -> ReplayedRow:
+    """Replays from the records in a local folder; checkpoints are read where the run is."""
+    config = read_config(folder)
     known = recorded_iterations(folder)
     if iteration not in known:
         shown = ", ".join(map(str, known[-8:])) or "none; train with train.trajectories_every above 0"
@@ -73,13 +79,13 @@ def replay_row(run: str | os.PathLike[str], iteration: int, row: int, console: C
     if not 0 <= row < len(record.task):
         raise UserError(f"--row is {row}, expected 0 to {len(record.task) - 1}")
     with tempfile.TemporaryDirectory(prefix="agentrl-replay-") as scratch:
-        start = _copy_before(folder, Path(scratch), record)
+        start = _copy_before(folder, f"{run}/{CHECKPOINTS}", Path(scratch), record)
         with refusals():
             again = Run(with_defaults(config.replace(run_dir=scratch)))
         with (
             RunFolder(again.config) as copy,
             Checkpoints(copy.checkpoints, keep=config.train.keep) as checkpoints,
-            LiveView(config.train.iterations, title=f"replay of {folder.name}", console=console) as view,
+            LiveView(config.train.iterations, title=f"replay of {Path(run).name}", console=console) as view,
             contextlib.closing(again),
         ):
             view.note(f"replaying iteration {iteration} from {start}")
@@ -96,10 +102,10 @@ def replay_row(run: str | os.PathLike[str], iteration: int, row: int, console: C
     )
 
 
-def _copy_before(run: Path, scratch: Path, record: RolloutRecord) -> str:
-    """Copies what a run had before the rollout of a record: records, roll-backs and the newest checkpoint."""
+def _copy_before(run: Path, saved: str, scratch: Path, record: RolloutRecord) -> str:
+    """Copies what a run had before the rollout of a record: records, roll-backs, the newest checkpoint in `saved`."""
     before, header = record.header.step - 1, record.header
-    with Checkpoints(run / CHECKPOINTS, keep=None) as checkpoints:
+    with Checkpoints(saved, keep=None) as checkpoints:
         fit = [
             step
             for step in checkpoints.steps()
@@ -115,7 +121,9 @@ def _copy_before(run: Path, scratch: Path, record: RolloutRecord) -> str:
         if (run / name).exists():
             shutil.copy(run / name, scratch)
             truncate(scratch / name, fit[-1])
-    shutil.copytree(run / CHECKPOINTS / str(fit[-1]), scratch / CHECKPOINTS / str(fit[-1]))
+    newest = epath.Path(saved) / str(fit[-1])
+    for file in files_under(newest):
+        copy_file(file, scratch / CHECKPOINTS / str(fit[-1]) / file.relative_to(newest).as_posix())
     return f"the checkpoint of step {fit[-1]}"
 
 

@@ -57,19 +57,27 @@ class RunData:
     """What helps if the page would be too large."""
 
     def __init__(
-        self, run: str | os.PathLike[str], *, newest: int = 0, boards: bool = True, note: Progress = lambda line: None
+        self,
+        run: str | os.PathLike[str],
+        *,
+        place: str = "",
+        newest: int = 0,
+        boards: bool = True,
+        note: Progress = lambda line: None,
     ):
         """Opens the folder of a run.
 
         Args:
             run: folder of the run.
+            place: address of the run in an object store, if the folder is a copy of it.
             newest: how many of the recorded iterations are shown, counted from the newest; 0 for all.
             boards: compute the states of the episodes again and draw them.
             note: shows a line about the progress.
         """
+        self.place = place or str(run)
         self.source, self._newest, self._boards, self._note = Path(run), newest, boards, note
         self._config = read_config(run)
-        with refusals(str(run)):
+        with refusals(self.place):
             model = self._config.model
             self._pieces = Pieces(build.load_tokenizer(model, build.load_model(model, weights=False)))
         self._packed: dict[tuple[int, int, int], tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
@@ -90,7 +98,7 @@ class RunData:
         keys = self._keys()
         if not keys:
             raise UserError(
-                f"{self.source}: has no recorded rollouts; train it with train.trajectories_every above 0, or wait for "
+                f"{self.place}: has no recorded rollouts; train it with train.trajectories_every above 0, or wait for "
                 "the first recorded iteration"
             )
         for number, key in enumerate(keys, start=1):
@@ -133,7 +141,7 @@ class RunData:
         rows = [row for _, row in read_rows(self.source / "metrics.jsonl").rows if row["stage"] == "rl"]
         return {
             "kind": "run",
-            "name": self.source.resolve().name,
+            "name": Path(self.place).resolve().name,
             **self._of_stage(headers),
             "tasks": headers[-1]["tasks"],
             "actions": self._actions,
@@ -159,7 +167,7 @@ class RunData:
         if evaluation is None:
             recorded, replay = (
                 _counted(len(headers), "recorded iteration"),
-                f"agentrl replay {shlex.quote(str(self.source))}",
+                f"agentrl replay {shlex.quote(self.place)}",
             )
             return {"stage": "training", "recorded": recorded, "about": "", "replay": replay}
         samples = sum(header["evaluation"]["sample"] is not None for header in headers)

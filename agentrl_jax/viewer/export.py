@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl_jax.errors import UserError
@@ -23,8 +22,8 @@ _POLICY = "default-src 'none'"
 class PageData(Protocol):
     """What a page shows: a run (`data.RunData`) or a log of another program (`log_data.LogData`)."""
 
-    source: Path
-    """Where it was read from."""
+    place: str
+    """Where it is: a folder, a file, or an address in an object store."""
     remedy: str
     """What helps if the page would be too large."""
 
@@ -54,8 +53,7 @@ def page(runs: Sequence[PageData], *, live: str = "") -> str:
     parts = [("index", gzip.compress(text, mtime=0)), *((f"block-{i}", block) for i, block in enumerate(blocks))]
     if (size := sum(4 * len(part) // 3 for _, part in parts)) > LARGEST:
         raise UserError(
-            f"{runs[0].source}: its page would have {size >> 20} MiB, expected at most {LARGEST >> 20}; "
-            f"{runs[0].remedy}"
+            f"{runs[0].place}: its page would have {size >> 20} MiB, expected at most {LARGEST >> 20}; {runs[0].remedy}"
         )
     shell = resources.files("agentrl_jax.viewer").joinpath("page.html").read_text(encoding="utf-8")
     if live:

@@ -33,7 +33,7 @@ class LogData:
 
     def __init__(self, file: str | os.PathLike[str], *, note: Progress = lambda line: None):
         """Reads a log; `note` shows a line about the progress, and one for each of the first unusable episodes."""
-        self.source = Path(file)
+        self.source, self.place = Path(file), str(file)
         note(f"reading {self.source}")
         self._note, self._episodes = note, load_imported(file, report=note)
 

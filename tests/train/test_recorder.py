@@ -77,9 +77,13 @@ def test_a_run_that_records_nothing_learns_the_same(finished, tmp_path):
     assert "train.trajectories_every above 0" in err
 
 
-def test_a_row_is_played_again_bit_for_bit(finished):
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_row_is_played_again_bit_for_bit(finished, object_store, stored):
+    place = "s3://bucket/runs/tiny" if stored else str(finished.folder)
+    if stored:
+        object_store.put(str(finished.folder), place, recursive=True)
     before = {file: file.read_bytes() for file in finished.folder.rglob("*") if file.is_file()}
-    code, out, err = tiny_run.command("replay", str(finished.folder), "--iteration", "4", "--row", "2", "--json")
+    code, out, err = tiny_run.command("replay", place, "--iteration", "4", "--row", "2", "--json")
     assert code == 0, err
     found = json.loads(out)
     assert found["different"] == []

@@ -1,31 +1,17 @@
 """Run folders in an object store, here the store of `fsspec` in memory."""
 
-import fsspec
 import pytest
 import tiny_run
 from etils import epath
-from etils.epath import backend
 
 from agentrl_jax.config import load_config
 from agentrl_jax.errors import UserError
 from agentrl_jax.runs.digests import DamageError, check_digests, is_complete, write_digests
-from agentrl_jax.runs.run_folder import RunFolder
+from agentrl_jax.runs.run_folder import RunFolder, read_config
 
+pytestmark = pytest.mark.usefixtures("object_store")
 PLACE = "gs://bucket/runs/a"
 ROW = {"step": 1, "stage": "imitation", "imitation/loss": 1.5}
-
-
-@pytest.fixture(autouse=True)
-def memory(monkeypatch):
-    """Takes the place of Google's store; what is stored is dropped afterwards."""
-    store = fsspec.filesystem("memory")
-    in_memory = backend._FileSystemSpecBackend()
-    monkeypatch.setattr(in_memory, "_get_filesystem", lambda name: store)
-    monkeypatch.setattr(in_memory, "fs", lambda path: store)
-    monkeypatch.setattr("etils.epath.gpath._PREFIX_TO_BACKEND", {"gs": in_memory, None: backend._OsPathBackend()})
-    yield store
-    store.store.clear()
-    store.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture
@@ -67,6 +53,11 @@ def test_another_configuration_is_refused(config):
         folder.log(ROW)
     with pytest.raises(UserError, match="seed"):
         RunFolder(config.replace(seed=7), PLACE)
+
+
+def test_a_command_that_reads_no_store_says_so():
+    with pytest.raises(UserError, match="copy it to a disk first"):
+        read_config(PLACE)
 
 
 def test_digests_are_written_and_checked_there():

@@ -18,6 +18,7 @@ from tiny_run import command
 import agentrl_jax.viewer
 from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.trajectory import hexadecimal
+from agentrl_jax.runs.remote import local_copy, refresh_copy
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
 from agentrl_jax.viewer import data, export
 from agentrl_jax.viewer.data import RunData
@@ -238,6 +239,44 @@ def test_command_writes_the_file(run, tmp_path, monkeypatch):
 def test_command_refuses(run, words, message):
     code, out, err = command("view", str(run), *words)
     assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_run_in_an_object_store_is_shown(run, records, object_store, tmp_path, monkeypatch):
+    place, file = "gs://bucket/runs/far", tmp_path / "page.html"
+    object_store.put(str(run), place, recursive=True)
+    code, _, err = command("view", place, "--export", str(file), "--compare", str(run))
+    assert code == 0, err
+    (far, near) = decode_page(file.read_text())[0]["runs"]
+    assert (far["name"], far["replay"]) == ("far", f"agentrl replay {place}")
+    assert [info["iteration"] for info in far["iterations"]] == [1, 10, 40]
+    assert {name for name in far if far[name] != near[name]} == {"name", "replay", "first_block"}
+
+    with local_copy(place) as copy:
+        shown = RunData(copy, place=place)
+        before, unchanged = shown.stamp(), record_path(copy, 10).stat().st_ino
+        metrics = (copy / "metrics.jsonl").read_text()
+        object_store.pipe(f"{place}/metrics.jsonl", f"{metrics}{{}}\n".encode())
+        object_store.rm(f"{place}/{record_path(copy, 1).relative_to(copy)}")
+        refresh_copy(place, copy)
+        assert shown.stamp() != before
+        assert recorded_iterations(copy) == [10, 40]
+        assert record_path(copy, 10).stat().st_ino == unchanged
+    assert not copy.exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "message"),
+    [
+        ("gs://bucket/runs/far", ["--export", "x.html"], "cannot be read (there is no such folder)"),
+        ("gs://bucket/runs", ["--live"], "it holds no config.yaml"),
+        ("gs://bucket/runs/far", [], "say with --export FILE.html where to write its page"),
+    ],
+)
+def test_a_place_without_a_run_is_refused(object_store, place, words, message):
+    object_store.pipe("gs://bucket/runs/other/config.txt", b"")
+    code, _, err = command("view", place, *words)
+    assert code == 2
     assert message in err
 
 
