@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax.experimental.layout import Format, Layout
 from jax.sharding import SingleDeviceSharding
 
-from agentrl_jax.models import decoder
+from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, Opening, SharedPrefix, init_cache, shared_prefix
 from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.models.shape import DecoderConfig
@@ -58,13 +58,13 @@ def measure(shape: DecoderConfig, layout: str, rows: int, group_size: int, devic
     """Estimated cycles of a step, and the bytes that it moves."""
 
     def step(params, cache, prefix, token, position, length, active):
-        hidden, cache = decoder.decode_with_cache(
+        hidden, cache = cached_decoder.decode_with_cache(
             params, shape, cache, token, position, length, active, prefix, lockstep=True
         )
         return cache, hidden
 
     def inputs():
-        params = decoder.prepare_for_decode(decoder.init_params(jax.random.key(0), shape), shape)
+        params = cached_decoder.prepare_for_decode(decoder.init_params(jax.random.key(0), shape), shape)
         number = jnp.zeros(rows, jnp.int32)
         return params, *context(layout, shape, rows, group_size), number, number, number, jnp.ones(rows, bool)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from worker import seconds
 
-from agentrl_jax.models import actor_critic, decoder
+from agentrl_jax.models import actor_critic, cached_decoder, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.io.load import Pretrained
 from agentrl_jax.models.kv_cache import init_cache
@@ -31,9 +31,9 @@ class Ours:
         return dataclasses.replace(self.shape, dtype=dtype, cache_dtype=cache)
 
     def layers(self, dtype: str) -> Any:
-        """Returns the parameters in the form that `decoder.forward_with_cache` takes; made once."""
+        """Returns the parameters in the form that `cached_decoder.forward_with_cache` takes; made once."""
         if dtype not in self.by_layer:
-            prepare_for_decode = jax.jit(decoder.prepare_for_decode, static_argnums=1)
+            prepare_for_decode = jax.jit(cached_decoder.prepare_for_decode, static_argnums=1)
             self.by_layer[dtype] = jax.block_until_ready(prepare_for_decode(self.params, self.config(dtype)))
         return self.by_layer[dtype]
 
@@ -46,7 +46,7 @@ class Ours:
             batch, length = tokens.shape
             cache = init_cache(config, batch, PROMPT, response=CACHE - PROMPT)
             zeros = jnp.zeros(batch, jnp.int32)
-            hidden, cache = decoder.forward_with_cache(params, config, cache, tokens, zeros, zeros + length)
+            hidden, cache = cached_decoder.forward_with_cache(params, config, cache, tokens, zeros, zeros + length)
             return decoder.logits(params, hidden[:, -1]), cache
 
         return run
@@ -62,7 +62,7 @@ class Ours:
             def step(i, carry):
                 token, cache = carry
                 length = jnp.full(batch, i, jnp.int32)
-                hidden, cache = decoder.decode_with_cache(
+                hidden, cache = cached_decoder.decode_with_cache(
                     params, config, cache, token, PROMPT + length, length, jnp.ones(batch, bool)
                 )
                 return jnp.argmax(decoder.logits(params, hidden), axis=-1).astype(jnp.int32), cache

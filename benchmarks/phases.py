@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from worker import Worker, seconds
 
 from agentrl_jax.config import Config, load_config
-from agentrl_jax.models import actor_critic, decoder
+from agentrl_jax.models import actor_critic, cached_decoder
 from agentrl_jax.models.io.hf_config_out import describe
 from agentrl_jax.models.io.load import save_pretrained
 from agentrl_jax.parallel.mesh import make_mesh
@@ -103,7 +103,7 @@ class Ours:
         key, model, turns = jax.random.key(1), self.builder.model.decoder, self.run.engine.max_turns
         ids = build.evaluation_ids(0, self.rows, task=0)
         settings = build.rollout_settings(self.run.config, self.run.batched_env, self.rows, 1.0)
-        prepared = jax.jit(decoder.prepare_for_decode, static_argnums=1)(self.policy, model)
+        prepared = jax.jit(cached_decoder.prepare_for_decode, static_argnums=1)(self.policy, model)
 
         @jax.jit
         def half_played(policy, ids, settings):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.models import actor_critic, decoder
+from agentrl_jax.models import actor_critic, cached_decoder, decoder
 from agentrl_jax.models.decoder import Params
 from agentrl_jax.models.io.load import load_pretrained
 from agentrl_jax.models.kv_cache import init_cache
@@ -102,7 +102,7 @@ class Conversation:
         return int(np.asarray(token)[0])
 
 
-_prepare_for_decode = jax.jit(decoder.prepare_for_decode, static_argnums=1)
+_prepare_for_decode = jax.jit(cached_decoder.prepare_for_decode, static_argnums=1)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)

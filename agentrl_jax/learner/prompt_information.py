@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos import gigpo, kl, masked, mutual_information
 from agentrl_jax.config import PromptConfig, RolloutConfig
-from agentrl_jax.models import decoder
+from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.cross_scores import logprobs_after
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.packing import pack_trajectories
@@ -149,7 +149,7 @@ def measure(
 
 def score(policy: decoder.Params, prompts: Prompts, texts: Texts, *, model: DecoderConfig) -> Float[Array, "J n L"]:
     """Log-probability of each token of the texts under each prompt, one prompt at a time."""
-    layers = decoder.prepare_for_decode(policy, model)
+    layers = cached_decoder.prepare_for_decode(policy, model)
 
     def under(prompt: Prompts) -> jax.Array:
         some = jax.tree.map(lambda x: x[prompt.scored], texts)

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
-from agentrl_jax.models import decoder
+from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, init_cache
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.prefill import chunked_prefill
@@ -78,7 +78,7 @@ class Sampler:
     ):
         """Prompts and their responses have at most `context` tokens together, responses at most `max_tokens`."""
         self.context, self.max_tokens, self.max_rows = context, max_tokens, max_rows
-        self._params = jax.jit(decoder.prepare_for_decode, static_argnums=1)(params, shape)
+        self._params = jax.jit(cached_decoder.prepare_for_decode, static_argnums=1)(params, shape)
         self._program: Any = jax.jit(functools.partial(generate, shape, stop_ids), static_argnames="size")
         self._rows = padded_sizes(1, max_rows)
         self._prompts = padded_sizes(SMALLEST_PROMPT, context)
@@ -142,8 +142,8 @@ def generate(
 ) -> Generated:
     """Samples responses of at most `limit` tokens, which is at most `size` = L, to prompts padded on the right.
 
-    `params` are those of `decoder.prepare_for_decode`; `seed` has the upper and lower 32 bits. The loop ends with the
-    longest response.
+    `params` are those of `cached_decoder.prepare_for_decode`; `seed` has the upper and lower 32 bits. The loop ends
+    with the longest response.
     """
     rows = tokens.shape[0]
     keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(seed), choice)
@@ -163,7 +163,7 @@ def generate(
             ended=state.made.ended | (state.active & jnp.isin(state.token, jnp.array(stop_ids))),
         )
         written = jnp.full(rows, number)
-        hidden, cache = decoder.decode_with_cache(
+        hidden, cache = cached_decoder.decode_with_cache(
             *(params, shape, state.cache, state.token, length + number, written, state.active), lockstep=True
         )
         token, logprob = next_token(hidden, number + 1)

@@ -110,7 +110,7 @@ def critic_from_policy(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def policy_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
-    """The full decoder of the policy, for `decoder.forward` and `decoder.prepare_for_decode`; nothing is copied."""
+    """The full decoder of the policy, for `decoder.forward` and `cached_decoder`; nothing is copied."""
     return _full_decoder(params["policy"], params, model)
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from agentrl_jax.models import decoder
+from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import init_cache, shared_prefix
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.token_scores import logprob_and_entropy
@@ -26,18 +26,18 @@ def logprobs_after(
     """Log-probability of every token of N responses, each following the same context; 0 beyond a response's length.
 
     Needs the memory of a cache of N rows with L positions, and of one with S. `params` are from
-    `decoder.prepare_for_decode`; context (at least one token) and responses are padded on the right; a temperature of
-    0 is treated as 1.
+    `cached_decoder.prepare_for_decode`; context (at least one token) and responses are padded on the right; a
+    temperature of 0 is treated as 1.
     """
     rows, size = responses.shape
     cache = init_cache(config, 1, context.shape[0], block=context.shape[0])
     start = jnp.zeros(1, jnp.int32)
-    hidden, cache = decoder.forward_with_cache(params, config, cache, context[None], start, context_length[None])
+    hidden, cache = cached_decoder.forward_with_cache(params, config, cache, context[None], start, context_length[None])
     last = jax.lax.dynamic_index_in_dim(hidden, context_length - 1, axis=1)
     prefix = shared_prefix(cache, context_length[None], jnp.zeros(rows, jnp.int32))
     cache = init_cache(config, rows, size, block=size)
     start = jnp.full(rows, context_length)
-    hidden, _ = decoder.forward_with_cache(params, config, cache, responses, start, length, prefix)
+    hidden, _ = cached_decoder.forward_with_cache(params, config, cache, responses, start, length, prefix)
     before = jnp.concatenate([jnp.repeat(last, rows, axis=0), hidden[:, :-1]], axis=1)
     temperature = jnp.where(temperature > 0, temperature, 1.0)
     logprob, _ = logprob_and_entropy(params, Vocabulary(config.vocab_size), before, responses, temperature[:, None])

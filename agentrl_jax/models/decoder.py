@@ -1,6 +1,6 @@
 """A decoder-only transformer: parameters are declared with Flax, everything else is a function of arrays.
 
-Shapes: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` embedding dimension, `V` vocabulary, `N` layers;
+Shapes: `B` rows, `S` sequence positions, `D` embedding dimension, `V` vocabulary, `N` layers;
 see also `layers`.
 """
 
@@ -14,18 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
-from agentrl_jax.models import attention, layers, matmul, row_attention, sequence_attention
-from agentrl_jax.models.kv_cache import KVCache, SharedPrefix
-from agentrl_jax.models.quantized import quantize
+from agentrl_jax.models import layers, matmul, row_attention, sequence_attention
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.vocabulary import Vocabulary
 
 Params = Any
 """A tree of parameters. Under "layers" the leaves are stacked over layers, [N, ...], see `DecoderConfig.layer_shapes`;
-for a loop of decoding steps they are a tuple of N trees instead, see `prepare_for_decode`. The first layers may be
-stacked separately under "first_layers", so that frozen and trained layers need not be concatenated."""
+for decoding they are a tuple of N trees instead, see `cached_decoder`. The first layers may be stacked separately under
+"first_layers", so that frozen and trained layers need not be concatenated."""
 
 MIXED = "mixed"
 """Checkpoint name of the output of attention."""
@@ -130,48 +128,6 @@ def as_activations(params: Any, config: DecoderConfig) -> Any:
     return jax.tree_util.tree_map_with_path(cast, params)
 
 
-def prepare_for_decode(params: Params, config: DecoderConfig) -> Params:
-    """Parameters for a loop of `decode_with_cache` and `forward_with_cache`, whose layers are compiled one by one.
-
-    They are in the activations' dtype or integers, one tree per layer, for few rows. Call it once before the loop; a
-    step that sliced its layers out of a stack would copy them.
-    """
-    prepared = prepare_stacked(params, config)
-    outer, stacks = split_stacks(prepared)
-    per_layer = [
-        _prepared_layer(jax.tree.map(lambda leaf, i=i: leaf[i], stack), config)
-        for stack in stacks
-        for i in range(stack["attention_norm"].shape[0])
-    ]
-    return {**outer, "layers": tuple(per_layer)}
-
-
-def prepare_stacked(params: Params, config: DecoderConfig) -> Params:
-    """Parameters for one call of `forward_with_cache` before such a loop, whose layers are scanned.
-
-    They give the same numbers as those of `prepare_for_decode`, and take about a layer's time to compile.
-    """
-    params = as_activations(params, config)
-    return params | _prepared_outer(split_stacks(params)[0], config)
-
-
-def _prepared_layer(weights: layers.Weights, config: DecoderConfig) -> layers.Weights:
-    matrices = [name for name, shape in config.layer_shapes().items() if len(shape) == 2]
-    prepared = functools.partial(quantize, axis=0) if config.decode_dtype == "int8" else matmul.for_few_rows
-    return {name: prepared(leaf) if name in matrices else leaf for name, leaf in weights.items()}
-
-
-def _prepared_outer(params: dict[str, Any], config: DecoderConfig) -> dict[str, Any]:
-    outer = dict(params)
-    if config.decode_dtype == "int8":
-        outer["embedding"] = quantize(outer["embedding"], axis=1)
-        if "lm_head" in outer:
-            outer["lm_head"] = quantize(outer["lm_head"], axis=0)
-    elif "lm_head" not in outer and (table := matmul.transposed_table(outer["embedding"])) is not None:
-        outer["transposed_embedding"] = table
-    return outer
-
-
 def forward(
     params: Params,
     config: DecoderConfig,
@@ -256,134 +212,6 @@ def forward(
         x = sequence_attention.all_gather_positions(x, sequence_axis)[:, :length]
     x, norm = gather.after(x, {"final_norm": params["final_norm"]})
     return layers.rms_norm(x, norm["final_norm"], config.norm_eps)
-
-
-def forward_with_cache(
-    params: Params,
-    config: DecoderConfig,
-    cache: KVCache,
-    tokens: Int[Array, "B C"],
-    start: Int[Array, " B"],
-    count: Int[Array, " B"],
-    prefix: SharedPrefix | None = None,
-) -> tuple[Float[Array, "B C D"], KVCache]:
-    """Appends a chunk of tokens, padded on the right, to the blocks of each row.
-
-    `params` are from `prepare_for_decode`, or, for a cache without an opening, from `prepare_stacked`.
-    `start` is the position of the first token, in a context that begins with the row's prefix if there is one.
-    Positions from there on are overwritten, earlier ones are read. `count` is the number of real tokens of each row;
-    for a row with 0 the cache is unchanged. Returns the hidden states (arbitrary beyond `count`) and the cache.
-    """
-    columns = jnp.arange(tokens.shape[1])
-    first = _prefix_length(prefix, start) + cache.opening_length
-    offsets = jnp.where(columns < count[:, None], (start - first)[:, None] + columns, -1)
-    stored = start + count
-
-    def write(cache, layer, key, value):
-        return cache.write(layer, key, value, offsets)
-
-    positions = start[:, None] + columns
-    return _read(params, config, cache, tokens, positions, write, prefix, stored, count > 0, decoding=False)
-
-
-def decode_with_cache(
-    params: Params,
-    config: DecoderConfig,
-    cache: KVCache,
-    token: Int[Array, " B"],
-    position: Int[Array, " B"],
-    length: Int[Array, " B"],
-    active: Bool[Array, " B"],
-    prefix: SharedPrefix | None = None,
-    *,
-    lockstep: bool = False,
-) -> tuple[Float[Array, "B D"], KVCache]:
-    """Appends a token at `position` to the response of each active row, which has `length` tokens so far.
-
-    `lockstep` says that `length` is the same in all active rows, which is then faster. Other arguments are as in
-    `forward_with_cache`; the cache of other rows is unchanged. Returns the hidden states and the cache.
-    """
-
-    def write(cache, layer, key, value):
-        return cache.append(layer, key, value, length, active, lockstep=lockstep)
-
-    stored = position - length
-    hidden, cache = _read(
-        params, config, cache, token[:, None], position[:, None], write, prefix, stored, active, decoding=True
-    )
-    return hidden[:, 0], cache
-
-
-def _read(
-    params: Params,
-    config: DecoderConfig,
-    cache: KVCache,
-    tokens: Int[Array, "B C"],
-    positions: Int[Array, "B C"],
-    write: Callable[[KVCache, int, jax.Array, jax.Array], KVCache],
-    prefix: SharedPrefix | None,
-    stored: Int[Array, " B"],
-    active: Bool[Array, " B"],
-    *,
-    decoding: bool,
-) -> tuple[Float[Array, "B C D"], KVCache]:
-    """Runs all layers on tokens that `write` adds to the cache, whose blocks then end before position `stored`."""
-    opening = _prefix_length(prefix, stored)
-    first = opening + cache.opening_length
-    longest = jnp.max(jnp.where(active, stored - first, 0))
-    angles = layers.rotary_angles(positions, config)
-    x = matmul.lookup(params["embedding"], tokens, config.dtype)
-
-    def layer(x, weights, cache, prefix, index, window):
-        query, key, value = layers.project(weights, config, x, angles)
-        cache = write(cache, index, key, value)
-        segments = cache.block_segments(index, positions, first, stored, longest, window)
-        segments += [prefix.segment(index, positions, window)] if prefix else []
-        segments += [cache.opening.segment(index, positions, opening, window)] if cache.opening else []
-        segments += [cache.response_segment(index, positions, stored, window)] if decoding else []
-        return layers.finish(weights, config, x, attention.attend_cached(query, segments)), cache
-
-    if isinstance(params["layers"], tuple):
-        for index, weights in enumerate(params["layers"]):
-            x, cache = layer(x, weights, cache, prefix, index, config.windows[index] if config.windows else 0)
-    else:
-        x, cache = _scan_layers(layer, x, params, config, cache, prefix)
-    return layers.rms_norm(x, params["final_norm"], config.norm_eps), cache
-
-
-def _scan_layers(
-    layer: Callable[..., tuple[jax.Array, KVCache]],
-    x: Float[Array, "B C D"],
-    params: Params,
-    config: DecoderConfig,
-    cache: KVCache,
-    prefix: SharedPrefix | None,
-) -> tuple[Float[Array, "B C D"], KVCache]:
-    """Applies `layer` of `_read` to stacked layers in a loop, whose body is compiled once; copies blocks and prefix."""
-
-    def stacked(per_layer):
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *per_layer)
-
-    def body(x, inputs):
-        weights, blocks, shared, window = inputs
-        own = prefix and prefix.replace(layers=(shared,))
-        window = 0 if window is None else window
-        x, after = layer(x, _prepared_layer(weights, config), cache.replace(blocks=(blocks,)), own, 0, window)
-        return x, after.blocks[0]
-
-    windows = jnp.asarray([window or attention.NO_WINDOW for window in config.windows]) if config.windows else None
-    inputs = stacked(cache.blocks), stacked(prefix.layers) if prefix else None, windows
-    written, start = [], 0
-    for stack in split_stacks(params)[1]:
-        end = start + stack["attention_norm"].shape[0]
-        x, blocks = jax.lax.scan(body, x, (stack, *jax.tree.map(lambda leaf, a=start, b=end: leaf[a:b], inputs)))
-        written += [jax.tree.map(lambda leaf, i=i: leaf[i], blocks) for i in range(end - start)]
-        start = end
-    return x, cache.replace(blocks=tuple(written))
-
-
-def _prefix_length(prefix: SharedPrefix | None, like: Int[Array, " B"]) -> Int[Array, " B"]:
-    return jnp.zeros_like(like) if prefix is None else prefix.length[prefix.row]
 
 
 def logits(params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:

@@ -43,7 +43,7 @@ class DecoderConfig:
             window. Empty: no window in any layer.
         dtype: dtype of activations and products; norms, rotary angles, softmax and logits are always f32.
         cache_dtype: dtype of cached keys and values; empty: `dtype`; int8: `quantized.Quantized`.
-        decode_dtype: dtype of the matrices and the embedding of `decoder.prepare_for_decode`; empty: `dtype`; int8:
+        decode_dtype: dtype of the matrices and the embedding that `cached_decoder` reads; empty: `dtype`; int8:
             `quantized.Quantized`.
         attention: implementation of attention over whole rows; no part of the mathematics.
     """

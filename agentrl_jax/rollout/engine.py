@@ -20,7 +20,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos import masked
-from agentrl_jax.models import decoder
+from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, SharedPrefix
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import parsing, rng
@@ -126,7 +126,7 @@ class Engine:
     prefixes: SharedPrefix | None = dataclasses.field(init=False)
     """Keys and values of the task prefixes, see `prefill_prefixes`."""
     stacked: decoder.Params = dataclasses.field(init=False)
-    """The parameters from `decoder.prepare_stacked`; `params` are those from `decoder.prepare_for_decode`."""
+    """The parameters from `cached_decoder.prepare_stacked`; `params` become those from `prepare_for_decode`."""
 
     def __post_init__(self):
         self.episodes, group_size = self.ids.group.shape[0], self.config.group_size
@@ -141,8 +141,8 @@ class Engine:
         # Turns beyond T would be played but not recorded.
         self.settings = self.settings.replace(horizon=jnp.minimum(self.settings.horizon, self.config.max_turns))
         # What is read once, before the loop, is compiled for one layer.
-        self.stacked = decoder.prepare_stacked(self.params, self.model)
-        self.params = decoder.prepare_for_decode(self.params, self.model)
+        self.stacked = cached_decoder.prepare_stacked(self.params, self.model)
+        self.params = cached_decoder.prepare_for_decode(self.params, self.model)
         self.prefixes = prefill_prefixes(self.stacked, self.model, self.batched_env, self.ids.task)
 
     def run(self) -> LoopState:
@@ -217,7 +217,7 @@ class Engine:
         if config.stop_at_answer:
             complete |= parsing.closed(grammars, task, parser)
 
-        hidden, cache = decoder.decode_with_cache(
+        hidden, cache = cached_decoder.decode_with_cache(
             *(self.params, self.model, state.cache, token, state.position, state.response.length, decoding),
             self._prefix_of(task),
             # After a barrier, all rows start their responses at once.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from agentrl_jax.models import decoder
+from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, Opening, SharedPrefix, blocks_allowed, init_cache, shared_prefix
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.engine_config import EngineConfig, stored_length
@@ -44,14 +44,14 @@ def prefill_prefixes(
 ) -> SharedPrefix | None:
     """Keys and values of the prefixes of K tasks, for rows of these tasks; None if all prefixes are empty.
 
-    `params` come from `decoder.prepare_stacked`.
+    `params` come from `cached_decoder.prepare_stacked`.
     """
     tasks, length = batched_env.prefix.shape
     if not length:
         return None
     prefix, count = jnp.asarray(batched_env.prefix), jnp.asarray(batched_env.prefix_length)
     cache = init_cache(model, tasks, length, block=length)
-    _, cache = decoder.forward_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)
+    _, cache = cached_decoder.forward_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)
     return shared_prefix(cache, count, task)
 
 
@@ -69,17 +69,19 @@ def chunked_prefill(
 
     Works in chunks of `size` tokens until the longest row is read; with 0, or O and more, all O at once. Returns the
     hidden state of the last token that each row reads, meaningless where `length` is 0, and the new cache. `params`
-    and `prefix` are those of `decoder.forward_with_cache`.
+    and `prefix` are those of `cached_decoder.forward_with_cache`.
     """
     if not 0 < size < tokens.shape[1]:
-        hidden, cache = decoder.forward_with_cache(params, model, cache, tokens, start, length, prefix)
+        hidden, cache = cached_decoder.forward_with_cache(params, model, cache, tokens, start, length, prefix)
         return _last(hidden, length), cache
     tokens = jnp.pad(tokens, ((0, 0), (0, -tokens.shape[1] % size)))
 
     def read(number, cache):
         part = jax.lax.dynamic_slice_in_dim(tokens, number * size, size, axis=1)
         count = jnp.clip(length - number * size, 0, size)
-        hidden, cache = decoder.forward_with_cache(params, model, cache, part, start + number * size, count, prefix)
+        hidden, cache = cached_decoder.forward_with_cache(
+            params, model, cache, part, start + number * size, count, prefix
+        )
         return count, _last(hidden, count), cache
 
     def next_chunk(carry):

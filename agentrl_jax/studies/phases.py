@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as Spec
 from agentrl_jax.learner import state as states
 from agentrl_jax.learner.trained_rows import trained_rows
 from agentrl_jax.learner.update import gradient
-from agentrl_jax.models import actor_critic, decoder
+from agentrl_jax.models import actor_critic, cached_decoder
 from agentrl_jax.models.decoder import Remat
 from agentrl_jax.models.matmul import Transposed
 from agentrl_jax.models.quantized import Quantized
@@ -107,7 +107,7 @@ class PhaseBuilder:
         engine_of, arguments = self.engine(rows)
         state = jax.eval_shape(lambda *x: engine_of(*x).start(), *arguments)
         prefixes = jax.eval_shape(lambda *x: engine_of(*x).prefixes, *arguments)
-        prepared = jax.eval_shape(lambda p: decoder.prepare_for_decode(p, self.rollout_shape), self.policy)
+        prepared = jax.eval_shape(lambda p: cached_decoder.prepare_for_decode(p, self.rollout_shape), self.policy)
 
         def program(prepared, prefixes, key, ids, settings, state):
             engine = engine_of(None, key, ids, settings)

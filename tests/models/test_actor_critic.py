@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from slow_decoder import CONFIG, LENGTH, ROWS, lively_params, slow_logits
 
-from agentrl_jax.models import actor_critic, decoder, lora, token_scores
+from agentrl_jax.models import actor_critic, cached_decoder, decoder, lora, token_scores
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.kv_cache import init_cache
 from agentrl_jax.models.lora import LoraConfig
@@ -133,8 +133,8 @@ def test_steps_through_the_cache_read_the_adapter(adapted, tokens):
     attached = actor_critic.policy_decoder(params, model)
     start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, LENGTH)
     cache = init_cache(CONFIG, ROWS, LENGTH)
-    hidden, _ = decoder.forward_with_cache(
-        decoder.prepare_for_decode(attached, CONFIG), CONFIG, cache, tokens, start, count
+    hidden, _ = cached_decoder.forward_with_cache(
+        cached_decoder.prepare_for_decode(attached, CONFIG), CONFIG, cache, tokens, start, count
     )
     np.testing.assert_allclose(hidden, decoder.forward(attached, CONFIG, tokens), atol=2e-5, rtol=2e-5)
 

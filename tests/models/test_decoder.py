@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from slow_decoder import CONFIG, LENGTH, ROWS, lively_params, slow_logits
 
-from agentrl_jax.models import decoder
+from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import init_cache, shared_prefix
 
 
@@ -31,7 +31,7 @@ forward = jax.jit(decoder.forward, static_argnums=1, static_argnames=("remat", "
 @pytest.fixture(scope="module")
 def extend():
     def run(params, config, *args):
-        return decoder.forward_with_cache(decoder.prepare_for_decode(params, config), config, *args)
+        return cached_decoder.forward_with_cache(cached_decoder.prepare_for_decode(params, config), config, *args)
 
     return jax.jit(run, static_argnums=1)
 
@@ -147,11 +147,13 @@ def test_responses_and_shared_prefixes_equal_the_parallel_pass(params, tokens):
     The rows have windows, and are at different positions; one of them is idle during the second response.
     """
     config = dataclasses.replace(CONFIG, windows=(0, 4))
-    laid = decoder.prepare_for_decode(params, config)
+    laid = cached_decoder.prepare_for_decode(params, config)
     own, of_prefix = np.array([1, 0, 1]), np.array([3, 2])
     firsts = jnp.stack([tokens[1, :3], tokens[0, :3]])
     cache = init_cache(config, 2, 3, block=3)
-    _, cache = decoder.forward_with_cache(laid, config, cache, firsts, jnp.zeros(2, jnp.int32), jnp.asarray(of_prefix))
+    _, cache = cached_decoder.forward_with_cache(
+        laid, config, cache, firsts, jnp.zeros(2, jnp.int32), jnp.asarray(of_prefix)
+    )
     prefix = shared_prefix(cache, jnp.asarray(of_prefix), jnp.asarray(own))
     rows = np.asarray(tokens).copy()
     for row, number in enumerate(own):
@@ -169,7 +171,7 @@ def test_responses_and_shared_prefixes_equal_the_parallel_pass(params, tokens):
 
     cache = init_cache(config, ROWS, LENGTH, response=3, block=6)
     chunk = np.array([2, 3, 1])
-    hidden, cache = decoder.forward_with_cache(
+    hidden, cache = cached_decoder.forward_with_cache(
         laid, config, cache, following(3), jnp.asarray(position), jnp.asarray(chunk), prefix
     )
     check(hidden, chunk)
@@ -177,7 +179,7 @@ def test_responses_and_shared_prefixes_equal_the_parallel_pass(params, tokens):
     for active, lockstep in ((np.array([True, True, True]), False), (np.array([True, False, True]), True)):
         length = np.zeros(ROWS, int)
         for _ in range(2):
-            hidden, cache = decoder.decode_with_cache(
+            hidden, cache = cached_decoder.decode_with_cache(
                 *(laid, config, cache, following(1)[:, 0], jnp.asarray(position), jnp.asarray(length)),
                 *(jnp.asarray(active), prefix),
                 lockstep=lockstep,
@@ -202,15 +204,17 @@ def test_scanned_layers_give_the_numbers_of_unrolled_ones(params, tokens, change
     def read(params, prepare):
         laid = prepare(params, config)
         cache = init_cache(config, 2, 3, block=3)
-        _, cache = decoder.forward_with_cache(laid, config, cache, tokens[:2, :3], jnp.zeros(2, int), of_prefix)
+        _, cache = cached_decoder.forward_with_cache(laid, config, cache, tokens[:2, :3], jnp.zeros(2, int), of_prefix)
         prefix = shared_prefix(cache, of_prefix, jnp.array([1, 0, 1]))
         cache = init_cache(config, ROWS, LENGTH, block=3)
         start = of_prefix[prefix.row]
-        hidden, cache = decoder.forward_with_cache(laid, config, cache, tokens[:, 3:8], start, count, prefix)
+        hidden, cache = cached_decoder.forward_with_cache(laid, config, cache, tokens[:, 3:8], start, count, prefix)
         last = jnp.take_along_axis(hidden, jnp.maximum(count - 1, 0)[:, None, None], axis=1)
         return decoder.logits(laid, jnp.where(count[:, None, None] > 0, last, 0)), prefix, cache
 
-    unrolled, scanned = (read(params, prepare) for prepare in (decoder.prepare_for_decode, decoder.prepare_stacked))
+    unrolled, scanned = (
+        read(params, prepare) for prepare in (cached_decoder.prepare_for_decode, cached_decoder.prepare_stacked)
+    )
     # Rounding may turn a value to the next integer.
     tolerance = 2e-2 if changes.get("dtype") or changes.get("decode_dtype") else 1e-5
     close = functools.partial(np.testing.assert_allclose, atol=tolerance, rtol=tolerance)
@@ -256,7 +260,7 @@ def test_bfloat16_steps_with_either_cache_stay_close_to_the_parallel_pass(params
     zeros = jnp.zeros(ROWS, jnp.int32)
     hidden, filled = extend(params, config, init_cache(config, ROWS, LENGTH), tokens, zeros, zeros + LENGTH)
     expected = decoder.logits(params, forward(params, config, tokens))
-    laid = decoder.prepare_for_decode(params, config)
+    laid = cached_decoder.prepare_for_decode(params, config)
     for some in (hidden, hidden[:1, :4]):  # many and few rows use different matrix products
         np.testing.assert_allclose(decoder.logits(laid, some), expected[: some.shape[0], : some.shape[1]], atol=0.15)
     first = np.asarray(filled.blocks[0][0][0])

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.models import decoder
+from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.io.load import load_pretrained
 from agentrl_jax.models.kv_cache import init_cache
 
@@ -52,8 +52,8 @@ def forward(params, shape, tokens):
 
 @functools.partial(jax.jit, static_argnums=1)
 def extend(params, shape, cache, tokens, start, count):
-    apart = decoder.prepare_for_decode(params, shape)
-    hidden, cache = decoder.forward_with_cache(apart, shape, cache, tokens, start, count)
+    apart = cached_decoder.prepare_for_decode(params, shape)
+    hidden, cache = cached_decoder.forward_with_cache(apart, shape, cache, tokens, start, count)
     return decoder.logits(apart, hidden), cache
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.models import attention, decoder
+from agentrl_jax.models import attention, cached_decoder, decoder
 from agentrl_jax.models.kv_cache import init_cache
 from agentrl_jax.models.quantized import Quantized, quantize
 from agentrl_jax.models.shape import DecoderConfig
@@ -31,15 +31,15 @@ def test_the_nearest_integers_are_taken():
 @functools.partial(jax.jit, static_argnums=1)
 def logits_after(params, config, tokens):
     """Of rows that read a prompt and decode the rest."""
-    params = decoder.prepare_for_decode(params, config)
+    params = cached_decoder.prepare_for_decode(params, config)
     zeros = jnp.zeros(ROWS, jnp.int32)
     cache = init_cache(config, ROWS, READ, response=LENGTH - READ, block=4)
-    hidden, cache = decoder.forward_with_cache(params, config, cache, tokens[:, :READ], zeros, zeros + READ)
+    hidden, cache = cached_decoder.forward_with_cache(params, config, cache, tokens[:, :READ], zeros, zeros + READ)
     found = [decoder.logits(params, hidden)]
     for number in range(LENGTH - READ):
         at = zeros + READ + number
         token, active = tokens[:, READ + number], jnp.ones(ROWS, bool)
-        hidden, cache = decoder.decode_with_cache(params, config, cache, token, at, zeros + number, active)
+        hidden, cache = cached_decoder.decode_with_cache(params, config, cache, token, at, zeros + number, active)
         found.append(decoder.logits(params, hidden[:, None]))
     return jnp.concatenate(found, axis=1)
 

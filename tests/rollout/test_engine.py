@@ -10,7 +10,7 @@ import pytest
 import toy_agent
 from toy_agent import GROUP_SIZE, TURNS
 
-from agentrl_jax.models import decoder
+from agentrl_jax.models import cached_decoder
 from agentrl_jax.models.kv_cache import MAX_BLOCKS, blocks_allowed
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine, rng
@@ -198,7 +198,7 @@ def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, 
 
 
 def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
-    widths, extend = {0: set(), 3: set()}, decoder.forward_with_cache
+    widths, extend = {0: set(), 3: set()}, cached_decoder.forward_with_cache
     ids = toy_agent.rows(batch[0], np.arange(16))
     for chunk, seen in widths.items():
 
@@ -206,7 +206,7 @@ def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
             seen.add(tokens.shape[1])
             return extend(params, model, cache, tokens, *rest)
 
-        monkeypatch.setattr(decoder, "forward_with_cache", read)
+        monkeypatch.setattr(cached_decoder, "forward_with_cache", read)
         config = toy_agent.engine_config(chunk=chunk)
         shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
         jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))
