@@ -106,27 +106,35 @@ def _close() -> None:
 
 
 @contextlib.contextmanager
-def aborts_end_with(sentence: Callable[[], str]) -> Iterator[None]:
-    """Inside the block, a library that calls `abort` ends the process with `sentence` and code 1, after its own message.
+def aborts_end_with(sentence: Callable[[], str]) -> Iterator[Callable[[], object]]:
+    """Inside the block, a library that calls `abort` ends the process with code 1 and, after its own text, `sentence`.
 
     Python code cannot run in the handler of the signal: the thread that aborts may hold any lock, and Python's handlers
     run only after it is dead. So two C functions handle it. `faulthandler` writes to a pipe, which wakes a thread, and
     calls the handler before it: `sleep` of the C library, whose argument is then the number of the signal, SIGABRT = 6.
     The thread has these seconds to call `sentence` and end the process; if Python is stuck, the abort goes on. Where
     `faulthandler` is already enabled, as by PYTHONFAULTHANDLER, nothing changes.
+
+    Yields a function that installs the handlers again, for when a library may have installed others.
     """
     if faulthandler.is_enabled():
-        yield
+        yield lambda: None
         return
     read, write = os.pipe()
     libc = ctypes.CDLL(None)
     libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-    before = libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
-    faulthandler.enable(write, all_threads=False)
+
+    def install() -> int | None:
+        faulthandler.disable()
+        before = libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
+        faulthandler.enable(write, all_threads=False)
+        return before
+
+    before = install()
     thread = threading.Thread(target=_wait_for_abort, args=(read, sentence), daemon=True)
     thread.start()
     try:
-        yield
+        yield install
     finally:
         faulthandler.disable()
         libc.signal(signal.SIGABRT, before)

@@ -37,9 +37,10 @@ _SIGNS_OF_LOSS = (
 """What errors say that a collective raises when another process has ended; JAX gives them several types."""
 
 SETTLE_SECONDS = 1.0
-"""Seconds from a lost connection to its sentence: other messages come before it, and a lost process has closed its port.
+"""Seconds from a lost connection to its sentence.
 
-In them a thread that knows the cause, such as an error that all processes raise, may end this process with that."""
+In them JAX prints its own message, a lost process closes its port, and a thread that knows the cause, such as an error
+that all processes raise, may end this process with that."""
 
 PROBE_SECONDS = 2.0
 """Seconds in which process 0 accepts a connection if it is there."""
@@ -165,19 +166,24 @@ def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[No
     offers no way to be asked first: calling the `missed_heartbeat_callback` of its client fails in JAX 0.10 to 0.12.
     `kept` says what is left of the run. A block that ends well, or with `stopping.Stopped`, waits for the others.
     """
-    # Asking for the count starts the devices, so that handlers of signals that their libraries install come first.
-    if not config.coordinator or jax.process_count() == 1:
+    if not config.coordinator or config.count == 1:
         yield
         return
-    who = f"process {jax.process_index()} of {jax.process_count()}"
+
+    def who() -> str:
+        if config.coordinator == DETECT:
+            return f"process {jax.process_index()} of {jax.process_count()}"
+        return f"process {config.index} of {config.count}"  # known before the devices are
 
     def lost(reason: str = "") -> str:
         time.sleep(SETTLE_SECONDS)
         what = f"{_lost_process(config)} has ended, or cannot be reached"
-        return f"{who}: {what}{reason}; {kept()}; give it on all hosts"
+        return f"{who()}: {what}{reason}; {kept()}; give it on all hosts"
 
-    with stopping.aborts_end_with(lost):
+    with stopping.aborts_end_with(lost) as install_again:
         try:
+            jax.process_count()  # starts the devices, whose libraries may install handlers of signals
+            install_again()
             try:
                 yield
             except stopping.Stopped:
@@ -186,12 +192,12 @@ def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[No
             stop()
         except stopping.Stopped:
             raise
+        except UserError as error:
+            stopping.end(f"{who()}: {error}", 2)
         except Exception as error:
-            if isinstance(error, UserError):
-                stopping.end(f"{who}: {error}", 2)
             if any(sign in str(error) for sign in _SIGNS_OF_LOSS):
                 stopping.end(lost(f" ({shortened(error, MAX_FOREIGN)})"), 1)
-            stopping.end(f"{who}: {''.join(traceback.format_exception(error))}", 1)
+            stopping.end(f"{who()}: {''.join(traceback.format_exception(error))}", 1)
 
 
 def _lost_process(config: HostsConfig) -> str:
