@@ -175,10 +175,10 @@ def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[No
             return f"process {jax.process_index()} of {jax.process_count()}"
         return f"process {config.index} of {config.count}"  # known before the devices are
 
-    def lost(reason: str = "") -> str:
+    def lost(reason: str = "if not, see the error above") -> str:  # an abort may have any cause
         time.sleep(SETTLE_SECONDS)
-        what = f"{_lost_process(config)} has ended, or cannot be reached"
-        return f"{who()}: {what}{reason}; {kept()}; give it on all hosts"
+        what = f"{_lost_process(config)} has ended, or cannot be reached ({reason})"
+        return f"{who()}: {what}; {kept()}; give it on all hosts"
 
     with stopping.aborts_end_with(lost) as install_again:
         try:
@@ -196,7 +196,7 @@ def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[No
             stopping.end(f"{who()}: {error}", 2)
         except Exception as error:
             if any(sign in str(error) for sign in _SIGNS_OF_LOSS):
-                stopping.end(lost(f" ({shortened(error, MAX_FOREIGN)})"), 1)
+                stopping.end(lost(shortened(error, MAX_FOREIGN)), 1)
             stopping.end(f"{who()}: {''.join(traceback.format_exception(error))}", 1)
 
 
