@@ -25,9 +25,10 @@ from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 HEARTBEAT_SECONDS = 30
 """A process that has sent no heartbeat for so long counts as dead, and the others end."""
 
+_COLLECTIVES = ("Gloo", "NCCL")
+
 _SIGNS_OF_LOSS = (
-    "Gloo",
-    "NCCL",
+    *_COLLECTIVES,
     "Connection closed",
     "Connection reset",
     "UNAVAILABLE",
@@ -192,12 +193,19 @@ def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[No
             stop()
         except stopping.Stopped:
             raise
-        except UserError as error:
-            stopping.end(f"{who()}: {error}", 2)
         except Exception as error:
-            if any(sign in str(error) for sign in _SIGNS_OF_LOSS):
-                stopping.end(lost(shortened(error, MAX_FOREIGN)), 1)
+            if _is_loss(error):
+                stopping.end(lost(shortened(error.__cause__ or error, MAX_FOREIGN)), 1)
+            if isinstance(error, UserError):
+                stopping.end(f"{who()}: {error}", 2)
             stopping.end(f"{who()}: {''.join(traceback.format_exception(error))}", 1)
+
+
+def _is_loss(error: Exception) -> bool:
+    """Whether a collective has noticed that a process is lost, perhaps while a checkpoint was read or written."""
+    if isinstance(error, UserError):  # one about an unreachable service may have the other signs
+        return any(sign in str(error.__cause__) for sign in _COLLECTIVES)
+    return any(sign in str(error) for sign in _SIGNS_OF_LOSS)
 
 
 def _lost_process(config: HostsConfig) -> str:
