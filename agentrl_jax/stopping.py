@@ -6,9 +6,13 @@ teardown while other threads compute, would crash the process.
 
 SIGTERM is how schedulers announce that they take a machine away. Where the command can save its work soon, it asks with
 `deferring` for the time to do so.
+
+A library that calls `abort` ends the process from any of its threads; `aborts_end_with` has the last word then.
 """
 
 import contextlib
+import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -25,6 +29,7 @@ class Stopped(Exception):
 
 _open: list[Callable[[], object]] = []
 _deferring: list[threading.Event] = []
+_ending = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -100,8 +105,55 @@ def _close() -> None:
             close()
 
 
+@contextlib.contextmanager
+def aborts_end_with(sentence: Callable[[], str]) -> Iterator[Callable[[], object]]:
+    """Inside the block, a library that calls `abort` ends the process with code 1 and, after its own text, `sentence`.
+
+    Python code cannot run in the handler of the signal: the thread that aborts may hold any lock, and Python's handlers
+    run only after it is dead. So two C functions handle it. `faulthandler` writes to a pipe, which wakes a thread, and
+    calls the handler before it: `sleep` of the C library, whose argument is then the number of the signal, SIGABRT = 6.
+    The thread has these seconds to call `sentence` and end the process; if Python is stuck, the abort goes on. Where
+    `faulthandler` is already enabled, as by PYTHONFAULTHANDLER, nothing changes.
+
+    Yields a function that installs the handlers again, for when a library may have installed others.
+    """
+    if faulthandler.is_enabled():
+        yield lambda: None
+        return
+    read, write = os.pipe()
+    libc = ctypes.CDLL(None)
+    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+
+    def install() -> int | None:
+        faulthandler.disable()
+        before = libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
+        faulthandler.enable(write, all_threads=False)
+        return before
+
+    before = install()
+    thread = threading.Thread(target=_wait_for_abort, args=(read, sentence), daemon=True)
+    thread.start()
+    try:
+        yield install
+    finally:
+        faulthandler.disable()
+        libc.signal(signal.SIGABRT, before)
+        os.close(write)  # ends the thread
+        thread.join()
+        os.close(read)
+
+
+def _wait_for_abort(read: int, sentence: Callable[[], str]) -> None:
+    dump = b""
+    while part := os.read(read, 1024):
+        dump += part
+        if b"Aborted" in dump:  # the other signals that faulthandler catches end the process at once
+            end(sentence(), 1)
+
+
 def end(sentence: str, code: int) -> None:
-    """Prints a sentence to standard error and ends the process without Python's teardown."""
+    """Prints a sentence to standard error and ends the process without Python's teardown; the first call counts."""
+    _ending.acquire()
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     with contextlib.suppress(OSError):

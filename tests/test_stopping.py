@@ -43,3 +43,42 @@ def test_no_command_needs_standard_input(words):
     )
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 2)
+
+
+ABORTING = """
+import ctypes, faulthandler, sys, threading, time
+from agentrl_jax import stopping
+how = sys.argv[1]
+if how == "dumped":
+    faulthandler.enable()
+library = ctypes.PyDLL(None) if how == "stuck" else ctypes.CDLL(None)  # a PyDLL keeps the interpreter's lock
+with stopping.aborts_end_with(lambda: "the sentence"):
+    if how == "left":
+        pass
+    elif how == "segmentation fault":
+        ctypes.string_at(0)
+    else:
+        threading.Thread(target=library.abort).start()
+        while True:
+            pass
+library.abort()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("aborted", 1),
+        ("left", -signal.SIGABRT),
+        ("dumped", -signal.SIGABRT),
+        ("segmentation fault", -signal.SIGSEGV),
+        pytest.param("stuck", -signal.SIGABRT, marks=pytest.mark.slow),  # after six seconds
+    ],
+)
+def test_an_abort_ends_with_the_sentence(how, code):
+    done = subprocess.run(
+        [sys.executable, "-c", ABORTING, how], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code
+    assert done.stderr == "agentrl: the sentence\n" if how == "aborted" else "sentence" not in done.stderr
+    assert ("Fatal Python error: Aborted" in done.stderr) == (how == "dumped")

@@ -48,20 +48,19 @@ def run(words: list[str]) -> None:
 
         # Before JAX is used, which importing the environments does.
         hosts.start(config.hosts)
-        if not config.hosts.coordinator:
-            simulate_cpu_devices(config.devices)
-        from envs_jax.registry import make
-
-        for index, task in enumerate(() if config.served else config.tasks):
-            with refusals(f"tasks.{index}"):
-                make(task.env, **task.options)
-        from agentrl_jax.train.run import train
-
         try:
-            with hosts.ending_together(kept):
+            with hosts.ending_together(config.hosts, kept):
+                if not config.hosts.coordinator:
+                    simulate_cpu_devices(config.devices)
+                from envs_jax.registry import make
+
+                for index, task in enumerate(() if config.served else config.tasks):
+                    with refusals(f"tasks.{index}"):
+                        make(task.env, **task.options)
+                from agentrl_jax.train.run import train
+
                 train(config)
         except stopping.Stopped:
-            hosts.stop()
             stopping.end(f"stopped by SIGTERM; {kept()}", 143)
 
 

@@ -32,6 +32,10 @@ class Examples(struct.PyTreeNode):
     segment: Int[Array, "N S"] | None
     """Tokens with different numbers do not see each other; None: a row is one context."""
 
+    def counts(self) -> Int[Array, " N"]:
+        """Number of tokens to imitate in each row."""
+        return jnp.sum(self.mask, axis=1, dtype=jnp.int32)
+
 
 def examples(rows: Sequences) -> Examples:
     """Returns the rows as they are, each with its own padding."""
@@ -65,6 +69,7 @@ def packed_examples(rows: Sequences, batch: int, shards: int) -> tuple[Examples,
 def imitation_steps(
     state: TrainState,
     rows: Examples,
+    tokens: Int[Array, " N"],
     key: Key[Array, ""],
     steps: Int[Array, ""],
     lr: Float[Array, ""],
@@ -78,6 +83,9 @@ def imitation_steps(
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """Runs gradient steps on the mean cross-entropy of the demonstrated tokens.
 
+    `tokens` is `rows.counts()`. With `shards.count` > 1 it runs inside `jax.shard_map`: each device has a contiguous
+    block of the rows, which zeros may follow, and the other arguments are replicated.
+
     Step i reads `batch` rows sampled with `fold_in(key, i)`, where i counts the steps of the whole run, so the result
     does not depend on how steps are grouped into calls. The learning rate falls linearly from `lr` to 0 in
     `decay_steps` steps, which may be infinite. Gradients are clipped to the global norm `max_grad_norm`.
@@ -87,16 +95,15 @@ def imitation_steps(
     consecutive skipped steps.
     """
     # A row of a turn that was not played has no sampled tokens and is never chosen.
-    useful = jnp.any(rows.mask, axis=1).astype(jnp.float32)
+    useful = (tokens > 0).astype(jnp.float32)
 
     def step(_, carry):
         state, sums, skipped, in_a_row = carry
         chosen = jax.random.choice(
             jax.random.fold_in(key, state.imitation_step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
         )
-        part = jax.tree.map(lambda x: x[chosen], rows)
-        count = jnp.sum(part.mask, dtype=jnp.float32)
-        local = shards.shard_rows(part)
+        count = jnp.sum(tokens[chosen]).astype(jnp.float32)
+        local = shards.fetch_rows(rows, chosen)
         params, frozen_params = shards.varying((state.params, state.frozen_params))
         frozen = state.replace(frozen_params=frozen_params)
 

@@ -8,6 +8,8 @@ files and prints. With one process every function here is trivial.
 import contextlib
 import hashlib
 import json
+import socket
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,9 +25,10 @@ from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 HEARTBEAT_SECONDS = 30
 """A process that has sent no heartbeat for so long counts as dead, and the others end."""
 
+_COLLECTIVES = ("Gloo", "NCCL")
+
 _SIGNS_OF_LOSS = (
-    "Gloo",
-    "NCCL",
+    *_COLLECTIVES,
     "Connection closed",
     "Connection reset",
     "UNAVAILABLE",
@@ -33,6 +36,15 @@ _SIGNS_OF_LOSS = (
     "coordination",
 )
 """What errors say that a collective raises when another process has ended; JAX gives them several types."""
+
+SETTLE_SECONDS = 1.0
+"""Seconds from a lost connection to its sentence.
+
+In them JAX prints its own message, a lost process closes its port, and a thread that knows the cause, such as an error
+that all processes raise, may end this process with that."""
+
+PROBE_SECONDS = 2.0
+"""Seconds in which process 0 accepts a connection if it is there."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -146,23 +158,62 @@ def _padded(data: np.ndarray, size: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def ending_together(kept: Callable[[], str]) -> Iterator[None]:
-    """Ends this process at an error in the block if there are others, which cannot go on without it.
+def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[None]:
+    """After `start`: ends this process with a sentence if the block fails or another process is lost.
 
-    Python's normal exit would wait for the others, which wait in a collective; they end as soon as the connection to
-    this process is closed. `kept` says what is left of the run.
+    A process cannot go on without the others, nor end as usual: Python's exit would wait for the others, which wait in
+    a collective. They end as soon as the connection to this process is closed: by an error of the collective, or by
+    JAX, which aborts a process in which it can no longer reach process 0, or learns there that another is lost. JAX
+    offers no way to be asked first: calling the `missed_heartbeat_callback` of its client fails in JAX 0.10 to 0.12.
+    `kept` says what is left of the run. A block that ends well, or with `stopping.Stopped`, waits for the others.
     """
-    try:
+    if not config.coordinator or config.count == 1:
         yield
-    except stopping.Stopped:
-        raise
-    except Exception as error:
-        if jax.process_count() == 1:
+        return
+
+    def who() -> str:
+        if config.coordinator == DETECT:
+            return f"process {jax.process_index()} of {jax.process_count()}"
+        return f"process {config.index} of {config.count}"  # known before the devices are
+
+    def lost(reason: str = "if not, see the error above") -> str:  # an abort may have any cause
+        time.sleep(SETTLE_SECONDS)
+        what = f"{_lost_process(config)} has ended, or cannot be reached ({reason})"
+        return f"{who()}: {what}; {kept()}; give it on all hosts"
+
+    with stopping.aborts_end_with(lost) as install_again:
+        try:
+            jax.process_count()  # starts the devices, whose libraries may install handlers of signals
+            install_again()
+            try:
+                yield
+            except stopping.Stopped:
+                stop()
+                raise
+            stop()
+        except stopping.Stopped:
             raise
-        who = f"process {jax.process_index()} of {jax.process_count()}"
-        if isinstance(error, UserError):
-            stopping.end(f"{who}: {error}", 2)
-        if any(sign in str(error) for sign in _SIGNS_OF_LOSS):
-            reason = shortened(error, MAX_FOREIGN)
-            stopping.end(f"{who}: another process has ended, or cannot be reached ({reason}); {kept()}", 1)
-        stopping.end(f"{who}: {''.join(traceback.format_exception(error))}", 1)
+        except Exception as error:
+            if _is_loss(error):
+                stopping.end(lost(shortened(error.__cause__ or error, MAX_FOREIGN)), 1)
+            if isinstance(error, UserError):
+                stopping.end(f"{who()}: {error}", 2)
+            stopping.end(f"{who()}: {''.join(traceback.format_exception(error))}", 1)
+
+
+def _is_loss(error: Exception) -> bool:
+    """Whether a collective has noticed that a process is lost, perhaps while a checkpoint was read or written."""
+    if isinstance(error, UserError):  # one about an unreachable service may have the other signs
+        return any(sign in str(error.__cause__) for sign in _COLLECTIVES)
+    return any(sign in str(error) for sign in _SIGNS_OF_LOSS)
+
+
+def _lost_process(config: HostsConfig) -> str:
+    """Names the process that is lost: process 0 if nothing answers at its address."""
+    host, _, port = config.coordinator.rpartition(":")
+    if config.coordinator != DETECT:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS).close()
+        except OSError:
+            return "process 0"
+    return "another process"

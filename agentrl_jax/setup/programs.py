@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jax.sharding import Mesh, Sharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
@@ -232,8 +233,27 @@ class Programs:
         return self._keep("recorded", program)
 
     def imitation(self, model: ActorCritic, tx: optax.GradientTransformation, *, batch: int):
-        """(state, examples, key, steps, lr, decay_steps, max_grad_norm) -> (state, metrics); donates the state."""
-        return self._learning("imitation", imitation_steps, model, batch=batch, tx=tx)
+        """(state, examples, their token counts, key, steps, lr, decay_steps, max_grad_norm) -> (state, metrics).
+
+        Donates the state. The examples are sharded by row, see `shard_rows`.
+        """
+        return self._learning("imitation", imitation_steps, model, by_row=1, batch=batch, tx=tx)
+
+    def shard_rows(self, tree: Any) -> Any:
+        """Divides rows, leaves [N, ...], in contiguous blocks over the devices of the update.
+
+        Rows of zeros fill the last blocks. All processes give the same rows, which no device has to hold together.
+        """
+        if self.shards.count == 1:
+            return tree
+        sharding = NamedSharding(self.mesh, Spec(self.shards.axes))
+
+        def put(x):
+            missing = -len(x) % self.shards.count
+            padded = np.concatenate([x, np.zeros((missing, *x.shape[1:]), x.dtype)])
+            return jax.make_array_from_callback(padded.shape, sharding, lambda block: padded[block])
+
+        return jax.tree.map(put, tree)
 
     def _learning(
         self, name: str, function: Callable[..., Any], model: ActorCritic, *, by_row: int = 0, **options: Any

@@ -130,7 +130,9 @@ class Variants:
         def imitate(state, per_seed, frozen_params):
             key, rows = per_seed
             order = jax.random.fold_in(key, run_keys.IMITATION)
-            state, metrics = program(state.replace(frozen_params=frozen_params), rows, order, steps, *rates)
+            state, metrics = program(
+                state.replace(frozen_params=frozen_params), rows, rows.counts(), order, steps, *rates
+            )
             return state.replace(frozen_params=None), metrics["imitation/loss"]
 
         rows = _stack([examples(rows) for rows, _ in found])

@@ -259,9 +259,9 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
         state = drawn_state(NO_GATHER)
         state = jax.device_put(state, programs.placement(state, SHAPE))
         program = programs.imitation(NO_GATHER, PLAIN, batch=8)
-        return program(
-            state, examples(rows), KEY, jnp.int32(3), jnp.float32(0.1), jnp.float32(jnp.inf), jnp.float32(1e9)
-        )
+        found = examples(rows)
+        rates = jnp.float32(0.1), jnp.float32(jnp.inf), jnp.float32(1e9)
+        return program(state, programs.shard_rows(found), found.counts(), KEY, jnp.int32(3), *rates)
 
     (one, known), (spread, metrics) = imitate(1, 1, 1), imitate(devices, fsdp, tensor)
     made_up.assert_close(jax.tree.map(np.asarray, one.params), jax.tree.map(np.asarray, spread.params))

@@ -17,8 +17,8 @@ import tiny_run
 DEVICES = ("--devices", "0")
 GLOO = re.compile(r"^\[Gloo\].*\n", re.MULTILINE)
 """What the library of the collectives prints when processes are connected."""
-LOST = ("another process has ended, or cannot be reached", "another task died")
-"""What is said when a process is lost: by this project, or by JAX, which ends a process that has lost process 0."""
+LOST = ("process 0 has ended, or cannot be reached", "another process has ended, or cannot be reached")
+"""What is said when process 0, or another one, is lost."""
 
 
 def free_address():
@@ -120,24 +120,75 @@ hosts.stop()
 """
 
 
-def test_two_processes_agree():
-    address = free_address()
-    command = [sys.executable, "-c", AGREEMENT, address]
+def two_processes(script, *words):
+    """Runs a script with the address, the process's number and the words; returns exit codes and texts."""
+    command = [sys.executable, "-c", script, free_address()]
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     processes = [
         subprocess.Popen(
-            [*command, str(index)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, str(index), *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         for index in range(2)
     ]
     texts = [process.communicate(timeout=200) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], texts
+    return [process.returncode for process in processes], texts
+
+
+def test_two_processes_agree():
+    codes, texts = two_processes(AGREEMENT)
+    assert codes == [0, 0], texts
     first, second = (json.loads(GLOO.sub("", out)) for out, _ in texts)
     known = [{"index": 0, "text": ""}, {"index": 1, "text": "é" * 100}]
     few = "devices is 1, but the 2 hosts have 2; set devices to 2 or 0"
     told = [known, True, False, [0, None, 0.5], "refused by 0", few, [0, 2, 4, 6], True, False]
     assert first == [2, True, *told]
     assert second == [2, False, *told]
+
+
+LOSING = """
+import os, sys, time
+from agentrl_jax.config import HostsConfig
+from agentrl_jax.errors import UserError
+from agentrl_jax.parallel import hosts
+how, config = sys.argv[3], HostsConfig(coordinator=sys.argv[1], count=2, index=int(sys.argv[2]))
+hosts.start(config)
+with hosts.ending_together(config, lambda: "step 3 is kept"):
+    if how in ("killed", "noticed"):
+        hosts.agree(True)  # both have started
+    if hosts.is_writer():
+        if how in ("killed", "noticed"):
+            os.kill(os.getpid(), 9)
+        if how == "refused":
+            raise UserError("refused")
+        time.sleep(1)
+    elif how == "noticed":
+        try:
+            hosts.agree(True)
+        except Exception as error:
+            raise UserError("the checkpoint of step 3 cannot be used") from error
+    elif how != "ends":
+        time.sleep(100)  # in no collective, so that only JAX notices
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("killed", -signal.SIGKILL), ("noticed", -signal.SIGKILL), ("refused", 2), ("ends", 0)]
+)
+def test_a_process_that_loses_process_0_ends_with_a_sentence(how, code):
+    codes, texts = two_processes(LOSING, how)
+    assert codes == [code, 1 if code else 0], texts
+    (_, first), (out, err) = texts
+    if how == "ends":
+        assert (GLOO.sub("", out), first, err) == ("done\n", "", "")
+        return
+    assert first == ("agentrl: process 0 of 2: refused\n" if how == "refused" else "")
+    assert err.count("agentrl: ") == 1
+    last = err.splitlines()[-1]
+    assert last.startswith(f"agentrl: process 1 of 2: {LOST[0]} (")
+    if how != "refused":  # it may come before the devices of process 1 have started
+        assert ("Gloo" if how == "noticed" else "if not, see the error above") in last
+    assert last.endswith("; step 3 is kept; give it on all hosts")
 
 
 @pytest.mark.slow
@@ -194,6 +245,41 @@ def test_a_run_goes_on_with_another_number_of_processes_and_another_mesh(file, t
     assert json.loads((run / "summary.json").read_text())["devices"] == 4
 
 
+def ends_as_lost(index, codes, texts, lost):
+    """One sentence, the last line, whatever JAX has printed before."""
+    err = texts[index][1]
+    assert codes[index] == 1, texts
+    assert err.count("agentrl: ") == 1, err
+    last = err.splitlines()[-1]
+    assert last.startswith(f"agentrl: process {index} of {len(codes)}: {lost}"), err
+    assert last.endswith("; give it on all hosts"), err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("there", "seconds"), [("config.yaml", 0.5), ("config.yaml", 5), ("metrics.jsonl", 0)])
+def test_process_0_may_be_killed_early(file, tmp_path, there, seconds):
+    """Before imitation, while programs are compiled, and in it."""
+    hosts = Hosts(2, file, tmp_path / "run", "--imitation.steps", "100000")
+    until((tmp_path / "run" / there).exists, hosts)
+    time.sleep(seconds)
+    hosts.processes[0].kill()
+    codes, texts = hosts.end(60)
+    ends_as_lost(1, codes, texts, LOST[0])
+
+
+@pytest.mark.slow
+def test_a_frozen_process_0_ends_the_others(file, tmp_path):
+    hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "100000")
+    until(lambda: rl_rows(tmp_path / "run") >= 1, hosts)
+    hosts.processes[0].send_signal(signal.SIGSTOP)
+    try:
+        hosts.processes[1].wait(timeout=90)
+    finally:
+        hosts.processes[0].kill()
+    codes, texts = hosts.end(60)
+    ends_as_lost(1, codes, texts, LOST[1])  # its port still accepts connections
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_when_a_process_is_killed_all_end_and_the_same_command_goes_on(file, tmp_path, killed):
@@ -202,8 +288,7 @@ def test_when_a_process_is_killed_all_end_and_the_same_command_goes_on(file, tmp
     hosts.processes[killed].kill()
     codes, texts = hosts.end(60)
     assert codes[killed] == -signal.SIGKILL
-    assert codes[1 - killed] != 0
-    assert any(sign in texts[1 - killed][1] for sign in LOST), texts
+    ends_as_lost(1 - killed, codes, texts, LOST[killed])
     codes, texts = Hosts(2, file, tmp_path / "run", "--train.iterations", "4").end()
     assert codes == [0, 0], texts
     assert "going on from the checkpoint of step" in texts[0][0]

@@ -39,16 +39,16 @@ def test_a_step_without_tokens_moves_nothing():
 
 
 def test_imitation_lowers_the_loss_whatever_the_devices():
-    """Cross-entropy of the demonstrated tokens falls; two devices give the same."""
+    """Cross-entropy of the demonstrated tokens falls; several devices, each with some of the rows, give the same."""
     tx = states.optimizer(0.9, 0.999, 0.0)
     rows = examples(pack_trajectories(TRAJECTORY, "full"))
     numbers = (jnp.float32(0.01), jnp.float32(jnp.inf), jnp.float32(1.0))
     program = jax.jit(
-        functools.partial(imitation_steps, batch=8, model=MODEL, tx=tx, shards=Shards()),
+        functools.partial(imitation_steps, batch=6, model=MODEL, tx=tx, shards=Shards()),
     )
 
     def run(steps, state):
-        return program(state, rows, KEY, jnp.int32(steps), *numbers)
+        return program(state, rows, rows.counts(), KEY, jnp.int32(steps), *numbers)
 
     start = fresh_state(tx=tx)
     early, first = run(1, start)
@@ -58,12 +58,17 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     assert last["imitation/loss"] < mean["imitation/loss"] < first["imitation/loss"]
     assert int(late.imitation_step) == 61
     assert program._cache_size() == 1
-    two = Programs(make_mesh(2)).imitation(MODEL, tx, batch=8)
-    spread, metrics = two(start, rows, KEY, jnp.int32(1), *numbers)
-    assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
-    assert int(spread.imitation_step) == 1
+    for count, held in ((2, 8), (3, 6)):  # 16 rows
+        programs = Programs(make_mesh(count))
+        divided = programs.shard_rows(rows)
+        assert {shard.data.shape[0] for shard in divided.tokens.addressable_shards} == {held}
+        spread, metrics = programs.imitation(MODEL, tx, batch=6)(
+            fresh_state(tx=tx), divided, rows.counts(), KEY, jnp.int32(1), *numbers
+        )
+        assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
+        assert int(spread.imitation_step) == 1
     # The rate has fallen to 0 after one step.
-    stopped, _ = program(early, rows, KEY, jnp.int32(5), numbers[0], jnp.float32(1), numbers[2])
+    stopped, _ = program(early, rows, rows.counts(), KEY, jnp.int32(5), numbers[0], jnp.float32(1), numbers[2])
     assert_close(stopped.params, early.params, 0.0)
 
 
@@ -85,9 +90,8 @@ def test_packed_rows_are_imitated_alike(context, monkeypatch):
     def everything(rows, size, monkeypatch=monkeypatch):
         monkeypatch.setattr(jax.random, "choice", lambda key, count, shape, p: jnp.arange(count))
         step = functools.partial(imitation_steps, batch=size, model=MODEL, tx=tx, shards=Shards())
-        return jax.jit(step)(
-            fresh_state(tx=tx), rows, KEY, jnp.int32(1), jnp.float32(0.01), jnp.float32(9), jnp.float32(1.0)
-        )
+        rates = jnp.float32(0.01), jnp.float32(9), jnp.float32(1.0)
+        return jax.jit(step)(fresh_state(tx=tx), rows, rows.counts(), KEY, jnp.int32(1), *rates)
 
     (one, first), (other, second) = everything(plain, len(plain.tokens)), everything(packed, number)
     assert first["imitation/loss"] == pytest.approx(float(second["imitation/loss"]), rel=1e-5)
