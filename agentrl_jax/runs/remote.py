@@ -15,7 +15,7 @@ from typing import Any
 from etils import epath
 
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
-from agentrl_jax.io import files_under
+from agentrl_jax.io import atomic_write, files_under
 
 CHECKPOINTS, LOCK = "checkpoints", ".lock"
 
@@ -134,6 +134,7 @@ def copy_file(file: Any, target: Path) -> None:
     if target.exists() and time and (target.stat().st_size, int(target.stat().st_mtime)) == (size, int(time)):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(file.read_bytes())
+    with atomic_write(target, binary=True) as out:  # a page may be reading the old one
+        out.write(file.read_bytes())
     if time:
         os.utime(target, (time, time))
