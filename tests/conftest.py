@@ -92,6 +92,9 @@ def object_store(monkeypatch):
     from etils.epath import backend
 
     store = fsspec.filesystem("memory")
+    info = store.info
+    # Real stores give times of changes by this name.
+    monkeypatch.setattr(store, "info", lambda path: (found := info(path)) | {"mtime": found.get("created")})
     in_memory = backend._FileSystemSpecBackend()
     monkeypatch.setattr(in_memory, "_get_filesystem", lambda name: store)
     monkeypatch.setattr(in_memory, "fs", lambda path: store)
