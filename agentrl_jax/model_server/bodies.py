@@ -104,7 +104,7 @@ class Sampling(BaseModel):
         if len(self.stops) > MAX_STOPS or "" in self.stops:
             raise ValueError(f"stop has {len(self.stops)} texts, expected at most {MAX_STOPS}, none of them empty")
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options are for answers with stream")
+            raise ValueError("stream_options need stream; set it to true, or leave them out")
         return self
 
     @property

@@ -71,10 +71,13 @@ def forward_with_cache(
 ) -> tuple[Float[Array, "B C D"], KVCache]:
     """Appends a chunk of tokens, padded on the right, to the blocks of each row.
 
-    `params` are from `prepare_for_decode`, or, for a cache without an opening, from `prepare_stacked`.
-    `start` is the position of the first token, in a context that begins with the row's prefix if there is one.
-    Positions from there on are overwritten, earlier ones are read. `count` is the number of real tokens of each row;
-    for a row with 0 the cache is unchanged. Returns the hidden states (arbitrary beyond `count`) and the cache.
+    `params` are from `prepare_for_decode` or `prepare_stacked`. `start` is the position of the first token, in a
+    context that begins with the row's prefix if there is one. Positions from there on are overwritten, earlier ones are
+    read. `count` is the number of real tokens of each row; for a row with 0 the cache is unchanged. Returns the hidden
+    states (arbitrary beyond `count`) and the cache.
+
+    Raises:
+        ValueError: stacked parameters with a cache that has an opening, which is read in a loop only.
     """
     columns = jnp.arange(tokens.shape[1])
     first = _prefix_length(prefix, start) + cache.opening_length
@@ -162,6 +165,8 @@ def _scan_layers(
     prefix: SharedPrefix | None,
 ) -> tuple[Float[Array, "B C D"], KVCache]:
     """Applies `layer` of `_read` to stacked layers in a loop, whose body is compiled once; copies blocks and prefix."""
+    if cache.opening is not None:
+        raise ValueError("stacked parameters read no cache with an opening; give those of prepare_for_decode")
 
     def stacked(per_layer):
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *per_layer)

@@ -7,6 +7,7 @@ writes checkpoints to the store itself.
 import contextlib
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,7 +135,7 @@ def copy_file(file: Any, target: Path) -> None:
     if target.exists() and time and (target.stat().st_size, int(target.stat().st_mtime)) == (size, int(time)):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(target, binary=True) as out:  # a page may be reading the old one
-        out.write(file.read_bytes())
+    with file.open("rb") as stored, atomic_write(target, binary=True) as out:  # a page may be reading the old one
+        shutil.copyfileobj(stored, out)
     if time:
         os.utime(target, (time, time))

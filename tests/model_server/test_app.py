@@ -180,7 +180,7 @@ def test_completions_of_text_and_of_tokens(ask, model):
     ("body", "status", "words"),
     [
         ({"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage"),
-        ({"stream_options": {"include_usage": True}}, 400, "stream_options are for answers with stream"),
+        ({"stream_options": {"include_usage": True}}, 400, "stream_options need stream; set it to true"),
         ({"top_p": 0.9}, 400, "top_p is not supported"),
         ({"tools": [{"type": "function"}]}, 400, "tools is not supported"),
         ({"temperature": -1}, 400, "temperature: Input should be greater than or equal to 0"),

@@ -11,7 +11,7 @@ import pytest
 from slow_decoder import CONFIG, LENGTH, ROWS, lively_params, slow_logits
 
 from agentrl_jax.models import cached_decoder, decoder
-from agentrl_jax.models.kv_cache import init_cache, shared_prefix
+from agentrl_jax.models.kv_cache import Opening, init_cache, shared_prefix
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +219,15 @@ def test_scanned_layers_give_the_numbers_of_unrolled_ones(params, tokens, change
     tolerance = 2e-2 if changes.get("dtype") or changes.get("decode_dtype") else 1e-5
     close = functools.partial(np.testing.assert_allclose, atol=tolerance, rtol=tolerance)
     jax.tree.map(lambda x, y: close(np.asarray(x, np.float32), np.asarray(y, np.float32)), unrolled, scanned)
+
+
+def test_stacked_parameters_refuse_an_opening(params, tokens):
+    opening = Opening((), jnp.zeros(ROWS, jnp.int32))
+    cache = init_cache(CONFIG, ROWS, LENGTH).replace(opening=opening)
+    stacked = cached_decoder.prepare_stacked(params, CONFIG)
+    zeros = jnp.zeros(ROWS, jnp.int32)
+    with pytest.raises(ValueError, match="no cache with an opening"):
+        cached_decoder.forward_with_cache(stacked, CONFIG, cache, tokens[:, :2], zeros, zeros + 2)
 
 
 def test_old_entries_beyond_the_position_are_not_read(params, tokens, extend):
