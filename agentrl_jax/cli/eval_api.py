@@ -34,6 +34,9 @@ class ApiOptions:
     """Maximum number of tokens of a reply. An episode whose reply is cut counts as such, and not as a failure."""
     concurrency: int = 16
     """Episodes that an API model plays at once."""
+    attempts: int = 1
+    """Most attempts of an API model at an item in one conversation: after a failure the item begins again, and the
+    model reads that it failed. Reported beside pass@k of --samples, and never as success without retries."""
     request_timeout: float = 120.0
     """Seconds of one attempt of a request to an API."""
     retries: int = 8
@@ -59,7 +62,7 @@ def run(command: Any) -> None:
             "--api evaluates an API model: give --env ENV or --panel NAME, --base_url ADDRESS and --out FOLDER too"
         )
     check_at_least_1(command, "episodes", "samples", "turns")
-    check_at_least_1(given, "actions_per_turn", "max_tokens", "concurrency")
+    check_at_least_1(given, "actions_per_turn", "max_tokens", "concurrency", "attempts")
     if not given.request_timeout > 0:
         raise UserError(f"--request_timeout is {given.request_timeout}, expected a number above 0")
     if given.retries < 0:
@@ -71,11 +74,14 @@ def run(command: Any) -> None:
     check_level_file(command.levels)
     extra = _extra(given.extra)
     from agentrl_jax.evaluate.api_models.evaluate import evaluate_api, read_key
-    from agentrl_jax.evaluate.api_models.report import as_table, lines_of
+    from agentrl_jax.evaluate.api_models.report import as_table, lines_of, retry_lines_of, retry_table
     from agentrl_jax.evaluate.api_models.tasks import TaskOptions
+    from agentrl_jax.evaluate.retry import MOST_ATTEMPTS
 
+    if given.attempts > MOST_ATTEMPTS:
+        raise UserError(f"--attempts is {given.attempts}, expected at most {MOST_ATTEMPTS}")
     options = TaskOptions(
-        **{name: getattr(given, name) for name in ("style", "think", "actions_per_turn", "max_tokens", "concurrency")},
+        **{name: getattr(given, name) for name in _OF_TASK},
         env=command.env or "",
         **{name: getattr(command, name) for name in _OF_EVAL},
     )
@@ -113,8 +119,13 @@ def run(command: Any) -> None:
     Console().print(as_table(result))
     for line in lines_of(result):
         Console().print(line, highlight=False, markup=False, soft_wrap=True)
+    if "retry" in result:
+        Console().print(retry_table(result))
+        for line in retry_lines_of(result):
+            Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+_OF_TASK = ("style", "think", "actions_per_turn", "max_tokens", "concurrency", "attempts")
 _OF_EVAL = ("items", "episodes", "levels", "turns", "seed", "url", "token_file")
 _PASSED_ON = ("token_ids", "request_timeout", "retries", "price_in", "price_out")
 

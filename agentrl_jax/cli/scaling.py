@@ -12,6 +12,7 @@ from rich.table import Table
 
 from agentrl_jax.cli.checks import check_env, check_level_file
 from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.interval_text import number, points, rate
 from agentrl_jax.services.catalog import NAMES
 
 
@@ -82,12 +83,12 @@ def run(command: Scaling) -> None:
     if command.json:
         print(text)
         return
-    for axis, points in found["axes"].items():
+    for axis, found_points in found["axes"].items():
         table = Table(title=f"Success by {axis}", title_justify="left")
-        columns = [name for name in _COLUMNS if name in points[0]]
+        columns = [name for name in _COLUMNS if name in found_points[0]]
         for name in (axis, *columns):
             table.add_column(name.replace("_", " "), justify="right", no_wrap=name == axis)
-        for point in points:
+        for point in found_points:
             table.add_row(str(point[axis]), *(_COLUMNS[name](point[name]) for name in columns))
         Console().print(table)
         if axis == "attempts":
@@ -95,27 +96,14 @@ def run(command: Scaling) -> None:
     Console().print(f"figure: {out / 'scaling.png'}", highlight=False)
 
 
-def _rate(interval: dict[str, float]) -> str:
-    return f"{interval['mean']:.1%} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
-
-
-def _points(interval: dict[str, float]) -> str:
-    mean, low, high = (100 * interval[bound] for bound in ("mean", "low", "high"))
-    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
-
-
-def _number(interval: dict[str, float]) -> str:
-    return f"{interval['mean']:.1f} [{interval['low']:.1f}, {interval['high']:.1f}]"
-
-
 _RATES = ("success", "success_greedy", "retry", "retry_greedy", "pass_at", "pass_all", "best_of")
 _COLUMNS = {
-    **dict.fromkeys(_RATES, _rate),
-    "difference": _points,
-    "retry_tokens": _number,
-    "pass_at_tokens": _number,
-    "random": _rate,
-    "optimal": _rate,
+    **dict.fromkeys(_RATES, rate),
+    "difference": points,
+    "retry_tokens": number,
+    "pass_at_tokens": number,
+    "random": rate,
+    "optimal": rate,
 }
 """Columns of a table in their order, if its axis has them, and how each is written."""
 

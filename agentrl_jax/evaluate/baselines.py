@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int8
 
-from agentrl_jax.evaluate.statistics import success_interval
+from agentrl_jax.evaluate.statistics import any_of, success_interval
 from envs_jax import registry
 from envs_jax.budget import Baselines, Budget
 from envs_jax.environment import TextEnvironment
@@ -65,3 +65,11 @@ def select(baselines: Baselines, levels: Bool[np.ndarray, " N"]) -> Baselines:
     """The baselines of some of N levels."""
     random, optimal, optimal_is, null = baselines
     return Baselines(random[levels], optimal[levels], optimal_is, None if null is None else null[levels])
+
+
+def within(baselines: Baselines, plays: int) -> Baselines:
+    """Success in at least one of several independent plays of each level."""
+    random, optimal, optimal_is, null = baselines
+    return Baselines(
+        any_of(random, plays), any_of(optimal, plays), optimal_is, None if null is None else any_of(null, plays)
+    )

@@ -24,7 +24,6 @@ from agentrl_jax.evaluate.seen import learned_from, seen_levels
 from agentrl_jax.evaluate.selectors import Selector, best_of_selector
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.runs.run_folder import read_config
@@ -85,8 +84,10 @@ class EvalSet(LevelSet):
         if isinstance(self.batched_env, HostEnv):
             self.batched_env.host_episodes.clear()  # closes what has already ended on the device
         if found.failed[:count].any():
-            why = "see whether the service is well"
-            if isinstance(self.batched_env, CompiledEnv):
+            if isinstance(self.batched_env, HostEnv):
+                failures = self.batched_env.host_episodes.take_report().failures
+                why = "; ".join([*(failure.error for failure in failures[-1:]), "see whether the service is well"])
+            else:
                 why = f"{MAX_LEVEL_TRIES} keys gave no level of the {self.split.name.lower()} split; use larger levels"
             raise UserError(
                 f"{int(found.failed[:count].sum())} of {count} held-out episodes of "
@@ -159,8 +160,6 @@ def evaluate_run(
         if number is not None and number < 1:
             raise UserError(f"--{name} is {number}, expected at least 1")
     samples = max((samples, *best_of, *attempts))
-    if attempts:
-        retry.check(own, str(run))
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
     fixed = {"env": env, "levels": levels, "episodes": episodes, "seed": seed}
@@ -230,7 +229,10 @@ def evaluate_run(
             )
         if retries is not None:
             on_retries = dataclasses.replace(
-                eval_set, program=retries.program, settings=eval_set.settings.replace(horizon=retries.turns)
+                eval_set,
+                batched_env=retries.env,
+                program=retries.program,
+                settings=retry.settings_of(retries, eval_set.settings),
             )
             found["retry"] = retry.evaluate(
                 lambda temperature: on_retries.play(policy.params, number, temperature),

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from agentrl_jax.config import Config
+from agentrl_jax.config import Config, PromptConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.results import Played
 from agentrl_jax.evaluate.statistics import (
@@ -27,8 +27,9 @@ from agentrl_jax.evaluate.statistics import (
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.host_retry import with_retries
 from agentrl_jax.rollout.envs.retry import ATTEMPT, RetryEnv
-from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
+from agentrl_jax.rollout.trajectory import TRUNCATIONS, RolloutSettings, Trajectory
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
@@ -36,9 +37,14 @@ from agentrl_jax.text.pieces import PieceTable
 from agentrl_jax.text.styles import FEEDBACK
 from agentrl_jax.text.tokenizer import Tokenizer
 
-NOTE = (
+MOST_ATTEMPTS = 64
+
+READS_SUCCESS = (
     "A retry begins after a failure and reads the environment's success signal, so its success is not comparable with "
-    "avg@k or pass@k of an agent without it; pass@k here is as many attempts without feedback on the same levels. "
+    "avg@k or pass@k of an agent without it"
+)
+NOTE = (
+    f"{READS_SUCCESS}; pass@k here is as many attempts without feedback on the same levels. "
     "Tokens are sampled ones up to the first success."
 )
 """Footnote of every table with retries."""
@@ -49,6 +55,7 @@ class Retries:
     """What plays levels with retries."""
 
     program: RolloutProgram
+    env: RetryEnv | HostEnv
     turns: Int[Array, ""]
     """Turns of all attempts."""
     attempts: int
@@ -69,35 +76,21 @@ class Attempts(NamedTuple):
     """Levels whose last attempt was cut, and further ones left out, because the context was full."""
 
 
-def check(config: Config, run: str) -> None:
-    """Raises a `UserError` if the environments of a run cannot begin again on the same level."""
-    if config.served:
-        raise UserError(
-            f"--attempts: {run} was trained on services, and an instance of a service cannot begin again on its item; "
-            "leave it out, or give a run on compiled environments"
-        )
-
-
 def load(config: Config, policy: RunPolicy, batched_env: CompiledEnv | HostEnv, attempts: int) -> Retries:
     """The program that plays up to `attempts` attempts at a level of `batched_env`, the environment of `config`.
 
     Raises:
         UserError: the tokenizer cannot write the feedback, or the conversation of all attempts is too long.
     """
-    assert isinstance(batched_env, CompiledEnv)
     name, turns = f"--attempts {attempts}", attempts * config.prompt.max_turns
-    tasks, new = batched_env.tasks, None
-    if attempts > 1:
-        tokens = feedback_tokens(policy.tokenizer)
-        new = None if policy.pretrained else _new_tokens(tokens, batched_env)
-        with refusals(name):
-            tasks = tuple(
-                build.make_task(
-                    *(task.name, task.env, task.env_params), config.prompt, policy.tokenizer, feedback=FEEDBACK
-                )
-                for task in tasks
-            )
-    env = RetryEnv(tasks=tasks, shared_noise=batched_env.shared_noise, turns=config.prompt.max_turns, attempts=attempts)
+    tokens = feedback_tokens(policy.tokenizer) if attempts > 1 else []
+    env: RetryEnv | HostEnv
+    with refusals(name):
+        if isinstance(batched_env, HostEnv):
+            env, new = host_env(batched_env, config, policy.tokenizer, attempts), None
+        else:
+            env = compiled_env(batched_env, config.prompt, policy.tokenizer, attempts)
+            new = _new_tokens(tokens, batched_env) if attempts > 1 and not policy.pretrained else None
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     engine = dataclasses.replace(engine, max_turns=turns)
     with refusals(name):
@@ -106,7 +99,34 @@ def load(config: Config, policy: RunPolicy, batched_env: CompiledEnv | HostEnv, 
         except UserError as error:
             raise UserError(f"{name}, in one conversation: {error}; or make fewer attempts") from error
         program = Programs(make_mesh(1)).rollout("retry", policy.model, env, engine)
-    return Retries(program, jnp.int32(turns), attempts, new)
+    return Retries(program, env, jnp.int32(turns), attempts, new)
+
+
+def compiled_env(batched_env: CompiledEnv, prompt: PromptConfig, tokenizer: Tokenizer, attempts: int) -> RetryEnv:
+    """A compiled environment with up to `attempts` attempts of `prompt.max_turns` turns; one needs no feedback."""
+    tasks = batched_env.tasks
+    if attempts > 1:
+        tasks = tuple(
+            build.make_task(task.name, task.env, task.env_params, prompt, tokenizer, feedback=FEEDBACK)
+            for task in tasks
+        )
+    return RetryEnv(tasks=tasks, shared_noise=batched_env.shared_noise, turns=prompt.max_turns, attempts=attempts)
+
+
+def host_env(batched_env: HostEnv, config: Config, tokenizer: Tokenizer, attempts: int) -> HostEnv:
+    """The services of a run with up to `attempts` attempts of `prompt.max_turns` turns."""
+    turns, most = config.prompt.max_turns, config.env
+    tasks = tuple(with_retries(task, tokenizer, turns=turns, attempts=attempts) for task in batched_env.tasks)
+    # A call that ends an attempt also begins the next one.
+    calls = 2 if attempts > 1 else 1
+    return HostEnv(tasks, tokenizer, deadline=calls * most.deadline, workers=most.workers)
+
+
+def settings_of(retries: Retries, settings: RolloutSettings) -> RolloutSettings:
+    """The settings of a rollout of a run, with the limits of all attempts."""
+    settings = settings.replace(horizon=retries.turns)
+    # `RetryEnv` counts actions within an attempt; a response to a service is one action.
+    return settings.replace(max_actions=retries.turns) if isinstance(retries.env, HostEnv) else settings
 
 
 def feedback_tokens(tokenizer: Tokenizer) -> list[int]:

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate import retry
 from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.limits import Limits
+from agentrl_jax.evaluate.retry import MOST_ATTEMPTS
 from agentrl_jax.evaluate.selectors import Selector
-from agentrl_jax.evaluate.statistics import pass_all, pass_at, success_interval
+from agentrl_jax.evaluate.statistics import any_of, pass_all, pass_at, success_interval
 from agentrl_jax.io import atomic_write
 from agentrl_jax.runs.curves import COLORS, GRAY, Subplot, set_style
 from agentrl_jax.runs.run_folder import read_config
@@ -44,7 +44,6 @@ _LINES = {
         "pass_at": "pass@k, no feedback",
     },
 }
-_MOST_ATTEMPTS = 64
 _KEPT = ("success", "success_greedy", "random", "optimal", "optimal_is", "gap_closed", "mean_turns", "mean_tokens")
 
 
@@ -76,7 +75,7 @@ def scale(
     Raises:
         UserError: no axis is given, a number is not usable, or as in `evaluate_run`.
     """
-    limits, most = {"turns": turns, "tokens": tokens}, {"attempts": _MOST_ATTEMPTS}
+    limits, most = {"turns": turns, "tokens": tokens}, {"attempts": MOST_ATTEMPTS}
     given = limits | {"samples": samples, "attempts": attempts}
     for name, numbers in given.items():
         least, largest = 2 if name == "tokens" else 1, most.get(name, 2**16)
@@ -90,8 +89,6 @@ def scale(
     if selector is not None and not samples:
         raise UserError(f"--selector is {selector}, which is read only with --samples; give it too")
     config = read_config(run)
-    if attempts:
-        retry.check(config, str(run))
     axes: dict[str, list[dict[str, Any]]] = {}
     found: dict[str, Any] = {}
     for axis, numbers in limits.items():
@@ -132,11 +129,11 @@ def _of_attempts(found: dict[str, Any], k: int) -> dict[str, Any]:
 
 
 def _of_plays(found: dict[str, Any], k: int) -> dict[str, Any]:
-    """The probability that one of k plays succeeds, for random and optimal play."""
+    """Success of random and optimal play within k plays."""
     if found.get("optimal_is", "scripted") == "scripted":
         return {}
     known = {line: np.array(found["outcomes"][line]) for line in ("random", "optimal")}
-    return {line: success_interval(1 - (1 - success) ** k) for line, success in known.items()}
+    return {line: success_interval(any_of(success, k)) for line, success in known.items()}
 
 
 def plot_scaling(found: dict[str, Any], path: str | os.PathLike[str]) -> None:

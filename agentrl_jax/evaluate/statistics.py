@@ -111,6 +111,11 @@ def pass_all(x: ArrayLike, k: int) -> np.ndarray:
     return _all_of(outcomes.sum(axis=1), outcomes.shape[1], k)
 
 
+def any_of(success: ArrayLike, k: int) -> np.ndarray:
+    """The probability that at least one of k independent plays of an item succeeds, f64[n]; `success` [n] is of one."""
+    return 1.0 - (1.0 - np.asarray(success, np.float64)) ** k
+
+
 def cost_until_success(x: ArrayLike, cost: ArrayLike, k: int) -> np.ndarray:
     """The expected cost of up to k samples of an item, of which none follows a success, f64[n].
 

@@ -16,6 +16,7 @@ from agentrl_jax.evaluate.api_models.client import ChatClient
 from agentrl_jax.evaluate.api_models.journal import Journal, Row
 from agentrl_jax.evaluate.api_models.level_task import level_task
 from agentrl_jax.evaluate.api_models.play import Key, Player, play_all
+from agentrl_jax.evaluate.api_models.retries import split_replies, summarize_retries
 from agentrl_jax.evaluate.api_models.service_task import service_task
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, TaskOptions
 from agentrl_jax.evaluate.results import powers
@@ -55,7 +56,7 @@ def evaluate_api(
     kill and asks nothing twice; with more items or samples it plays those that are missing. `key` is sent as the bearer
     token and written nowhere. `token_ids` asks for the tokens of prompts and replies, as vLLM and `agentrl serve-model`
     give them. `extra` has further fields of every request; null leaves a usual one out. The prices are of a million
-    tokens.
+    tokens. With `options.attempts`, the first sample of each item goes on after a failure, see `retries`.
 
     Returns:
         model, base_url, env, style, turns, items, samples, temperature; `episodes`, numbers by status: asked, answered,
@@ -70,7 +71,8 @@ def evaluate_api(
         items whose samples were all answered. `outcomes`: the items, and `samples`, 1, 0 or null (not answered) of each
         item and sample. `categories`: episodes and both successes of each. `turns_used`, `tokens`
         (sums over all replies, and `replies_without_usage`), `cost` (null without prices), `requests` and `retried` of
-        this call.
+        this call. With several attempts, all this but the last two is of first attempts alone, and `retry` is what
+        `summarize_retries` describes, with `tokens` and `cost` of the replies after first attempts.
 
     Raises:
         UserError: an option cannot be used, `out` holds another evaluation, or the server refuses a request for good.
@@ -81,6 +83,7 @@ def evaluate_api(
     with _task(options) as task:
         settings = {"model": model, "base_url": base_url, "env": task.env, "style": task.style, "turns": task.turns}
         settings |= {"body": body, "seed": options.seed} | task.facts
+        settings |= {"attempts": options.attempts} if options.attempts > 1 else {}
         client = ChatClient(
             base_url,
             model,
@@ -91,16 +94,27 @@ def evaluate_api(
             connections=options.concurrency,
         )
         with Journal(out, settings) as journal, contextlib.closing(client):
-            player = Player(task=task, client=client, journal=journal, seed=options.seed, token_ids=token_ids)
+            player = Player(
+                task=task,
+                client=client,
+                journal=journal,
+                seed=options.seed,
+                token_ids=token_ids,
+                attempts=options.attempts,
+            )
             failed = _play(player, samples, options.concurrency, report)
             rows = [row for (item, sample), row in journal.episodes.items() if item in task.items and sample < samples]
             replies = [row for row in journal.replies.values() if row["item"] in task.items and row["sample"] < samples]
         report("random, null and optimal play on the same items")
         result: dict[str, Any] = {name: settings[name] for name in ("model", "base_url", "env", "style", "turns")}
         result |= {"items": len(task.items), "samples": samples, "temperature": body.get("temperature")}
-        result |= summarize(task, rows, samples, len(failed), task.lines())
+        result |= summarize(task, rows, samples, len(failed), task.lines(1))
         result["outcomes"] = _outcomes(task.items, rows, samples)
-    result |= {"tokens": _tokens(replies), "cost": _cost(replies, price_in, price_out)}
+        first, later = split_replies(rows, replies)
+        result |= {"tokens": _tokens(first), "cost": _cost(first, price_in, price_out)}
+        if options.attempts > 1:
+            found = summarize_retries(rows, replies, options.attempts, samples, task.lines)
+            result["retry"] = found | {"tokens": _tokens(later), "cost": _cost(later, price_in, price_out)}
     result |= {"requests": client.requests, "retried": client.retried}
     result |= {"unfinished": {f"item {item}, sample {sample}": why for (item, sample), why in failed.items()}}
     with atomic_write(Path(out) / "summary.json") as stream:
@@ -127,7 +141,8 @@ def _play(player: Player, samples: int, concurrency: int, report: Callable[[str]
     left = [key for key in wanted if key not in player.journal.episodes]
     task, client = player.task, player.client
     before = f", {len(wanted) - len(left)} of them played before" if len(left) < len(wanted) else ""
-    report(f"{len(wanted)} episodes of {task.env}{before}, at most {task.turns} turns each")
+    retries = f", up to {player.attempts} attempts at each item" if player.attempts > 1 else ""
+    report(f"{len(wanted)} episodes of {task.env}{before}, at most {task.turns} turns each{retries}")
     counts: collections.Counter[str] = collections.Counter()
 
     def done(key: Key, row: Row | None) -> None:

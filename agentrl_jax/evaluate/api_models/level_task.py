@@ -10,12 +10,14 @@ import numpy as np
 
 from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate import retry
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
-from agentrl_jax.evaluate.baselines import select, success_intervals
+from agentrl_jax.evaluate.baselines import select, success_intervals, within
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.play import on_device
 from agentrl_jax.evaluate.results import STRICT
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.retry import RetryState
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.services.items import load_items
 from agentrl_jax.setup import build
@@ -24,6 +26,7 @@ from agentrl_jax.text.conversation import messages_of
 from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.reference import parse_response
 from agentrl_jax.text.tokenizer import load_small
+from envs_jax.budget import Baselines
 from envs_jax.registry import spec
 
 EPISODES = 200
@@ -59,12 +62,16 @@ def level_task(options: TaskOptions) -> ApiTask:
     if max(items) >= chosen.number(max(items) + 1):
         raise UserError(f"--items names {max(items)}, expected numbers below {chosen.number(max(items) + 1)}")
 
-    def lines() -> dict[str, Any]:
+    @functools.cache
+    def baselines() -> Baselines | None:
         known = chosen.baselines(max(items) + 1)
+        return known and select(known, np.isin(np.arange(max(items) + 1), items))
+
+    def lines(plays: int) -> dict[str, Any]:
+        known = baselines()
         if known is None:
             return {}
-        of_items = np.isin(np.arange(max(items) + 1), items)
-        return success_intervals(select(known, of_items)) | {"optimal_is": known.optimal_is}
+        return success_intervals(known if plays == 1 else within(known, plays)) | {"optimal_is": known.optimal_is}
 
     return ApiTask(
         env=env,
@@ -73,7 +80,7 @@ def level_task(options: TaskOptions) -> ApiTask:
         turns=prompt.max_turns,
         full_score=1.0,
         strict=STRICT in batched_env.info_keys,
-        open=functools.partial(LevelEpisode, Game(config, chosen, batched_env)),
+        open=functools.partial(LevelEpisode, Game(config, chosen, batched_env, options.attempts)),
         lines=lines,
         category=None if chosen.categories is None else chosen.categories.__getitem__,
         facts={
@@ -88,9 +95,14 @@ def level_task(options: TaskOptions) -> ApiTask:
 
 
 class Game:
-    """A compiled environment for single episodes, with the levels and the random transitions of `EvalSet.play`."""
+    """A compiled environment for single episodes, with the levels and the random transitions of `EvalSet.play`.
 
-    def __init__(self, config: Config, levels: LevelSet, batched_env: CompiledEnv):
+    With several attempts, texts and random transitions of a retry are those of a run, see `RetryEnv`.
+    """
+
+    def __init__(self, config: Config, levels: LevelSet, batched_env: CompiledEnv, attempts: int = 1):
+        if attempts > 1:
+            batched_env = retry.compiled_env(batched_env, config.prompt, load_small(), attempts)
         self.levels, self.prefix = levels, batched_env.prefix[0].tolist()
         self.tokenizer = load_small()
         prompt, task = config.prompt, batched_env.tasks[0]
@@ -102,7 +114,8 @@ class Game:
             max_actions=prompt.max_actions_per_turn,
         )
         split = levels.levels.split(levels.split)
-        self.settings = build.rollout_settings(config, batched_env, 1, 0.0, split=split)
+        horizon = attempts * prompt.max_turns
+        self.settings = build.rollout_settings(config, batched_env, 1, 0.0, horizon, split=split)
         self.reset = jax.jit(batched_env.reset)
         self.step = jax.jit(functools.partial(batched_env.step, new_context=False))
 
@@ -118,6 +131,7 @@ class LevelEpisode:
     def __init__(self, game: Game, item: int, sample: int):
         self._game, self._item, self._sample = game, item, sample
         self._state: Any = None
+        self._shown: list[Message] = []
         self._outcome = Outcome(False, False, 0.0, False)
 
     def start(self) -> list[Message]:
@@ -129,7 +143,7 @@ class LevelEpisode:
 
     def step(self, reply: str) -> list[Message]:
         """See `TextEpisode`."""
-        game, before = self._game, self._outcome
+        game, before, attempt = self._game, self._outcome, self._attempt
         parsed = on_device(parse_response(reply.encode("utf-8", "replace"), game.grammar), game.grammar)
         self._state, result, message = game.step(
             game.settings, self._state, empty_response(1, 1), parsed, jnp.ones(1, bool)
@@ -139,9 +153,15 @@ class LevelEpisode:
             raise UserError(f"no level of item {self._item} was found; use larger levels")
         solved = before.solved or bool(found.success[0])
         strict = before.strict or bool(found.info[STRICT][0]) if STRICT in found.info else solved
-        done = bool(found.terminated[0] or found.truncated[0])
+        done = bool(found.terminated[0] or found.truncated[0]) or self._attempt > attempt
         self._outcome = Outcome(done, solved, before.score + float(found.reward[0]), strict)
-        return game.messages((), message)
+        self._shown = game.messages((), message)
+        return self._shown
+
+    def again(self) -> list[Message]:
+        """See `TextEpisode`. The environment has begun the attempt in the last step already."""
+        self._outcome = Outcome(False, False, 0.0, False)
+        return self._shown
 
     def outcome(self) -> Outcome:
         """See `TextEpisode`."""
@@ -149,3 +169,7 @@ class LevelEpisode:
 
     def close(self) -> None:
         """See `TextEpisode`."""
+
+    @property
+    def _attempt(self) -> int:
+        return int(self._state.attempt[0]) if isinstance(self._state, RetryState) else 0

@@ -10,8 +10,9 @@ from typing import Any
 from agentrl_jax.evaluate.api_models.answers import Reply
 from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp
 from agentrl_jax.evaluate.api_models.journal import Journal, Row, digest
-from agentrl_jax.evaluate.api_models.tasks import ApiTask
+from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome
 from agentrl_jax.services.client import ServiceError
+from agentrl_jax.text.chat_template import Message
 
 Key = tuple[int, int]
 """Item and sample."""
@@ -25,7 +26,7 @@ class Player:
     """Plays episodes of a task with the replies of a journal, and asks the client for those that it lacks.
 
     With a `seed`, every request has a seed by item, sample and turn. With `token_ids`, replies are sent back
-    with the tokens that the server gave for them.
+    with the tokens that the server gave for them. The first sample of an item has up to `attempts` attempts at it.
     """
 
     task: ApiTask
@@ -33,11 +34,13 @@ class Player:
     journal: Journal
     seed: int | None = None
     token_ids: bool = False
+    attempts: int = 1
 
     def play(self, key: Key) -> Row:
         """Plays an episode and writes its row, which has how it ended as `status`: answered, length or refusal.
 
-        A reply that was cut or withheld ends the episode and is not carried out.
+        A reply that was cut or withheld ends the episode and is not carried out. The row is that of the first attempt.
+        If there may be several, it has all of them as `attempts`; only the first sample of an item has retries.
 
         Raises:
             GivenUp: the model has not replied; the journal has the replies before.
@@ -45,30 +48,38 @@ class Player:
             UserError: the server refuses the request for good.
         """
         item, sample = key
+        most = self.attempts if sample == 0 else 1
         episode = self.task.open(item, sample)
-        status, turn = "answered", 0
+        attempts: list[Row] = []
+        turn = began = 0
         try:
-            added: list[dict[str, Any]] = [dict(role=role, content=text) for role, text in episode.start()]
+            added = _as_dicts(episode.start())
             messages = list(added)
             while True:
                 reply = self._reply(item, sample, turn, messages, added)
                 turn += 1
-                if reply.finish != "stop":
-                    status = reply.finish
-                    break
-                added = [dict(role=role, content=text) for role, text in episode.step(reply.text)]
-                if episode.outcome().done or turn == self.task.turns:
-                    break
+                status = "answered" if reply.finish == "stop" else reply.finish
+                if status == "answered":
+                    added = _as_dicts(episode.step(reply.text))
+                outcome = episode.outcome()
+                if status != "answered" or outcome.done or turn - began == self.task.turns:
+                    attempts.append(self._attempt(status, turn - began, outcome))
+                    if status != "answered" or outcome.solved or len(attempts) == most:
+                        break
+                    added, began = _as_dicts(episode.again()), turn
                 given = {"token_ids": reply.token_ids} if self.token_ids and reply.token_ids else {}
                 messages += [{"role": "assistant", "content": reply.text} | given, *added]
-            outcome = episode.outcome()
         finally:
             episode.close()
-        row: Row = {"item": item, "sample": sample, "status": status, "turns": turn, "solved": bool(outcome.solved)}
-        row |= {"score": float(outcome.score)} | ({"strict": bool(outcome.strict)} if self.task.strict else {})
+        row: Row = {"item": item, "sample": sample} | attempts[0]
         row |= {"category": self.task.category(item)} if self.task.category else {}
+        row |= {"attempts": attempts} if most > 1 else {}
         self.journal.add_episode(row)
         return row
+
+    def _attempt(self, status: str, turns: int, outcome: Outcome) -> Row:
+        row: Row = {"status": status, "turns": turns, "solved": bool(outcome.solved), "score": float(outcome.score)}
+        return row | ({"strict": bool(outcome.strict)} if self.task.strict else {})
 
     def _reply(
         self, item: int, sample: int, turn: int, messages: Sequence[dict[str, Any]], added: Sequence[dict[str, Any]]
@@ -81,6 +92,10 @@ class Player:
         row = {"item": item, "sample": sample, "turn": turn, "asked": digest(messages), "added": list(added)}
         self.journal.add_reply(row | {"reply": {"text": "", **said}})
         return reply
+
+
+def _as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [dict(role=role, content=text) for role, text in messages]
 
 
 def play_all(

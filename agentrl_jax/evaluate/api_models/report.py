@@ -1,11 +1,12 @@
 """The result of `evaluate_api` as a table for the terminal."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from agentrl_jax.evaluate.interval_text import number, points, rate
 from envs_jax.budget import EXACT, optimal_label
 
 
@@ -18,6 +19,31 @@ def as_table(result: Mapping[str, Any]) -> Table:
         rates = [f"{interval[bound]:.1%}" for bound in ("mean", "low", "high")] if interval else ["-"] * 3
         table.add_row(escape(title), *rates, str(interval["n"]) if interval else "0")
     return table
+
+
+def retry_table(result: Mapping[str, Any]) -> Table:
+    """Success and costs of an item within 1, 2, ... attempts, of a result with `retry`."""
+    table = Table(title="Success by attempts at an item", title_justify="left")
+    found = result["retry"]["attempts"]
+    columns = [name for name in _OF_RETRIES if any(point.get(name) for point in found.values())]
+    for name in ("attempts", *columns):
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=name == "attempts")
+    for k, point in found.items():
+        table.add_row(k, *(_OF_RETRIES[name](point[name]) if point.get(name) else "-" for name in columns))
+    return table
+
+
+def retry_lines_of(result: Mapping[str, Any]) -> Iterator[str]:
+    """What stands below `retry_table`."""
+    found = result["retry"]
+    tokens, cost = found["tokens"], "" if found["cost"] is None else f"; cost: {found['cost']:.4f}"
+    yield (
+        f"retries: {tokens['prompt_tokens']} tokens read and {tokens['completion_tokens']} written in "
+        f"{tokens['replies']} replies{cost}; the other numbers are of first attempts"
+    )
+    if found["cut"]:
+        yield f"{found['cut']} items: a reply of a retry was cut by a limit of tokens or refused"
+    yield found["note"]
 
 
 def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
@@ -46,6 +72,14 @@ def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
         episode, why = next(iter(result["unfinished"].items()))
         yield f"unfinished: {episode}: {why}; give the same command again to play what is unfinished"
 
+
+_OF_RETRIES: dict[str, Callable[[Mapping[str, float | int]], str]] = {
+    **dict.fromkeys(("retry_answered", "retry_all", "pass_at"), rate),
+    "difference": points,
+    **dict.fromkeys(("retry_turns", "retry_tokens", "retry_tokens_read", "pass_at_tokens"), number),
+    **dict.fromkeys(("null", "random", "optimal"), rate),
+}
+"""Columns of a table of retries in their order, if they are known, and how each is written."""
 
 _STATUSES = {
     "answered": "answered",

@@ -1,14 +1,17 @@
 """Services as tasks of API models: the instruction as the system message, then the texts of the service."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
 from agentrl_jax.evaluate.scripted import choose_items, connected, evaluate_scripted
+from agentrl_jax.rollout.envs.host_retry import check_same_start, retry_observation
 from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalog import get_service
+from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environment import Service
 from agentrl_jax.services.pools import InstancePool
 from agentrl_jax.services.shadow_env import local_item
@@ -54,7 +57,8 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
             full_score=service.full_score,
             strict=service.strict is not None,
             open=start,
-            lines=lambda: _lines(service, items, turns, options),
+            # Single plays of a scripted policy are no probabilities.
+            lines=lambda plays: _lines(service, items, turns, options) if plays == 1 else {},
             category=None if category is None else lambda item: category(numbers.get(item, item)),
             facts={"url": options.url} | ({"panel_digest": panel_digest} if panel_digest else {}),
         )
@@ -85,16 +89,30 @@ class ServiceEpisode:
 
     def __init__(self, service: Service, pool: InstancePool, config: BridgeConfig):
         self._service = service
-        self._env = BridgedEnvironment(service, pool, config)
+        self._make = functools.partial(BridgedEnvironment, service, pool, config)
+        self._env = self._make()
+        self._first = self._shown = ""
 
     def start(self) -> list[Message]:
         """See `TextEpisode`."""
         with refusals():  # there may be no such item
-            return [("system", self._service.instruction), ("user", self._env.reset(0))]
+            self._first = self._env.reset(0)
+        return [("system", self._service.instruction), ("user", self._first)]
 
     def step(self, reply: str) -> list[Message]:
         """See `TextEpisode`."""
-        return [("user", self._env.step(reply, ()).observation)]
+        self._shown = self._env.step(reply, ()).observation
+        return [("user", self._shown)]
+
+    def again(self) -> list[Message]:
+        """See `TextEpisode`; raises a `ServiceError` if the item begins with something else than before."""
+        self._env.close()
+        self._env = self._make()
+        try:
+            check_same_start(self._first, self._env.reset(0))
+        except ValueError as error:
+            raise ServiceError(str(error)) from error
+        return [("user", retry_observation(self._shown, self._first))]
 
     def outcome(self) -> Outcome:
         """See `TextEpisode`."""

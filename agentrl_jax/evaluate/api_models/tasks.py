@@ -10,7 +10,7 @@ Style = Literal["auto", "ragen", "compact", "chat"]
 
 
 class Outcome(NamedTuple):
-    """How an episode stands."""
+    """How an attempt at an item stands."""
 
     done: bool
     solved: bool
@@ -21,16 +21,22 @@ class Outcome(NamedTuple):
 
 
 class TextEpisode(Protocol):
-    """One episode."""
+    """One episode, in which the same item can be attempted several times."""
 
     def start(self) -> list[Message]:
         """The messages before the first reply; the last one is the user's."""
 
     def step(self, reply: str) -> list[Message]:
-        """Carries out a reply; returns the messages before the next one, which count only if the episode goes on."""
+        """Carries out a reply; returns the messages before the next one, which count only if the attempt goes on."""
+
+    def again(self) -> list[Message]:
+        """Begins another attempt after one that is over; returns the messages before its first reply.
+
+        They have the feedback and the first observation, but not what stands once in a conversation.
+        """
 
     def outcome(self) -> Outcome:
-        """How the episode stands."""
+        """How the attempt stands."""
 
     def close(self) -> None:
         """Ends the episode."""
@@ -56,6 +62,7 @@ class TaskOptions:
         env_options: options of a compiled environment, by name.
         max_actions: maximum number of actions of an episode of a compiled environment; None for the usual one.
         concurrency: number of episodes that are played at once.
+        attempts: maximum number of attempts at an item in one conversation, see `retries`.
     """
 
     env: str
@@ -73,6 +80,7 @@ class TaskOptions:
     env_options: tuple[tuple[str, Any], ...] = ()
     max_actions: int | None = None
     concurrency: int = 16
+    attempts: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,11 +88,11 @@ class ApiTask:
     """Items of one environment.
 
     Attributes:
-        turns: maximum number of turns of an episode.
+        turns: maximum number of turns of an attempt.
         strict: whether there is a stricter rule of success.
         open: the episode of an item and a sample.
-        lines: random, null and optimal play on the same items within the same budget: success as {mean, low, high, n}
-            by name, as far as known, and `optimal_is` (`Baselines.optimal_is`).
+        lines: random, null and optimal play on the same items within the same budget: success in at least one of k
+            plays as {mean, low, high, n} by name, as far as known, and `optimal_is` (`Baselines.optimal_is`).
         category: category of an item that was started; None if items have none.
         facts: what the episodes depend on besides items, style and turns, by name.
     """
@@ -96,6 +104,6 @@ class ApiTask:
     full_score: float
     strict: bool
     open: Callable[[int, int], TextEpisode]
-    lines: Callable[[], dict[str, Any]]
+    lines: Callable[[int], dict[str, Any]]
     category: Callable[[int], str] | None
     facts: dict[str, Any]

@@ -1,0 +1,181 @@
+"""Retries of an API model: several attempts at an item in one conversation, with feedback after a failure.
+
+What else is reported of an evaluation is of first attempts alone, as if there were no retries.
+
+Shapes: `n` items, `N` attempts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from agentrl_jax.evaluate.api_models.journal import Row
+from agentrl_jax.evaluate.retry import READS_SUCCESS
+from agentrl_jax.evaluate.statistics import (
+    cost_until_success,
+    mean_interval,
+    paired_interval,
+    pass_at,
+    success_interval,
+)
+from agentrl_jax.text.styles import FEEDBACK
+
+_LINES = ("random", "null", "optimal")
+
+
+class _Attempts(NamedTuple):
+    """What was reached and used within the first 1 to N attempts at each item."""
+
+    items: list[int]
+    answered: Bool[np.ndarray, "n N"]
+    """No reply so far was cut or withheld."""
+    success: Bool[np.ndarray, "n N"]
+    turns: Int[np.ndarray, "n N"]
+    written: Float[np.ndarray, "n N"]
+    """Tokens; NaN where the server gave no number."""
+    read: Float[np.ndarray, "n N"]
+
+
+class _Control(NamedTuple):
+    """Samples without feedback of the items whose samples were all answered."""
+
+    items: list[int]
+    success: Bool[np.ndarray, "m k"]
+    written: Float[np.ndarray, "m k"]
+
+
+def summarize_retries(
+    rows: Sequence[Row],
+    replies: Sequence[Row],
+    attempts: int,
+    samples: int,
+    lines: Callable[[int], Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Success and costs within 1 to `attempts` attempts, with items as unit of the intervals.
+
+    `rows` are those of the finished episodes, `replies` those of their replies, and `lines` is `ApiTask.lines`.
+
+    Returns:
+        feedback, the sentence; `note`, the footnote of the table; `cut`, the number of items with a retry in which a
+        reply was cut or withheld. `attempts` has for each number of attempts: `retry_answered`, success over the items
+        without such a reply so far (null if there is none), and `retry_all`, over all finished ones, where it counts as
+        a failure; `retry_turns`, `retry_tokens` (written) and `retry_tokens_read` of an item, over all, the tokens if
+        the server gave their numbers. With several samples, at least as many as attempts: `pass_at`, that of as many
+        samples without feedback, over items whose samples were all answered; `difference`, paired, of the retries and
+        `pass_at` where both are known; and `pass_at_tokens` (written) up to the first success. `random`, `null` and
+        `optimal`, as far as known, are success in at least one of as many independent plays.
+    """
+    retried = _attempts(rows, replies, attempts)
+    control = _control(rows, replies, samples)
+    points = {}
+    for k in range(1, attempts + 1):
+        known = lines(k)
+        points[str(k)] = (
+            _of_retries(retried, k)
+            | (_of_control(retried, control, k) if 1 < samples >= k else {})
+            | {name: known[name] for name in _LINES if name in known}
+        )
+    cut = retried.answered[:, 0] & ~retried.answered[:, -1]
+    return {"feedback": FEEDBACK, "note": _note(attempts, samples, points), "cut": int(cut.sum()), "attempts": points}
+
+
+def split_replies(rows: Sequence[Row], replies: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """The replies of first attempts, and those of retries."""
+    first = {(row["item"], row["sample"]): row["turns"] for row in rows}
+    parts: tuple[list[Row], list[Row]] = ([], [])
+    for reply in replies:
+        parts[reply["turn"] >= first.get((reply["item"], reply["sample"]), np.inf)].append(reply)
+    return parts
+
+
+def _attempts(rows: Sequence[Row], replies: Sequence[Row], attempts: int) -> _Attempts:
+    played = {row["item"]: row["attempts"] for row in rows if row["sample"] == 0}
+    steps = np.arange(attempts)
+    answered, success, turns = [], [], []
+    for of_item in played.values():
+        last = len(of_item) - 1  # only the last attempt can be solved or have a reply that was cut or withheld
+        whole = of_item[-1]["status"] == "answered"
+        answered.append((steps < last) | whole)
+        success.append((steps >= last) & (whole and of_item[-1]["solved"]))
+        turns.append(np.cumsum([attempt["turns"] for attempt in of_item])[np.minimum(steps, last)])
+    shape = (len(played), attempts)
+    used = np.array(turns, int).reshape(shape)
+    usage = {(row["item"], row["turn"]): row["reply"] for row in replies if row["sample"] == 0}
+
+    def tokens(name: str) -> Float[np.ndarray, "n N"]:
+        sums = [
+            np.cumsum([usage[item, turn].get(name, np.nan) for turn in range(of_item[-1])])[of_item - 1]
+            for item, of_item in zip(played, used)
+        ]
+        return np.array(sums, float).reshape(shape)
+
+    return _Attempts(
+        list(played),
+        np.array(answered, bool).reshape(shape),
+        np.array(success, bool).reshape(shape),
+        used,
+        tokens("completion_tokens"),
+        tokens("prompt_tokens"),
+    )
+
+
+def _control(rows: Sequence[Row], replies: Sequence[Row], samples: int) -> _Control:
+    answered = {(row["item"], row["sample"]): row for row in rows if row["status"] == "answered"}
+    items = dict.fromkeys(row["item"] for row in rows)
+    whole = [item for item in items if all((item, sample) in answered for sample in range(samples))]
+    written = dict.fromkeys(answered, 0.0)
+    for reply in split_replies(rows, replies)[0]:
+        if (key := (reply["item"], reply["sample"])) in written:
+            written[key] += reply["reply"].get("completion_tokens", np.nan)
+    shape = (len(whole), samples)
+    keys = [(item, sample) for item in whole for sample in range(samples)]
+    return _Control(
+        whole,
+        np.array([answered[key]["solved"] for key in keys], bool).reshape(shape),
+        np.array([written[key] for key in keys], float).reshape(shape),
+    )
+
+
+def _of_retries(retried: _Attempts, k: int) -> dict[str, Any]:
+    answered, success = retried.answered[:, k - 1], retried.success[:, k - 1]
+    return {
+        "retry_answered": success_interval(success[answered]) if answered.any() else None,
+        "retry_all": success_interval(success) if success.size else None,
+        "retry_turns": _mean(retried.turns[:, k - 1]),
+        "retry_tokens": _mean(retried.written[:, k - 1]),
+        "retry_tokens_read": _mean(retried.read[:, k - 1]),
+    }
+
+
+def _of_control(retried: _Attempts, control: _Control, k: int) -> dict[str, Any]:
+    if not control.items:
+        return {}
+    independent = pass_at(control.success, k)
+    known = {item: row for item, row in zip(control.items, independent)}
+    pairs = [
+        (success, known[item])
+        for item, answered, success in zip(retried.items, retried.answered[:, k - 1], retried.success[:, k - 1])
+        if answered and item in known
+    ]
+    found = {"pass_at": success_interval(independent)}
+    found |= {"difference": paired_interval(*zip(*pairs))} if pairs else {}
+    if np.isfinite(control.written).all():
+        found["pass_at_tokens"] = mean_interval(cost_until_success(control.success, control.written, k))
+    return found
+
+
+def _mean(values: np.ndarray) -> dict[str, float | int] | None:
+    return mean_interval(values) if values.size and np.isfinite(values).all() else None
+
+
+def _note(attempts: int, samples: int, points: Mapping[str, Mapping[str, Any]]) -> str:
+    control = "pass@k here is as many attempts without feedback on the same items"
+    if not 1 < samples >= attempts:
+        upto = f", which were played up to {samples}" if samples > 1 else ", which were not played"
+        control = f"its control is as many samples without feedback{upto}: give --samples {attempts} for pass@k"
+    lines = "Random, null and optimal play are the probability that one of k independent plays succeeds."
+    if not any(name in point for point in points.values() for name in _LINES if point is not points["1"]):
+        lines = "There are no random, null and optimal play by attempts, because only single plays of them are known."
+    return f"{READS_SUCCESS}; {control}. Tokens and turns are those up to the first success. {lines}"
