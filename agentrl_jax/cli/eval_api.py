@@ -74,7 +74,7 @@ def run(command: Any) -> None:
     check_level_file(command.levels)
     extra = _extra(given.extra)
     from agentrl_jax.evaluate.api_models.evaluate import evaluate_api, read_key
-    from agentrl_jax.evaluate.api_models.report import as_table, lines_of, retry_lines_of, retry_table
+    from agentrl_jax.evaluate.api_models.report import as_table, lines_of, retry_lines_of, retry_tables
     from agentrl_jax.evaluate.api_models.tasks import TaskOptions
     from agentrl_jax.evaluate.retry import MOST_ATTEMPTS
 
@@ -120,7 +120,7 @@ def run(command: Any) -> None:
     for line in lines_of(result):
         Console().print(line, highlight=False, markup=False, soft_wrap=True)
     if "retry" in result:
-        Console().print(retry_table(result))
+        Console().print(*retry_tables(result), sep="\n")
         for line in retry_lines_of(result):
             Console().print(line, highlight=False, markup=False, soft_wrap=True)
 

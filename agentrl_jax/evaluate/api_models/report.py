@@ -21,20 +21,21 @@ def as_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def retry_table(result: Mapping[str, Any]) -> Table:
-    """Success and costs of an item within 1, 2, ... attempts, of a result with `retry`."""
-    table = Table(title="Success by attempts at an item", title_justify="left")
+def retry_tables(result: Mapping[str, Any]) -> Iterator[Table]:
+    """Success, and what it costs, within 1, 2, ... attempts, of a result with `retry`."""
     found = result["retry"]["attempts"]
-    columns = [name for name in _OF_RETRIES if any(point.get(name) for point in found.values())]
-    for name in ("attempts", *columns):
-        table.add_column(name.replace("_", " "), justify="right", no_wrap=name == "attempts")
-    for k, point in found.items():
-        table.add_row(k, *(_OF_RETRIES[name](point[name]) if point.get(name) else "-" for name in columns))
-    return table
+    for title, kinds in _OF_RETRIES.items():
+        table = Table(title=title, title_justify="left")
+        columns = [name for name in kinds if any(point.get(name) for point in found.values())]
+        for name in ("attempts", *columns):
+            table.add_column(name.replace("_", " "), justify="right", no_wrap=name == "attempts")
+        for k, point in found.items():
+            table.add_row(k, *(kinds[name](point[name]) if point.get(name) else "-" for name in columns))
+        yield table
 
 
 def retry_lines_of(result: Mapping[str, Any]) -> Iterator[str]:
-    """What stands below `retry_table`."""
+    """What stands below `retry_tables`."""
     found = result["retry"]
     tokens, cost = found["tokens"], "" if found["cost"] is None else f"; cost: {found['cost']:.4f}"
     yield (
@@ -73,13 +74,17 @@ def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"unfinished: {episode}: {why}; give the same command again to play what is unfinished"
 
 
-_OF_RETRIES: dict[str, Callable[[Mapping[str, float | int]], str]] = {
-    **dict.fromkeys(("retry_answered", "retry_all", "pass_at"), rate),
-    "difference": points,
-    **dict.fromkeys(("retry_turns", "retry_tokens", "retry_tokens_read", "pass_at_tokens"), number),
-    **dict.fromkeys(("null", "random", "optimal"), rate),
+_OF_RETRIES: dict[str, dict[str, Callable[[Mapping[str, float | int]], str]]] = {
+    "Success by attempts at an item": {
+        **dict.fromkeys(("retry_answered", "retry_all", "pass_at"), rate),
+        "difference": points,
+        **dict.fromkeys(("random", "optimal"), rate),
+    },
+    "Turns and tokens of an item by attempts": dict.fromkeys(
+        ("retry_turns", "retry_tokens", "retry_tokens_read", "pass_at_tokens"), number
+    ),
 }
-"""Columns of a table of retries in their order, if they are known, and how each is written."""
+"""Columns of the tables of retries in their order, if they are known, and how each is written."""
 
 _STATUSES = {
     "answered": "answered",

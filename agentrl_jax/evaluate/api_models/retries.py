@@ -65,20 +65,21 @@ def summarize_retries(
         the server gave their numbers. With several samples, at least as many as attempts: `pass_at`, that of as many
         samples without feedback, over items whose samples were all answered; `difference`, paired, of the retries and
         `pass_at` where both are known; and `pass_at_tokens` (written) up to the first success. `random`, `null` and
-        `optimal`, as far as known, are success in at least one of as many independent plays.
+        `optimal`, if known for every number of plays, are success in at least one of as many independent plays.
     """
     retried = _attempts(rows, replies, attempts)
     control = _control(rows, replies, samples)
-    points = {}
-    for k in range(1, attempts + 1):
-        known = lines(k)
-        points[str(k)] = (
-            _of_retries(retried, k)
-            | (_of_control(retried, control, k) if 1 < samples >= k else {})
-            | {name: known[name] for name in _LINES if name in known}
-        )
+    known = {k: lines(k) for k in range(1, attempts + 1)}
+    drawn = [name for name in _LINES if name in known[attempts]]
+    points = {
+        str(k): _of_retries(retried, k)
+        | (_of_control(retried, control, k) if 1 < samples >= k else {})
+        | {name: of_plays[name] for name in drawn}
+        for k, of_plays in known.items()
+    }
     cut = retried.answered[:, 0] & ~retried.answered[:, -1]
-    return {"feedback": FEEDBACK, "note": _note(attempts, samples, points), "cut": int(cut.sum()), "attempts": points}
+    note = _note(attempts, samples, has_lines=bool(drawn))
+    return {"feedback": FEEDBACK, "note": note, "cut": int(cut.sum()), "attempts": points}
 
 
 def split_replies(rows: Sequence[Row], replies: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -170,12 +171,12 @@ def _mean(values: np.ndarray) -> dict[str, float | int] | None:
     return mean_interval(values) if values.size and np.isfinite(values).all() else None
 
 
-def _note(attempts: int, samples: int, points: Mapping[str, Mapping[str, Any]]) -> str:
+def _note(attempts: int, samples: int, *, has_lines: bool) -> str:
     control = "pass@k here is as many attempts without feedback on the same items"
     if not 1 < samples >= attempts:
         upto = f", which were played up to {samples}" if samples > 1 else ", which were not played"
         control = f"its control is as many samples without feedback{upto}: give --samples {attempts} for pass@k"
     lines = "Random, null and optimal play are the probability that one of k independent plays succeeds."
-    if not any(name in point for point in points.values() for name in _LINES if point is not points["1"]):
+    if not has_lines:
         lines = "There are no random, null and optimal play by attempts, because only single plays of them are known."
     return f"{READS_SUCCESS}; {control}. Tokens and turns are those up to the first success. {lines}"
