@@ -7,6 +7,8 @@ import tiny_run
 from serving import running
 
 from agentrl_jax import api
+from agentrl_jax.evaluate import retry
+from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.model_server.app import create_app
 from agentrl_jax.model_server.run import make_sampler
 from agentrl_jax.model_server.served_model import load_served
@@ -18,7 +20,7 @@ LEVELS = 12
 @pytest.fixture(scope="module")
 def address(finished):
     model = load_served(str(finished.folder), name="tiny")
-    sampler = make_sampler(model, context=160, max_tokens=6, max_batch=4)
+    sampler = make_sampler(model, context=320, max_tokens=6, max_batch=4)
     with running(create_app(model, sampler, Limits(), max_waiting=64)) as url:
         yield f"{url}/v1"
 
@@ -60,3 +62,29 @@ def test_the_replies_are_those_of_the_run(address, greedy, tmp_path, options):
     assert len(episodes) == LEVELS
     # Some episodes have a second turn, whose prompt holds the first reply.
     assert sum(episode["turns"] == 2 for episode in episodes) >= 3
+
+
+def test_retries_are_those_of_the_run(finished, address, tmp_path, monkeypatch):
+    """Greedy play with one retry: all that is said and done, with the random transitions of the second attempt."""
+    played, within = [], retry.within
+    monkeypatch.setattr(retry, "within", lambda trajectory, n: played.append(trajectory) or within(trajectory, n))
+    evaluate_run(finished.folder, env="FrozenLake", episodes=LEVELS, attempts=(2,))
+    _, greedy = played
+    words = ["eval", "--api", "tiny", "--base_url", address, "--env", "FrozenLake", "--style", "compact", "--token_ids"]
+    words += ["--turns", "2", "--actions_per_turn", "2", "--episodes", str(LEVELS), "--max_tokens", "6", "--json"]
+    code, _, err = tiny_run.command(*words, "--attempts", "2", "--out", str(tmp_path))
+    assert code == 0, err
+    rows = [json.loads(line) for line in (tmp_path / "replies.jsonl").read_text().splitlines()]
+    ids = {(row["item"], row["turn"]): row["reply"]["token_ids"] for row in rows}
+    retried = 0
+    for line in (tmp_path / "episodes.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        item, attempts = row["item"], row["attempts"]
+        turns = sum(attempt["turns"] for attempt in attempts)
+        lengths = greedy.response.length[item]
+        said = [greedy.response.tokens[item, turn, : lengths[turn]].tolist() for turn in range(turns)]
+        assert [ids[item, turn] for turn in range(turns)] == said
+        if attempts[-1]["status"] == "answered":
+            assert (turns, attempts[-1]["solved"]) == (greedy.num_turns[item], greedy.success[item])
+            retried += len(attempts) == 2
+    assert retried >= 3

@@ -1,5 +1,6 @@
 """Retries of a run: what is summed up by attempt, one attempt is the plain evaluation, and what is refused."""
 
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -7,14 +8,13 @@ import made_run
 import numpy as np
 import pytest
 import tiny_run
-import yaml
 from test_panels import SERVED
 
-from agentrl_jax.config import decode, save_resolved
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import retry
-from agentrl_jax.evaluate.eval_set import evaluate_run
+from agentrl_jax.evaluate.eval_set import EvalSet, evaluate_run
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
+from agentrl_jax.services.environments.maze import STARTS, Maze, describe
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.styles import FEEDBACK
 
@@ -78,12 +78,60 @@ def test_letters_that_the_tokenizer_changes_are_refused():
     assert small.decode(retry.feedback_tokens(small)) == FEEDBACK
 
 
-def test_services_are_refused(tmp_path):
-    save_resolved(decode(yaml.safe_load(SERVED), source="served"), tmp_path / "config.yaml")
-    code, out, err = tiny_run.command("scaling", str(tmp_path), "--turns", "2", "--attempts", "1,2")
-    assert (code, out) == (2, "")
-    assert "--attempts: " in err.splitlines()[-1]
-    assert "was trained on services" in err.splitlines()[-1]
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """An untrained run on a maze, with two turns."""
+    home = tmp_path_factory.mktemp("served")
+    (home / "served.yaml").write_text(SERVED.replace("context_tokens: 400", "context_tokens: 900"))
+    code, _, err = tiny_run.command("train", str(home / "served.yaml"), "--run_dir", str(home / "run"))
+    assert code == 0, err
+    return home / "run"
+
+
+def test_one_attempt_at_a_service_is_the_plain_evaluation(served):
+    found = evaluate_run(served, attempts=(1,))
+    once = found["retry"]["attempts"]["1"]
+    assert once["retry"] == found["success"]
+    assert once["retry_greedy"] == found["success_greedy"]
+    assert once["retry_tokens"]["mean"] == found["mean_tokens"] > 0
+    assert once["retry_turns"]["mean"] == found["mean_turns"]
+
+
+def test_a_service_begins_again(served, monkeypatch, tmp_path):
+    """The next message has the last answer, the feedback and the start; another start than before is an error."""
+    played, play = [], EvalSet.play
+
+    def noted(eval_set, params, *args):
+        played.append((eval_set, params, play(eval_set, params, *args)))
+        return played[-1][-1]
+
+    monkeypatch.setattr(EvalSet, "play", noted)
+    code, out, err = tiny_run.command("scaling", str(served), "--attempts", "1,3", "--out", str(tmp_path), "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    once, thrice = found["axes"]["attempts"]
+    assert (once["retry_turns"]["mean"], thrice["retry_turns"]["mean"]) == (2, 6)
+    # A line of several plays would need more than the single ones that are known.
+    assert not {"random", "optimal"} & thrice.keys()
+    assert (found["retry"]["new_tokens"], found["retry"]["context_full"]) == (None, 0)
+    eval_set, params, greedy = played[-1]
+    assert greedy.turn.info["attempt"].tolist() == [[0, 0, 1, 1, 2, 2]] * 2
+    tokenizer = tokenizers.load_small()
+    for row, item in enumerate((16, 17)):
+        lengths, start = greedy.observation_length[row], f"{describe(STARTS[item])}Action:"
+        shown = [tokenizer.decode(greedy.observation[row, turn, : lengths[turn]].tolist()) for turn in range(6)]
+        assert [text.count(FEEDBACK) for text in shown] == [0, 0, 1, 0, 1, 0]
+        assert shown[0] == start
+        for turn in (2, 4):
+            last, first = shown[turn].split(FEEDBACK)
+            assert first == start
+            assert last.endswith("\n")
+            assert len(last) > 2
+
+    starts, reset = itertools.count(), Maze.reset
+    monkeypatch.setattr(Maze, "reset", lambda self, item: reset(self, next(starts) % 20))
+    with pytest.raises(UserError, match=r"failed 3 times; ValueError: the environment began again with 'The goal"):
+        play(eval_set, params, 2, 0.0)
 
 
 def test_a_conversation_beyond_the_positions_of_the_model_is_refused(tmp_path):
