@@ -95,7 +95,7 @@ def test_success_and_costs_by_attempt(learned):
     assert "which were not played: give --samples 3" in found["note"]
     assert "because only single plays of them are known" in found["note"]
     # Single plays of scripted policies say nothing of several.
-    assert not {"random", "null", "optimal", "pass_at", "difference"} & {
+    assert not {"random", "null", "optimal", "pass_at_all", "difference"} & {
         *found["attempts"]["1"],
         *found["attempts"]["2"],
     }
@@ -153,7 +153,7 @@ def test_a_kill_asks_nothing_twice(tmp_path, answered):
 
 
 def test_a_cut_reply_ends_the_attempts(tmp_path):
-    """In the first attempt at item 18, in a retry at 17, where the context is full; 16 is not solved."""
+    """In the first attempt at item 18; in a retry at 17, where the context is full, it is a failure."""
 
     def answer(body):
         if start(body) == 18:
@@ -166,7 +166,7 @@ def test_a_cut_reply_ends_the_attempts(tmp_path):
         result = evaluate_api("m", url, MAZE, tmp_path)
     assert result["episodes"] == {"asked": 3, "answered": 2, "length": 1, "refusal": 0, "unfinished": 0}
     points = result["retry"]["attempts"]
-    assert [point["retry_answered"]["n"] for point in points.values()] == [2, 1, 1]
+    assert [point["retry_answered"]["n"] for point in points.values()] == [2, 2, 2]
     assert [point["retry_all"]["n"] for point in points.values()] == [3, 3, 3]
     assert {point["retry_all"]["mean"] for point in points.values()} == {0.0}
     assert result["retry"]["cut"] == 1
@@ -189,8 +189,8 @@ def test_samples_are_the_control(tmp_path):
         result = evaluate_api("m", url, MAZE, tmp_path, samples=3, temperature=1.0)
     assert [bool(row.get("attempts")) for row in lines_in(tmp_path, "episodes.jsonl")] == [True, False, False] * 3
     points = result["retry"]["attempts"]
-    assert [point["pass_at"]["mean"] for point in points.values()] == pytest.approx([4 / 9, 5 / 9, 2 / 3])
-    assert {k: point["pass_at"] for k, point in points.items() if k != "3"} == {
+    assert [point["pass_at_all"]["mean"] for point in points.values()] == pytest.approx([4 / 9, 5 / 9, 2 / 3])
+    assert {k: point["pass_at_all"] for k, point in points.items() if k != "3"} == {
         k: result["pass_at"][k] for k in ("1", "2")
     }
     assert [point["difference"]["mean"] for point in points.values()] == pytest.approx([-1 / 9, 1 / 9, 0])
@@ -198,6 +198,27 @@ def test_samples_are_the_control(tmp_path):
     costs = [(30 + 80 / 3 + 10) / 3, (60 + 20 / 3 + 2 / 3 * (30 + (30 + 20) / 2) + 10) / 3]
     assert [points[k]["pass_at_tokens"]["mean"] for k in ("1", "2")] == pytest.approx(costs)
     assert "pass@k here is as many attempts without feedback on the same items" in result["retry"]["note"]
+
+
+def test_the_control_counts_cut_replies_as_the_retries_do(tmp_path):
+    """Item 18 is solved by the retry; of its two samples the first fails, and the second is cut before its move."""
+    seen = []
+
+    def answer(body):
+        seen.append(body["seed"])
+        if failures(body):
+            return f"Action: {Oracle().act(body['messages'][-1]['content'])}"
+        return completion("Action: move down", "length") if len(seen) == 5 else STAY
+
+    options = dataclasses.replace(MAZE, items="18", attempts=2, seed=1)
+    with FakeApi(answer).running() as url:
+        result = evaluate_api("m", url, options, tmp_path, samples=2)
+    assert result["episodes"]["length"] == 1
+    assert "pass_at" not in result
+    second = result["retry"]["attempts"]["2"]
+    assert (second["retry_all"]["mean"], second["pass_at_all"]["mean"], second["difference"]["mean"]) == (1, 0, 1)
+    assert second["pass_at_tokens"]["mean"] == 30 + 10
+    assert second["retry_tokens"]["mean"] == 30 + 10
 
 
 def test_without_finished_items_there_are_no_rates():

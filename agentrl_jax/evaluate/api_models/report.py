@@ -43,7 +43,7 @@ def retry_lines_of(result: Mapping[str, Any]) -> Iterator[str]:
         f"{tokens['replies']} replies{cost}; the other numbers are of first attempts"
     )
     if found["cut"]:
-        yield f"{found['cut']} items: a reply of a retry was cut by a limit of tokens or refused"
+        yield f"{found['cut']} items: a reply of a retry was cut by a limit of tokens or refused, a failure here"
     yield found["note"]
 
 
@@ -76,7 +76,7 @@ def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
 
 _OF_RETRIES: dict[str, dict[str, Callable[[Mapping[str, float | int]], str]]] = {
     "Success by attempts at an item": {
-        **dict.fromkeys(("retry_answered", "retry_all", "pass_at"), rate),
+        **dict.fromkeys(("retry_answered", "retry_all", "pass_at_all"), rate),
         "difference": points,
         **dict.fromkeys(("random", "optimal"), rate),
     },

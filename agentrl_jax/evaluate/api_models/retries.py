@@ -29,8 +29,10 @@ class _Attempts(NamedTuple):
     """What was reached and used within the first 1 to N attempts at each item."""
 
     items: list[int]
-    answered: Bool[np.ndarray, "n N"]
-    """No reply so far was cut or withheld."""
+    answered: Bool[np.ndarray, " n"]
+    """No reply of the first attempt was cut or withheld."""
+    cut: Bool[np.ndarray, " n"]
+    """A reply of a retry was."""
     success: Bool[np.ndarray, "n N"]
     turns: Int[np.ndarray, "n N"]
     written: Float[np.ndarray, "n N"]
@@ -39,10 +41,11 @@ class _Attempts(NamedTuple):
 
 
 class _Control(NamedTuple):
-    """Samples without feedback of the items whose samples were all answered."""
+    """Samples without feedback of the m items whose samples are all finished."""
 
     items: list[int]
     success: Bool[np.ndarray, "m k"]
+    """A reply that was cut or withheld is a failure."""
     written: Float[np.ndarray, "m k"]
 
 
@@ -59,13 +62,14 @@ def summarize_retries(
 
     Returns:
         feedback, the sentence; `note`, the footnote of the table; `cut`, the number of items with a retry in which a
-        reply was cut or withheld. `attempts` has for each number of attempts: `retry_answered`, success over the items
-        without such a reply so far (null if there is none), and `retry_all`, over all finished ones, where it counts as
-        a failure; `retry_turns`, `retry_tokens` (written) and `retry_tokens_read` of an item, over all, the tokens if
-        the server gave their numbers. With several samples, at least as many as attempts: `pass_at`, that of as many
-        samples without feedback, over items whose samples were all answered; `difference`, paired, of the retries and
-        `pass_at` where both are known; and `pass_at_tokens` (written) up to the first success. `random`, `null` and
-        `optimal`, if known for every number of plays, are success in at least one of as many independent plays.
+        reply was cut or withheld, which ends the attempts without success. `attempts` has for each number of attempts:
+        `retry_answered`, success over the items whose first attempt was answered (null if there is none), and
+        `retry_all`, over all finished ones; `retry_turns`, `retry_tokens` (written) and `retry_tokens_read` of an item,
+        over all, the tokens if the server gave their numbers. With several samples, at least as many as attempts:
+        `pass_at_all`, success within as many samples without feedback, over the items whose samples are all finished,
+        where a reply that was cut or withheld is a failure too; `difference`, paired, of `retry_all` and
+        `pass_at_all`; and `pass_at_tokens` (written) up to the first success. `random`, `null` and `optimal`, if known
+        for every number of plays, are success in at least one of as many independent plays.
     """
     retried = _attempts(rows, replies, attempts)
     control = _control(rows, replies, samples)
@@ -77,9 +81,8 @@ def summarize_retries(
         | {name: of_plays[name] for name in drawn}
         for k, of_plays in known.items()
     }
-    cut = retried.answered[:, 0] & ~retried.answered[:, -1]
     note = _note(attempts, samples, has_lines=bool(drawn))
-    return {"feedback": FEEDBACK, "note": note, "cut": int(cut.sum()), "attempts": points}
+    return {"feedback": FEEDBACK, "note": note, "cut": int(retried.cut.sum()), "attempts": points}
 
 
 def split_replies(rows: Sequence[Row], replies: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -94,11 +97,13 @@ def split_replies(rows: Sequence[Row], replies: Sequence[Row]) -> tuple[list[Row
 def _attempts(rows: Sequence[Row], replies: Sequence[Row], attempts: int) -> _Attempts:
     played = {row["item"]: row["attempts"] for row in rows if row["sample"] == 0}
     steps = np.arange(attempts)
-    answered, success, turns = [], [], []
+    answered, cut, success, turns = [], [], [], []
     for of_item in played.values():
         last = len(of_item) - 1  # only the last attempt can be solved or have a reply that was cut or withheld
         whole = of_item[-1]["status"] == "answered"
-        answered.append((steps < last) | whole)
+        # Leaving out items whose retries were cut would leave out failures alone: what is solved has no more retries.
+        answered.append(whole or last > 0)
+        cut.append(not whole and last > 0)
         success.append((steps >= last) & (whole and of_item[-1]["solved"]))
         turns.append(np.cumsum([attempt["turns"] for attempt in of_item])[np.minimum(steps, last)])
     shape = (len(played), attempts)
@@ -114,7 +119,8 @@ def _attempts(rows: Sequence[Row], replies: Sequence[Row], attempts: int) -> _At
 
     return _Attempts(
         list(played),
-        np.array(answered, bool).reshape(shape),
+        np.array(answered, bool),
+        np.array(cut, bool),
         np.array(success, bool).reshape(shape),
         used,
         tokens("completion_tokens"),
@@ -123,26 +129,27 @@ def _attempts(rows: Sequence[Row], replies: Sequence[Row], attempts: int) -> _At
 
 
 def _control(rows: Sequence[Row], replies: Sequence[Row], samples: int) -> _Control:
-    answered = {(row["item"], row["sample"]): row for row in rows if row["status"] == "answered"}
+    finished = {(row["item"], row["sample"]): row for row in rows}
     items = dict.fromkeys(row["item"] for row in rows)
-    whole = [item for item in items if all((item, sample) in answered for sample in range(samples))]
-    written = dict.fromkeys(answered, 0.0)
+    whole = [item for item in items if all((item, sample) in finished for sample in range(samples))]
+    written = dict.fromkeys(finished, 0.0)
     for reply in split_replies(rows, replies)[0]:
         if (key := (reply["item"], reply["sample"])) in written:
             written[key] += reply["reply"].get("completion_tokens", np.nan)
     shape = (len(whole), samples)
     keys = [(item, sample) for item in whole for sample in range(samples)]
+    solved = [finished[key]["solved"] and finished[key]["status"] == "answered" for key in keys]
     return _Control(
         whole,
-        np.array([answered[key]["solved"] for key in keys], bool).reshape(shape),
+        np.array(solved, bool).reshape(shape),
         np.array([written[key] for key in keys], float).reshape(shape),
     )
 
 
 def _of_retries(retried: _Attempts, k: int) -> dict[str, Any]:
-    answered, success = retried.answered[:, k - 1], retried.success[:, k - 1]
+    success = retried.success[:, k - 1]
     return {
-        "retry_answered": success_interval(success[answered]) if answered.any() else None,
+        "retry_answered": success_interval(success[retried.answered]) if retried.answered.any() else None,
         "retry_all": success_interval(success) if success.size else None,
         "retry_turns": _mean(retried.turns[:, k - 1]),
         "retry_tokens": _mean(retried.written[:, k - 1]),
@@ -153,15 +160,11 @@ def _of_retries(retried: _Attempts, k: int) -> dict[str, Any]:
 def _of_control(retried: _Attempts, control: _Control, k: int) -> dict[str, Any]:
     if not control.items:
         return {}
-    independent = pass_at(control.success, k)
-    known = {item: row for item, row in zip(control.items, independent)}
-    pairs = [
-        (success, known[item])
-        for item, answered, success in zip(retried.items, retried.answered[:, k - 1], retried.success[:, k - 1])
-        if answered and item in known
-    ]
-    found = {"pass_at": success_interval(independent)}
-    found |= {"difference": paired_interval(*zip(*pairs))} if pairs else {}
+    independent, of_item = pass_at(control.success, k), dict(zip(retried.items, retried.success[:, k - 1]))
+    found = {
+        "pass_at_all": success_interval(independent),
+        "difference": paired_interval([of_item[item] for item in control.items], independent),
+    }
     if np.isfinite(control.written).all():
         found["pass_at_tokens"] = mean_interval(cost_until_success(control.success, control.written, k))
     return found
