@@ -36,7 +36,8 @@ class ApiOptions:
     """Episodes that an API model plays at once."""
     attempts: int = 1
     """Most attempts of an API model at an item in one conversation: after a failure the item begins again, and the
-    model reads that it failed. Reported beside pass@k of --samples, and never as success without retries."""
+    model reads that it failed. --turns counts within an attempt. Reported beside pass@k of --samples, and never as
+    success without retries."""
     request_timeout: float = 120.0
     """Seconds of one attempt of a request to an API."""
     retries: int = 8

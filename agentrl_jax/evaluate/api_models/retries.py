@@ -182,4 +182,5 @@ def _note(attempts: int, samples: int, *, has_lines: bool) -> str:
     lines = "Random, null and optimal play are the probability that one of k independent plays succeeds."
     if not has_lines:
         lines = "There are no random, null and optimal play by attempts, because only single plays of them are known."
-    return f"{READS_SUCCESS}; {control}. Tokens and turns are those up to the first success. {lines}"
+    costs = "Replies that were cut or refused are failures. Tokens and turns are those up to the first success."
+    return f"{READS_SUCCESS}; {control}. {costs} {lines}"
