@@ -73,13 +73,12 @@ def summarize_retries(
     """
     retried = _attempts(rows, replies, attempts)
     control = _control(rows, replies, samples)
-    known = {k: lines(k) for k in range(1, attempts + 1)}
-    drawn = [name for name in _LINES if name in known[attempts]]
+    drawn = [name for name in _LINES if name in lines(attempts)]
     points = {
         str(k): _of_retries(retried, k)
         | (_of_control(retried, control, k) if 1 < samples >= k else {})
-        | {name: of_plays[name] for name in drawn}
-        for k, of_plays in known.items()
+        | {name: lines(k)[name] for name in drawn}
+        for k in range(1, attempts + 1)
     }
     note = _note(attempts, samples, has_lines=bool(drawn))
     return {"feedback": FEEDBACK, "note": note, "cut": int(retried.cut.sum()), "attempts": points}

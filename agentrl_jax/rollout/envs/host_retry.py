@@ -12,7 +12,8 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 def retry_observation(last: str, first: str) -> str:
     """What an agent reads at the beginning of a retry: the last answer, the feedback, and the first observation."""
-    return f"{last}{'' if not last or last.endswith(chr(10)) else chr(10)}{FEEDBACK}{first}"
+    between = "\n" if last and not last.endswith("\n") else ""
+    return last + between + FEEDBACK + first
 
 
 def check_same_start(before: str, again: str) -> None:
@@ -27,7 +28,7 @@ def check_same_start(before: str, again: str) -> None:
 class RetriedEnvironment:
     """Up to `attempts` episodes with one seed, as one `HostEnvironment`, which is over after the first that is solved.
 
-    Each attempt is played in a new environment and has `turns` turns of its own. Limits of actions are those of the
+    Each attempt is played in a new environment and may have `turns` turns. Limits of actions are those of the
     whole. Random transitions follow from the seed, so they are the same in every attempt. An episode whose last attempt
     plays all its turns after shorter attempts is truncated.
     """
