@@ -201,6 +201,10 @@ class RolloutConfig(Section):
     prefill_chunk: Count = 0
     """Observations are prefilled in chunks of this many tokens, until the longest is read; 0: the full width at once.
     Use it for environments whose observations differ much in length."""
+    prefill_rows: Count = 0
+    """Observations after the first are prefilled for this many rows at a time, the longest first; 0: all at once. Use
+    it with prefill_chunk, or with a prefill_threshold below 1. Rows of a group then store their first observation
+    each."""
     context_tokens: Count = 0
     """Maximum tokens of a context; an episode whose next turn might need more is truncated. 0: no limit."""
     shared_noise: bool = False
