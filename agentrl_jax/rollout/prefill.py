@@ -122,21 +122,23 @@ def prefill_by_parts(
     order = jnp.pad(jnp.argsort(-length, stable=True), (0, -batch % at_once), mode="edge")
     fresh = jnp.arange(len(order)) < batch
 
-    def next_part(carry):
-        number, last, cache = carry
+    def read(number, cache):
         rows, new = (jax.lax.dynamic_slice_in_dim(x, number * at_once, at_once) for x in (order, fresh))
         count = jnp.where(new, length[rows], 0)
         own = prefix and prefix.replace(row=prefix.row[rows])
         hidden, cache = chunked_prefill(params, model, cache, tokens[rows], start[rows], count, size, own, rows)
-        return number + 1, last.at[jnp.where(count > 0, rows, batch)].set(hidden, mode="drop"), cache
+        return jnp.where(count > 0, rows, batch), hidden, cache
 
-    hidden = jax.eval_shape(lambda c: chunked_prefill(params, model, c, tokens, start, length, size, prefix)[0], cache)
+    def next_part(carry):
+        number, last, cache = carry
+        rows, hidden, cache = read(number, cache)
+        return number + 1, last.at[rows].set(hidden, mode="drop"), cache
+
+    hidden = jax.eval_shape(read, 0, cache)[1]
     # Computed from `length`, so that it varies over devices like the value that replaces it.
-    nothing = jnp.broadcast_to(0 * length[:, None], hidden.shape).astype(hidden.dtype)
+    nothing = jnp.broadcast_to(0 * length[:, None], (batch, hidden.shape[1])).astype(hidden.dtype)
     pending = jnp.sum(length > 0)
-    _, last, cache = jax.lax.while_loop(
-        lambda c: c[0] * at_once < pending, next_part, (jnp.int32(0), nothing, cache)
-    )
+    _, last, cache = jax.lax.while_loop(lambda c: c[0] * at_once < pending, next_part, (jnp.int32(0), nothing, cache))
     return last, cache
 
 
