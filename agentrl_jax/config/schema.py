@@ -264,6 +264,9 @@ class ImitationConfig(Section):
     random_start: Count = 0
     """Most random actions before a plan starts: the number is uniform from 0, and only the plan is imitated. For
     compiled environments whose planner starts in every situation: BabyAI."""
+    images: Annotated[int, Field(ge=0, le=64)] = 0
+    """Further images of every level under random symmetries of its environment, with the same plan, which is searched
+    once: BabyAI with its colors permuted. Images that are no training levels are left out."""
 
 
 class TrainConfig(Section):

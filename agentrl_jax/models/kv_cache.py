@@ -182,7 +182,8 @@ class KVCache(struct.PyTreeNode):
     ) -> list[Segment]:
         """The blocks of a layer, which hold positions from `first` to before `stored`, as queries see them.
 
-        With `rows`, the queries are of these rows of the cache, else of all. Blocks beyond the first `longest` positions are skipped, if any are.
+        With `rows`, the queries are of these rows of the cache, else of all. Blocks beyond the first `longest`
+        positions are skipped, if any are.
         """
         found = []
         for number, (key, value) in enumerate(self.blocks[layer]):
