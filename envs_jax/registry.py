@@ -15,6 +15,7 @@ from jaxtyping import Array, Int8, Int32, Key
 
 from envs_jax import babyai, bandit, frozen_lake, sokoban, solvers
 from envs_jax.babyai import baselines as babyai_baselines
+from envs_jax.babyai import colors as babyai_colors
 from envs_jax.babyai import scene as babyai_scene
 from envs_jax.bandit import scene as bandit_scene
 from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
@@ -37,6 +38,10 @@ PlanAfterRandom = Callable[
     [Any, Any, Int8[np.ndarray, "N H W"], int, int, jax.Array],
     list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None],
 ]
+Symmetry = Callable[
+    [Any, Int8[np.ndarray, "N H W"], list[Int32[np.ndarray, " L"]], jax.Array],
+    tuple[Int8[np.ndarray, "N H W"], list[Int32[np.ndarray, " L"]]],
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Spec:
             Plans of more than `limit` actions may be left out.
         plan_after_random: (env, params, levels, limit, most, key) -> for each level R random actions, R uniform in 0 to
             `most`, and the action ids of a shortest plan after them, as far as both have at most `limit` actions.
+        symmetry: (env, levels, plans, key) -> the images of levels under random symmetries of the environment that
+            change its text, and their plans carried over; None if it has none.
         scene: (env, state, params) -> what one state looks like, see `envs_jax.scenes`; None if it is only text.
         solve: reference solutions, which `envs_jax.checks` executes.
         floors: highest success of policies that do not solve the task.
@@ -67,6 +74,7 @@ class Spec:
     oracle: Oracle | None = None
     plan: Planner | None = None
     plan_after_random: PlanAfterRandom | None = None
+    symmetry: Symmetry | None = None
     scene: SceneFunction | None = None
     solve: Solver | None = None
     floors: Floors = FLOORS
@@ -259,6 +267,7 @@ _babyais = functools.partial(
     oracle=babyai_baselines.oracle,
     plan=babyai_baselines.plan,
     plan_after_random=babyai_baselines.plan_after_random,
+    symmetry=babyai_colors.permute,
     scene=babyai_scene.scene,
     solve=solvers.solve_babyai,
     checked_seeds=1_000,

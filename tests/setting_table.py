@@ -215,6 +215,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "time alone, not the trajectories",
         "rollout/test_engine.py::test_a_chunk_is_as_long_as_it_is_set",
     ),
+    "rollout.prefill_rows": (
+        "time alone, not the trajectories",
+        "rollout/test_engine.py::test_as_many_rows_are_read_at_once_as_are_set",
+    ),
     "rollout.context_tokens": (
         "length of a rollout",
         "rollout/test_engine.py::test_an_episode_ends_where_its_context_is_full",
@@ -319,6 +323,7 @@ BUILT: tuple[Setting, ...] = (
     Setting("rollout.slots", 4),
     Setting("rollout.prefill_threshold", 0.5, {"rollout.slots": 4}),
     Setting("rollout.prefill_chunk", 3),
+    Setting("rollout.prefill_rows", 3),
     Setting("rollout.context_tokens", 300),
     Setting("rollout.shared_noise", True),
     Setting("rollout.quantization", "weights"),

@@ -274,11 +274,13 @@ def _training(config: Config) -> Iterator[str]:
         yield f"imitation.schedule is {imitation.schedule}, but imitation.steps is 0; leave it out"
     if imitation.noise and not (config.served and imitation.plans == "optimal"):
         yield f"imitation.noise is {imitation.noise:g}, which is for imitation.plans optimal of services; set it to 0"
-    if imitation.random_start and (config.served or imitation.plans != "optimal" or not levels):
-        yield (
-            f"imitation.random_start is {imitation.random_start}, which is for imitation.plans optimal of compiled "
-            "environments; set it to 0"
-        )
+    for name in ("random_start", "images"):
+        value = getattr(imitation, name)
+        if value and (config.served or imitation.plans != "optimal" or not levels):
+            yield (
+                f"imitation.{name} is {value}, which is for imitation.plans optimal of compiled environments; set it "
+                "to 0"
+            )
 
 
 def _devices(config: Config) -> Iterator[str]:

@@ -201,6 +201,10 @@ class RolloutConfig(Section):
     prefill_chunk: Count = 0
     """Observations are prefilled in chunks of this many tokens, until the longest is read; 0: the full width at once.
     Use it for environments whose observations differ much in length."""
+    prefill_rows: Count = 0
+    """Observations after the first are prefilled for this many rows at a time, the longest first; 0: all at once. Use
+    it with prefill_chunk, or with a prefill_threshold below 1. Rows of a group then store their first observation
+    each."""
     context_tokens: Count = 0
     """Maximum tokens of a context; an episode whose next turn might need more is truncated. 0: no limit."""
     shared_noise: bool = False
@@ -260,6 +264,9 @@ class ImitationConfig(Section):
     random_start: Count = 0
     """Most random actions before a plan starts: the number is uniform from 0, and only the plan is imitated. For
     compiled environments whose planner starts in every situation: BabyAI."""
+    images: Annotated[int, Field(ge=0, le=64)] = 0
+    """Further images of every level under random symmetries of its environment, with the same plan, which is searched
+    once: BabyAI with its colors permuted. Images that are no training levels are left out."""
 
 
 class TrainConfig(Section):

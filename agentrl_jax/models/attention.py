@@ -47,6 +47,8 @@ class Segment(NamedTuple):
     """The positions that each query sees; at least one of all segments."""
     used: Bool[Array, ""] | None = None
     """Whether some row sees a position; if not, nothing is read. None if that is always so."""
+    rows: Int[Array, " B"] | None = None
+    """Which rows of `key` and `value` the B rows of queries read; None if all, in their order."""
 
 
 def attend(query: Query, key: Keys, value: Keys, visible: Visible) -> Query:
@@ -84,17 +86,19 @@ Partial = tuple[Float[Array, "B K M Dh"], Float[Array, "B K M 1"], Float[Array, 
 def _attend_used(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool) -> Partial:
     """Like `_attend_part`, but reads the segment only if it is used."""
 
-    def part(rows, key, value, visible):
+    def part(rows, key, value, visible, chosen):
+        if chosen is not None:
+            key, value = jax.tree.map(lambda x: x[chosen], (key, value))
         return _attend_part(rows, Segment(key, value, visible), few=few)
 
     def nothing(rows, *_):
         zeros = as_varying(jnp.zeros(rows.shape, jnp.float32), varying(rows))
         return zeros, zeros[..., :1] + HIDDEN, zeros[..., :1]
 
-    *arrays, used = segment
-    if used is None:
+    arrays = (segment.key, segment.value, segment.visible, segment.rows)
+    if segment.used is None:
         return part(rows, *arrays)
-    return jax.lax.cond(used, part, nothing, rows, *arrays)
+    return jax.lax.cond(segment.used, part, nothing, rows, *arrays)
 
 
 def _attend_part(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool) -> Partial:
@@ -136,11 +140,13 @@ def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
     if chunk == 1:
         return attend_segments(query, segments)
     rows = len(query)
-    own = [segment for segment in segments if segment.key.ndim == 4 and segment.key.shape[0] == rows]
-    shared = [segment for segment in segments if segment.key.ndim == 3 or segment.key.shape[0] < rows]
+    chosen = [segment for segment in segments if segment.rows is not None]
+    others = [segment for segment in segments if segment.rows is None]
+    own = [segment for segment in others if segment.key.ndim == 4 and segment.key.shape[0] == rows]
+    shared = [segment for segment in others if segment.key.ndim == 3 or segment.key.shape[0] < rows]
     group_size = max([rows // segment.key.shape[0] for segment in shared if segment.key.ndim == 4], default=1)
 
-    def of_some(query, row, seen, arrays):
+    def of_some(query, row, seen, arrays, of_chosen):
         def of_groups(x):
             return jax.lax.dynamic_slice_in_dim(x, row[0] // group_size, max(len(row) // group_size, 1))
 
@@ -149,13 +155,14 @@ def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
             pair = segment.key, segment.value
             key, value = pair if segment.key.ndim == 3 else jax.tree.map(of_groups, pair)
             parts.append(Segment(key, value, visible))
+        for segment, (visible, numbers) in zip(chosen, of_chosen):
+            parts.append(segment._replace(visible=visible, rows=numbers))
         return attend_segments(query, parts)
 
     most = SCORES_AT_ONCE // (chunk * heads * sum(segment.visible.shape[-1] for segment in segments))
     seen = [segment.visible for segment in shared]
-    return by_rows(
-        most, of_some, query, jnp.arange(rows), seen, [segment[:3] for segment in own], group_size=group_size
-    )
+    arrays, of_chosen = [segment[:3] for segment in own], [(segment.visible, segment.rows) for segment in chosen]
+    return by_rows(most, of_some, query, jnp.arange(rows), seen, arrays, of_chosen, group_size=group_size)
 
 
 def by_rows(

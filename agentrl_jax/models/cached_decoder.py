@@ -68,27 +68,31 @@ def forward_with_cache(
     start: Int[Array, " B"],
     count: Int[Array, " B"],
     prefix: SharedPrefix | None = None,
+    rows: Int[Array, " B"] | None = None,
 ) -> tuple[Float[Array, "B C D"], KVCache]:
     """Appends a chunk of tokens, padded on the right, to the blocks of each row.
 
     `params` are from `prepare_for_decode` or `prepare_stacked`. `start` is the position of the first token, in a
     context that begins with the row's prefix if there is one. Positions from there on are overwritten, earlier ones are
-    read. `count` is the number of real tokens of each row; for a row with 0 the cache is unchanged. Returns the hidden
-    states (arbitrary beyond `count`) and the cache.
+    read. `count` is the number of real tokens of each row; for a row with 0 the cache is unchanged. With `rows`, the B
+    rows of the other arguments are these rows of the cache, which has no opening. Returns the hidden states (arbitrary
+    beyond `count`) and the cache.
 
     Raises:
-        ValueError: stacked parameters with a cache that has an opening, which is read in a loop only.
+        ValueError: stacked parameters, or `rows`, with a cache that has an opening.
     """
+    if rows is not None and cache.opening is not None:
+        raise ValueError("some rows read no cache with an opening, which is of whole groups; give all rows")
     columns = jnp.arange(tokens.shape[1])
     first = _prefix_length(prefix, start) + cache.opening_length
     offsets = jnp.where(columns < count[:, None], (start - first)[:, None] + columns, -1)
     stored = start + count
 
     def write(cache, layer, key, value):
-        return cache.write(layer, key, value, offsets)
+        return cache.write(layer, key, value, offsets, rows)
 
     positions = start[:, None] + columns
-    return _read(params, config, cache, tokens, positions, write, prefix, stored, count > 0, decoding=False)
+    return _read(params, config, cache, tokens, positions, write, prefix, stored, count > 0, decoding=False, rows=rows)
 
 
 def decode_with_cache(
@@ -131,6 +135,7 @@ def _read(
     active: Bool[Array, " B"],
     *,
     decoding: bool,
+    rows: Int[Array, " B"] | None = None,
 ) -> tuple[Float[Array, "B C D"], KVCache]:
     """Runs all layers on tokens that `write` adds to the cache, whose blocks then end before position `stored`."""
     opening = _prefix_length(prefix, stored)
@@ -142,7 +147,7 @@ def _read(
     def layer(x, weights, cache, prefix, index, window):
         query, key, value = layers.project(weights, config, x, angles)
         cache = write(cache, index, key, value)
-        segments = cache.block_segments(index, positions, first, stored, longest, window)
+        segments = cache.block_segments(index, positions, first, stored, longest, window, rows)
         segments += [prefix.segment(index, positions, window)] if prefix else []
         segments += [cache.opening.segment(index, positions, opening, window)] if cache.opening else []
         segments += [cache.response_segment(index, positions, stored, window)] if decoding else []

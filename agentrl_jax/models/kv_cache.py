@@ -77,10 +77,9 @@ class KVCache(struct.PyTreeNode):
     """Blocks that no row has reached are not read."""
 
     @property
-    def opening_length(self) -> Int[Array, " B"]:
-        """Tokens of each row's opening; 0 without."""
-        rows = self.response[0][0].shape[0]
-        return jnp.zeros(rows, jnp.int32) if self.opening is None else self.opening.of_rows(rows)
+    def opening_length(self) -> Int[Array, "*B"]:
+        """Tokens of each row's opening; without openings 0 for all."""
+        return jnp.int32(0) if self.opening is None else self.opening.of_rows(self.response[0][0].shape[0])
 
     @property
     def block(self) -> int:
@@ -104,9 +103,14 @@ class KVCache(struct.PyTreeNode):
         blocks = jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), first.blocks)
         return self.replace(blocks=tuple(new + old[number:] for new, old in zip(blocks, self.blocks)))
 
-    def write(self, layer: int, key: Chunk, value: Chunk, offsets: Int[Array, "B C"]) -> "KVCache":
-        """Writes a chunk to the blocks of a layer, each token to its offset; tokens with a negative one are dropped."""
-        rows, size = jnp.arange(len(offsets))[:, None], self.block
+    def write(
+        self, layer: int, key: Chunk, value: Chunk, offsets: Int[Array, "B C"], rows: Int[Array, " B"] | None = None
+    ) -> "KVCache":
+        """Writes a chunk to the blocks of a layer, each token to its offset; tokens with a negative one are dropped.
+
+        With `rows`, the chunk is of these rows of the cache, else of all.
+        """
+        size, rows = self.block, (jnp.arange(len(offsets)) if rows is None else rows)[:, None]
         chunk = _as_stored(self.blocks[layer][0], (key, value))
         written = []
         for number, pair in enumerate(self.blocks[layer]):
@@ -174,10 +178,12 @@ class KVCache(struct.PyTreeNode):
         stored: Int[Array, " B"],
         longest: Int[Array, ""],
         window: int | Int[Array, ""],
+        rows: Int[Array, " B"] | None = None,
     ) -> list[Segment]:
         """The blocks of a layer, which hold positions from `first` to before `stored`, as queries see them.
 
-        Blocks beyond the first `longest` positions are skipped, if any are.
+        With `rows`, the queries are of these rows of the cache, else of all. Blocks beyond the first `longest`
+        positions are skipped, if any are.
         """
         found = []
         for number, (key, value) in enumerate(self.blocks[layer]):
@@ -185,7 +191,7 @@ class KVCache(struct.PyTreeNode):
             seen = visible(position, positions, window) & (position < stored[:, None])[:, None]
             # Without an opening, the first block is read by every row.
             always = not self.skips or (number == 0 and self.opening is None)
-            found.append(Segment(key, value, seen, None if always else number * self.block < longest))
+            found.append(Segment(key, value, seen, None if always else number * self.block < longest, rows))
         return found
 
     def response_segment(

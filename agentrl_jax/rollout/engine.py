@@ -26,7 +26,7 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import parsing, rng
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, Message
-from agentrl_jax.rollout.prefill import chunked_prefill, empty_cache, prefill_prefixes
+from agentrl_jax.rollout.prefill import empty_cache, prefill_by_parts, prefill_prefixes
 from agentrl_jax.rollout.recording import empty_response, empty_trajectory, record_truncation, record_turn
 from agentrl_jax.rollout.sampling import sample, score
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, EpisodeIds, Response, RolloutSettings, RolloutStats, Trajectory
@@ -337,7 +337,9 @@ class Engine:
             answered = jnp.where(pending, state.response.length, 0)
             cache = cache.store_responses(start - answered - prefix - cache.opening_length, answered)
         length = jnp.where(pending, state.message.length, 0)
-        logits, cache = self._read(self.params, cache, state.ids.task, state.message.tokens, start, length)
+        logits, cache = self._read(
+            self.params, cache, state.ids.task, state.message.tokens, start, length, self.config.prefill_rows
+        )
         first = parsing.start(self.batched_env.grammars, state.ids.task)
         opening = self._next_token(logits, state.episode, state.sample_keys, state.turn, jnp.zeros_like(state.turn))
         token, logprob = masked.where(pending, opening, (state.token, state.logprob))
@@ -359,10 +361,11 @@ class Engine:
         tokens: Int[Array, "B O"],
         start: Int[Array, " B"],
         length: Int[Array, " B"],
+        at_once: int = 0,
     ) -> tuple[Float[Array, "B V"], KVCache]:
         """Logits after the first `length` tokens of each row, and the cache that includes these tokens."""
-        last, cache = chunked_prefill(
-            *(params, self.model, cache, tokens, start, length, self.config.chunk), self._prefix_of(task)
+        last, cache = prefill_by_parts(
+            *(params, self.model, cache, tokens, start, length, self.config.chunk, at_once), self._prefix_of(task)
         )
         return decoder.logits(params, last), cache
 

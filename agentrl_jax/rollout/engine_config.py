@@ -32,6 +32,9 @@ class EngineConfig:
     chunk: int = 0
     """Observations are prefilled in chunks of this many tokens, until the longest is read; 0 for the full width O at
     once. Chunks avoid padding where observations differ much in length."""
+    prefill_rows: int = 0
+    """Observations after the first are prefilled for this many rows at a time, the longest first; 0 for all B at once.
+    Parts avoid padding where few rows wait, or where observations differ much in length."""
     skips_blocks: bool = True
     """Whether the cache has a block for each turn, of which only those that some row has reached are read. On an
     accelerator the branches keep the next block from being fetched in advance; without them there are two blocks."""

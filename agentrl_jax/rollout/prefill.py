@@ -22,8 +22,9 @@ def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineCon
     """The cache with which rows start a rollout; see `EngineConfig.skips_blocks`."""
     length, response, turns = stored_length(batched_env, config), config.max_response_tokens, config.max_turns
     read = batched_env.observation_tokens
-    # A group stores its first observation once; where slots are refilled, the rows of a group are not together.
-    if opening := config.context == "full" and config.group_size > 1 and not config.slots:
+    # A group stores its first observation once; where slots are refilled, or where a part of the rows is prefilled, the
+    # rows of a group are not together.
+    if opening := config.context == "full" and config.group_size > 1 and not config.slots and not config.prefill_rows:
         # An episode of one turn stores nothing, but the buffers must not be empty.
         length, turns = max(length - read, 1), turns - 1
     block, skips = 0, config.skips_blocks or length > LONGEST_READ_WHOLE
@@ -64,15 +65,16 @@ def chunked_prefill(
     length: Int[Array, " B"],
     size: int,
     prefix: SharedPrefix | None = None,
+    rows: Int[Array, " B"] | None = None,
 ) -> tuple[Float[Array, "B D"], KVCache]:
     """Runs the model on the first `length` tokens of every row, whose cache positions begin at `start`.
 
     Works in chunks of `size` tokens until the longest row is read; with 0, or O and more, all O at once. Returns the
-    hidden state of the last token that each row reads, meaningless where `length` is 0, and the new cache. `params`
-    and `prefix` are those of `cached_decoder.forward_with_cache`.
+    hidden state of the last token that each row reads, meaningless where `length` is 0, and the new cache. `params`,
+    `prefix` and `rows` are those of `cached_decoder.forward_with_cache`.
     """
     if not 0 < size < tokens.shape[1]:
-        hidden, cache = cached_decoder.forward_with_cache(params, model, cache, tokens, start, length, prefix)
+        hidden, cache = cached_decoder.forward_with_cache(params, model, cache, tokens, start, length, prefix, rows)
         return _last(hidden, length), cache
     tokens = jnp.pad(tokens, ((0, 0), (0, -tokens.shape[1] % size)))
 
@@ -80,7 +82,7 @@ def chunked_prefill(
         part = jax.lax.dynamic_slice_in_dim(tokens, number * size, size, axis=1)
         count = jnp.clip(length - number * size, 0, size)
         hidden, cache = cached_decoder.forward_with_cache(
-            params, model, cache, part, start + number * size, count, prefix
+            params, model, cache, part, start + number * size, count, prefix, rows
         )
         return count, _last(hidden, count), cache
 
@@ -94,6 +96,49 @@ def chunked_prefill(
     nothing = jnp.broadcast_to(0 * length[:, None], hidden.shape).astype(hidden.dtype)
     longest = jnp.max(length)
     _, last, cache = jax.lax.while_loop(lambda c: c[0] * size < longest, next_chunk, (jnp.int32(0), nothing, cache))
+    return last, cache
+
+
+def prefill_by_parts(
+    params: decoder.Params,
+    model: DecoderConfig,
+    cache: KVCache,
+    tokens: Int[Array, "B O"],
+    start: Int[Array, " B"],
+    length: Int[Array, " B"],
+    size: int,
+    at_once: int,
+    prefix: SharedPrefix | None = None,
+) -> tuple[Float[Array, "B D"], KVCache]:
+    """Like `chunked_prefill`, but for `at_once` rows at a time, the longest first, until the rows with tokens are read.
+
+    Little is computed for padding where few rows have tokens, or where they differ much in length. With 0, or B and
+    more, all rows are read at once.
+    """
+    batch = len(length)
+    if not 0 < at_once < batch:
+        return chunked_prefill(params, model, cache, tokens, start, length, size, prefix)
+    # The last part is filled up with the last row, of which nothing is read a second time.
+    order = jnp.pad(jnp.argsort(-length, stable=True), (0, -batch % at_once), mode="edge")
+    fresh = jnp.arange(len(order)) < batch
+
+    def read(number, cache):
+        rows, new = (jax.lax.dynamic_slice_in_dim(x, number * at_once, at_once) for x in (order, fresh))
+        count = jnp.where(new, length[rows], 0)
+        own = prefix and prefix.replace(row=prefix.row[rows])
+        hidden, cache = chunked_prefill(params, model, cache, tokens[rows], start[rows], count, size, own, rows)
+        return jnp.where(count > 0, rows, batch), hidden, cache
+
+    def next_part(carry):
+        number, last, cache = carry
+        rows, hidden, cache = read(number, cache)
+        return number + 1, last.at[rows].set(hidden, mode="drop"), cache
+
+    hidden = jax.eval_shape(read, 0, cache)[1]
+    # Computed from `length`, so that it varies over devices like the value that replaces it.
+    nothing = jnp.broadcast_to(0 * length[:, None], (batch, hidden.shape[1])).astype(hidden.dtype)
+    pending = jnp.sum(length > 0)
+    _, last, cache = jax.lax.while_loop(lambda c: c[0] * at_once < pending, next_part, (jnp.int32(0), nothing, cache))
     return last, cache
 
 

@@ -210,6 +210,7 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slot
         stop_at_answer=config.prompt.stop_at_answer,
         end_of_turn=tokenizer.stop_ids,
         chunk=config.rollout.prefill_chunk,
+        prefill_rows=config.rollout.prefill_rows,
         context_tokens=config.rollout.context_tokens,
     )
 

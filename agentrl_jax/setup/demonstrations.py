@@ -23,7 +23,7 @@ from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.prompt import response as canonical_response
 from envs_jax import registry
 from envs_jax.budget import Budget
-from envs_jax.splits import Split
+from envs_jax.splits import Split, splits_of_levels
 
 Report = Callable[[str], None]
 """Shows a line of progress."""
@@ -59,6 +59,11 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
                 f"imitation.random_start is {imitation.random_start}, but the planner of {task.name} starts with the "
                 "episode; set it to 0"
             )
+        if imitation.images and spec.symmetry is None:
+            raise ValueError(
+                f"imitation.images is {imitation.images}, but {task.name} has no symmetry that changes its text; set "
+                "it to 0"
+            )
         if imitation.plans == "optimal" and spec.plan is None:
             raise ValueError(
                 f"{task.name} has no planner to imitate; set imitation.plans to random, which teaches the format only, "
@@ -84,7 +89,8 @@ def demonstrations(
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
     Optimal plans are the shortest ones, found on the host; levels without a plan that fits are skipped. Random plans
-    are a uniform number of uniform random actions, and work for any environment.
+    are a uniform number of uniform random actions, and work for any environment. After them come the demonstrations of
+    `imitation.images` images of each level, without those that are no training levels or occurred before.
 
     Also returns which turns are imitated: all but those of `imitation.random_start`.
 
@@ -97,19 +103,30 @@ def demonstrations(
         found = _optimal_plans(batched_env, splits, key, imitation, limit, report)
     else:
         found = _random_plans(batched_env, key, imitation, limit)
-    actions = split_plans(found.actions, prompt.max_turns, batched_env.max_actions_per_turn)
-    rows = np.arange(len(actions))
-    ids = build.episode_ids(group=rows, member=np.zeros_like(rows), task=found.task, level=found.level)
-    settings = RolloutSettings(
-        temperature=jnp.ones(len(actions), jnp.float32),
-        horizon=jnp.int32(prompt.max_turns),
-        max_actions=jnp.int32(prompt.max_actions),
-        env_params=found.env_params,
-        split=splits.of(Split.TRAIN),
-    )
     play = jax.jit(functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context))
-    imitated = jnp.arange(prompt.max_turns) >= found.random_turns[:, None]
-    return play(key, settings, ids, jnp.asarray(actions)), imitated
+
+    def played(found: _Plans, chosen: Bool[np.ndarray, " E"]) -> tuple[Trajectory, Bool[Array, "E T"]]:
+        actions = split_plans(found.actions, prompt.max_turns, batched_env.max_actions_per_turn)
+        rows = np.arange(len(actions))
+        ids = build.episode_ids(group=rows, member=np.zeros_like(rows), task=found.task, level=found.level)
+        settings = RolloutSettings(
+            temperature=jnp.ones(len(actions), jnp.float32),
+            horizon=jnp.int32(prompt.max_turns),
+            max_actions=jnp.int32(prompt.max_actions),
+            env_params=found.env_params,
+            split=splits.of(Split.TRAIN),
+        )
+        imitated = jnp.arange(prompt.max_turns) >= found.random_turns[:, None]
+        both = play(key, settings, ids, jnp.asarray(actions)), imitated
+        return both if chosen.all() else jax.tree.map(lambda x: x[chosen], both)
+
+    parts = [played(found, np.ones(len(found.actions), bool))]
+    used = _contents(found) if imitation.images else set()
+    for number in range(1, imitation.images + 1):
+        image = _image(batched_env, found, jax.random.fold_in(key, number))
+        parts.append(played(image, _new_training_levels(batched_env, splits, image, used)))
+        report(f"{sum(len(part[1]) for part in parts):,} demonstrations with {number} of {imitation.images} images")
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *parts) if len(parts) > 1 else parts[0]
 
 
 class _Plans(NamedTuple):
@@ -208,6 +225,44 @@ def _solve_levels(
         f"imitation.levels is {levels}, but {MAX_BATCHES * levels} samples of {task.name} have only {len(found)} "
         f"different training levels with a plan of at most {limit} actions; lower it or raise the limits"
     )
+
+
+def _boards(found: _Plans) -> list[Int8[np.ndarray, "n H W"]]:
+    """The levels of each task, in the order of the episodes."""
+    return [np.asarray(params.levels) for params in found.env_params]
+
+
+def _contents(found: _Plans) -> set[tuple[int, bytes]]:
+    """The task and the content of each level."""
+    return {(task, board.tobytes()) for task, boards in enumerate(_boards(found)) for board in boards}
+
+
+def _image(batched_env: CompiledEnv, found: _Plans, key: jax.Array) -> _Plans:
+    """The same plans on the images of their levels under random symmetries."""
+    plans, params = [], []
+    for index, (task, boards) in enumerate(zip(batched_env.tasks, _boards(found))):
+        symmetry = registry.spec(task.name).symmetry
+        assert symmetry is not None
+        own = [plan for plan, of in zip(found.actions, found.task) if of == index]
+        images, carried = symmetry(task.env, boards, own, jax.random.fold_in(key, index))
+        plans += carried
+        params.append(dataclasses.replace(task.env_params, levels=jnp.asarray(images)))
+    return found._replace(actions=plans, env_params=tuple(params))
+
+
+def _new_training_levels(
+    batched_env: CompiledEnv, splits: LevelSplits, found: _Plans, used: set[tuple[int, bytes]]
+) -> Bool[np.ndarray, " E"]:
+    """Which levels are training levels and are not in `used`, to which they are added."""
+    chosen = []
+    for index, (task, boards) in enumerate(zip(batched_env.tasks, _boards(found))):
+        wanted = splits.tasks[index].split(Split.TRAIN)
+        training = (wanted == Split.ANY) | (splits_of_levels(task.env, task.env_params, boards) == wanted)
+        for board, usable in zip(boards, training):
+            content = index, board.tobytes()
+            chosen.append(bool(usable) and content not in used)
+            used.add(content)
+    return np.array(chosen)
 
 
 def _random_plans(batched_env: CompiledEnv, key: jax.Array, imitation: ImitationConfig, limit: int) -> _Plans:

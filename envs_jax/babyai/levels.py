@@ -158,6 +158,12 @@ def decode(level: Int8[Array, "H W"], shape: Shape) -> Start:
     return Start(world, before, mission, header["number"], header["room_size"], max_steps)
 
 
+def colors_of_clauses(shape: Shape) -> Int[np.ndarray, " K"]:
+    """Places in the header of the colors that a mission names; `codes.ANY` is in them where it names none."""
+    clauses = len(HEADER) + _CLAUSE * np.arange(shape.clauses)
+    return np.sort(np.concatenate([clauses + 3, clauses + 6]))
+
+
 def _no_clause() -> np.ndarray:
     return np.array([0, 0, *[ANY] * 6], np.int32)
 

@@ -66,6 +66,8 @@ def test_planners_and_room_are_asked_for():
     check_imitable(batched_env, 40, ImitationConfig(plans="random"))
     with pytest.raises(ValueError, match="the planner of FrozenLake starts with the episode"):
         check_imitable(make_batched_env("FrozenLake", actions=1), 40, ImitationConfig(random_start=2))
+    with pytest.raises(ValueError, match="FrozenLake has no symmetry that changes its text"):
+        check_imitable(make_batched_env("FrozenLake", actions=1), 40, ImitationConfig(images=2))
 
 
 def test_plans_after_random_actions_solve_the_level_and_only_they_are_imitated():
@@ -93,6 +95,23 @@ def test_plans_after_random_actions_solve_the_level_and_only_they_are_imitated()
     assert (turns > before).all()
     actions = np.asarray(trajectory.turn.actions)
     assert {(actions[row, : before[row]] >= 0).sum() for row in range(LEVELS)} == {0, 1, 2, 3}
+
+
+def test_images_of_levels_are_solved_by_the_same_plans_and_are_new_training_levels(monkeypatch):
+    prompt = PromptConfig(max_turns=6, max_actions_per_turn=2, max_actions=12, max_response_tokens=80)
+    tasks = (TaskConfig(env="BabyAI-GoToRedBallNoDists", groups=1, options={"mode": "upstream"}),)
+    batched_env = build.build_compiled_env(Config(tasks=tasks, prompt=prompt), load_small())
+    imitation = ImitationConfig(plans="optimal", levels=LEVELS, random_start=2, images=3)
+    inputs = batched_env, level_splits(batched_env), jax.random.key(3), prompt, imitation, "full"
+    trajectory, imitated = demonstrations(*inputs)
+    count = len(trajectory.num_turns)
+    assert 2 * LEVELS < count < 4 * LEVELS  # a fifth is held out, and six colors of one ball repeat
+    assert imitated.shape == (count, 6)
+    assert np.asarray(trajectory.success).all()
+    assert len(set(level_ids(trajectory))) == count
+    held_out = np.array(Split.TEST)
+    monkeypatch.setattr(setup_demonstrations, "splits_of_levels", lambda *args: np.full(len(args[2]), held_out))
+    assert level_ids(demonstrations(*inputs)[0]) == level_ids(trajectory)[:LEVELS]
 
 
 def test_optimal_plans_are_of_different_training_levels():

@@ -214,15 +214,42 @@ def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
     assert widths[3] - widths[0] == {3}
 
 
-@pytest.mark.parametrize("options", [slow({}), {"slots": 4}, slow({"context": "single_turn"})], ids=str)
-def test_observations_read_in_chunks_give_the_same_trajectories(compiled, policy, batch, options):
+def test_as_many_rows_are_read_at_once_as_are_set(policy, batch, monkeypatch):
+    ids, seen, extend = toy_agent.rows(batch[0], np.arange(16)), set(), cached_decoder.forward_with_cache
+
+    def read(params, model, cache, tokens, *rest):
+        seen.add((len(tokens), cache.opening is None))
+        return extend(params, model, cache, tokens, *rest)
+
+    monkeypatch.setattr(cached_decoder, "forward_with_cache", read)
+    config = toy_agent.engine_config(group_size=GROUP_SIZE, prefill_rows=3)
+    shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
+    jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))
+    assert {(3, True), (16 // GROUP_SIZE, True)} <= seen
+    assert {rows for rows, _ in seen} <= {len(toy_agent.BATCHED_ENV.prefix), 16 // GROUP_SIZE, 3}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        slow({"chunk": 3}),
+        {"chunk": 3, "slots": 4},
+        slow({"chunk": 3, "context": "single_turn"}),
+        {"prefill_rows": 3, "chunk": 3, "slots": 4, "prefill_threshold": 0.5},
+        {"prefill_rows": 5, "group_size": GROUP_SIZE},
+        slow({"prefill_rows": 4, "context": "single_turn"}),
+    ],
+    ids=str,
+)
+def test_observations_read_in_parts_give_the_same_trajectories(compiled, policy, batch, options):
     ids = toy_agent.rows(batch[0], np.arange(16))
-    whole, chunks = (
-        compiled(toy_agent.engine_config(chunk=chunk, **options))(policy, KEY, ids, toy_agent.settings(16))[0]
-        for chunk in (0, 3)
+    kept = {name: options[name] for name in ("slots", "context") if name in options}
+    whole, parts = (
+        compiled(toy_agent.engine_config(**chosen))(policy, KEY, ids, toy_agent.settings(16))[0]
+        for chosen in (kept, options)
     )
     assert np.asarray(whole.observation_length).max() > 6
-    assert_same(chunks, whole)
+    assert_same(parts, whole)
 
 
 def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
