@@ -159,9 +159,8 @@ class _Handlers:
             raise _Refused(400, f"n is {body.n}, expected at most {self._batcher.max_waiting} (--max_waiting)")
         seed = secrets.randbits(63) if body.seed is None else body.seed
         limit = min(room, longest) if most is None else most
-        first = SampleRequest(
-            tuple(prompt), limit, body.temperature, seed, top_k=max(0, body.top_k), top_p=body.top_p
-        )  # top_k is -1 for no limit in vLLM
+        top_k = max(0, body.top_k)  # vLLM's value for no limit is -1
+        first = SampleRequest(tuple(prompt), limit, body.temperature, seed, top_k=top_k, top_p=body.top_p)
         requests = [first._replace(choice=choice) for choice in range(body.n)]
         tokenizer = self._model.tokenizer
         return [bodies.choice_of(x, tokenizer, opening, body.stops) for x in await self._wait(requests)]
