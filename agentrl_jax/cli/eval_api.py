@@ -48,7 +48,7 @@ class ApiOptions:
     """Price of a million tokens that an API model writes."""
     token_ids: bool = False
     """Ask for the token ids of prompts and replies (vLLM, `agentrl serve-model`), keep them, and send those of earlier
-    replies back, so that they are read as they were sampled."""
+    replies back, which `agentrl serve-model` reads as they were sampled."""
     extra: str = ""
     """Further fields of every request to an API as a JSON object, e.g. '{"reasoning_effort": "low"}'; null leaves a
     usual field out, e.g. '{"temperature": null}'."""

@@ -159,7 +159,9 @@ class _Handlers:
             raise _Refused(400, f"n is {body.n}, expected at most {self._batcher.max_waiting} (--max_waiting)")
         seed = secrets.randbits(63) if body.seed is None else body.seed
         limit = min(room, longest) if most is None else most
-        requests = [SampleRequest(tuple(prompt), limit, body.temperature, seed, choice) for choice in range(body.n)]
+        top_k = max(0, body.top_k)  # vLLM's value for no limit is -1
+        first = SampleRequest(tuple(prompt), limit, body.temperature, seed, top_k=top_k, top_p=body.top_p)
+        requests = [first._replace(choice=choice) for choice in range(body.n)]
         tokenizer = self._model.tokenizer
         return [bodies.choice_of(x, tokenizer, opening, body.stops) for x in await self._wait(requests)]
 

@@ -21,8 +21,6 @@ MAX_STOPS = 4
 """Maximum number of texts that end a response, as in OpenAI's API."""
 
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
-    "top_p": (1,),
-    "top_k": (-1, 0),
     "min_p": (0,),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -74,6 +72,8 @@ class Sampling(BaseModel):
     model_config = ConfigDict(extra="forbid")
     model: str = ""
     temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 1.0
+    top_p: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] = 0
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None

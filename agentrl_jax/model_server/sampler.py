@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
+from agentrl_jax.model_server.truncation import truncate
 from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, init_cache
 from agentrl_jax.models.shape import DecoderConfig
@@ -38,6 +39,10 @@ class SampleRequest(NamedTuple):
     """0 takes the most likely token."""
     seed: int
     choice: int = 0
+    top_k: int = 0
+    """Number of most likely tokens that are sampled from; 0 for all."""
+    top_p: float = 1.0
+    """Probability that the tokens that are sampled from reach; 1 for all. See `truncate`."""
 
 
 class Sampled(NamedTuple):
@@ -46,7 +51,7 @@ class Sampled(NamedTuple):
     tokens: list[int]
     """With the token that ended it, if it ended by itself."""
     logprobs: list[float]
-    """Log-probability of each token under the model, before the temperature."""
+    """Log-probability of each token under the model, before temperature, top_k and top_p."""
     ended: bool
     """Whether it ended by itself, not by `max_tokens`."""
 
@@ -93,11 +98,14 @@ class Sampler:
         # Rows beyond the requests read one token and are not decoded.
         limit, temperature = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
         seed, choice = np.zeros((rows, 2), np.uint32), np.zeros(rows, np.int32)
+        top_k, top_p = np.zeros(rows, np.int32), np.ones(rows, np.float32)
         for row, request in enumerate(requests):
             tokens[row, : len(request.prompt)], length[row] = request.prompt, len(request.prompt)
             limit[row], temperature[row], choice[row] = request.max_tokens, request.temperature, request.choice
             seed[row] = request.seed >> 32 & 0xFFFFFFFF, request.seed & 0xFFFFFFFF
-        made = self._program(self._params, tokens, length, seed, choice, temperature, limit, size=size)
+            top_k[row], top_p[row] = request.top_k, request.top_p
+        rules = Rules(*map(jnp.asarray, (seed, choice, temperature, top_k, top_p, limit)))
+        made = self._program(self._params, tokens, length, rules, size=size)
         found = jax.device_get(made)
         return [
             Sampled(found.tokens[row, :count].tolist(), found.logprobs[row, :count].tolist(), bool(found.ended[row]))
@@ -107,6 +115,19 @@ class Sampler:
     def programs(self) -> int:
         """Number of programs compiled so far."""
         return self._program._cache_size()
+
+
+class Rules(NamedTuple):
+    """`SampleRequest`s as arrays."""
+
+    seed: UInt32[Array, "B 2"]
+    """Upper and lower 32 bits."""
+    choice: Int[Array, " B"]
+    temperature: Float[Array, " B"]
+    top_k: Int[Array, " B"]
+    top_p: Float[Array, " B"]
+    limit: Int[Array, " B"]
+    """Maximum number of tokens; 0 for rows that are not decoded."""
 
 
 class Generated(struct.PyTreeNode):
@@ -133,24 +154,21 @@ def generate(
     params: Any,
     tokens: Int[Array, "B P"],
     length: Int[Array, " B"],
-    seed: UInt32[Array, "B 2"],
-    choice: Int[Array, " B"],
-    temperature: Float[Array, " B"],
-    limit: Int[Array, " B"],
+    rules: Rules,
     *,
     size: int,
 ) -> Generated:
-    """Samples responses of at most `limit` tokens, which is at most `size` = L, to prompts padded on the right.
+    """Samples responses of at most `rules.limit` tokens, which is at most `size` = L, to prompts padded on the right.
 
-    `params` are those of `cached_decoder.prepare_for_decode`; `seed` has the upper and lower 32 bits. The loop ends
-    with the longest response.
+    `params` are those of `cached_decoder.prepare_for_decode`. The loop ends with the longest response.
     """
     rows = tokens.shape[0]
-    keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(seed), choice)
+    keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(rules.seed), rules.choice)
 
     def next_token(hidden, number):
         logits = decoder.logits(params, hidden)
-        token, _ = sample(_token_keys(keys, number), logits, temperature)
+        likely = truncate(logits, rules.temperature, rules.top_k, rules.top_p)
+        token, _ = sample(_token_keys(keys, number), likely, rules.temperature)
         return token, score(logits, jnp.ones(rows), token)
 
     def step(state: _State) -> _State:
@@ -167,7 +185,7 @@ def generate(
             *(params, shape, state.cache, state.token, length + number, written, state.active), lockstep=True
         )
         token, logprob = next_token(hidden, number + 1)
-        return _State(cache, token, logprob, state.active & ~made.ended & (made.count < limit), made)
+        return _State(cache, token, logprob, state.active & ~made.ended & (made.count < rules.limit), made)
 
     cache = init_cache(shape, rows, tokens.shape[1], response=size)
     hidden, cache = chunked_prefill(params, shape, cache, tokens, jnp.zeros_like(length), length, CHUNK)
@@ -175,7 +193,7 @@ def generate(
         jnp.zeros((rows, size), jnp.int32), jnp.zeros((rows, size)), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     )
     token, logprob = next_token(hidden, jnp.int32(0))
-    start = _State(cache, token, logprob, limit > 0, nothing)
+    start = _State(cache, token, logprob, rules.limit > 0, nothing)
     return jax.lax.while_loop(lambda state: jnp.any(state.active), step, start).made
 
 

@@ -24,6 +24,7 @@ from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironmen
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import ScriptedPolicy, Service
+from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.pools import InstancePool, LocalPool, RemotePool
 from agentrl_jax.services.process import ServiceProcess
@@ -120,7 +121,7 @@ class Services:
                 self._numbers[env, item] = local_item(task.service, item, shown)
             except ServiceError as error:
                 self._numbers[env, item] = None
-                _log.warning("%s; results have no categories and no oracle or random baseline", error)
+                _log.warning("%s; results have no categories and no random, null and scripted play", error)
 
     def first_observations(self, task: int) -> list[str]:
         """What this process was shown first for each held-out item of a task; empty for items not played yet."""
@@ -164,25 +165,30 @@ class Services:
             close()
 
     def baselines(self, task: int, episodes: int) -> Baselines | None:
-        """Success of random and scripted play on the first held-out items; None if the service has no oracle.
+        """Success of random, scripted and null play on the first held-out items; None if the service has no oracle.
 
-        Both are played with the agent's number of turns, one action per turn. Raises UserError if the service fails.
+        All are played with the agent's number of turns, one action per turn. An action of null play is the empty text.
+        Raises UserError if the service fails.
         """
         self._share_numbers()
         played = hosts.from_writer(lambda: self._play_baselines(task, episodes))
         if played is None:
             return None
-        random, scripted = map(np.array, played)
-        return Baselines(random, scripted, "scripted")
+        random, scripted, null = map(np.array, played)
+        return Baselines(random, scripted, "scripted", null)
 
     def _play_baselines(self, task: int, episodes: int) -> list[list[float]] | None:
-        """Success of both, by item."""
+        """Success of random, scripted and null play, by item."""
         served, oracle = self.tasks[task], self.tasks[task].service.oracle
         items = served.held_out[:episodes]
         if oracle is None or None in self._numbers_of(served, items):
             return None
         seed = self._config.evaluation.seed
-        policies = (lambda item: served.service.random(item, seed + item), oracle)
+        policies = (
+            lambda item: served.service.random(item, seed + item),
+            oracle,
+            lambda item: PlannedPolicy(()),
+        )
         with refusals():
             episodes_of = [play_all(served, policy, items, self._config) for policy in policies]
         return [[float(episode.solved) for episode in played] for played in episodes_of]

@@ -60,6 +60,7 @@ def test_a_field_can_be_left_out(ask):
         (200, {}, {"choices": [{"finish_reason": "stop"}]}),
         (200, {}, {"error": {"message": "the provider failed", "code": 502}}),
         (200, {}, b'{"choices": NaN}'),
+        (200, {}, completion("cut he", "abort")),  # vLLM 0.32, when /pause breaks off what is being sampled
     ],
 )
 def test_what_is_asked_again(ask, fault):
@@ -117,6 +118,12 @@ def test_attempts_have_an_end(ask):
         (400, {"message": "temperature is not supported"}, "temperature is not supported; correct it"),
         (429, {"message": "no money", "code": "insufficient_quota"}, "status 429: no money"),
         (302, {}, "status 302"),
+        # llama-cpp-python 0.3.36 answers an invalid field with status 500.
+        (
+            500,
+            {"message": "1 validation error: {'loc': ('body', 'top_p')}", "type": "internal_server_error"},
+            r"status 500: 1 validation error: .*top_p.*; correct it",
+        ),
     ],
 )
 def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
@@ -126,11 +133,22 @@ def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
     assert "\n" not in str(refused.value)
 
 
+def test_a_server_that_gives_no_token_ids(ask):
+    """The error is that of `transformers serve` 5.23."""
+    with pytest.raises(UserError, match=r"Unexpected fields .*; leave out --token_ids, which this server"):
+        ask(faults=[(422, {}, {"detail": "Unexpected fields in the request: {'return_token_ids'}"})])
+
+
 def test_a_reply_may_hold_the_key():
     """Local servers are given keys such as `x`, which are parts of words."""
     api = FakeApi(lambda body: "an ox", [(500, {}, {"error": "no ox"})])
     with api.running() as url, contextlib.closing(ChatClient(url, "m", key="x")) as client:
         assert client.ask(ASKED).text == "an ox"
+
+
+def too_long(message, **error):
+    """The answer to a conversation that is too long: of vLLM, llama-cpp-python, llama-server and SGLang below."""
+    return 400, {}, {"error": {"message": message, **error}}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +159,39 @@ def test_a_reply_may_hold_the_key():
         (completion(None, refusal="I cannot help."), "refusal", ""),
         ((400, {}, {"error": {"message": "too long", "code": "context_length_exceeded"}}), "length", ""),
         ((400, {}, {"detail": "This model's maximum context length is 9 tokens"}), "length", ""),
+        (
+            too_long(
+                "This model's maximum context length is 512 tokens. However, your prompt contains at least 513"
+                " input tokens. (parameter=input_tokens, value=513)",
+                code=400,
+                type="BadRequestError",
+            ),
+            "length",
+            "",
+        ),
+        (
+            too_long(
+                "This model's maximum context length is 512 tokens. However, you requested 635 tokens (631 in the "
+                "messages, 4 in the completion).",
+                code="context_length_exceeded",
+            ),
+            "length",
+            "",
+        ),
+        (
+            too_long(
+                "request (631 tokens) exceeds the available context size (512 tokens), try increasing it",
+                code=400,
+                type="exceed_context_size_error",
+            ),
+            "length",
+            "",
+        ),
+        (
+            too_long("The input (631 tokens) is longer than the model's context length (512 tokens).", code=400),
+            "length",
+            "",
+        ),
         ((400, {}, {"error": {"message": "filtered", "code": "content_filter"}}), "refusal", ""),
         (completion("ok", "eos"), "stop", "ok"),
         (completion([{"type": "text", "text": "o"}, {"type": "text", "text": "k"}]), "stop", "ok"),

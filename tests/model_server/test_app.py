@@ -122,6 +122,19 @@ def test_seeds_and_several_choices(ask):
     assert texts() != texts()
 
 
+def test_top_p_and_top_k_restrict_what_is_sampled(ask):
+    """At such a temperature all tokens are about equally likely."""
+
+    def ids(**options):
+        answer = ask(messages=ASKED, max_tokens=12, seed=3, return_token_ids=True, **{"temperature": 99.0} | options)
+        return answer["choices"][0]["token_ids"]
+
+    greedy = ids(temperature=0)
+    assert ids() != greedy
+    assert ids(top_k=1) == ids(top_p=0) == ids(top_k=5, top_p=1e-6) == greedy
+    assert ids(top_k=-1, top_p=1) == ids(top_k=0) == ids(top_k=2**31 - 1) == ids()
+
+
 def test_text_parts_and_a_developer_are_messages_like_others(ask):
     parts = [{"role": "user", "content": [{"type": "text", "text": "Up"}, {"type": "text", "text": "?"}]}]
     options = {"temperature": 0, "max_tokens": 1, "return_token_ids": True}
@@ -181,7 +194,11 @@ def test_completions_of_text_and_of_tokens(ask, model):
     [
         ({"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage"),
         ({"stream_options": {"include_usage": True}}, 400, "stream_options need stream; set it to true"),
-        ({"top_p": 0.9}, 400, "top_p is not supported"),
+        ({"top_p": 1.1}, 400, "top_p: Input should be less than or equal to 1"),
+        ({"top_p": -0.1}, 400, "top_p: Input should be greater than or equal to 0"),
+        ({"top_k": -2}, 400, "top_k: Input should be greater than or equal to -1"),
+        ({"top_k": 2**31}, 400, "top_k: Input should be less than 2147483648"),
+        ({"min_p": 0.1}, 400, "min_p is not supported"),
         ({"tools": [{"type": "function"}]}, 400, "tools is not supported"),
         ({"temperature": -1}, 400, "temperature: Input should be greater than or equal to 0"),
         ({"max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),

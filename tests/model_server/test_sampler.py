@@ -79,10 +79,32 @@ def test_temperature_and_length_are_of_each_row(sampler):
     assert hot.tokens != greedy.tokens
 
 
+def test_top_k_and_top_p_are_of_each_row(sampler, after):
+    """A row without them is not changed by those beside it, and logprobs remain those of the whole distribution."""
+    hot = SampleRequest(PROMPTS[0], 16, 3.0, seed=9)
+    requests = [hot, hot._replace(top_k=3), hot._replace(top_p=0.4), hot._replace(top_k=1)]
+    together = sampler(requests)
+    assert [sampler([request])[0].tokens for request in requests] == [sampled.tokens for sampled in together]
+    assert sampler(requests) == together
+    assert together[3].tokens == sampler([hot._replace(temperature=0.0)])[0].tokens
+    for request, sampled in zip(requests, together, strict=True):
+        ids = list(request.prompt)
+        for token, logprob in zip(sampled.tokens, sampled.logprobs, strict=True):
+            logprobs = after(ids)
+            assert logprob == pytest.approx(float(logprobs[token]), abs=1e-4)
+            rank = int(jnp.sum(logprobs > logprobs[token] + 1e-4))
+            assert rank < (request.top_k or SHAPE.vocab_size)
+            if request.top_p < 1:
+                probs = jax.nn.softmax(logprobs / request.temperature)
+                assert float(jnp.sum(probs * (logprobs > logprobs[token] + 1e-4))) < request.top_p + 1e-4
+            ids.append(token)
+    assert len({tuple(sampled.tokens) for sampled in together}) == 4
+
+
 def test_few_programs_are_compiled(params):
     sampler = Sampler(params, SHAPE, STOPS, context=64, max_tokens=4, max_rows=4)
     for rows in (1, 2, 3, 4):
-        sampler([SampleRequest(tuple(range(5, 8 + rows)), 3, 0.0, 0)] * rows)
+        sampler([SampleRequest(tuple(range(5, 8 + rows)), 3, 0.5, 0, top_k=rows, top_p=rows / 4)] * rows)
     assert sampler.programs() == 2
 
 

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import tiny_run
 
+from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.environments.maze import Maze
 
 CONFIG = """
@@ -63,6 +64,8 @@ def test_a_run_on_a_service_ends_well(calm):
     assert summary["success"]["optimal"]["n"] == 4
     assert 0 <= summary["success"]["random"]["mean"] <= summary["success"]["optimal"]["mean"]
     assert "after imitation" in output
+    assert summary["success"]["null"] == evaluate_scripted("maze", "null", items="12-15", turns=3)["success"]
+    assert [line.split()[1] for line in output.splitlines() if line.startswith("│")][:2] == ["null", "random"]
     text = (folder / "trajectories.jsonl").read_text()
     assert "Your current position is at position" in text
     assert "Action:" in text
@@ -195,7 +198,9 @@ def test_a_run_on_a_service_can_be_evaluated_and_exported(calm, tmp_path):
     code, output, error = tiny_run.command("eval", str(folder), "--episodes", "3", "--json")
     assert code == 0, error
     found = json.loads(output)
-    assert found["episodes"] == found["success"]["n"] == found["random"]["n"] == 3
+    assert found["episodes"] == found["success"]["n"] == found["random"]["n"] == found["null"]["n"] == 3
+    assert found["outcomes"]["null"] == [0.0] * 3
+    assert "null play" in tiny_run.command("eval", str(folder), "--episodes", "3")[1]
     summary = json.loads((folder / "summary.json").read_text())
     code, output, error = tiny_run.command("eval", str(folder), "--json")
     assert json.loads(output)["success"] == summary["success"]["trained"]

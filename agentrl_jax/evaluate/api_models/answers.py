@@ -13,6 +13,14 @@ _LENGTH = ("length", "max_tokens", "model_length")
 _REFUSED = ("content_filter", "refusal", "safety")
 _REFUSAL_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 _QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
+_ABORTED = ("abort", "error")
+"""vLLM ends a reply so, with status 200 and its beginning, if its engine is paused."""
+_TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error")
+_TOO_LONG = (
+    "maximum context length",  # OpenAI, vLLM, llama-cpp-python, Mistral
+    "exceeds the available context size",  # llama-server of llama.cpp
+    "longer than the model's context length",  # SGLang
+)
 
 
 class BadReply(ValueError):
@@ -54,6 +62,8 @@ def read_reply(answer: Any) -> Reply:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise BadReply(f"the answer has no message: {shortened(choice, 200)}")
+    if choice.get("finish_reason") in _ABORTED:
+        raise BadReply(f"the server broke the reply off: finish_reason is {choice['finish_reason']}")
     refusal = _text(message.get("refusal"))
     finish: Finish = "stop"
     if choice.get("finish_reason") in _LENGTH:
@@ -83,7 +93,9 @@ def reply_of_error(status: int, answer: Any) -> Reply | None:
         return None
     error = error_of(answer)
     code, text = str(error.get("code", "")), _text(error.get("message"))
-    if code == "context_length_exceeded" or "maximum context length" in text.lower():
+    # llama-server has the reason as `type`, and the status as `code`.
+    too_long = code in _TOO_LONG_CODES or error.get("type") in _TOO_LONG_CODES
+    if too_long or any(words in text.lower() for words in _TOO_LONG):
         return Reply(text="", finish="length", refusal=shortened(text, MAX_FOREIGN))
     if code in _REFUSAL_CODES:
         return Reply(text="", finish="refusal", refusal=shortened(text, MAX_FOREIGN))
@@ -93,6 +105,11 @@ def reply_of_error(status: int, answer: Any) -> Reply | None:
 def out_of_quota(answer: Any) -> bool:
     """Whether an error says that the account has no money left, which no later attempt changes."""
     return str(error_of(answer).get("code", "")) in _QUOTA_CODES
+
+
+def invalid_field(status: int, answer: Any) -> bool:
+    """Whether a status 500 stands for an invalid field, which llama-cpp-python answers so; no attempt changes it."""
+    return status == 500 and "validation error" in _text(error_of(answer).get("message"))
 
 
 def error_of(answer: Any) -> Mapping[str, Any]:

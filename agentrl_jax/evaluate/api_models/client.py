@@ -12,7 +12,15 @@ from typing import Any
 import httpx
 
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
-from agentrl_jax.evaluate.api_models.answers import BadReply, Reply, error_of, out_of_quota, read_reply, reply_of_error
+from agentrl_jax.evaluate.api_models.answers import (
+    BadReply,
+    Reply,
+    error_of,
+    invalid_field,
+    out_of_quota,
+    read_reply,
+    reply_of_error,
+)
 from agentrl_jax.services.server.access import is_loopback
 from agentrl_jax.strict_json import parse
 
@@ -166,7 +174,7 @@ class ChatClient:
     def _of_error(self, status: int, headers: Mapping[str, str], answer: Any) -> Reply:
         said = shortened(self._without_key(error_of(answer).get("message") or answer), 300)
         what = f"{self._url}: status {status}: {said}"
-        if status in _LATER and not out_of_quota(answer):
+        if status in _LATER and not out_of_quota(answer) and not invalid_field(status, answer):
             raise _Later(what, retry_after(headers))
         if (reply := reply_of_error(status, answer)) is not None:
             return dataclasses.replace(reply, refusal=self._without_key(reply.refusal))
@@ -174,6 +182,8 @@ class ChatClient:
             401: "give the key in the environment variable that --key_variable names",
             404: "check the name of the model, and whether --base_url ends with /v1",
         }.get(status, "correct it; what has been answered is kept")
+        if "return_token_ids" in said:
+            advice = "leave out --token_ids, which this server does not know"
         raise UserError(f"{what}; {advice}")
 
     def _send(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
