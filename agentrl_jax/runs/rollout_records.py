@@ -4,7 +4,9 @@ They hold what was sampled and what the learner made of it, token by token, so t
 need neither a checkpoint nor a device. Boards are not stored: the actions and the keys of a run determine them.
 
 The folder that `agentrl eval --record` writes has the same files: 000001.npz holds the greedy episodes, one per level,
-000002.npz those of the first sample, 000003.npz those of the second. Their header has the part `evaluation`.
+000002.npz those of the first sample, 000003.npz those of the second. Their header has the part `evaluation`. For a
+scripted policy, 000001.npz holds its first play of every level, 000002.npz the second. It samples no tokens: those of
+its responses are only how a tokenizer writes their text, and all numbers that a policy gives to tokens are NaN.
 
 Shapes: `R` recorded episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A`
 actions of one turn.
@@ -47,13 +49,15 @@ class Evaluation:
     split: int
     """The split of the levels, a value of `envs_jax.splits.Split`; keys follow from seed and split."""
     run: str
-    """The folder of the run, as it was given."""
+    """The folder of the run, as it was given; empty for a scripted policy."""
     iteration: int
-    """Iteration of the checkpoint."""
+    """Iteration of the checkpoint; 0 for a scripted policy."""
     panel: str | None = None
     """Name of the panel; None for other levels."""
     panel_sha256: str | None = None
     """Digest of the panel."""
+    policy: str | None = None
+    """The scripted policy that played, such as "random" or "constant move forward"; None for the agent of a run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,15 +80,17 @@ class Header:
     horizon: int
     """Most turns of an episode."""
     temperature: float
-    """Of sampling."""
+    """Of sampling; 1 for a scripted policy, which has none."""
     evaluation: Evaluation | None = None
     """Set in the records of an evaluation, in which groups are levels and members are samples."""
 
     @property
     def label(self) -> str:
-        """Which record of its folder this is: "iteration 3", or of an evaluation "greedy" or "sample 1"."""
+        """Which record of its folder this is: "iteration 3", or of an evaluation "greedy", "sample 1" or "play 1"."""
         if self.evaluation is None:
             return f"iteration {self.iteration}"
+        if self.evaluation.policy is not None:
+            return f"play {self.iteration}"
         return "greedy" if self.evaluation.sample is None else f"sample {self.evaluation.sample + 1}"
 
 

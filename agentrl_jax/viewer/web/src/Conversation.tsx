@@ -132,7 +132,7 @@ function TurnView({ run, row, block, quantity, turn, onTurn }: { run: Run; row: 
       <Said role="observation" title={`Turn ${turn.number + 1}`} tokens={turn.observation} run={run} />
       <div class="response">
         <h3>
-          Response <span class="count">{counted(count, "token")}</span>
+          Response {!run.entry.policy && <span class="count">{counted(count, "token")}</span>}
         </h3>
         <div class="text" dir="auto">
           {tokens}
@@ -155,6 +155,7 @@ function TurnView({ run, row, block, quantity, turn, onTurn }: { run: Run; row: 
 
 /** The numbers of one token. */
 function Inspector({ run, block, token }: { run: Run; block: Block; token: number }) {
+  if (run.entry.policy) return <div class="inspector muted">{run.entry.about}</div>;
   if (token < 0 || token >= block.columns.tokens.length) {
     return <div class="inspector muted">Point at a token, or move to it with Tab and the arrow keys, to read its numbers.</div>;
   }

@@ -59,6 +59,8 @@ interface RunEntry {
   recorded: string;
   /** Where the episodes are from; empty if `trend` says it. */
   about: string;
+  /** The scripted policy that played, which has no numbers of tokens; empty for the agent of a run. */
+  policy: string;
   /** Start of the command that replays an episode; empty if there is none. */
   replay: string;
   tasks: string[];
