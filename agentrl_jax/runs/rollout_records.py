@@ -59,6 +59,11 @@ class Evaluation:
     policy: str | None = None
     """The scripted policy that played, such as "random" or "constant move forward"; None for the agent of a run."""
 
+    @property
+    def agent(self) -> str:
+        """What was evaluated, in words: the folder of the run, or the scripted policy."""
+        return self.run if self.policy is None else f"the scripted policy {self.policy}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Header:

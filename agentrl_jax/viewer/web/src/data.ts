@@ -382,6 +382,6 @@ export class Run implements Episodes {
   }
 }
 
-export type Outcome = "solved" | "unsolved" | "truncated" | "failed" | "unknown";
-export const OUTCOMES: Outcome[] = ["solved", "unsolved", "truncated", "failed", "unknown"];
+export type Outcome = "solved" | "unsolved" | "truncated" | "failed" | "unknown" | "cut" | "refused" | "unfinished";
+export const OUTCOMES: Outcome[] = ["solved", "unsolved", "truncated", "failed", "unknown", "cut", "refused", "unfinished"];
 export type { Numbers };
