@@ -206,8 +206,8 @@ def _reply(reply: Row) -> list[LogMessage]:
         if type(number := reply.get(name)) is int:
             notes.append(f"{number:,} tokens {verb}")
     if tokens := _logprobs(reply.get("logprobs")):
-        if "".join(text for text, _ in tokens) == said["content"]:
-            said["tokens"] = tokens
+        if drawn := _placed(tokens, said["content"]):
+            said["tokens"] = drawn
         else:
             notes.append(f"log-probabilities of {len(tokens)} tokens, which do not join to this text")
     if notes:
@@ -225,6 +225,18 @@ def _logprobs(found: Any) -> list[tuple[str, float]]:
     if not usable or not all(math.isfinite(value) for _, value in pairs):
         return []
     return [(clean(text), float(value)) for text, value in pairs]
+
+
+def _placed(tokens: list[tuple[str, float]], content: str) -> list[tuple[str, float]]:
+    """The tokens that a text ends with, after what a server has inserted before them; empty if it does not.
+
+    The last one may be a stop token, which is not in the text.
+    """
+    for joined in ("".join(text for text, _ in part) for part in (tokens, tokens[:-1])):
+        if joined and content.endswith(joined):
+            inserted = content.removesuffix(joined)
+            return [(inserted, math.nan), *tokens] if inserted else tokens
+    return []
 
 
 def _asked(settings: Row) -> dict[str, Scalar]:

@@ -51,7 +51,7 @@ class LogMessage(TypedDict):
     note: NotRequired[str]
     """A remark about it."""
     tokens: NotRequired[list[tuple[str, float]]]
-    """The tokens of the content with their log-probabilities, nats, where a server gave them."""
+    """The tokens of the content with their log-probabilities, nats, where a server gave them; NaN for inserted text."""
 
 
 @dataclasses.dataclass(frozen=True)
