@@ -59,13 +59,14 @@ class EpisodeRecorder:
     rows: int
     report: Callable[[str], None]
 
-    def write(self, played: Trajectory, temperature: float, sample: int) -> None:
+    def write(self, played: Trajectory, temperature: float, sample: int, *, attempts: int = 1) -> None:
         """Writes one episode per level; temperature 0 is greedy play, of which there is one sample.
 
         Args:
             played: leaves are NumPy arrays [n, ...].
             temperature: that the episodes were sampled with.
             sample: from 0.
+            attempts: maximum number of attempts at a level, each with the turns of the configuration.
         """
         greedy, (task,) = temperature == 0, self.config.tasks
         panel = self.panel
@@ -77,6 +78,7 @@ class EpisodeRecorder:
             iteration=self.policy.iteration,
             panel=None if panel is None else panel.name,
             panel_sha256=None if panel is None else panel.sha256,
+            attempts=attempts,
         )
         header = Header(
             step=self.policy.step,
@@ -85,7 +87,7 @@ class EpisodeRecorder:
             tasks=(task.label,),
             group_size=1,
             episodes=len(played.num_turns),
-            horizon=self.config.prompt.max_turns,
+            horizon=attempts * self.config.prompt.max_turns,
             temperature=temperature,
             evaluation=evaluation,
         )

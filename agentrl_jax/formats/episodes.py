@@ -56,7 +56,7 @@ class Turn:
     """The response ended by itself; otherwise it was cut at its maximum length, or its answer was complete."""
     extra: dict[str, Any]
     """reward, advantage (mean of the trained tokens, None without any), valid, format_error, actions (ids),
-    state_hash (16 hexadecimal digits)."""
+    state_hash (16 hexadecimal digits); with retries, attempt (from 0)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,6 +304,7 @@ def _turn(
             "format_error": int(record.format_error[row, t]),
             "actions": [int(action) for action in record.actions[row, t] if action >= 0],
             "state_hash": hexadecimal(record.state_hash[row, t : t + 1])[0],
+            **({"attempt": int(record.attempt[row, t])} if record.attempt.any() else {}),
         },
     )
 

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float32, Int32, UInt32
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
+from agentrl_jax.rollout.envs.retry import ATTEMPT
 
 ROLLOUTS = "rollouts"
 """Name of the folder in a run's folder."""
@@ -58,6 +59,8 @@ class Evaluation:
     """Digest of the panel."""
     policy: str | None = None
     """The scripted policy that played, such as "random" or "constant move forward"; None for the agent of a run."""
+    attempts: int = 1
+    """Most attempts at a level in one conversation; the horizon is that of all of them."""
 
     @property
     def agent(self) -> str:
@@ -148,6 +151,8 @@ class RolloutRecord:
     """An observation was cut."""
     final_observation: Int32[np.ndarray, "R O"]
     final_observation_length: Int32[np.ndarray, " R"]
+    attempt: Int32[np.ndarray, "R T"]
+    """Number of the attempt at the level that each turn is of, from 0; always 0 without retries."""
 
     @property
     def returns(self) -> Float32[np.ndarray, " R"]:
@@ -189,9 +194,12 @@ def sampled_fields(rows: Any) -> dict[str, Any]:
         **{name: getattr(rows.response, name) for name in ("tokens", "length", "logprob")},
         **{name: getattr(rows.turn, name) for name in ("actions", "reward", "valid", "format_error", "state_hash")},
         **{name: getattr(rows.turn, name) for name in ("terminated", "success", "failed")},
+        "attempt": rows.turn.info.get(ATTEMPT, np.zeros(rows.turn.reward.shape)).astype(np.int32),
     }
 
 
+_NOT_OF_OLD = ("attempt",)
+"""Arrays that files of earlier versions lack, which are 0 there."""
 _ARRAYS = tuple(field.name for field in dataclasses.fields(RolloutRecord) if field.name != "header")
 
 
@@ -252,7 +260,9 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         if size > _LARGEST:
             raise UserError(f"{path}: has {size} bytes of arrays, expected at most {_LARGEST}; record fewer episodes")
         with np.load(path, allow_pickle=False) as file:
-            found: dict[str, Any] = {name: file[name] for name in ("header", *_ARRAYS)}
+            stored = (name for name in ("header", *_ARRAYS) if name in file or name not in _NOT_OF_OLD)
+            found: dict[str, Any] = {name: file[name] for name in stored}
+        found.setdefault("attempt", np.zeros_like(found["format_error"]))
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
             raise UserError(f"{refused} (version {VERSION}); record it again")

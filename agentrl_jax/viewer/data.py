@@ -197,7 +197,8 @@ class RunData:
             *(["greedy play"] if samples < len(headers) else []),
             *([_counted(samples, "sample")] if samples else []),
         ]
-        about = f"Evaluation of {evaluation['run']}, iteration {evaluation['iteration']}{panel}."
+        tries = f", with up to {evaluation['attempts']} attempts at a level" if evaluation["attempts"] > 1 else ""
+        about = f"Evaluation of {evaluation['run']}, iteration {evaluation['iteration']}{panel}{tries}."
         return {"stage": "evaluation", "recorded": " and ".join(parts), "about": about, "replay": "", "policy": ""}
 
 

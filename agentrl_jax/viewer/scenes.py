@@ -48,7 +48,8 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
 
     The scenes of an episode are those of its start and of the state after each executed primitive action, see
     `envs_jax.scenes`, each with two more keys: `turn`, the index of the turn of the action, 0 for the start, and
-    `action`, the name of the action, None for the start. A turn in which nothing was executed has no scene.
+    `action`, the name of the action, None for the start. A turn in which nothing was executed has no scene. Where a
+    level begins again, there is one more scene of its start, after those of the last turn of the attempt before.
 
     An episode whose states are not those of the record, because code, configuration or levels have changed, has no
     scenes, and one warning is logged with the number of such episodes; nor has an episode of an environment that has no
@@ -113,7 +114,9 @@ class _Replay:
     def _chunk(self, config: Config, record: RolloutRecord, rows: Int[np.ndarray, " R"]) -> list[list[Scene] | None]:
         episodes = [_Executed.of_row(record, row) for row in rows]
         _, turns, per_turn = record.actions.shape
-        most = turns * per_turn if config.served else min(turns * per_turn, config.prompt.max_actions)
+        attempts = 1 + int(record.attempt.max(initial=0))
+        most = turns * per_turn if config.served else min(turns * per_turn, attempts * config.prompt.max_actions)
+        most += attempts - 1
         actions = np.full((len(rows), most + 1), -1, np.int32)
         for padded, episode in zip(actions, episodes):
             executed = episode.action[:most]
@@ -158,7 +161,11 @@ class _Replay:
 
     def _draw(self, episode: "_Executed", states: Any, params: Any) -> list[Scene]:
         assert self.scene is not None
-        names = [self.env.actions[action] for action in episode.action]
+        starts = iter(range(2, len(episode.action) + 2))
+        names = [
+            f"the start of attempt {next(starts)}" if action == _AGAIN else self.env.actions[action]
+            for action in episode.action
+        ]
         scenes = []
         for number, (turn, action) in enumerate([(0, None), *zip(episode.turn.tolist(), names)]):
             with refusals(f"the scene of {self.name}"):
@@ -176,8 +183,12 @@ def _replay_of(task: str) -> _Replay:
     return _Replay(config.env, env, params, scene, None if scene is None else task_levels(env, params))
 
 
+_AGAIN = -2
+"""Stands between actions where the level begins again."""
+
+
 class _Executed(NamedTuple):
-    """The executed primitive actions of one episode, and the turn of each."""
+    """The executed primitive actions of one episode, and the turn of each; `_AGAIN` is of the turn before."""
 
     turn: Int[np.ndarray, " N"]
     action: Int[np.ndarray, " N"]
@@ -186,8 +197,11 @@ class _Executed(NamedTuple):
     def of_row(cls, record: RolloutRecord, row: int) -> "_Executed":
         """Those of a row of the record."""
         actions = record.actions[row, : max(record.num_turns[row], 0)]
-        turn, number = np.nonzero(actions >= 0)
-        return cls(turn, actions[turn, number])
+        attempt = record.attempt[row, : len(actions)]
+        again = np.diff(attempt, append=attempt[-1:]) != 0
+        entries = np.concatenate([actions, np.where(again, _AGAIN, -1)[:, None]], axis=1)
+        turn, number = np.nonzero(entries != -1)
+        return cls(turn, entries[turn, number])
 
 
 class _States(NamedTuple):
@@ -210,19 +224,22 @@ def _play(
     levels: Int[Array, " R"],
     actions: Int32[Array, "R N+1"],
 ) -> _States:
-    """Plays primitive actions, as `CompiledEnv` does; -1, which also stands at the end of each row, does nothing."""
+    """Plays primitive actions, as `CompiledEnv` and `RetryEnv` do; -1, which also ends each row, does nothing."""
 
     def episode(level_key, noise_key, level, actions):
         start, _ = start_state(env, level_key, level, jnp.bool_(True), params=params, split=split)
 
-        def step(state, numbered):
-            number, action = numbered
+        def step(carry, action):
+            state, noise_key, number = carry
             moved = env.step_env(rng.action_key(noise_key, number), state, jnp.maximum(action, 0), params)[1]
             after = jax.tree.map(lambda a, b: jnp.where(action >= 0, a, b), moved, state)
+            after = jax.tree.map(lambda a, b: jnp.where(action == _AGAIN, a, b), start, after)
             flags = env.is_terminated(state, params), env.success(state, params)
-            return after, _States(state, env.state_hash(state, params), *flags)
+            next_key = jnp.where(action == _AGAIN, rng.retry_noise_key(noise_key[None])[0], noise_key)
+            number = jnp.where(action == _AGAIN, 0, number + (action >= 0))
+            return (after, next_key, number), _States(state, env.state_hash(state, params), *flags)
 
-        return jax.lax.scan(step, start, (jnp.arange(actions.shape[0]), actions))[1]
+        return jax.lax.scan(step, (start, noise_key, jnp.int32(0)), actions)[1]
 
     return jax.vmap(episode)(level_keys, noise_keys, levels, actions)
 

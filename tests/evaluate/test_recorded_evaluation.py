@@ -70,7 +70,8 @@ def test_records_are_the_episodes_of_the_result(finished, lakes):
         assert header.temperature == (0 if sample is None else result["temperature"])
         assert dataclasses.asdict(header.evaluation) == {
             **{"sample": sample, "seed": result["seed"], "split": int(Split.TEST)},
-            **{"run": str(finished.folder), "iteration": 4, "panel": None, "panel_sha256": None, "policy": None},
+            **{"run": str(finished.folder), "iteration": 4, "panel": None, "panel_sha256": None},
+            **{"policy": None, "attempts": 1},
         }
         assert file.group.tolist() == list(range(LEVELS))
         assert set(file.member.tolist()) == {sample or 0}

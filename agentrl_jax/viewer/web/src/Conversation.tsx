@@ -1,5 +1,6 @@
 // The middle: what the model read and wrote, token by token.
 
+import { Fragment } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { COLORINGS } from "./colors";
@@ -51,8 +52,11 @@ export function Conversation({ run, row, block, quantity, turn, onTurn, label }:
     () => (
       <>
         <Said role="prompt" title="Prompt" tokens={block.prompt(within)} run={run} />
-        {turns.map((each) => (
-          <TurnView key={each.number} run={run} row={row} block={block} quantity={quantity} turn={each} onTurn={onTurn} />
+        {turns.map((each, i) => (
+          <Fragment key={each.number}>
+            {i > 0 && each.attempt !== turns[i - 1].attempt && <h3 class="attempt">Attempt {each.attempt + 1}: the level begins again</h3>}
+            <TurnView run={run} row={row} block={block} quantity={quantity} turn={each} onTurn={onTurn} />
+          </Fragment>
         ))}
         {block.final(within).length > 0 && <Said role="final" title="Next observation, which was not answered" tokens={block.final(within)} run={run} />}
         <p class="end">

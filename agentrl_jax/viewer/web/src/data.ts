@@ -145,6 +145,8 @@ export interface Turn {
   reward: number;
   valid: boolean;
   formatError: number;
+  /** Number of the attempt at the level, from 0. */
+  attempt: number;
 }
 
 export interface Scene {
@@ -218,6 +220,7 @@ export class Block {
         reward: this.columns.reward[i],
         valid: this.columns.valid[i] > 0,
         formatError: this.columns.format_error[i],
+        attempt: this.columns.attempt[i],
       });
     }
     return turns;
