@@ -221,7 +221,11 @@ def _eval_scripted(command: Eval) -> None:
     from agentrl_jax.evaluate.scripted import as_table, evaluate_on_panel, evaluate_scripted
 
     options = {name: getattr(command, name) for name in ("env", "policy", "episodes", *_OF_SCRIPTED)}
-    options |= {"seed": command.seed or 0, "record": command.record, "report": lambda line: print(line, file=sys.stderr)}
+    options |= {
+        "seed": command.seed or 0,
+        "record": command.record,
+        "report": lambda line: print(line, file=sys.stderr),
+    }
     if command.panel is None:
         result = evaluate_scripted(**options)
     else:

@@ -26,7 +26,7 @@ from agentrl_jax.learner.recorded import RecordedScores
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, start_state
-from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, Trajectory
+from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, write_record
 from agentrl_jax.services.action_parsing import ParsedAction
 from agentrl_jax.services.environment import StepResult
@@ -37,7 +37,6 @@ from agentrl_jax.setup.service_tasks import OPENINGS, ScriptedEpisode, Services
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer, load_small
 from envs_jax import registry
-from envs_jax.splits import Split
 
 Report = Callable[[str], None]
 
@@ -143,9 +142,7 @@ class _AnsweredLease:
         return
 
 
-def _named_actions(
-    env: str, config: Config, episodes: Sequence[ScriptedEpisode]
-) -> Int[np.ndarray, "n T A"] | None:
+def _named_actions(env: str, config: Config, episodes: Sequence[ScriptedEpisode]) -> Int[np.ndarray, "n T A"] | None:
     """The ids of the primitive actions of a compiled environment that is played as a service; None for others."""
     if env not in registry.registered():
         return None
@@ -160,9 +157,7 @@ def _named_actions(
     return actions.astype(np.int32)
 
 
-def record_levels(
-    folder: str | os.PathLike[str], policy: str, panel: panels.Panel, seed: int, report: Report
-) -> None:
+def record_levels(folder: str | os.PathLike[str], policy: str, panel: panels.Panel, seed: int, report: Report) -> None:
     """Plays every level of a compiled environment's panel once by a scripted policy, one action a turn, and records it.
 
     The levels, their keys and the random transitions are those of a run's evaluation on the panel.
@@ -179,9 +174,7 @@ def record_levels(
         UserError: the folder is not empty or cannot be written.
     """
     turns = panel.max_actions
-    prompt = PromptConfig(
-        style="ragen", max_turns=turns, max_actions_per_turn=1, max_response_tokens=_RESPONSE_TOKENS
-    )
+    prompt = PromptConfig(style="ragen", max_turns=turns, max_actions_per_turn=1, max_response_tokens=_RESPONSE_TOKENS)
     config = panels.on_panel(Config(tasks=(TaskConfig(env=panel.env, groups=1),), prompt=prompt), panel, "")
     tokenizer = load_small()
     batched_env = build.build_compiled_env(config, tokenizer)
@@ -199,11 +192,11 @@ def record_levels(
         play = jax.jit(functools.partial(play_responses, batched_env, context=context))
         played = play(levels.key, settings, ids, tokens, nothing + 1, parsed)
     else:
-        chosen = _random(batched_env, len(panel), turns, seed)
-        if policy == "oracle":
-            chosen = _reference(batched_env, levels, ids, settings, len(panel), turns)
+        reference = functools.partial(_reference, batched_env, levels, ids, jnp.asarray(split))
+        random = functools.partial(_random, batched_env, seed)
+        chosen = (reference if policy == "oracle" else random)(len(panel), turns)
         script = jax.jit(functools.partial(demonstrate, batched_env, _RESPONSE_TOKENS, context=context))
-        played = script(levels.key, settings, ids, jnp.asarray(chosen)[..., None])
+        played = script(levels.key, settings, ids, chosen[..., None])
     evaluation = Evaluation(
         sample=0,
         seed=levels.seed,
@@ -218,13 +211,13 @@ def record_levels(
         _write(path, played, None, config, evaluation, 0, report)
 
 
-def _random(batched_env: CompiledEnv, count: int, turns: int, seed: int) -> Int[np.ndarray, "n T"]:
+def _random(batched_env: CompiledEnv, seed: int, count: int, turns: int) -> Int[Array, "n T"]:
     actions = batched_env.tasks[0].env.num_actions
-    return np.random.default_rng(seed).integers(actions, size=(count, turns), dtype=np.int32)
+    return jnp.asarray(np.random.default_rng(seed).integers(actions, size=(count, turns), dtype=np.int32))
 
 
 def _reference(
-    batched_env: CompiledEnv, levels: LevelSet, ids: EpisodeIds, settings: RolloutSettings, count: int, turns: int
+    batched_env: CompiledEnv, levels: LevelSet, ids: EpisodeIds, split: Int[Array, ""], count: int, turns: int
 ) -> Int[Array, "n T"]:
     """The actions of the reference solution in the states that it meets; -1 from where it knows none."""
     task = batched_env.tasks[0]
@@ -233,7 +226,7 @@ def _reference(
     assert solve is not None, "every environment of a panel has a reference solution"
 
     def start(key, level):
-        return start_state(env, key, level, jnp.bool_(True), params=params, split=settings.split)[0]
+        return start_state(env, key, level, jnp.bool_(True), params=params, split=split)[0]
 
     starts = jax.jit(jax.vmap(start))(rng.level_key(levels.key, ids), ids.level)
     reference = solve(env, params, levels.boards(count), jax.device_get(starts), turns)
@@ -264,7 +257,7 @@ def _write(
 ) -> None:
     """Writes the file of one play; `actions` replace those of the trajectory."""
     rows: Any = hosts.fetch(played)
-    unknown = np.full(rows.response.tokens.shape, np.nan, np.float32)
+    unknown: Any = np.full(rows.response.tokens.shape, np.nan, np.float32)
     rows = rows.replace(response=rows.response.replace(logprob=unknown))
     if actions is not None:
         rows = rows.replace(turn=rows.turn.replace(actions=actions))

@@ -168,9 +168,7 @@ def _output(turn: Turn, name: str, limit: int, tokenizer: Any) -> Any:
         for token, value in zip(turn.token_ids, turn.logprobs)
     ]
     cut = not turn.ended and len(turn.token_ids) == limit
-    choice = model.ChatCompletionChoice(
-        message=said, stop_reason="max_tokens" if cut else "stop"
-    )
+    choice = model.ChatCompletionChoice(message=said, stop_reason="max_tokens" if cut else "stop")
     if logprobs:
         choice.logprobs = model.Logprobs(content=logprobs)
     read, sampled = len(turn.prompt_token_ids), len(turn.token_ids)

@@ -8,7 +8,6 @@ is replaced. The address of the API is left out, because a page may be passed on
 """
 
 import collections
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -129,7 +128,7 @@ def _episode(
     for turn in sorted(replies):
         reply = replies[turn]["reply"]
         added = replies[turn].get("added")
-        before = [_message(message) for message in added if isinstance(message, dict)] if _is_list(added) else []
+        before = [_message(message) for message in _list(added) if isinstance(message, dict)]
         if before and turn in begins:
             before[0]["note"] = f"attempt {begins[turn]} begins"
         messages += [*before, *_reply(reply)]
@@ -171,7 +170,7 @@ def _attempts(row: Row | None) -> list[Row]:
     if row is None:
         return []
     found = row.get("attempts")
-    attempts = [attempt for attempt in found if isinstance(attempt, dict)] if _is_list(found) else []
+    attempts = [attempt for attempt in _list(found) if isinstance(attempt, dict)]
     return attempts or [row]
 
 
@@ -217,9 +216,9 @@ def _reply(reply: Row) -> list[LogMessage]:
 
 def _logprobs(found: Any) -> list[tuple[str, float]]:
     """Tokens with their log-probabilities, nats; empty unless all are usable."""
-    pairs = found if _is_list(found) and len(found) <= MAX_LOGPROBS else []
+    pairs = _list(found) if len(_list(found)) <= MAX_LOGPROBS else []
     usable = all(
-        _is_list(pair) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int | float)
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int | float)
         for pair in pairs
     )
     if not usable or not all(math.isfinite(value) for _, value in pairs):
@@ -261,8 +260,8 @@ def _about(settings: Row, episodes: list[ImportedEpisode]) -> str:
     return f"Evaluation of the API model {model} in {env}: {', '.join(parts)}."
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:

@@ -44,7 +44,10 @@ _SHOWN_BAD = 5
 
 
 class LogMessage(TypedDict):
-    """One message of an episode; roles are system, user, assistant, tool, and, of an API model, reasoning or refusal."""
+    """One message of an episode.
+
+    Roles are system, user, assistant and tool, and, of an API model, reasoning and refusal.
+    """
 
     role: str
     content: str

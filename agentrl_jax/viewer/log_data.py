@@ -53,15 +53,12 @@ class LogData:
         note(f"reading {self.source}")
         self._note, self._about = note, ""
         self._of_api = is_api_folder(file)
+        self.remedy = "evaluate fewer items in one folder" if self._of_api else "split the file"
+        """What helps if the page would be too large."""
         if self._of_api:
             self._episodes, self._about = load_api_folder(file, note)
         else:
             self._episodes = load_imported(file, report=note)
-
-    @property
-    def remedy(self) -> str:
-        """What helps if the page would be too large."""
-        return "evaluate fewer items in one folder" if self._of_api else "split the file"
 
     def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
         """Returns what the page's index says about the log, and the blocks: first of all rows, then of the episodes."""

@@ -40,9 +40,7 @@ def roles(episode):
 def test_episodes_are_those_that_were_played(folder):
     (episodes, about), said = load(folder)
     assert said == []
-    assert about == (
-        "Evaluation of the API model model <b>x</b> in maze: 2 answered, 1 cut, 1 refused, 1 unfinished."
-    )
+    assert about == ("Evaluation of the API model model <b>x</b> in maze: 2 answered, 1 cut, 1 refused, 1 unfinished.")
     assert [episode.outcome for episode in episodes] == ["solved", "cut", "refused", "unfinished", "unsolved"]
     assert [episode.label for episode in episodes] == [f"item {item} · sample 1" for item in range(ITEMS)]
     summary = json.loads((folder / "summary.json").read_text())
@@ -110,7 +108,10 @@ def test_log_probabilities_of_another_text_are_not_drawn(copy):
     (episodes, _), _ = load(copy)
     assert not any("tokens" in message for message in episodes[HOSTILE].messages)
     notes = [message.get("note", "") for message in episodes[HOSTILE].messages]
-    assert sum("which do not join to this text" in note for note in notes) == roles(episodes[HOSTILE]).count("assistant") - 1
+    assert (
+        sum("which do not join to this text" in note for note in notes)
+        == roles(episodes[HOSTILE]).count("assistant") - 1
+    )
 
 
 def test_hostile_text_stays_text(folder):
@@ -171,7 +172,7 @@ def test_attempts_are_marked(copy):
 def test_the_command(copy, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
-    code, out, err = command("view", str(copy))
+    code, _, err = command("view", str(copy))
     assert code == 0, err
     assert opened == [(copy / "view.html").as_uri()]
     for words, message in (

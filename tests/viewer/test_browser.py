@@ -441,6 +441,21 @@ def test_scripted_policy(browser, tmp_path):
         expect(page.locator("svg.board")).to_be_visible()
 
 
+def test_attempts(browser, tmp_path):
+    """A line stands where another attempt at the level begins."""
+    made = make_record(2, groups=1, group_size=1, turns=4)
+    evaluation = Evaluation(sample=0, seed=1, split=2, run="runs/demo", iteration=4, attempts=2)
+    header = dataclasses.replace(made.header, evaluation=evaluation)
+    attempt, turns = np.array([[0, 0, 1, 1]], np.int32), np.array([4], np.int32)
+    record = dataclasses.replace(made, header=header, attempt=attempt, num_turns=turns)
+    write_page(tmp_path / "page.html", [RunData(write_run(tmp_path / "run", [record], iterations=0), boards=False)])
+    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
+        expect(page.locator(".left").first).to_contain_text("with up to 2 attempts at a level.")
+        soon(page.locator(".attempt").all_text_contents, ["Attempt 2: the level begins again"])
+        following = page.locator(".attempt + .turn")
+        soon(lambda: following.get_attribute("data-turn"), "2")
+
+
 def test_evaluations_say_what_their_episodes_are(browser, tmp_path):
     """Two recorded evaluations on the same levels, each greedy and with one sample."""
 
