@@ -143,8 +143,8 @@ class _AnsweredLease:
 
 
 def _named_actions(env: str, config: Config, episodes: Sequence[ScriptedEpisode]) -> Int[np.ndarray, "n T A"] | None:
-    """The ids of the primitive actions of a compiled environment that is played as a service; None for others."""
-    if env not in registry.registered():
+    """The ids of the primitive actions of a compiled environment that is played as a service here; None for others."""
+    if env not in registry.registered() or config.env.url != "local":
         return None
     from agentrl_jax.services.environments.compiled import executed_actions
 

@@ -82,6 +82,15 @@ def test_boards_and_actions_of_items(lakes):
         assert (episode.unanswered is None) == answer.done
 
 
+def test_what_a_server_played_has_no_boards(lakes):
+    """Only in this process is it known which levels items are."""
+    folder, _ = lakes
+    config, (record, _) = read_config(folder), records(folder)
+    remote = config.replace(env=config.env.replace(url="http://127.0.0.1:1"))
+    assert run_scenes(folder, remote, record) is None
+    assert scripted_recording._named_actions("FrozenLake", remote, []) is None
+
+
 def test_another_level_has_no_board(lakes, tmp_path):
     folder, _ = lakes
     (record, _) = records(folder)
