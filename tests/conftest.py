@@ -33,6 +33,7 @@ WITH_FINISHED_RUN = (
         "test_finished_run.py",
         "test_panels.py",
         "test_recorded_evaluation.py",
+        "test_recorded_retries.py",
         "test_recorder.py",
         "test_records.py",
         "test_scaling.py",

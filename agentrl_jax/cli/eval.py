@@ -78,15 +78,15 @@ class Eval:
     """File for the record of --panel, which is replaced; with --api the folder of the replies and results, where the
     same command goes on after a kill."""
     record: str | None = None
-    """New folder for all episodes of a run's evaluation, token by token, for `agentrl view`, also with --compare, and
-    `agentrl export --trajectories`."""
+    """New folder for all episodes of the evaluation of a run, token by token, or of a scripted policy, for
+    `agentrl view`, also with --compare, and `agentrl export --trajectories`. What an API model plays is in --out."""
     of_api: Annotated[eval_api.ApiOptions, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=eval_api.ApiOptions
     )
 
 
 _OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "samples", "selector")
-_OF_RUN = ("against", "best_of", "checkpoint", "clusters", "levels", "record", "samples", "selector", "temperature")
+_OF_RUN = ("against", "best_of", "checkpoint", "clusters", "levels", "samples", "selector", "temperature")
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
 _NOT_OF_API = (
     *("run", "checkpoint", "policy", "action", "plays", "workers", "against"),
@@ -221,13 +221,17 @@ def _eval_scripted(command: Eval) -> None:
     from agentrl_jax.evaluate.scripted import as_table, evaluate_on_panel, evaluate_scripted
 
     options = {name: getattr(command, name) for name in ("env", "policy", "episodes", *_OF_SCRIPTED)}
-    options |= {"seed": command.seed or 0, "report": lambda line: print(line, file=sys.stderr)}
+    options |= {
+        "seed": command.seed or 0,
+        "record": command.record,
+        "report": lambda line: print(line, file=sys.stderr),
+    }
     if command.panel is None:
         result = evaluate_scripted(**options)
     else:
         for name in ("episodes", *_OF_SCRIPTED):
             if name != "plays" and getattr(command, name) != getattr(Eval(), name):
                 raise UserError(f"--{name} is {getattr(command, name)}, which --panel fixes; leave it out")
-        kept = {name: options[name] for name in ("plays", "seed", "report")}
+        kept = {name: options[name] for name in ("plays", "seed", "record", "report")}
         result = evaluate_on_panel(command.policy, command.panel, **kept)
     _show(command, result, lambda found: Console().print(as_table(found)) if "score" in found else _print_result(found))

@@ -49,6 +49,8 @@ class Scaling:
     """Seed of levels and sampling; default: evaluation.seed of the run."""
     out: str | None = None
     """Folder for scaling.json and scaling.png; default: the run's."""
+    record: str | None = None
+    """New folder for the conversations of the largest number of --attempts, for `agentrl view`."""
     json: bool = False
     """Print the contents of scaling.json instead of a table."""
 
@@ -62,6 +64,11 @@ def run(command: Scaling) -> None:
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
+    if command.record is not None and not command.attempts:
+        raise UserError(
+            f"--record is {command.record}, the folder for the conversations of --attempts, which is missing; give it, "
+            "or record an evaluation with agentrl eval"
+        )
     out = Path(command.run if command.out is None else command.out)
     if command.out is not None and not out.is_dir():
         raise UserError(f"--out is {command.out!r}, but there is no such folder; make it, or name another one")
@@ -73,6 +80,7 @@ def run(command: Scaling) -> None:
         command.run,
         **axes,
         selector=command.selector,
+        record=command.record,
         report=lambda line: print(line, file=sys.stderr),
         **options,
     )

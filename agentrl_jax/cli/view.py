@@ -31,8 +31,8 @@ class View:
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Folder of the run, e.g. runs/demo or gs://bucket/runs/demo; it may still go on. Or a rollout log of RAGEN,
-    AgentGym-RL or AgentGym."""
+    """Folder of the run, e.g. runs/demo or gs://bucket/runs/demo; it may still go on. Or a recorded evaluation, the
+    folder --out of `agentrl eval --api`, or a rollout log of RAGEN, AgentGym-RL or AgentGym."""
     export: Annotated[str, tyro.conf.arg(metavar="FILE.html")] = ""
     """File to write instead; no browser is opened."""
     compare: Annotated[str, tyro.conf.arg(metavar="OTHER")] = ""
@@ -85,16 +85,23 @@ def _note(line: str) -> None:
 
 
 def _is_log(name: str) -> bool:
+    """Whether it is a log of another program, or the folder of an API model's evaluation."""
+    from agentrl_jax.viewer.api_folder import is_api_folder
+
     path = Path(name)
+    if name and is_api_folder(name):
+        return True
     return path.is_file() or (path.suffix.lower() in (".jsonl", ".json") and not path.is_dir())
 
 
 def _show_log(command: View) -> None:
-    """Writes the page of another program's rollout log."""
+    """Writes the page of another program's rollout log, or of an API model's evaluation."""
+    folder = Path(command.run).is_dir()
+    what = "the evaluation of an API model" if folder else "a rollout log"
     wanted = {"--compare": command.compare, "--live": command.live, "--newest": command.newest}
     for option in (option for option, value in wanted.items() if value):
-        raise UserError(f"{command.run}: is a rollout log, and {option} is for runs; give the log alone")
-    file = Path(command.export or f"{command.run}.html")
+        raise UserError(f"{command.run}: is {what}, and {option} is for runs; give it alone")
+    file = Path(command.export or (Path(command.run) / "view.html" if folder else f"{command.run}.html"))
     if file.resolve() == Path(command.run).resolve():
         raise UserError(f"--export is {command.export}, the log itself; name another file")
     from agentrl_jax.viewer.log_data import LogData

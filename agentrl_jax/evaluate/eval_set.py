@@ -131,8 +131,8 @@ def evaluate_run(
     `evaluation`. The sampled agent plays each level `samples` times. Of each number of samples in `best_of`, `selector`
     takes one, see `selectors`. `attempts` are numbers of attempts at a level with feedback in between, beside as many
     samples without it, see `retry`. With `clusters`, intervals are those of `statistics.cluster_interval`, and levels
-    of one category are a cluster. `limits` replace the run's limits of turns and tokens. All episodes but retries are
-    recorded in the new folder `record`, if given, see `recording.recording`.
+    of one category are a cluster. `limits` replace the run's limits of turns and tokens. All episodes are recorded in
+    the new folder `record`, if given, see `recording.recording`; with `attempts`, those with retries only.
 
     Returns:
         env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
@@ -211,7 +211,7 @@ def evaluate_run(
 
         def episodes_of(temperature: float, sample: int) -> Trajectory:
             played = eval_set.play(policy.params, number, temperature, sample)
-            if recorder is not None:
+            if recorder is not None and not attempts:
                 recorder.write(played, temperature, sample)
             return played
 
@@ -234,10 +234,14 @@ def evaluate_run(
                 program=retries.program,
                 settings=retry.settings_of(retries, eval_set.settings),
             )
-            found["retry"] = retry.evaluate(
-                lambda temperature: on_retries.play(policy.params, number, temperature),
-                *(temperature, retries, played, attempts, report),
-            )
+
+            def retried(temperature: float) -> Trajectory:
+                episodes = on_retries.play(policy.params, number, temperature)
+                if recorder is not None:
+                    recorder.write(episodes, temperature, 0, attempts=max(attempts))
+                return episodes
+
+            found["retry"] = retry.evaluate(retried, temperature, retries, played, attempts, report)
         task = eval_set.batched_env.tasks[eval_set.task]
         found["seen"] = seen_levels(learned, played.ids, eval_set.levels, task, boards)
         if wanted is not None:

@@ -49,7 +49,7 @@ class EpisodeRecorder:
 
     folder: Path
     config: Config
-    """As `recorded_config` returns it."""
+    """That of the evaluation."""
     policy: RunPolicy
     levels: LevelSet
     run: str
@@ -59,13 +59,14 @@ class EpisodeRecorder:
     rows: int
     report: Callable[[str], None]
 
-    def write(self, played: Trajectory, temperature: float, sample: int) -> None:
+    def write(self, played: Trajectory, temperature: float, sample: int, *, attempts: int = 1) -> None:
         """Writes one episode per level; temperature 0 is greedy play, of which there is one sample.
 
         Args:
             played: leaves are NumPy arrays [n, ...].
             temperature: that the episodes were sampled with.
             sample: from 0.
+            attempts: maximum number of attempts at a level, each with the turns of the configuration.
         """
         greedy, (task,) = temperature == 0, self.config.tasks
         panel = self.panel
@@ -77,6 +78,7 @@ class EpisodeRecorder:
             iteration=self.policy.iteration,
             panel=None if panel is None else panel.name,
             panel_sha256=None if panel is None else panel.sha256,
+            attempts=attempts,
         )
         header = Header(
             step=self.policy.step,
@@ -85,7 +87,7 @@ class EpisodeRecorder:
             tasks=(task.label,),
             group_size=1,
             episodes=len(played.num_turns),
-            horizon=self.config.prompt.max_turns,
+            horizon=attempts * self.config.prompt.max_turns,
             temperature=temperature,
             evaluation=evaluation,
         )
@@ -105,6 +107,29 @@ class EpisodeRecorder:
 
 
 @contextlib.contextmanager
+def record_folder(folder: str | os.PathLike[str], config: Config, *, groups: int) -> Iterator[Path]:
+    """A new folder for records, whose `config.yaml` is that of the evaluation, see `recorded_config`.
+
+    It is deleted if the evaluation is refused; if it is interrupted, what was played is kept.
+
+    Raises:
+        UserError: the folder is not empty or cannot be written.
+    """
+    path = Path(folder)
+    check_folder(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_config(path, recorded_config(config, str(folder), groups))
+    except OSError as error:
+        raise UserError(f"--record is {folder}, which cannot be written ({error.strerror}); name another") from error
+    try:
+        yield path
+    except UserError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
 def recording(
     folder: str | os.PathLike[str],
     config: Config,
@@ -117,10 +142,7 @@ def recording(
     panel: Panel | None = None,
     report: Callable[[str], None],
 ) -> Iterator[EpisodeRecorder]:
-    """A recorder that writes into a new or empty folder, whose `config.yaml` is that of the evaluation.
-
-    Every file is complete once it is there. The folder is deleted if the evaluation is refused; if it is interrupted,
-    what was played is kept.
+    """A recorder that writes into a `record_folder`. Every file is complete once it is there.
 
     Args:
         folder: new or empty.
@@ -136,23 +158,12 @@ def recording(
     Raises:
         UserError: the folder is not empty or cannot be written.
     """
-    path = Path(folder)
-    check_folder(path)
-    config = recorded_config(config, str(folder), groups)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write_config(path, config)
-    except OSError as error:
-        raise UserError(f"--record is {folder}, which cannot be written ({error.strerror}); name another") from error
     rows, rollout = min(episodes, _ROWS), config.rollout
     score = Programs(make_mesh(1)).recorded(
         policy.model, rows, context=rollout.context, context_tokens=rollout.context_tokens
     )
-    try:
+    with record_folder(folder, config, groups=groups) as path:
         yield EpisodeRecorder(path, config, policy, levels, run, panel, score, rows, report)
-    except UserError:
-        shutil.rmtree(path, ignore_errors=True)
-        raise
 
 
 def recorded_config(config: Config, folder: str, groups: int) -> Config:

@@ -55,11 +55,13 @@ def scale(
     samples: Sequence[int] = (),
     attempts: Sequence[int] = (),
     selector: Selector | None = None,
+    record: str | os.PathLike[str] | None = None,
     report: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> dict[str, Any]:
     """Evaluates a run with other limits of turns and of tokens, with several samples, and with retries.
 
+    The conversations of the largest number of `attempts` are recorded in the new folder `record`, if given.
     `selector` also takes the best of k samples, see `selectors`. `options` are those of `evaluate_run` for one play;
     with a panel, its levels are played, but not its limit of actions where `turns` are more than the run's.
 
@@ -102,7 +104,7 @@ def scale(
     if samples or attempts:
         best: dict[str, Any] = {} if selector is None else {"best_of": tuple(samples), "selector": selector}
         found = evaluate_run(
-            run, samples=max((1, *samples)), attempts=tuple(attempts), report=report, **best, **options
+            run, samples=max((1, *samples)), attempts=tuple(attempts), record=record, report=report, **best, **options
         )
         axes |= {"samples": [_of_samples(found, k) for k in samples]} if samples else {}
         axes |= {"attempts": [_of_attempts(found, k) for k in attempts]} if attempts else {}

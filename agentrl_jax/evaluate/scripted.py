@@ -1,6 +1,8 @@
 """Scripted policies on a service: what its oracle, random and empty actions reach on a set of items."""
 
 import contextlib
+import dataclasses
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,15 +13,19 @@ from rich.table import Table
 
 from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.evaluate import panels, records
+from agentrl_jax.evaluate import panels, records, scripted_recording
 from agentrl_jax.evaluate.baselines import level_baselines, level_rates
+from agentrl_jax.evaluate.recording import check_folder
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
+from agentrl_jax.runs.rollout_records import Evaluation
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import Outcomes, ScriptedPolicy, Service
 from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.items import load_items
-from agentrl_jax.setup.service_tasks import ServedTask, Services, play_all
+from agentrl_jax.services.pools import LocalPool
+from agentrl_jax.setup.service_tasks import ScriptedEpisode, ServedTask, Services, play_all
 from envs_jax.budget import Budget
+from envs_jax.splits import Split
 
 
 def evaluate_scripted(
@@ -36,6 +42,8 @@ def evaluate_scripted(
     seed: int = 0,
     workers: int = 4,
     on_instances: bool = False,
+    record: str | os.PathLike[str] | None = None,
+    panel: panels.Panel | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Plays each item of a set with the service's oracle, with random actions, with empty ones ("null"), or always with
@@ -45,7 +53,9 @@ def evaluate_scripted(
     that is None too, for the published test items, or else for 200. Each is played `plays` times. `turns` defaults to
     the service's usual limit per episode. `url` is the address of a server, "local" for this process; `token_file` has
     its token. `workers` episodes are played at the same time. In this process, a service that can plays many episodes
-    at once, by the rules of AgentGym's server, unless `on_instances`.
+    at once, by the rules of AgentGym's server, unless `on_instances`. The episodes are recorded in the new folder
+    `record`, if given, see `scripted_recording.record_items`, for which they are played on instances, by the same
+    rules, and once each by default. `panel` is the one that the items are of, if any, for the record.
 
     Returns:
         env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success
@@ -59,6 +69,8 @@ def evaluate_scripted(
     Raises:
         UserError: there is no such service or policy, an item does not exist, or the service fails.
     """
+    if record is not None:
+        check_folder(record)
     with refusals():
         service = get_service(env)
     if (policy == "constant") != bool(action):
@@ -69,7 +81,8 @@ def evaluate_scripted(
         raise UserError(f"--policy is oracle, but {env} has none; use random")
     chosen, panel_digest = choose_items(service, items, episodes, seed)
     turns = turns or service.turns
-    compiled = url == "local" and service.play_many is not None and not on_instances
+    upstream = url == "local" and service.play_many is not None and not on_instances
+    compiled = upstream and record is None
     plays = plays or (service.random_plays if policy == "random" and compiled else 1)
     times = f"{plays} plays of each, " if plays > 1 else ""
     action = action or ""
@@ -80,9 +93,18 @@ def evaluate_scripted(
         with refusals():
             found, numbers = service.play_many(policy, action, chosen, turns, plays, seed), list(chosen)
     else:
-        found, numbers, used["mean_turns"] = _play(
-            service, policy, action, chosen, turns, plays, seed, url, token_file, workers
-        )
+        with connected(service, chosen, turns, url, token_file, workers) as (task, config):
+            if upstream:
+                task = dataclasses.replace(task, pool=_upstream(service))
+            played = _play(task, config, policy, action, chosen, plays, seed)
+        found, numbers = _outcomes(played), [episode.item for episode in played[0]]
+        used["mean_turns"] = float(np.mean([len(episode.actions) for row in played for episode in row]))
+        if record is not None:
+            named = f"{policy} {action}".strip()
+            evaluation = Evaluation(sample=0, seed=seed, split=int(Split.ANY), run="", iteration=0, policy=named)
+            if panel is not None:
+                evaluation = dataclasses.replace(evaluation, panel=panel.name, panel_sha256=panel.sha256)
+            scripted_recording.record_items(record, config, played, evaluation, report)
     result: dict[str, Any] = {
         "env": env,
         "policy": f"{policy} {action}".strip(),
@@ -94,7 +116,7 @@ def evaluate_scripted(
     result |= used
     result["outcomes"] = {"samples": found.solved.astype(int).tolist()}
     result |= {"panel_digest": panel_digest} if panel_digest else {}
-    result |= {"compat": "upstream"} if compiled else {}
+    result |= {"compat": "upstream"} if upstream else {}
     if service.category is not None:
         of_item = np.array([service.category(number) for number in numbers])
         result["outcomes"]["categories"] = of_item.tolist()
@@ -111,12 +133,14 @@ def evaluate_on_panel(
     *,
     plays: int | None = None,
     seed: int = 0,
+    record: str | os.PathLike[str] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Evaluates the policy random, null or oracle on the panel called `name`, for `records.of_result`.
 
     In compiled environments other than BabyAI the result is exact: the probability of success on each level, not an
-    outcome. There, oracle is the best that an agent with one action a turn can reach.
+    outcome. There, oracle is the best that an agent with one action a turn can reach. With a new folder `record`, one
+    episode on each level is recorded, which in these environments does not change the result.
 
     Raises:
         UserError: there is no such panel or policy, the levels are not the panel's, or the service fails.
@@ -126,16 +150,27 @@ def evaluate_on_panel(
         raise UserError(f"--policy is {policy}; expected random, null or oracle with --panel")
     service = panels.SERVICES.get(panel.env, panel.env)
     exact = not (panel.served or panel.items)
+    if record is not None:
+        check_folder(record)
     if exact and plays is not None:
         raise UserError(f"--plays is {plays}, but the success of {policy} on {name} is exact; leave it out")
     with refusals():
         panels.check_shown(panel, panels.first_observations(panel))
     if not exact:
         result = evaluate_scripted(
-            service, policy, items=panel.items, turns=panel.max_actions, plays=plays, seed=seed, report=report
+            *(service, policy),
+            items=panel.items,
+            turns=panel.max_actions,
+            plays=plays,
+            seed=seed,
+            record=record,
+            panel=panel,
+            report=report,
         )
     else:
         result = _exact(policy, panel)
+        if record is not None:
+            scripted_recording.record_levels(record, policy, panel, seed, report)
     samples = 1 if exact else result["plays"]
     named = {"panel": {"name": panel.name, "sha256": panel.sha256}, **records.of_scripted(policy, panel, samples, seed)}
     return result | named
@@ -184,27 +219,26 @@ def sampled_items(service: Service, episodes: int, seed: int) -> tuple[int, ...]
 
 
 def _play(
-    service: Service,
-    policy: str,
-    action: str,
-    chosen: tuple[int, ...],
-    turns: int,
-    plays: int,
-    seed: int,
-    url: str,
-    token_file: str,
-    workers: int,
-) -> tuple[Outcomes, list[int], float]:
-    """Plays on instances; also returns the local numbers of the items, and the mean number of turns."""
-    with connected(service, chosen, turns, url, token_file, workers) as (task, config), refusals():
-        played = [
-            play_all(task, _policies(service, policy, action, seed + (play << 32)), chosen, config)
+    task: ServedTask, config: Config, policy: str, action: str, chosen: tuple[int, ...], plays: int, seed: int
+) -> list[list[ScriptedEpisode]]:
+    """Plays on instances; for each play, the episode of each item."""
+    with refusals():
+        return [
+            play_all(task, _policies(task.service, policy, action, seed + (play << 32)), chosen, config)
             for play in range(plays)
         ]
+
+
+def _upstream(service: Service) -> LocalPool:
+    """Instances that play by the rules of AgentGym's server."""
+    return LocalPool(dataclasses.replace(service, make=lambda upstream: service.make(True)))
+
+
+def _outcomes(played: list[list[ScriptedEpisode]]) -> Outcomes:
+    plays = len(played)
     columns = [[getattr(episode, name) for episode in row] for name in ("solved", "score", "strict") for row in played]
     solved, score, strict = (np.array(columns[start : start + plays]).T for start in range(0, 3 * plays, plays))
-    turns_used = float(np.mean([len(episode.actions) for row in played for episode in row]))
-    return Outcomes(solved, score.astype(float), strict), [episode.item for episode in played[0]], turns_used
+    return Outcomes(solved, score.astype(float), strict)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ def as_atif(source: RecordedEpisodes, episode: Episode, version: str) -> dict[st
     Steps are the system message (if there is one), the first observation as a user message, and one agent step per
     turn, which holds the observation that follows it. Rewards, success and advantages have no field in ATIF and are
     under `extra` of the steps and the root; values per token other than log-probabilities are under `metrics.extra`.
+    Steps of a scripted policy have no tokens and metrics.
     """
     header = source.header
     absent = {"tasks", *(["evaluation"] if header.evaluation is None else [])}
@@ -36,7 +37,7 @@ def as_atif(source: RecordedEpisodes, episode: Episode, version: str) -> dict[st
     first = episode.turns[0].message if episode.turns else episode.unanswered
     steps.append({"source": "user", "message": first or ""})
     following = [*(turn.message for turn in episode.turns[1:]), episode.unanswered]
-    steps += [_agent_step(turn, observed) for turn, observed in zip(episode.turns, following)]
+    steps += [_agent_step(turn, observed, source.scripted) for turn, observed in zip(episode.turns, following)]
     prompts = sum(len(turn.prompt_token_ids) for turn in episode.turns)
     sampled = sum(len(turn.token_ids) for turn in episode.turns)
     return {
@@ -47,7 +48,7 @@ def as_atif(source: RecordedEpisodes, episode: Episode, version: str) -> dict[st
             "name": "agentrl_jax",
             "version": package_version("agentrl_jax"),
             "model_name": source.model,
-            "extra": {"iteration": header.iteration, "temperature": header.temperature},
+            "extra": {"iteration": header.iteration, "temperature": source.temperature},
         },
         "steps": [{"step_id": number, **step} for number, step in enumerate(steps, start=1)],
         "final_metrics": {
@@ -64,19 +65,16 @@ def as_atif(source: RecordedEpisodes, episode: Episode, version: str) -> dict[st
     }
 
 
-def _agent_step(turn: Turn, observed: str | None) -> dict[str, Any]:
-    step: dict[str, Any] = {
-        "source": "agent",
-        "message": turn.response,
-        "llm_call_count": 1,
-        "metrics": {
+def _agent_step(turn: Turn, observed: str | None, scripted: bool) -> dict[str, Any]:
+    step: dict[str, Any] = {"source": "agent", "message": turn.response, "extra": {**turn.extra, "ended": turn.ended}}
+    if not scripted:
+        step["llm_call_count"] = 1
+        step["metrics"] = {
             "prompt_tokens": len(turn.prompt_token_ids),
             "completion_tokens": len(turn.token_ids),
             "prompt_token_ids": turn.prompt_token_ids,
             "completion_token_ids": turn.token_ids,
             "logprobs": turn.logprobs,
             "extra": turn.token_numbers,
-        },
-        "extra": {**turn.extra, "ended": turn.ended},
-    }
+        }
     return step if observed is None else step | {"observation": {"results": [{"content": observed}]}}

@@ -43,9 +43,10 @@ class Turn:
     response: str
     """The response with its inserted opening, without the token that ended it; other special tokens by name."""
     prompt_token_ids: list[int]
-    """The whole context that the response was sampled from, the inserted opening included."""
+    """The whole context that the response was sampled from, the inserted opening included; empty for a scripted
+    policy, which reads and samples no tokens."""
     token_ids: list[int]
-    """The sampled tokens, the one that ended the response included."""
+    """The sampled tokens, the one that ended the response included; empty for a scripted policy."""
     logprobs: list[float]
     """Log-probability of each sampled token in the rollout, nats."""
     token_numbers: dict[str, list[float] | list[bool]]
@@ -55,7 +56,7 @@ class Turn:
     """The response ended by itself; otherwise it was cut at its maximum length, or its answer was complete."""
     extra: dict[str, Any]
     """reward, advantage (mean of the trained tokens, None without any), valid, format_error, actions (ids),
-    state_hash (16 hexadecimal digits)."""
+    state_hash (16 hexadecimal digits); with retries, attempt (from 0)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +106,24 @@ class RecordedEpisodes:
 
     @property
     def model(self) -> str:
-        """Name of the pretrained model, without its folder; of the run if it started from random weights."""
+        """Name of the pretrained model, without its folder; of the run if it started from random weights; or of the
+        scripted policy."""
+        if self.scripted:
+            assert self.header.evaluation is not None
+            return f"scripted policy {self.header.evaluation.policy}"
         pretrained = self.config.model.pretrained
         local = Path(pretrained).is_absolute() or Path(pretrained).exists()
         return (Path(pretrained).name if local else pretrained) if pretrained else self.run
+
+    @property
+    def scripted(self) -> bool:
+        """Whether a scripted policy has played, without tokens."""
+        return _scripted(self.record)
+
+    @property
+    def temperature(self) -> float | None:
+        """Of sampling; None for a scripted policy."""
+        return None if self.scripted else self.header.temperature
 
     @property
     def history(self) -> bool:
@@ -201,10 +216,15 @@ def _flaw(record: RolloutRecord, vocab_size: int) -> str:
         if values.size and not 0 <= values.min() <= values.max() <= most:
             return f"{name} has values from {values.min()} to {values.max()}, expected 0 to {most}"
     sampled = np.arange(record.tokens.shape[2]) < record.length[..., None]
-    for name, numbers in (("logprob", record.logprob[sampled]), ("reward", record.reward)):
+    logprob = record.logprob[sampled] if not _scripted(record) else np.zeros(0)
+    for name, numbers in (("logprob", logprob), ("reward", record.reward)):
         if not np.isfinite(numbers).all():
             return f"{name} has values that are not finite"
     return ""
+
+
+def _scripted(record: RolloutRecord) -> bool:
+    return record.header.evaluation is not None and record.header.evaluation.policy is not None
 
 
 def _episode(record: RolloutRecord, row: int, tokenizer: Tokenizer, form: MessageFormat, history: bool) -> Episode:
@@ -266,17 +286,16 @@ def _turn(
     ended = bool(tokens) and tokens[-1] in tokenizer.stop_ids
     shown = tokenizer.decode(tokens[:-1] if ended else tokens, skip_special=False)
     numbers = {new: getattr(record, old)[sampled] for old, new in _TOKEN_NUMBERS.items()}
-    trained = record.trained[sampled]
+    trained, scripted = record.trained[sampled], _scripted(record)
+    token_numbers: dict[str, list[float] | list[bool]] = {"trained": trained.tolist()}
+    token_numbers |= {name: shortest(values) for name, values in numbers.items() if np.isfinite(values).all()}
     return Turn(
         message=message,
         response=opening + shown,
-        prompt_token_ids=context,
-        token_ids=tokens,
-        logprobs=shortest(record.logprob[sampled]),
-        token_numbers={
-            "trained": trained.tolist(),
-            **{name: shortest(values) for name, values in numbers.items() if np.isfinite(values).all()},
-        },
+        prompt_token_ids=[] if scripted else context,
+        token_ids=[] if scripted else tokens,
+        logprobs=[] if scripted else shortest(record.logprob[sampled]),
+        token_numbers={} if scripted else token_numbers,
         ended=ended,
         extra={
             "reward": shortest(record.reward[row, t : t + 1])[0],
@@ -285,6 +304,7 @@ def _turn(
             "format_error": int(record.format_error[row, t]),
             "actions": [int(action) for action in record.actions[row, t] if action >= 0],
             "state_hash": hexadecimal(record.state_hash[row, t : t + 1])[0],
+            **({"attempt": int(record.attempt[row, t])} if record.attempt.any() else {}),
         },
     )
 

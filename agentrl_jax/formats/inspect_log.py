@@ -72,7 +72,7 @@ def as_log(sources: Sequence[RecordedEpisodes]) -> Any:
         dataset=log.EvalDataset(name=source.run, samples=len(ids), sample_ids=ids, shuffled=False),
         model=name,
         model_generate_config=model.GenerateConfig(
-            temperature=header.temperature, max_tokens=source.config.prompt.max_response_tokens
+            temperature=source.temperature, max_tokens=source.config.prompt.max_response_tokens
         ),
         config=log.EvalConfig(
             epochs=max(sample.epoch for sample in samples), epochs_reducer=["mean"], turn_limit=header.horizon
@@ -119,7 +119,7 @@ def _sample(source: RecordedEpisodes, episode: Episode, name: str) -> Any:
         messages.append(model.ChatMessageUser(content=turn.message))
         context = messages if source.history else [*messages[:opening], messages[-1]]
         output = _output(turn, name, limit, source.tokenizer)
-        events.append(_event(list(context), output, name, source.header.temperature, time))
+        events.append(_event(list(context), output, name, source.temperature, time))
         messages.append(output.message)
     if episode.unanswered is not None:
         messages.append(model.ChatMessageUser(content=episode.unanswered))
@@ -168,15 +168,15 @@ def _output(turn: Turn, name: str, limit: int, tokenizer: Any) -> Any:
         for token, value in zip(turn.token_ids, turn.logprobs)
     ]
     cut = not turn.ended and len(turn.token_ids) == limit
-    choice = model.ChatCompletionChoice(
-        message=said, stop_reason="max_tokens" if cut else "stop", logprobs=model.Logprobs(content=logprobs)
-    )
+    choice = model.ChatCompletionChoice(message=said, stop_reason="max_tokens" if cut else "stop")
+    if logprobs:
+        choice.logprobs = model.Logprobs(content=logprobs)
     read, sampled = len(turn.prompt_token_ids), len(turn.token_ids)
     usage = model.ModelUsage(input_tokens=read, output_tokens=sampled, total_tokens=read + sampled)
     return model.ModelOutput(model=name, choices=[choice], usage=usage)
 
 
-def _event(context: list[Any], output: Any, name: str, temperature: float, time: datetime.datetime) -> Any:
+def _event(context: list[Any], output: Any, name: str, temperature: float | None, time: datetime.datetime) -> Any:
     from inspect_ai import event, model
 
     return event.ModelEvent(

@@ -4,7 +4,9 @@ They hold what was sampled and what the learner made of it, token by token, so t
 need neither a checkpoint nor a device. Boards are not stored: the actions and the keys of a run determine them.
 
 The folder that `agentrl eval --record` writes has the same files: 000001.npz holds the greedy episodes, one per level,
-000002.npz those of the first sample, 000003.npz those of the second. Their header has the part `evaluation`.
+000002.npz those of the first sample, 000003.npz those of the second. Their header has the part `evaluation`. For a
+scripted policy, 000001.npz holds its first play of every level, 000002.npz the second. It samples no tokens: those of
+its responses are only how a tokenizer writes their text, and all numbers that a policy gives to tokens are NaN.
 
 Shapes: `R` recorded episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A`
 actions of one turn.
@@ -23,6 +25,7 @@ from jaxtyping import Bool, Float32, Int32, UInt32
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
+from agentrl_jax.rollout.envs.retry import ATTEMPT
 
 ROLLOUTS = "rollouts"
 """Name of the folder in a run's folder."""
@@ -47,13 +50,22 @@ class Evaluation:
     split: int
     """The split of the levels, a value of `envs_jax.splits.Split`; keys follow from seed and split."""
     run: str
-    """The folder of the run, as it was given."""
+    """The folder of the run, as it was given; empty for a scripted policy."""
     iteration: int
-    """Iteration of the checkpoint."""
+    """Iteration of the checkpoint; 0 for a scripted policy."""
     panel: str | None = None
     """Name of the panel; None for other levels."""
     panel_sha256: str | None = None
     """Digest of the panel."""
+    policy: str | None = None
+    """The scripted policy that played, such as "random" or "constant move forward"; None for the agent of a run."""
+    attempts: int = 1
+    """Most attempts at a level in one conversation; the horizon is that of all of them."""
+
+    @property
+    def agent(self) -> str:
+        """What was evaluated, in words: the folder of the run, or the scripted policy."""
+        return self.run if self.policy is None else f"the scripted policy {self.policy}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,15 +88,17 @@ class Header:
     horizon: int
     """Most turns of an episode."""
     temperature: float
-    """Of sampling."""
+    """Of sampling; 1 for a scripted policy, which has none."""
     evaluation: Evaluation | None = None
     """Set in the records of an evaluation, in which groups are levels and members are samples."""
 
     @property
     def label(self) -> str:
-        """Which record of its folder this is: "iteration 3", or of an evaluation "greedy" or "sample 1"."""
+        """Which record of its folder this is: "iteration 3", or of an evaluation "greedy", "sample 1" or "play 1"."""
         if self.evaluation is None:
             return f"iteration {self.iteration}"
+        if self.evaluation.policy is not None:
+            return f"play {self.iteration}"
         return "greedy" if self.evaluation.sample is None else f"sample {self.evaluation.sample + 1}"
 
 
@@ -137,6 +151,8 @@ class RolloutRecord:
     """An observation was cut."""
     final_observation: Int32[np.ndarray, "R O"]
     final_observation_length: Int32[np.ndarray, " R"]
+    attempt: Int32[np.ndarray, "R T"]
+    """Number of the attempt at the level that each turn is of, from 0; always 0 without retries."""
 
     @property
     def returns(self) -> Float32[np.ndarray, " R"]:
@@ -178,9 +194,12 @@ def sampled_fields(rows: Any) -> dict[str, Any]:
         **{name: getattr(rows.response, name) for name in ("tokens", "length", "logprob")},
         **{name: getattr(rows.turn, name) for name in ("actions", "reward", "valid", "format_error", "state_hash")},
         **{name: getattr(rows.turn, name) for name in ("terminated", "success", "failed")},
+        "attempt": rows.turn.info.get(ATTEMPT, np.zeros(rows.turn.reward.shape)).astype(np.int32),
     }
 
 
+_NOT_OF_OLD = ("attempt",)
+"""Arrays that files of earlier versions lack, which are 0 there."""
 _ARRAYS = tuple(field.name for field in dataclasses.fields(RolloutRecord) if field.name != "header")
 
 
@@ -241,7 +260,9 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         if size > _LARGEST:
             raise UserError(f"{path}: has {size} bytes of arrays, expected at most {_LARGEST}; record fewer episodes")
         with np.load(path, allow_pickle=False) as file:
-            found: dict[str, Any] = {name: file[name] for name in ("header", *_ARRAYS)}
+            stored = (name for name in ("header", *_ARRAYS) if name in file or name not in _NOT_OF_OLD)
+            found: dict[str, Any] = {name: file[name] for name in stored}
+        found.setdefault("attempt", np.zeros_like(found["format_error"]))
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
             raise UserError(f"{refused} (version {VERSION}); record it again")

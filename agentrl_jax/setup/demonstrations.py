@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Int8
 
+from agentrl_jax.algos import masked
 from agentrl_jax.config import ImitationConfig, PromptConfig
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
-from agentrl_jax.rollout.recording import empty_trajectory
-from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory
+from agentrl_jax.rollout.recording import empty_trajectory, record_truncation
+from agentrl_jax.rollout.trajectory import TRUNCATIONS, EpisodeIds, Response, RolloutSettings, Trajectory
 from agentrl_jax.setup import build
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.prompt import response as canonical_response
@@ -325,7 +326,8 @@ def play_responses(
     """Plays given responses, which include their end-of-turn token, and records what a rollout would.
 
     An episode ends before its first response of length 0. `parsed` has leaves [E, T, ...], and is unused by an
-    environment that parses responses itself. Response tokens count as sampled, with log-probability 0.
+    environment that parses responses itself. Response tokens count as sampled, with log-probability 0. An episode that
+    is not over after its T turns is truncated, as at the horizon of a rollout.
     """
     episodes, turns = length.shape
     state, message = batched_env.reset(key, settings, ids)
@@ -337,23 +339,29 @@ def play_responses(
         nothing = jnp.zeros(tokens.shape, jnp.float32)
         response = Response(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))
         observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
-        state, result, message = batched_env.step(
+        state, result, following = batched_env.step(
             settings, state, response, parsed, playing, new_context=context == "single_turn"
         )
+        message = masked.where(playing, following, message)
         over = result.terminated | result.truncated | result.failed
         return (state, message, playing & ~over), (observation, observation_length, response, result, playing, overflow)
 
     everyone = jnp.ones(episodes, bool)
     by_turn = jax.tree.map(lambda x: x.swapaxes(0, 1), (tokens, length, parsed))
-    _, recorded = jax.lax.scan(turn, (state, message, everyone), by_turn, length=turns)
+    (_, message, unfinished), recorded = jax.lax.scan(turn, (state, message, everyone), by_turn, length=turns)
     observation, observation_length, response, result, played, overflow = jax.tree.map(
         lambda x: x.swapaxes(0, 1), recorded
     )
-    return empty_trajectory(batched_env, ids, turns, tokens.shape[2]).replace(
+    num_turns = jnp.sum(played, axis=1, dtype=jnp.int32)
+    cause = jnp.where(jnp.any(result.truncated, axis=1), 1 + TRUNCATIONS.index("actions"), 0)
+    cause = jnp.where(unfinished & (num_turns == turns), 1 + TRUNCATIONS.index("turns"), cause)
+    trajectory = empty_trajectory(batched_env, ids, turns, tokens.shape[2]).replace(
         observation=observation,
         observation_length=observation_length,
         response=response,
         turn=result,
-        num_turns=jnp.sum(played, axis=1, dtype=jnp.int32),
+        num_turns=num_turns,
         overflow=jnp.any(overflow, axis=1),
     )
+    truncated = (cause > 0) & ~jnp.any(result.terminated | result.failed, axis=1)
+    return record_truncation(trajectory, jnp.arange(episodes), message, cause, truncated)

@@ -54,13 +54,13 @@ def service_demonstrations(
             f"no episode of {config.imitation.levels} items can be imitated: none is solved in {turns} turns with "
             f"responses of {longest} tokens; raise prompt.max_turns or prompt.max_response_tokens"
         )
-    script = _Script(*(np.array(column) for column in zip(*episodes)))
-    trajectory = _record(config, batched_env, key, script)
+    script = Script(*(np.array(column) for column in zip(*episodes)))
+    trajectory = play_script(config, batched_env, key, script)
     kept = _complete(config, trajectory)
     return jax.tree.map(lambda x: x[kept], trajectory), jnp.asarray(script.imitated[kept])
 
 
-class _Script(NamedTuple):
+class Script(NamedTuple):
     """Scripted responses of E episodes; `row` is that of the task's items."""
 
     task: Int[np.ndarray, " E"]
@@ -98,8 +98,8 @@ def _is_random(config: Config, item: int) -> Bool[np.ndarray, " T"]:
     return np.random.default_rng((config.seed, item)).random(config.prompt.max_turns) < config.imitation.noise
 
 
-def _record(config: Config, batched_env: HostEnv, key: jax.Array, script: _Script) -> Trajectory:
-    """Plays a script, with at most as many episodes at once as a rollout has."""
+def play_script(config: Config, batched_env: HostEnv, key: jax.Array, script: Script) -> Trajectory:
+    """Plays a script, with at most as many episodes at once as a rollout has; leaves [E, ...]."""
     count, turns = script.length.shape
     size = min(count, max(config.groups * config.rollout.group_size, config.train.validation_episodes))
     settings = build.rollout_settings(config, batched_env, size, 1.0)
@@ -110,7 +110,7 @@ def _record(config: Config, batched_env: HostEnv, key: jax.Array, script: _Scrip
     program = jax.jit(functools.partial(play_responses, batched_env, context=config.rollout.context))
     chunks = []
     for first in range(0, count, size):
-        chunk = _Script(*(np.resize(x[first : first + size], (size, *x.shape[1:])) for x in script))
+        chunk = Script(*(np.resize(x[first : first + size], (size, *x.shape[1:])) for x in script))
         number = np.arange(first, first + size)
         ids = build.episode_ids(group=number, member=np.zeros(size), task=chunk.task, level=chunk.row)
         played = program(key, settings, ids, jnp.asarray(chunk.tokens), jnp.asarray(chunk.length), parsed)

@@ -23,7 +23,7 @@ from agentrl_jax.rollout.envs.host_environment import HostTask, host_task
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
-from agentrl_jax.services.environment import ScriptedPolicy, Service
+from agentrl_jax.services.environment import ScriptedPolicy, Service, StepResult
 from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.pools import InstancePool, LocalPool, RemotePool
@@ -320,6 +320,8 @@ class ScriptedEpisode(NamedTuple):
     """The last score."""
     strict: bool
     """Solved by the stricter rule of the service, if it has one."""
+    answers: list[StepResult]
+    """What the service answered: to the reset, then to each action."""
 
 
 def play_all(
@@ -360,15 +362,17 @@ def _play_once(
     lease = task.pool.open(item, time.monotonic() + seconds)
     actions: list[str] = []
     answer, good = lease.first, False
+    answers = [answer]
     try:
         number = local_item(task.service, item, answer.observation)
         policy = make_policy(number)
         while not answer.done and len(actions) < turns:
             actions.append(policy.act(answer.observation))
             answer = lease.step(actions[-1], time.monotonic() + seconds)
+            answers.append(answer)
         good = True
     finally:
         lease.leave(good=good)
     solved = task.service.solved(answer)
     strict = solved if task.service.strict is None else task.service.strict(answer)
-    return ScriptedEpisode(number, actions, solved, answer.score, strict)
+    return ScriptedEpisode(number, actions, solved, answer.score, strict, answers)

@@ -73,7 +73,7 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Conso
     record = read_record(record_path(folder, iteration))
     if record.header.evaluation is not None:
         raise UserError(
-            f"{run}: holds an evaluation of {record.header.evaluation.run}, but only episodes of training can be "
+            f"{run}: holds an evaluation of {record.header.evaluation.agent}, but only episodes of training can be "
             "replayed; evaluate again with agentrl eval and --record"
         )
     if not 0 <= row < len(record.task):

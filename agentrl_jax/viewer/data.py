@@ -24,6 +24,7 @@ from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.columns import pack
 from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
 from agentrl_jax.viewer.pieces import Pieces
+from envs_jax.registry import registered
 
 METRICS = {
     "train/success": "success in training",
@@ -40,6 +41,12 @@ METRICS = {
     "rollout/logprob_gap_mean": "mean log-prob gap (nats)",
 }
 """Metrics of metrics.jsonl that the page plots, with their names there."""
+
+NO_LOGPROBS = (
+    "A scripted policy samples no tokens: it has no log-probabilities, entropies and advantages, and its actions are "
+    "written with the small tokenizer of the package."
+)
+"""What the page says instead of the numbers of tokens."""
 
 _LINES = ("random", "optimal")
 
@@ -81,7 +88,6 @@ class RunData:
             model = self._config.model
             self._pieces = Pieces(build.load_tokenizer(model, build.load_model(model, weights=False)))
         self._packed: dict[tuple[int, int, int], tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
-        self._actions = _action_names(self._config)
 
     def stamp(self) -> str:
         """A text that changes when the run has new metrics or rollouts."""
@@ -144,7 +150,7 @@ class RunData:
             "name": Path(self.place).resolve().name,
             **self._of_stage(headers),
             "tasks": headers[-1]["tasks"],
-            "actions": self._actions,
+            "actions": self._action_names(headers[-1]),
             "truncations": list(TRUNCATIONS),
             "iterations": list(headers),
             "trend": {
@@ -161,6 +167,17 @@ class RunData:
             "sprites": scenes.SPRITES,
         }
 
+    def _action_names(self, header: dict[str, Any]) -> dict[str, list[str]]:
+        """The names of actions by the label of the task; a response to a service is one action without a name."""
+        config, scripted = self._config, (header["evaluation"] or {}).get("policy") is not None
+        named = scripted and config.env.url == "local"  # actions of scripted policies there have their own numbers
+        return {
+            task.label: list(make_env(task)[0].actions)
+            if not config.served or (named and task.env in registered())
+            else ["action"]
+            for task in config.tasks
+        }
+
     def _of_stage(self, headers: Sequence[dict[str, Any]]) -> dict[str, str]:
         """What the page says of rollouts in training, or of the episodes of an evaluation, which have no replay."""
         evaluation = headers[-1]["evaluation"]
@@ -169,26 +186,24 @@ class RunData:
                 _counted(len(headers), "recorded iteration"),
                 f"agentrl replay {shlex.quote(self.place)}",
             )
-            return {"stage": "training", "recorded": recorded, "about": "", "replay": replay}
+            return {"stage": "training", "recorded": recorded, "about": "", "replay": replay, "policy": ""}
+        panel = f" on {evaluation['panel']}" if evaluation["panel"] else ""
+        if policy := evaluation["policy"]:
+            about = f"Evaluation of the scripted policy {policy}{panel}. {NO_LOGPROBS}"
+            plays = _counted(len(headers), "play")
+            return {"stage": "evaluation", "recorded": plays, "about": about, "replay": "", "policy": policy}
         samples = sum(header["evaluation"]["sample"] is not None for header in headers)
         parts = [
             *(["greedy play"] if samples < len(headers) else []),
             *([_counted(samples, "sample")] if samples else []),
         ]
-        panel = f" on {evaluation['panel']}" if evaluation["panel"] else ""
-        about = f"Evaluation of {evaluation['run']}, iteration {evaluation['iteration']}{panel}."
-        return {"stage": "evaluation", "recorded": " and ".join(parts), "about": about, "replay": ""}
+        tries = f", with up to {evaluation['attempts']} attempts at a level" if evaluation["attempts"] > 1 else ""
+        about = f"Evaluation of {evaluation['run']}, iteration {evaluation['iteration']}{panel}{tries}."
+        return {"stage": "evaluation", "recorded": " and ".join(parts), "about": about, "replay": "", "policy": ""}
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _action_names(config: Config) -> dict[str, list[str]]:
-    """The names of the actions of compiled tasks, by the label of the task."""
-    if config.served:
-        return {}
-    return {task.label: list(make_env(task)[0].actions) for task in config.tasks}
 
 
 def _number(value: Any) -> float | None:

@@ -68,6 +68,7 @@ def pack_episodes(record: RolloutRecord, pieces: Pieces, scenes: Scenes | None) 
         "reward": record.reward[turns],
         "valid": record.valid[turns],
         "format_error": smallest(np.maximum(record.format_error[turns], 0)),
+        "attempt": smallest(np.maximum(record.attempt[turns], 0)),
     }
     gap = record.learner_logprob - record.logprob
     if record.header.temperature == 0:  # the learner's are then those of another temperature

@@ -20,7 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from agentrl_jax.errors import UserError, shortened
 
@@ -43,22 +43,40 @@ _SHOWN_BAD = 5
 """Unusable episodes that are reported one by one."""
 
 
+class LogMessage(TypedDict):
+    """One message of an episode.
+
+    Roles are system, user, assistant and tool, and, of an API model, reasoning and refusal.
+    """
+
+    role: str
+    content: str
+    note: NotRequired[str]
+    """A remark about it."""
+    tokens: NotRequired[list[tuple[str, float]]]
+    """The tokens of the content with their log-probabilities, nats, where a server gave them; NaN for inserted text."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ImportedEpisode:
     """One episode of a log."""
 
-    messages: tuple[dict[str, str], ...]
-    """In order, each {role, content}; roles are system, user, assistant or tool."""
+    messages: tuple[LogMessage, ...]
+    """In order."""
     reward: float | None
     """Total reward as the program logged it; None if it is missing or no finite number."""
     success: bool | None
     """Whether the task was solved; None if the log does not say."""
     metadata: dict[str, Scalar]
     """The other fields, where they are text, numbers or booleans."""
+    outcome: str = ""
+    """One of `log_data.OUTCOMES`; empty for what `success` says."""
+    label: str = ""
+    """What a list calls the episode; empty for its number."""
 
 
-class _Unusable(ValueError):
-    """An episode that cannot be read; the message says why."""
+class Unusable(ValueError):
+    """An episode or a row that cannot be read; the message says why."""
 
 
 def _to_stderr(line: str) -> None:
@@ -83,8 +101,8 @@ def load_imported(path: str | os.PathLike[str], *, report: Report = _to_stderr) 
         if len(found) == MAX_EPISODES:
             raise UserError(f"{file}: has more than {MAX_EPISODES} episodes; split it")
         try:
-            found.append(_episode(_parse(row) if lines else row))
-        except _Unusable as error:
+            found.append(_episode(parse(row) if lines else row))
+        except Unusable as error:
             bad.append(f"{'line' if lines else 'episode'} {number}: {error}")
     if not found:
         why = f"; {bad[0]}" if bad else ""
@@ -104,13 +122,22 @@ def _read(file: Path) -> bytes:
     if not file.is_file():
         what = "that is no file" if file.exists() else "no such file"
         raise UserError(f"{file}: {what}; give a rollout log of RAGEN, AgentGym-RL or AgentGym")
+    return read_limited(file, MAX_BYTES)
+
+
+def read_limited(file: Path, most: int) -> bytes:
+    """The bytes of a file of JSON.
+
+    Raises:
+        UserError: it cannot be read, or has more than `most` bytes or `MAX_BRACKETS` brackets.
+    """
     try:
         with open(file, "rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
+            content = stream.read(most + 1)
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror}); give a file that can be read") from error
-    if len(content) > MAX_BYTES:
-        raise UserError(f"{file}: has more than {MAX_BYTES} bytes; split it")
+    if len(content) > most:
+        raise UserError(f"{file}: has more than {most} bytes; split it")
     if content.count(b"{") + content.count(b"[") > MAX_BRACKETS:
         raise UserError(f"{file}: has more than {MAX_BRACKETS} brackets, too many for a log of this size; split it")
     return content
@@ -123,32 +150,36 @@ def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _entries(content: bytes, file: Path) -> Iterator[tuple[int, Any]]:
     try:
-        data = _parse(content)
-    except _Unusable as error:
+        data = parse(content)
+    except Unusable as error:
         raise UserError(
             f"{file}: {error}; write it again, or rename it to .jsonl if it has one episode per line"
         ) from error
     yield from enumerate(data if isinstance(data, list) else [data], start=1)
 
 
-def _parse(content: bytes) -> Any:
-    """Parses JSON as Python writes it, where NaN and infinities, which are no numbers of JSON, become None."""
+def parse(content: bytes) -> Any:
+    """Parses JSON as Python writes it, where NaN and infinities, which are no numbers of JSON, become None.
+
+    Raises:
+        Unusable: it is no JSON.
+    """
     try:
         return json.loads(content.decode("utf-8-sig"), parse_constant=lambda name: None)
     except (ValueError, RecursionError) as error:
-        raise _Unusable(f"is no JSON ({shortened(error, 100)})") from error
+        raise Unusable(f"is no JSON ({shortened(error, 100)})") from error
 
 
 def _episode(row: Any) -> ImportedEpisode:
     if not isinstance(row, dict):
-        raise _Unusable(f"is a JSON {type(row).__name__}, expected an object")
+        raise Unusable(f"is a JSON {type(row).__name__}, expected an object")
     if "conversations" in row:
         rest = {key: row[key] for key in row if key not in ("conversations", "reward", "success")}
         return _made(_messages(row["conversations"]), row.get("reward"), row.get("success"), rest)
     if "messages" in row:
         metadata = row.get("metadata")
         if not isinstance(metadata, dict):
-            raise _Unusable(f"metadata is {shortened(metadata, 40)}, expected an object")
+            raise Unusable(f"metadata is {shortened(metadata, 40)}, expected an object")
         rest = {"custom_id": row.get("custom_id")} | metadata
         reward = rest.pop("total_reward", rest.pop("reward", None))
         return _made(_messages(row["messages"]), reward, _ragen_success(rest), rest)
@@ -158,7 +189,7 @@ def _episode(row: Any) -> ImportedEpisode:
         messages = [message for message in _messages(pair) if message["content"]]  # validation has empty inputs
         return _made(messages, row.get("score"), None, rest)
     known = shortened(", ".join(map(str, list(row)[:10])), 80)
-    raise _Unusable(
+    raise Unusable(
         f"has the keys {known or 'of an empty object'}, expected messages, conversations, or input and output"
     )
 
@@ -170,38 +201,38 @@ def _ragen_success(metadata: dict[str, Any]) -> Any:
     return tagged[0] if tagged else plain
 
 
-def _made(messages: list[dict[str, str]], reward: Any, success: Any, metadata: dict[str, Any]) -> ImportedEpisode:
+def _made(messages: list[LogMessage], reward: Any, success: Any, metadata: dict[str, Any]) -> ImportedEpisode:
     number, solved = _number(reward), _number(success)
-    kept = {_clean(key): value for key, value in list(metadata.items())[:MAX_METADATA] if _is_scalar(value)}
+    kept = {clean(key): value for key, value in list(metadata.items())[:MAX_METADATA] if _is_scalar(value)}
     return ImportedEpisode(
         messages=tuple(messages),
         reward=number,
         success=None if solved is None else bool(solved),
-        metadata={key: _clean(value) if isinstance(value, str) else _finite(value) for key, value in kept.items()},
+        metadata={key: clean(value) if isinstance(value, str) else finite(value) for key, value in kept.items()},
     )
 
 
-def _messages(data: Any) -> list[dict[str, str]]:
+def _messages(data: Any) -> list[LogMessage]:
     if not isinstance(data, list):
-        raise _Unusable(f"the messages are {shortened(data, 40)}, expected an array")
+        raise Unusable(f"the messages are {shortened(data, 40)}, expected an array")
     if len(data) > MAX_MESSAGES:
-        raise _Unusable(f"has {len(data)} messages, expected at most {MAX_MESSAGES}")
+        raise Unusable(f"has {len(data)} messages, expected at most {MAX_MESSAGES}")
     return [_message(number, message) for number, message in enumerate(data, start=1)]
 
 
-def _message(number: int, data: Any) -> dict[str, str]:
+def _message(number: int, data: Any) -> LogMessage:
     if not isinstance(data, dict):
-        raise _Unusable(f"message {number} is {shortened(data, 40)}, expected an object")
+        raise Unusable(f"message {number} is {shortened(data, 40)}, expected an object")
     role, content = (data.get(key, data.get(other)) for key, other in (("role", "from"), ("content", "value")))
     role = _ROLES.get(role, role) if isinstance(role, str) else role
     if role not in ("system", "user", "assistant", "tool"):
-        raise _Unusable(f"message {number} has the role {shortened(role, 40)}, expected system, user or assistant")
+        raise Unusable(f"message {number} has the role {shortened(role, 40)}, expected system, user or assistant")
     if not isinstance(content, str):
-        raise _Unusable(f"message {number} has the content {shortened(content, 40)}, expected text")
+        raise Unusable(f"message {number} has the content {shortened(content, 40)}, expected text")
     thought = data.get("reasoning_content")
     if isinstance(thought, str) and thought:
         content = f"<think>{thought}</think>{content}"
-    return {"role": role, "content": _clean(content)}
+    return {"role": role, "content": clean(content)}
 
 
 def _is_scalar(value: Any) -> bool:
@@ -209,11 +240,11 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    found = _finite(value) if isinstance(value, bool | int | float) else None
+    found = finite(value) if isinstance(value, bool | int | float) else None
     return None if found is None else float(found)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The value, or None for a number that is not finite or beyond the range of floats."""
     try:
         return value if value is None or math.isfinite(value) else None
@@ -221,6 +252,6 @@ def _finite(value: Any) -> Any:
         return None
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """The text with U+FFFD in place of halves of surrogate pairs, which JSON can write but no file can hold."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

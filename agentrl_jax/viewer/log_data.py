@@ -1,4 +1,7 @@
-"""What the page shows of a rollout log of another program: messages by role, outcomes, returns and metadata."""
+"""What the page shows of a rollout log of another program, or of the evaluation of an API model.
+
+That is messages by role, outcomes, returns and metadata.
+"""
 
 import json
 import os
@@ -8,13 +11,29 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.viewer.columns import pack, smallest
+from agentrl_jax.viewer.api_folder import is_api_folder, load_api_folder
+from agentrl_jax.viewer.columns import pack, quantize, smallest
+from agentrl_jax.viewer.episodes import QUANTIZED
 from agentrl_jax.viewer.imported import ImportedEpisode, Scalar, load_imported
 
-ROLES = ("system", "user", "assistant", "tool")
+ROLES = ("system", "user", "assistant", "tool", "reasoning", "refusal")
 """Roles of messages; blocks hold their positions."""
-UNKNOWN = 2
-"""Success of an episode of which the log does not say whether the task was solved; otherwise it is 0 or 1."""
+OUTCOMES = ("solved", "unsolved", "unknown", "cut", "refused", "unfinished")
+"""Outcomes of episodes; the column `outcome` holds their positions."""
+
+_OF_LOG = {
+    "solved": "The log says that the task was solved.",
+    "unsolved": "The log says that the task was not solved.",
+    "unknown": "The log does not say whether the task was solved.",
+}
+_OF_API = {
+    "solved": "The task was solved.",
+    "unsolved": "All replies were carried out, and the task was not solved.",
+    "cut": "The last reply was cut by a limit of tokens, and was not carried out.",
+    "refused": "The model or its provider withheld the last reply.",
+    "unfinished": "The episode has not ended: no further reply came, or the evaluation still goes on.",
+}
+"""Outcomes that episodes of each kind can have, and what the page says at their end."""
 BLOCK_CHARACTERS = 2**20
 """A block ends with the episode with which it has this many characters; the page decodes the blocks that it shows."""
 
@@ -22,20 +41,24 @@ Progress = Callable[[str], None]
 
 
 class LogData:
-    """The data of a log's page.
+    """The data of the page of a log, or of the folder of an API model's evaluation.
 
     Raises:
         UserError: the file is missing, too large, or has no episode that can be read.
     """
 
-    remedy = "split the file"
-    """What helps if the page would be too large."""
-
     def __init__(self, file: str | os.PathLike[str], *, note: Progress = lambda line: None):
         """Reads a log; `note` shows a line about the progress, and one for each of the first unusable episodes."""
         self.source, self.place = Path(file), str(file)
         note(f"reading {self.source}")
-        self._note, self._episodes = note, load_imported(file, report=note)
+        self._note, self._about = note, ""
+        self._of_api = is_api_folder(file)
+        self.remedy = "evaluate fewer items in one folder" if self._of_api else "split the file"
+        """What helps if the page would be too large."""
+        if self._of_api:
+            self._episodes, self._about = load_api_folder(file, note)
+        else:
+            self._episodes = load_imported(file, report=note)
 
     def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
         """Returns what the page's index says about the log, and the blocks: first of all rows, then of the episodes."""
@@ -43,13 +66,24 @@ class LogData:
         parts = list(_parts(self._episodes))
         entry = {
             "kind": "log",
-            "name": self.source.name,
+            "name": self.source.resolve().name if self._of_api else self.source.name,
+            "source": "api" if self._of_api else "log",
+            "about": self._about,
+            "outcomes": list(OUTCOMES),
+            "ends": _OF_API if self._of_api else _OF_LOG,
+            "logprobs": any("tokens" in m for episode in self._episodes for m in episode.messages),
             "blocks": [len(part) for part in parts],
             "roles": list(ROLES),
             "iterations": [],
             "alarms": [],
         }
-        return entry, [pack({}, _summary_columns(self._episodes)), *map(_pack, parts)]
+        labels = [episode.label for episode in self._episodes] if self._of_api else []
+        return entry, [pack({"labels": labels}, _summary_columns(self._episodes)), *map(_pack, parts)]
+
+
+def _outcome(episode: ImportedEpisode) -> int:
+    known = {None: "unknown", True: "solved", False: "unsolved"}[episode.success]
+    return OUTCOMES.index(episode.outcome or known)
 
 
 def _characters(episode: ImportedEpisode) -> int:
@@ -77,7 +111,7 @@ def _summary_columns(episodes: Sequence[ImportedEpisode]) -> dict[str, np.ndarra
     largest = float(np.finfo(np.float32).max)
     return {
         "return": np.clip(returns, -largest, largest).astype(np.float32),
-        "success": np.asarray([UNKNOWN if e.success is None else e.success for e in episodes], np.uint8),
+        "outcome": np.asarray([_outcome(e) for e in episodes], np.uint8),
         "turns": smallest(np.asarray([sum(m["role"] == "assistant" for m in e.messages) for e in episodes], np.int64)),
         "characters": np.asarray([_characters(e) for e in episodes], np.int32),
     }
@@ -91,11 +125,19 @@ def _pack(episodes: Sequence[ImportedEpisode]) -> bytes:
         return smallest(np.asarray([numbers.setdefault(text, len(numbers)) for text in texts], np.int64))
 
     messages = [message for episode in episodes for message in episode.messages]
+    tokens = [message.get("tokens", []) for message in messages]
+    logprob = np.asarray([value for of_message in tokens for _, value in of_message], np.float32)
+    table, indices = quantize(logprob, *QUANTIZED["logprob"])
     entries = [entry for episode in episodes for entry in episode.metadata.items()]
     columns = {
         "message_count": smallest(np.asarray([len(e.messages) for e in episodes], np.int64)),
         "message_role": np.asarray([ROLES.index(message["role"]) for message in messages], np.uint8),
         "message_text": numbered([message["content"] for message in messages]),
+        "message_note": numbered([message.get("note", "") for message in messages]),
+        "token_count": smallest(np.asarray([len(of_message) for of_message in tokens], np.int64)),
+        "token_text": numbered([text for of_message in tokens for text, _ in of_message]),
+        "logprob_table": table,
+        "logprob": indices,
         "metadata_count": smallest(np.asarray([len(e.metadata) for e in episodes], np.int64)),
         "metadata_key": numbered([key for key, _ in entries]),
         "metadata_value": numbered([_text(value) for _, value in entries]),

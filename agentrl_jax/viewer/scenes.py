@@ -22,13 +22,16 @@ from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import start_state
+from agentrl_jax.rollout.envs.host_episodes import text_hash
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, task_levels
 from agentrl_jax.rollout.trajectory import EpisodeIds
 from agentrl_jax.runs.rollout_records import Header, RolloutRecord
+from agentrl_jax.services.environments.compiled import item_key, noise_key
+from agentrl_jax.services.items import load_items
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.level_files import make_env
 from envs_jax.environment import TextEnvironment
-from envs_jax.registry import spec
+from envs_jax.registry import registered, spec
 from envs_jax.scenes import SPRITES, Scene, SceneFunction
 from envs_jax.splits import Split
 
@@ -45,16 +48,18 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
 
     The scenes of an episode are those of its start and of the state after each executed primitive action, see
     `envs_jax.scenes`, each with two more keys: `turn`, the index of the turn of the action, 0 for the start, and
-    `action`, the name of the action, None for the start. A turn in which nothing was executed has no scene.
+    `action`, the name of the action, None for the start. A turn in which nothing was executed has no scene. Where a
+    level begins again, there is one more scene of its start, after those of the last turn of the attempt before.
 
     An episode whose states are not those of the record, because code, configuration or levels have changed, has no
     scenes, and one warning is logged with the number of such episodes; nor has an episode of an environment that has no
-    scenes. Returns None if no environment of the run has any, for instance because they are services.
+    scenes. Returns None if no environment of the run has any, for instance because they are services; a compiled
+    environment that a scripted policy has played as a service in its own process has some.
 
     Raises:
         UserError: the scene of an environment is not valid, see `envs_jax.scenes.grid_scene`.
     """
-    if config.served:
+    if config.served and not scripted_here(config, record.header):
         return None
     scenes: list[list[Scene]] = [[] for _ in record.task]
     drawn, missing = False, 0
@@ -82,6 +87,12 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
     return scenes if drawn else None
 
 
+def scripted_here(config: Config, header: Header) -> bool:
+    """Whether a scripted policy has played a compiled environment as a service, in the process of the evaluation."""
+    local = config.served and config.env.url == "local" and all(task.env in registered() for task in config.tasks)
+    return local and header.evaluation is not None and header.evaluation.policy is not None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Replay:
     """Plays the episodes of one task again."""
@@ -103,24 +114,42 @@ class _Replay:
     def _chunk(self, config: Config, record: RolloutRecord, rows: Int[np.ndarray, " R"]) -> list[list[Scene] | None]:
         episodes = [_Executed.of_row(record, row) for row in rows]
         _, turns, per_turn = record.actions.shape
-        most = min(turns * per_turn, config.prompt.max_actions)
+        attempts = 1 + int(record.attempt.max(initial=0))
+        most = turns * per_turn if config.served else min(turns * per_turn, attempts * config.prompt.max_actions)
+        most += attempts - 1
         actions = np.full((len(rows), most + 1), -1, np.int32)
         for padded, episode in zip(actions, episodes):
             executed = episode.action[:most]
             padded[: len(executed)] = executed
-        split, key = self._drawn_from(config, record.header)
-        ids = EpisodeIds(*(jnp.asarray(x[rows]) for x in (record.group, record.member, record.task, record.level)))
-        shared_noise = config.rollout.shared_noise
-        played = _play(self.env, self.params, jnp.int32(split), key, ids, actions, shared_noise=shared_noise)
+        split, level_keys, noise_keys = self._drawn_from(config, record, rows)
+        level = jnp.full(len(rows), -1) if config.served else jnp.asarray(record.level[rows])
+        played = _play(self.env, self.params, jnp.int32(split), level_keys, noise_keys, level, actions)
         states, params = jax.device_get((played, self.params))
-        return [
-            self._draw(episode, jax.tree.map(operator.itemgetter(i), states.state), params)
-            if (episode.action < self.env.num_actions).all() and _agrees(record, row, episode, states, i)
-            else None
-            for i, (row, episode) in enumerate(zip(rows, episodes))
-        ]
+        found: list[list[Scene] | None] = []
+        for i, (row, episode) in enumerate(zip(rows, episodes)):
+            of_episode = jax.tree.map(operator.itemgetter(i), states.state)
+            same = bool((episode.action < self.env.num_actions).all())
+            if config.served:  # which hashes texts
+                shown = self.env.render(jax.tree.map(operator.itemgetter(0), of_episode), params)
+                same &= np.array_equal(text_hash(shown), record.state_hash[row, 0])
+            same &= _agrees(record, row, episode, states, i, hashed=not config.served)
+            found.append(self._draw(episode, of_episode, params) if same else None)
+        return found
 
-    def _drawn_from(self, config: Config, header: Header) -> tuple[Split, jax.Array]:
+    def _drawn_from(
+        self, config: Config, record: RolloutRecord, rows: Int[np.ndarray, " R"]
+    ) -> tuple[Split, Key[Array, " R"], Key[Array, " R"]]:
+        """The split that levels were generated from, and the keys of each episode's level and noise."""
+        if config.served:
+            (task,) = config.tasks
+            items = load_items(task.held_out, task.env)
+            keys = jnp.stack([item_key(items[number]) for number in record.level[rows]])
+            return Split.ANY, keys, jax.vmap(noise_key)(keys)
+        split, key = self._rollout_key(config, record.header)
+        ids = EpisodeIds(*(jnp.asarray(x[rows]) for x in (record.group, record.member, record.task, record.level)))
+        return split, rng.level_key(key, ids), rng.noise_key(key, ids, shared=config.rollout.shared_noise)
+
+    def _rollout_key(self, config: Config, header: Header) -> tuple[Split, jax.Array]:
         """The split that levels were generated from, and the key of the rollout."""
         assert self.levels is not None
         evaluation = header.evaluation
@@ -132,7 +161,11 @@ class _Replay:
 
     def _draw(self, episode: "_Executed", states: Any, params: Any) -> list[Scene]:
         assert self.scene is not None
-        names = [self.env.actions[action] for action in episode.action]
+        starts = iter(range(2, len(episode.action) + 2))
+        names = [
+            f"the start of attempt {next(starts)}" if action == _AGAIN else self.env.actions[action]
+            for action in episode.action
+        ]
         scenes = []
         for number, (turn, action) in enumerate([(0, None), *zip(episode.turn.tolist(), names)]):
             with refusals(f"the scene of {self.name}"):
@@ -150,8 +183,12 @@ def _replay_of(task: str) -> _Replay:
     return _Replay(config.env, env, params, scene, None if scene is None else task_levels(env, params))
 
 
+_AGAIN = -2
+"""Stands between actions where the level begins again."""
+
+
 class _Executed(NamedTuple):
-    """The executed primitive actions of one episode, and the turn of each."""
+    """The executed primitive actions of one episode, and the turn of each; `_AGAIN` is of the turn before."""
 
     turn: Int[np.ndarray, " N"]
     action: Int[np.ndarray, " N"]
@@ -160,8 +197,11 @@ class _Executed(NamedTuple):
     def of_row(cls, record: RolloutRecord, row: int) -> "_Executed":
         """Those of a row of the record."""
         actions = record.actions[row, : max(record.num_turns[row], 0)]
-        turn, number = np.nonzero(actions >= 0)
-        return cls(turn, actions[turn, number])
+        attempt = record.attempt[row, : len(actions)]
+        again = np.diff(attempt, append=attempt[-1:]) != 0
+        entries = np.concatenate([actions, np.where(again, _AGAIN, -1)[:, None]], axis=1)
+        turn, number = np.nonzero(entries != -1)
+        return cls(turn, entries[turn, number])
 
 
 class _States(NamedTuple):
@@ -174,46 +214,45 @@ class _States(NamedTuple):
     success: Bool[Array, "R N+1"]
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames="shared_noise")
+@functools.partial(jax.jit, static_argnums=0)
 def _play(
     env: TextEnvironment,
     params: Any,
     split: Int[Array, ""],
-    key: Key[Array, ""],
-    ids: EpisodeIds,
+    level_keys: Key[Array, " R"],
+    noise_keys: Key[Array, " R"],
+    levels: Int[Array, " R"],
     actions: Int32[Array, "R N+1"],
-    *,
-    shared_noise: bool,
 ) -> _States:
-    """Plays primitive actions, as `CompiledEnv` does; -1, which also stands at the end of each row, does nothing."""
+    """Plays primitive actions, as `CompiledEnv` and `RetryEnv` do; -1, which also ends each row, does nothing."""
 
     def episode(level_key, noise_key, level, actions):
         start, _ = start_state(env, level_key, level, jnp.bool_(True), params=params, split=split)
 
-        def step(state, numbered):
-            number, action = numbered
+        def step(carry, action):
+            state, noise_key, number = carry
             moved = env.step_env(rng.action_key(noise_key, number), state, jnp.maximum(action, 0), params)[1]
             after = jax.tree.map(lambda a, b: jnp.where(action >= 0, a, b), moved, state)
+            after = jax.tree.map(lambda a, b: jnp.where(action == _AGAIN, a, b), start, after)
             flags = env.is_terminated(state, params), env.success(state, params)
-            return after, _States(state, env.state_hash(state, params), *flags)
+            next_key = jnp.where(action == _AGAIN, rng.retry_noise_key(noise_key[None])[0], noise_key)
+            number = jnp.where(action == _AGAIN, 0, number + (action >= 0))
+            return (after, next_key, number), _States(state, env.state_hash(state, params), *flags)
 
-        return jax.lax.scan(step, start, (jnp.arange(actions.shape[0]), actions))[1]
+        return jax.lax.scan(step, (start, noise_key, jnp.int32(0)), actions)[1]
 
-    noise_keys = rng.noise_key(key, ids, shared=shared_noise)
-    return jax.vmap(episode)(rng.level_key(key, ids), noise_keys, ids.level, actions)
+    return jax.vmap(episode)(level_keys, noise_keys, levels, actions)
 
 
-def _agrees(record: RolloutRecord, row: int, episode: _Executed, states: _States, index: int) -> bool:
-    """Whether the states `index` are those of the episode: at the start of every turn, and how each turn ended."""
+def _agrees(record: RolloutRecord, row: int, episode: _Executed, states: _States, index: int, *, hashed: bool) -> bool:
+    """Whether the states `index` are those of the episode: at the start of every turn, and how each turn ended.
+
+    Without `hashed`, the record has no hashes of states.
+    """
     number, most = record.num_turns[row], states.terminated.shape[1] - 1
     if not 0 < number <= record.reward.shape[1] or len(episode.action) > most:
         return False
     start, end = (np.searchsorted(episode.turn, np.arange(number), side) for side in ("left", "right"))
-    return all(
-        np.array_equal(played[index][places], recorded[row, :number])
-        for played, places, recorded in (
-            (states.state_hash, start, record.state_hash),
-            (states.terminated, end, record.terminated),
-            (states.success, end, record.success),
-        )
-    )
+    known = [(states.terminated, end, record.terminated), (states.success, end, record.success)]
+    known += [(states.state_hash, start, record.state_hash)] if hashed else []
+    return all(np.array_equal(played[index][at], recorded[row, :number]) for played, at, recorded in known)

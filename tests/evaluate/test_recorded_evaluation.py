@@ -71,6 +71,7 @@ def test_records_are_the_episodes_of_the_result(finished, lakes):
         assert dataclasses.asdict(header.evaluation) == {
             **{"sample": sample, "seed": result["seed"], "split": int(Split.TEST)},
             **{"run": str(finished.folder), "iteration": 4, "panel": None, "panel_sha256": None},
+            **{"policy": None, "attempts": 1},
         }
         assert file.group.tolist() == list(range(LEVELS))
         assert set(file.member.tolist()) == {sample or 0}
@@ -208,8 +209,6 @@ def test_what_is_refused(finished, lakes, tmp_path, monkeypatch):
     assert f"--record: {folder}: exists and is not an empty folder" in refused("eval", run, "--record", folder)
     assert {file.name for file in lakes[0].rglob("*")} == before
     assert "but there is --against" in refused("eval", run, "--against", run, "--record", str(tmp_path / "new"))
-    scripted = refused("eval", "--policy", "random", "--env", "maze", "--record", str(tmp_path / "new"))
-    assert "read only without --policy" in scripted
     assert f"holds an evaluation of {run}" in refused("replay", folder, "--iteration", "1")
     training = refused("train", finished.file, "--run_dir", folder)
     assert "holds an evaluation that agentrl eval recorded" in training

@@ -125,6 +125,7 @@ def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutReco
         overflow=played.overflow,
         final_observation=played.final_observation,
         final_observation_length=played.final_observation_length,
+        attempt=np.zeros_like(turn.format_error),
     )
     write_record(folder, record)
     return record

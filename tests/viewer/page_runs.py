@@ -94,6 +94,7 @@ def make_record(
         overflow=np.zeros(count, bool),
         final_observation=np.zeros((count, width), np.int32),
         final_observation_length=np.zeros(count, np.int32),
+        attempt=np.zeros((count, turns), np.int32),
     )
 
 

@@ -96,4 +96,5 @@ def record_of(trajectory: Trajectory, header: Header) -> RolloutRecord:
         entropy=unknown,
         advantage=np.zeros_like(unknown),
         trained=rows.response_mask,
+        attempt=np.zeros_like(rows.turn.format_error),
     )

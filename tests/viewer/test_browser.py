@@ -10,11 +10,13 @@ import shutil
 import threading
 import time
 
+import api_folders
 import numpy as np
 import page_runs
 import pytest
 from page_runs import TOKENIZER, make_record, write_run
 
+from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.runs.rollout_records import Evaluation, write_record
 from agentrl_jax.viewer import data, log_data
 from agentrl_jax.viewer.data import RunData
@@ -392,6 +394,66 @@ def test_long_logs_are_drawn_in_parts(browser, tmp_path):
             soon(functools.partial(length, page, place), 40_000)
         page.click(".metadata td .more")
         soon(lambda: length(page, ".metadata td .text"), 80_000)
+
+
+def test_api_model(browser, tmp_path):
+    """Hostile replies stay text, reasoning is apart, and outcomes can be filtered."""
+    write_page(tmp_path / "page.html", [LogData(api_folders.write_folder(tmp_path / "out"))])
+    status = lambda: page.text_content(".listhead [role=status]")  # noqa: E731
+    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
+        expect(page.locator(".left").first).to_contain_text("2 answered, 1 cut, 1 refused, 1 unfinished")
+        soon(lambda: page.text_content("article h2"), "Item 0 · sample 1")
+        soon(lambda: page.text_content(".reasoning .text"), f"I think {api_folders.SCRIPT}")
+        expect(page.locator(".response:not(.reasoning) h3").first).to_contain_text("10 tokens written")
+        page.click("summary")
+        marks = ["✓ solved", "✗ unsolved", "… cut", "! refused", "… unfinished"]
+        soon(page.locator(".outcomes label").all_text_contents, marks)
+        for name in ("solved", "unsolved", "unfinished"):
+            page.uncheck(f"label:has(.{name}) input")
+        soon(status, "2 of 5 episodes")
+        soon(lambda: page.text_content("article h2"), "Item 1 · sample 1")
+        expect(page.locator(".end").first).to_contain_text("cut by a limit of tokens")
+        page.click("text=Clear filters")
+        page.click(".entry >> nth=4")
+        soon(lambda: page.text_content("article h2"), "Item 4 · sample 1")
+        said = f"{api_folders.SCRIPT}\nAction: half ? of a pair, ⟨U+0007⟩ and ⟨U+202E⟩"
+        soon(lambda: page.text_content(".response .text"), said)
+        tokens = page.locator("[data-turn='1'] .token")
+        soon(tokens.all_text_contents, [text for text, _ in api_folders.LOGPROBS])
+        assert "log-prob −4" in tokens.last.get_attribute("title")
+        assert tokens.last.get_attribute("class") > tokens.first.get_attribute("class")
+
+
+def test_scripted_policy(browser, tmp_path):
+    """Boards and actions are there; log-probabilities are not, and the page says so."""
+    evaluate_scripted("FrozenLake", "oracle", items="3-5", turns=10, record=tmp_path / "lakes")
+    write_page(tmp_path / "page.html", [RunData(tmp_path / "lakes")])
+    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
+        expect(page.locator(".left").first).to_contain_text("Evaluation of the scripted policy oracle.")
+        expect(page.locator("header.top").first).to_contain_text("A scripted policy has no log-probabilities")
+        expect(page.locator("[role=radio]")).to_have_count(0)
+        page.hover(".token >> nth=0")
+        expect(page.locator(".inspector").first).to_contain_text("it has no log-probabilities")
+        soon(lambda: page.text_content("article h2"), "Play 1, row 0")
+        assert page.text_content(".response .result button") in ("Left", "Down", "Right", "Up")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("svg.board")).to_be_visible()
+
+
+def test_attempts(browser, tmp_path):
+    """A line stands where another attempt at the level begins."""
+    made = make_record(2, groups=1, group_size=1, turns=4)
+    evaluation = Evaluation(sample=0, seed=1, split=2, run="runs/demo", iteration=4, attempts=2)
+    header = dataclasses.replace(made.header, evaluation=evaluation)
+    attempt, turns = np.array([[0, 0, 1, 1]], np.int32), np.array([4], np.int32)
+    record = dataclasses.replace(made, header=header, attempt=attempt, num_turns=turns)
+    write_page(tmp_path / "page.html", [RunData(write_run(tmp_path / "run", [record], iterations=0), boards=False)])
+    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
+        expect(page.locator(".left").first).to_contain_text("with up to 2 attempts at a level.")
+        soon(page.locator(".attempt").all_text_contents, ["Attempt 2: the level begins again"])
+        following = page.locator(".attempt + .turn")
+        soon(lambda: following.get_attribute("data-turn"), "2")
 
 
 def test_evaluations_say_what_their_episodes_are(browser, tmp_path):

@@ -44,8 +44,8 @@ def test_page_holds_the_episodes_of_the_log(tmp_path, monkeypatch):
     for (_, metadata), episode in zip(found, episodes, strict=True):
         plain = {k: v if isinstance(v, str) else json.dumps(v) for k, v in episode.metadata.items()}
         assert metadata == plain
-    known = [{None: 2, False: 0, True: 1}[e.success] for e in episodes]
-    assert rows["success"].tolist() == known
+    known = [{None: 2, False: 1, True: 0}[e.success] for e in episodes]
+    assert rows["outcome"].tolist() == known
     assert set(known) == {0, 1, 2}
     expected = np.asarray([np.nan if e.reward is None else e.reward for e in episodes], np.float32)
     np.testing.assert_array_equal(rows["return"], expected)

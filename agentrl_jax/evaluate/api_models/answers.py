@@ -1,6 +1,7 @@
 """Reads the answers of /chat/completions, of OpenAI and of servers that follow it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -38,6 +39,7 @@ class Reply:
         model: name of the model that replied, as the server gives it.
         prompt_token_ids: tokens that the model has read, if asked for and given (vLLM, `agentrl serve-model`).
         token_ids: tokens that the model has sampled, likewise.
+        logprobs: text and log-probability of each sampled token, if asked for (`logprobs`) and given.
     """
 
     text: str
@@ -51,6 +53,7 @@ class Reply:
     cached_tokens: int | None = None
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None
+    logprobs: list[list[Any]] | None = None
 
 
 def read_reply(answer: Any) -> Reply:
@@ -84,6 +87,7 @@ def read_reply(answer: Any) -> Reply:
         cached_tokens=_count(of_prompt.get("cached_tokens")),
         prompt_token_ids=_ids(answer.get("prompt_token_ids")),
         token_ids=_ids(choice.get("token_ids")),
+        logprobs=_logprobs(_mapping(choice.get("logprobs")).get("content")),
     )
 
 
@@ -133,6 +137,14 @@ def _text(value: Any) -> str:
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < 2**53 else None
+
+
+def _logprobs(value: Any) -> list[list[Any]] | None:
+    """Texts and log-probabilities of tokens; None unless all are usable."""
+    entries = [_mapping(entry) for entry in value] if isinstance(value, list) else []
+    pairs = [[_text(entry.get("token")), entry.get("logprob")] for entry in entries]
+    usable = all(isinstance(number, int | float) and math.isfinite(number) for _, number in pairs)
+    return pairs if pairs and usable else None
 
 
 def _ids(value: Any) -> list[int] | None:

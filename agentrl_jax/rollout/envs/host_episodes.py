@@ -170,7 +170,7 @@ class HostEpisodes:
             result.reward[row] = step.reward
             result.valid[row] = response.num_valid > 0 and step.valid
             result.format_error[row] = wrong
-            result.state_hash[row] = _text_hash(episode.observation)
+            result.state_hash[row] = text_hash(episode.observation)
             result.terminated[row] = step.terminated
             result.truncated[row] = not step.terminated and (step.truncated or spent[row] + done >= budget)
             result.success[row] = step.success
@@ -258,6 +258,7 @@ def _identities(rows: Any) -> list[Identity]:
     return [tuple(row) for row in np.asarray(rows).tolist()]
 
 
-def _text_hash(text: str) -> np.ndarray:
+def text_hash(text: str) -> np.ndarray:
+    """The `TurnResult.state_hash` of an observation, u32[2]."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return np.frombuffer(digest, "<u4")

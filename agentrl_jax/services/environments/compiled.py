@@ -1,7 +1,7 @@
 """Environments of `envs_jax` as services: the same levels, texts and rewards as in the compiled loop."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -42,6 +42,17 @@ def programs(tag: str) -> Programs:
     return Programs(env, params, jax.jit(lambda key: env.reset_env(key, params)[1]), jax.jit(step))
 
 
+def item_key(item: int) -> jax.Array:
+    """The key of an item's level; for items below 2**32 it is `jax.random.key(item)`."""
+    low, high = item & 0xFFFFFFFF, item >> 32 & 0xFFFFFFFF
+    return jax.random.wrap_key_data(jnp.array([high, low], jnp.uint32))
+
+
+def noise_key(key: jax.Array) -> jax.Array:
+    """The key of the random transitions of an episode, into which the number of a primitive action is folded."""
+    return jax.random.fold_in(key, 1)
+
+
 class Compiled(ServiceEnvironment):
     """One episode. Item i is the level generated from the key `jax.random.key(i)`.
 
@@ -54,13 +65,13 @@ class Compiled(ServiceEnvironment):
         self._programs = programs(tag)
         self._names = {name.lower(): number for number, name in enumerate(self._programs.env.actions)}
         self._key, self._state = jax.random.key(0), None
+        self.executed: list[int] = []
+        """Ids of the primitive actions of the last step."""
         self._steps, self._score = 0, 0.0
 
     def reset(self, item: int) -> StepResult:
         """Generates the level of an item, any integer; its low 64 bits are used."""
-        low, high = item & 0xFFFFFFFF, item >> 32 & 0xFFFFFFFF
-        # For items below 2**32 this key equals jax.random.key(item).
-        self._key = jax.random.wrap_key_data(jnp.array([high, low], jnp.uint32))
+        self._key = item_key(item)
         self._state = self._programs.reset(self._key)
         self._steps, self._score = 0, 0.0
         return StepResult(self._text())
@@ -70,8 +81,10 @@ class Compiled(ServiceEnvironment):
         named = [name.strip() for name in action.split(SEPARATOR)][:MAX_ACTIONS_PER_RESPONSE]
         known = [self._names[name.lower()] for name in named if name.lower() in self._names]
         reward, done, success = 0.0, False, False
+        self.executed = []
         for number in known:
-            key = jax.random.fold_in(jax.random.fold_in(self._key, 1), self._steps)
+            self.executed.append(number)
+            key = jax.random.fold_in(noise_key(self._key), self._steps)
             self._state, earned, over, solved = self._programs.step(key, self._state, jnp.int32(number))
             self._steps += 1
             reward, done, success = reward + float(earned), bool(over), bool(solved)
@@ -85,6 +98,17 @@ class Compiled(ServiceEnvironment):
 
     def _text(self) -> str:
         return self._programs.env.render(self._state, self._programs.params)
+
+
+def executed_actions(tag: str, item: int, actions: Sequence[str]) -> list[list[int]]:
+    """The ids of the primitive actions that each action of an episode on an item carries out."""
+    instance = Compiled(tag)
+    instance.reset(item)
+    found = []
+    for action in actions:
+        instance.step(action)
+        found.append(instance.executed)
+    return found
 
 
 def compiled_service(tag: str) -> Service:

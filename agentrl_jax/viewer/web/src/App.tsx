@@ -25,6 +25,7 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
   const help = useRef<HTMLDialogElement>(null);
   const news = useNews(index.live);
   const run = runs[view === "compare" ? 0 : view];
+  const uncolored = view === "compare" ? runs.map(withoutColors).find((why, _, all) => all.every(Boolean) && why) : withoutColors(run);
   const compare = () => {
     writeAddress({});
     setView("compare");
@@ -57,7 +58,7 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
           </span>
         )}
         <span class="space" />
-        {run instanceof Log ? <span class="muted">This log has no tokens to color.</span> : <Colors quantity={quantity} onQuantity={setQuantity} />}
+        {run instanceof Log && run.entry.logprobs ? <Legend quantity="logprob" /> : uncolored ? <span class="muted">{uncolored}</span> : <Colors quantity={quantity} onQuantity={setQuantity} />}
         <button type="button" onClick={nextTheme} aria-label={`Theme: ${theme}; change`} title={`Theme: ${theme}`}>
           {{ system: "◐", light: "☀", dark: "☾" }[theme]}
         </button>
@@ -79,9 +80,15 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
       ) : (
         <Single key={view} run={run} index={view} quantity={quantity} theme={shown} pane={pane} />
       )}
-      <Help dialog={help} index={index} log={run instanceof Log} />
+      <Help dialog={help} index={index} log={run instanceof Log ? run.entry.source : ""} />
     </>
   );
+}
+
+/** Why the tokens have no numbers to color them by; empty if they have some. */
+function withoutColors(run: Run | Log): string {
+  if (run instanceof Log) return run.entry.source === "api" ? "The server gave no log-probabilities to color." : "This log has no tokens to color.";
+  return run.entry.policy && "A scripted policy has no log-probabilities to color.";
 }
 
 /** The switch of what colors the sampled tokens. */

@@ -35,7 +35,7 @@ export function Compare({ runs, quantity, pane }: { runs: [Run, Run]; quantity: 
             Matched are task and level; a level is known by the hash of its first state. {all.length.toLocaleString("en")} levels have recorded{" "}
             {stages.length === 1 && stages[0]} episodes in both runs ({runs.map(counts).join(", ")}).{" "}
             {stages.includes("training") && "The episodes may be of different iterations. "}
-            {stages.includes("evaluation") && "Success and return on a level are means of its greedy episode and its samples. "}
+            {stages.includes("evaluation") && "Success and return on a level are means of its greedy episode and its samples, or of the plays of a scripted policy. "}
             Levels on which success differs most come first, then those on which the return does.
           </p>
           <label>

@@ -1,5 +1,6 @@
 // The middle: what the model read and wrote, token by token.
 
+import { Fragment } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { COLORINGS } from "./colors";
@@ -51,8 +52,11 @@ export function Conversation({ run, row, block, quantity, turn, onTurn, label }:
     () => (
       <>
         <Said role="prompt" title="Prompt" tokens={block.prompt(within)} run={run} />
-        {turns.map((each) => (
-          <TurnView key={each.number} run={run} row={row} block={block} quantity={quantity} turn={each} onTurn={onTurn} />
+        {turns.map((each, i) => (
+          <Fragment key={each.number}>
+            {i > 0 && each.attempt !== turns[i - 1].attempt && <h3 class="attempt">Attempt {each.attempt + 1}: the level begins again</h3>}
+            <TurnView run={run} row={row} block={block} quantity={quantity} turn={each} onTurn={onTurn} />
+          </Fragment>
         ))}
         {block.final(within).length > 0 && <Said role="final" title="Next observation, which was not answered" tokens={block.final(within)} run={run} />}
         <p class="end">
@@ -132,7 +136,7 @@ function TurnView({ run, row, block, quantity, turn, onTurn }: { run: Run; row: 
       <Said role="observation" title={`Turn ${turn.number + 1}`} tokens={turn.observation} run={run} />
       <div class="response">
         <h3>
-          Response <span class="count">{counted(count, "token")}</span>
+          Response {!run.entry.policy && <span class="count">{counted(count, "token")}</span>}
         </h3>
         <div class="text" dir="auto">
           {tokens}
@@ -155,6 +159,7 @@ function TurnView({ run, row, block, quantity, turn, onTurn }: { run: Run; row: 
 
 /** The numbers of one token. */
 function Inspector({ run, block, token }: { run: Run; block: Block; token: number }) {
+  if (run.entry.policy) return <div class="inspector muted">{run.entry.about}</div>;
   if (token < 0 || token >= block.columns.tokens.length) {
     return <div class="inspector muted">Point at a token, or move to it with Tab and the arrow keys, to read its numbers.</div>;
   }

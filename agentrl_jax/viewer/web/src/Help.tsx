@@ -9,7 +9,7 @@ const KEYS = [
   ["Tab", "to the first sampled token of each turn; ←, →, Home and End move between tokens, Esc leaves"],
 ];
 
-export function Help({ dialog, index, log }: { dialog: RefObject<HTMLDialogElement | null>; index: Index; log: boolean }) {
+export function Help({ dialog, index, log }: { dialog: RefObject<HTMLDialogElement | null>; index: Index; log: "" | "log" | "api" }) {
   return (
     <dialog ref={dialog} aria-labelledby="help-title">
       <h2 id="help-title">Help</h2>
@@ -24,7 +24,7 @@ export function Help({ dialog, index, log }: { dialog: RefObject<HTMLDialogEleme
           </div>
         ))}
       </dl>
-      {log ? <AboutLogs /> : <AboutRuns index={index} />}
+      {log === "api" ? <AboutApi /> : log ? <AboutLogs /> : <AboutRuns index={index} />}
       <form method="dialog">
         <button>Close</button>
       </form>
@@ -41,6 +41,21 @@ function AboutLogs() {
         total reward as the program logged it; – means that the log has none. An outcome is unknown where the log does not say whether the task was
         solved. Tokens, boards and a command that replays the episode are not in such logs. Characters that are invisible or change the direction of
         a text are spelled out, like ⟨U+202E⟩. The search finds metadata, too.
+      </p>
+    </>
+  );
+}
+
+function AboutApi() {
+  return (
+    <>
+      <h3>API models</h3>
+      <p>
+        Grey messages were read by the model, framed ones were written by it; what it thought before, where the server gives it apart, is reasoning. A
+        turn is one reply with the messages before it. The return is the score. An episode with a reply that was cut by a limit of tokens, or withheld,
+        is neither solved nor unsolved; an unfinished one has not ended. Numbers of tokens and log-probabilities are the server&apos;s, where it gives
+        them; the stronger the color of a token, the less probable it was. Tokens of a text that is not colored are not known. Characters that are
+        invisible or change the direction of a text are spelled out, like ⟨U+202E⟩.
       </p>
     </>
   );

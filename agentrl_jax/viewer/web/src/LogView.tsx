@@ -1,25 +1,23 @@
-// The log of another program: episodes on the left, messages by role in the middle, metadata on the right.
+// The log of another program, or the evaluation of an API model: episodes on the left, messages by role in the middle, metadata on the right.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { readAddress, writeAddress } from "./address";
+import { logprobClass } from "./colors";
 import { Marker } from "./Conversation";
 import { useBlock, useEpisodes, useScrollToTurn } from "./hooks";
 import type { Log, LogBlock, Message } from "./log";
 import { More, Passage } from "./Passage";
 import { OutcomeMark, Rows } from "./Rows";
-import { counted, number } from "./text";
+import { capital, counted, number, precise, visible } from "./text";
 
 /** Messages that are drawn at first, and further ones each time the reader asks for more. */
 const MOST_MESSAGES = 400;
 
-const TITLES: Record<string, string> = { system: "System", user: "User", tool: "Tool" };
+const TITLES: Record<string, string> = { system: "System", user: "User", tool: "Tool", reasoning: "Reasoning", refusal: "Why there is no reply" };
 
-const ENDS = {
-  solved: "The log says that the task was solved.",
-  unsolved: "The log says that the task was not solved.",
-  unknown: "The log does not say whether the task was solved.",
-};
+/** Tokens of a message that are drawn at first, and further ones each time the reader asks for more. */
+const MOST_TOKENS = 5000;
 
 function startEpisode(log: Log): number {
   const row = Number(readAddress().get("e")) - 1;
@@ -35,10 +33,11 @@ export function LogView({ log, pane }: { log: Log; pane: string }) {
   const { row } = episodes;
   const block = useBlock(log, row);
   useEffect(() => writeAddress({ e: row + 1 }), [row]);
-  const title = `Episode ${row + 1}`;
+  const title = capital(log.label(row));
   return (
     <main class="panes" data-pane={pane}>
       <aside class="left" aria-label="Episodes">
+        {log.entry.about && <p class="muted pad">{visible(log.entry.about)}</p>}
         <Rows run={log} episodes={episodes} />
       </aside>
       <article class="middle" aria-label="Conversation">
@@ -94,7 +93,7 @@ function Messages({ log, row, block, turn, label }: { log: Log; row: number; blo
         ))}
         <More left={all.length - most} what="messages" onMore={() => setAsked(most + MOST_MESSAGES)} />
         {!all.length && <p class="text inserted">This episode has no messages.</p>}
-        {all.length <= most && <p class="end">{ENDS[log.outcome(row) as keyof typeof ENDS]}</p>}
+        {all.length <= most && <p class="end">{log.entry.ends[log.outcome(row)]}</p>}
       </>
     ),
     [log, row, all, responses, most],
@@ -111,12 +110,33 @@ function Said({ message, turn }: { message: Message; turn: number }) {
   const response = message.role === "assistant";
   const parts = useMemo(() => [{ text: message.text, special: false }], [message]);
   return (
-    <section class={response ? "response" : `said ${message.role}`}>
+    <section class={response ? "response" : message.role === "reasoning" ? "response reasoning" : `said ${message.role}`}>
       <h3>
-        {response ? `Assistant, turn ${turn + 1}` : TITLES[message.role]} <span class="count">{counted(message.text.length, "character")}</span>
+        {response ? `Assistant, turn ${turn + 1}` : TITLES[message.role]}{" "}
+        <span class="count">
+          {message.note && `${visible(message.note)} · `}
+          {counted(message.text.length, "character")}
+        </span>
       </h3>
-      <Passage parts={parts} className={response ? "" : "inserted"} />
+      {message.tokens.length ? <Tokens tokens={message.tokens} /> : <Passage parts={parts} className={response ? "" : "inserted"} />}
     </section>
+  );
+}
+
+/** A text whose tokens are colored by the log-probabilities that the server gave. */
+function Tokens({ tokens }: { tokens: Message["tokens"] }) {
+  const [most, setMost] = useState(MOST_TOKENS);
+  return (
+    <>
+      <div class="text" dir="auto">
+        {tokens.slice(0, most).map(({ text, logprob }, i) => (
+          <span key={i} class={`token ${logprobClass(logprob)}`} title={`log-prob ${precise(logprob)}, probability ${precise(100 * Math.exp(logprob), 2)} %`}>
+            {visible(text)}
+          </span>
+        ))}
+      </div>
+      <More left={tokens.length - most} what="tokens" onMore={() => setMost(most + MOST_TOKENS)} />
+    </>
   );
 }
 

@@ -6,7 +6,7 @@ import type { useEpisodes } from "./hooks";
 import { List } from "./List";
 import { capital, counted, number } from "./text";
 
-const MARKS: Record<Outcome, string> = { solved: "✓", unsolved: "✗", truncated: "…", failed: "!", unknown: "?" };
+const MARKS: Record<Outcome, string> = { solved: "✓", unsolved: "✗", truncated: "…", failed: "!", unknown: "?", cut: "…", refused: "!", unfinished: "…" };
 
 export function OutcomeMark({ outcome }: { outcome: Outcome }) {
   return (

@@ -65,7 +65,7 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
             return <b>{number(run.rows.return[row])}</b>
           </span>
           <span>{counted(run.rows.turns[row], "turn")}</span>
-          <span>{counted(run.rows.tokens[row], "sampled token")}</span>
+          {!run.entry.policy && <span>{counted(run.rows.tokens[row], "sampled token")}</span>}
           {block && !run.evaluated && !block.trained(within) && <span class="muted">not trained on</span>}
           <span class="muted">{run.task(row)}</span>
         </header>

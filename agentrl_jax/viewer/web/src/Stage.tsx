@@ -61,7 +61,7 @@ export function Stage({ run, row, block, step, onStep }: Props) {
         <Board scene={scene} block={block} sprites={run.entry.sprites} title={title} />
       ) : (
         <>
-          <p class="muted">{block.drawn ? "No board: the states of this episode could not be computed again." : "No boards in this run; this is the text that the model read."}</p>
+          <p class="muted">{block.drawn ? "No board: the states of this episode could not be computed again." : "No boards here; this is the text that was read."}</p>
           <pre class="scene-text">{visible(read.slice(0, 20000))}</pre>
         </>
       )}

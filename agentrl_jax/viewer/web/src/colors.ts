@@ -18,12 +18,17 @@ function sequential(share: number): string {
   return level ? `s${level}` : "";
 }
 
+/** The CSS class of a log-probability, in nats. */
+export function logprobClass(value: number): string {
+  return sequential(Math.sqrt(-value / 6));
+}
+
 export const COLORINGS: Record<Quantity, Coloring> = {
   logprob: {
     name: "Log-prob",
     about: "log-probability in the rollout; the stronger the color, the less probable the token was",
     ends: ["probability 1", "below 0.25 %"],
-    className: (value) => sequential(Math.sqrt(-value / 6)),
+    className: logprobClass,
   },
   entropy: {
     name: "Entropy",

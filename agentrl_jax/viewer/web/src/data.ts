@@ -59,6 +59,8 @@ interface RunEntry {
   recorded: string;
   /** Where the episodes are from; empty if `trend` says it. */
   about: string;
+  /** The scripted policy that played, which has no numbers of tokens; empty for the agent of a run. */
+  policy: string;
   /** Start of the command that replays an episode; empty if there is none. */
   replay: string;
   tasks: string[];
@@ -143,6 +145,8 @@ export interface Turn {
   reward: number;
   valid: boolean;
   formatError: number;
+  /** Number of the attempt at the level, from 0. */
+  attempt: number;
 }
 
 export interface Scene {
@@ -216,6 +220,7 @@ export class Block {
         reward: this.columns.reward[i],
         valid: this.columns.valid[i] > 0,
         formatError: this.columns.format_error[i],
+        attempt: this.columns.attempt[i],
       });
     }
     return turns;
@@ -380,6 +385,6 @@ export class Run implements Episodes {
   }
 }
 
-export type Outcome = "solved" | "unsolved" | "truncated" | "failed" | "unknown";
-export const OUTCOMES: Outcome[] = ["solved", "unsolved", "truncated", "failed", "unknown"];
+export type Outcome = "solved" | "unsolved" | "truncated" | "failed" | "unknown" | "cut" | "refused" | "unfinished";
+export const OUTCOMES: Outcome[] = ["solved", "unsolved", "truncated", "failed", "unknown", "cut", "refused", "unfinished"];
 export type { Numbers };

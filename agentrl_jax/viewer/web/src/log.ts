@@ -1,10 +1,19 @@
-// The rollout log of another program: messages with roles, and no tokens (see viewer/log_data.py).
+// The rollout log of another program, or the evaluation of an API model: messages with roles (see viewer/log_data.py).
 
 import { type AlarmInfo, type Columns, type Episodes, type IterationInfo, type Outcome, type Packed, readBlock, starts } from "./data";
 
 export interface LogEntry {
   kind: "log";
   name: string;
+  source: "log" | "api";
+  /** What was evaluated; empty for the log of another program. */
+  about: string;
+  /** Names of the numbers in the column `outcome`. */
+  outcomes: Outcome[];
+  /** Outcomes that these episodes can have, and what is said at their end. */
+  ends: Partial<Record<Outcome, string>>;
+  /** Whether some messages have tokens with log-probabilities. */
+  logprobs: boolean;
   /** Number of episodes in each block. */
   blocks: number[];
   roles: string[];
@@ -16,6 +25,9 @@ export interface LogEntry {
 export interface Message {
   role: string;
   text: string;
+  note: string;
+  /** The tokens of the text, where their log-probabilities are known. */
+  tokens: { text: string; logprob: number }[];
 }
 
 /** Some consecutive episodes of a log. */
@@ -24,6 +36,7 @@ export class LogBlock {
   private readonly texts: string[];
   private readonly firstMessage: Int32Array;
   private readonly firstEntry: Int32Array;
+  private readonly firstToken: Int32Array;
   private searched: string[] = [];
 
   constructor(
@@ -33,13 +46,17 @@ export class LogBlock {
     this.columns = packed.columns;
     this.texts = packed.header.texts;
     this.firstMessage = starts(this.columns.message_count);
+    this.firstToken = starts(this.columns.token_count);
     this.firstEntry = starts(this.columns.metadata_count);
   }
 
   messages(within: number): Message[] {
     const messages = [];
+    const c = this.columns;
     for (let i = this.firstMessage[within]; i < this.firstMessage[within + 1]; i++) {
-      messages.push({ role: this.roles[this.columns.message_role[i]], text: this.texts[this.columns.message_text[i]] });
+      const tokens = [];
+      for (let k = this.firstToken[i]; k < this.firstToken[i + 1]; k++) tokens.push({ text: this.texts[c.token_text[k]], logprob: c.logprob_table[c.logprob[k]] });
+      messages.push({ role: this.roles[c.message_role[i]], text: this.texts[c.message_text[i]], note: this.texts[c.message_note[i]], tokens });
     }
     return messages;
   }
@@ -66,23 +83,26 @@ export class LogBlock {
 
 /** A log, with the columns of all of its episodes. */
 export class Log implements Episodes {
-  readonly outcomes: Outcome[] = ["solved", "unsolved", "unknown"];
+  readonly outcomes: Outcome[];
   private readonly first: Int32Array;
   private readonly blocks = new Map<number, Promise<LogBlock>>();
 
   private constructor(
     readonly entry: LogEntry,
     readonly rows: Columns,
+    private readonly labels: string[],
   ) {
+    this.outcomes = entry.outcomes.filter((outcome) => entry.ends[outcome]);
     this.first = starts(Int32Array.from(entry.blocks));
   }
 
   static async open(entry: LogEntry): Promise<Log> {
-    return new Log(entry, (await readBlock(entry.first_block)).columns);
+    const { header, columns } = await readBlock(entry.first_block);
+    return new Log(entry, columns, header.labels);
   }
 
   get count(): number {
-    return this.rows.success.length;
+    return this.rows.outcome.length;
   }
 
   get blockSizes(): number[] {
@@ -113,10 +133,10 @@ export class Log implements Episodes {
   }
 
   outcome(row: number): Outcome {
-    return (["unsolved", "solved", "unknown"] as const)[this.rows.success[row]];
+    return this.entry.outcomes[this.rows.outcome[row]];
   }
 
   label(row: number): string {
-    return `episode ${row + 1}`;
+    return this.labels[row] ?? `episode ${row + 1}`;
   }
 }

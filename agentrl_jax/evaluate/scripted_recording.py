@@ -1,0 +1,277 @@
+"""Records the episodes of scripted policies, in the files that the episodes of a run's evaluation are recorded in.
+
+A scripted policy samples no tokens: its actions are written as responses with the small tokenizer of the package, and
+everything that a policy says about tokens is NaN.
+
+Shapes: `n` items or levels, `T` turns, `L` tokens of a response.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.evaluate import panels
+from agentrl_jax.evaluate.level_set import LevelSet, level_set
+from agentrl_jax.evaluate.recording import record_folder
+from agentrl_jax.learner.recorded import RecordedScores
+from agentrl_jax.parallel import hosts
+from agentrl_jax.rollout import rng
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv, start_state
+from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
+from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, write_record
+from agentrl_jax.services.action_parsing import ParsedAction
+from agentrl_jax.services.environment import StepResult
+from agentrl_jax.setup import build
+from agentrl_jax.setup.demonstrations import demonstrate, play_responses
+from agentrl_jax.setup.service_demonstrations import Script, play_script, response_text
+from agentrl_jax.setup.service_tasks import OPENINGS, ScriptedEpisode, Services
+from agentrl_jax.text.grammar import ParsedResponse
+from agentrl_jax.text.tokenizer import Tokenizer, load_small
+from envs_jax import registry
+
+Report = Callable[[str], None]
+
+_GROUPS = 8
+"""Groups of the recorded configuration, which is complete only if a run could be trained with it."""
+
+_RESPONSE_TOKENS = 32
+"""Most tokens of a response with one action of a compiled environment."""
+
+
+def record_items(
+    folder: str | os.PathLike[str],
+    config: Config,
+    plays: Sequence[Sequence[ScriptedEpisode]],
+    evaluation: Evaluation,
+    report: Report,
+) -> None:
+    """Writes episodes on a service: one file for each play of all items.
+
+    The services are not asked again: the conversations are those that `plays` had.
+
+    Args:
+        folder: new or empty.
+        config: that the items were played with, see `scripted.connected`; its held-out items are those of `plays`.
+        plays: for each play, the episode of each item.
+        evaluation: what all episodes have in common.
+        report: gets a line for every file.
+
+    Raises:
+        UserError: the folder is not empty or cannot be written.
+    """
+    tokenizer = load_small()
+    config = _with_room(config, plays, tokenizer)
+    (task,) = config.tasks
+    with record_folder(folder, config, groups=_GROUPS) as path:
+        for number, episodes in enumerate(plays):
+            services = Services(config, lambda: Path("."))
+            try:
+                (served,) = services.tasks
+                items = dict(zip(served.held_out, episodes, strict=True))
+                service = dataclasses.replace(served.service, read=_action_of)
+                services.tasks = (dataclasses.replace(served, service=service, pool=_Answered(items)),)
+                env = services.batched_env(tokenizer, held_out=True)
+                played = play_script(config, env, jax.random.key(0), _script(config, episodes, tokenizer))
+            finally:
+                services.close()
+            played = played.replace(ids=played.ids.replace(member=jnp.full_like(played.ids.member, number)))
+            _write(path, played, _named_actions(task.env, config, episodes), config, evaluation, number, report)
+
+
+def _with_room(config: Config, plays: Sequence[Sequence[ScriptedEpisode]], tokenizer: Tokenizer) -> Config:
+    """The configuration with limits of tokens that cut no text."""
+    episodes = [episode for play in plays for episode in play]
+    shown = {answer.observation for episode in episodes for answer in episode.answers}
+    written = {response_text(config.prompt, action) for episode in episodes for action in episode.actions}
+    longest = (max((len(tokenizer.encode(text)) for text in texts), default=1) for texts in (shown, written))
+    observation, response = longest
+    return config.replace(
+        env=config.env.replace(observation_tokens=max(observation, 1)),
+        prompt=config.prompt.replace(max_response_tokens=max(response + 1, 2)),
+    )
+
+
+def _script(config: Config, episodes: Sequence[ScriptedEpisode], tokenizer: Tokenizer) -> Script:
+    turns = config.prompt.max_turns
+    tokens = np.zeros((len(episodes), turns, config.prompt.max_response_tokens), np.int32)
+    length = np.zeros((len(episodes), turns), np.int32)
+    for row, episode in enumerate(episodes):
+        for turn, action in enumerate(episode.actions):
+            ids = [*tokenizer.encode(response_text(config.prompt, action)), tokenizer.end_of_turn_id]
+            tokens[row, turn, : len(ids)] = ids
+            length[row, turn] = len(ids)
+    rows = np.arange(len(episodes))
+    return Script(task=np.zeros_like(rows), row=rows, tokens=tokens, length=length, imitated=length > 0)
+
+
+def _action_of(response: str) -> ParsedAction:
+    """The action of a response of `_script`, which was carried out as it is, whatever a service reads in responses."""
+    return ParsedAction(response.removeprefix(OPENINGS[False]).strip())
+
+
+class _Answered:
+    """An `InstancePool` that repeats what a service has answered before."""
+
+    def __init__(self, episodes: dict[int, ScriptedEpisode]):
+        self._episodes = episodes
+
+    def open(self, item: int, deadline: float) -> "_AnsweredLease":
+        return _AnsweredLease(self._episodes[item])
+
+
+class _AnsweredLease:
+    """A `Lease` on a finished episode, whose actions are played in their order."""
+
+    def __init__(self, episode: ScriptedEpisode):
+        self.first, *left = episode.answers
+        self._left = iter(left)
+
+    def step(self, action: str, deadline: float) -> StepResult:
+        return next(self._left)
+
+    def leave(self, *, good: bool) -> None:
+        return
+
+
+def _named_actions(env: str, config: Config, episodes: Sequence[ScriptedEpisode]) -> Int[np.ndarray, "n T A"] | None:
+    """The ids of the primitive actions of a compiled environment that is played as a service here; None for others."""
+    if env not in registry.registered() or config.env.url != "local":
+        return None
+    from agentrl_jax.services.environments.compiled import executed_actions
+
+    found = [executed_actions(env, episode.item, episode.actions) for episode in episodes]
+    most = max((len(ids) for turns in found for ids in turns), default=1)
+    actions = np.full((len(episodes), config.prompt.max_turns, max(most, 1)), -1)
+    for row, turns in enumerate(found):
+        for turn, ids in enumerate(turns):
+            actions[row, turn, : len(ids)] = ids
+    return actions.astype(np.int32)
+
+
+def record_levels(folder: str | os.PathLike[str], policy: str, panel: panels.Panel, seed: int, report: Report) -> None:
+    """Plays every level of a compiled environment's panel once by a scripted policy, one action a turn, and records it.
+
+    The levels, their keys and the random transitions are those of a run's evaluation on the panel.
+
+    Args:
+        folder: new or empty.
+        policy: random, with actions from `seed`; oracle, the environment's reference solution, which ends where it
+            knows no action; or null, whose responses name no action.
+        panel: of a compiled environment with generated levels.
+        seed: of random actions.
+        report: gets a line about the file.
+
+    Raises:
+        UserError: the folder is not empty or cannot be written.
+    """
+    turns = panel.max_actions
+    prompt = PromptConfig(style="ragen", max_turns=turns, max_actions_per_turn=1, max_response_tokens=_RESPONSE_TOKENS)
+    config = panels.on_panel(Config(tasks=(TaskConfig(env=panel.env, groups=1),), prompt=prompt), panel, "")
+    tokenizer = load_small()
+    batched_env = build.build_compiled_env(config, tokenizer)
+    levels = level_set(config, batched_env, None)
+    ids = build.evaluation_ids(0, len(panel), 0, levels.rows)
+    split = levels.levels.split(levels.split)
+    settings = build.rollout_settings(config, batched_env, len(panel), 1.0, split=split)
+    context = config.rollout.context
+    if policy == "null":
+        tokens = jnp.full((len(panel), turns, 1), tokenizer.end_of_turn_id, jnp.int32)
+        nothing = jnp.zeros((len(panel), turns), jnp.int32)
+        parsed = ParsedResponse(
+            actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0
+        )
+        play = jax.jit(functools.partial(play_responses, batched_env, context=context))
+        played = play(levels.key, settings, ids, tokens, nothing + 1, parsed)
+    else:
+        reference = functools.partial(_reference, batched_env, levels, ids, jnp.asarray(split))
+        random = functools.partial(_random, batched_env, seed)
+        chosen = (reference if policy == "oracle" else random)(len(panel), turns)
+        script = jax.jit(functools.partial(demonstrate, batched_env, _RESPONSE_TOKENS, context=context))
+        played = script(levels.key, settings, ids, chosen[..., None])
+    evaluation = Evaluation(
+        sample=0,
+        seed=levels.seed,
+        split=int(levels.split),
+        run="",
+        iteration=0,
+        panel=panel.name,
+        panel_sha256=panel.sha256,
+        policy=policy,
+    )
+    with record_folder(folder, config, groups=_GROUPS) as path:
+        _write(path, played, None, config, evaluation, 0, report)
+
+
+def _random(batched_env: CompiledEnv, seed: int, count: int, turns: int) -> Int[Array, "n T"]:
+    actions = batched_env.tasks[0].env.num_actions
+    return jnp.asarray(np.random.default_rng(seed).integers(actions, size=(count, turns), dtype=np.int32))
+
+
+def _reference(
+    batched_env: CompiledEnv, levels: LevelSet, ids: EpisodeIds, split: Int[Array, ""], count: int, turns: int
+) -> Int[Array, "n T"]:
+    """The actions of the reference solution in the states that it meets; -1 from where it knows none."""
+    task = batched_env.tasks[0]
+    env, params = task.env, task.env_params
+    solve = registry.spec(task.name).solve
+    assert solve is not None, "every environment of a panel has a reference solution"
+
+    def start(key, level):
+        return start_state(env, key, level, jnp.bool_(True), params=params, split=split)[0]
+
+    starts = jax.jit(jax.vmap(start))(rng.level_key(levels.key, ids), ids.level)
+    reference = solve(env, params, levels.boards(count), jax.device_get(starts), turns)
+    noise = rng.noise_key(levels.key, ids, shared=batched_env.shared_noise)
+
+    def episode(state, noise_key, actions):
+        def step(carry, turn):
+            state, known = carry
+            at = jnp.minimum(turn, actions.shape[0] - 1)
+            action = actions[at, reference.situation(state)].astype(jnp.int32)
+            known &= action >= 0
+            state = env.step_env(rng.action_key(noise_key, turn), state, jnp.maximum(action, 0), params)[1]
+            return (state, known), jnp.where(known, action, -1)
+
+        return jax.lax.scan(step, (state, jnp.bool_(True)), jnp.arange(turns))[1]
+
+    return jax.jit(jax.vmap(episode))(starts, noise, jnp.asarray(reference.actions))
+
+
+def _write(
+    path: Path,
+    played: Trajectory,
+    actions: Int[np.ndarray, "n T A"] | None,
+    config: Config,
+    evaluation: Evaluation,
+    play: int,
+    report: Report,
+) -> None:
+    """Writes the file of one play; `actions` replace those of the trajectory."""
+    rows: Any = hosts.fetch(played)
+    unknown: Any = np.full(rows.response.tokens.shape, np.nan, np.float32)
+    rows = rows.replace(response=rows.response.replace(logprob=unknown))
+    if actions is not None:
+        rows = rows.replace(turn=rows.turn.replace(actions=actions))
+    header = Header(
+        step=0,
+        iteration=play + 1,
+        roll_backs=0,
+        tasks=tuple(task.label for task in config.tasks),
+        group_size=1,
+        episodes=len(rows.num_turns),
+        horizon=config.prompt.max_turns,
+        temperature=1.0,
+        evaluation=dataclasses.replace(evaluation, sample=play),
+    )
+    record = RolloutRecord.of_trajectory(header, rows, RecordedScores(unknown, unknown))
+    file = write_record(path, record)
+    report(f"recorded {header.label}: {header.episodes} episodes in {file}")

@@ -1,0 +1,213 @@
+"""`agentrl eval --policy ... --record`: what scripted policies played, for the page and the formats of other tools."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_run
+
+from agentrl_jax.evaluate import scripted_recording
+from agentrl_jax.evaluate.panels import Panel, panel_levels
+from agentrl_jax.evaluate.scripted import evaluate_on_panel, evaluate_scripted
+from agentrl_jax.formats.atif import as_atif
+from agentrl_jax.formats.episodes import read_episodes
+from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
+from agentrl_jax.runs.run_folder import read_config
+from agentrl_jax.services.catalog import get_service
+from agentrl_jax.viewer.columns import unpack
+from agentrl_jax.viewer.data import RunData
+from agentrl_jax.viewer.scenes import run_scenes
+from envs_jax.frozen_lake import oracle
+from envs_jax.splits import Split
+
+LAKE = Panel("lakes", "FrozenLake", {}, 6, "", "", levels=48, seed=3)
+
+
+def records(folder):
+    return [read_record(record_path(folder, number)) for number in recorded_iterations(folder)]
+
+
+def assert_without_numbers(record):
+    """Nothing that only a policy with tokens has, and no board of another state."""
+    assert np.isnan([record.logprob, record.learner_logprob, record.entropy]).all()
+    assert not record.trained.any()
+    assert not record.advantage.any()
+
+
+def executed(record):
+    return (record.actions >= 0).sum(axis=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def lakes(tmp_path_factory):
+    """Random play of a compiled environment as a service: folder and result."""
+    folder = tmp_path_factory.mktemp("scripted") / "lakes"
+    return folder, evaluate_scripted("FrozenLake", "random", items="3-6,2", plays=2, turns=7, record=folder)
+
+
+def test_what_is_recorded_is_the_result(lakes):
+    folder, result = lakes
+    again = evaluate_scripted("FrozenLake", "random", items="3-6,2", plays=2, turns=7)
+    assert result == again
+    both = records(folder)
+    assert [record.header.label for record in both] == ["play 1", "play 2"]
+    success = np.stack([record.success.any(axis=1) for record in both], axis=1)
+    np.testing.assert_array_equal(success, result["outcomes"]["samples"])
+    assert np.mean([record.num_turns for record in both]) == result["mean_turns"]
+    for number, record in enumerate(both):
+        assert_without_numbers(record)
+        assert record.header.evaluation.policy == "random"
+        assert set(record.member.tolist()) == {number}
+    np.testing.assert_array_equal(both[0].state_hash[:, 0], both[1].state_hash[:, 0])
+
+
+def test_boards_and_actions_of_items(lakes):
+    """The boards are those that the policy saw, and the actions those that it wrote."""
+    folder, _ = lakes
+    config = read_config(folder)
+    service = get_service("FrozenLake")
+    for record in records(folder):
+        drawn = run_scenes(folder, config, record)
+        assert [len(scenes) for scenes in drawn] == (1 + executed(record)).tolist()
+    for row, episode in enumerate(read_episodes(folder, 2)):
+        instance = service.make(False)
+        assert episode.turns[0].message == instance.reset((3, 4, 5, 6, 2)[row]).observation
+        for number, turn in enumerate(episode.turns):
+            action = turn.response.removeprefix("Action:").strip()
+            assert drawn[row][1 + number]["action"] == action
+            answer = instance.step(action)
+            after = episode.turns[number + 1].message if number + 1 < len(episode.turns) else episode.unanswered
+            assert after in (answer.observation, None)
+            assert turn.extra["reward"] == answer.reward
+        assert (episode.unanswered is None) == answer.done
+
+
+def test_what_a_server_played_has_no_boards(lakes):
+    """Only in this process is it known which levels items are."""
+    folder, _ = lakes
+    config, (record, _) = read_config(folder), records(folder)
+    remote = config.replace(env=config.env.replace(url="http://127.0.0.1:1"))
+    assert run_scenes(folder, remote, record) is None
+    assert scripted_recording._named_actions("FrozenLake", remote, []) is None
+
+
+def test_another_level_has_no_board(lakes, tmp_path):
+    folder, _ = lakes
+    (record, _) = records(folder)
+    config = read_config(folder)
+    (task,) = config.tasks
+    moved = config.replace(tasks=(task.replace(held_out="13-17"),))
+    assert run_scenes(tmp_path, moved, record) == [[]] * 5
+
+
+def test_page_and_formats_show_no_invented_numbers(lakes, tmp_path):
+    folder, _ = lakes
+    entry, blocks = RunData(folder).refresh()
+    assert (entry["policy"], entry["recorded"], entry["replay"]) == ("random", "2 plays", "")
+    assert "has no log-probabilities" in entry["about"]
+    assert entry["actions"] == {"FrozenLake": ["Left", "Down", "Right", "Up"]}
+    _, columns = unpack(blocks[1])
+    for name in ("logprob", "entropy", "gap"):
+        assert np.isnan(columns[f"{name}_table"][columns[name]]).all()
+    source = read_episodes(folder, 1)
+    made = as_atif(source, next(iter(source)), "1.7")
+    assert made["agent"]["model_name"] == "scripted policy random"
+    assert made["agent"]["extra"]["temperature"] is None
+    steps = [step for step in made["steps"] if step["source"] == "agent"]
+    assert steps
+    assert not any("metrics" in step for step in steps)
+    code, _, err = tiny_run.command("replay", str(folder), "--iteration", "1")
+    assert code == 2
+    assert "holds an evaluation of the scripted policy random" in err
+
+
+def test_inspect_log_without_logprobs(lakes, tmp_path):
+    logs = pytest.importorskip("inspect_ai.log")
+    code, _, err = tiny_run.command("export", str(lakes[0]), str(tmp_path / "logs"), "--trajectories", "inspect")
+    assert (code, err) == (0, "")
+    (file,) = (tmp_path / "logs").iterdir()
+    log = logs.read_eval_log(str(file))
+    assert log.eval.model_generate_config.temperature is None
+    (event,) = [event for event in log.samples[0].events if event.event == "model"][:1]
+    assert event.output.choices[0].logprobs is None
+
+
+def test_conversations_of_a_service(tmp_path):
+    """An item that is played to its end, and one action that is not understood; no text is cut."""
+    for policy, action in (("oracle", None), ("constant", "go nowhere"), ("null", None)):
+        folder = tmp_path / policy
+        result = evaluate_scripted("maze", policy, action=action, items="0,7", turns=30, record=folder)
+        (record,) = records(folder)
+        np.testing.assert_array_equal(record.success.any(axis=1)[:, None], result["outcomes"]["samples"])
+        assert not record.overflow.any()
+        assert run_scenes(folder, read_config(folder), record) is None
+        for item, episode in zip((0, 7), read_episodes(folder)):
+            instance = get_service("maze").make(False)
+            shown = [instance.reset(item).observation]
+            for turn in episode.turns:
+                shown.append(instance.step(turn.response.removeprefix("Action:").strip()).observation)
+            assert [turn.message for turn in episode.turns] == shown[:-1]
+            assert episode.unanswered == (None if policy == "oracle" else shown[-1])
+            assert episode.truncation == (None if policy == "oracle" else "actions")
+            assert policy != "constant" or {turn.response for turn in episode.turns} == {"Action: go nowhere"}
+
+
+def test_babyai_keeps_its_rules(tmp_path):
+    """Recorded episodes are played on instances, by the rules that unrecorded ones are played by."""
+    options = {"items": "0,18,1804", "turns": 12}
+    for policy, action in (("oracle", None), ("constant", "move forward")):
+        plain = evaluate_scripted("babyai", policy, action=action, **options)
+        found = evaluate_scripted("babyai", policy, action=action, record=tmp_path / policy, **options)
+        assert found.pop("mean_turns") > 0
+        assert found.keys() == plain.keys()
+        for name in ("success", "strict_success", "outcomes", "compat", "plays", "policy"):
+            assert found[name] == plain[name]
+        assert found["score"] == pytest.approx(plain["score"])  # without `record` in 32 bits
+
+
+@pytest.mark.parametrize("policy", ["random", "oracle", "null"])
+def test_levels_of_a_panel(policy, tmp_path, monkeypatch):
+    """They are those of a run's evaluation, and success is what it must be on average."""
+    folder, lines = tmp_path / "new", []
+    scripted_recording.record_levels(folder, policy, LAKE, 5, lines.append)
+    (record,) = records(folder)
+    config = read_config(folder)
+    assert lines == [f"recorded play 1: {len(LAKE)} episodes in {record_path(folder, 1)}"]
+    assert_without_numbers(record)
+    evaluation = record.header.evaluation
+    assert (evaluation.split, evaluation.seed, evaluation.panel) == (int(Split.TEST), 3, "lakes")
+    drawn = run_scenes(folder, config, record)
+    assert [len(scenes) for scenes in drawn] == (1 + executed(record)).tolist()
+    success = record.success.any(axis=1).mean()
+    if policy == "null":
+        assert not executed(record).any()
+        assert (record.num_turns == 6).all()
+        assert record.format_error.all()
+    else:
+        rate = 1 / 3  # the intended move; the environment's default
+        expected = oracle.optimal_success(panel_levels(LAKE), 6, rate).mean()
+        distance = 4 * np.sqrt(0.25 / len(LAKE))
+        assert (abs(success - expected) < distance) if policy == "oracle" else (success < expected)
+
+
+def test_a_panel_with_one_action(tmp_path):
+    result = evaluate_on_panel("oracle", "bandit-v1", record=tmp_path / "new")
+    (record,) = records(tmp_path / "new")
+    assert record.success.all(axis=1).tolist() == [True] * 64
+    assert result["outcomes"]["samples"] == [[1.0]] * 64
+    assert record.header.evaluation.panel == "bandit-v1"
+
+
+def test_the_command(tmp_path):
+    folder = str(tmp_path / "new")
+    words = ("eval", "--policy", "null", "--env", "maze", "--items", "3", "--turns", "2", "--record", folder, "--json")
+    code, out, err = tiny_run.command(*words)
+    assert code == 0, err
+    assert "recorded play 1: 1 episodes" in err
+    assert json.loads(out)["success"]["mean"] == 0
+    code, out, err = tiny_run.command("view", folder, "--no_browser")
+    assert code == 0, err
+    assert (tmp_path / "new" / "view.html").exists()
+    code, out, err = tiny_run.command(*words)
+    assert (code, out) == (2, "")
+    assert f"--record: {folder}: exists and is not an empty folder" in err

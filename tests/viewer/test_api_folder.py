@@ -1,0 +1,197 @@
+"""The folder of an API model's evaluation in the page, and what becomes of rows and text that cannot be used."""
+
+import json
+import re
+import shutil
+
+import api_folders
+import numpy as np
+import pytest
+from api_folders import BROKEN, CUT, HOSTILE, ITEMS, LOGPROBS, REFUSED, SCRIPT, SOLVED, UNFINISHED
+from page_runs import Scripts, decode_page
+from tiny_run import command
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.api_models.answers import read_reply
+from agentrl_jax.viewer import api_folder, export
+from agentrl_jax.viewer.api_folder import load_api_folder
+from agentrl_jax.viewer.log_data import OUTCOMES, LogData
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return api_folders.write_folder(tmp_path_factory.mktemp("api") / "out")
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def load(folder):
+    said = []
+    return load_api_folder(folder, said.append), said
+
+
+def roles(episode):
+    return [message["role"] for message in episode.messages]
+
+
+def test_episodes_are_those_that_were_played(folder):
+    (episodes, about), said = load(folder)
+    assert said == []
+    assert about == ("Evaluation of the API model model <b>x</b> in maze: 2 answered, 1 cut, 1 refused, 1 unfinished.")
+    assert [episode.outcome for episode in episodes] == ["solved", "cut", "refused", "unfinished", "unsolved"]
+    assert [episode.label for episode in episodes] == [f"item {item} · sample 1" for item in range(ITEMS)]
+    summary = json.loads((folder / "summary.json").read_text())
+    asked = ("asked", "answered", "length", "refusal", "unfinished")
+    assert [summary["episodes"][name] for name in asked] == [5, 2, 1, 1, 1]
+    for name, kind in (("tokens read", "prompt_tokens"), ("tokens written", "completion_tokens")):
+        assert sum(episode.metadata[name] for episode in episodes) == summary["tokens"][kind]
+    assert [episode.reward for episode in episodes] == [1, 0, 0, None, 0]
+    assert episodes[SOLVED].metadata["of these for reasoning"] == 4 * roles(episodes[SOLVED]).count("assistant")
+
+
+def test_text_is_divided_by_role(folder):
+    (episodes, _), _ = load(folder)
+    solved, refused = episodes[SOLVED], episodes[REFUSED]
+    assert roles(solved)[:7] == ["system", "user", "reasoning", "assistant", "user", "reasoning", "assistant"]
+    assert solved.messages[2]["content"] == f"I think {SCRIPT}"
+    assert solved.messages[3]["content"].startswith("Action: move")
+    assert solved.messages[3]["note"] == "10 tokens written, 100 tokens read"
+    assert roles(refused) == ["system", "user", "refusal", "assistant"]
+    assert refused.messages[2]["content"] == f"I will not do that. {SCRIPT}"
+    assert refused.messages[3]["note"].startswith("withheld, ")
+    assert episodes[CUT].messages[-1]["note"].startswith("cut by a limit of tokens, ")
+    why = episodes[UNFINISHED].metadata["why it is unfinished"]
+    assert "status 503" in why
+    assert not any("127.0.0.1" in str(episode) for episode in episodes)
+
+
+def test_log_probabilities_only_where_the_server_gave_them(folder):
+    (episodes, _), _ = load(folder)
+    with_tokens = [m for episode in episodes for m in episode.messages if "tokens" in m]
+    assert with_tokens == [m for m in episodes[HOSTILE].messages if m["content"] == "Action: move down"]
+    assert with_tokens[0]["tokens"] == [tuple(pair) for pair in LOGPROBS]
+    index, ((_, rows), (header, columns)) = decode_page(export.page([LogData(folder)]))
+    assert index["runs"][0]["logprobs"]
+    assert [OUTCOMES[i] for i in rows["outcome"]] == [episode.outcome for episode in episodes]
+    values = columns["logprob_table"][columns["logprob"]]
+    np.testing.assert_array_equal(values, [value for m in with_tokens for _, value in m["tokens"]])
+    assert "".join(header["texts"][i] for i in columns["token_text"]) == "Action: move down" * len(with_tokens)
+
+
+@pytest.mark.parametrize("logprob", [None, "x", float("nan"), float("-inf")])
+def test_unusable_log_probabilities_are_left_out(logprob):
+    choice = {"message": {"content": "hi"}, "logprobs": {"content": [{"token": "hi", "logprob": logprob}]}}
+    assert read_reply({"choices": [choice]}).logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("text", "drawn"),
+    [
+        ("ab", [("a", -1.0), ("b", -2.0)]),
+        ("a", [("a", -1.0), ("b", -2.0)]),  # b is the stop token
+        ("<think>ab", [("<think>", None), ("a", -1.0), ("b", -2.0)]),
+        ("abc", None),
+        ("", None),
+    ],
+)
+def test_where_tokens_stand_in_a_text(text, drawn):
+    found = api_folder._placed([("a", -1.0), ("b", -2.0)], text)
+    assert [(token, None if np.isnan(value) else value) for token, value in found] == (drawn or [])
+
+
+def test_log_probabilities_of_another_text_are_not_drawn(copy):
+    file = copy / "replies.jsonl"
+    file.write_text(file.read_text().replace('[" move down", -4.0]', '[" move up", -4.0]'))
+    (episodes, _), _ = load(copy)
+    assert not any("tokens" in message for message in episodes[HOSTILE].messages)
+    notes = [message.get("note", "") for message in episodes[HOSTILE].messages]
+    assert (
+        sum("which do not join to this text" in note for note in notes)
+        == roles(episodes[HOSTILE]).count("assistant") - 1
+    )
+
+
+def test_hostile_text_stays_text(folder):
+    page = export.page([LogData(folder)])
+    plain = Scripts(page)
+    assert {"img", "b"}.isdisjoint(plain.tags)
+    data = [body for attrs, body in plain.scripts if "id" in attrs]
+    assert all(re.fullmatch(r"[A-Za-z0-9+/=]+", body) for body in data)
+    assert len(plain.scripts) == len(data) + 1
+    (episodes, _), _ = load(folder)
+    first = next(m for m in episodes[HOSTILE].messages if m["role"] == "assistant")
+    assert first["content"] == f"{SCRIPT}\nAction: {BROKEN.encode('utf-8', 'replace').decode()}"
+
+
+def test_damaged_rows_are_left_out(copy):
+    """Bytes that are no UTF-8, halves of characters, rows of another form, and a last line that is not complete."""
+    (before, _), _ = load(copy)
+    row = {"item": 9, "sample": 0, "turn": 0, "added": [{"role": "imp", "content": "half \ud83d"}, 3, {"role": 1}]}
+    rows = [
+        b'{"item": 7, "sample": 0, "turn": 0, "reply": {"text": "\xff\xfe"}}',
+        b"[1, 2]",
+        b'{"item": "7", "sample": 0}',
+        b"[" * 100_000,
+        json.dumps(row | {"reply": {"text": "\udc00 <b>", "finish": 3, "prompt_tokens": "many", "logprobs": [["a"]]}}),
+        '{"item": 8, "sample": 0, "turn": 0, "rep',
+    ]
+    with open(copy / "replies.jsonl", "ab") as file:
+        file.write(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in rows))
+    (episodes, _), said = load(copy)
+    assert said == [f"{copy / 'replies.jsonl'}: 4 lines are no rows; left out"]
+    assert episodes[:ITEMS] == before
+    (added,) = episodes[ITEMS:]
+    assert (added.outcome, added.metadata["item"]) == ("unfinished", 9)
+    assert [(m["role"], m["content"]) for m in added.messages] == [
+        ("user", "half \ufffd"),
+        ("user", ""),
+        ("assistant", "\ufffd <b>"),
+    ]
+    assert added.metadata["replies without counts of tokens"] == 1
+    export.page([LogData(copy)])
+
+
+def test_attempts_are_marked(copy):
+    """An evaluation with several attempts has them in the row of an episode."""
+    file = copy / "episodes.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    (row,) = [row for row in rows if row["item"] == HOSTILE]
+    first = {name: row[name] for name in ("status", "turns", "solved", "score")} | {"turns": 2}
+    row["attempts"] = [first, first | {"turns": 28, "solved": True, "score": 1.0}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (episodes, _), _ = load(copy)
+    episode = episodes[HOSTILE]
+    assert (episode.outcome, episode.metadata["attempts"], episode.reward) == ("solved", 2, 1.0)
+    marked = [i for i, message in enumerate(episode.messages) if message.get("note") == "attempt 2 begins"]
+    assert [roles(episode)[: marked[0]].count("assistant"), len(marked)] == [2, 1]
+
+
+def test_the_command(copy, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    code, _, err = command("view", str(copy))
+    assert code == 0, err
+    assert opened == [(copy / "view.html").as_uri()]
+    for words, message in (
+        ((str(copy), "--compare", str(copy)), "is the evaluation of an API model, and --compare is for runs"),
+        ((str(copy), "--live"), "is the evaluation of an API model, and --live is for runs"),
+    ):
+        code, _, err = command("view", *words)
+        assert code == 2
+        assert message in err
+
+
+def test_what_is_refused(copy, monkeypatch):
+    (copy / "settings.json").write_text("{")
+    with pytest.raises(UserError, match=r"settings\.json: is no JSON"):
+        load(copy)
+    (copy / "settings.json").write_text("{}")
+    (copy / "replies.jsonl").write_text("")
+    with pytest.raises(UserError, match="has no reply yet"):
+        load(copy)
+    monkeypatch.setattr(api_folder, "MAX_BYTES", 100)
+    with pytest.raises(UserError, match="has more than 100 bytes"):
+        load(copy)
