@@ -115,11 +115,11 @@ def compiled_env(batched_env: CompiledEnv, prompt: PromptConfig, tokenizer: Toke
 
 def host_env(batched_env: HostEnv, config: Config, tokenizer: Tokenizer, attempts: int) -> HostEnv:
     """The services of a run with up to `attempts` attempts of `prompt.max_turns` turns."""
-    turns, most = config.prompt.max_turns, config.env
+    turns, limits = config.prompt.max_turns, config.env
     tasks = tuple(with_retries(task, tokenizer, turns=turns, attempts=attempts) for task in batched_env.tasks)
     # A call that ends an attempt also begins the next one.
     calls = 2 if attempts > 1 else 1
-    return HostEnv(tasks, tokenizer, deadline=calls * most.deadline, workers=most.workers)
+    return HostEnv(tasks, tokenizer, deadline=calls * limits.deadline, workers=limits.workers)
 
 
 def settings_of(retries: Retries, settings: RolloutSettings) -> RolloutSettings:

@@ -30,8 +30,9 @@ from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, write_record
 from agentrl_jax.services.action_parsing import ParsedAction
 from agentrl_jax.services.environment import StepResult
+from agentrl_jax.services.environments.compiled import executed_actions
 from agentrl_jax.setup import build
-from agentrl_jax.setup.demonstrations import demonstrate, play_responses
+from agentrl_jax.setup.play_responses import demonstrate, play_responses
 from agentrl_jax.setup.service_demonstrations import Script, play_script, response_text
 from agentrl_jax.setup.service_tasks import OPENINGS, ScriptedEpisode, Services
 from agentrl_jax.text.grammar import ParsedResponse
@@ -146,8 +147,6 @@ def _named_actions(env: str, config: Config, episodes: Sequence[ScriptedEpisode]
     """The ids of the primitive actions of a compiled environment that is played as a service here; None for others."""
     if env not in registry.registered() or config.env.url != "local":
         return None
-    from agentrl_jax.services.environments.compiled import executed_actions
-
     found = [executed_actions(env, episode.item, episode.actions) for episode in episodes]
     most = max((len(ids) for turns in found for ids in turns), default=1)
     actions = np.full((len(episodes), config.prompt.max_turns, max(most, 1)), -1)

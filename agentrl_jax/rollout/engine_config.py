@@ -17,8 +17,8 @@ class EngineConfig:
     max_turns: int
     max_response_tokens: int
     group_size: int
-    """Episodes per group; their rows are contiguous and share the prefill of the first observation, and where no slot
-    is refilled and the context is full, its keys and values."""
+    """Episodes per group; their rows are contiguous and share the prefill of the first observation, and where the
+    context is full, no slot is refilled and all rows are prefilled at once, its keys and values."""
     slots: int
     """B; 0 gives every episode its own slot; with fewer, slots are refilled as episodes end."""
     prefill_threshold: float

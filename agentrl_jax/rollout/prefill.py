@@ -4,6 +4,8 @@ Shapes: `B` rows, `K` tasks, `P` tokens of the longest prefix, `O` observation t
 embedding dimension.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -91,11 +93,9 @@ def chunked_prefill(
         count, hidden, cache = read(number, cache)
         return number + 1, jnp.where(count[:, None] > 0, hidden, last), cache
 
-    hidden = jax.eval_shape(read, 0, cache)[1]
-    # Computed from `length`, so that it varies over devices like the value that replaces it.
-    nothing = jnp.broadcast_to(0 * length[:, None], hidden.shape).astype(hidden.dtype)
+    start_of_loop = jnp.int32(0), _nothing_read(read, length, cache), cache
     longest = jnp.max(length)
-    _, last, cache = jax.lax.while_loop(lambda c: c[0] * size < longest, next_chunk, (jnp.int32(0), nothing, cache))
+    _, last, cache = jax.lax.while_loop(lambda c: c[0] * size < longest, next_chunk, start_of_loop)
     return last, cache
 
 
@@ -134,12 +134,19 @@ def prefill_by_parts(
         rows, hidden, cache = read(number, cache)
         return number + 1, last.at[rows].set(hidden, mode="drop"), cache
 
+    start_of_loop = jnp.int32(0), _nothing_read(read, length, cache), cache
+    pending = jnp.sum(length > 0)
+    _, last, cache = jax.lax.while_loop(lambda c: c[0] * at_once < pending, next_part, start_of_loop)
+    return last, cache
+
+
+def _nothing_read(
+    read: Callable[[int, KVCache], tuple[jax.Array, jax.Array, KVCache]], length: Int[Array, " B"], cache: KVCache
+) -> Float[Array, "B D"]:
+    """The hidden states before a loop of `read`, which returns those of some rows second."""
     hidden = jax.eval_shape(read, 0, cache)[1]
     # Computed from `length`, so that it varies over devices like the value that replaces it.
-    nothing = jnp.broadcast_to(0 * length[:, None], (batch, hidden.shape[1])).astype(hidden.dtype)
-    pending = jnp.sum(length > 0)
-    _, last, cache = jax.lax.while_loop(lambda c: c[0] * at_once < pending, next_part, (jnp.int32(0), nothing, cache))
-    return last, cache
+    return jnp.broadcast_to(0 * length[:, None], (len(length), hidden.shape[1])).astype(hidden.dtype)
 
 
 def _last(hidden: Float[Array, "B C D"], length: Int[Array, " B"]) -> Float[Array, "B D"]:

@@ -9,11 +9,10 @@ import jax
 import numpy as np
 from jaxtyping import Int, Int8, Int32
 
-from envs_jax.babyai import levels as level_format
 from envs_jax.babyai import macros
-from envs_jax.babyai.codes import COLORS, HIDING, LAST_CELL, OBJECT
+from envs_jax.babyai.codes import ANY, COLORS, HIDING, LAST_CELL, OBJECT
 from envs_jax.babyai.env import BabyAI, PrimitiveBabyAI
-from envs_jax.babyai.levels import Shape
+from envs_jax.babyai.levels import Shape, colors_of_clauses
 
 
 def permute(
@@ -43,7 +42,8 @@ def actions(ids: Int32[np.ndarray, " L"], colors: Int[np.ndarray, "6"]) -> Int32
 
 def _level(level: Int8[np.ndarray, "H W"], colors: Int[np.ndarray, "6"], shape: Shape) -> Int8[np.ndarray, "H W"]:
     grid, header = level[: shape.height], level[shape.height :].reshape(-1).copy()
-    header[level_format.colors_of_clauses(shape)] = np.append(colors, -1)[header[level_format.colors_of_clauses(shape)]]
+    named = colors_of_clauses(shape)
+    header[named] = np.append(colors, ANY)[header[named]]  # ANY, the last index, stays
     return np.concatenate([_cells(colors)[grid], header.reshape(-1, shape.width)]).astype(np.int8)
 
 
