@@ -343,6 +343,7 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--prompt.max_actions", "4"], ["prompt.max_actions = 4"]),
         (["--rollout.temperature", "0"], ["rollout.temperature is 0"]),
         (["--rollout.slots", "129"], ["rollout.slots is 129", "128 episodes"]),
+        (["--rollout.prefill_rows", "128"], ["rollout.prefill_rows is 128", "128 episodes run at once"]),
         (["--devices", "3"], ["devices is 3"]),
         (["--imitation.levels", "8"], ["imitation.steps is 0"]),
         (["--tasks.0.levels", "no/such/file.npy"], ["tasks.0.levels", "no such file"]),

@@ -308,6 +308,9 @@ def _devices(config: Config) -> Iterator[str]:
     episodes = config.groups * config.rollout.group_size
     if slots * replicas > episodes:
         yield f"rollout.slots is {slots}, for {replicas} replicas, but a batch has {episodes} episodes; use fewer or 0"
+    at_once, playing = config.rollout.prefill_rows, slots or episodes // replicas
+    if at_once >= playing > 0:
+        yield f"rollout.prefill_rows is {at_once}, but {playing} episodes run at once; use fewer, or 0 to read all rows"
     batch = config.imitation.batch
     if config.imitation.levels and batch % learners:
         yield f"{this}, with {learners} learners, which do not divide imitation.batch = {batch}; use a multiple"
