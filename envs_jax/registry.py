@@ -38,6 +38,7 @@ PlanAfterRandom = Callable[
     [Any, Any, Int8[np.ndarray, "N H W"], int, int, jax.Array],
     list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None],
 ]
+PlanAfter = Callable[[Any, Any, Int8[np.ndarray, "N H W"], int, Int32[np.ndarray, "N F"]], Plans]
 Symmetry = Callable[
     [Any, Int8[np.ndarray, "N H W"], list[Int32[np.ndarray, " L"]], jax.Array],
     tuple[Int8[np.ndarray, "N H W"], list[Int32[np.ndarray, " L"]]],
@@ -59,6 +60,8 @@ class Spec:
             Plans of more than `limit` actions may be left out.
         plan_after_random: (env, params, levels, limit, most, key) -> for each level R random actions, R uniform in 0 to
             `most`, and the action ids of a shortest plan after them, as far as both have at most `limit` actions.
+        plan_after: (env, params, levels, limit, first) -> for each level the action ids of a shortest plan after the
+            actions `first`, padded with -1, as far as both have at most `limit` actions.
         symmetry: (env, levels, plans, key) -> the images of levels under random symmetries of the environment that
             change its text, and their plans carried over; None if it has none.
         scene: (env, state, params) -> what one state looks like, see `envs_jax.scenes`; None if it is only text.
@@ -74,6 +77,7 @@ class Spec:
     oracle: Oracle | None = None
     plan: Planner | None = None
     plan_after_random: PlanAfterRandom | None = None
+    plan_after: PlanAfter | None = None
     symmetry: Symmetry | None = None
     scene: SceneFunction | None = None
     solve: Solver | None = None
@@ -217,6 +221,12 @@ def _one_by_one(solve: Callable[[Int8[np.ndarray, "H W"]], Int32[np.ndarray, " L
     return lambda env, params, levels, limit: [solve(level) for level in levels]
 
 
+def _sokoban_plan_after(
+    env: Any, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, first: Int32[np.ndarray, "N F"]
+) -> Plans:
+    return [sokoban_oracle.plan_after(level, taken, limit) for level, taken in zip(levels, first, strict=True)]
+
+
 _BANDIT_FLOORS = Floors(
     constant=1.0, gap=0.4, why="the better arm has the same name on every level; to find out which is the task"
 )
@@ -257,6 +267,7 @@ _sokobans = functools.partial(
     Spec,
     oracle=_sokoban_oracle,
     plan=_one_by_one(sokoban_oracle.solve),
+    plan_after=_sokoban_plan_after,
     scene=sokoban_scene.scene,
     solve=solvers.solve_sokoban,
     floors=Floors(constant=0.1, repeat_last=0.1, random=0.25, gap=0.5),
@@ -267,6 +278,7 @@ _babyais = functools.partial(
     oracle=babyai_baselines.oracle,
     plan=babyai_baselines.plan,
     plan_after_random=babyai_baselines.plan_after_random,
+    plan_after=babyai_baselines.plan_after,
     symmetry=babyai_colors.permute,
     scene=babyai_scene.scene,
     solve=solvers.solve_babyai,

@@ -346,6 +346,15 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--rollout.prefill_rows", "128"], ["rollout.prefill_rows is 128", "128 episodes run at once"]),
         (["--devices", "3"], ["devices is 3"]),
         (["--imitation.levels", "8"], ["imitation.steps is 0"]),
+        (["--imitation.dagger_rounds", "1"], ["imitation.dagger_rounds is 1", "imitation.dagger_levels is 0"]),
+        (
+            ["--imitation", "{levels: 8, steps: 50, dagger_rounds: 2, dagger_levels: 8}"],
+            ["imitation.dagger_rounds is 2", "imitation.steps 50 has 2 parts of 25 steps"],
+        ),
+        (
+            ["--imitation", "{levels: 8, steps: 50, plans: random, dagger_rounds: 1, dagger_levels: 8}"],
+            ["imitation.dagger_rounds is 1", "imitation.plans optimal"],
+        ),
         (["--tasks.0.levels", "no/such/file.npy"], ["tasks.0.levels", "no such file"]),
     ],
 )

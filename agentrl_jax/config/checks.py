@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
-from agentrl_jax.config.schema import Config, ModelConfig
+from agentrl_jax.config.schema import IMITATION_CHUNK, Config, ModelConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 from agentrl_jax.service_names import TEXT_SERVICES
 
@@ -274,7 +274,18 @@ def _training(config: Config) -> Iterator[str]:
         yield f"imitation.schedule is {imitation.schedule}, but imitation.steps is 0; leave it out"
     if imitation.noise and not (config.served and imitation.plans == "optimal"):
         yield f"imitation.noise is {imitation.noise:g}, which is for imitation.plans optimal of services; set it to 0"
-    for name in ("random_start", "images"):
+    rounds, per_round = imitation.dagger_rounds, imitation.dagger_levels
+    if (rounds > 0) != (per_round > 0):
+        yield (
+            f"imitation.dagger_rounds is {rounds} and imitation.dagger_levels is {per_round}; set both above 0, or "
+            "both to 0"
+        )
+    if rounds and steps and rounds >= imitation.chunks:
+        yield (
+            f"imitation.dagger_rounds is {rounds}, but imitation.steps {steps} has {imitation.chunks} parts of "
+            f"{IMITATION_CHUNK} steps, and rounds are between them; use fewer rounds or more steps"
+        )
+    for name in ("random_start", "images", "dagger_rounds"):
         value = getattr(imitation, name)
         if value and (config.served or imitation.plans != "optimal" or not levels):
             yield (

@@ -243,6 +243,10 @@ class OptimConfig(Section):
     """Learning rates after the warmup; linear and cosine would reach 0 one iteration after the last."""
 
 
+IMITATION_CHUNK = 25
+"""Maximum number of imitation steps per dispatch and per row of metrics."""
+
+
 class ImitationConfig(Section):
     """Imitation learning before reinforcement learning."""
 
@@ -267,6 +271,17 @@ class ImitationConfig(Section):
     images: Annotated[int, Field(ge=0, le=64)] = 0
     """Further images of every level under random symmetries of its environment, with the same plan, which is searched
     once: BabyAI with its colors permuted. Images that are no training levels are left out."""
+    dagger_rounds: Annotated[int, Field(ge=0, le=64)] = 0
+    """Rounds of DAgger (Ross et al. 2011, arXiv 1011.0686) at equal distances during imitation. In each the policy
+    plays dagger_levels new training levels; plans that take over from it in as many situations are added to the
+    demonstrations. For compiled environments whose planner starts in every situation: BabyAI."""
+    dagger_levels: Annotated[int, Field(ge=0, le=2**20)] = 0
+    """Levels that the policy plays in a round of DAgger."""
+
+    @property
+    def chunks(self) -> int:
+        """Number of dispatches of imitation."""
+        return -(-self.steps // IMITATION_CHUNK) if self.levels else 0
 
 
 class TrainConfig(Section):

@@ -10,6 +10,7 @@ All processes of a run open it, in a file system that they share; only the write
     rollouts/            the same trajectories token by token, see agentrl_jax.runs.rollout_records
     levels.jsonl         the levels of every batch and of the evaluation, see agentrl_jax.evaluate.seen
     failures.jsonl       episodes whose environment failed
+    dagger/              the plans of each round of imitation, see agentrl_jax.train.dagger
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
     checkpoints/         see agentrl_jax.runs.checkpoint
     curves.png, summary.json
@@ -126,7 +127,7 @@ class RunFolder:
         """Checks at the start that all of the folder can be written, since later a failure would waste iterations."""
         parts = [
             self.path / CHECKPOINTS,
-            *(self.path / name for name in ("tensorboard", "roll_backs", ROLLOUTS, *RECORDS)),
+            *(self.path / name for name in ("tensorboard", "roll_backs", "dagger", ROLLOUTS, *RECORDS)),
         ]
         for part in [self.path, *(part for part in parts if part.exists())]:
             try:

@@ -1,24 +1,21 @@
 """Demonstrations: optimal or random plans as trajectories, in the same environments and text as a rollout.
 
-Shapes: `E` episodes, `T` turns, `A` actions of one turn.
+Shapes: `E` episodes, `T` turns.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Int8
+from jaxtyping import Array, Bool, Int8
 
 from agentrl_jax.config import ImitationConfig, PromptConfig
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
-from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
-from agentrl_jax.setup import build
-from agentrl_jax.setup.play_responses import demonstrate
+from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.setup.play_plans import Plans, PlayPlans
 from envs_jax import registry
 from envs_jax.budget import Budget
 from envs_jax.splits import Split, splits_of_levels
@@ -33,16 +30,6 @@ PLANNED_AT_ONCE = 1024
 """Levels that are planned between two lines of progress."""
 
 
-def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> Int[np.ndarray, "E T A"]:
-    """Cuts plans into turns of actions, padded with -1; raises ValueError if a plan does not fit."""
-    table = np.full((len(plans), turns * actions_per_turn), -1, np.int32)
-    for row, plan in zip(table, plans):
-        if len(plan) > len(row):
-            raise ValueError(f"a plan of {len(plan)} actions does not fit in {turns} turns of {actions_per_turn}")
-        row[: len(plan)] = plan
-    return table.reshape(len(plans), turns, actions_per_turn)
-
-
 def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation: ImitationConfig) -> None:
     """Checks that every task has the plans of `imitation`, with turns that fit in L = `max_response_tokens` tokens.
 
@@ -55,6 +42,11 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
         if imitation.random_start and spec.plan_after_random is None:
             raise ValueError(
                 f"imitation.random_start is {imitation.random_start}, but the planner of {task.name} starts with the "
+                "episode; set it to 0"
+            )
+        if imitation.dagger_rounds and spec.plan_after is None:
+            raise ValueError(
+                f"imitation.dagger_rounds is {imitation.dagger_rounds}, but the planner of {task.name} starts with the "
                 "episode; set it to 0"
             )
         if imitation.images and spec.symmetry is None:
@@ -101,41 +93,15 @@ def demonstrations(
         found = _optimal_plans(batched_env, splits, key, imitation, limit, report)
     else:
         found = _random_plans(batched_env, key, imitation, limit)
-    play = jax.jit(functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context))
-
-    def played(found: _Plans, chosen: Bool[np.ndarray, " E"]) -> tuple[Trajectory, Bool[Array, "E T"]]:
-        actions = split_plans(found.actions, prompt.max_turns, batched_env.max_actions_per_turn)
-        rows = np.arange(len(actions))
-        ids = build.episode_ids(group=rows, member=np.zeros_like(rows), task=found.task, level=found.level)
-        settings = RolloutSettings(
-            temperature=jnp.ones(len(actions), jnp.float32),
-            horizon=jnp.int32(prompt.max_turns),
-            max_actions=jnp.int32(prompt.max_actions),
-            env_params=found.env_params,
-            split=splits.of(Split.TRAIN),
-        )
-        imitated = jnp.arange(prompt.max_turns) >= found.random_turns[:, None]
-        both = play(key, settings, ids, jnp.asarray(actions)), imitated
-        return both if chosen.all() else jax.tree.map(lambda x: x[chosen], both)
-
-    parts = [played(found, np.ones(len(found.actions), bool))]
+    play = PlayPlans(batched_env, splits, prompt, context)
+    parts = [play(key, found)]
     used = _contents(found) if imitation.images else set()
     for number in range(1, imitation.images + 1):
         image = _image(batched_env, found, jax.random.fold_in(key, number))
-        parts.append(played(image, _new_training_levels(batched_env, splits, image, used)))
+        chosen = _new_training_levels(batched_env, splits, image, used)
+        parts.append(jax.tree.map(lambda x, chosen=chosen: x[chosen], play(key, image)))
         report(f"{sum(len(part[1]) for part in parts):,} demonstrations with {number} of {imitation.images} images")
     return jax.tree.map(lambda *x: jnp.concatenate(x), *parts) if len(parts) > 1 else parts[0]
-
-
-class _Plans(NamedTuple):
-    """Action ids of E episodes, their tasks, and their rows in the task's level pack; -1 where the key decides."""
-
-    actions: list[np.ndarray]
-    random_turns: Int[np.ndarray, " E"]
-    """Turns of random actions before the plan."""
-    task: Int[np.ndarray, " E"]
-    level: Int[np.ndarray, " E"]
-    env_params: tuple[Any, ...]
 
 
 def _optimal_plans(
@@ -145,7 +111,7 @@ def _optimal_plans(
     imitation: ImitationConfig,
     limit: int,
     report: Report,
-) -> _Plans:
+) -> Plans:
     levels, per_turn = imitation.levels, batched_env.max_actions_per_turn
     plans, before, tasks, params = [], [], [], []
     for index, (task, split) in enumerate(zip(batched_env.tasks, splits.tasks)):
@@ -156,7 +122,7 @@ def _optimal_plans(
         tasks += [index] * levels
         params.append(dataclasses.replace(task.env_params, levels=jnp.asarray(boards)))
     rows = np.tile(np.arange(levels), len(batched_env.tasks))
-    return _Plans(plans, np.array(before), np.array(tasks), rows, tuple(params))
+    return Plans(plans, np.array(before), np.array(tasks), rows, tuple(params))
 
 
 _Planned = list[tuple[int, np.ndarray] | None]
@@ -225,17 +191,17 @@ def _solve_levels(
     )
 
 
-def _boards(found: _Plans) -> list[Int8[np.ndarray, "n H W"]]:
+def _boards(found: Plans) -> list[Int8[np.ndarray, "n H W"]]:
     """The levels of each task, in the order of the episodes."""
     return [np.asarray(params.levels) for params in found.env_params]
 
 
-def _contents(found: _Plans) -> set[tuple[int, bytes]]:
+def _contents(found: Plans) -> set[tuple[int, bytes]]:
     """The task and the content of each level."""
     return {(task, board.tobytes()) for task, boards in enumerate(_boards(found)) for board in boards}
 
 
-def _image(batched_env: CompiledEnv, found: _Plans, key: jax.Array) -> _Plans:
+def _image(batched_env: CompiledEnv, found: Plans, key: jax.Array) -> Plans:
     """The same plans on the images of their levels under random symmetries."""
     plans, params = [], []
     for index, (task, boards) in enumerate(zip(batched_env.tasks, _boards(found))):
@@ -249,7 +215,7 @@ def _image(batched_env: CompiledEnv, found: _Plans, key: jax.Array) -> _Plans:
 
 
 def _new_training_levels(
-    batched_env: CompiledEnv, splits: LevelSplits, found: _Plans, used: set[tuple[int, bytes]]
+    batched_env: CompiledEnv, splits: LevelSplits, found: Plans, used: set[tuple[int, bytes]]
 ) -> Bool[np.ndarray, " E"]:
     """Which levels are training levels and are not in `used`, to which they are added."""
     chosen = []
@@ -263,7 +229,7 @@ def _new_training_levels(
     return np.array(chosen)
 
 
-def _random_plans(batched_env: CompiledEnv, key: jax.Array, imitation: ImitationConfig, limit: int) -> _Plans:
+def _random_plans(batched_env: CompiledEnv, key: jax.Array, imitation: ImitationConfig, limit: int) -> Plans:
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     actions = [
         rng.integers(task.env.num_actions, size=rng.integers(1, limit, endpoint=True))
@@ -271,7 +237,7 @@ def _random_plans(batched_env: CompiledEnv, key: jax.Array, imitation: Imitation
         for _ in range(imitation.levels)
     ]
     tasks = np.repeat(np.arange(len(batched_env.tasks)), imitation.levels)
-    return _Plans(
+    return Plans(
         actions,
         np.zeros(len(tasks), int),
         tasks,

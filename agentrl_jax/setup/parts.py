@@ -15,9 +15,6 @@ from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 
-IMITATION_CHUNK = 25
-"""Maximum number of imitation steps per dispatch and per row of metrics."""
-
 
 class RunParts:
     """The components of a run. Nothing is compiled or started yet, and no file is written.
@@ -86,6 +83,6 @@ class RunParts:
                 config.prompt, config.rollout, config.train.mutual_information_pairs, self.tokenizer
             )
             self.prompt_information = self.programs.mutual_information(self.model, measured)
-        self.imitation_chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
+        self.imitation_chunks = config.imitation.chunks
         if self.imitation_chunks and isinstance(self.train_env, CompiledEnv):
             check_imitable(self.train_env, config.prompt.max_response_tokens, config.imitation)

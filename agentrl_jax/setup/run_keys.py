@@ -2,7 +2,7 @@
 
 import jax
 
-INIT, DEMONSTRATIONS, IMITATION, ROLLOUT, UPDATE, MEASUREMENT, ROLL_BACK = range(7)
+INIT, DEMONSTRATIONS, IMITATION, ROLLOUT, UPDATE, MEASUREMENT, ROLL_BACK, DAGGER = range(8)
 """Purposes; each is folded into the key of the seed."""
 
 

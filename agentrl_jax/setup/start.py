@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Bool
 
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
@@ -15,7 +16,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.packing import Sequences, pack_trajectories
-from agentrl_jax.rollout.trajectory import level_ids
+from agentrl_jax.rollout.trajectory import Trajectory, level_ids
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.demonstrations import demonstrations
 from agentrl_jax.setup.service_demonstrations import service_demonstrations
@@ -40,7 +41,6 @@ def demonstration_rows(
         ValueError: as in `demonstrations` or `service_demonstrations`.
     """
     key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
-    context = config.rollout.context
     if isinstance(batched_env, HostEnv):
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, batched_env, tokenizer, key)
@@ -51,12 +51,16 @@ def demonstration_rows(
             )
     else:
         trajectory, imitated = demonstrations(
-            *(batched_env, splits, key, config.prompt, config.imitation, context),
+            *(batched_env, splits, key, config.prompt, config.imitation, config.rollout.context),
             report=report,
         )
-    rows = pack_trajectories(trajectory, context, config.rollout.context_tokens)
-    rows = rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
-    return rows, level_ids(trajectory)
+    return imitated_rows(config, trajectory, imitated), level_ids(trajectory)
+
+
+def imitated_rows(config: Config, trajectory: Trajectory, imitated: Bool[Array, "E T"]) -> Sequences:
+    """The contexts of trajectories as a learner reads them, with the tokens of the turns to imitate."""
+    rows = pack_trajectories(trajectory, config.rollout.context, config.rollout.context_tokens)
+    return rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
 
 
 def imitation_rates(config: Config) -> tuple[jax.Array, ...]:

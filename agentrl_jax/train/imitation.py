@@ -7,48 +7,69 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.config.schema import IMITATION_CHUNK
 from agentrl_jax.errors import refusals
+from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner.imitation import Examples, examples, packed_examples
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.setup import run_keys, start
-from agentrl_jax.setup.parts import IMITATION_CHUNK, RunParts
+from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import host_metrics
 from agentrl_jax.train import guards
+from agentrl_jax.train.dagger import Dagger
 from agentrl_jax.train.progress import RunProgress
 
 
 def imitate(
-    state: TrainState, parts: RunParts, progress: RunProgress, between: Callable[[int, TrainState], None]
+    state: TrainState,
+    parts: RunParts,
+    held_out: HeldOut,
+    progress: RunProgress,
+    between: Callable[[int, TrainState], None],
 ) -> TrainState:
     """Takes the remaining gradient steps; calls `between` with the step and the state after each chunk but the last.
 
     Raises:
-        UserError: there are no demonstrations, or too many steps in a row were skipped.
+        UserError: there are no demonstrations, those of an earlier round are gone, or too many steps in a row were
+            skipped.
     """
-    config, view, chunks = parts.config.imitation, progress.view, parts.imitation_chunks
-    program, found, counts = _prepare(int(state.imitation_step), parts, progress)
-    rates = start.imitation_rates(parts.config)
+    config, view = parts.config.imitation, progress.view
+    dagger = Dagger(parts, held_out, progress.folder.path, view.note)
+    rows, program, found, counts = _demonstrations(int(state.imitation_step), parts, progress), None, None, None
+    rates, rounds = start.imitation_rates(parts.config), 0
     key = jax.random.fold_in(parts.key, run_keys.IMITATION)
     while (done := int(state.imitation_step)) < config.steps:
+        chunk = done // IMITATION_CHUNK
+        of_round: dict[str, float] = {}
+        while rounds < dagger.due(chunk):
+            rounds += 1
+            more, levels, measured = dagger.demonstrations(rounds, chunk, state.merged_params())
+            rows, program = jax.tree.map(lambda *x: jnp.concatenate(x), rows, more), None
+            if dagger.first_chunk(rounds) == chunk:  # not of a round before the checkpoint that a run goes on from
+                progress.folder.log_levels(chunk + 1, "imitation", levels)
+                of_round = measured
+        if program is None:
+            program, found, counts = _prepare(rows, parts, progress)
         began = time.monotonic()
         steps = min(IMITATION_CHUNK, config.steps - done)
         state, metrics = program(state, found, counts, key, jnp.int32(steps), *rates)
-        metrics = host_metrics(metrics)
-        step = done // IMITATION_CHUNK + 1
+        metrics = host_metrics(metrics) | of_round
+        step = chunk + 1
         progress.totals.skipped_updates += int(metrics["imitation/skipped"])
         progress.folder.log({"step": step, "stage": "imitation", **metrics, "time/step": time.monotonic() - began})
         view.note(f"imitation {int(state.imitation_step):>5}/{config.steps}  loss {metrics['imitation/loss']:.3f}")
         skipped = int(metrics["imitation/skipped_in_a_row"])
         guards.check_skipped(skipped, parts.config.train.max_bad_updates, "imitation.lr", progress.kept)
-        if step % parts.config.train.checkpoint_every == 0 and step < chunks and not int(state.bad_updates):
+        if step % parts.config.train.checkpoint_every == 0 and step < config.chunks and not int(state.bad_updates):
             progress.save(step, state)
-        if step < chunks:
+        if step < config.chunks:
             between(step, state)
     return state
 
 
-def _prepare(done: int, parts: RunParts, progress: RunProgress) -> tuple[Any, Examples, jax.Array]:
-    """Returns the program of the gradient steps, and the demonstrations, sharded by row, with their token counts."""
+def _demonstrations(done: int, parts: RunParts, progress: RunProgress) -> Sequences:
+    """Returns the rows of the demonstrations from before the first step."""
     config, view = parts.config.imitation, progress.view
     with refusals():
         rows, levels = start.demonstration_rows(
@@ -58,10 +79,17 @@ def _prepare(done: int, parts: RunParts, progress: RunProgress) -> tuple[Any, Ex
     view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
     if not done:
         progress.folder.log_levels(0, "imitation", levels)
+    return rows
+
+
+def _prepare(rows: Sequences, parts: RunParts, progress: RunProgress) -> tuple[Any, Examples, jax.Array]:
+    """Returns the program of the gradient steps, and the demonstrations, sharded by row, with their token counts."""
+    config = parts.config.imitation
     found, batch = examples(rows), config.batch
     if parts.config.algo.packing:
         with refusals():
             found, batch = packed_examples(rows, batch, parts.programs.shards.count)
-        view.note(f"{batch} bins of {found.tokens.shape[1]} tokens a step, about {config.batch} plans or turns")
+        size = found.tokens.shape[1]
+        progress.view.note(f"{batch} bins of {size} tokens a step, about {config.batch} plans or turns")
     program = parts.programs.imitation(parts.model, parts.tx, batch=batch)
     return program, parts.programs.shard_rows(found), found.counts()

@@ -126,7 +126,7 @@ class Run:
         self.progress = progress = RunProgress(self.parts, folder, checkpoints, view)
         state = progress.restore()
         if self.parts.imitation_chunks and int(state.imitation_step) < self.config.imitation.steps:
-            state = imitate(state, self.parts, progress, self._stop_if_asked)
+            state = imitate(state, self.parts, self.held_out, progress, self._stop_if_asked)
         if not progress.imitation_outcomes:
             state = self._begin_learning(state)
         return state

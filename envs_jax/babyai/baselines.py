@@ -82,11 +82,19 @@ def plan_after_random(
     first = np.asarray(
         random_actions(env, params, jnp.asarray(levels), jax.random.split(play_key, len(levels)), counts, most)
     )
+    found = plan_after(env, params, levels, limit, first)
+    return [None if rest is None else (taken[taken >= 0], rest) for taken, rest in zip(first, found)]
+
+
+def plan_after(
+    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, first: Int32[np.ndarray, "N F"]
+) -> list[Int32[np.ndarray, " L"] | None]:
+    """Returns shortest plans after the actions `first`, padded with -1; at most `limit` actions together."""
     found = shortest_plans(env, params, levels, limit, max_nodes=MAX_NODES, first=first)
     return [
         None
         if result.actions is None or len(result.actions) + (taken >= 0).sum() > limit
-        else (taken[taken >= 0], np.array(result.actions, np.int32))
+        else np.array(result.actions, np.int32)
         for taken, result in zip(first, found)
     ]
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int32
 
 from envs_jax import grid
-from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, DIRECTIONS, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
+from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, DIRECTIONS, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_POSITIONS = 2_000_000
 """Positions after which a search gives up."""
@@ -42,10 +42,7 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
     """
     level = np.asarray(level)
     ahead = _neighbors(level)
-    flat = level.reshape(-1)
-    targets = frozenset(np.flatnonzero(np.isin(flat, (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET))).tolist())
-    boxes = frozenset(np.flatnonzero(np.isin(flat, (BOX, BOX_ON_TARGET))).tolist())
-    player = int(np.flatnonzero(np.isin(flat, (PLAYER, PLAYER_ON_TARGET)))[0])
+    targets, (player, boxes) = _targets_and_start(level)
 
     positions: list[Position] = [(player, boxes)]
     index = {positions[0]: 0}
@@ -94,6 +91,28 @@ def solve(level: Int8[np.ndarray, "H W"]) -> Int32[np.ndarray, " L"] | None:
     return np.array(plan[::-1], np.int32)
 
 
+def plan_after(
+    level: Int8[np.ndarray, "H W"], first: Int32[np.ndarray, " F"], limit: int
+) -> Int32[np.ndarray, " L"] | None:
+    """Returns a shortest plan after the actions `first`, padded with -1; both have at most `limit` actions.
+
+    None if there is none, or if the level is solved on the way. Errors are those of `explore`.
+    """
+    board = np.array(level)
+    flat, ahead, taken = board.reshape(-1), _neighbors(board), first[first >= 0].tolist()
+    targets, (player, boxes) = _targets_and_start(board)
+    for action in taken:
+        if targets <= boxes:
+            return None
+        player, boxes = _move(ahead, player, boxes, action)
+    flat[:] = np.where(flat == WALL, WALL, FLOOR)
+    flat[[*targets]] = TARGET
+    flat[[*boxes]] = [BOX_ON_TARGET if cell in targets else BOX for cell in boxes]
+    flat[player] = PLAYER_ON_TARGET if player in targets else PLAYER
+    plan = None if targets <= boxes else solve(board)
+    return None if plan is None or len(taken) + len(plan) > limit else plan
+
+
 def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Float64[np.ndarray, " N"]:
     """Returns 1.0 where a plan of at most `budget` actions solves the level, else 0.0."""
     graphs = (explore(level, depth_limit=budget, stop_when_solved=True) for level in levels)
@@ -111,6 +130,16 @@ def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Fl
             mass = np.bincount(graph.next.reshape(-1), np.repeat(mass / 4, 4), len(mass))
         success.append(mass[graph.solved].sum())
     return np.array(success, np.float64)
+
+
+def _targets_and_start(level: np.ndarray) -> tuple[frozenset[int], Position]:
+    """The cells of the targets, and the position before the first action."""
+    flat = level.reshape(-1)
+    targets, boxes = (
+        frozenset(np.flatnonzero(np.isin(flat, codes)).tolist())
+        for codes in ((TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET), (BOX, BOX_ON_TARGET))
+    )
+    return targets, (int(np.flatnonzero(np.isin(flat, (PLAYER, PLAYER_ON_TARGET)))[0]), boxes)
 
 
 def _neighbors(level: np.ndarray) -> list[list[int]]:

@@ -48,6 +48,29 @@ def test_a_solved_level_needs_no_action():
     np.testing.assert_array_equal(oracle.optimal_success([solved], 0), [1.0])
 
 
+def test_plans_after_other_actions_solve_the_rest():
+    """They are as short as those of the board that these actions lead to."""
+    rng, none = np.random.default_rng(0), 0
+    for level in [*generate_pack(range(40)), *generate_pack(range(10), 7, 7, boxes=2, search_depth=8)]:
+        first = rng.integers(-1, 4, size=rng.integers(0, 6)).astype(np.int32)
+        codes = level.tolist()
+        for action in first[first >= 0]:
+            codes = slow.step(codes, action)[0]
+        expected = oracle.solve(np.array(codes, np.int8)) if slow.uncovered(codes) else None
+        taken = (first >= 0).sum()
+        plan = oracle.plan_after(level, first, 100)
+        assert (plan is None) == (expected is None)
+        if plan is None:
+            none += 1
+            continue
+        assert len(plan) == len(expected)
+        assert solves(level, [*first[first >= 0], *plan])
+        assert oracle.plan_after(level, first, taken + len(plan)) is not None
+        assert oracle.plan_after(level, first, taken + len(plan) - 1) is None
+    assert 0 < none < 25
+    assert oracle.plan_after(CORRIDOR, np.array([3, 3], np.int32), 100) is None  # solved on the way
+
+
 def test_optimal_success_counts_plans_within_the_budget():
     levels = generate_pack(range(40))
     lengths = np.array([plan_length(level) for level in levels])

@@ -8,7 +8,7 @@ import toy_agent
 from toy_agent import MAX_RESPONSE_TOKENS, TURNS
 
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.setup.demonstrations import split_plans
+from agentrl_jax.setup.play_plans import split_plans
 from agentrl_jax.setup.play_responses import demonstrate
 
 

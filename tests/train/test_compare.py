@@ -142,6 +142,16 @@ def test_seeds_over_devices_play_the_same(played, tmp_path):
         ({"run": RUN | {"devices": 2}}, "run.devices"),
         ({"run": RUN | {"train": {"iterations": 0}}}, "run.train.iterations is 0"),
         ({"run": RUN | {"train": {"on_collapse": "stop"}}}, "run.train.on_collapse"),
+        (
+            {
+                "run": RUN
+                | {
+                    "tasks": [{"env": "SimpleSokoban", "groups": 2}],
+                    "imitation": RUN["imitation"] | {"dagger_rounds": 1, "dagger_levels": 8},
+                }
+            },
+            "run.imitation.dagger_rounds is 1",
+        ),
     ],
     ids=str,
 )

@@ -1,0 +1,123 @@
+"""Rounds of DAgger: which situations are sampled, what is learned from them, and runs that are resumed between them."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny_run
+
+from agentrl_jax.train.dagger import sampled_situations
+from envs_jax import registry
+
+CONFIG = """
+tasks: [{env: SimpleSokoban, groups: 2}]
+prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 2}
+algo: {preset: starpo_s, filter: {ratio: 0.5}, PACKING}
+imitation: {levels: 16, steps: 100, batch: 8, lr: 0.03, dagger_rounds: 2, dagger_levels: 12}
+train: {iterations: 1, checkpoint_every: 1, keep: 9, validate_every: 0, validation_episodes: 8, trajectories_every: 0}
+evaluation: {episodes: 8}
+"""
+"""Rounds before chunks 1 and 2 of 4, counted from 0."""
+
+
+def situations(acted, num_turns, count):
+    actions = np.where(np.array(acted)[..., None], 1, -1)
+    played = SimpleNamespace(turn=SimpleNamespace(actions=actions), num_turns=np.array(num_turns))
+    return sampled_situations(played, count, np.random.default_rng(0))
+
+
+def test_situations_are_sampled_from_all_turns_that_were_reached_by_actions():
+    acted = [[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]
+    episode, turn = situations(acted, [3, 4, 1], 100)
+    # The second episode had no action in its second turn, which is the last one that a plan can take over in.
+    assert [*zip(episode, turn)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
+    episode, turn = situations(acted, [3, 4, 1], 4)
+    assert len({*zip(episode, turn)}) == 4
+
+
+@pytest.fixture(scope="module", params=["packing: true", "packing: false"], ids=["packed", "unpacked"])
+def run(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dagger")
+    file = tiny_run.write_config(folder, CONFIG.replace("PACKING", request.param))
+    code, out, err = tiny_run.command("train", file, "--run_dir", str(folder / "run"))
+    assert code == 0, err
+    return tiny_run.Finished(file, folder / "run", out)
+
+
+def rounds(run):
+    return [json.loads((run / "dagger" / f"{number}.json").read_text()) for number in (1, 2)]
+
+
+def test_plans_take_over_from_the_policy(run):
+    """They solve their levels, which are training levels and new in each round."""
+    first, second = tiny_run.metrics(run.folder)[1:3]
+    found = rounds(run.folder)
+    for row, known in zip((first, second), found):
+        assert row["imitation/policy_success"] == known["success"][0]
+        assert row["imitation/dagger_plans"] == len(known["plans"][0]) > 0
+    assert "imitation/policy_success" not in tiny_run.metrics(run.folder)[0]
+    assert any(before > 0 for known in found for _, before, _ in known["plans"][0])
+    by_step = {}
+    for line in (run.folder / "levels.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        by_step.setdefault((row["step"], row["stage"]), set()).update(row["levels"])
+    assert not by_step[2, "imitation"] & by_step[3, "imitation"]
+    for step, known in zip((2, 3), found):
+        assert len(by_step[step, "imitation"]) == len({level for level, *_ in known["plans"][0]})
+    assert json.loads((run.folder / "summary.json").read_text())["held_out"] is True
+    assert "round 2 of 2: " in run.output
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tmp_path, last):
+    """Also where the process ended after a round was written and before a step was taken with it."""
+    again = tmp_path / "run"
+    shutil.copytree(run.folder, again)
+    for step in tiny_run.checkpoints(again):
+        if step > last:
+            shutil.rmtree(again / "checkpoints" / str(step))
+    (again / "summary.json").unlink()
+    # Without RL iterations, which a run does not give up for lack of their checkpoint.
+    rows = (again / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (again / "metrics.jsonl").write_text("".join(rows[:4]))
+    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
+    assert code == 0, err
+    assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
+    assert tiny_run.summary(again) == tiny_run.summary(run.folder)
+    assert rounds(again) == rounds(run.folder)
+    assert (again / "levels.jsonl").read_text() == (run.folder / "levels.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ("{", "cannot be read"),
+        ('{"success": [0.5], "plans": [[[0, 0, ["x"]]]]}', "plans of a round"),
+    ],
+)
+def test_a_round_whose_file_is_gone_or_damaged_is_named(run, tmp_path, text, message):
+    again = tmp_path / "run"
+    shutil.copytree(run.folder, again)
+    for step in tiny_run.checkpoints(again):
+        if step > 2:
+            shutil.rmtree(again / "checkpoints" / str(step))
+    rows = (again / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (again / "metrics.jsonl").write_text("".join(rows[:4]))
+    (again / "dagger" / "1.json").unlink()
+    if text is not None:
+        (again / "dagger" / "1.json").write_text(text)
+    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
+    assert code == 2
+    assert "dagger/1.json" in err
+    assert message in err
+
+
+def test_environments_that_can_be_planned_from_everywhere():
+    assert registry.spec("SimpleSokoban").plan_after is not None
+    assert registry.spec("BabyAI").plan_after is not None
+    assert registry.spec("FrozenLake").plan_after is None  # what slips cannot be repeated
