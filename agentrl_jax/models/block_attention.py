@@ -115,14 +115,14 @@ def _attend_packed(
         ids = (query_ids, jax.lax.dynamic_slice_in_dim(segment_ids, begin, extent, axis=1))
         return _attend_block(query, keys, values, ids, first, begin, window=window)
 
-    branches = [partial(of_extent, extent) for extent in extents]
+    # Inside checkpoints, because the backward pass would keep what each of the branches needs.
+    branches = [jax.checkpoint(partial(of_extent, extent)) for extent in extents]
 
     def of_block(number, queries, query_ids):
         first = length - chunk + number * size
         read = (query_ids[:, :, None] == segment_ids[:, None, :]) & (query_ids[:, :, None] != 0)
         begin = jnp.min(jnp.where(jnp.any(read, axis=(0, 1)), jnp.arange(length), first))
         chosen = jnp.sum(first + size - begin > jnp.array(extents[:-1]), dtype=jnp.int32)
-        # Inside a checkpoint, because the backward pass would keep what each of the branches needs.
         choose = jax.checkpoint(lambda *arrays: jax.lax.switch(chosen, branches, *arrays))
         return choose(first, queries, query_ids, key, value, segment_ids)
 
