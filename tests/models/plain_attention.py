@@ -27,9 +27,9 @@ def random_inputs(rows, chunk, length, *, heads=4, kv_heads=2, head_dim=8, dtype
 
 
 def random_segments(rows, length, seed=0):
-    """Ids of about four segments of different lengths in each row, i32[B, S]."""
+    """Ids, from 1, of about four segments of different lengths in each row, i32[B, S]."""
     starts = jax.random.bernoulli(jax.random.key(seed + 100), 4 / length, (rows, length))
-    return jnp.cumsum(starts, axis=1, dtype=jnp.int32)
+    return 1 + jnp.cumsum(starts, axis=1, dtype=jnp.int32)
 
 
 def value_and_gradients(attention, query, key, value):
