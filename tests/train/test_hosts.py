@@ -145,6 +145,41 @@ def test_two_processes_agree():
     assert second == [2, False, *told]
 
 
+SAVING = """
+import os, sys, time
+from agentrl_jax.config import HostsConfig
+from agentrl_jax.parallel import hosts
+index, folder = int(sys.argv[2]), sys.argv[3]
+hosts.start(HostsConfig(coordinator=sys.argv[1], count=2, index=index))
+import jax, numpy as np
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.runs.checkpoint import Checkpoints, complete_steps
+from jax.sharding import NamedSharding, PartitionSpec
+whole = NamedSharding(make_mesh(), PartitionSpec())
+state = {"a": jax.make_array_from_callback((3,), whole, lambda at: np.arange(3.0)[at])}
+rename = os.rename
+def slowly(path, target, **options):
+    if str(target).endswith(".removed"):
+        time.sleep(1)
+    rename(path, target, **options)
+os.rename = slowly
+seen = []
+with Checkpoints(folder, keep=1) as checkpoints:
+    reload = checkpoints._manager.reload
+    checkpoints._manager.reload = lambda: (seen.append(complete_steps(folder)), reload())
+    for step in (1, 2, 3):
+        checkpoints.save(step, state, wait=False)
+print(seen)
+hosts.stop()
+"""
+
+
+def test_no_process_lists_checkpoints_while_another_one_removes_them(tmp_path):
+    codes, texts = two_processes(SAVING, str(tmp_path / "checkpoints"))
+    assert codes == [0, 0], texts
+    assert [GLOO.sub("", out) for out, _ in texts] == ["[[], [1], [2]]\n"] * 2
+
+
 LOSING = """
 import os, sys, time
 from agentrl_jax.config import HostsConfig
