@@ -1,7 +1,7 @@
 """Detection of the processes that a cluster's launcher has started: SLURM, Open MPI, Kubernetes, TPU VMs.
 
-JAX knows the variables and services of each. What it does not see is checked here: a step with fewer tasks than the job,
-for which it would wait, and a host with one task, to which it would give only one of the host's GPUs.
+JAX knows the variables and services of each. What it does not see is checked here: a step of fewer tasks than the job,
+where it would wait for the others, and a host with one task, to which it would give only one of the host's GPUs.
 """
 
 import os
@@ -36,8 +36,8 @@ def detect(seconds: int) -> tuple[HostsConfig, list[int] | None]:
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS")
     if tasks is not None and _OMPI_LOCAL not in os.environ and int(tasks) != count:
         raise UserError(
-            f"hosts.coordinator is auto, but SLURM_NTASKS is {count} and this step has {tasks} of these tasks; start the "
-            "run with `srun`, or leave hosts.coordinator out for a run of one process"
+            f"hosts.coordinator is auto, but SLURM_NTASKS is {count} and this step has {tasks} of these tasks; start "
+            "the run with `srun`, or leave hosts.coordinator out for a run of one process"
         )
     alone = _is_alone_on_its_host() or "JAX_LOCAL_DEVICE_IDS" in os.environ  # JAX reads that variable if given none
     return HostsConfig(coordinator=address, count=count, index=index), None if alone else devices

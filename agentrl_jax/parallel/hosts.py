@@ -86,7 +86,7 @@ def start(config: HostsConfig) -> HostsConfig:
         _check_port(bind)
 
     def missing(reason: str = "") -> str:
-        reason = reason or f"some were still missing after {CONNECT_SECONDS} seconds, see the error above"
+        reason = reason or f"refused, or not all within {CONNECT_SECONDS} seconds, see the error above"
         return (
             f"process {config.index} of {config.count}: no connection with the others at {config.coordinator} "
             f"({reason}); see whether all processes were started with one address and count, and whether it can be "
@@ -125,8 +125,8 @@ def _check_port(address: str) -> None:
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise UserError(
-                f"hosts.coordinator: process 0 cannot listen on port {port} ({error.strerror}); another run may use it: "
-                "give another port, with hosts.coordinator auto by the variable JAX_COORDINATOR_PORT on all hosts"
+                f"hosts.coordinator: process 0 cannot listen on port {port} ({error.strerror}); another run may use "
+                "it: give another port, with hosts.coordinator auto by the variable JAX_COORDINATOR_PORT on all hosts"
             ) from error
 
 

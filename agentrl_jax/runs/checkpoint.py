@@ -120,7 +120,9 @@ class Checkpoints:
         """
         if not hosts.is_writer():
             self.wait()
-        hosts.from_writer(self.wait)  # while it removes old checkpoints, the manager of another process may not list them
+        hosts.from_writer(
+            self.wait
+        )  # while it removes old checkpoints, the manager of another process may not list them
         record = {"step": step, _FORMAT: "sha256", _SCORE: score, **(meta or {})}
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(storable(state)), meta=ocp.args.JsonSave(record))
         try:
