@@ -229,6 +229,9 @@ def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[No
         try:
             jax.process_count()  # starts the devices, whose libraries may install handlers of signals
             install_again()
+            # Gloo connects processes in their first collective and waits 30 seconds for the slowest. Here, right after
+            # `start`, they are close together; later, after imports and reading of models, they need not be.
+            agree(False)
             try:
                 yield
             except stopping.Stopped:
