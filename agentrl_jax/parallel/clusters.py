@@ -33,6 +33,11 @@ def detect(seconds: int) -> tuple[HostsConfig, list[int] | None]:
     address, count, index, devices = found
     if address is None or count is None or index is None:
         raise UserError(f"hosts.coordinator is auto, but no cluster is detected; {_ADVICE}")
+    if not re.fullmatch(r".+:[0-9]{1,5}", address):
+        raise UserError(
+            f"hosts.coordinator is auto, and the address of process 0 is {shortened(address)}, expected HOST:PORT; see "
+            "JAX_COORDINATOR_ADDRESS and JAX_COORDINATOR_PORT"
+        )
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS")
     if tasks is not None and _OMPI_LOCAL not in os.environ and int(tasks) != count:
         raise UserError(

@@ -204,6 +204,19 @@ OPEN_MPI = {
 }
 
 
+@pytest.fixture
+def launched(monkeypatch):
+    """Sets the variables of a launcher, and those only."""
+
+    def launch(variables):
+        for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "JAX_COORDINATOR_"))]:
+            monkeypatch.delenv(name)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return launch
+
+
 @pytest.mark.parametrize(
     ("variables", "processes", "devices"),
     [
@@ -216,9 +229,8 @@ OPEN_MPI = {
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ("10.0.0.1:61442", 4, 3), None),
     ],
 )
-def test_auto_takes_the_processes_of_the_launcher(monkeypatch, variables, processes, devices):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+def test_auto_takes_the_processes_of_the_launcher(launched, variables, processes, devices):
+    launched(variables)
     found, of_process = clusters.detect(1)
     assert ((found.coordinator, found.count, found.index), of_process) == (processes, devices)
 
@@ -228,13 +240,13 @@ def test_auto_takes_the_processes_of_the_launcher(monkeypatch, variables, proces
     [
         ({}, "no cluster is detected"),
         (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, "SLURM_NTASKS is 2 and this step has 1 of these tasks"),
+        (SLURM | {"JAX_COORDINATOR_PORT": "first"}, "the address of process 0 is n1:first, expected HOST:PORT"),
         (SLURM | {"SLURM_NTASKS": "two"}, "the cluster cannot be read (ValueError: invalid literal"),
     ],
 )
-def test_auto_is_refused_where_it_would_wait_in_vain(file, monkeypatch, variables, message):
+def test_auto_is_refused_where_it_would_wait_in_vain(file, launched, variables, message):
     """The second are the variables of an interactive step of SLURM, in a job of two tasks."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    launched(variables)
     code, _, err = tiny_run.command("train", file, "--hosts.coordinator", "auto")
     assert (code, err.count("\n")) == (2, 1)
     assert "hosts.coordinator is auto" in err
