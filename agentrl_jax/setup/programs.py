@@ -262,8 +262,8 @@ class Programs:
         kind, shape = self.mesh.devices.flat[0].platform, model.decoder
         if refused := refusal(shape.attention, dtype=shape.dtype, head_dim=shape.head_dim, platform=kind):
             raise ValueError(refused)
-        # XLA for CPUs aborts on a bfloat16 `psum` inside a `jax.shard_map` that leaves an axis to the compiler, in its pass
-        # all-reduce-promotion ("Invalid binary instruction opcode copy").
+        # XLA for CPUs aborts on a bfloat16 `psum` inside a `jax.shard_map` that leaves an axis to the compiler: its
+        # pass all-reduce-promotion fails ("Invalid binary instruction opcode copy").
         if kind == "cpu" and shape.dtype == "bfloat16" and self.mesh.shape[TENSOR] > 1:
             raise ValueError(
                 f"mesh.tensor is {self.mesh.shape[TENSOR]} with activations in bfloat16, which XLA cannot compile for "
