@@ -6,6 +6,7 @@ where it would wait for the others, and a host with one task, to which it would 
 
 import os
 import re
+from collections.abc import Sequence
 
 # Public is only `jax.distributed.initialize`, which ends with a segmentation fault if the port that it finds is in use.
 from jax._src import clusters
@@ -16,7 +17,7 @@ from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 _ADVICE = "start the run with srun, mpirun or on a TPU slice, or give an address with hosts.count and hosts.index"
 
 
-def detect(seconds: int) -> tuple[HostsConfig, list[int] | None]:
+def detect(seconds: int) -> tuple[HostsConfig, Sequence[int] | None]:
     """Returns the processes of the cluster, and which accelerators of its host this one uses; None: all of them.
 
     Waits at most about `seconds` for the name of process 0 to be known.
