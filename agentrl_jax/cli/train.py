@@ -47,9 +47,9 @@ def run(words: list[str]) -> None:
         from agentrl_jax.parallel.mesh import simulate_cpu_devices
 
         # Before JAX is used, which importing the environments does.
-        hosts.start(config.hosts)
+        processes = hosts.start(config.hosts)
         try:
-            with hosts.ending_together(config.hosts, kept):
+            with hosts.ending_together(processes, kept):
                 if not config.hosts.coordinator:
                     simulate_cpu_devices(config.devices)
                 from envs_jax.registry import make

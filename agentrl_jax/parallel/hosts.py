@@ -6,9 +6,13 @@ files and prints. With one process every function here is trivial.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
+import os
 import socket
+import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +25,7 @@ from jax.experimental import multihost_utils
 from agentrl_jax import stopping
 from agentrl_jax.config import HostsConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
+from agentrl_jax.parallel import clusters
 
 HEARTBEAT_SECONDS = 30
 """A process that has sent no heartbeat for so long counts as dead, and the others end."""
@@ -49,38 +54,80 @@ PROBE_SECONDS = 2.0
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 DETECT = "auto"
-"""Value of `hosts.coordinator` with which JAX detects the processes (SLURM, Open MPI, GKE, TPU VMs)."""
+"""Value of `hosts.coordinator` with which the processes are detected, see `clusters`."""
+
+CONNECT_SECONDS = 300
+"""How long a process waits at the start for the others."""
+
+NOTE_SECONDS = 30.0
+"""Seconds after which a process says that it waits."""
 
 
-def start(config: HostsConfig) -> None:
+def start(config: HostsConfig) -> HostsConfig:
     """Connects this process with the others of its run; call it before any other use of JAX.
 
-    Returns at once if the configuration names no coordinator. Waits up to five minutes for the others.
+    Returns at once if the configuration names no coordinator. Waits up to five minutes for the others; if some are
+    still missing then, JAX aborts this process, which ends with a sentence. Returns the processes: the configuration,
+    or what was detected.
 
     Raises:
-        UserError: the coordinator cannot be reached, or no cluster is detected.
+        UserError: the port of process 0 is in use, the coordinator cannot be reached, or no cluster is detected.
     """
     if not config.coordinator:
-        return
-    given: dict[str, Any] = {}
-    if config.coordinator != DETECT:
-        given = {
-            "coordinator_address": config.coordinator,
-            "num_processes": config.count,
-            "process_id": config.index,
-            "cluster_detection_method": "deactivate",
-        }
-        if config.coordinator.rpartition(":")[0] in LOOPBACK and config.index == 0:
-            given["coordinator_bind_address"] = config.coordinator  # JAX would listen on all addresses
+        return config
+    devices = None
+    if config.coordinator == DETECT:
+        config, devices = clusters.detect(CONNECT_SECONDS)
+    host, _, port = config.coordinator.rpartition(":")
+    bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", f"[::]:{port}")  # JAX's own default
+    if host in LOOPBACK:
+        bind = config.coordinator
+    if config.index == 0:
+        _check_port(bind)
+
+    def missing(reason: str = "") -> str:
+        reason = reason or f"refused, or not all within {CONNECT_SECONDS} seconds, see the error above"
+        return (
+            f"process {config.index} of {config.count}: no connection with the others at {config.coordinator} "
+            f"({reason}); see whether all processes were started with one address and count, and whether it can be "
+            "reached"
+        )
+
     jax.config.update("jax_enable_preemption_service", False)  # it would catch SIGTERM, see `stopping`
+    waiting = f"agentrl: process {config.index} of {config.count} waits for the others at {config.coordinator}"
+    note = threading.Timer(NOTE_SECONDS, lambda: print(waiting, file=sys.stderr))
+    note.daemon = True
+    note.start()
     try:
-        jax.distributed.initialize(**given, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+        with stopping.aborts_end_with(missing):
+            jax.distributed.initialize(
+                *(config.coordinator, config.count, config.index, devices),
+                cluster_detection_method="deactivate",
+                initialization_timeout=CONNECT_SECONDS,
+                coordinator_bind_address=bind,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            )
     except (RuntimeError, ValueError) as error:
-        advice = "see whether all processes were started with one address and count, and whether it can be reached"
-        if config.coordinator == DETECT:
-            advice = "JAX detects no cluster here; give an address with hosts.count and hosts.index"
-        reason = shortened(error, MAX_FOREIGN)
-        raise UserError(f"hosts.coordinator is {config.coordinator}: no connection ({reason}); {advice}") from error
+        raise UserError(missing(shortened(error, MAX_FOREIGN))) from error
+    finally:
+        note.cancel()
+    return config
+
+
+def _check_port(address: str) -> None:
+    """Raises a `UserError` if process 0 cannot listen at an address, where JAX would end with a segmentation fault."""
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier run's port may be closing
+            probe.bind((host.strip("[]"), int(port)))
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise UserError(
+                f"hosts.coordinator: process 0 cannot listen on port {port} ({error.strerror}); another run may use "
+                "it: give another port, with hosts.coordinator auto by the variable JAX_COORDINATOR_PORT on all hosts"
+            ) from error
 
 
 def stop() -> None:
@@ -159,7 +206,7 @@ def _padded(data: np.ndarray, size: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[None]:
-    """After `start`: ends this process with a sentence if the block fails or another process is lost.
+    """After `start` has returned `config`: ends this process with a sentence if the block fails or another one is lost.
 
     A process cannot go on without the others, nor end as usual: Python's exit would wait for the others, which wait in
     a collective. They end as soon as the connection to this process is closed: by an error of the collective, or by
@@ -171,20 +218,20 @@ def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[No
         yield
         return
 
-    def who() -> str:
-        if config.coordinator == DETECT:
-            return f"process {jax.process_index()} of {jax.process_count()}"
-        return f"process {config.index} of {config.count}"  # known before the devices are
+    who = f"process {config.index} of {config.count}"
 
     def lost(reason: str = "if not, see the error above") -> str:  # an abort may have any cause
         time.sleep(SETTLE_SECONDS)
         what = f"{_lost_process(config)} has ended, or cannot be reached ({reason})"
-        return f"{who()}: {what}; {kept()}; give it on all hosts"
+        return f"{who}: {what}; {kept()}; give it on all hosts"
 
     with stopping.aborts_end_with(lost) as install_again:
         try:
             jax.process_count()  # starts the devices, whose libraries may install handlers of signals
             install_again()
+            # Gloo connects processes in their first collective and waits 30 seconds for the slowest. Here, right after
+            # `start`, they are close together; later, after imports and reading of models, they need not be.
+            agree(False)
             try:
                 yield
             except stopping.Stopped:
@@ -197,8 +244,8 @@ def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[No
             if _is_loss(error):
                 stopping.end(lost(shortened(error.__cause__ or error, MAX_FOREIGN)), 1)
             if isinstance(error, UserError):
-                stopping.end(f"{who()}: {error}", 2)
-            stopping.end(f"{who()}: {''.join(traceback.format_exception(error))}", 1)
+                stopping.end(f"{who}: {error}", 2)
+            stopping.end(f"{who}: {''.join(traceback.format_exception(error))}", 1)
 
 
 def _is_loss(error: Exception) -> bool:
@@ -211,9 +258,8 @@ def _is_loss(error: Exception) -> bool:
 def _lost_process(config: HostsConfig) -> str:
     """Names the process that is lost: process 0 if nothing answers at its address."""
     host, _, port = config.coordinator.rpartition(":")
-    if config.coordinator != DETECT:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS).close()
-        except OSError:
-            return "process 0"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS).close()
+    except OSError:
+        return "process 0"
     return "another process"

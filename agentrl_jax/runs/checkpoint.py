@@ -34,6 +34,7 @@ _FORMAT = "digests"
 _SCORE = "score"
 """Key of a checkpoint's record with the score of its state."""
 _REMOVED = ".removed"
+_UNFINISHED = "unfinished"
 
 
 class CheckpointError(UserError):
@@ -48,7 +49,8 @@ class Checkpoints:
 
         The newest `keep` checkpoints and the best one are kept. To save, the folder is created if needed, and
         unfinished checkpoints are cleared: half-written ones are removed, and one that only lacks its digests is
-        renamed to N.unfinished. To read, a run may be writing to the folder.
+        renamed to N.unfinished, and removed once a checkpoint of its step or a later one is complete. To read, a run
+        may be writing to the folder.
 
         Raises:
             CheckpointError: the folder holds checkpoints of an older version, without digests.
@@ -79,7 +81,7 @@ class Checkpoints:
                     "wrote it: go on with that version, or use a new run folder"
                 )
             if self._keep is not None:
-                _rename_with_suffix(folder, "unfinished")
+                _rename_with_suffix(folder, _UNFINISHED)
         if self._keep is not None and self.path.exists():
             for half_deleted in self.path.glob(f"*{_REMOVED}"):
                 half_deleted.rmtree()
@@ -116,7 +118,11 @@ class Checkpoints:
         Raises:
             CheckpointError: this checkpoint, or one that is still being written, cannot be written.
         """
-        self.wait()
+        if not hosts.is_writer():
+            self.wait()
+        hosts.from_writer(
+            self.wait
+        )  # while it removes old checkpoints, the manager of another process may not list them
         record = {"step": step, _FORMAT: "sha256", _SCORE: score, **(meta or {})}
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(storable(state)), meta=ocp.args.JsonSave(record))
         try:
@@ -129,7 +135,7 @@ class Checkpoints:
             self.wait()
 
     def _complete(self, step: int) -> None:
-        """Completes a checkpoint that is being written, then removes those that are not kept."""
+        """Completes a checkpoint that is being written, then removes those that are not kept or were unfinished."""
         try:
             self._manager.wait_until_finished()
             if hosts.is_writer():
@@ -139,6 +145,10 @@ class Checkpoints:
         if self._keep is not None and hosts.is_writer():
             for old in set(self.steps()[: -self._keep]) - {self.best_step()}:
                 self.delete(old)
+            for entry in [*self.path.glob(f"*.{_UNFINISHED}*")]:
+                number = entry.name.partition(".")[0]
+                if number.isdecimal() and int(number) <= step:
+                    entry.rmtree()
 
     def restore(self, step: int, like: State) -> State:
         """Reads a state back, bit for bit, with the shardings of `like`.

@@ -262,6 +262,13 @@ class Programs:
         kind, shape = self.mesh.devices.flat[0].platform, model.decoder
         if refused := refusal(shape.attention, dtype=shape.dtype, head_dim=shape.head_dim, platform=kind):
             raise ValueError(refused)
+        # XLA for CPUs aborts on a bfloat16 `psum` inside a `jax.shard_map` that leaves an axis to the compiler: its
+        # pass all-reduce-promotion fails ("Invalid binary instruction opcode copy").
+        if kind == "cpu" and shape.dtype == "bfloat16" and self.mesh.shape[TENSOR] > 1:
+            raise ValueError(
+                f"mesh.tensor is {self.mesh.shape[TENSOR]} with activations in bfloat16, which XLA cannot compile for "
+                "CPUs; set model.precision to float32 or mesh.tensor to 1, or use accelerators"
+            )
         if self.mesh.shape[FSDP] > 1 or self.shards.sequence:  # it also keeps loops with collectives in order
             model = dataclasses.replace(model, gather=Gather(shape.embed_dim, shape.head_dim))
         if self.shards.sequence:

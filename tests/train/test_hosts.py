@@ -14,6 +14,8 @@ import pytest
 import test_service_run
 import tiny_run
 
+from agentrl_jax.parallel import clusters
+
 DEVICES = ("--devices", "0")
 GLOO = re.compile(r"^\[Gloo\].*\n", re.MULTILINE)
 """What the library of the collectives prints when processes are connected."""
@@ -120,13 +122,17 @@ hosts.stop()
 """
 
 
-def two_processes(script, *words):
+def two_processes(script, *words, variables=lambda index: {}):
     """Runs a script with the address, the process's number and the words; returns exit codes and texts."""
     command = [sys.executable, "-c", script, free_address()]
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     processes = [
         subprocess.Popen(
-            [*command, str(index), *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, str(index), *words],
+            env=environment | variables(index),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for index in range(2)
     ]
@@ -143,6 +149,149 @@ def test_two_processes_agree():
     told = [known, True, False, [0, None, 0.5], "refused by 0", few, [0, 2, 4, 6], True, False]
     assert first == [2, True, *told]
     assert second == [2, False, *told]
+
+
+SAVING = """
+import os, sys, time
+from agentrl_jax.config import HostsConfig
+from agentrl_jax.parallel import hosts
+index, folder = int(sys.argv[2]), sys.argv[3]
+hosts.start(HostsConfig(coordinator=sys.argv[1], count=2, index=index))
+import jax, numpy as np
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.runs.checkpoint import Checkpoints, complete_steps
+from jax.sharding import NamedSharding, PartitionSpec
+whole = NamedSharding(make_mesh(), PartitionSpec())
+state = {"a": jax.make_array_from_callback((3,), whole, lambda at: np.arange(3.0)[at])}
+rename = os.rename
+def slowly(path, target, **options):
+    if str(target).endswith(".removed"):
+        time.sleep(1)
+    rename(path, target, **options)
+os.rename = slowly
+seen = []
+with Checkpoints(folder, keep=1) as checkpoints:
+    reload = checkpoints._manager.reload
+    checkpoints._manager.reload = lambda: (seen.append(complete_steps(folder)), reload())
+    for step in (1, 2, 3):
+        checkpoints.save(step, state, wait=False)
+print(seen)
+hosts.stop()
+"""
+
+
+def test_no_process_lists_checkpoints_while_another_one_removes_them(tmp_path):
+    codes, texts = two_processes(SAVING, str(tmp_path / "checkpoints"))
+    assert codes == [0, 0], texts
+    assert [GLOO.sub("", out) for out, _ in texts] == ["[[], [1], [2]]\n"] * 2
+
+
+SLURM = {
+    "SLURM_JOB_ID": "4099",
+    "SLURM_STEP_NODELIST": "n[1-2],m3",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+OPEN_MPI = {
+    "OMPI_MCA_orte_hnp_uri": "8192.0;tcp://10.0.0.1,10.1.0.1:34911",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Sets the variables of a launcher, and those only."""
+
+    def launch(variables):
+        for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "JAX_COORDINATOR_"))]:
+            monkeypatch.delenv(name)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return launch
+
+
+@pytest.mark.parametrize(
+    ("variables", "processes", "devices"),
+    [
+        (SLURM, ("n1:61443", 2, 1), None),  # the only task of its host has all devices of the host
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_LOCALID": "1"}, ("n1:61443", 2, 1), [1]),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2", "JAX_LOCAL_DEVICE_IDS": "0,1"}, ("n1:61443", 2, 1), None),
+        (SLURM | {"JAX_COORDINATOR_PORT": "7"}, ("n1:7", 2, 1), None),
+        (OPEN_MPI, ("10.0.0.1:61442", 4, 3), [1]),
+        (SLURM | OPEN_MPI, ("10.0.0.1:61442", 4, 3), [1]),  # mpirun in a job of SLURM
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ("10.0.0.1:61442", 4, 3), None),
+    ],
+)
+def test_auto_takes_the_processes_of_the_launcher(launched, variables, processes, devices):
+    launched(variables)
+    found, of_process = clusters.detect(1)
+    assert ((found.coordinator, found.count, found.index), of_process) == (processes, devices)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "no cluster is detected"),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, "SLURM_NTASKS is 2 and this step has 1 of these tasks"),
+        (SLURM | {"JAX_COORDINATOR_PORT": "first"}, "the address of process 0 is n1:first, expected HOST:PORT"),
+        (SLURM | {"SLURM_NTASKS": "two"}, "the cluster cannot be read (ValueError: invalid literal"),
+    ],
+)
+def test_auto_is_refused_where_it_would_wait_in_vain(file, launched, variables, message):
+    """The second are the variables of an interactive step of SLURM, in a job of two tasks."""
+    launched(variables)
+    code, _, err = tiny_run.command("train", file, "--hosts.coordinator", "auto")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "hosts.coordinator is auto" in err
+    assert message in err
+
+
+def test_a_port_in_use_is_refused(file):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        given = ("--hosts.coordinator", f"127.0.0.1:{port}", "--hosts.count", "2", "--hosts.index", "0")
+        code, _, err = tiny_run.command("train", file, *given)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"process 0 cannot listen on port {port} (Address already in use)" in err
+
+
+WAITING = """
+import sys
+from agentrl_jax.config import HostsConfig
+from agentrl_jax.parallel import hosts
+hosts.CONNECT_SECONDS = int(sys.argv[3])
+print(hosts.start(HostsConfig(coordinator="auto")).index, hosts.gather(hosts.is_writer()))
+hosts.stop()
+"""
+
+
+@pytest.mark.parametrize("tasks", [2, 3])
+def test_processes_of_slurm(tasks):
+    """With three tasks, one of them never starts."""
+    port = free_address().rpartition(":")[2]
+
+    def variables(index):
+        own = {"SLURM_STEP_NODELIST": "localhost", "SLURM_PROCID": str(index), "JAX_COORDINATOR_PORT": port}
+        return SLURM | own | {"SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks)}
+
+    codes, texts = two_processes(WAITING, "30" if tasks == 2 else "2", variables=variables)
+    if tasks == 2:
+        assert codes == [0, 0], texts
+        assert [GLOO.sub("", out) for out, _ in texts] == ["0 [True, False]\n", "1 [True, False]\n"]
+        return
+    assert codes == [1, 1], texts
+    for index, (_, err) in enumerate(texts):
+        last = err.splitlines()[-1]
+        assert last.startswith(f"agentrl: process {index} of 3: no connection with the others at localhost:{port} (")
 
 
 LOSING = """

@@ -35,3 +35,13 @@ def test_a_run_on_a_mesh_goes_on_with_the_same_bits(tmp_path, layout, sequence):
     code, out, _ = tiny_run.command("eval", str(copy), "--json")
     assert code == 0
     assert json.loads(out)["success"]["n"] > 0
+
+
+def test_bfloat16_with_a_tensor_axis_is_refused_on_cpus(tmp_path):
+    """XLA would abort the process."""
+    file = tiny_run.write_config(tmp_path)
+    words = ("--devices", "2", "--mesh.tensor", "2", "--model.precision", "mixed")
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"), *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "mesh.tensor is 2 with activations in bfloat16, which XLA cannot compile for CPUs" in err
+    assert not (tmp_path / "run").exists()
