@@ -120,9 +120,8 @@ class Checkpoints:
         """
         if not hosts.is_writer():
             self.wait()
-        hosts.from_writer(
-            self.wait
-        )  # while it removes old checkpoints, the manager of another process may not list them
+        # While the writer removes old checkpoints, the manager of another process may not list them.
+        hosts.from_writer(self.wait)
         record = {"step": step, _FORMAT: "sha256", _SCORE: score, **(meta or {})}
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(storable(state)), meta=ocp.args.JsonSave(record))
         try:
