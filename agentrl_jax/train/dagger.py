@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.eval_set import EvalSet, Params
 from agentrl_jax.evaluate.held_out import HeldOut
@@ -82,7 +81,7 @@ class Dagger:
             UserError: the file of an earlier round is gone or damaged.
         """
         sets = self._levels(number)
-        found = self._read(number, must_exist=chunk > self.first_chunk(number))
+        found = self._read(number, sets, must_exist=chunk > self.first_chunk(number))
         if found is None:
             found = self._search(number, sets, params)
             self._write(number, found)
@@ -171,7 +170,7 @@ class Dagger:
             with atomic_write(self._file(number)) as file:
                 json.dump(dataclasses.asdict(found), file)
 
-    def _read(self, number: int, *, must_exist: bool) -> Round | None:
+    def _read(self, number: int, sets: list[EvalSet], *, must_exist: bool) -> Round | None:
         def read() -> dict[str, Any] | None:
             file = self._file(number)
             if not file.exists() and not must_exist:
@@ -180,8 +179,7 @@ class Dagger:
                 return json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise UserError(
-                    f"{file}: cannot be read ({error}), but the run has learned from it; restore the file, or use a "
-                    "new run"
+                    f"{file}: cannot be read ({error}); restore the plans of the round, or use a new run"
                 ) from error
 
         stored = hosts.from_writer(read)
@@ -189,18 +187,26 @@ class Dagger:
             return None
         try:
             found = Round(stored["success"], stored["plans"])
-            fits = all(self._fits(plan, self._parts.config) for plans in found.plans for plan in plans)
+            fits = len(found.success) == len(sets) and all(
+                self._fit(levels, plans) for levels, plans in zip(sets, found.plans, strict=True)
+            )
         except (KeyError, TypeError, ValueError):
             fits = False
         if not fits:
             raise UserError(f"{self._file(number)}: does not hold the plans of a round; restore it, or use a new run")
         return found
 
-    def _fits(self, plan: _Plan, config: Config) -> bool:
-        level, before, actions = plan
-        longest = config.prompt.max_turns * config.prompt.max_actions_per_turn
-        known = [level, before, *actions]
-        return all(isinstance(number, int) for number in known) and len(actions) <= longest
+    def _fit(self, levels: EvalSet, plans: list[_Plan]) -> bool:
+        """Whether plans from a file are of these levels."""
+        count, prompt = self._count(levels), self._parts.config.prompt
+        actions = levels.batched_env.tasks[levels.task].env.num_actions
+        return len(plans) <= count and all(
+            level in range(count)
+            and before in range(prompt.max_turns)
+            and len(taken) <= prompt.max_turns * prompt.max_actions_per_turn
+            and all(action in range(-1, actions) for action in taken)
+            for level, before, taken in plans
+        )
 
 
 def sampled_situations(

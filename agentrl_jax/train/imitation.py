@@ -28,7 +28,8 @@ def imitate(
     progress: RunProgress,
     between: Callable[[int, TrainState], None],
 ) -> TrainState:
-    """Takes the remaining gradient steps; calls `between` with the step and the state after each chunk but the last.
+    """Takes the remaining gradient steps; calls `between` with the step and the state after each chunk but the last,
+    and again after a round of DAgger.
 
     Raises:
         UserError: there are no demonstrations, those of an earlier round are gone, or too many steps in a row were
@@ -49,6 +50,7 @@ def imitate(
             if dagger.first_chunk(rounds) == chunk:  # not of a round before the checkpoint that a run goes on from
                 progress.folder.log_levels(chunk + 1, "imitation", levels)
                 of_round = measured
+                between(chunk, state)  # a round takes minutes, and its file is kept
         if program is None:
             program, found, counts = _prepare(rows, parts, progress)
         began = time.monotonic()

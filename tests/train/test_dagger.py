@@ -1,5 +1,6 @@
 """Rounds of DAgger: which situations are sampled, what is learned from them, and runs that are resumed between them."""
 
+import contextlib
 import json
 import shutil
 from types import SimpleNamespace
@@ -7,8 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiny_run
+from rich.console import Console
 
-from agentrl_jax.train.dagger import sampled_situations
+from agentrl_jax.config import load_config
+from agentrl_jax.stopping import Stopped
+from agentrl_jax.train import run as train_run
+from agentrl_jax.train.dagger import Dagger, sampled_situations
 from envs_jax import registry
 
 CONFIG = """
@@ -39,13 +44,16 @@ def test_situations_are_sampled_from_all_turns_that_were_reached_by_actions():
     assert len({*zip(episode, turn)}) == 4
 
 
-@pytest.fixture(scope="module", params=["packing: true", "packing: false"], ids=["packed", "unpacked"])
-def run(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dagger")
-    file = tiny_run.write_config(folder, CONFIG.replace("PACKING", request.param))
+def trained(folder, packing):
+    file = tiny_run.write_config(folder, CONFIG.replace("PACKING", f"packing: {packing}"))
     code, out, err = tiny_run.command("train", file, "--run_dir", str(folder / "run"))
     assert code == 0, err
     return tiny_run.Finished(file, folder / "run", out)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("dagger"), "true")
 
 
 def rounds(run):
@@ -72,6 +80,12 @@ def test_plans_take_over_from_the_policy(run):
     assert "round 2 of 2: " in run.output
 
 
+def test_rounds_without_packing(tmp_path):
+    folder = trained(tmp_path, "false").folder
+    for row, known in zip(tiny_run.metrics(folder)[1:3], rounds(folder)):
+        assert row["imitation/dagger_plans"] == len(known["plans"][0]) > 0
+
+
 @pytest.mark.parametrize("last", [1, 2])
 def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tmp_path, last):
     """Also where the process ended after a round was written and before a step was taken with it."""
@@ -92,11 +106,34 @@ def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tm
     assert (again / "levels.jsonl").read_text() == (run.folder / "levels.jsonl").read_text()
 
 
+def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypatch):
+    """The round is kept, and the same command goes on with it."""
+    again, write, asked = tmp_path / "run", Dagger._write, []
+
+    def terminated(self, number, found):
+        write(self, number, found)
+        asked.append(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dagger, "_write", terminated)
+        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(asked)))
+        with pytest.raises(Stopped):
+            train_run.train(load_config(run.file, ["--run_dir", str(again)]), Console(quiet=True))
+    assert ([row["step"] for row in tiny_run.metrics(again)], tiny_run.checkpoints(again)) == ([1], [1])
+    kept = (again / "dagger" / "1.json").stat().st_mtime_ns
+    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
+    assert code == 0, err
+    assert (again / "dagger" / "1.json").stat().st_mtime_ns == kept
+    assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (None, "cannot be read"),
         ("{", "cannot be read"),
+        ('{"success": [0.5], "plans": []}', "plans of a round"),
+        ('{"success": [0.5], "plans": [[[12, 0, [1]]]]}', "plans of a round"),
         ('{"success": [0.5], "plans": [[[0, 0, ["x"]]]]}', "plans of a round"),
     ],
 )
