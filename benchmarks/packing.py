@@ -5,7 +5,7 @@
 The rows are episodes of TextCraft, played by its scripted oracle on training items, so that they are as different in
 length as those of an agent that solves the items. A small decoder with random parameters learns from them by GRPO;
 every variant takes the same gradient step. "packed, all keys" reads the keys of the other rows of a bin too, as
-platforms other than CPUs do; it tells the rest of the two apart. Ratios are to the first variant.
+platforms other than CPUs do. Ratios are to the first variant.
 """
 
 import argparse
