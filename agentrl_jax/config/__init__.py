@@ -8,6 +8,7 @@ only), the defaults in `schema` and `algo`.
 
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.checks import validate
+from agentrl_jax.config.imitation import ImitationConfig
 from agentrl_jax.config.load import (
     decode,
     differences,
@@ -20,7 +21,6 @@ from agentrl_jax.config.schema import (
     Config,
     EvalConfig,
     HostsConfig,
-    ImitationConfig,
     MeshConfig,
     ModelConfig,
     OptimConfig,

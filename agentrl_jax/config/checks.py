@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
-from agentrl_jax.config.schema import IMITATION_CHUNK, Config, ModelConfig
+from agentrl_jax.config.imitation import IMITATION_CHUNK
+from agentrl_jax.config.schema import Config, ModelConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 from agentrl_jax.service_names import TEXT_SERVICES
 

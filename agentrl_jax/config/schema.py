@@ -1,6 +1,7 @@
 """The fields of a run's configuration: one tree of frozen sections.
 
-The string below each field is its help text in `agentrl train --help`. The learning rule is in `algo`.
+The string below each field is its help text in `agentrl train --help`. The learning rule is in `algo`, and
+imitation in `imitation`.
 """
 
 from typing import Annotated, Literal, get_args
@@ -21,6 +22,7 @@ from agentrl_jax.config.fields import (
     Size,
     Text,
 )
+from agentrl_jax.config.imitation import ImitationConfig
 from agentrl_jax.service_names import TEXT_SERVICES
 
 PANEL = "panel"
@@ -241,47 +243,6 @@ class OptimConfig(Section):
     bytes a trained parameter on the devices and takes time."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rates after the warmup; linear and cosine would reach 0 one iteration after the last."""
-
-
-IMITATION_CHUNK = 25
-"""Maximum number of imitation steps per dispatch and per row of metrics."""
-
-
-class ImitationConfig(Section):
-    """Imitation learning before reinforcement learning."""
-
-    levels: Annotated[int, Field(ge=0, le=2**20)] = 0
-    """Number of different levels whose plans are imitated; 0: no imitation."""
-    plans: Literal["optimal", "random"] = "optimal"
-    """optimal: shortest plans; random: uniformly random actions, which teach the response format only."""
-    steps: Count = 0
-    """Gradient steps of imitation."""
-    batch: Positive = 64
-    """Plans per gradient step, or turns where the model sees one turn at a time; about so many with algo.packing."""
-    lr: NonNegative = 1e-3
-    """Learning rate of imitation."""
-    schedule: Literal["constant", "linear"] = "constant"
-    """constant, or linear to 0 at the last step."""
-    noise: Decay = 0.0
-    """Share of turns with random actions, after which the oracle continues; only the oracle's actions are imitated
-    (DART, Laskey et al. 2017, arXiv 1703.09327). For services that know the best action in every state: textcraft."""
-    random_start: Count = 0
-    """Most random actions before a plan starts: the number is uniform from 0, and only the plan is imitated. For
-    compiled environments whose planner starts in every situation: BabyAI."""
-    images: Annotated[int, Field(ge=0, le=64)] = 0
-    """Further images of every level under random symmetries of its environment, with the same plan, which is searched
-    once: BabyAI with its colors permuted. Images that are no training levels are left out."""
-    dagger_rounds: Annotated[int, Field(ge=0, le=64)] = 0
-    """Rounds of DAgger (Ross et al. 2011, arXiv 1011.0686) at equal distances during imitation. In each the policy
-    plays dagger_levels new training levels; plans that take over from it in as many situations are added to the
-    demonstrations. For compiled environments whose planner starts in every situation: BabyAI."""
-    dagger_levels: Annotated[int, Field(ge=0, le=2**20)] = 0
-    """Levels that the policy plays in a round of DAgger."""
-
-    @property
-    def chunks(self) -> int:
-        """Number of dispatches of imitation."""
-        return -(-self.steps // IMITATION_CHUNK) if self.levels else 0
 
 
 class TrainConfig(Section):

@@ -29,7 +29,7 @@ def attention(
     """Causal grouped-query attention of the last C of S positions; the softmax is computed in f32.
 
     A query sees its own position and those before it: with a `window` the latest `window` positions only, its own
-    included; with `segment_ids`, for rows packed with several sequences, only positions of its own segment. Segment 0
+    included; with `segment_ids`, for rows packed with several sequences, only positions of the same segment. Segment 0
     is padding, whose results are finite but otherwise arbitrary. The backward pass recomputes the scores.
 
     Implementations: `blocks` in plain JAX, for every platform; `cudnn`, a kernel for NVIDIA GPUs; `splash`, a kernel

@@ -14,6 +14,8 @@ from jax._src import clusters
 from agentrl_jax.config import HostsConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 
+_OMPI_LOCAL = "OMPI_COMM_WORLD_LOCAL_SIZE"
+"""Variable of Open MPI, which counts there even inside a job of SLURM."""
 _ADVICE = "start the run with srun, mpirun or on a TPU slice, or give an address with hosts.count and hosts.index"
 
 
@@ -40,16 +42,13 @@ def detect(seconds: int) -> tuple[HostsConfig, Sequence[int] | None]:
             "JAX_COORDINATOR_ADDRESS and JAX_COORDINATOR_PORT"
         )
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS")
-    if tasks is not None and _OMPI_LOCAL not in os.environ and int(tasks) != count:
+    if tasks is not None and _OMPI_LOCAL not in os.environ and tasks != str(count):
         raise UserError(
             f"hosts.coordinator is auto, but SLURM_NTASKS is {count} and this step has {tasks} of these tasks; start "
             "the run with `srun`, or leave hosts.coordinator out for a run of one process"
         )
     alone = _is_alone_on_its_host() or "JAX_LOCAL_DEVICE_IDS" in os.environ  # JAX reads that variable if given none
     return HostsConfig(coordinator=address, count=count, index=index), None if alone else devices
-
-
-_OMPI_LOCAL = "OMPI_COMM_WORLD_LOCAL_SIZE"
 
 
 def _is_alone_on_its_host() -> bool:

@@ -39,16 +39,12 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
     per_turn = batched_env.max_actions_per_turn
     for task in batched_env.tasks:
         spec = registry.spec(task.name)
-        if imitation.random_start and spec.plan_after_random is None:
-            raise ValueError(
-                f"imitation.random_start is {imitation.random_start}, but the planner of {task.name} starts with the "
-                "episode; set it to 0"
-            )
-        if imitation.dagger_rounds and spec.plan_after is None:
-            raise ValueError(
-                f"imitation.dagger_rounds is {imitation.dagger_rounds}, but the planner of {task.name} starts with the "
-                "episode; set it to 0"
-            )
+        planners = {"random_start": spec.plan_after_random, "dagger_rounds": spec.plan_after}
+        for name, planner in planners.items():
+            if (value := getattr(imitation, name)) and planner is None:
+                raise ValueError(
+                    f"imitation.{name} is {value}, but the planner of {task.name} starts with the episode; set it to 0"
+                )
         if imitation.images and spec.symmetry is None:
             raise ValueError(
                 f"imitation.images is {imitation.images}, but {task.name} has no symmetry that changes its text; set "

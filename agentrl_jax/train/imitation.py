@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.config.schema import IMITATION_CHUNK
+from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner.imitation import Examples, examples, packed_examples
