@@ -27,10 +27,13 @@ class Compare:
 def run(command: Compare) -> None:
     """Runs the variants of a comparison and writes its report."""
     from agentrl_jax.config.comparison import load_comparison
+    from agentrl_jax.parallel.mesh import simulate_cpu_devices
+
+    comparison = load_comparison(command.file)
+    simulate_cpu_devices(comparison.devices)  # before JAX is used, which importing the environments does
     from agentrl_jax.studies import comparison_report as reports
     from agentrl_jax.studies.compare import compare
 
-    comparison = load_comparison(command.file)
     stem = Path(command.file).stem
     out = Path(command.out or Path("runs") / stem)
     console = Console()

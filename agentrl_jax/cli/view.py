@@ -7,15 +7,14 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from agentrl_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from agentrl_jax.viewer.data import RunData
-    from agentrl_jax.viewer.export import PageData
+    from agentrl_jax.viewer.export import LiveData, PageData
 
 
 FOLLOW_SECONDS = 20.0
@@ -36,11 +35,12 @@ class View:
     export: Annotated[str, tyro.conf.arg(metavar="FILE.html")] = ""
     """File to write instead; no browser is opened."""
     compare: Annotated[str, tyro.conf.arg(metavar="OTHER")] = ""
-    """Folder of a second run, compared with the first on the levels that both played."""
+    """Folder of a second run, recorded evaluation or evaluation of an API model, compared with the first on the levels
+    that both played."""
     newest: int = 0
     """Recorded iterations to show, counted from the newest; 0 shows all."""
     live: bool = False
-    """Serve the page on this machine until Ctrl-C, with new iterations as they are recorded."""
+    """Serve the page on this machine until Ctrl-C, with new iterations, or replies, as they are recorded."""
     port: int = 0
     """Port of --live; 0 takes a free one."""
     boards: bool = True
@@ -60,24 +60,53 @@ def run(command: View) -> None:
     folder = Path(command.export or command.run).absolute().parent
     if command.export and not folder.is_dir():
         raise UserError(f"--export is {command.export}, but its folder is not there; make it, or name another")
-    if _is_log(command.run):
-        _show_log(command)
-        return
-    if _is_log(command.compare):
-        raise UserError(f"--compare is {command.compare}, which is no folder of a run; only two runs can be compared")
-    from agentrl_jax.runs.remote import is_remote, local_copy
-    from agentrl_jax.viewer.data import RunData
+    places = [command.run, *([command.compare] if command.compare else [])]
+    _check_logs(command, places)
+    from agentrl_jax.runs.remote import is_remote
 
     if is_remote(command.run) and not command.export and not command.live:
         raise UserError(f"{command.run}: is in an object store; say with --export FILE.html where to write its page")
-    options: dict[str, Any] = {"newest": command.newest, "boards": command.boards, "note": _note}
-    places = [command.run, *([command.compare] if command.compare else [])]
     with contextlib.ExitStack() as copies:
-        runs = [RunData(copies.enter_context(local_copy(place)), place=place, **options) for place in places]
+        shown = [_opened(place, command, copies) for place in places]
         if command.live:
-            _serve(runs, command)
+            _serve(shown, command)
         else:
-            _write(Path(command.export or Path(command.run) / "view.html"), runs, command)
+            _write(_file(command), shown, command)
+
+
+def _check_logs(command: View, places: Sequence[str]) -> None:
+    """Refuses what a log cannot be asked for."""
+    logs = [place for place in places if _is_log(place)]
+    foreign = [place for place in logs if not Path(place).is_dir()]
+    if command.compare and foreign:
+        raise UserError(
+            f"{foreign[0]}: is a rollout log of another program, which names no levels, so that it cannot be compared; "
+            "leave out --compare"
+        )
+    if command.newest and len(logs) == len(places):
+        raise UserError(f"--newest is {command.newest}, but {command.run} has no iterations; leave it out")
+    if foreign and Path(command.export or ".").resolve() == Path(foreign[0]).resolve():
+        raise UserError(f"--export is {command.export}, the log itself; name another file")
+
+
+def _opened(place: str, command: View, copies: contextlib.ExitStack) -> "LiveData":
+    """The data of a run, of a log, or of an API model's evaluation."""
+    if _is_log(place):
+        from agentrl_jax.viewer.log_data import LogData
+
+        return LogData(place, note=_note)
+    from agentrl_jax.runs.remote import local_copy
+    from agentrl_jax.viewer.data import RunData
+
+    source = copies.enter_context(local_copy(place))
+    return RunData(source, place=place, newest=command.newest, boards=command.boards, note=_note)
+
+
+def _file(command: View) -> Path:
+    """Where the page is written."""
+    if command.export:
+        return Path(command.export)
+    return Path(command.run) / "view.html" if Path(command.run).is_dir() else Path(f"{command.run}.html")
 
 
 def _note(line: str) -> None:
@@ -94,22 +123,6 @@ def _is_log(name: str) -> bool:
     return path.is_file() or (path.suffix.lower() in (".jsonl", ".json") and not path.is_dir())
 
 
-def _show_log(command: View) -> None:
-    """Writes the page of another program's rollout log, or of an API model's evaluation."""
-    folder = Path(command.run).is_dir()
-    what = "the evaluation of an API model" if folder else "a rollout log"
-    wanted = {"--compare": command.compare, "--live": command.live, "--newest": command.newest}
-    for option in (option for option, value in wanted.items() if value):
-        raise UserError(f"{command.run}: is {what}, and {option} is for runs; give it alone")
-    file = Path(command.export or (Path(command.run) / "view.html" if folder else f"{command.run}.html"))
-    if file.resolve() == Path(command.run).resolve():
-        raise UserError(f"--export is {command.export}, the log itself; name another file")
-    from agentrl_jax.viewer.log_data import LogData
-
-    log = LogData(command.run, note=_note)
-    _write(file, [log], command)
-
-
 def _write(file: Path, data: "Sequence[PageData]", command: View) -> None:
     from agentrl_jax.viewer.export import write_page
 
@@ -119,22 +132,22 @@ def _write(file: Path, data: "Sequence[PageData]", command: View) -> None:
         _open(file.resolve().as_uri())
 
 
-def _serve(runs: "list[RunData]", command: View) -> None:
+def _serve(shown: "Sequence[LiveData]", command: View) -> None:
     from agentrl_jax.runs.remote import is_remote
     from agentrl_jax.viewer.live import PageServer
 
-    for run in runs:
-        run.refresh()  # refuses a run without rollouts before a browser opens
-        if is_remote(run.place):
-            threading.Thread(target=_follow, args=(run,), daemon=True).start()
-    with PageServer(runs, command.port) as server:
+    for data in shown:
+        data.refresh()  # refuses a run without rollouts before a browser opens
+        if is_remote(data.place):
+            threading.Thread(target=_follow, args=(data,), daemon=True).start()
+    with PageServer(shown, command.port) as server:
         print(f"page: {server.url} (Ctrl-C ends it)", flush=True)
         if command.browser:
             _open(server.url)
         server.serve_forever()
 
 
-def _follow(run: "RunData") -> None:
+def _follow(run: "LiveData") -> None:
     """Downloads what is new in an object store, again and again."""
     from agentrl_jax.runs.remote import refresh_copy
 

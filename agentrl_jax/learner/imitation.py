@@ -37,15 +37,11 @@ class Examples(struct.PyTreeNode):
         return jnp.sum(self.mask, axis=1, dtype=jnp.int32)
 
 
-def examples(rows: Sequences) -> Examples:
-    """Returns the rows as they are, each with its own padding."""
-    return Examples(rows.tokens, rows.position, rows.response_mask, None)
+def prepare_examples(rows: Sequences, batch: int, *, shards: int = 1, packing: bool = False) -> tuple[Examples, int]:
+    """Returns what is imitated, and how many rows of it a step takes: `batch`, or with packing so many in the mean.
 
-
-def packed_examples(rows: Sequences, batch: int, shards: int) -> tuple[Examples, int]:
-    """Packs the rows that have something to imitate into bins, see `learner.bins`.
-
-    Also returns the number of bins that hold `batch` rows on average, a multiple of `shards`.
+    With packing, the rows that have something to imitate are packed into bins (see `learner.bins`), and the number is
+    that of bins, a multiple of `shards`. Otherwise they stay as they are, each with its padding.
 
     Raises:
         ValueError: no row has anything to imitate.
@@ -54,6 +50,8 @@ def packed_examples(rows: Sequences, batch: int, shards: int) -> tuple[Examples,
         raise ValueError(
             f"none of {len(rows.length)} rows has a token to imitate; lower imitation.noise, or raise imitation.levels"
         )
+    if not packing:
+        return Examples(rows.tokens, rows.position, rows.response_mask, None), batch
     rows = jax.tree.map(lambda x: x[np.flatnonzero(np.any(rows.response_mask, axis=1))], rows)
     count, longest = len(rows.length), int(np.max(rows.length))
     capacity = max(longest, LEAST_BIN)

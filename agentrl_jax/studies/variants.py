@@ -23,7 +23,6 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.summary import machine
-from agentrl_jax.learner.imitation import examples
 from agentrl_jax.learner.state import TrainState, init_state
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
@@ -34,6 +33,7 @@ from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.setup import build, run_keys, start
 from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.studies.imitation import SeedImitation
 from agentrl_jax.studies.seeds import Seeds, rollout_params
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, iterate
@@ -116,29 +116,9 @@ class Variants:
         states = self.seeds.each(begin)(self.seeds.keys, None, None)
         if not config.imitation.levels or not config.imitation.steps:
             return states.params["policy"], frozen_params
-        self.console.print(f"imitation of {self.comparison.seeds} seeds", highlight=False)
-        inputs = config, self.batched_env, self.splits, self.tokenizer, None
-        found = [
-            start.demonstration_rows(*inputs, jax.random.key(number), report=self._note)
-            for number in self.seeds.numbers
-        ]
-        self.imitated = [set(levels) for _, levels in found]
-        program = self.programs.imitation(self.model, tx, batch=config.imitation.batch)
-        steps = jnp.int32(config.imitation.steps)
-        rates = start.imitation_rates(config)
-
-        def imitate(state, per_seed, frozen_params):
-            key, rows = per_seed
-            order = jax.random.fold_in(key, run_keys.IMITATION)
-            state, metrics = program(
-                state.replace(frozen_params=frozen_params), rows, rows.counts(), order, steps, *rates
-            )
-            return state.replace(frozen_params=None), metrics["imitation/loss"]
-
-        rows = _stack([examples(rows) for rows, _ in found])
-        states, loss = self.seeds.each(imitate, donate=True)(states, (self.seeds.keys, rows), frozen_params)
-        shown = " ".join(f"{value:.3f}" for value in np.asarray(loss))
-        self.console.print(f"mean loss of imitation, seed by seed: {shown}", highlight=False)
+        imitation = SeedImitation(config, self.seeds, self.batched_env, self.splits, self.tokenizer, self._note)
+        self.imitated = imitation.levels
+        states = imitation.run(states, frozen_params, self.programs, self.model, tx)
         return states.params["policy"], frozen_params
 
     def _note(self, line: str) -> None:
@@ -166,11 +146,12 @@ class Variants:
         train, last = config.train, config.train.iterations
         every = train.validate_every or last
         record: Record = {"config": to_dict(config), "seeds": list(self.seeds.numbers)}
-        record |= {"iteration": list(range(1, last + 1)), "start": self._outcomes(states)[0]}
+        record |= {"iteration": list(range(1, last + 1)), "start": self._start}
         for iteration in range(last + 1):
             if iteration % every == 0 or iteration == last:
                 number, temperature = train.validation_episodes, train.validation_temperature
-                means = self._success(states, self.held_out.validations, number, temperature)[0].mean(axis=1)
+                policies = states.params["policy"]
+                means = self._success(policies, self.held_out.validations, number, temperature)[0].mean(axis=1)
                 validation["iteration"].append(iteration)
                 validation["success"].append(means.tolist())
                 shown = " ".join(f"{mean:6.1%}" for mean in means)
@@ -181,7 +162,7 @@ class Variants:
                 rows.append(row)
                 for known, hashes in zip(learned, levels):
                     known.update(hexadecimal(hashes))
-        record["end"], tested = self._outcomes(states)
+        record["end"], tested = self._outcomes(states.params["policy"])
         return record | {
             "metrics": {key: [_rounded(row[key]) for row in rows] for key in rows[0]},
             "validation": validation,
@@ -252,7 +233,7 @@ class Variants:
         return trajectory.success, trajectory.turn.state_hash[:, 0]
 
     def _success(
-        self, states: TrainState, eval_sets: Sequence[EvalSet], episodes: int, temperature: float
+        self, policies: Any, eval_sets: Sequence[EvalSet], episodes: int, temperature: float
     ) -> tuple[Bool[np.ndarray, "S n"], list[list[str]]]:
         """Success on the first levels of every task's eval set, the same for all seeds, and their ids."""
         parts, levels = [], []
@@ -262,18 +243,23 @@ class Variants:
             for first in range(0, number, eval_set.chunk):
                 ids = build.evaluation_ids(first, eval_set.chunk, eval_set.task, eval_set.rows)
                 shared = self.frozen_params, eval_set.key, ids, settings
-                found.append(self.evaluate_seeds(states.params["policy"], None, shared))
+                found.append(self.evaluate_seeds(policies, None, shared))
             success, hashes = (np.concatenate([np.asarray(x) for x in each], axis=1) for each in zip(*found))
             parts.append(success[:, :number])
             levels.append(hexadecimal(hashes[0, :number]))
         return np.concatenate(parts, axis=1), levels
 
-    def _outcomes(self, states: TrainState) -> tuple[dict[str, list[list[bool]]], list[list[str]]]:
+    @functools.cached_property
+    def _start(self) -> dict[str, list[list[bool]]]:
+        """Outcomes of the policies that all variants start from."""
+        return self._outcomes(self.policies)[0]
+
+    def _outcomes(self, policies: Any) -> tuple[dict[str, list[list[bool]]], list[list[str]]]:
         evaluation, eval_sets = self.config.evaluation, self.held_out.eval_sets
         outcomes: dict[str, list[list[bool]]] = {}
         levels: list[list[str]] = []
         for how, temperature in {"sampled": evaluation.temperature, "greedy": 0.0}.items():
-            success, levels = self._success(states, eval_sets, evaluation.episodes, temperature)
+            success, levels = self._success(policies, eval_sets, evaluation.episodes, temperature)
             outcomes[how] = success.tolist()
         return outcomes, levels
 
@@ -285,16 +271,6 @@ class Variants:
             return {}
         found = {"random": known.random, optimal_label(known.optimal_is): known.optimal, "null": known.null}
         return {name: float(success.mean()) for name, success in found.items() if success is not None}
-
-
-def _stack(parts: list[Any]) -> Any:
-    """Stacks the seeds' rows [S, N, ...]; shorter ones are padded with empty rows, which imitation never samples."""
-    longest = max(jax.tree.leaves(part)[0].shape[0] for part in parts)
-
-    def padded(x):
-        return jnp.pad(x, [(0, longest - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
-
-    return jax.tree.map(lambda *x: jnp.stack([padded(each) for each in x]), *parts)
 
 
 def _alarms(rows: list[dict[str, Any]], validation: dict[str, list[Any]], index: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
-from agentrl_jax.learner.imitation import Examples, examples, packed_examples
+from agentrl_jax.learner.imitation import Examples, prepare_examples
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.setup import run_keys, start
@@ -87,10 +87,10 @@ def _demonstrations(done: int, parts: RunParts, progress: RunProgress) -> Sequen
 def _prepare(rows: Sequences, parts: RunParts, progress: RunProgress) -> tuple[Any, Examples, jax.Array]:
     """Returns the program of the gradient steps, and the demonstrations, sharded by row, with their token counts."""
     config = parts.config.imitation
-    found, batch = examples(rows), config.batch
-    if parts.config.algo.packing:
-        with refusals():
-            found, batch = packed_examples(rows, batch, parts.programs.shards.count)
+    packing = parts.config.algo.packing
+    with refusals():
+        found, batch = prepare_examples(rows, config.batch, shards=parts.programs.shards.count, packing=packing)
+    if packing:
         size = found.tokens.shape[1]
         progress.view.note(f"{batch} bins of {size} tokens a step, about {config.batch} plans or turns")
     program = parts.programs.imitation(parts.model, parts.tx, batch=batch)

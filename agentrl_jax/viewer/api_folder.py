@@ -10,6 +10,7 @@ is replaced. The address of the API is left out, because a page may be passed on
 import collections
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from agentrl_jax.viewer.imported import (
     read_limited,
 )
 
-REPLIES, EPISODES = "replies.jsonl", "episodes.jsonl"
+FILES = SETTINGS, REPLIES, EPISODES, SUMMARY = "settings.json", "replies.jsonl", "episodes.jsonl", "summary.json"
 MAX_BYTES = 2**29
 """Largest file that is read: 512 MiB; rows can have the numbers of all tokens."""
 MAX_LOGPROBS = 100_000
@@ -41,6 +42,7 @@ Key = tuple[int, int]
 _ENDS = {"length": "cut", "refusal": "refused"}
 """Outcomes of episodes by the status of their row."""
 _CUT = "cut by a limit of tokens"
+_LEVEL = re.compile("[0-9a-f]{16}")
 
 
 class ApiFolder(NamedTuple):
@@ -64,7 +66,7 @@ def load_api_folder(path: str | os.PathLike[str], report: Report) -> ApiFolder:
         UserError: a file is missing or too large, or there is no reply yet.
     """
     folder = Path(path)
-    settings = _object(folder / "settings.json")
+    settings = _object(folder / SETTINGS)
     replies: dict[Key, dict[int, Row]] = collections.defaultdict(dict)
     for row in _rows(folder / REPLIES, report):
         if type(turn := row.get("turn")) is int and isinstance(row.get("reply"), dict):
@@ -108,7 +110,7 @@ def _object(file: Path) -> Row:
 
 def _unfinished(folder: Path) -> Mapping[str, Any]:
     """Why episodes could not be finished, as the summary of an evaluation names them."""
-    file = folder / "summary.json"
+    file = folder / SUMMARY
     found = _object(file).get("unfinished") if file.is_file() else None
     return found if isinstance(found, dict) else {}
 
@@ -122,6 +124,7 @@ def _episode(
 ) -> ImportedEpisode:
     attempts = _attempts(row)
     begins = _begins(attempts)
+    level = replies[min(replies)].get("level")
     messages: list[LogMessage] = []
     tokens: collections.Counter[str] = collections.Counter()
     models: dict[str, None] = {}
@@ -162,6 +165,8 @@ def _episode(
         metadata=metadata | _asked(settings),
         outcome=outcome,
         label=f"item {item} · sample {sample + 1}",
+        task=clean(_text(settings.get("env"))),
+        level=level if isinstance(level, str) and _LEVEL.fullmatch(level) else "",
     )
 
 

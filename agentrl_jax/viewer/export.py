@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl_jax.errors import UserError
@@ -29,6 +30,16 @@ class PageData(Protocol):
 
     def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
         """Returns what the page's index says about it, and its blocks."""
+
+
+class LiveData(PageData, Protocol):
+    """What a page shows of something that may still grow."""
+
+    source: Path
+    """The folder or file on this machine."""
+
+    def stamp(self) -> str:
+        """A text that changes with it."""
 
 
 def page(runs: Sequence[PageData], *, live: str = "") -> str:

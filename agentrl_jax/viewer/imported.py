@@ -73,6 +73,10 @@ class ImportedEpisode:
     """One of `log_data.OUTCOMES`; empty for what `success` says."""
     label: str = ""
     """What a list calls the episode; empty for its number."""
+    task: str = ""
+    """Name of the environment; empty if it is not known."""
+    level: str = ""
+    """Hash of the first state, 16 hexadecimal digits, as records of runs have it; empty if it is not known."""
 
 
 class Unusable(ValueError):

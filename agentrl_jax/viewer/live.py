@@ -1,4 +1,4 @@
-"""Serves the page of a run that goes on, to browsers on this machine only."""
+"""Serves the page of a run or evaluation that goes on, to browsers on this machine only."""
 
 import http
 import http.server
@@ -6,8 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.viewer.data import RunData
-from agentrl_jax.viewer.export import page
+from agentrl_jax.viewer.export import LiveData, page
 
 HOST = "127.0.0.1"
 
@@ -21,7 +20,7 @@ class PageServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, runs: Sequence[RunData], port: int = 0):
+    def __init__(self, runs: Sequence[LiveData], port: int = 0):
         """Binds the loopback address; port 0 takes a free one.
 
         Raises:

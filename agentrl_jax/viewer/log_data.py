@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.viewer.api_folder import is_api_folder, load_api_folder
+from agentrl_jax.viewer.api_folder import FILES, is_api_folder, load_api_folder
 from agentrl_jax.viewer.columns import pack, quantize, smallest
 from agentrl_jax.viewer.episodes import QUANTIZED
 from agentrl_jax.viewer.imported import ImportedEpisode, Scalar, load_imported
@@ -41,44 +41,50 @@ Progress = Callable[[str], None]
 
 
 class LogData:
-    """The data of the page of a log, or of the folder of an API model's evaluation.
-
-    Raises:
-        UserError: the file is missing, too large, or has no episode that can be read.
-    """
+    """The data of the page of a log, or of the folder of an API model's evaluation."""
 
     def __init__(self, file: str | os.PathLike[str], *, note: Progress = lambda line: None):
-        """Reads a log; `note` shows a line about the progress, and one for each of the first unusable episodes."""
+        """Names a log; `note` shows a line about the progress, and one for each of the first unusable episodes."""
         self.source, self.place = Path(file), str(file)
-        note(f"reading {self.source}")
-        self._note, self._about = note, ""
-        self._of_api = is_api_folder(file)
-        self.remedy = "evaluate fewer items in one folder" if self._of_api else "split the file"
+        self._note, self.of_api = note, is_api_folder(file)
+        self.remedy = "evaluate fewer items in one folder" if self.of_api else "split the file"
         """What helps if the page would be too large."""
-        if self._of_api:
-            self._episodes, self._about = load_api_folder(file, note)
-        else:
-            self._episodes = load_imported(file, report=note)
+
+    def stamp(self) -> str:
+        """A text that changes when the log has new episodes or replies."""
+        files = [self.source / name for name in FILES] if self.of_api else [self.source]
+        found = [file.stat() for file in files if file.exists()]
+        return json.dumps([[stat.st_size, stat.st_mtime_ns] for stat in found])
 
     def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Returns what the page's index says about the log, and the blocks: first of all rows, then of the episodes."""
-        self._note(f"packing {len(self._episodes)} episodes")
-        parts = list(_parts(self._episodes))
+        """Returns what the page's index says about the log, and the blocks: first of all rows, then of the episodes.
+
+        Raises:
+            UserError: the file is missing, too large, or has no episode that can be read.
+        """
+        self._note(f"reading {self.source}")
+        if self.of_api:
+            episodes, about = load_api_folder(self.source, self._note)
+        else:
+            episodes, about = load_imported(self.source, report=self._note), ""
+        self._note(f"packing {len(episodes)} episodes")
+        parts = list(_parts(episodes))
         entry = {
             "kind": "log",
-            "name": self.source.resolve().name if self._of_api else self.source.name,
-            "source": "api" if self._of_api else "log",
-            "about": self._about,
+            "name": self.source.resolve().name if self.of_api else self.source.name,
+            "source": "api" if self.of_api else "log",
+            "about": about,
             "outcomes": list(OUTCOMES),
-            "ends": _OF_API if self._of_api else _OF_LOG,
-            "logprobs": any("tokens" in m for episode in self._episodes for m in episode.messages),
+            "ends": _OF_API if self.of_api else _OF_LOG,
+            "logprobs": any("tokens" in m for episode in episodes for m in episode.messages),
             "blocks": [len(part) for part in parts],
             "roles": list(ROLES),
             "iterations": [],
             "alarms": [],
         }
-        labels = [episode.label for episode in self._episodes] if self._of_api else []
-        return entry, [pack({"labels": labels}, _summary_columns(self._episodes)), *map(_pack, parts)]
+        named = episodes if self.of_api else []
+        header = {"labels": [e.label for e in named], "levels": [e.level for e in named], "task": episodes[0].task}
+        return entry, [pack(header, _summary_columns(episodes)), *map(_pack, parts)]
 
 
 def _outcome(episode: ImportedEpisode) -> int:

@@ -1,5 +1,6 @@
 """Compiled environments in the words of their prompts, on the levels that runs play."""
 
+import numpy as np
 import pytest
 import tiny_run
 from fake_api import FakeApi
@@ -10,8 +11,10 @@ from agentrl_jax.evaluate.api_models.level_task import level_task
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.baselines import success_intervals
 from agentrl_jax.evaluate.level_set import level_set
+from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import load_small
+from envs_jax import registry
 
 SOLUTIONS = {"#PXO_#": "Right", "#P_###": "Down"}
 """The action that solves each level of `tiny_run.LEVELS`, by a row of the level."""
@@ -72,11 +75,15 @@ def test_items_are_the_test_levels_of_a_run():
     prompt = PromptConfig(max_turns=3, max_actions_per_turn=2, max_response_tokens=512, forced_tag=False)
     config = Config(tasks=(TaskConfig(env="FrozenLake", groups=1),), prompt=prompt, evaluation=EvalConfig(seed=9))
     levels = level_set(config, build.build_compiled_env(config, load_small()), None)
-    known = levels.baselines(6)
+    known, (env, params) = levels.baselines(6), registry.make("FrozenLake")
     chosen = known._replace(random=known.random[[2, 5]], optimal=known.optimal[[2, 5]], null=known.null[[2, 5]])
     assert task.lines(1) == success_intervals(chosen) | {"optimal_is": known.optimal_is}
     for item in (2, 5):
-        shown = task.open(item, 0).start()[1][1]
+        episode = task.open(item, 0)
+        shown = episode.start()[1][1]
+        board = levels.boards(6)[item]
+        state = env.reset_to_level(board, params)[1]
+        assert episode.level() == hexadecimal(np.asarray(env.state_hash(state, params))[None])[0]
         rows = ["".join("_OGP"[cell] for cell in row) for row in levels.boards(6)[item]]
         assert shown == "\n".join([*rows, "10"])
 

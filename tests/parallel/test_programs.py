@@ -17,7 +17,7 @@ from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 from agentrl_jax.config.algo import FixedKl, Replay
 from agentrl_jax.learner import state as states
 from agentrl_jax.learner.batch import make_batch
-from agentrl_jax.learner.imitation import examples
+from agentrl_jax.learner.imitation import prepare_examples
 from agentrl_jax.models.actor_critic import ActorCritic, score_tokens
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
@@ -259,7 +259,7 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
         state = drawn_state(NO_GATHER)
         state = jax.device_put(state, programs.placement(state, SHAPE))
         program = programs.imitation(NO_GATHER, PLAIN, batch=8)
-        found = examples(rows)
+        found, _ = prepare_examples(rows, 8)
         rates = jnp.float32(0.1), jnp.float32(jnp.inf), jnp.float32(1e9)
         return program(state, programs.shard_rows(found), found.counts(), KEY, jnp.int32(3), *rates)
 

@@ -1,16 +1,21 @@
 """Comparisons of variants: every seed of a variant is a separate run, and finished parts are not played again."""
 
+import io
 import json
 import textwrap
 
+import jax
 import numpy as np
 import pytest
 import tiny_run
 import yaml
+from rich.console import Console
 
 from agentrl_jax.config.comparison import load_comparison
 from agentrl_jax.errors import UserError
-from agentrl_jax.setup import start
+from agentrl_jax.setup import build, start
+from agentrl_jax.studies.imitation import SeedImitation
+from agentrl_jax.studies.variants import Variants
 
 RUN = yaml.safe_load(tiny_run.CONFIG.replace("SimpleSokoban", "CoordFrozenLake").replace(", levels: LEVELS", ""))
 RUN |= {
@@ -47,10 +52,16 @@ def variant(out, name):
 
 
 @pytest.mark.slow
-def test_a_seed_of_an_arm_is_a_run_with_that_seed(played, tmp_path):
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_seed_of_an_arm_is_a_run_with_that_seed(packing, played, tmp_path):
     _, out, _ = played
+    if packing:
+        out = tmp_path / "packed"
+        packed = write(tmp_path, run=RUN | {"algo": RUN["algo"] | {"packing": True}})
+        code, _, err = tiny_run.command("compare", packed, "--out", str(out), "--only", "dapo")
+        assert code == 0, err
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN | VARIANTS["dapo"] | {"seed": 4}))
-    words = ("--algo.minibatches", "1", "--train.trajectories_every", "0")
+    words = ("--algo.minibatches", "1", "--train.trajectories_every", "0", "--algo.packing", str(packing).lower())
     code, _, err = tiny_run.command("train", str(tmp_path / "run.yaml"), "--run_dir", str(tmp_path / "run"), *words)
     assert code == 0, err
     rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
@@ -64,6 +75,27 @@ def test_a_seed_of_an_arm_is_a_run_with_that_seed(played, tmp_path):
         assert mine == pytest.approx([row[name] for name in names], rel=1e-2)
     start = json.loads((tmp_path / "run" / "summary.json").read_text())["success"]["imitation"]["mean"]
     assert np.mean(record["start"]["sampled"][1]) == pytest.approx(start)
+
+
+def test_seeds_with_other_numbers_of_bins_imitate_as_if_alone(tmp_path):
+    file = write(tmp_path, run=RUN | {"algo": RUN["algo"] | {"packing": True}})
+    lines = []
+    variants = Variants(load_comparison(file), Console(file=io.StringIO()))
+    inputs = variants.seeds, variants.batched_env, variants.splits, variants.tokenizer
+    imitation = SeedImitation(variants.config, *inputs, lines.append)
+    tx = build.build_optimizer(variants.config)
+    fresh = variants.seeds.each(lambda key, *_: variants._fresh_state(key, variants.model, tx))
+
+    def after(batches):
+        imitation.batches = np.array(batches)
+        states = fresh(variants.seeds.keys, None, None).replace(frozen_params=None)
+        return imitation.run(states, variants.frozen_params, variants.programs, variants.model, tx).params
+
+    together, ones, twos = after([1, 2]), after([1, 1]), after([2, 2])
+    for mixed, one, two in zip(*map(jax.tree.leaves, (together, ones, twos))):
+        np.testing.assert_array_equal(mixed, np.stack([one[0], two[1]]))
+        assert not np.array_equal(one, two)
+    assert ["seeds 3:" in lines[1], "seeds 4:" in lines[2], "seeds 3, 4:" in lines[3]] == [True] * 3
 
 
 def test_the_report_has_every_arm_and_pair(played):

@@ -12,7 +12,7 @@ from made_up import KEY, MODEL, PLAIN, TRAJECTORY, assert_close, fresh_state
 
 from agentrl_jax.learner import imitation
 from agentrl_jax.learner import state as states
-from agentrl_jax.learner.imitation import examples, imitation_steps, packed_examples
+from agentrl_jax.learner.imitation import imitation_steps, prepare_examples
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
@@ -41,7 +41,7 @@ def test_a_step_without_tokens_moves_nothing():
 def test_imitation_lowers_the_loss_whatever_the_devices():
     """Cross-entropy of the demonstrated tokens falls; several devices, each with some of the rows, give the same."""
     tx = states.optimizer(0.9, 0.999, 0.0)
-    rows = examples(pack_trajectories(TRAJECTORY, "full"))
+    rows, _ = prepare_examples(pack_trajectories(TRAJECTORY, "full"), 8)
     numbers = (jnp.float32(0.01), jnp.float32(jnp.inf), jnp.float32(1.0))
     program = jax.jit(
         functools.partial(imitation_steps, batch=6, model=MODEL, tx=tx, shards=Shards()),
@@ -78,14 +78,14 @@ def test_packed_rows_are_imitated_alike(context, monkeypatch):
     monkeypatch.setattr(imitation, "LEAST_BIN", 64)
     tx = states.optimizer(0.9, 0.999, 0.0)
     found = pack_trajectories(TRAJECTORY, context)
-    plain = examples(found)
+    plain, _ = prepare_examples(found, 8)
     plain = jax.tree.map(lambda x: x[np.flatnonzero(plain.mask.any(axis=1))], plain)
-    packed, number = packed_examples(found, len(plain.tokens), 1)
+    packed, number = prepare_examples(found, len(plain.tokens), packing=True)
     assert number == len(packed.tokens) < len(plain.tokens)
     assert int(packed.mask.sum()) == int(plain.mask.sum())
-    assert packed_examples(found, len(plain.tokens), 2)[1] % 2 == 0
+    assert prepare_examples(found, len(plain.tokens), shards=2, packing=True)[1] % 2 == 0
     with pytest.raises(ValueError, match="rows has a token to imitate"):
-        packed_examples(found.replace(response_mask=jnp.zeros_like(found.response_mask)), 8, 1)
+        prepare_examples(found.replace(response_mask=jnp.zeros_like(found.response_mask)), 8)
 
     def everything(rows, size, monkeypatch=monkeypatch):
         monkeypatch.setattr(jax.random, "choice", lambda key, count, shape, p: jnp.arange(count))

@@ -13,8 +13,11 @@ from tiny_run import command
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.answers import read_reply
+from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.viewer import api_folder, export
 from agentrl_jax.viewer.api_folder import load_api_folder
+from agentrl_jax.viewer.data import RunData
+from agentrl_jax.viewer.live import PageServer
 from agentrl_jax.viewer.log_data import OUTCOMES, LogData
 
 
@@ -175,13 +178,46 @@ def test_the_command(copy, monkeypatch):
     code, _, err = command("view", str(copy))
     assert code == 0, err
     assert opened == [(copy / "view.html").as_uri()]
-    for words, message in (
-        ((str(copy), "--compare", str(copy)), "is the evaluation of an API model, and --compare is for runs"),
-        ((str(copy), "--live"), "is the evaluation of an API model, and --live is for runs"),
-    ):
-        code, _, err = command("view", *words)
-        assert code == 2
-        assert message in err
+    code, _, err = command("view", str(copy), "--compare", str(copy), "--export", str(copy / "two.html"))
+    assert code == 0, err
+    assert [run["source"] for run in decode_page((copy / "two.html").read_text())[0]["runs"]] == ["api", "api"]
+    code, _, err = command("view", str(copy), "--newest", "2")
+    assert (code, "has no iterations" in err) == (2, True)
+
+
+def test_levels_are_those_of_recorded_runs(folder, tmp_path):
+    """An episode of a service is on the level that a recorded evaluation names by the same hash."""
+    evaluate_scripted("maze", "oracle", items=f"0-{ITEMS - 1}", turns=30, record=tmp_path / "oracle")
+    index, blocks = decode_page(export.page([LogData(folder), RunData(tmp_path / "oracle")]))
+    header, (_, rows) = blocks[0][0], blocks[index["runs"][1]["first_block"]]
+    assert header["task"] == "maze"
+    assert header["levels"] == [f"{high:08x}{low:08x}" for high, low in zip(rows["level_high"], rows["level_low"])]
+
+
+def test_replies_of_an_earlier_version_name_no_level(copy):
+    file = copy / "replies.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    levels = [row.pop("level", None) for row in rows]
+    assert sum(level is not None for level in levels) == ITEMS
+    rows[0]["level"] = "<b>"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, blocks = decode_page(export.page([LogData(copy)]))
+    assert blocks[0][0]["levels"] == [""] * ITEMS
+
+
+def test_what_goes_on_is_served_anew(copy):
+    """The server makes the page again when there are further replies; half a line is none yet."""
+    file = copy / "replies.jsonl"
+    content = file.read_bytes()
+    lines = content.splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:1]))
+    with PageServer([LogData(copy)]) as server:
+        first, before = server.html(), server.version()
+        file.write_bytes(b"".join(lines[:2]) + lines[2][:9])
+        assert server.version() != before
+        assert len(server.html()) > len(first)
+        index, _ = decode_page(server.html())
+        assert index["live"] == server.version()
 
 
 def test_what_is_refused(copy, monkeypatch):

@@ -424,6 +424,38 @@ def test_api_model(browser, tmp_path):
         assert tokens.last.get_attribute("class") > tokens.first.get_attribute("class")
 
 
+def test_api_models_are_compared(browser, tmp_path):
+    """With each other, and with the record of another policy on the same levels."""
+    folders = [api_folders.write_folder(tmp_path / name) for name in ("one", "two")]
+    rows = [json.loads(line) for line in (folders[1] / "episodes.jsonl").read_text().splitlines()]
+    lost = [row | {"solved": False, "score": 0.0} if row["item"] == api_folders.SOLVED else row for row in rows]
+    (folders[1] / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lost))
+    write_page(tmp_path / "page.html", [LogData(folder) for folder in folders])
+    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
+        note = page.text_content(".note")
+        assert "4 levels have recorded evaluation episodes in both runs (5 in one, 5 in two)" in note
+        assert "cut or withheld counts as not solved" in note
+        assert "100 % · 0 %" in page.locator(".entry").first.text_content()
+        soon(page.locator("select[aria-label^='Episode of'] option").all_text_contents, [
+            "item 0 · sample 1: solved", "item 0 · sample 1: unsolved",
+        ])  # fmt: skip
+        soon(page.locator("article .link").all_text_contents, ["same replies"] * 2)
+        page.locator("[aria-label='Next step']").first.click()
+        expect(page.locator("[aria-current=step][data-turn='1']")).to_have_count(2)
+        page.click("nav[aria-label=View] >> text=two")
+        soon(page.locator(".conversation").count, 1)
+    evaluate_scripted("maze", "random", items="0-4", turns=30, seed=1, record=tmp_path / "random")
+    write_page(tmp_path / "page.html", [RunData(tmp_path / "random"), LogData(folders[0])])
+    with opened(browser, (tmp_path / "page.html").as_uri(), scheme="dark") as page:
+        expect(page.locator(".note").first).to_contain_text("4 levels have recorded evaluation episodes in both runs")
+        soon(page.locator(".conversation").count, 2)
+        soon(page.locator("header.episode .link").count, 0)  # actions and replies are not compared
+        page.keyboard.press("j")
+        expect(page.locator(".entry[aria-selected=true]")).to_have_attribute("aria-posinset", "2")
+        page.wait_for_selector(".side1 .conversation .text")
+        assert [entry for entry in page.evaluate(CONTRASTS) if entry[0] < 4.5] == []
+
+
 def test_scripted_policy(browser, tmp_path):
     """Boards and actions are there; log-probabilities are not, and the page says so."""
     evaluate_scripted("FrozenLake", "oracle", items="3-5", turns=10, record=tmp_path / "lakes")

@@ -105,9 +105,8 @@ def test_command_writes_the_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--compare", "other.jsonl"], "is a rollout log, and --compare is for runs"),
-        (["--live"], "is a rollout log, and --live is for runs"),
-        (["--newest", "3"], "is a rollout log, and --newest is for runs"),
+        (["--compare", "other.jsonl"], "log.jsonl: is a rollout log of another program, which names no levels"),
+        (["--newest", "3"], "--newest is 3, but log.jsonl has no iterations"),
         (["--export", "log.jsonl"], "--export is log.jsonl, the log itself"),
     ],
 )
@@ -126,7 +125,7 @@ def test_command_names_what_is_no_log(tmp_path):
     for words, message in (
         ([tmp_path / "none.jsonl"], "none.jsonl: no such file"),
         ([tmp_path / "log.txt"], "log.txt: is no .jsonl or .json file"),
-        ([tmp_path, "--compare", tmp_path / "log.txt"], "which is no folder of a run; only two runs can be compared"),
+        ([tmp_path, "--compare", tmp_path / "log.txt"], "log.txt: is a rollout log of another program"),
     ):
         code, _, err = command("view", *map(str, words))
         assert code == 2

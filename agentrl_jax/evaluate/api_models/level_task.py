@@ -19,6 +19,7 @@ from agentrl_jax.evaluate.results import STRICT
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.retry import RetryState
 from agentrl_jax.rollout.recording import empty_response
+from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.services.items import load_items
 from agentrl_jax.setup import build
 from agentrl_jax.text.chat_template import Message
@@ -118,6 +119,7 @@ class Game:
         self.settings = build.rollout_settings(config, batched_env, 1, 0.0, horizon, split=split)
         self.reset = jax.jit(batched_env.reset)
         self.step = jax.jit(functools.partial(batched_env.step, new_context=False))
+        self.state_hash = jax.jit(jax.vmap(functools.partial(task.env.state_hash, params=task.env_params)))
 
     def messages(self, before: Sequence[int], message: Any) -> list[Message]:
         """What is shown, after the tokens `before`."""
@@ -131,6 +133,7 @@ class LevelEpisode:
     def __init__(self, game: Game, item: int, sample: int):
         self._game, self._item, self._sample = game, item, sample
         self._state: Any = None
+        self._first: Any = None
         self._shown: list[Message] = []
         self._outcome = Outcome(False, False, 0.0, False)
 
@@ -139,7 +142,13 @@ class LevelEpisode:
         game, levels = self._game, self._game.levels
         ids = build.evaluation_ids(self._item, 1, 0, levels.rows, sample=self._sample)
         self._state, message = game.reset(levels.key, game.settings, ids)
+        self._first = self._state.envs[0]
         return game.messages(game.prefix, message)
+
+    def level(self) -> str:
+        """See `TextEpisode`."""
+        (level,) = hexadecimal(np.asarray(self._game.state_hash(self._first)))
+        return level
 
     def step(self, reply: str) -> list[Message]:
         """See `TextEpisode`."""

@@ -10,7 +10,7 @@ from typing import Any
 from agentrl_jax.evaluate.api_models.answers import Reply
 from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp
 from agentrl_jax.evaluate.api_models.journal import Journal, Row, digest
-from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome
+from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TextEpisode
 from agentrl_jax.services.client import ServiceError
 from agentrl_jax.text.chat_template import Message
 
@@ -56,7 +56,7 @@ class Player:
             added = _as_dicts(episode.start())
             messages = list(added)
             while True:
-                reply = self._reply(item, sample, turn, messages, added)
+                reply = self._reply(key, turn, messages, added, episode)
                 turn += 1
                 status = "answered" if reply.finish == "stop" else reply.finish
                 if status == "answered":
@@ -82,14 +82,21 @@ class Player:
         return row | ({"strict": bool(outcome.strict)} if self.task.strict else {})
 
     def _reply(
-        self, item: int, sample: int, turn: int, messages: Sequence[dict[str, Any]], added: Sequence[dict[str, Any]]
+        self,
+        key: Key,
+        turn: int,
+        messages: Sequence[dict[str, Any]],
+        added: Sequence[dict[str, Any]],
+        episode: TextEpisode,
     ) -> Reply:
+        item, sample = key
         if (row := self.journal.reply(item, sample, turn, messages)) is not None:
             return Reply(**row["reply"])
         seed = None if self.seed is None else zlib.crc32(f"{self.seed} {item} {sample} {turn}".encode())
         reply = self.client.ask(messages, seed=seed)
         said = {name: value for name, value in dataclasses.asdict(reply).items() if value not in (None, "")}
         row = {"item": item, "sample": sample, "turn": turn, "asked": digest(messages), "added": list(added)}
+        row |= {} if turn else {"level": episode.level()}
         self.journal.add_reply(row | {"reply": {"text": "", **said}})
         return reply
 

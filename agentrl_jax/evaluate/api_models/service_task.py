@@ -8,7 +8,9 @@ from typing import Any
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
 from agentrl_jax.evaluate.scripted import choose_items, connected, evaluate_scripted
+from agentrl_jax.rollout.envs.host_episodes import text_hash
 from agentrl_jax.rollout.envs.host_retry import check_same_start, retry_observation
+from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceError
@@ -98,6 +100,11 @@ class ServiceEpisode:
         with refusals():  # there may be no such item
             self._first = self._env.reset(0)
         return [("system", self._service.instruction), ("user", self._first)]
+
+    def level(self) -> str:
+        """See `TextEpisode`."""
+        (level,) = hexadecimal(text_hash(self._first)[None])
+        return level
 
     def step(self, reply: str) -> list[Message]:
         """See `TextEpisode`."""

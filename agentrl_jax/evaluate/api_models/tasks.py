@@ -26,6 +26,9 @@ class TextEpisode(Protocol):
     def start(self) -> list[Message]:
         """The messages before the first reply; the last one is the user's."""
 
+    def level(self) -> str:
+        """The hash of the first state as 16 hexadecimal digits, by which records of runs name a level too."""
+
     def step(self, reply: str) -> list[Message]:
         """Carries out a reply; returns the messages before the next one, which count only if the attempt goes on."""
 

@@ -25,7 +25,9 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
   const help = useRef<HTMLDialogElement>(null);
   const news = useNews(index.live);
   const run = runs[view === "compare" ? 0 : view];
-  const uncolored = view === "compare" ? runs.map(withoutColors).find((why, _, all) => all.every(Boolean) && why) : withoutColors(run);
+  const all = view === "compare" ? runs : [run];
+  const colored = all.some((each) => !(each instanceof Log) && !each.entry.policy);
+  const scored = all.some((each) => each instanceof Log && each.entry.logprobs);
   const compare = () => {
     writeAddress({});
     setView("compare");
@@ -58,7 +60,7 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
           </span>
         )}
         <span class="space" />
-        {run instanceof Log && run.entry.logprobs ? <Legend quantity="logprob" /> : uncolored ? <span class="muted">{uncolored}</span> : <Colors quantity={quantity} onQuantity={setQuantity} />}
+        {colored ? <Colors quantity={quantity} onQuantity={setQuantity} /> : scored ? <Legend quantity="logprob" /> : <span class="muted">{withoutColors(run)}</span>}
         <button type="button" onClick={nextTheme} aria-label={`Theme: ${theme}; change`} title={`Theme: ${theme}`}>
           {{ system: "◐", light: "☀", dark: "☾" }[theme]}
         </button>
@@ -74,7 +76,7 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
         ))}
       </nav>
       {view === "compare" ? (
-        <Compare runs={runs as [Run, Run]} quantity={quantity} pane={pane} />
+        <Compare runs={runs as [Run | Log, Run | Log]} quantity={quantity} pane={pane} />
       ) : run instanceof Log ? (
         <LogView log={run} pane={pane} />
       ) : (
@@ -85,10 +87,10 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
   );
 }
 
-/** Why the tokens have no numbers to color them by; empty if they have some. */
+/** Why the tokens of a run or log have no numbers to color them by. */
 function withoutColors(run: Run | Log): string {
-  if (run instanceof Log) return run.entry.source === "api" ? "The server gave no log-probabilities to color." : "This log has no tokens to color.";
-  return run.entry.policy && "A scripted policy has no log-probabilities to color.";
+  if (!(run instanceof Log)) return "A scripted policy has no log-probabilities to color.";
+  return run.entry.source === "api" ? "The server gave no log-probabilities to color." : "This log has no tokens to color.";
 }
 
 /** The switch of what colors the sampled tokens. */

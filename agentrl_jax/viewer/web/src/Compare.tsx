@@ -1,25 +1,33 @@
-// Two runs on the levels that both have episodes of.
+// Two runs, or evaluations, on the levels that both have episodes of.
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 
 import { Conversation } from "./Conversation";
-import type { Block, Quantity, Run } from "./data";
+import { Block, type Quantity, type Run } from "./data";
 import { useBlock, useKeys } from "./hooks";
 import { List } from "./List";
-import { firstDifference, type Shared, sharedLevels } from "./pairs";
+import { Log, LogBlock } from "./log";
+import { Messages } from "./LogView";
+import { firstDifference, type Shared, sharedLevels, type Shown } from "./pairs";
 import { OutcomeMark } from "./Rows";
-import { Stage, stepBefore, stepsOf, turnOf } from "./Stage";
+import { Slider, Stage, stepBefore, stepsOf, turnOf } from "./Stage";
 import { number } from "./text";
+
+type Played = Run | Log;
+
+/** Where episodes are from, and what they are called. */
+const stageOf = (run: Played) => (run instanceof Log ? "evaluation" : run.entry.stage);
+const partOf = (run: Played, row: number) => (run instanceof Log ? run.label(row) : `${run.part(row)}, row ${run.rows.row[row]}`);
 
 const percent = (share: number) => `${Math.round(100 * share)} %`;
 
-export function Compare({ runs, quantity, pane }: { runs: [Run, Run]; quantity: Quantity; pane: string }) {
+export function Compare({ runs, quantity, pane }: { runs: [Played, Played]; quantity: Quantity; pane: string }) {
   const all = useMemo(() => sharedLevels(...runs), [runs]);
   const [only, setOnly] = useState(false);
   const [chosen, choose] = useState(0);
   const shown = useMemo(() => (only ? all.filter((entry) => entry.success[0] !== entry.success[1]) : all), [all, only]);
-  const stages = [...new Set(runs.map((run) => run.entry.stage))];
-  const counts = (run: Run) => `${run.count.toLocaleString("en")} ${stages.length > 1 ? `episodes of ${run.entry.stage} ` : ""}in ${run.entry.name}`;
+  const stages = [...new Set(runs.map(stageOf))];
+  const counts = (run: Played) => `${run.count.toLocaleString("en")} ${stages.length > 1 ? `episodes of ${stageOf(run)} ` : ""}in ${run.entry.name}`;
   const entry = shown[Math.min(chosen, shown.length - 1)];
   useKeys((event) => {
     const by = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
@@ -36,6 +44,7 @@ export function Compare({ runs, quantity, pane }: { runs: [Run, Run]; quantity: 
             {stages.length === 1 && stages[0]} episodes in both runs ({runs.map(counts).join(", ")}).{" "}
             {stages.includes("training") && "The episodes may be of different iterations. "}
             {stages.includes("evaluation") && "Success and return on a level are means of its greedy episode and its samples, or of the plays of a scripted policy. "}
+            {runs.some((run) => run instanceof Log) && "An episode with a reply that was cut or withheld counts as not solved. "}
             Levels on which success differs most come first, then those on which the return does.
           </p>
           <label>
@@ -51,11 +60,17 @@ export function Compare({ runs, quantity, pane }: { runs: [Run, Run]; quantity: 
         <List label="Shared levels" count={shown.length} selected={entry ? shown.indexOf(entry) : -1} onSelect={choose}>
           {(position) => <Level entry={shown[position]} />}
         </List>
-        {!shown.length && <p class="muted pad">{all.length ? "Success is the same on every shared level." : "No recorded level is in both runs, so nothing can be compared. Runs with the same seed and tasks play the same levels."}</p>}
+        {!shown.length && <p class="muted pad">{all.length ? "Success is the same on every shared level." : nothingShared(runs)}</p>}
       </aside>
       {entry && <Pair key={`${entry.level} ${entry.task}`} runs={runs} entry={entry} quantity={quantity} />}
     </main>
   );
+}
+
+function nothingShared(runs: Played[]): string {
+  const unnamed = runs.find((run) => run instanceof Log && !run.level(0));
+  if (unnamed) return `The replies in ${unnamed.entry.name} are of an earlier version, which names no levels; evaluate again into another folder.`;
+  return "No recorded level is in both runs, so nothing can be compared. Runs with the same seed and tasks play the same levels.";
 }
 
 function Level({ entry }: { entry: Shared }) {
@@ -79,18 +94,19 @@ function Level({ entry }: { entry: Shared }) {
   );
 }
 
-function Pair({ runs, entry, quantity }: { runs: [Run, Run]; entry: Shared; quantity: Quantity }) {
+function Pair({ runs, entry, quantity }: { runs: [Played, Played]; entry: Shared; quantity: Quantity }) {
   const same = useMemo(() => startPair(runs, entry), [runs, entry]);
   const [rows, setRows] = useState(same);
   const [turn, setTurn] = useState(0);
-  const blocks = [useBlock(runs[0], rows[0]), useBlock(runs[1], rows[1])];
+  const blocks = [useBlock<Block | LogBlock>(runs[0], rows[0]), useBlock<Block | LogBlock>(runs[1], rows[1])];
   const [one, two] = blocks;
   const last = Math.max(...runs.map((run, side) => run.rows.turns[rows[side]])) - 1;
   useKeys((event) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (by) setTurn(Math.min(last, Math.max(0, turn + by)));
   });
-  const differs = one && two ? firstDifference([runs[0], one, rows[0]], [runs[1], two, rows[1]]) : null;
+  const differs = one && two ? firstDifference([runs[0], one, rows[0]] as Shown, [runs[1], two, rows[1]] as Shown) : null;
+  const acts = runs[0] instanceof Log ? "replies" : "actions";
   return (
     <>
       {runs.map((run, side) => {
@@ -107,7 +123,7 @@ function Pair({ runs, entry, quantity }: { runs: [Run, Run]; entry: Shared; quan
               >
                 {entry.rows[side].map((known) => (
                   <option key={known} value={known}>
-                    {run.part(known)}, row {run.rows.row[known]}: {run.outcome(known)}
+                    {partOf(run, known)}: {run.outcome(known)}
                   </option>
                 ))}
               </select>
@@ -117,11 +133,13 @@ function Pair({ runs, entry, quantity }: { runs: [Run, Run]; entry: Shared; quan
               </span>
               {differs !== null && (
                 <button type="button" class="link" disabled={differs < 0} onClick={() => setTurn(differs)}>
-                  {differs < 0 ? "same actions" : `actions differ from turn ${differs + 1} on`}
+                  {differs < 0 ? `same ${acts}` : `${acts} differ from turn ${differs + 1} on`}
                 </button>
               )}
             </header>
-            {block && <Half key={row} run={run} row={row} block={block} quantity={quantity} turn={turn} onTurn={setTurn} />}
+            {run instanceof Log
+              ? block instanceof LogBlock && <LogHalf key={row} log={run} row={row} block={block} turn={turn} onTurn={setTurn} />
+              : block instanceof Block && <Half key={row} run={run} row={row} block={block} quantity={quantity} turn={turn} onTurn={setTurn} />}
           </article>
         );
       })}
@@ -129,13 +147,17 @@ function Pair({ runs, entry, quantity }: { runs: [Run, Run]; entry: Shared; quan
   );
 }
 
-/** Two episodes of a level, of the same iteration and member where there are such; of evaluations also of the same number of the level. */
-function startPair(runs: [Run, Run], entry: Shared): [number, number] {
-  const key = (run: Run, row: number) => `${run.rows.iteration[row]} ${run.rows.member[row]} ${run.evaluated ? run.rows.group[row] : ""}`;
+/**
+ * Two episodes of a level, of the same iteration and member where there are such; of evaluations also of the same number of
+ * the level, and of the same sample of it.
+ */
+function startPair(runs: [Played, Played], entry: Shared): [number, number] {
+  const key = (run: Played, row: number) =>
+    run instanceof Log ? run.label(row) : `${run.rows.iteration[row]} ${run.rows.member[row]} ${run.evaluated ? run.rows.group[row] : ""}`;
   const known = new Map(entry.rows[1].map((row) => [key(runs[1], row), row]));
   const alike = entry.rows[0].filter((row) => known.has(key(runs[0], row)));
   const other = (row: number) => known.get(key(runs[0], row))!;
-  const best = alike.find((row) => runs[0].rows.success[row] !== runs[1].rows.success[other(row)]) ?? alike[0];
+  const best = alike.find((row) => runs[0].outcome(row) !== runs[1].outcome(other(row))) ?? alike[0];
   return best === undefined ? [entry.rows[0].at(-1)!, entry.rows[1].at(-1)!] : [best, other(best)];
 }
 
@@ -164,6 +186,23 @@ function Half({ run, row, block, quantity, turn, onTurn }: HalfProps) {
     <>
       <Stage run={run} row={row} block={block} step={step} onStep={move} />
       <Conversation run={run} row={row} block={block} quantity={quantity} turn={turn} onTurn={onTurn} label={`Conversation of ${run.entry.name}`} />
+    </>
+  );
+}
+
+/** The side of an API model: its messages, and a slider over its turns. */
+function LogHalf({ log, row, block, turn, onTurn }: { log: Log; row: number; block: LogBlock; turn: number; onTurn: (turn: number) => void }) {
+  const count = Math.max(1, log.rows.turns[row]);
+  const at = Math.min(turn, count - 1);
+  return (
+    <>
+      <div class="stage">
+        <h3>
+          Turn {at + 1} <span class="count">of {count}</span>
+        </h3>
+        <Slider at={at} count={count} what="Turn" title={`Turn ${at + 1}`} onMove={onTurn} />
+      </div>
+      <Messages log={log} row={row} block={block} turn={at} label={`Conversation of ${log.entry.name}`} />
     </>
   );
 }

@@ -74,7 +74,7 @@ function groups(messages: Message[]): Message[][] {
   return found;
 }
 
-function Messages({ log, row, block, turn, label }: { log: Log; row: number; block: LogBlock; turn: number; label: string }) {
+export function Messages({ log, row, block, turn, label }: { log: Log; row: number; block: LogBlock; turn: number; label: string }) {
   const all = useMemo(() => block.messages(log.within(row)), [log, block, row]);
   const [asked, setAsked] = useState(MOST_MESSAGES);
   const responses = useMemo(() => [...all.keys()].filter((i) => all[i].role === "assistant"), [all]);

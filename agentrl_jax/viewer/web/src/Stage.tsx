@@ -65,23 +65,30 @@ export function Stage({ run, row, block, step, onStep }: Props) {
           <pre class="scene-text">{visible(read.slice(0, 20000))}</pre>
         </>
       )}
-      <div class="slider">
-        <button type="button" aria-label="Previous step" disabled={at <= 0} onClick={() => onStep(at - 1)}>
-          ◀
-        </button>
-        <input
-          type="range"
-          min={0}
-          max={count - 1}
-          value={at}
-          aria-label={scene ? "Step of the episode" : "Turn of the episode"}
-          aria-valuetext={title}
-          onInput={(e) => onStep(Number(e.currentTarget.value))}
-        />
-        <button type="button" aria-label="Next step" disabled={at >= count - 1} onClick={() => onStep(at + 1)}>
-          ▶
-        </button>
-      </div>
+      <Slider at={at} count={count} what={scene ? "Step" : "Turn"} title={title} onMove={onStep} />
+    </div>
+  );
+}
+
+/** Moves over the steps, or turns, of an episode. */
+export function Slider({ at, count, what, title, onMove }: { at: number; count: number; what: string; title: string; onMove: (at: number) => void }) {
+  return (
+    <div class="slider">
+      <button type="button" aria-label="Previous step" disabled={at <= 0} onClick={() => onMove(at - 1)}>
+        ◀
+      </button>
+      <input
+        type="range"
+        min={0}
+        max={count - 1}
+        value={at}
+        aria-label={`${what} of the episode`}
+        aria-valuetext={title}
+        onInput={(e) => onMove(Number(e.currentTarget.value))}
+      />
+      <button type="button" aria-label="Next step" disabled={at >= count - 1} onClick={() => onMove(at + 1)}>
+        ▶
+      </button>
     </div>
   );
 }

@@ -283,6 +283,12 @@ export interface Episodes {
   outcome(row: number): Outcome;
   /** What the list calls an episode. */
   label(row: number): string;
+  /** The hash of the first state as hexadecimal digits; empty if it is not known. */
+  level(row: number): string;
+  /** The name of the environment; empty if it is not known. */
+  task(row: number): string;
+  /** Whether the episode has ended, so that it counts. */
+  finished(row: number): boolean;
   /** Number of episodes in each block. */
   readonly blockSizes: number[];
   /** The lower-case texts of the episodes of a block, for searches. */
@@ -345,6 +351,10 @@ export class Run implements Episodes {
 
   task(row: number): string {
     return this.entry.tasks[this.rows.task[row]] ?? "";
+  }
+
+  finished(row: number): boolean {
+    return !this.rows.failed[row];
   }
 
   outcome(row: number): Outcome {

@@ -90,7 +90,7 @@ export class Log implements Episodes {
   private constructor(
     readonly entry: LogEntry,
     readonly rows: Columns,
-    private readonly labels: string[],
+    private readonly header: { labels: string[]; levels: string[]; task: string },
   ) {
     this.outcomes = entry.outcomes.filter((outcome) => entry.ends[outcome]);
     this.first = starts(Int32Array.from(entry.blocks));
@@ -98,7 +98,7 @@ export class Log implements Episodes {
 
   static async open(entry: LogEntry): Promise<Log> {
     const { header, columns } = await readBlock(entry.first_block);
-    return new Log(entry, columns, header.labels);
+    return new Log(entry, columns, header as Log["header"]);
   }
 
   get count(): number {
@@ -137,6 +137,18 @@ export class Log implements Episodes {
   }
 
   label(row: number): string {
-    return this.labels[row] ?? `episode ${row + 1}`;
+    return this.header.labels[row] ?? `episode ${row + 1}`;
+  }
+
+  level(row: number): string {
+    return this.header.levels[row] ?? "";
+  }
+
+  task(_row: number): string {
+    return this.header.task;
+  }
+
+  finished(row: number): boolean {
+    return this.outcome(row) !== "unfinished";
   }
 }

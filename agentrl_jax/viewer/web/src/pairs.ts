@@ -1,6 +1,7 @@
-// The levels that two runs share, and how their episodes on them differ.
+// The levels that two runs, or evaluations, share, and how their episodes on them differ.
 
-import type { Block, Run } from "./data";
+import { Block, type Episodes, Run } from "./data";
+import { Log, LogBlock } from "./log";
 
 export interface Shared {
   task: string;
@@ -13,10 +14,10 @@ export interface Shared {
 
 const mean = (rows: number[], value: (row: number) => number) => rows.reduce((sum, row) => sum + value(row), 0) / rows.length;
 
-function byLevel(run: Run): Map<string, number[]> {
+function byLevel(run: Episodes): Map<string, number[]> {
   const found = new Map<string, number[]>();
   for (let row = 0; row < run.count; row++) {
-    if (!run.level(row) || run.rows.failed[row]) continue;
+    if (!run.level(row) || !run.finished(row)) continue;
     const key = `${run.level(row)} ${run.task(row)}`;
     const rows = found.get(key);
     if (rows) rows.push(row);
@@ -26,9 +27,10 @@ function byLevel(run: Run): Map<string, number[]> {
 }
 
 /** The shared levels, those first on which success differs most, then those on which the return does. */
-export function sharedLevels(one: Run, two: Run): Shared[] {
+export function sharedLevels(one: Episodes, two: Episodes): Shared[] {
   const others = byLevel(two);
   const found: Shared[] = [];
+  const solved = (run: Episodes) => (row: number) => Number(run.outcome(row) === "solved");
   for (const [key, rows] of byLevel(one)) {
     const other = others.get(key);
     if (!other) continue;
@@ -36,19 +38,31 @@ export function sharedLevels(one: Run, two: Run): Shared[] {
       level: key.slice(0, 16),
       task: key.slice(17),
       rows: [rows, other],
-      success: [mean(rows, (row) => one.rows.success[row]), mean(other, (row) => two.rows.success[row])],
+      success: [mean(rows, solved(one)), mean(other, solved(two))],
       returns: [mean(rows, (row) => one.rows.return[row]), mean(other, (row) => two.rows.return[row])],
     });
   }
-  const gap = ([a, b]: [number, number]) => Math.abs(a - b);
+  const gap = ([a, b]: [number, number]) => Math.abs(a - b) || 0; // an unknown return is no difference
   return found.sort((a, b) => gap(b.success) - gap(a.success) || gap(b.returns) - gap(a.returns));
 }
 
-/** The first turn in which two episodes did not execute the same actions; -1 if there is none. */
-export function firstDifference(one: [Run, Block, number], two: [Run, Block, number]): number {
-  const [a, b] = [one, two].map(([run, block, row]) =>
-    block.turns(run.rows.row[row]).map((turn) => [...turn.actions].map((action) => run.actionName(row, action)).join("\n")),
-  );
+/** An episode with its decoded block. */
+export type Shown = [Run, Block, number] | [Log, LogBlock, number];
+
+/** What an agent did in each turn: the names of the actions of a run, the replies of a model behind an API. */
+function acts(shown: Shown): string[] {
+  const [run, block, row] = shown;
+  if (block instanceof LogBlock) {
+    const replies = block.messages((run as Log).within(row)).filter((message) => message.role === "assistant");
+    return replies.map((message) => message.text);
+  }
+  return block.turns(run.rows.row[row]).map((turn) => [...turn.actions].map((action) => (run as Run).actionName(row, action)).join("\n"));
+}
+
+/** The first turn in which two episodes differ, in actions or in replies; -1 if there is none, null for one of each kind. */
+export function firstDifference(one: Shown, two: Shown): number | null {
+  if (one[0] instanceof Log !== two[0] instanceof Log) return null;
+  const [a, b] = [acts(one), acts(two)];
   for (let turn = 0; turn < Math.max(a.length, b.length); turn++) if (a[turn] !== b[turn]) return turn;
   return -1;
 }
