@@ -154,9 +154,11 @@ def run(command: Eval) -> None:
         _print_result(result[kind])
     for key, how in (("difference", "sampled"), ("difference_greedy", "greedy")):
         difference = result[key]
-        mean, low, high = (f"{100 * difference[bound]:+.1f}" for bound in ("mean", "low", "high"))
+        bounds = ("mean", "low", "high", "bootstrap_low", "bootstrap_high")
+        mean, low, high, *bootstrap = (f"{100 * difference[bound]:+.1f}" for bound in bounds)
         line = f"{command.run} over {command.against}, {how}: {mean} points [{low}, {high}], paired over "
-        Console().print(f"{line}{difference['n']} levels", highlight=False)
+        line += f"{difference['n']} levels; bootstrap [{', '.join(bootstrap)}]"
+        Console().print(line, highlight=False)
 
 
 def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]], None]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.eval_set import evaluate_run
-from agentrl_jax.evaluate.statistics import cluster_interval, paired_interval
+from agentrl_jax.evaluate.statistics import cluster_interval, paired_bootstrap, paired_interval
 
 DIFFERENCES = {"difference": "success", "difference_greedy": "success_greedy"}
 """Names of the differences, and the outcomes that they compare."""
@@ -28,7 +28,7 @@ def evaluate_against(
     Returns:
         `run` and `against`, the results of `evaluate_run`; `difference` and `difference_greedy`, first minus second
         with a paired interval, see `statistics.paired_interval`, or with `clusters` the interval of clustered
-        differences.
+        differences, and as `bootstrap_low` and `bootstrap_high` the bounds of `statistics.paired_bootstrap`.
 
     Raises:
         UserError: as in `evaluate_run`, or the runs do not play the same levels.
@@ -46,6 +46,9 @@ def evaluate_against(
     for name, outcome in DIFFERENCES.items():
         pair = first["outcomes"][outcome], second["outcomes"][outcome]
         results[name] = paired_interval(*pair)
-        if options.get("clusters"):
-            results[name] = cluster_interval(np.subtract(*pair), first["outcomes"]["categories"])
+        clusters = first["outcomes"]["categories"] if options.get("clusters") else None
+        if clusters is not None:
+            results[name] = cluster_interval(np.subtract(*pair), clusters)
+        low, high = paired_bootstrap(*pair, clusters)
+        results[name] |= {"bootstrap_low": low, "bootstrap_high": high}
     return results

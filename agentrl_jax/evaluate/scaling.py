@@ -37,7 +37,7 @@ _LIMIT_LINES = {"success": "sampled", "success_greedy": "greedy"}
 _LINES = {
     "turns": _LIMIT_LINES,
     "tokens": _LIMIT_LINES,
-    "samples": {"pass_at": "pass@k", "pass_all": "pass^k", "best_of": "best of k"},
+    "samples": {"pass_at": "pass@k", "pass_all": "pass^k", "best_of": "best of k by {selector}"},
     "attempts": {
         "retry": "retries with feedback",
         "retry_greedy": "greedy retries with feedback",
@@ -144,21 +144,29 @@ def plot_scaling(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     figure = Figure(figsize=(4.6 * len(axes), 3.5), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     for axis, (name, points) in zip(figure.subplots(1, len(axes), squeeze=False).flat, axes.items()):
-        _draw(axis, name, points, found["trained"].get(name))
+        _draw(axis, name, points, found["trained"].get(name), found.get("selector", ""))
     title = f"{found['run']} on {found['episodes']} levels of {found['env']}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     with atomic_write(path, binary=True) as file:
         figure.savefig(file, format="png", dpi=130)
 
 
-def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | None) -> None:
+def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | None, selector: str) -> None:
     title, label = TITLES[name]
     numbers = [point[name] for point in points]
     for color, (key, legend) in zip(COLORS, _LINES[name].items()):
         if key not in points[0]:
             continue
         mean, low, high = ([point[key][bound] for point in points] for bound in ("mean", "low", "high"))
-        axis.plot(numbers, mean, color=color, linewidth=1.8, marker="o", markersize=3.5, label=legend)
+        axis.plot(
+            numbers,
+            mean,
+            color=color,
+            linewidth=1.8,
+            marker="o",
+            markersize=3.5,
+            label=legend.format(selector=selector),
+        )
         axis.fill_between(numbers, low, high, color=color, alpha=0.12, linewidth=0)
     for key, style in (("random", ":"), ("optimal", "--")):
         if all(key in point for point in points):
@@ -166,7 +174,7 @@ def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | No
             axis.plot(numbers, known, color=GRAY, linewidth=1.2, linestyle=style, label=f"{key} play")
     if trained is not None and numbers[0] <= trained <= numbers[-1]:
         axis.axvline(trained, color=GRAY, linewidth=0.8, alpha=0.5)
-        axis.annotate("in training", xy=(trained, 1.0), fontsize=7, color=GRAY, rotation=90, ha="right", va="top")
+        axis.annotate("in training", xy=(trained, 0.02), fontsize=7, color=GRAY, rotation=90, ha="right", va="bottom")
     if len(numbers) > 1 and numbers[-1] > 4 * numbers[0]:
         axis.set_xscale("log", base=2)
     axis.xaxis.set_major_locator(FixedLocator(numbers))

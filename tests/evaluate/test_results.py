@@ -6,7 +6,13 @@ import pytest
 from agentrl_jax.evaluate import against, results
 from agentrl_jax.evaluate.results import Played, gap_closed, rates
 from agentrl_jax.evaluate.selectors import BestOf
-from agentrl_jax.evaluate.statistics import cluster_interval, paired_interval, pass_at, success_interval
+from agentrl_jax.evaluate.statistics import (
+    cluster_interval,
+    paired_bootstrap,
+    paired_interval,
+    pass_at,
+    success_interval,
+)
 from envs_jax.budget import Baselines
 
 SUCCESS = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], bool)
@@ -74,7 +80,8 @@ def test_differences_of_two_runs(monkeypatch, options):
     expected = paired_interval([1, 0, 1, 1], [0, 0, 1, 0])
     if "clusters" in options:
         expected = cluster_interval([1, 0, 0, 1], FAMILIES)
-    assert found["difference"] == expected
+    low, high = paired_bootstrap([1, 0, 1, 1], [0, 0, 1, 0], FAMILIES if "clusters" in options else None)
+    assert found["difference"] == expected | {"bootstrap_low": low, "bootstrap_high": high}
     assert asked[1]["temperature"] == 0.5
     assert ("seed" in asked[1]) == ("panel" not in options), "a panel fixes the levels already"
 
