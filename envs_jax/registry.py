@@ -60,6 +60,8 @@ class Spec:
             Plans of more than `limit` actions may be left out.
         plan_after_random: (env, params, levels, limit, most, key) -> for each level R random actions, R uniform in 0 to
             `most`, and the action ids of a shortest plan after them, as far as both have at most `limit` actions.
+        exploring_after_random: as plan_after_random, but before the shortest plan come actions that look around, until
+            the agent has seen what its task is about.
         plan_after: (env, params, levels, limit, first) -> for each level the action ids of a shortest plan after the
             actions `first`, padded with -1, as far as both have at most `limit` actions.
         symmetry: (env, levels, plans, key) -> the images of levels under random symmetries of the environment that
@@ -77,6 +79,7 @@ class Spec:
     oracle: Oracle | None = None
     plan: Planner | None = None
     plan_after_random: PlanAfterRandom | None = None
+    exploring_after_random: PlanAfterRandom | None = None
     plan_after: PlanAfter | None = None
     symmetry: Symmetry | None = None
     scene: SceneFunction | None = None
@@ -278,6 +281,7 @@ _babyais = functools.partial(
     oracle=babyai_baselines.oracle,
     plan=babyai_baselines.plan,
     plan_after_random=babyai_baselines.plan_after_random,
+    exploring_after_random=babyai_baselines.exploring_after_random,
     plan_after=babyai_baselines.plan_after,
     symmetry=babyai_colors.permute,
     scene=babyai_scene.scene,

@@ -286,12 +286,15 @@ def _training(config: Config) -> Iterator[str]:
             f"imitation.dagger_rounds is {rounds}, but imitation.steps {steps} has {imitation.chunks} parts of "
             f"{IMITATION_CHUNK} steps, and rounds are between them; use fewer rounds or more steps"
         )
+    if imitation.plans == "exploring" and (config.served or not levels):
+        yield "imitation.plans is exploring, which is for compiled environments with imitation.levels; leave it out"
     for name in ("random_start", "images", "dagger_rounds"):
         value = getattr(imitation, name)
-        if value and (config.served or imitation.plans != "optimal" or not levels):
+        kinds = ("optimal",) if name == "dagger_rounds" else ("optimal", "exploring")
+        if value and (config.served or imitation.plans not in kinds or not levels):
             yield (
-                f"imitation.{name} is {value}, which is for imitation.plans optimal of compiled environments; set it "
-                "to 0"
+                f"imitation.{name} is {value}, which is for imitation.plans {' and '.join(kinds)} of compiled "
+                "environments; set it to 0"
             )
 
 

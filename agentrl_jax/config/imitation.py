@@ -15,8 +15,9 @@ class ImitationConfig(Section):
 
     levels: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Number of different levels whose plans are imitated; 0: no imitation."""
-    plans: Literal["optimal", "random"] = "optimal"
-    """optimal: shortest plans; random: uniformly random actions, which teach the response format only."""
+    plans: Literal["optimal", "exploring", "random"] = "optimal"
+    """optimal: shortest plans; exploring: the same, after looking around until what the task is about has been seen
+    (BabyAI); random: uniformly random actions, which teach the response format only."""
     steps: Count = 0
     """Gradient steps of imitation."""
     batch: Positive = 64

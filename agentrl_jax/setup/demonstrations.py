@@ -39,6 +39,10 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
     per_turn = batched_env.max_actions_per_turn
     for task in batched_env.tasks:
         spec = registry.spec(task.name)
+        if imitation.plans == "exploring" and spec.exploring_after_random is None:
+            raise ValueError(
+                f"imitation.plans is exploring, but {task.name} has no planner that looks around; use optimal"
+            )
         planners = {"random_start": spec.plan_after_random, "dagger_rounds": spec.plan_after}
         for name, planner in planners.items():
             if (value := getattr(imitation, name)) and planner is None:
@@ -50,7 +54,7 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
                 f"imitation.images is {imitation.images}, but {task.name} has no symmetry that changes its text; set "
                 "it to 0"
             )
-        if imitation.plans == "optimal" and spec.plan is None:
+        if imitation.plans != "random" and spec.plan is None:
             raise ValueError(
                 f"{task.name} has no planner to imitate; set imitation.plans to random, which teaches the format only, "
                 "or imitation.levels to 0"
@@ -74,7 +78,8 @@ def demonstrations(
 ) -> tuple[Trajectory, Bool[Array, "E T"]]:
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
-    Optimal plans are the shortest ones, found on the host; levels without a plan that fits are skipped. Random plans
+    Optimal plans are the shortest ones, found on the host, and exploring ones look around before; levels without a plan
+    that fits are skipped. Random plans
     are a uniform number of uniform random actions, and work for any environment. After them come the demonstrations of
     `imitation.images` images of each level, without those that are no training levels or occurred before.
 
@@ -85,7 +90,7 @@ def demonstrations(
     """
     check_imitable(batched_env, prompt.max_response_tokens, imitation)
     limit = Budget(prompt.max_actions, prompt.max_turns, batched_env.max_actions_per_turn).reachable
-    if imitation.plans == "optimal":
+    if imitation.plans != "random":
         found = _optimal_plans(batched_env, splits, key, imitation, limit, report)
     else:
         found = _random_plans(batched_env, key, imitation, limit)
@@ -111,7 +116,7 @@ def _optimal_plans(
     levels, per_turn = imitation.levels, batched_env.max_actions_per_turn
     plans, before, tasks, params = [], [], [], []
     for index, (task, split) in enumerate(zip(batched_env.tasks, splits.tasks)):
-        make = _planner(task, per_turn, imitation.random_start, limit)
+        make = _planner(task, per_turn, imitation, limit)
         boards, found = _solve_levels(task, split, jax.random.fold_in(key, index), make, levels, limit, report)
         plans += [plan for _, plan in found]
         before += [turns for turns, _ in found]
@@ -126,7 +131,7 @@ _Planned = list[tuple[int, np.ndarray] | None]
 
 
 def _planner(
-    task: Task, per_turn: int, random_start: int, limit: int
+    task: Task, per_turn: int, imitation: ImitationConfig, limit: int
 ) -> Callable[[Int8[np.ndarray, "n H W"], jax.Array], _Planned]:
     spec = registry.spec(task.name)
 
@@ -135,9 +140,12 @@ def _planner(
         found = spec.plan(task.env, task.env_params, boards, limit)
         return [None if plan is None else (0, plan) for plan in found]
 
+    exploring = imitation.plans == "exploring"
+    make = spec.exploring_after_random if exploring else spec.plan_after_random
+
     def after_random(boards, key):
-        assert spec.plan_after_random is not None
-        found = spec.plan_after_random(task.env, task.env_params, boards, limit, random_start, key)
+        assert make is not None
+        found = make(task.env, task.env_params, boards, limit, imitation.random_start, key)
         planned: _Planned = []
         for pair in found:
             if pair is None:
@@ -148,7 +156,7 @@ def _planner(
             planned.append((len(first) // per_turn, np.concatenate([first, pair[1]])))
         return planned
 
-    return after_random if random_start else optimal
+    return after_random if exploring or imitation.random_start else optimal
 
 
 def _solve_levels(

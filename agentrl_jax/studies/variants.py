@@ -156,7 +156,7 @@ class Variants:
                 validation["success"].append(means.tolist())
                 shown = " ".join(f"{mean:6.1%}" for mean in means)
                 line = f"{name:<22} {iteration:>5}/{last}  {shown}  {time.monotonic() - began:7.0f} s"
-                self.console.print(line, highlight=False)
+                self._note(line)
             if iteration < last:
                 states, row, levels = self._iterate(config, iteration, states, update, horizons)
                 rows.append(row)

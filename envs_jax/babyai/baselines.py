@@ -10,6 +10,7 @@ from jaxtyping import Array, Int8, Int32, Key
 
 from envs_jax.babyai import items
 from envs_jax.babyai.env import BabyAI
+from envs_jax.babyai.explore import explorations
 from envs_jax.babyai.plans import stored
 from envs_jax.babyai.policies import play, random_actions, random_policy
 from envs_jax.babyai.search import shortest_plans
@@ -77,13 +78,37 @@ def plan_after_random(
     env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, most: int, key: Key[Array, ""]
 ) -> list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None]:
     """Returns up to `most` random listed actions and a shortest plan after them; at most `limit` actions together."""
-    count_key, play_key = jax.random.split(key)
-    counts = jax.random.randint(count_key, (len(levels),), 0, most + 1)
-    first = np.asarray(
-        random_actions(env, params, jnp.asarray(levels), jax.random.split(play_key, len(levels)), counts, most)
-    )
+    first = _random_first(env, params, levels, most, key)
     found = plan_after(env, params, levels, limit, first)
     return [None if rest is None else (taken[taken >= 0], rest) for taken, rest in zip(first, found)]
+
+
+def exploring_after_random(
+    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, most: int, key: Key[Array, ""]
+) -> list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None]:
+    """Returns what `plan_after_random` does, with `explorations` before the shortest plan wherever both fit."""
+    first = _random_first(env, params, levels, most, key)
+    looked = explorations(env, params, levels, first, limit)
+    found = plan_after(env, params, levels, limit, np.concatenate([first, looked], axis=1))
+    without = np.flatnonzero([rest is None for rest in found])
+    if len(without):
+        looked[without] = -1
+        for number, rest in zip(without, plan_after(env, params, levels[without], limit, first[without])):
+            found[number] = rest
+    return [
+        None if rest is None else (taken[taken >= 0], np.concatenate([around[around >= 0], rest]))
+        for taken, around, rest in zip(first, looked, found)
+    ]
+
+
+def _random_first(
+    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], most: int, key: Key[Array, ""]
+) -> Int32[np.ndarray, "N most"]:
+    """Up to `most` random listed actions on each level, padded with -1."""
+    count_key, play_key = jax.random.split(key)
+    counts = jax.random.randint(count_key, (len(levels),), 0, most + 1)
+    keys = jax.random.split(play_key, len(levels))
+    return np.asarray(random_actions(env, params, jnp.asarray(levels), keys, counts, most))
 
 
 def plan_after(

@@ -41,15 +41,20 @@ def ahead_of(world: World) -> tuple[Int[Array, ""], Int[Array, ""]]:
     return world.x + step[0], world.y + step[1]
 
 
+def cells_of(world: World) -> tuple[Int[Array, "7 7"], Int[Array, "7 7"]]:
+    """Returns rows and columns in the grid, which they may be outside of, of the cells ahead."""
+    forward, right = jnp.asarray(DIRECTIONS)[world.heading], jnp.asarray(DIRECTIONS)[(world.heading + 1) % 4]
+    columns = world.x + _FRONT * forward[0] + _SIDE * right[0]
+    return world.y + _FRONT * forward[1] + _SIDE * right[1], columns
+
+
 def look(world: World) -> Int8[Array, "7 7"]:
     """Returns the cells ahead: the far row first, unseen ones as `UNSEEN`, the agent's own as what it carries.
 
     This is MiniGrid's `gen_obs`, as cell codes and transposed.
     """
     height, width = world.cells.shape
-    forward, right = jnp.asarray(DIRECTIONS)[world.heading], jnp.asarray(DIRECTIONS)[(world.heading + 1) % 4]
-    columns = world.x + _FRONT * forward[0] + _SIDE * right[0]
-    rows = world.y + _FRONT * forward[1] + _SIDE * right[1]
+    rows, columns = cells_of(world)
     inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
     cells = world.cells.reshape(-1)[jnp.where(inside, rows * width + columns, 0)]
     cells = jnp.where(inside, cells, WALL).astype(jnp.int8)
