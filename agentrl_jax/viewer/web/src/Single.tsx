@@ -6,10 +6,10 @@ import { readAddress, writeAddress } from "./address";
 import { Conversation } from "./Conversation";
 import type { Quantity, Run } from "./data";
 import { useBlock, useEpisodes } from "./hooks";
-import { OutcomeMark, Rows } from "./Rows";
+import { NoEpisode, OutcomeMark, Rows } from "./Rows";
 import { Side } from "./Side";
 import { stepBefore, stepsOf, turnOf } from "./Stage";
-import { capital, counted, number } from "./text";
+import { capital, counted, number, visible } from "./text";
 import { Trend } from "./Trend";
 
 interface Props {
@@ -54,9 +54,14 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
     <main class="panes" data-pane={pane}>
       <aside class="left" aria-label="Trend and episodes">
         <Trend run={run} theme={theme} iteration={filters.iteration} onIteration={(iteration) => setFilters({ ...filters, iteration })} />
+        <Notes run={run} />
         <Alarms run={run} onAlarm={(alarm) => setFilters({ ...filters, alarm })} />
         <Rows run={run} episodes={episodes} />
       </aside>
+      {episodes.none ? (
+        <NoEpisode />
+      ) : (
+        <>
       <article class="middle" aria-label="Conversation">
         <header class="episode">
           <h2>{title}</h2>
@@ -87,7 +92,22 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
       <aside class="right" aria-label="Board and group">
         {block && <Side run={run} row={row} block={block} step={step} onStep={(to) => setPlace({ turn: turnOf(block, within, to), step: to })} onRow={select} />}
       </aside>
+        </>
+      )}
     </main>
+  );
+}
+
+/** What of the run could not be read. */
+export function Notes({ run }: { run: Run }) {
+  return (
+    <>
+      {run.entry.notes.map((note) => (
+        <p key={note} class="flaw pad">
+          {visible(note)}
+        </p>
+      ))}
+    </>
   );
 }
 
