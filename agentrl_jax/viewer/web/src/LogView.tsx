@@ -44,21 +44,21 @@ export function LogView({ log, index, pane }: { log: Log; index: number; pane: s
         <NoEpisode />
       ) : (
         <>
-      <article class="middle" aria-label="Conversation">
-        <header class="episode">
-          <h2>{title}</h2>
-          <OutcomeMark outcome={log.outcome(row)} />
-          <span>
-            return <b>{number(log.rows.return[row])}</b>
-          </span>
-          <span>{counted(log.rows.turns[row], "turn")}</span>
-          <span>{counted(log.rows.characters[row], "character")}</span>
-        </header>
-        {block ? <Messages key={row} log={log} row={row} block={block} turn={turn} label={`Conversation of ${title}`} /> : <p class="muted pad">Decoding.</p>}
-      </article>
-      <aside class="right" aria-label="Metadata">
-        {block && <Metadata key={row} entries={block.metadata(log.within(row))} />}
-      </aside>
+          <article class="middle" aria-label="Conversation">
+            <header class="episode">
+              <h2>{title}</h2>
+              <OutcomeMark outcome={log.outcome(row)} />
+              <span>
+                return <b>{number(log.rows.return[row])}</b>
+              </span>
+              <span>{counted(log.rows.turns[row], "turn")}</span>
+              <span>{counted(log.rows.characters[row], "character")}</span>
+            </header>
+            {block ? <Messages key={row} log={log} row={row} block={block} turn={turn} label={`Conversation of ${title}`} /> : <p class="muted pad">Decoding.</p>}
+          </article>
+          <aside class="right" aria-label="Metadata">
+            {block && <Metadata key={row} entries={block.metadata(log.within(row))} />}
+          </aside>
         </>
       )}
     </main>

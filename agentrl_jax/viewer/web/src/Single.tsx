@@ -62,36 +62,36 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
         <NoEpisode />
       ) : (
         <>
-      <article class="middle" aria-label="Conversation">
-        <header class="episode">
-          <h2>{title}</h2>
-          <OutcomeMark outcome={run.outcome(row)} />
-          <span>
-            return <b>{number(run.rows.return[row])}</b>
-          </span>
-          <span>{counted(run.rows.turns[row], "turn")}</span>
-          {!run.entry.policy && <span>{counted(run.rows.tokens[row], "sampled token")}</span>}
-          {block && !run.evaluated && !block.trained(within) && <span class="muted">not trained on</span>}
-          <span class="muted">{run.task(row)}</span>
-        </header>
-        {block ? (
-          <Conversation
-            key={row}
-            run={run}
-            row={row}
-            block={block}
-            quantity={quantity}
-            turn={turn}
-            onTurn={showTurn}
-            label={`Conversation of ${title}`}
-          />
-        ) : (
-          <p class="muted pad">Decoding.</p>
-        )}
-      </article>
-      <aside class="right" aria-label="Board and group">
-        {block && <Side run={run} row={row} block={block} step={step} onStep={(to) => setPlace({ turn: turnOf(block, within, to), step: to })} onRow={select} />}
-      </aside>
+          <article class="middle" aria-label="Conversation">
+            <header class="episode">
+              <h2>{title}</h2>
+              <OutcomeMark outcome={run.outcome(row)} />
+              <span>
+                return <b>{number(run.rows.return[row])}</b>
+              </span>
+              <span>{counted(run.rows.turns[row], "turn")}</span>
+              {!run.entry.policy && <span>{counted(run.rows.tokens[row], "sampled token")}</span>}
+              {block && !run.evaluated && !block.trained(within) && <span class="muted">not trained on</span>}
+              <span class="muted">{run.task(row)}</span>
+            </header>
+            {block ? (
+              <Conversation
+                key={row}
+                run={run}
+                row={row}
+                block={block}
+                quantity={quantity}
+                turn={turn}
+                onTurn={showTurn}
+                label={`Conversation of ${title}`}
+              />
+            ) : (
+              <p class="muted pad">Decoding.</p>
+            )}
+          </article>
+          <aside class="right" aria-label="Board and group">
+            {block && <Side run={run} row={row} block={block} step={step} onStep={(to) => setPlace({ turn: turnOf(block, within, to), step: to })} onRow={select} />}
+          </aside>
         </>
       )}
     </main>

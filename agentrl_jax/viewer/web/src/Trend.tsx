@@ -174,7 +174,8 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
               {line.name} <b>{shown(line.mean)}</b>
             </span>
           ))}
-        {share && [true, false].map((collapse) => [...alarmed.values()].includes(collapse) && <span key={String(collapse)} class={`series ${collapse ? "alarmed" : "warned"}`}>{collapse ? "collapse alarm" : "warning"}</span>)}
+        {share && [...alarmed.values()].includes(true) && <span class="series alarmed">collapse alarm</span>}
+        {share && [...alarmed.values()].includes(false) && <span class="series warned">warning</span>}
       </figcaption>
       <div ref={holder} class="chart" role="img" aria-label={spoken} />
     </figure>

@@ -2,7 +2,7 @@ import type { RefObject } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import type { Episodes } from "./data";
-import { type Filters, filterRows, NO_FILTERS, search } from "./filters";
+import { ALL, type Filters, filterRows, NO_FILTERS, search } from "./filters";
 import { keep, keptValue } from "./kept";
 
 interface Blocks<B> {
@@ -62,7 +62,9 @@ function useStart(run: Episodes, start: () => number) {
   });
   const [filters, setFilters] = useState<Filters>(() => {
     const known = { ...NO_FILTERS, ...keptValue<Filters>(`filters ${name}`) };
-    return follows(known.iteration) ? { ...known, iteration: newest! } : known;
+    if (follows(known.iteration)) return { ...known, iteration: newest! };
+    const here = iterations.some((info) => info.iteration === known.iteration); // a run deletes its oldest records
+    return here ? known : { ...known, iteration: ALL };
   });
   const [row, setRow] = useState(() => {
     const known = start();
