@@ -144,7 +144,7 @@ def _write(file: Path, data: "Sequence[PageData]", command: View) -> None:
 
 
 def _note_nothing_shared(data: "Sequence[PageData]") -> None:
-    if len(data) > 1 and not frozenset.intersection(*(each.levels for each in data)):
+    if len(data) > 1 and not data[0].levels & data[1].levels:
         _note(f"no level is in both {data[0].place} and {data[1].place}, so that nothing can be compared")
 
 
