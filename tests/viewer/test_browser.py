@@ -448,7 +448,7 @@ def test_steps_of_a_log_are_filtered(browser, tmp_path):
         parts = ["2 steps: all", "Step 0 · 2 of 2 episodes", "Step 10 · 1 of 1 episodes"]
         soon(page.locator("[aria-label=Iteration] option").all_text_contents, parts)
         labels = page.locator(".entry-bottom > span:first-child")
-        soon(labels.all_text_contents, ["step 0 · item 7", "step 0 · item ⟨U+202E⟩8", "step 10 · item 9"])
+        soon(labels.all_text_contents, ["step 0 · item 7", "step 0 · item 8", "step 10 · item 9"])
         page.select_option("[aria-label=Iteration]", "10")
         soon(lambda: page.text_content(".episode h2"), "Step 10 · item 9")
         page.select_option("[aria-label=Iteration]", "0")
