@@ -117,9 +117,9 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
               }
               ctx.setLineDash([]);
               for (const [it, collapse] of alarmed) {
-                const [from, to] = [it - 0.5, it + 0.5].map((x) => Math.min(bbox.left + bbox.width, Math.max(bbox.left, u.valToPos(x, "x", true))));
+                const [from, to] = [it - 0.5, it + 0.5].map((x) => Math.round(Math.min(bbox.left + bbox.width, Math.max(bbox.left, u.valToPos(x, "x", true)))));
                 ctx.fillStyle = color(collapse ? "--bad" : "--warn");
-                ctx.fillRect(from, bbox.top, Math.max(devicePixelRatio, to - from), 4 * devicePixelRatio);
+                ctx.fillRect(from, bbox.top - 6 * devicePixelRatio, Math.max(devicePixelRatio, to - from), 4 * devicePixelRatio);
               }
               ctx.fillStyle = color("--accent");
               for (const it of recorded) {
