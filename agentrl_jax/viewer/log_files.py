@@ -69,10 +69,11 @@ def find_files(source: Path, *, newest: int = 0) -> list[LogFile]:
         steps = {int(found[1]): entry for entry in source.iterdir() if (found := _STEP.fullmatch(entry.name))}
         of_steps = {step: _files(steps[step]) for step in sorted(steps) if steps[step].is_dir()}
         shown = [step for step, files in of_steps.items() if files][-newest:]
-        found = [(file, step) for step in shown for file in of_steps[step]] or [(file, None) for file in _files(source)]
+        files: list[tuple[Path, int | None]] = [(file, step) for step in shown for file in of_steps[step]]
+        files = files or [(file, None) for file in _files(source)]
     except OSError as error:
         raise UserError(f"{source}: cannot be read ({error.strerror}); give a folder that can be read") from error
-    return [LogFile(file, file.relative_to(source).as_posix(), step) for file, step in found]
+    return [LogFile(file, file.relative_to(source).as_posix(), step) for file, step in files]
 
 
 def _files(folder: Path) -> list[Path]:
