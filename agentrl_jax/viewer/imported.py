@@ -110,8 +110,8 @@ def load_imported(
             continue
         if len(found) == MAX_EPISODES:
             raise UserError(f"{source}: has more than {MAX_EPISODES} episodes; {file.remedy}")
-        metadata = {"file": clean(file.name)} | episode.metadata if file.name else episode.metadata
-        found.append(dataclasses.replace(episode, step=file.step, metadata=metadata))
+        of_file: dict[str, Scalar] = {"file": clean(file.name)} if file.name else {}
+        found.append(dataclasses.replace(episode, step=file.step, metadata=of_file | episode.metadata))
     if not found:
         why = f"; {bad[0]}" if bad else ""
         raise UserError(
