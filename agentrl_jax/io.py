@@ -44,10 +44,20 @@ def files_under(folder: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
-    """Opens a new file, of bytes or UTF-8 text, that replaces `path` when the block ends without an error."""
+    """Opens a new file, of bytes or UTF-8 text, that replaces `path` when the block ends without an error.
+
+    After an error it is deleted.
+    """
     temporary = Path(f"{path}.tmp")
-    with naming(path), open(temporary, "wb" if binary else "w", encoding=None if binary else "utf-8") as stream:
-        yield stream
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    with naming(path):
+        stream = open(temporary, "wb" if binary else "w", encoding=None if binary else "utf-8")  # noqa: SIM115
+    try:
+        with naming(path), stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

@@ -31,14 +31,15 @@ class View:
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Folder of the run, e.g. runs/demo or gs://bucket/runs/demo; it may still go on. Or a recorded evaluation, the
-    folder --out of `agentrl eval --api`, or a rollout log of RAGEN, AgentGym-RL or AgentGym."""
+    folder --out of `agentrl eval --api`, or a rollout log of RAGEN, AgentGym-RL or AgentGym, a file or a folder."""
     export: Annotated[str, tyro.conf.arg(metavar="FILE.html")] = ""
     """File to write instead; no browser is opened."""
     compare: Annotated[str, tyro.conf.arg(metavar="OTHER")] = ""
     """Folder of a second run, recorded evaluation or evaluation of an API model, compared with the first on the levels
     that both played."""
     newest: int = 0
-    """Recorded iterations to show, counted from the newest; 0 shows all."""
+    """Recorded iterations, or steps of a log, to show, counted from the newest; 0 shows all. In a recorded evaluation
+    greedy play and each sample count as one."""
     live: bool = False
     """Serve the page on this machine until Ctrl-C, with new iterations, or replies, as they are recorded."""
     port: int = 0
@@ -57,13 +58,17 @@ def run(command: View) -> None:
         raise UserError(f"--port is {command.port}, expected a number from 0 to {2**16 - 1}")
     if command.live and command.export:
         raise UserError("--live serves the page and --export writes it; give one of them")
+    if command.export and Path(command.export).is_dir():
+        raise UserError(f"--export is {command.export}, a folder; name a file")
     folder = Path(command.export or command.run).absolute().parent
     if command.export and not folder.is_dir():
         raise UserError(f"--export is {command.export}, but its folder is not there; make it, or name another")
     places = [command.run, *([command.compare] if command.compare else [])]
-    _check_logs(command, places)
     from agentrl_jax.runs.remote import is_remote
 
+    if command.compare and len({p.rstrip("/") if is_remote(p) else str(Path(p).resolve()) for p in places}) == 1:
+        raise UserError(f"--compare is {command.compare}, the same as {command.run}; name another run or evaluation")
+    _check_logs(command, places)
     if is_remote(command.run) and not command.export and not command.live:
         raise UserError(f"{command.run}: is in an object store; say with --export FILE.html where to write its page")
     with contextlib.ExitStack() as copies:
@@ -76,16 +81,20 @@ def run(command: View) -> None:
 
 def _check_logs(command: View, places: Sequence[str]) -> None:
     """Refuses what a log cannot be asked for."""
+    from agentrl_jax.viewer.api_folder import is_api_folder
+    from agentrl_jax.viewer.log_files import find_files
+
     logs = [place for place in places if _is_log(place)]
-    foreign = [place for place in logs if not Path(place).is_dir()]
+    foreign = [place for place in logs if not is_api_folder(place)]
+    files = [file for place in foreign for file in find_files(Path(place))]
     if command.compare and foreign:
         raise UserError(
             f"{foreign[0]}: is a rollout log of another program, which names no levels, so that it cannot be compared; "
             "leave out --compare"
         )
-    if command.newest and len(logs) == len(places):
+    if command.newest and len(logs) == len(places) and all(file.step is None for file in files):
         raise UserError(f"--newest is {command.newest}, but {command.run} has no iterations; leave it out")
-    if foreign and Path(command.export or ".").resolve() == Path(foreign[0]).resolve():
+    if command.export and Path(command.export).resolve() in {file.path.resolve() for file in files}:
         raise UserError(f"--export is {command.export}, the log itself; name another file")
 
 
@@ -94,7 +103,7 @@ def _opened(place: str, command: View, copies: contextlib.ExitStack) -> "LiveDat
     if _is_log(place):
         from agentrl_jax.viewer.log_data import LogData
 
-        return LogData(place, note=_note)
+        return LogData(place, newest=command.newest, note=_note)
     from agentrl_jax.runs.remote import local_copy
     from agentrl_jax.viewer.data import RunData
 
@@ -116,9 +125,10 @@ def _note(line: str) -> None:
 def _is_log(name: str) -> bool:
     """Whether it is a log of another program, or the folder of an API model's evaluation."""
     from agentrl_jax.viewer.api_folder import is_api_folder
+    from agentrl_jax.viewer.log_files import is_log_folder
 
     path = Path(name)
-    if name and is_api_folder(name):
+    if name and (is_api_folder(name) or is_log_folder(name)):
         return True
     return path.is_file() or (path.suffix.lower() in (".jsonl", ".json") and not path.is_dir())
 
@@ -127,9 +137,15 @@ def _write(file: Path, data: "Sequence[PageData]", command: View) -> None:
     from agentrl_jax.viewer.export import write_page
 
     size = write_page(file, data)
+    _note_nothing_shared(data)
     print(f"page: {file} ({size / 1e6:.1f} MB)")
     if not command.export and command.browser:
         _open(file.resolve().as_uri())
+
+
+def _note_nothing_shared(data: "Sequence[PageData]") -> None:
+    if len(data) > 1 and not data[0].levels & data[1].levels:
+        _note(f"no level is in both {data[0].place} and {data[1].place}, so that nothing can be compared")
 
 
 def _serve(shown: "Sequence[LiveData]", command: View) -> None:
@@ -140,6 +156,7 @@ def _serve(shown: "Sequence[LiveData]", command: View) -> None:
         data.refresh()  # refuses a run without rollouts before a browser opens
         if is_remote(data.place):
             threading.Thread(target=_follow, args=(data,), daemon=True).start()
+    _note_nothing_shared(shown)
     with PageServer(shown, command.port) as server:
         print(f"page: {server.url} (Ctrl-C ends it)", flush=True)
         if command.browser:

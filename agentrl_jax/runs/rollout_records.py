@@ -17,6 +17,7 @@ import dataclasses
 import json
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +272,7 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         record = RolloutRecord(Header(**header | {"tasks": tuple(header["tasks"])}), **found)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; train with train.trajectories_every above 0") from error
-    except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, EOFError) as error:
         raise UserError(f"{refused} ({error}); restore a copy, or train the run again") from error
     if flaw := _flaw(record):
         raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again")

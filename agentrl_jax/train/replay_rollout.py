@@ -85,7 +85,7 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Conso
         with (
             RunFolder(again.config) as copy,
             Checkpoints(copy.checkpoints, keep=config.train.keep) as checkpoints,
-            LiveView(config.train.iterations, title=f"replay of {Path(run).name}", console=console) as view,
+            LiveView(iteration, title=f"replay of {Path(run).name}", console=console) as view,
             contextlib.closing(again),
         ):
             view.note(f"replaying iteration {iteration} from {start}")

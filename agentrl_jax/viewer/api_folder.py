@@ -16,18 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentrl_jax.errors import UserError, shortened
-from agentrl_jax.viewer.imported import (
-    MAX_EPISODES,
-    ImportedEpisode,
-    LogMessage,
-    Report,
-    Scalar,
-    Unusable,
-    clean,
-    finite,
-    parse,
-    read_limited,
-)
+from agentrl_jax.viewer.imported import MAX_EPISODES, ImportedEpisode, LogMessage, Report, Scalar, clean, finite
+from agentrl_jax.viewer.log_files import Unusable, parse, read_limited
 
 FILES = SETTINGS, REPLIES, EPISODES, SUMMARY = "settings.json", "replies.jsonl", "episodes.jsonl", "summary.json"
 MAX_BYTES = 2**29

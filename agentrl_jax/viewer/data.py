@@ -13,7 +13,7 @@ import numpy as np
 
 from agentrl_jax.algos.collapse import ALARMS
 from agentrl_jax.config import Config
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.runs.records import read_rows, to_plain
 from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_path, recorded_iterations
@@ -49,8 +49,12 @@ NO_LOGPROBS = (
 """What the page says instead of the numbers of tokens."""
 
 _LINES = ("random", "optimal")
+_SHOWN = 5
+"""Damaged files that are named on the page."""
 
 Progress = Callable[[str], None]
+_Key = tuple[int, int, int]
+"""Number, time and size of a recorded iteration."""
 
 
 class RunData:
@@ -87,7 +91,9 @@ class RunData:
         with refusals(self.place):
             model = self._config.model
             self._pieces = Pieces(build.load_tokenizer(model, build.load_model(model, weights=False)))
-        self._packed: dict[tuple[int, int, int], tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
+        self._packed: dict[_Key, tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
+        self._damaged: dict[_Key, str] = {}
+        self.levels: frozenset[tuple[str, str]] = frozenset()
 
     def stamp(self) -> str:
         """A text that changes when the run has new metrics or rollouts."""
@@ -98,8 +104,10 @@ class RunData:
     def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
         """Returns what the page's index says about the run, and the blocks: first of all rows, then per iteration.
 
+        Iterations whose file is damaged are left out.
+
         Raises:
-            UserError: the run has no recorded rollout, or a file is damaged.
+            UserError: the run has no recorded rollout, or all files are damaged.
         """
         keys = self._keys()
         if not keys:
@@ -108,16 +116,24 @@ class RunData:
                 "the first recorded iteration"
             )
         for number, key in enumerate(keys, start=1):
-            if key not in self._packed:
-                self._packed[key] = self._pack(key[0])
-                self._note(f"{self._packed[key][0]['label']} ({number} of {len(keys)})")
-        self._packed = {key: self._packed[key] for key in keys}
+            if key not in self._packed and key not in self._damaged:
+                try:
+                    self._packed[key] = self._pack(key[0])
+                    self._note(f"{self._packed[key][0]['label']} ({number} of {len(keys)})")
+                except UserError as error:
+                    self._damaged[key] = str(error)
+                    self._note(f"{error}; left out")
+        self._packed = {key: self._packed[key] for key in keys if key in self._packed}
+        self._damaged = {key: self._damaged[key] for key in keys if key in self._damaged}
+        if not self._packed:
+            raise UserError(next(iter(self._damaged.values())))
         headers, rows, blocks = zip(*self._packed.values())
         columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
+        self.levels = _levels(columns, headers[-1]["tasks"])
         return self._index(headers), [pack({}, columns), *blocks]
 
-    def _keys(self) -> list[tuple[int, int, int]]:
-        """Number, time and size of the recorded iterations; a roll-back writes an iteration again."""
+    def _keys(self) -> list[_Key]:
+        """The recorded iterations; a roll-back writes an iteration again."""
         keys = []
         for iteration in recorded_iterations(self.source)[-self._newest :]:
             with contextlib.suppress(FileNotFoundError):  # the run deletes its oldest files
@@ -145,6 +161,9 @@ class RunData:
 
     def _index(self, headers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         rows = [row for _, row in read_rows(self.source / "metrics.jsonl").rows if row["stage"] == "rl"]
+        lines, flaw = _baselines(self.source)
+        if flaw:
+            self._note(flaw)
         return {
             "kind": "run",
             "name": Path(self.place).resolve().name,
@@ -161,11 +180,19 @@ class RunData:
                     if any(_number(row.get(metric)) is not None for row in rows)
                 ],
             },
-            "lines": _baselines(self.source),
+            "lines": lines,
+            "notes": [*self._left_out(), *([flaw] if flaw else [])],
             "alarms": _alarms(rows),
             "pieces": self._pieces.table(),
             "sprites": scenes.SPRITES,
         }
+
+    def _left_out(self) -> list[str]:
+        if not self._damaged:
+            return []
+        names = [record_path(self.source, iteration).name for iteration, _, _ in self._damaged]
+        shown = ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
+        return [f"Left out because the file cannot be read: {_counted(len(names), 'recorded iteration')} ({shown})."]
 
     def _action_names(self, header: dict[str, Any]) -> dict[str, list[str]]:
         """The names of actions by the label of the task; a response to a service is one action without a name."""
@@ -220,14 +247,26 @@ def _alarms(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _baselines(run: Path) -> list[dict[str, Any]]:
-    """Success rates of random and optimal play with their intervals, from the summary of a finished run."""
+def _levels(columns: Mapping[str, np.ndarray], tasks: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """Task and level, 16 hexadecimal digits, of all episodes that count in a comparison."""
+    high, low = columns["level_high"], columns["level_low"]
+    counts = ~columns["failed"] & ((high > 0) | (low > 0))
+    numbers = np.unique(np.stack([columns["task"][counts], high[counts], low[counts]], 1).astype(np.int64), axis=0)
+    return frozenset((tasks[task], f"{first:08x}{second:08x}") for task, first, second in numbers.tolist())
+
+
+def _baselines(run: Path) -> tuple[list[dict[str, Any]], str]:
+    """Success rates of random and optimal play with their intervals, from the summary of a finished run.
+
+    Also why there are none although there is a summary; empty if it can be read.
+    """
     try:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return []
+        return [], ""
     except (ValueError, OSError) as error:
-        raise UserError(f"{run / 'summary.json'}: cannot be read ({error}); delete it or restore a copy") from error
+        why = shortened(error)
+        return [], f"summary.json cannot be read ({why}); the lines of random and optimal play are left out."
     success = summary.get("success") if isinstance(summary, dict) else None
     lines = []
     for name in _LINES:
@@ -236,7 +275,7 @@ def _baselines(run: Path) -> list[dict[str, Any]]:
             known = {key: _number(line.get(key)) for key in ("mean", "low", "high")}
             about = summary.get("optimal_is", "") if name == "optimal" else ""
             lines.append(to_plain({"name": name, "about": str(about), **known}))
-    return lines
+    return lines, ""
 
 
 def _run_scenes(run: Path, config: Config, record: RolloutRecord, note: Progress) -> Scenes | None:

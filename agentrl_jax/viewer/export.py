@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
+from agentrl_jax.runs.remote import is_remote
 from agentrl_jax.viewer.episodes import QUANTIZED
 
 LARGEST = 400 * 2**20
@@ -27,6 +28,9 @@ class PageData(Protocol):
     """Where it is: a folder, a file, or an address in an object store."""
     remedy: str
     """What helps if the page would be too large."""
+
+    levels: frozenset[tuple[str, str]]
+    """Task and level, 16 hexadecimal digits, of the episodes that count in a comparison; known after `refresh`."""
 
     def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
         """Returns what the page's index says about it, and its blocks."""
@@ -60,6 +64,8 @@ def page(runs: Sequence[PageData], *, live: str = "") -> str:
         entry, packed = run.refresh()
         index["runs"].append({**entry, "first_block": len(blocks)})
         blocks.extend(packed)
+    for entry, name in zip(index["runs"], _distinct_names(runs, [entry["name"] for entry in index["runs"]])):
+        entry["name"] = name
     text = json.dumps(index, allow_nan=False).encode()
     parts = [("index", gzip.compress(text, mtime=0)), *((f"block-{i}", block) for i, block in enumerate(blocks))]
     if (size := sum(4 * len(part) // 3 for _, part in parts)) > LARGEST:
@@ -72,6 +78,16 @@ def page(runs: Sequence[PageData], *, live: str = "") -> str:
     before, after = shell.split(_DATA)
     elements = (f'<script type="text/plain" id="{name}">{base64.b64encode(p).decode()}</script>' for name, p in parts)
     return "".join([before, "\n".join(elements), after])
+
+
+def _distinct_names(runs: Sequence[PageData], names: list[str]) -> list[str]:
+    """The names, or, where two are equal, the shortest ends of the paths by which the two differ."""
+    if len(set(names)) == len(names):
+        return names
+    places = [run.place if is_remote(run.place) else Path(run.place).resolve().as_posix() for run in runs]
+    parts = [place.strip("/").split("/") for place in places]
+    ends = (["/".join(each[-count:]) for each in parts] for count in range(2, max(map(len, parts)) + 1))
+    return next((found for found in ends if len(set(found)) == len(found)), names)
 
 
 def write_page(file: str | os.PathLike[str], runs: Sequence[PageData]) -> int:

@@ -1,7 +1,7 @@
 """Reads rollout logs of RAGEN, AgentGym-RL and AgentGym, as episodes to look at.
 
-A `.jsonl` file has one episode per line, a `.json` file an array of episodes or a single one. The fields of an episode
-say which program wrote it:
+A `.jsonl` file has one episode per line, a `.json` file an array of episodes or a single one. A folder of such files is
+one log (see `log_files`). The fields of an episode say which program wrote it:
 
 * `messages`, `metadata`: RAGEN's evaluation output in JSONL (`ragen.llm_agent.agent_proxy`).
 * `input`, `output`, `score`: the generations that verl dumps during RAGEN's training (`trainer.rollout_data_dir` and
@@ -14,20 +14,16 @@ Unicode text is replaced.
 """
 
 import dataclasses
-import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.viewer.log_files import Unusable, read_rows
 
-MAX_BYTES = 2**27
-"""Largest file that is read: 128 MiB."""
-MAX_BRACKETS = 5_000_000
-"""Opening brackets and braces in a file; each may become an object that takes 20 times its bytes."""
 MAX_EPISODES = 100_000
 MAX_MESSAGES = 10_000
 """Messages of one episode."""
@@ -39,6 +35,8 @@ Report = Callable[[str], None]
 
 _ROLES = {"human": "user", "gpt": "assistant"}
 """Roles of AgentGym's conversations, in the words of chat formats."""
+_LABEL = 40
+"""Characters of an item's id in a list."""
 _SHOWN_BAD = 5
 """Unusable episodes that are reported one by one."""
 
@@ -77,109 +75,65 @@ class ImportedEpisode:
     """Name of the environment; empty if it is not known."""
     level: str = ""
     """Hash of the first state, 16 hexadecimal digits, as records of runs have it; empty if it is not known."""
-
-
-class Unusable(ValueError):
-    """An episode or a row that cannot be read; the message says why."""
+    step: int | None = None
+    """Training step in which it was played; None if it is not known."""
 
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def load_imported(path: str | os.PathLike[str], *, report: Report = _to_stderr) -> list[ImportedEpisode]:
-    """Reads the episodes of a log.
+def load_imported(
+    path: str | os.PathLike[str], *, newest: int = 0, report: Report = _to_stderr
+) -> list[ImportedEpisode]:
+    """Reads the episodes of a log, a file or a folder of files.
 
     Episodes that cannot be read are left out, and `report` gets a line for each of the first of them, with the number
     of its line (in a `.json` file, of the episode, from 1), and their count.
 
+    Args:
+        path: the file or the folder.
+        newest: how many of the steps of a folder with steps, counted from the newest; 0 for all.
+        report: gets lines about what is left out.
+
     Raises:
-        UserError: the file is missing, too large, of an unknown form, or has no episode that can be read.
+        UserError: a file is missing, too large, or of an unknown form, or there is no episode that can be read.
     """
-    file = Path(path)
-    content = _read(file)
-    lines = file.suffix.lower() == ".jsonl"
+    source = Path(path)
     found: list[ImportedEpisode] = []
     bad: list[str] = []
-    for number, row in _lines(content) if lines else _entries(content, file):
-        if len(found) == MAX_EPISODES:
-            raise UserError(f"{file}: has more than {MAX_EPISODES} episodes; split it")
+    for file, where, row in read_rows(source, newest=newest):
         try:
-            found.append(_episode(parse(row) if lines else row))
+            episode = _episode(row)
         except Unusable as error:
-            bad.append(f"{'line' if lines else 'episode'} {number}: {error}")
+            bad.append(": ".join(filter(None, (file.name, where, str(error)))))
+            continue
+        if len(found) == MAX_EPISODES:
+            raise UserError(f"{source}: has more than {MAX_EPISODES} episodes; {file.remedy}")
+        of_file: dict[str, Scalar] = {"file": clean(file.name)} if file.name else {}
+        found.append(dataclasses.replace(episode, step=file.step, metadata=of_file | episode.metadata))
     if not found:
         why = f"; {bad[0]}" if bad else ""
         raise UserError(
-            f"{file}: has no episode that can be read{why}; expected a rollout log of RAGEN, AgentGym-RL or AgentGym"
+            f"{source}: has no episode that can be read{why}; expected a rollout log of RAGEN, AgentGym-RL or AgentGym"
         )
     for line in bad[:_SHOWN_BAD]:
-        report(f"{file}: {line}; left out")
+        report(f"{source}: {line}; left out")
     if len(bad) > _SHOWN_BAD:
-        report(f"{file}: {len(bad)} of {len(bad) + len(found)} episodes cannot be read")
+        report(f"{source}: {len(bad)} of {len(bad) + len(found)} episodes cannot be read")
     return found
 
 
-def _read(file: Path) -> bytes:
-    if file.suffix.lower() not in (".jsonl", ".json"):
-        raise UserError(f"{file}: is no .jsonl or .json file; give the rollout log, or the folder of a run")
-    if not file.is_file():
-        what = "that is no file" if file.exists() else "no such file"
-        raise UserError(f"{file}: {what}; give a rollout log of RAGEN, AgentGym-RL or AgentGym")
-    return read_limited(file, MAX_BYTES)
-
-
-def read_limited(file: Path, most: int) -> bytes:
-    """The bytes of a file of JSON.
-
-    Raises:
-        UserError: it cannot be read, or has more than `most` bytes or `MAX_BRACKETS` brackets.
-    """
-    try:
-        with open(file, "rb") as stream:
-            content = stream.read(most + 1)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}); give a file that can be read") from error
-    if len(content) > most:
-        raise UserError(f"{file}: has more than {most} bytes; split it")
-    if content.count(b"{") + content.count(b"[") > MAX_BRACKETS:
-        raise UserError(f"{file}: has more than {MAX_BRACKETS} brackets, too many for a log of this size; split it")
-    return content
-
-
-def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Every line that is not empty, with its number."""
-    return ((number, line) for number, line in enumerate(content.splitlines(), start=1) if line.strip())
-
-
-def _entries(content: bytes, file: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        data = parse(content)
-    except Unusable as error:
-        raise UserError(
-            f"{file}: {error}; write it again, or rename it to .jsonl if it has one episode per line"
-        ) from error
-    yield from enumerate(data if isinstance(data, list) else [data], start=1)
-
-
-def parse(content: bytes) -> Any:
-    """Parses JSON as Python writes it, where NaN and infinities, which are no numbers of JSON, become None.
-
-    Raises:
-        Unusable: it is no JSON.
-    """
-    try:
-        return json.loads(content.decode("utf-8-sig"), parse_constant=lambda name: None)
-    except (ValueError, RecursionError) as error:
-        raise Unusable(f"is no JSON ({shortened(error, 100)})") from error
-
-
 def _episode(row: Any) -> ImportedEpisode:
+    if isinstance(row, Unusable):
+        raise row
     if not isinstance(row, dict):
         raise Unusable(f"is a JSON {type(row).__name__}, expected an object")
     if "conversations" in row:
         rest = {key: row[key] for key in row if key not in ("conversations", "reward", "success")}
-        return _made(_messages(row["conversations"]), row.get("reward"), row.get("success"), rest)
+        made = _made(_messages(row["conversations"]), row.get("reward"), row.get("success"), rest)
+        item = made.metadata.get("item_id")
+        return made if item is None else dataclasses.replace(made, label=f"item {shortened(item, _LABEL)}")
     if "messages" in row:
         metadata = row.get("metadata")
         if not isinstance(metadata, dict):

@@ -58,6 +58,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = 10
     """Seconds that a connection may be silent."""
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
         if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}:
             self._send(http.HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "this server answers to its own address only")
@@ -82,7 +85,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are not logged."""

@@ -3,6 +3,8 @@
 That is messages by role, outcomes, returns and metadata.
 """
 
+import collections
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,7 @@ from agentrl_jax.viewer.api_folder import FILES, is_api_folder, load_api_folder
 from agentrl_jax.viewer.columns import pack, quantize, smallest
 from agentrl_jax.viewer.episodes import QUANTIZED
 from agentrl_jax.viewer.imported import ImportedEpisode, Scalar, load_imported
+from agentrl_jax.viewer.log_files import find_files
 
 ROLES = ("system", "user", "assistant", "tool", "reasoning", "refusal")
 """Roles of messages; blocks hold their positions."""
@@ -43,18 +46,28 @@ Progress = Callable[[str], None]
 class LogData:
     """The data of the page of a log, or of the folder of an API model's evaluation."""
 
-    def __init__(self, file: str | os.PathLike[str], *, note: Progress = lambda line: None):
-        """Names a log; `note` shows a line about the progress, and one for each of the first unusable episodes."""
-        self.source, self.place = Path(file), str(file)
-        self._note, self.of_api = note, is_api_folder(file)
-        self.remedy = "evaluate fewer items in one folder" if self.of_api else "split the file"
+    def __init__(self, source: str | os.PathLike[str], *, newest: int = 0, note: Progress = lambda line: None):
+        """Names a log.
+
+        Args:
+            source: the file, or the folder of its files or of an API model's evaluation.
+            newest: how many of the steps of a folder with steps are shown, counted from the newest; 0 for all.
+            note: shows a line about the progress, and one for each of the first unusable episodes.
+        """
+        self.source, self.place = Path(source), str(source)
+        self._newest, self._note, self.of_api = newest, note, is_api_folder(source)
+        self.remedy = "evaluate fewer items in one folder" if self.of_api else "split the log"
         """What helps if the page would be too large."""
+        self.levels: frozenset[tuple[str, str]] = frozenset()
 
     def stamp(self) -> str:
         """A text that changes when the log has new episodes or replies."""
-        files = [self.source / name for name in FILES] if self.of_api else [self.source]
-        found = [file.stat() for file in files if file.exists()]
-        return json.dumps([[stat.st_size, stat.st_mtime_ns] for stat in found])
+        if self.of_api:
+            files = [self.source / name for name in FILES]
+        else:
+            files = [file.path for file in find_files(self.source, newest=self._newest)]
+        found = [(str(file), file.stat()) for file in files if file.exists()]
+        return hashlib.sha256(json.dumps([[name, s.st_size, s.st_mtime_ns] for name, s in found]).encode()).hexdigest()
 
     def refresh(self) -> tuple[dict[str, Any], list[bytes]]:
         """Returns what the page's index says about the log, and the blocks: first of all rows, then of the episodes.
@@ -66,12 +79,12 @@ class LogData:
         if self.of_api:
             episodes, about = load_api_folder(self.source, self._note)
         else:
-            episodes, about = load_imported(self.source, report=self._note), ""
+            episodes, about = load_imported(self.source, newest=self._newest, report=self._note), ""
         self._note(f"packing {len(episodes)} episodes")
         parts = list(_parts(episodes))
         entry = {
             "kind": "log",
-            "name": self.source.resolve().name if self.of_api else self.source.name,
+            "name": self.source.resolve().name if self.source.is_dir() else self.source.name,
             "source": "api" if self.of_api else "log",
             "about": about,
             "outcomes": list(OUTCOMES),
@@ -79,12 +92,33 @@ class LogData:
             "logprobs": any("tokens" in m for episode in episodes for m in episode.messages),
             "blocks": [len(part) for part in parts],
             "roles": list(ROLES),
-            "iterations": [],
+            **_steps(episodes),
             "alarms": [],
         }
-        named = episodes if self.of_api else []
-        header = {"labels": [e.label for e in named], "levels": [e.level for e in named], "task": episodes[0].task}
+        if entry["iterations"]:
+            self.remedy = "show fewer steps with --newest"
+        header = {
+            "labels": [_label(number, e) for number, e in enumerate(episodes, start=1)],
+            "levels": [e.level for e in episodes] if self.of_api else [],
+            "task": episodes[0].task,
+        }
+        self.levels = frozenset((e.task, e.level) for e in episodes if e.level and e.outcome != "unfinished")
         return entry, [pack(header, _summary_columns(episodes)), *map(_pack, parts)]
+
+
+def _steps(episodes: Sequence[ImportedEpisode]) -> dict[str, Any]:
+    """The training steps of a log, which the page filters like the iterations of a run."""
+    counts = collections.Counter(episode.step for episode in episodes if episode.step is not None)
+    steps = [
+        {"iteration": step, "label": f"step {step}", "recorded": count, "episodes": count}
+        for step, count in sorted(counts.items())
+    ]
+    return {"iterations": steps, "recorded": f"{len(steps)} step{'' if len(steps) == 1 else 's'}"}
+
+
+def _label(number: int, episode: ImportedEpisode) -> str:
+    label = episode.label or f"episode {number}"
+    return label if episode.step is None else f"step {episode.step} · {label}"
 
 
 def _outcome(episode: ImportedEpisode) -> int:
@@ -115,7 +149,9 @@ def _summary_columns(episodes: Sequence[ImportedEpisode]) -> dict[str, np.ndarra
     """What lists and filters need to know about each episode. Returns are f32, NaN where they are unknown."""
     returns = np.asarray([np.nan if e.reward is None else e.reward for e in episodes], np.float64)
     largest = float(np.finfo(np.float32).max)
+    steps = [e.step for e in episodes if e.step is not None]
     return {
+        **({"iteration": np.asarray(steps, np.int32)} if steps else {}),
         "return": np.clip(returns, -largest, largest).astype(np.float32),
         "outcome": np.asarray([_outcome(e) for e in episodes], np.uint8),
         "turns": smallest(np.asarray([sum(m["role"] == "assistant" for m in e.messages) for e in episodes], np.int64)),

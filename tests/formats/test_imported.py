@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.viewer import imported
+from agentrl_jax.viewer import imported, log_files
 from agentrl_jax.viewer.imported import ImportedEpisode, load_imported
 
 SAID = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "<answer>Right</answer>"}]
@@ -79,6 +79,59 @@ def test_results_of_agentgyms_evaluators(tmp_path):
         assert (second.reward, second.success) == (0.5, False)
 
 
+def write_steps(folder, *steps, ranks=(0, 1)):
+    """Writes the folder of AgentGym-RL's rollout_log_dir: per step and rank, an array of episodes."""
+    for step in steps:
+        (folder / f"step{step}").mkdir(parents=True, exist_ok=True)
+        for rank in ranks:
+            rows = [{"item_id": 100 * step + rank, "conversations": SAID, "reward": 1.0}]
+            (folder / f"step{step}" / f"{rank}.json").write_text(json.dumps(rows))
+    return folder
+
+
+def test_a_folder_of_steps_is_one_log(tmp_path):
+    folder = write_steps(tmp_path / "agrl", 10, 2, ranks=(0, 2, 10))
+    (folder / "step3").mkdir()
+    (folder / "notes.txt").write_text("no log")
+    found = load_imported(folder, report=silent)
+    assert [(e.step, e.label) for e in found] == [
+        (step, f"item {100 * step + rank}") for step in (2, 10) for rank in (0, 2, 10)
+    ]
+    assert found[-1].metadata == {"file": "step10/10.json", "item_id": 1010}
+    assert {e.step for e in load_imported(folder, newest=1, report=silent)} == {10}
+    one = load_imported(folder / "step2", report=silent)
+    assert [(e.step, e.metadata["file"]) for e in one] == [(None, "0.json"), (None, "2.json"), (None, "10.json")]
+
+
+def test_a_folder_of_items_is_one_log(tmp_path):
+    rows = [{"conversations": SAID, "item_id": f"babyai_{i}", "reward": 1, "success": 1} for i in range(12)]
+    list(one_by_one(tmp_path, rows))
+    (tmp_path / "broken.json").write_text("[")
+    (tmp_path / "babyai_12.jsonl").write_text(json.dumps(rows[0]) + "\n7\n")
+    reported = []
+    found = load_imported(tmp_path, report=reported.append)
+    assert [e.label for e in found] == [f"item babyai_{i}" for i in (*range(12), 0)]
+    assert len(reported) == 2
+    assert reported[0].startswith(f"{tmp_path}: babyai_12.jsonl: line 2: is a JSON int")
+    assert reported[1].startswith(f"{tmp_path}: broken.json: is no JSON")
+
+
+def test_limits_hold_for_a_whole_folder(tmp_path, monkeypatch):
+    folder = write_steps(tmp_path, 1, 2)
+    size = sum(file.stat().st_size for file in folder.rglob("*.json"))
+    for module, name, limit, match in (
+        (log_files, "MAX_BYTES", size - 1, "bytes in its files; show fewer steps with --newest"),
+        (log_files, "MAX_BRACKETS", 15, "has more than 15 brackets in its files"),
+        (log_files, "MAX_FILES", 3, "has more than 3 files"),
+        (imported, "MAX_EPISODES", 3, "has more than 3 episodes; show fewer steps with --newest"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, limit)
+            with pytest.raises(UserError, match=match):
+                load_imported(folder, report=silent)
+            load_imported(folder, newest=1, report=silent)
+
+
 def one_by_one(folder, rows):
     """One `.json` file per item, as the evaluator for API models writes them."""
     for number, row in enumerate(rows):
@@ -129,7 +182,14 @@ def test_a_torn_last_line(tmp_path):
     file.write_bytes(file.read_bytes()[:-20] + b"\xff\xfe")
     reported = []
     assert len(load_imported(file, report=reported.append)) == 1
-    assert "line 2: is no JSON ('utf-8' codec can't decode" in reported[0]
+    assert "line 2: is no JSON (" in reported[0]
+
+
+def test_bytes_that_are_no_text_are_replaced(tmp_path):
+    file = lines(tmp_path / "a.jsonl", {"conversations": [{"role": "user", "content": "caf?"}], "reward": 1})
+    file.write_bytes(file.read_bytes().replace(b"caf?", b"caf\xe9"))
+    (episode,) = load_imported(file, report=silent)
+    assert episode.messages[0]["content"] == "caf\ufffd"
 
 
 def test_texts_are_kept_as_they_are_if_a_file_can_hold_them(tmp_path):
@@ -152,19 +212,19 @@ def test_files_that_are_refused(tmp_path, monkeypatch):
     refused(tmp_path / "a.pkl", r"is no .jsonl or .json file")
     refused(tmp_path / "a.jsonl", "no such file")
     (tmp_path / "folder.json").mkdir()
-    refused(tmp_path / "folder.json", "that is no file")
+    refused(tmp_path / "folder.json", "has no episode that can be read")
     refused(lines(tmp_path / "lines.json", ragen(), ragen()), r"is no JSON .*rename it to .jsonl")
     refused(lines(tmp_path / "empty.jsonl"), "has no episode that can be read")
     refused(lines(tmp_path / "none.json", []), "has no episode that can be read")
     file = lines(tmp_path / "many.jsonl", *[ragen()] * 4)
-    for name, limit, match in (
-        ("MAX_BYTES", 100, "has more than 100 bytes; split it"),
-        ("MAX_BRACKETS", 15, "has more than 15 brackets"),
-        ("MAX_EPISODES", 3, "has more than 3 episodes; split it"),
-        ("MAX_MESSAGES", 1, "line 1: has 2 messages, expected at most 1"),
+    for module, name, limit, match in (
+        (log_files, "MAX_BYTES", 100, "has more than 100 bytes; split it"),
+        (log_files, "MAX_BRACKETS", 15, "has more than 15 brackets"),
+        (imported, "MAX_EPISODES", 3, "has more than 3 episodes; split it"),
+        (imported, "MAX_MESSAGES", 1, "line 1: has 2 messages, expected at most 1"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(imported, name, limit)
+            patch.setattr(module, name, limit)
             refused(file, match)
     with monkeypatch.context() as patch:
         patch.setattr(imported, "MAX_METADATA", 2)

@@ -104,6 +104,9 @@ def test_a_row_that_was_changed_is_named(finished, record, tmp_path):
     assert code == 1
     assert "not in tokens, logprob; 2 of 3 recorded rows are equal" in out
     assert "from the start of the run" in err
+    code, _, err = tiny_run.command("replay", str(run), "--iteration", "3")
+    assert code == 0
+    assert "iteration 2/3 " in err  # not of all iterations of the run
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,81 @@ def test_filters_agree_with_the_records(browser, url, records):
         soon(lambda: f"{float(page.text_content('.entry >> nth=0 >> .number')):.2f}", best)
 
 
+def test_an_empty_list_says_so_and_shows_no_episode(browser, url):
+    with opened(browser, url) as page:
+        page.fill("[type=search]", "no such text anywhere")
+        soon(page.locator(".conversation").count, 0)
+        head = page.locator(".listhead + p")
+        expect(head).to_have_text("No episode passes the filters.")
+        expect(page.locator(".middle").first).to_have_text("No episode passes the filters.")
+        expect(page.locator(".stage")).to_have_count(0)
+        assert head.bounding_box()["y"] < page.locator(".list").bounding_box()["y"]
+        page.click("text=Clear filters")
+        soon(page.locator(".conversation").count, 1)
+
+
+def test_fields_that_are_no_numbers_are_marked(browser, url, records):
+    returns = np.concatenate([r.returns for r in records])
+    with opened(browser, url) as page:
+        page.click("summary")
+        lowest, highest = (page.locator(f"[aria-label='{which} return']") for which in ("Lowest", "Highest"))
+        flaw = page.locator("[aria-label=Return] .flaw")
+        expect(flaw).to_have_text("")
+        lowest.fill("abc")
+        expect(flaw).to_have_text("✗ no number, ignored")
+        expect(lowest).to_have_attribute("aria-invalid", "true")
+        expect(highest).to_have_attribute("aria-invalid", "false")
+        assert page.get_attribute("[aria-label=Return] .flaw", "id") == lowest.get_attribute("aria-describedby")
+        soon(lambda: count(page), len(returns))
+        assert [entry for entry in page.evaluate(CONTRASTS) if entry[0] < 4.5] == []
+        lowest.fill("2")
+        highest.fill("1")
+        expect(flaw).to_have_text("✗ lowest is above highest")
+        expect(highest).to_have_attribute("aria-invalid", "true")
+        lowest.fill("−0.25")  # with the minus sign of the page
+        expect(flaw).to_have_text("")
+        assert ((returns >= -0.25) & (returns <= 1)).sum() < (returns <= 1).sum()
+        soon(lambda: count(page), ((returns >= -0.25) & (returns <= 1)).sum())
+
+
+ALARM_PIXELS = """() => [...document.querySelectorAll(".chart canvas")].map((canvas) => {
+  const wanted = getComputedStyle(document.documentElement).getPropertyValue("--warn").trim();
+  const [r, g, b] = [1, 3, 5].map((i) => parseInt(wanted.slice(i, i + 2), 16));
+  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const columns = new Set();
+  for (let i = 0; i < data.length; i += 4) {
+    if (data[i] === r && data[i + 1] === g && data[i + 2] === b) columns.add((i / 4) % canvas.width);
+  }
+  return [...columns].sort((a, b) => a - b).map((x) => x / canvas.width);
+})"""
+
+
+def test_trend_has_a_legend_and_marks_alarms(browser, url):
+    with opened(browser, url) as page:
+        legend = page.locator(".trend figure:first-child figcaption")
+        for text in ("random 12.0 %", "optimal 98.0 %", "warning"):
+            expect(legend).to_contain_text(text)
+        assert "alarms in 8 iterations" in page.get_attribute(".chart >> nth=0", "aria-label")
+        marked = page.evaluate(ALARM_PIXELS)
+        assert len(marked) == 2
+        for columns in marked:  # the alarm was raised in the last 8 of 40 iterations
+            assert columns
+            assert min(columns) > 0.75
+            assert max(columns) > 0.95
+
+
+def test_what_cannot_be_read_is_said_on_the_page(browser, tmp_path, records):
+    folder = write_run(tmp_path / "run", records)
+    (folder / "summary.json").write_text("{")
+    (folder / "rollouts" / "000010.npz").write_bytes(b"PK")
+    write_page(tmp_path / "run.html", [RunData(folder, boards=False)])
+    with opened(browser, (tmp_path / "run.html").as_uri()) as page:
+        said = page.locator(".left .flaw.pad").all_text_contents()
+        assert said[0] == "Left out because the file cannot be read: 1 recorded iteration (000010.npz)."
+        assert said[1].startswith("summary.json cannot be read")
+        soon(lambda: count(page), 16)
+
+
 def test_tokens_show_their_numbers(browser, url, records):
     record, row = records[2], 1
     token = 3
@@ -359,6 +434,27 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
         assert page.evaluate(UNNAMED) == []
         page.click("text=Help")
         expect(page.locator("dialog").first).to_contain_text("The search finds metadata")
+
+
+def test_steps_of_a_log_are_filtered(browser, tmp_path):
+    said = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "Right"}]
+    for step, items in ((0, (7, "\u202e8")), (10, (9,))):
+        (tmp_path / "agrl" / f"step{step}").mkdir(parents=True)
+        rows = [{"item_id": item, "conversations": said, "reward": 1.0} for item in items]
+        (tmp_path / "agrl" / f"step{step}" / "0.json").write_text(json.dumps(rows))
+    write_page(tmp_path / "log.html", [LogData(tmp_path / "agrl")])
+    with opened(browser, (tmp_path / "log.html").as_uri()) as page:
+        soon(lambda: page.text_content("h1"), "agrl")
+        parts = ["2 steps: all", "Step 0 · 2 of 2 episodes", "Step 10 · 1 of 1 episodes"]
+        soon(page.locator("[aria-label=Iteration] option").all_text_contents, parts)
+        labels = page.locator(".entry-bottom > span:first-child")
+        soon(labels.all_text_contents, ["step 0 · item 7", "step 0 · item 8", "step 10 · item 9"])
+        page.select_option("[aria-label=Iteration]", "10")
+        soon(lambda: page.text_content(".episode h2"), "Step 10 · item 9")
+        page.select_option("[aria-label=Iteration]", "0")
+        soon(lambda: count(page), 2)
+        soon(lambda: page.text_content(".episode h2"), "Step 0 · item 7")
+        expect(page.locator(".metadata").first).to_contain_text("step0/0.json")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -542,6 +638,15 @@ def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowLeft")
         expect(page.locator("[aria-current=step][data-turn='0']")).to_have_count(2)
+        page.click(".entry >> nth=1")
+        page.keyboard.press("ArrowRight")
+        level = page.text_content(".entry[aria-selected=true] code")
+        expect(page).to_have_url(re.compile(f"level={level}&task=FrozenLake&turn=2"))
+        page.reload()
+        page.wait_for_selector(".conversation .turn")
+        soon(lambda: page.text_content(".entry[aria-selected=true] code"), level)
+        expect(page).to_have_url(re.compile("turn=2"))
+        expect(page.locator("[aria-current=step][data-turn='1']").first).to_be_visible()
         page.check("text=only levels on which success differs")
         soon(page.locator(".entry").count, (shared > 0).sum())
         page.click("nav[aria-label=View] >> text=two")
@@ -665,6 +770,40 @@ def test_live_page_loads_new_records(browser, tmp_path, records):
             write_record(folder, records[1])
             page.click("text=New records: load")
             expect(page.locator(".listhead [role=status]")).to_contain_text("16 of 16")
+        server.shutdown()
+        thread.join()
+
+
+def test_live_page_keeps_what_the_reader_chose(browser, tmp_path, records):
+    folder = write_run(tmp_path / "run", records[:2])
+    with PageServer([RunData(folder, boards=False)]) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        with opened(browser, server.url, requests=lambda url: url == f"{server.url}version") as page:
+            soon(lambda: title(page)[0], 10)
+            page.click("summary")
+            page.fill("[aria-label='Highest turns']", "3")
+            page.select_option("[aria-label=Order]", "worst")
+            page.select_option("[aria-label=Iteration]", "10")
+            page.select_option("[aria-label='Metric of the second chart']", "actor/entropy")
+            page.fill("[type=search]", "frozen")
+            soon(lambda: count(page), (records[1].num_turns <= 3).sum())
+            write_record(folder, records[2])
+            page.click("text=New records: load")
+            # A reader of the newest iteration goes to the newest one.
+            expect(page.locator("[aria-label=Iteration]")).to_have_value("36")
+            soon(lambda: count(page), (records[2].num_turns <= 3).sum())
+            soon(lambda: title(page)[0], 36)
+            assert page.input_value("[aria-label='Highest turns']") == "3"
+            assert page.input_value("[aria-label=Order]") == "worst"
+            assert page.input_value("[aria-label='Metric of the second chart']") == "actor/entropy"
+            assert page.input_value("[type=search]") == "frozen"
+            page.select_option("[aria-label=Iteration]", "1")
+            soon(lambda: title(page)[0], 1)
+            page.reload()
+            page.wait_for_selector(".conversation .text")
+            soon(lambda: title(page)[0], 1)
+            assert page.input_value("[aria-label=Iteration]") == "1"
         server.shutdown()
         thread.join()
 

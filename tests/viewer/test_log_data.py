@@ -83,7 +83,7 @@ def test_hostile_texts_cannot_leave_their_element(tmp_path):
 
 def test_a_page_that_browsers_refuse_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "LARGEST", 1000)
-    with pytest.raises(UserError, match=r"log\.jsonl: its page would have .* split the file"):
+    with pytest.raises(UserError, match=r"log\.jsonl: its page would have .* split the log"):
         export.page([LogData(page_runs.write_log(tmp_path / "log.jsonl"))])
 
 
@@ -100,6 +100,51 @@ def test_command_writes_the_file(tmp_path, monkeypatch):
     assert command("view", str(log))[0] == 0
     assert opened == [(tmp_path / "log.jsonl.html").as_uri()]
     assert (tmp_path / "log.jsonl.html").read_bytes() == file.read_bytes()
+
+
+def write_step(folder, step, *items):
+    """Writes what AgentGym-RL logs of one training step."""
+    (folder / f"step{step}").mkdir(parents=True)
+    said = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "Right"}]
+    rows = [{"item_id": item, "conversations": said, "reward": 1.0} for item in items]
+    (folder / f"step{step}" / "0.json").write_text(json.dumps(rows))
+    return folder
+
+
+def test_steps_of_a_folder_are_its_iterations(tmp_path):
+    folder = write_step(write_step(tmp_path / "agrl", 0, 7, 8), 10, 9)
+    shown = LogData(folder)
+    entry, rows, _ = read_back(export.page([shown]))
+    assert (entry["kind"], entry["name"], entry["recorded"]) == ("log", "agrl", "2 steps")
+    assert [(i["iteration"], i["label"], i["recorded"]) for i in entry["iterations"]] == [
+        (0, "step 0", 2), (10, "step 10", 1),
+    ]  # fmt: skip
+    assert rows["iteration"].tolist() == [0, 0, 10]
+    (header, _), *_ = decode_page(export.page([shown]))[1]
+    assert header["labels"] == ["step 0 · item 7", "step 0 · item 8", "step 10 · item 9"]
+    before = shown.stamp()
+    write_step(folder, 11, 3)
+    assert shown.stamp() != before
+    assert len(shown.refresh()[0]["iterations"]) == 3
+    assert [i["iteration"] for i in LogData(folder, newest=1).refresh()[0]["iterations"]] == [11]
+
+
+def test_command_shows_a_folder(tmp_path):
+    folder = write_step(write_step(tmp_path / "agrl", 1, 7), 2, 8)
+    code, out, err = command("view", str(folder), "--newest", "1", "--no_browser")
+    assert (code, out.split(" (")[0]) == (0, f"page: {folder / 'view.html'}"), err
+    entry, rows, _ = read_back((folder / "view.html").read_text())
+    assert (len(rows["outcome"]), entry["recorded"]) == (1, "1 step")
+    code, _, err = command("view", str(folder / "step1"), "--newest", "1")
+    assert code == 2
+    assert "has no iterations" in err
+    code, _, err = command("view", str(folder), "--export", str(folder / "step1" / "0.json"))
+    assert code == 2
+    assert "the log itself" in err
+    (tmp_path / "empty" / "step1").mkdir(parents=True)
+    code, _, err = command("view", str(tmp_path / "empty"))
+    assert code == 2
+    assert "empty: holds no config.yaml; give the folder of a run" in err
 
 
 @pytest.mark.parametrize(

@@ -220,17 +220,47 @@ def test_command_writes_the_file(run, tmp_path, monkeypatch):
     assert "agentrl view: iteration 40 (3 of 3)" in err
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
-    code, out, _ = command("view", str(run), "--compare", str(run), "--newest", "1")
+    other = shutil.copytree(run, tmp_path / "other" / run.name)
+    code, out, err = command("view", str(run), "--compare", str(other), "--newest", "1")
     assert code == 0
+    assert "no level is in both" not in err
     assert opened == [(run / "view.html").resolve().as_uri()]
     index, _ = decode_page((run / "view.html").read_text())
     assert [[info["iteration"] for info in entry["iterations"]] for entry in index["runs"]] == [[40], [40]]
+    assert [entry["name"] for entry in index["runs"]] == [f"{run.parent.name}/run one", "other/run one"]
+
+
+def test_names_are_the_shortest_that_differ(tmp_path, records):
+    runs = [tmp_path / "a" / "same" / "demo", tmp_path / "b" / "same" / "demo"]
+    for folder in runs:
+        folder.parent.mkdir(parents=True)
+        write_run(folder, records[:1])
+    shown = [RunData(folder, boards=False) for folder in runs]
+    names = [entry["name"] for entry in decode_page(export.page(shown))[0]["runs"]]
+    assert names == ["a/same/demo", "b/same/demo"]
+    assert decode_page(export.page(shown[:1]))[0]["runs"][0]["name"] == "demo"
+    shown[0].place = "gs://bucket/same/demo"
+    names = [entry["name"] for entry in decode_page(export.page(shown))[0]["runs"]]
+    assert names == ["bucket/same/demo", "b/same/demo"]
+
+
+def test_a_comparison_of_nothing_is_said_at_once(tmp_path, records):
+    runs = [write_run(tmp_path / "one", records[:1]), write_run(tmp_path / "two", records[1:2])]
+    words = ("view", str(runs[0]), "--compare", str(runs[1]), "--no_boards", "--no_browser")
+    code, _, err = command(*words)
+    assert code == 0
+    assert f"no level is in both {runs[0]} and {runs[1]}" in err
+    assert "no level is in both" not in command(*words[:2], "--no_boards", "--no_browser")[2]
+    code, _, err = command("view", str(runs[0]), "--compare", f"{runs[0]}/../one/")
+    assert code == 2
+    assert "name another run or evaluation" in err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--export", "/no/such/folder/x.html"], "its folder is not there"),
+        (["--export", "/tmp"], "--export is /tmp, a folder; name a file"),
         (["--newest", "-1"], "--newest is -1"),
         (["--port", "70000"], "--port is 70000"),
         (["--live", "--export", "x.html"], "give one of them"),
@@ -280,14 +310,39 @@ def test_a_place_without_a_run_is_refused(object_store, place, words, message):
     assert message in err
 
 
-def test_damaged_files_are_named(tmp_path, records):
+def test_a_summary_that_cannot_be_read_is_left_out(tmp_path, records):
     folder = write_run(tmp_path / "run", records[:1])
+    assert RunData(folder).refresh()[0]["notes"] == []
     (folder / "summary.json").write_text("{")
-    with pytest.raises(UserError, match=r"summary.json: cannot be read"):
-        RunData(folder).refresh()
+    notes = []
+    entry, _ = RunData(folder, note=notes.append).refresh()
+    assert entry["lines"] == []
+    assert [note.split(" (")[0] for note in entry["notes"]] == ["summary.json cannot be read"]
+    assert entry["notes"][0] in notes
     (folder / "summary.json").write_text('{"success": {"random": 3, "optimal": {"mean": null}}}')
     assert RunData(folder).refresh()[0]["lines"] == []
-    record_path(folder, 1).write_bytes(b"PK")
+
+
+def test_damaged_records_are_left_out(tmp_path, records):
+    folder = write_run(tmp_path / "run", records)
+    whole = record_path(folder, 10).read_bytes()
+    record_path(folder, 10).write_bytes(whole[: len(whole) // 2])
+    notes = []
+    shown = RunData(folder, boards=False, note=notes.append)
+    for _ in range(2):  # a damaged file is read once
+        index, (rows, *blocks) = decode_page(export.page([shown]))
+        assert [info["iteration"] for info in index["runs"][0]["iterations"]] == [1, 40]
+        assert (len(blocks), rows[1]["iteration"].tolist()) == (2, [1] * 8 + [40] * 8)
+        assert index["runs"][0]["notes"] == [
+            "Left out because the file cannot be read: 1 recorded iteration (000010.npz)."
+        ]
+    assert ["000010.npz" in note and note.endswith("left out") for note in notes] == [False, True, False]
+    record_path(folder, 10).write_bytes(whole)
+    assert shown.refresh()[0]["notes"] == []
+    middle = bytearray(whole)
+    middle[len(whole) // 2 : len(whole) // 2 + 200] = bytes(200)  # the archive is whole, what it holds is not
+    for iteration in (1, 10, 40):
+        record_path(folder, iteration).write_bytes(bytes(middle))
     with pytest.raises(UserError, match="is no rollout of a run"):
         RunData(folder).refresh()
 
@@ -323,6 +378,9 @@ def test_live_page_is_for_this_machine(served):
     assert httpx.get(server.url, headers={"Host": f"evil.example:{server.server_port}"}).status_code == 421
     assert httpx.get(f"{server.url}../config.yaml").status_code == 404
     assert httpx.post(server.url).status_code == 501
+    head, body = httpx.head(server.url), httpx.get(server.url)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(body.content))
     shutil.rmtree(folder / "rollouts")
     answer = httpx.get(server.url)
     assert answer.status_code == 503

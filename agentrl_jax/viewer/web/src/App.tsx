@@ -6,6 +6,7 @@ import { Compare } from "./Compare";
 import type { Index, Quantity, Run } from "./data";
 import { Help } from "./Help";
 import { useNews, useTheme } from "./hooks";
+import { useKept } from "./kept";
 import { Log } from "./log";
 import { LogView } from "./LogView";
 import { Single } from "./Single";
@@ -15,13 +16,13 @@ const PANES = ["Episodes", "Conversation", "Board"];
 export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
   const address = readAddress();
   const [view, setView] = useState<"compare" | number>(() => {
-    if (runs.length > 1 && !address.has("i")) return "compare";
+    if (runs.length > 1 && !address.has("i") && !address.has("e")) return "compare";
     const chosen = Number(address.get("run"));
     return chosen in runs ? chosen : 0;
   });
   const [quantity, setQuantity] = useState<Quantity>(QUANTITIES.find((known) => known === address.get("c")) ?? "logprob");
   const [theme, shown, nextTheme] = useTheme();
-  const [pane, setPane] = useState("Conversation");
+  const [pane, setPane] = useKept("pane", "Conversation");
   const help = useRef<HTMLDialogElement>(null);
   const news = useNews(index.live);
   const run = runs[view === "compare" ? 0 : view];
@@ -78,7 +79,7 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
       {view === "compare" ? (
         <Compare runs={runs as [Run | Log, Run | Log]} quantity={quantity} pane={pane} />
       ) : run instanceof Log ? (
-        <LogView log={run} pane={pane} />
+        <LogView key={view} log={run} index={view} pane={pane} />
       ) : (
         <Single key={view} run={run} index={view} quantity={quantity} theme={shown} pane={pane} />
       )}

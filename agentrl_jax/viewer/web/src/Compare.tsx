@@ -2,14 +2,17 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 
+import { readAddress, writeAddress } from "./address";
 import { Conversation } from "./Conversation";
 import { Block, type Quantity, type Run } from "./data";
 import { useBlock, useKeys } from "./hooks";
+import { useKept } from "./kept";
 import { List } from "./List";
 import { Log, LogBlock } from "./log";
 import { Messages } from "./LogView";
 import { firstDifference, type Shared, sharedLevels, type Shown } from "./pairs";
 import { OutcomeMark } from "./Rows";
+import { Notes } from "./Single";
 import { Slider, Stage, stepBefore, stepsOf, turnOf } from "./Stage";
 import { number } from "./text";
 
@@ -23,9 +26,9 @@ const percent = (share: number) => `${Math.round(100 * share)} %`;
 
 export function Compare({ runs, quantity, pane }: { runs: [Played, Played]; quantity: Quantity; pane: string }) {
   const all = useMemo(() => sharedLevels(...runs), [runs]);
-  const [only, setOnly] = useState(false);
-  const [chosen, choose] = useState(0);
+  const [only, setOnly] = useKept("only levels that differ", false);
   const shown = useMemo(() => (only ? all.filter((entry) => entry.success[0] !== entry.success[1]) : all), [all, only]);
+  const [chosen, choose] = useState(() => Math.max(0, shown.findIndex(isAddressed)));
   const stages = [...new Set(runs.map(stageOf))];
   const counts = (run: Played) => `${run.count.toLocaleString("en")} ${stages.length > 1 ? `episodes of ${stageOf(run)} ` : ""}in ${run.entry.name}`;
   const entry = shown[Math.min(chosen, shown.length - 1)];
@@ -47,6 +50,7 @@ export function Compare({ runs, quantity, pane }: { runs: [Played, Played]; quan
             {runs.some((run) => run instanceof Log) && "An episode with a reply that was cut or withheld counts as not solved. "}
             Levels on which success differs most come first, then those on which the return does.
           </p>
+          {runs.map((run, side) => !(run instanceof Log) && <Notes key={side} run={run} />)}
           <label>
             <input type="checkbox" checked={only} onChange={(e) => setOnly(e.currentTarget.checked)} /> only levels on which success differs
           </label>
@@ -57,14 +61,20 @@ export function Compare({ runs, quantity, pane }: { runs: [Played, Played]; quan
             <span class="run1">{runs[0].entry.name}</span> · <span class="run2">{runs[1].entry.name}</span>
           </span>
         </div>
+        {!shown.length && <p class="muted pad">{all.length ? "Success is the same on every shared level." : nothingShared(runs)}</p>}
         <List label="Shared levels" count={shown.length} selected={entry ? shown.indexOf(entry) : -1} onSelect={choose}>
           {(position) => <Level entry={shown[position]} />}
         </List>
-        {!shown.length && <p class="muted pad">{all.length ? "Success is the same on every shared level." : nothingShared(runs)}</p>}
       </aside>
       {entry && <Pair key={`${entry.level} ${entry.task}`} runs={runs} entry={entry} quantity={quantity} />}
     </main>
   );
+}
+
+/** Whether the address names a level. */
+function isAddressed(entry: Shared): boolean {
+  const address = readAddress();
+  return address.get("level") === entry.level && address.get("task") === entry.task;
 }
 
 function nothingShared(runs: Played[]): string {
@@ -97,10 +107,11 @@ function Level({ entry }: { entry: Shared }) {
 function Pair({ runs, entry, quantity }: { runs: [Played, Played]; entry: Shared; quantity: Quantity }) {
   const same = useMemo(() => startPair(runs, entry), [runs, entry]);
   const [rows, setRows] = useState(same);
-  const [turn, setTurn] = useState(0);
+  const last = Math.max(...runs.map((run, side) => run.rows.turns[rows[side]])) - 1;
+  const [turn, setTurn] = useState(() => (isAddressed(entry) ? Math.max(0, Math.min(last, Number(readAddress().get("turn")) - 1)) || 0 : 0));
+  useEffect(() => writeAddress({ level: entry.level, task: entry.task, turn: turn + 1, c: quantity }), [entry, turn, quantity]);
   const blocks = [useBlock<Block | LogBlock>(runs[0], rows[0]), useBlock<Block | LogBlock>(runs[1], rows[1])];
   const [one, two] = blocks;
-  const last = Math.max(...runs.map((run, side) => run.rows.turns[rows[side]])) - 1;
   useKeys((event) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (by) setTurn(Math.min(last, Math.max(0, turn + by)));

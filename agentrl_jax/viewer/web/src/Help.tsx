@@ -80,8 +80,8 @@ function AboutRuns({ index }: { index: Index }) {
       </p>
       <h3>Trend</h3>
       <p>
-        Dashed lines are the success of random and of optimal play, with a band for the interval, from the summary of a finished run. Marks at the
-        bottom are recorded iterations; a click chooses the nearest.
+        The dotted and the dashed line are the success of random and of optimal play, with a band for the interval, from the summary of a finished run. Marks at the
+        top are iterations with an alarm or a warning, those at the bottom are recorded iterations; a click chooses the nearest.
       </p>
     </>
   );

@@ -8,7 +8,7 @@ import { Marker } from "./Conversation";
 import { useBlock, useEpisodes, useScrollToTurn } from "./hooks";
 import type { Log, LogBlock, Message } from "./log";
 import { More, Passage } from "./Passage";
-import { OutcomeMark, Rows } from "./Rows";
+import { NoEpisode, OutcomeMark, Rows } from "./Rows";
 import { capital, counted, number, precise, visible } from "./text";
 
 /** Messages that are drawn at first, and further ones each time the reader asks for more. */
@@ -24,7 +24,7 @@ function startEpisode(log: Log): number {
   return Number.isInteger(row) && row >= 0 && row < log.count ? row : 0;
 }
 
-export function LogView({ log, pane }: { log: Log; pane: string }) {
+export function LogView({ log, index, pane }: { log: Log; index: number; pane: string }) {
   const [turn, setTurn] = useState(0);
   const episodes = useEpisodes(log, () => startEpisode(log), {
     onSelect: () => setTurn(0),
@@ -32,7 +32,7 @@ export function LogView({ log, pane }: { log: Log; pane: string }) {
   });
   const { row } = episodes;
   const block = useBlock(log, row);
-  useEffect(() => writeAddress({ e: row + 1 }), [row]);
+  useEffect(() => writeAddress({ run: index || "", e: row + 1 }), [index, row]);
   const title = capital(log.label(row));
   return (
     <main class="panes" data-pane={pane}>
@@ -40,21 +40,27 @@ export function LogView({ log, pane }: { log: Log; pane: string }) {
         {log.entry.about && <p class="muted pad">{visible(log.entry.about)}</p>}
         <Rows run={log} episodes={episodes} />
       </aside>
-      <article class="middle" aria-label="Conversation">
-        <header class="episode">
-          <h2>{title}</h2>
-          <OutcomeMark outcome={log.outcome(row)} />
-          <span>
-            return <b>{number(log.rows.return[row])}</b>
-          </span>
-          <span>{counted(log.rows.turns[row], "turn")}</span>
-          <span>{counted(log.rows.characters[row], "character")}</span>
-        </header>
-        {block ? <Messages key={row} log={log} row={row} block={block} turn={turn} label={`Conversation of ${title}`} /> : <p class="muted pad">Decoding.</p>}
-      </article>
-      <aside class="right" aria-label="Metadata">
-        {block && <Metadata key={row} entries={block.metadata(log.within(row))} />}
-      </aside>
+      {episodes.none ? (
+        <NoEpisode />
+      ) : (
+        <>
+          <article class="middle" aria-label="Conversation">
+            <header class="episode">
+              <h2>{title}</h2>
+              <OutcomeMark outcome={log.outcome(row)} />
+              <span>
+                return <b>{number(log.rows.return[row])}</b>
+              </span>
+              <span>{counted(log.rows.turns[row], "turn")}</span>
+              <span>{counted(log.rows.characters[row], "character")}</span>
+            </header>
+            {block ? <Messages key={row} log={log} row={row} block={block} turn={turn} label={`Conversation of ${title}`} /> : <p class="muted pad">Decoding.</p>}
+          </article>
+          <aside class="right" aria-label="Metadata">
+            {block && <Metadata key={row} entries={block.metadata(log.within(row))} />}
+          </aside>
+        </>
+      )}
     </main>
   );
 }

@@ -1,8 +1,9 @@
 // The left side: filters and the list of episodes.
 
 import { type Episodes, OUTCOMES, type Outcome } from "./data";
-import { type Filters, NO_FILTERS } from "./filters";
+import { ALL, type Filters, NO_FILTERS, rangeFlaw } from "./filters";
 import type { useEpisodes } from "./hooks";
+import { useKept } from "./kept";
 import { List } from "./List";
 import { capital, counted, number } from "./text";
 
@@ -29,17 +30,35 @@ interface Props {
 }
 
 export function Rows({ run, episodes }: Props) {
-  const { filters, setFilters, row, select, rows, searched, searchBox } = episodes;
+  const { filters, setFilters, row, select, rows, none, searched, searchBox } = episodes;
+  const [open, setOpen] = useKept("filters are open", false);
   const set = (changed: Partial<Filters>) => setFilters({ ...filters, ...changed });
   const changed = JSON.stringify({ ...filters, order: "" }) !== JSON.stringify({ ...NO_FILTERS, order: "" });
-  const range = (label: string, low: "minReturn" | "minTurns", high: "maxReturn" | "maxTurns") => (
-    <div class="range" role="group" aria-label={label}>
-      <span>{label}</span>
-      <input inputMode="decimal" aria-label={`Lowest ${label.toLowerCase()}`} placeholder="any" value={filters[low]} onInput={(e) => set({ [low]: e.currentTarget.value })} />
-      <span aria-hidden="true">–</span>
-      <input inputMode="decimal" aria-label={`Highest ${label.toLowerCase()}`} placeholder="any" value={filters[high]} onInput={(e) => set({ [high]: e.currentTarget.value })} />
-    </div>
-  );
+  const range = (label: string, low: "minReturn" | "minTurns", high: "maxReturn" | "maxTurns") => {
+    const flaw = rangeFlaw(filters[low], filters[high]);
+    const field = (name: typeof low | typeof high, wrong: boolean, which: string) => (
+      <input
+        inputMode="decimal"
+        aria-label={`${which} ${label.toLowerCase()}`}
+        aria-invalid={wrong}
+        aria-describedby={wrong ? `flaw-${low}` : undefined}
+        placeholder="any"
+        value={filters[name]}
+        onInput={(e) => set({ [name]: e.currentTarget.value })}
+      />
+    );
+    return (
+      <div class="range" role="group" aria-label={label}>
+        <span>{label}</span>
+        {field(low, flaw.low, "Lowest")}
+        <span aria-hidden="true">–</span>
+        {field(high, flaw.high, "Highest")}
+        <span class="flaw" id={`flaw-${low}`} role="status">
+          {flaw.word && `✗ ${flaw.word}`}
+        </span>
+      </div>
+    );
+  };
   return (
     <>
       <div class="searchbar">
@@ -48,7 +67,7 @@ export function Rows({ run, episodes }: Props) {
       <div class="filters">
         {run.entry.iterations.length > 0 && (
           <select aria-label="Iteration" value={filters.iteration} onChange={(e) => set({ iteration: Number(e.currentTarget.value) })}>
-            <option value={0}>{run.entry.recorded}: all</option>
+            <option value={ALL}>{run.entry.recorded}: all</option>
             {run.entry.iterations.map((info) => (
               <option key={info.iteration} value={info.iteration}>
                 {capital(info.label)} · {info.recorded} of {info.episodes} episodes
@@ -56,7 +75,7 @@ export function Rows({ run, episodes }: Props) {
             ))}
           </select>
         )}
-        <details>
+        <details open={open} onToggle={(e) => setOpen(e.currentTarget.open)}>
           <summary>Filters</summary>
           <fieldset class="outcomes">
             <legend class="unseen">Outcome</legend>
@@ -115,11 +134,20 @@ export function Rows({ run, episodes }: Props) {
           <option value="longest">{run.rows.tokens ? "most tokens first" : "most text first"}</option>
         </select>
       </div>
+      {none && <p class="muted pad">No episode passes the filters.</p>}
       <List label="Episodes" count={rows.length} selected={rows.indexOf(row)} onSelect={(position) => select(rows[position])}>
         {(position) => <Entry run={run} row={rows[position]} />}
       </List>
-      {rows.length === 0 && <p class="muted pad">No episode passes the filters.</p>}
     </>
+  );
+}
+
+/** In place of a conversation where the list is empty. */
+export function NoEpisode() {
+  return (
+    <article class="middle" aria-label="Conversation">
+      <p class="muted pad">No episode passes the filters.</p>
+    </article>
   );
 }
 

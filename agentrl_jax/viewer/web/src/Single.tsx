@@ -6,10 +6,10 @@ import { readAddress, writeAddress } from "./address";
 import { Conversation } from "./Conversation";
 import type { Quantity, Run } from "./data";
 import { useBlock, useEpisodes } from "./hooks";
-import { OutcomeMark, Rows } from "./Rows";
+import { NoEpisode, OutcomeMark, Rows } from "./Rows";
 import { Side } from "./Side";
 import { stepBefore, stepsOf, turnOf } from "./Stage";
-import { capital, counted, number } from "./text";
+import { capital, counted, number, visible } from "./text";
 import { Trend } from "./Trend";
 
 interface Props {
@@ -54,40 +54,60 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
     <main class="panes" data-pane={pane}>
       <aside class="left" aria-label="Trend and episodes">
         <Trend run={run} theme={theme} iteration={filters.iteration} onIteration={(iteration) => setFilters({ ...filters, iteration })} />
+        <Notes run={run} />
         <Alarms run={run} onAlarm={(alarm) => setFilters({ ...filters, alarm })} />
         <Rows run={run} episodes={episodes} />
       </aside>
-      <article class="middle" aria-label="Conversation">
-        <header class="episode">
-          <h2>{title}</h2>
-          <OutcomeMark outcome={run.outcome(row)} />
-          <span>
-            return <b>{number(run.rows.return[row])}</b>
-          </span>
-          <span>{counted(run.rows.turns[row], "turn")}</span>
-          {!run.entry.policy && <span>{counted(run.rows.tokens[row], "sampled token")}</span>}
-          {block && !run.evaluated && !block.trained(within) && <span class="muted">not trained on</span>}
-          <span class="muted">{run.task(row)}</span>
-        </header>
-        {block ? (
-          <Conversation
-            key={row}
-            run={run}
-            row={row}
-            block={block}
-            quantity={quantity}
-            turn={turn}
-            onTurn={showTurn}
-            label={`Conversation of ${title}`}
-          />
-        ) : (
-          <p class="muted pad">Decoding.</p>
-        )}
-      </article>
-      <aside class="right" aria-label="Board and group">
-        {block && <Side run={run} row={row} block={block} step={step} onStep={(to) => setPlace({ turn: turnOf(block, within, to), step: to })} onRow={select} />}
-      </aside>
+      {episodes.none ? (
+        <NoEpisode />
+      ) : (
+        <>
+          <article class="middle" aria-label="Conversation">
+            <header class="episode">
+              <h2>{title}</h2>
+              <OutcomeMark outcome={run.outcome(row)} />
+              <span>
+                return <b>{number(run.rows.return[row])}</b>
+              </span>
+              <span>{counted(run.rows.turns[row], "turn")}</span>
+              {!run.entry.policy && <span>{counted(run.rows.tokens[row], "sampled token")}</span>}
+              {block && !run.evaluated && !block.trained(within) && <span class="muted">not trained on</span>}
+              <span class="muted">{run.task(row)}</span>
+            </header>
+            {block ? (
+              <Conversation
+                key={row}
+                run={run}
+                row={row}
+                block={block}
+                quantity={quantity}
+                turn={turn}
+                onTurn={showTurn}
+                label={`Conversation of ${title}`}
+              />
+            ) : (
+              <p class="muted pad">Decoding.</p>
+            )}
+          </article>
+          <aside class="right" aria-label="Board and group">
+            {block && <Side run={run} row={row} block={block} step={step} onStep={(to) => setPlace({ turn: turnOf(block, within, to), step: to })} onRow={select} />}
+          </aside>
+        </>
+      )}
     </main>
+  );
+}
+
+/** What of the run could not be read. */
+export function Notes({ run }: { run: Run }) {
+  return (
+    <>
+      {run.entry.notes.map((note) => (
+        <p key={note} class="flaw pad">
+          {visible(note)}
+        </p>
+      ))}
+    </>
   );
 }
 

@@ -1,27 +1,31 @@
 // Metrics over iterations, with the lines of random and optimal play.
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import uPlot from "uplot";
 
 import type { Metric, Run } from "./data";
-import { number } from "./text";
+import { ALL } from "./filters";
+import { useKept } from "./kept";
+import { counted, number } from "./text";
 
 interface Props {
   run: Run;
-  /** The selected iteration, 0 for all. */
+  /** The selected iteration, or `ALL`. */
   iteration: number;
   onIteration: (iteration: number) => void;
   theme: string;
 }
 
 const HEIGHT = 104;
+/** Dashes and gaps of the lines of random and optimal play, pixels; the legend has the same. */
+const DASHES: Record<string, number[]> = { random: [1.5, 3], optimal: [6, 3] };
 const SUCCESS = ["train/success", "validation/success"];
 
 export function Trend({ run, iteration, onIteration, theme }: Props) {
   const metrics = run.entry.trend.metrics;
   const success = metrics.filter((metric) => SUCCESS.includes(metric.metric));
   const others = metrics.filter((metric) => !SUCCESS.includes(metric.metric));
-  const [chosen, choose] = useState(others[0]?.metric ?? "");
+  const [chosen, choose] = useKept(`metric ${run.entry.name}`, others[0]?.metric ?? "");
   const other = others.find((metric) => metric.metric === chosen);
   if (!metrics.length) return <p class="muted pad">{run.entry.about || "This run has no metrics yet."}</p>;
   const common = { run, iteration, onIteration, theme };
@@ -44,11 +48,19 @@ export function Trend({ run, iteration, onIteration, theme }: Props) {
   );
 }
 
+/** The iterations with alarms, and whether one of them was a collapse. */
+function alarmedIterations(run: Run): Map<number, boolean> {
+  const found = new Map<number, boolean>();
+  for (const alarm of run.entry.alarms) for (const it of alarm.iterations) found.set(it, alarm.collapse || (found.get(it) ?? false));
+  return found;
+}
+
 function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Props & { metrics: Metric[]; share?: boolean; label: string }) {
   const holder = useRef<HTMLDivElement>(null);
   const chart = useRef<uPlot | null>(null);
   const selected = useRef(iteration);
   const recorded = useMemo(() => run.entry.iterations.map((info) => info.iteration), [run]);
+  const alarmed = useMemo(() => alarmedIterations(run), [run]);
   selected.current = iteration;
   useEffect(() => {
     const element = holder.current!;
@@ -93,27 +105,28 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
             (u) => {
               const { ctx, bbox } = u;
               ctx.save();
-              ctx.strokeStyle = ctx.fillStyle = color("--muted");
-              ctx.lineWidth = devicePixelRatio;
-              ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-              ctx.textAlign = "left";
-              ctx.textBaseline = "alphabetic";
-              ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+              ctx.strokeStyle = color("--muted");
+              ctx.lineWidth = 1.5 * devicePixelRatio;
               for (const line of lines) {
+                ctx.setLineDash((DASHES[line.name] ?? []).map((length) => length * devicePixelRatio));
                 const y = u.valToPos(line.mean, "y", true);
                 ctx.beginPath();
                 ctx.moveTo(bbox.left, y);
                 ctx.lineTo(bbox.left + bbox.width, y);
                 ctx.stroke();
-                ctx.fillText(`${line.name} ${Math.round(100 * line.mean)} %`, bbox.left + 4, line.mean > 0.85 ? y + 12 * devicePixelRatio : y - 4);
               }
               ctx.setLineDash([]);
+              for (const [it, collapse] of alarmed) {
+                const [from, to] = [it - 0.5, it + 0.5].map((x) => Math.round(Math.min(bbox.left + bbox.width, Math.max(bbox.left, u.valToPos(x, "x", true)))));
+                ctx.fillStyle = color(collapse ? "--bad" : "--warn");
+                ctx.fillRect(from, bbox.top - 6 * devicePixelRatio, Math.max(devicePixelRatio, to - from), 4 * devicePixelRatio);
+              }
               ctx.fillStyle = color("--accent");
               for (const it of recorded) {
                 const x = u.valToPos(it, "x", true);
                 ctx.fillRect(x - 1, bbox.top + bbox.height - 5 * devicePixelRatio, 2 * devicePixelRatio, 5 * devicePixelRatio);
               }
-              if (selected.current) {
+              if (selected.current !== ALL) {
                 const x = u.valToPos(selected.current, "x", true);
                 ctx.fillRect(x - 1, bbox.top, 2 * devicePixelRatio, bbox.height);
               }
@@ -145,6 +158,7 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
     `${label} over ${run.entry.trend.iteration.length} iterations`,
     ...newest.map((metric) => `${metric.name}, newest ${shown(metric.value)}`),
     ...(share ? run.entry.lines.map((line) => `${line.name} play ${shown(line.mean)}`) : []),
+    ...(alarmed.size ? [`alarms in ${counted(alarmed.size, "iteration")}`] : []),
   ].join("; ");
   return (
     <figure>
@@ -154,6 +168,14 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
             {metric.name} <b>{shown(metric.value)}</b>
           </span>
         ))}
+        {share &&
+          run.entry.lines.map((line) => (
+            <span key={line.name} class={`series ${line.name}`}>
+              {line.name} <b>{shown(line.mean)}</b>
+            </span>
+          ))}
+        {share && [...alarmed.values()].includes(true) && <span class="series alarmed">collapse alarm</span>}
+        {share && [...alarmed.values()].includes(false) && <span class="series warned">warning</span>}
       </figcaption>
       <div ref={holder} class="chart" role="img" aria-label={spoken} />
     </figure>

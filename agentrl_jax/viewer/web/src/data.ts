@@ -12,14 +12,10 @@ export interface Piece {
 
 export interface IterationInfo {
   iteration: number;
-  /** Such as "iteration 3", or of an evaluation "greedy" or "sample 1". */
+  /** Such as "iteration 3", of an evaluation "greedy" or "sample 1", of a log "step 3". */
   label: string;
-  step: number;
   recorded: number;
   episodes: number;
-  group_size: number;
-  horizon: number;
-  temperature: number;
 }
 
 export interface Metric {
@@ -69,6 +65,8 @@ interface RunEntry {
   iterations: IterationInfo[];
   trend: { iteration: number[]; metrics: Metric[] };
   lines: Baseline[];
+  /** What could not be read and is left out. */
+  notes: string[];
   alarms: AlarmInfo[];
   pieces: [number, null | string | { special: string } | { bytes: string }][];
   sprites: Record<string, Sprite>;

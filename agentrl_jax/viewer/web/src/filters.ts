@@ -2,8 +2,11 @@
 
 import { type Episodes, OUTCOMES, type Outcome } from "./data";
 
+/** In place of the number of an iteration, which may be 0: all of them. */
+export const ALL = -1;
+
 export interface Filters {
-  /** 0 shows all. */
+  /** An iteration of a run, or a training step of a log; or `ALL`. */
   iteration: number;
   outcomes: Outcome[];
   minReturn: string;
@@ -18,7 +21,7 @@ export interface Filters {
 }
 
 export const NO_FILTERS: Filters = {
-  iteration: 0,
+  iteration: ALL,
   outcomes: OUTCOMES,
   minReturn: "",
   maxReturn: "",
@@ -30,7 +33,24 @@ export const NO_FILTERS: Filters = {
   order: "recorded",
 };
 
-const bound = (text: string, otherwise: number) => (text.trim() === "" || Number.isNaN(Number(text)) ? otherwise : Number(text));
+/** The number in a field, which may have the minus sign that the page writes; NaN if it is none, undefined if it is empty. */
+function numberIn(text: string): number | undefined {
+  return text.trim() === "" ? undefined : Number(text.trim().replace("−", "-"));
+}
+
+const bound = (text: string, otherwise: number) => {
+  const known = numberIn(text);
+  return known === undefined || Number.isNaN(known) ? otherwise : known;
+};
+
+/** What is wrong with the two fields of a range: which of them, and a word; both are right if the word is empty. */
+export function rangeFlaw(low: string, high: string): { low: boolean; high: boolean; word: string } {
+  const [from, to] = [numberIn(low), numberIn(high)];
+  const wrong = { low: Number.isNaN(from), high: Number.isNaN(to) };
+  if (wrong.low || wrong.high) return { ...wrong, word: "no number, ignored" };
+  const crossed = from !== undefined && to !== undefined && from > to;
+  return { low: crossed, high: crossed, word: crossed ? "lowest is above highest" : "" };
+}
 
 /** The rows that pass, of which `matches` are those that hold the text; null while no text is searched. */
 export function filterRows(run: Episodes, filters: Filters, matches: Set<number> | null): number[] {
@@ -43,7 +63,7 @@ export function filterRows(run: Episodes, filters: Filters, matches: Set<number>
   const [fewest, most] = [bound(filters.minTurns, -Infinity), bound(filters.maxTurns, Infinity)];
   const found = [];
   for (let row = 0; row < run.count; row++) {
-    if (filters.iteration && iteration[row] !== filters.iteration) continue;
+    if (filters.iteration !== ALL && iteration[row] !== filters.iteration) continue;
     if (returns[row] < low || returns[row] > high || turns[row] < fewest || turns[row] > most) continue;
     if (bounded && Number.isNaN(returns[row])) continue;
     if (filters.format !== "any" && errors[row] > 0 !== (filters.format === "broken")) continue;

@@ -2,7 +2,8 @@ import type { RefObject } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import type { Episodes } from "./data";
-import { type Filters, filterRows, NO_FILTERS, search } from "./filters";
+import { ALL, type Filters, filterRows, NO_FILTERS, search } from "./filters";
+import { keep, keptValue } from "./kept";
 
 interface Blocks<B> {
   block(n: number): Promise<B>;
@@ -51,10 +52,32 @@ interface Moves {
   onTurn: (by: number) => void;
 }
 
+/** The filters and the chosen row; on a live page, a reader of what was the newest iteration goes to the newest again. */
+function useStart(run: Episodes, start: () => number) {
+  const { name, iterations } = run.entry;
+  const newest = iterations.at(-1)?.iteration;
+  const [follows] = useState(() => {
+    const seen = keptValue<number>(`newest ${name}`);
+    return (iteration: number) => newest !== undefined && newest !== seen && iteration === seen;
+  });
+  const [filters, setFilters] = useState<Filters>(() => {
+    const known = { ...NO_FILTERS, ...keptValue<Filters>(`filters ${name}`) };
+    if (follows(known.iteration)) return { ...known, iteration: newest! };
+    const here = iterations.some((info) => info.iteration === known.iteration); // a run deletes its oldest records
+    return here ? known : { ...known, iteration: ALL };
+  });
+  const [row, setRow] = useState(() => {
+    const known = start();
+    return follows(run.rows.iteration?.[known] ?? NaN) ? run.rows.iteration.indexOf(newest!) : known;
+  });
+  useEffect(() => keep(`newest ${name}`, newest), []);
+  useEffect(() => keep(`filters ${name}`, filters), [filters]);
+  return { filters, setFilters, row, setRow };
+}
+
 /** The filters, the rows that pass them and the chosen one; keys move within the list and between turns. */
 export function useEpisodes(run: Episodes, start: () => number, { onSelect, onTurn }: Moves) {
-  const [filters, setFilters] = useState<Filters>(NO_FILTERS);
-  const [row, setRow] = useState(start);
+  const { filters, setFilters, row, setRow } = useStart(run, start);
   const [matches, searched] = useSearch(run, filters);
   const searchBox = useRef<HTMLInputElement>(null);
   const rows = useMemo(() => filterRows(run, filters, matches), [run, filters, matches]);
@@ -86,7 +109,8 @@ export function useEpisodes(run: Episodes, start: () => number, { onSelect, onTu
     event.preventDefault();
     move();
   });
-  return { filters, setFilters, row, select, rows, searched, searchBox };
+  const none = !rows.length && searched === 1;
+  return { filters, setFilters, row, select, rows, none, searched, searchBox };
 }
 
 /** Scrolls a conversation to its current turn, and to its top at the first one. */

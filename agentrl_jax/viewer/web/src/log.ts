@@ -1,6 +1,7 @@
 // The rollout log of another program, or the evaluation of an API model: messages with roles (see viewer/log_data.py).
 
 import { type AlarmInfo, type Columns, type Episodes, type IterationInfo, type Outcome, type Packed, readBlock, starts } from "./data";
+import { visible } from "./text";
 
 export interface LogEntry {
   kind: "log";
@@ -17,7 +18,9 @@ export interface LogEntry {
   /** Number of episodes in each block. */
   blocks: number[];
   roles: string[];
+  /** The training steps of a log that has them. */
   iterations: IterationInfo[];
+  recorded: string;
   alarms: AlarmInfo[];
   first_block: number;
 }
@@ -137,7 +140,7 @@ export class Log implements Episodes {
   }
 
   label(row: number): string {
-    return this.header.labels[row] ?? `episode ${row + 1}`;
+    return visible(this.header.labels[row]);
   }
 
   level(row: number): string {
