@@ -78,7 +78,7 @@ def _fitting(title: str, rows: Sequence[Sequence[str]], width: int) -> tuple[Tab
     Columns in which nothing is known are not shown either.
     """
     widths = {name: max(map(cell_len, column)) for name, *column in zip(_COLUMNS, *rows)}
-    kept = {name: max(cell_len(name), widest) for name, widest in widths.items() if widest}
+    kept = {name: max(cell_len(name), widest) for name, widest in widths.items() if widest or name == "agent"}
     kept["agent"] = min(kept["agent"], _AGENT_WIDTH)
     left_out = []
     for name in _LEFT_OUT:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.evaluate.panels import Panel, get_panel, load_panels
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.results import gap_closed
@@ -115,17 +115,21 @@ def baseline_rows(records: Mapping[str, Record]) -> tuple[list[Row], list[str]]:
     Scripted records have rows of their policies already. `records` are those of the panel by their file's name.
     """
     scripted = {record.agent.name for record in records.values() if record.agent.kind == "scripted"}
-    rows, others = [], dict[tuple[str, str], list[str]]()
+    rows, notes = [], []
     for name, policy in _BASELINES.items():
         known = [(source, record) for source, record in records.items() if getattr(record.outcomes, name) is not None]
         if policy in scripted or not known:
             continue
         (source, first), *rest = known
         success = np.array(getattr(first.outcomes, name))
-        for other, record in rest:
-            if not np.allclose(success, getattr(record.outcomes, name)):
-                others.setdefault((other, source), []).append(name)
         agent = f"{name} play"
+        others = [other for other, record in rest if not np.allclose(success, getattr(record.outcomes, name))]
+        if others:
+            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            notes.append(
+                f"{agent}: of {shortened(source)}; other in {shortened(others[0])}{more}: a record has it within its "
+                "agent's limits"
+            )
         rows.append(
             Row(
                 agent=optimal_label(first.optimal_is or EXACT, agent) if name == "optimal" else agent,
@@ -136,11 +140,7 @@ def baseline_rows(records: Mapping[str, Record]) -> tuple[list[Row], list[str]]:
                 source=source,
             )
         )
-    return rows, [
-        f"{', '.join(names)} play: {other} has other success than {source}, which is shown; records have it within "
-        "their agent's limits"
-        for (other, source), names in others.items()
-    ]
+    return rows, notes
 
 
 def row_of(record: Record, source: str) -> Row:
@@ -161,7 +161,7 @@ def row_of(record: Record, source: str) -> Row:
     solved = np.nan_to_num(samples)
     success = solved.mean(axis=1)
     several = samples.shape[1] > 1
-    of_level = [row[~np.isnan(row)] for row in samples]
+    unanswered, of_level = outcomes.unanswered, [row[~np.isnan(row)] for row in samples]
     answered = [float(row.mean()) for row in of_level if len(row)]
     return Row(
         agent=record.agent.name if record.agent.iteration is None else f"{record.agent.name}, {record.agent.iteration}",
@@ -177,9 +177,9 @@ def row_of(record: Record, source: str) -> Row:
         seen=None if record.seen is None else record.seen.seen_levels,
         parameters_sha256=record.agent.parameters_sha256,
         source=source,
-        unanswered=outcomes.unanswered and outcomes.unanswered.model_dump(),
-        answered=outcomes.unanswered and sum(map(len, of_level)),
-        success_answered=success_interval(answered) if outcomes.unanswered and answered else None,
+        unanswered=None if unanswered is None else unanswered.model_dump(),
+        answered=None if unanswered is None else sum(map(len, of_level)),
+        success_answered=success_interval(answered) if unanswered is not None and answered else None,
     )
 
 

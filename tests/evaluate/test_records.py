@@ -243,7 +243,7 @@ def test_random_null_and_optimal_play_stand_in_the_table_once(folder, tmp_path):
     assert {row.gap_closed for row in lines.values()} > {0.0, 1.0}
     assert lines["null play"].limit == 2
     (note,) = found.notes[LAKES]
-    assert note.startswith("random play: changed.json has other success than a.json, which is shown")
+    assert note.startswith("random play: of a.json; other in changed.json: ")
     code, out, _ = tiny_run.command("leaderboard", str(tmp_path))
     assert code == 0
     assert note in out
