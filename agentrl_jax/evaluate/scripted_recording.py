@@ -201,7 +201,7 @@ def play_levels(
         chosen = (reference if policy == "oracle" else random)(len(panel), turns)
         script = jax.jit(functools.partial(demonstrate, batched_env, _RESPONSE_TOKENS, context=context))
         played = script(levels.key, settings, ids, chosen[..., None])
-    mean_turns = float(np.mean(played.num_turns))
+    mean_turns = float(np.asarray(played.num_turns).mean())
     if folder is None:
         return mean_turns
     evaluation = Evaluation(
