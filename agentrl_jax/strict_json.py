@@ -12,12 +12,15 @@ def parse_object(content: bytes, where: str) -> dict[str, Any]:
     return data
 
 
-def parse(content: bytes, where: str) -> Any:
-    """Parses UTF-8 text that holds any JSON value, or raises a `ValueError` that begins with `where`."""
+def parse(content: bytes, where: str, *, advice: str = "; download or write it again") -> Any:
+    """Parses UTF-8 text that holds any JSON value, or raises a `ValueError` that begins with `where`.
+
+    `advice` ends the message; that of files does not fit what a server has sent.
+    """
     try:
         return json.loads(content.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not valid JSON ({str(error)[:200]}); download or write it again") from error
+        raise ValueError(f"{where}: not valid JSON ({str(error)[:200]}){advice}") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -88,7 +88,9 @@ def test_help_of_a_file_shows_its_values(run, tmp_path):
         (["envs", "--check", "maze", "--seeds", "0"], ["--seeds is 0", "at least 1"]),
         (["envs", "--check", "maze", "--seeds", "2000000"], ["--seeds is 2000000", "at most 1000000"]),
         (["envs", "--check", "maze", "--levels", "9"], ["--levels is 9", "give --seeds"]),
-        (["envs", "--check", "maze", "--out", "nowhere/a.json"], ["nowhere/a.json", "no folder 'nowhere'"]),
+        (["envs", "--check", "maze", "--out", "nowhere/nowhere/a.json"], ["nowhere/a.json", "no folder 'nowhere'"]),
+        (["envs", "--check", "maze", "--out", "."], ["--out is '.'", "is a folder"]),
+        (["envs", "--check", "alfworld"], ["alfworld", "without a self-check", "neither its environment nor its"]),
         (["envs", "--seeds", "9"], ["--seeds is 9", "only with --check"]),
         (["envs", "--out", "a.json"], ["--out is a.json", "only with --check"]),
         (["play", "Sokban"], ["'Sokban'", "SimpleSokoban"]),
@@ -229,23 +231,32 @@ def test_a_check_that_fails_is_exit_code_1(run, monkeypatch):
     assert '"found": "score 1"' in out
 
 
-def test_all_checks_every_environment(run, monkeypatch):
+def test_all_checks_every_environment(run, monkeypatch, tmp_path):
+    """What is found is printed and written at once: before the next environment is checked."""
     from agentrl_jax.evaluate import environment_checks
     from envs_jax.checks.report import Report, Result
 
-    asked = []
+    asked, file, written = [], tmp_path / "new" / "all.json", []
 
     def checked(name, *, seeds, progress):
         asked.append((name, seeds))
+        written.append(json.loads(file.read_text()) if file.exists() else None)
         return Report(name, "compiled", 3, 1.0, (Result("null_floor", "skipped" if name == "sciworld" else "pass"),))
 
     monkeypatch.setattr(environment_checks, "check_environment", checked)
-    code, out, _ = run("envs", "--check", "all", "--seeds", "3")
+    code, out, _ = run("envs", "--check", "all", "--seeds", "3", "--out", str(file))
     assert code == 0
     assert asked == [(name, 3) for name in environment_checks.names()]
     assert {"Bandit", "SimpleSokoban", "BabyAI-BossLevel", "textcraft", "babyai"} <= {name for name, _ in asked}
-    assert "BabyAI-BossLevel" in out
-    assert "sciworld, null_floor skipped" in out
+    names = [name for name, _ in asked]
+    words = f" {' '.join(out.split())}"
+    places = [words.index(f" {name}: 3 seeds") for name in names]
+    assert places == sorted(places)
+    assert max(places) < words.index("Checks of environments")
+    assert written[0] is None
+    for number, document in enumerate([*written[1:], json.loads(file.read_text())], 1):
+        assert [report["env"] for report in document["environments"]] == names[:number]
+        assert document["unchecked"] == names[number:]
 
 
 def test_play_hands_its_options_on(run, replace):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.config.schema import NAMED_LEVELS
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import UserError, refusals, shortened
+from agentrl_jax.io import try_writing
 
 
 @contextlib.contextmanager
@@ -40,9 +41,35 @@ def check_level_file(levels: str | None) -> None:
 
 
 def check_out_file(path: str | None) -> None:
-    """Refuses a file to write whose folder does not exist, before anything long is done."""
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise UserError(f"--out is {path!r}, but there is no such folder; make it, or name a file in another one")
+    """Makes the folder of a file to write if only this one is missing, and tries it, before anything long is done.
+
+    Raises:
+        UserError: the folder cannot be made, or the path is a folder.
+    """
+    if path is not None:
+        if Path(path).is_dir():
+            raise UserError(f"--out is {shortened(path)!r}, which is a folder; name a file in it")
+        check_out_folder(path, Path(path).parent)
+
+
+def check_out_folder(given: str, folder: Path) -> None:
+    """Makes a folder to write into if it is missing and its parent is not, and tries it; `given` is the option's value.
+
+    Raises:
+        UserError: its parent is missing too, or it is no folder.
+    """
+    if not folder.absolute().parent.is_dir():
+        raise UserError(
+            f"--out is {shortened(given)!r}, but there is no folder {shortened(folder.parent)!r}; make it, or name "
+            "another one"
+        )
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError as error:
+        raise UserError(
+            f"--out is {shortened(given)!r}, but {shortened(folder)} is no folder; name another one"
+        ) from error
+    try_writing(folder)
 
 
 def check_at_least_1(command: Any, *names: str) -> None:

@@ -4,14 +4,19 @@ import dataclasses
 import difflib
 import json
 import math
-import os
 import sys
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.cli.checks import check_at_least_1
+from agentrl_jax.cli.checks import check_at_least_1, check_out_file
 from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.service_names import TEXT_SERVICES
+from agentrl_jax.services.catalog import NAMES
+
+if TYPE_CHECKING:
+    from envs_jax.checks.report import Report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Envs:
     seeds: int | None = None
     """Levels of a check, those of the seeds from 0 on, or items of a service; by default as many as suit it."""
     out: str | None = None
-    """Also write the JSON of a check to this file."""
+    """Also write the JSON of a check to this file, again after each environment of all."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -83,47 +88,54 @@ def _check(command: Envs) -> None:
         if getattr(command, name) != getattr(Envs(), name):
             raise UserError(f"--{name} is {getattr(command, name)}, which --check does not read; give --seeds")
     from agentrl_jax.evaluate import environment_checks
-    from agentrl_jax.io import atomic_write, try_writing
+    from agentrl_jax.io import atomic_write
     from envs_jax.checks import MOST_SEEDS
 
     known = environment_checks.names()
+    if command.check in set(NAMES) - {*known}:
+        raise UserError(
+            f"--check is {command.check}, a service without a self-check: this package has neither its environment nor "
+            f"its items, and plays it on a server only; expected {', '.join(TEXT_SERVICES)}, a compiled environment or "
+            "all"
+        )
     if command.check not in (*known, "all"):
         near = difflib.get_close_matches(command.check or "", known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`agentrl envs` lists the compiled ones"
         raise UserError(f"--check is {shortened(command.check)!r}, expected an environment or all; {hint}")
     if command.seeds is not None and command.seeds > MOST_SEEDS:
         raise UserError(f"--seeds is {command.seeds}, expected at most {MOST_SEEDS}")
-    if command.out is not None:
-        folder = os.path.dirname(command.out) or "."
-        if not os.path.isdir(folder):
-            raise UserError(
-                f"--out is {shortened(command.out)!r}, but there is no folder {shortened(folder)!r}; make it"
-            )
-        try_writing(folder)
-    reports = []
-    for name in known if command.check == "all" else (command.check,):
+    check_out_file(command.out)
+    console = Console()
+    reports: list[Report] = []
+    names = known if command.check == "all" else (command.check,)
+    for name in names:
 
         def progress(line: str, name: str | None = name) -> None:
             print(f"{name}: {line}", file=sys.stderr)
 
         reports.append(environment_checks.check_environment(name, seeds=command.seeds, progress=progress))
-    document = json.dumps(environment_checks.as_json(reports), allow_nan=False)
-    if command.out is not None:
-        with atomic_write(command.out) as file:
-            file.write(document + "\n")
+        document = json.dumps(environment_checks.as_json(reports, names[len(reports) :]), allow_nan=False)
+        if command.out is not None:
+            with atomic_write(command.out) as file:
+                file.write(document + "\n")
+        if not command.json:
+            _print_report(console, reports[-1])
     if command.json:
         print(document)
-    else:
-        console = Console()
+    elif len(reports) > 1:
         console.print(environment_checks.as_table(reports))
-        if len(reports) == 1 and reports[0].difficulty:
-            console.print(environment_checks.difficulty_table(reports[0]))
-        for report in reports:
-            for result in report.results:
-                if result.status == "pass" or (result.status == "skipped" and len(reports) == 1):
-                    continue
-                case = f" For example {json.dumps(result.counterexample)}" if result.counterexample else ""
-                line = f"{report.env}, {result.name} {result.status}: {result.reason}.{case}"
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
     if any(report.status == "fail" for report in reports):
         sys.exit(1)
+
+
+def _print_report(console: Console, report: "Report") -> None:
+    from agentrl_jax.evaluate import environment_checks
+
+    console.print(environment_checks.as_table([report]))
+    if report.difficulty:
+        console.print(environment_checks.difficulty_table(report))
+    for result in report.results:
+        if result.status == "fail":
+            case = f" For example {json.dumps(result.counterexample)}" if result.counterexample else ""
+            line = f"{report.env}, {result.name} {result.status}: {result.reason}.{case}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -183,8 +183,9 @@ def _print_result(result: dict[str, Any]) -> None:
     from agentrl_jax.runs.live import levels_line
     from envs_jax.budget import EXACT, optimal_label
 
+    agent = result.get("policy", "agent, sampled")
     titles = {
-        "success": result.get("policy", "agent, sampled"),
+        "success": agent,
         "success_greedy": "agent, greedy",
         "strict_success": "agent, sampled, strict",
         "strict_success_greedy": "agent, greedy, strict",
@@ -208,10 +209,10 @@ def _print_result(result: dict[str, Any]) -> None:
     Console().print(table)
     if result.get("gap_closed") is not None:
         share = f"{result['gap_closed']:.1%} of the gap between random and optimal play"
-        Console().print(f"agent, sampled: closes {share}", highlight=False)
-    if "mean_tokens" in result:
-        used = f"{result['mean_turns']:.1f} turns and {result['mean_tokens']:.1f} sampled tokens per episode"
-        Console().print(f"agent, sampled: {used}", highlight=False)
+        Console().print(f"{agent}: closes {share}", highlight=False)
+    if "mean_turns" in result:
+        tokens = f" and {result['mean_tokens']:.1f} sampled tokens" if "mean_tokens" in result else ""
+        Console().print(f"{agent}: {result['mean_turns']:.1f} turns{tokens} per episode", highlight=False)
     if "seen" in result:
         Console().print(levels_line(result["env"], result["seen"]), highlight=False)
 
@@ -220,7 +221,7 @@ def _eval_scripted(command: Eval) -> None:
     if command.run is not None or (command.env is None) == (command.panel is None) or command.policy is None:
         raise UserError("--policy evaluates a scripted policy: give --env ENV or --panel NAME, and no run")
     check_at_least_1(command, "episodes", "plays", "turns", "workers")
-    from agentrl_jax.evaluate.scripted import as_table, evaluate_on_panel, evaluate_scripted
+    from agentrl_jax.evaluate.scripted import as_table, evaluate_on_panel, evaluate_scripted, lines_of
 
     options = {name: getattr(command, name) for name in ("env", "policy", "episodes", *_OF_SCRIPTED)}
     options |= {
@@ -236,4 +237,10 @@ def _eval_scripted(command: Eval) -> None:
                 raise UserError(f"--{name} is {getattr(command, name)}, which --panel fixes; leave it out")
         kept = {name: options[name] for name in ("plays", "seed", "record", "report")}
         result = evaluate_on_panel(command.policy, command.panel, **kept)
-    _show(command, result, lambda found: Console().print(as_table(found)) if "score" in found else _print_result(found))
+
+    def table(found: dict[str, Any]) -> None:
+        Console().print(as_table(found))
+        for line in lines_of(found):
+            Console().print(line, highlight=False, markup=False)
+
+    _show(command, result, table if "score" in result else _print_result)

@@ -55,7 +55,10 @@ class ApiOptions:
 
 
 def run(command: Any) -> None:
-    """Prints the success of an API model; `command` is the `Eval` whose options are read besides `ApiOptions`."""
+    """Prints the success of an API model; `command` is the `Eval` whose options are read besides `ApiOptions`.
+
+    Exits with 1 while episodes are unfinished.
+    """
     given: ApiOptions = command.of_api
     named = command.env is not None or command.panel is not None
     if given.api is None or not named or not given.base_url or command.out is None:
@@ -75,7 +78,6 @@ def run(command: Any) -> None:
     check_level_file(command.levels)
     extra = _extra(given.extra)
     from agentrl_jax.evaluate.api_models.evaluate import evaluate_api, read_key
-    from agentrl_jax.evaluate.api_models.report import as_table, lines_of, retry_lines_of, retry_tables
     from agentrl_jax.evaluate.api_models.tasks import TaskOptions
     from agentrl_jax.evaluate.retry import MOST_ATTEMPTS
 
@@ -88,7 +90,7 @@ def run(command: Any) -> None:
     )
     panel = None
     if command.panel is not None:
-        from agentrl_jax.evaluate.api_models.on_panel import on_panel, record_parts
+        from agentrl_jax.evaluate.api_models.on_panel import on_panel
         from agentrl_jax.evaluate.panels import get_panel
 
         panel = get_panel(command.panel)
@@ -105,18 +107,34 @@ def run(command: Any) -> None:
         report=lambda line: print(line, file=sys.stderr, flush=True),
         **{name: getattr(given, name) for name in _PASSED_ON},
     )
-    text = json.dumps(result, allow_nan=False)
-    if panel is not None:
+    if not command.json:
+        _print_result(result)
+    unfinished = result["episodes"]["unfinished"]
+    if panel is not None and not unfinished:
         from agentrl_jax.evaluate import records
+        from agentrl_jax.evaluate.api_models.on_panel import record_parts
 
         record = records.of_result(record_parts(result, options, panel))
+        if command.json:
+            print(record.model_dump_json())
         path = Path(command.out) / "record.json"
         records.write_record(record, str(path))
         print(f"record: {path}", file=sys.stderr)
-        text = record.model_dump_json()
-    if command.json:
-        print(text)
-        return
+    elif command.json:
+        print(json.dumps(result, allow_nan=False))
+    if unfinished:
+        lacking = "" if panel is None else f", so that there is no record of {panel.name}"
+        print(
+            f"agentrl: {unfinished} of {result['episodes']['asked']} episodes are unfinished{lacking}; give the same "
+            "command again, which asks only for what is missing",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    from agentrl_jax.evaluate.api_models.report import as_table, lines_of, retry_lines_of, retry_tables
+
     Console().print(as_table(result))
     for line in lines_of(result):
         Console().print(line, highlight=False, markup=False, soft_wrap=True)

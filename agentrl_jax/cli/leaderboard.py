@@ -3,16 +3,25 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.evaluate.interval_text import rate
 
 _COLUMNS = ("agent", "success", "95 %", "k", "greedy", "pass@k", "gap", "turns", "tokens", "seen", "source")
+
+_LEFT_OUT = ("source", "seen", "k", "pass@k", "tokens", "greedy", "turns", "gap", "95 %")
+"""Columns that a narrow terminal does not show, in the order in which they are left out."""
+
+_AGENT_WIDTH, _BORDER = 24, 3
+"""Letters for names of agents, which alone may be folded; and a column's border with its spaces."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +59,42 @@ def run(command: Leaderboard) -> None:
         panel = get_panel(name)
         title = f"{name} ({len(panel)} levels, {panel.sha256[:16]})"
         cells = [_cells(row) for row in rows]
+        notes = [*(_note(row) for row in rows if row.unanswered), *found.notes.get(name, ())]
         if command.markdown:
             _print_markdown(title, cells)
+            for note in notes:
+                print(f"\n{_escaped(note)}")
         else:
-            table = Table(title=title, title_justify="left")
-            for column in _COLUMNS:
-                table.add_column(column, justify="left" if column in ("agent", "source") else "right", overflow="fold")
-            for row in cells:
-                table.add_row(*map(escape, row))
-            Console().print(table)
+            console = Console()
+            table, left_out = _fitting(title, cells, console.width)
+            console.print(table)
+            for note in (*left_out, *notes):
+                console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def _fitting(title: str, rows: Sequence[Sequence[str]], width: int) -> tuple[Table, list[str]]:
+    """The table with as many columns as fit, so that no number is folded, and a line that names those that do not.
+
+    Columns in which nothing is known are not shown either.
+    """
+    widths = {name: max(map(cell_len, column)) for name, *column in zip(_COLUMNS, *rows)}
+    kept = {name: max(cell_len(name), widest) for name, widest in widths.items() if widest or name == "agent"}
+    kept["agent"] = min(kept["agent"], _AGENT_WIDTH)
+    left_out = []
+    for name in _LEFT_OUT:
+        if sum(kept.values()) + _BORDER * len(kept) + 1 <= width:
+            break
+        if name in kept:
+            del kept[name]
+            left_out.append(name)
+    table = Table(title=title, title_justify="left")
+    for name in kept:
+        left = name in ("agent", "source")
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name != "agent")
+    for row in rows:
+        table.add_row(*(escape(cell) for name, cell in zip(_COLUMNS, row) if name in kept))
+    names = ", ".join(left_out)
+    return table, [f"left out to fit {width} columns: {names}; --markdown has all"] if left_out else []
 
 
 def _cells(row: Any) -> list[str]:
@@ -71,10 +107,10 @@ def _cells(row: Any) -> list[str]:
     interval = f"{percent(row.success['low'])} to {percent(row.success['high'])}" if "low" in row.success else ""
     turns = number(row.turns) if row.limit is None else f"{number(row.turns) or '?'} of {row.limit}"
     return [
-        shortened(row.agent, 60) + (f" ({row.kind})" if row.kind != "run" else ""),
-        percent(row.success["mean"]),
+        _name(row),
+        percent(row.success["mean"]) + ("*" if row.unanswered else ""),
         interval,
-        "exact" if row.samples is None else str(row.samples),
+        "" if row.kind == "baseline" else "exact" if row.samples is None else str(row.samples),
         percent(row.greedy and row.greedy["mean"]),
         percent(row.pass_at and row.pass_at["mean"]),
         percent(row.gap_closed),
@@ -85,7 +121,28 @@ def _cells(row: Any) -> list[str]:
     ]
 
 
+def _name(row: Any) -> str:
+    return shortened(row.agent, 60) + (f" ({row.kind})" if row.kind != "run" else "")
+
+
+def _note(row: Any) -> str:
+    """What the mark at the success of an API model means."""
+    cut, refused = row.unanswered["length"], row.unanswered["refusal"]
+    found = (
+        f"over the {row.answered} answered ones it is {rate(row.success_answered)}"
+        if row.answered
+        else "none was answered"
+    )
+    return (
+        f"*) {_name(row)}: {cut} episodes cut by a limit of tokens and {refused} refused count as not solved; {found}"
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
 def _print_markdown(title: str, rows: list[list[str]]) -> None:
     print(f"\n**{title}**\n")
     for row in ([*_COLUMNS], ["---", *["---:"] * (len(_COLUMNS) - 2), "---"], *rows):
-        print("| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in row) + " |")
+        print("| " + " | ".join(map(_escaped, row)) + " |")

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.cli.checks import check_env, check_level_file
+from agentrl_jax.cli.checks import check_env, check_level_file, check_out_folder
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.interval_text import number, points, rate
 from agentrl_jax.services.catalog import NAMES
@@ -70,8 +70,8 @@ def run(command: Scaling) -> None:
             "or record an evaluation with agentrl eval"
         )
     out = Path(command.run if command.out is None else command.out)
-    if command.out is not None and not out.is_dir():
-        raise UserError(f"--out is {command.out!r}, but there is no such folder; make it, or name another one")
+    if command.out is not None:
+        check_out_folder(command.out, out)
     from agentrl_jax.evaluate.scaling import plot_scaling, scale
     from agentrl_jax.io import atomic_write
 

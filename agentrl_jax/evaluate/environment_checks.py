@@ -95,10 +95,14 @@ def _read(table: grammar.GrammarTable, rows: Sequence[Sequence[int]]) -> list[tu
     return [tuple(ids[ids >= 0].tolist()) for ids in found]
 
 
-def as_json(reports: Sequence[Report]) -> dict[str, Any]:
-    """Returns the document of a command: `schema`, `status` ("fail" if one check failed) and `environments`."""
+def as_json(reports: Sequence[Report], unchecked: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the document of a command: `schema`, `status` ("fail" if one check failed) and `environments`.
+
+    `unchecked` are the names of environments that are still to be checked; the status is that of the others.
+    """
     status = "fail" if any(report.status == "fail" for report in reports) else "pass"
-    return {"schema": SCHEMA, "status": status, "environments": [report.as_json() for report in reports]}
+    environments = [report.as_json() for report in reports]
+    return {"schema": SCHEMA, "status": status, "environments": environments, "unchecked": list(unchecked)}
 
 
 def as_table(reports: Sequence[Report]) -> Table:

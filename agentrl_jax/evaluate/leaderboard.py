@@ -8,17 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.evaluate.panels import Panel, get_panel, load_panels
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.results import gap_closed
 from agentrl_jax.evaluate.statistics import pass_at, success_interval
 from agentrl_jax.strict_json import parse_object
+from envs_jax.budget import EXACT, optimal_label
 
 PUBLISHED = Path(__file__).with_name("data") / "published.json"
 
 MAX_FILES = 10_000
 """Most files of a folder."""
+
+_BASELINES = {"random": "random", "null": "null", "optimal": "oracle"}
+"""Outcomes of reference policies in a record, and the scripted policy of each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +31,11 @@ class Row:
 
     agent: str
     kind: str
-    """run, scripted, api or published."""
+    """run, scripted, api, published, or baseline: random, null or optimal play as a record of another agent has it."""
     success: Mapping[str, float | int]
-    """avg@k with its interval; only the mean if published."""
+    """avg@k with its interval; only the mean if published. Episodes that were not answered count as not solved."""
     samples: int | None = None
-    """k; None for exact success."""
+    """k; None for exact success, and for baselines, which may be either."""
     greedy: Mapping[str, float | int] | None = None
     pass_at: Mapping[str, float | int] | None = None
     """pass@k of all k samples, if there are several."""
@@ -47,6 +51,12 @@ class Row:
     parameters_sha256: str | None = None
     source: str = ""
     """Name of the record's file, or the publication."""
+    unanswered: Mapping[str, int] | None = None
+    """Numbers of an API model's episodes that were cut (`length`) or refused (`refusal`); None if there are none."""
+    answered: int | None = None
+    """Number of its other episodes, if some were not answered."""
+    success_answered: Mapping[str, float | int] | None = None
+    """Success over these, if there are any. No row is ordered by it: a model could gain by not answering."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +66,15 @@ class Leaderboard:
     tables: Mapping[str, list[Row]]
     left_out: list[str]
     """One line for each file that was not used, which says why."""
+    notes: Mapping[str, list[str]] = dataclasses.field(default_factory=dict)
+    """What is to be said of a panel's table, by name."""
 
 
 def make_leaderboard(folder: str, panel: str | None = None) -> Leaderboard:
     """Reads all `.json` files of a folder, and of folders in it, as records.
 
-    With `panel`, only its table is made. A panel's published figures are added if the folder has a record of it.
+    With `panel`, only its table is made. A panel's published figures are added if the folder has a record of it, and
+    random, null and optimal play from the first record that has them, unless there is a scripted record of the policy.
 
     Raises:
         UserError: there is no such folder or panel, or it has too many files.
@@ -76,20 +89,58 @@ def make_leaderboard(folder: str, panel: str | None = None) -> Leaderboard:
             f"{folder}: has {len(files)} files, expected at most {MAX_FILES}; name a folder of records only"
         )
     tables: dict[str, list[Row]] = {}
-    left_out = []
+    records: dict[str, dict[str, Record]] = {}
+    left_out, notes = [], {}
     for file in files:
         try:
             record = read_record(file)
-            row = row_of(record, str(file.relative_to(folder)))
+            source = str(file.relative_to(folder))
+            row = row_of(record, source)
         except ValueError as error:
             left_out.append(str(error) if str(file) in str(error) else f"{file}: {error}")
             continue
         if panel in (None, record.panel.name):
             tables.setdefault(record.panel.name, []).append(row)
+            records.setdefault(record.panel.name, {})[source] = record
     for name, rows in tables.items():
-        rows += published().get(name, [])
+        found, notes[name] = baseline_rows(records[name])
+        rows += [*found, *published().get(name, [])]
         rows.sort(key=lambda row: -row.success["mean"])
-    return Leaderboard({name: tables[name] for name in load_panels() if name in tables}, left_out)
+    return Leaderboard({name: tables[name] for name in load_panels() if name in tables}, left_out, notes)
+
+
+def baseline_rows(records: Mapping[str, Record]) -> tuple[list[Row], list[str]]:
+    """Random, null and optimal play on a panel, each from the first record that has it, and which records differ.
+
+    Scripted records have rows of their policies already. `records` are those of the panel by their file's name.
+    """
+    scripted = {record.agent.name for record in records.values() if record.agent.kind == "scripted"}
+    rows, notes = [], []
+    for name, policy in _BASELINES.items():
+        known = [(source, record) for source, record in records.items() if getattr(record.outcomes, name) is not None]
+        if policy in scripted or not known:
+            continue
+        (source, first), *rest = known
+        success = np.array(getattr(first.outcomes, name))
+        agent = f"{name} play"
+        others = [other for other, record in rest if not np.allclose(success, getattr(record.outcomes, name))]
+        if others:
+            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            notes.append(
+                f"{agent}: of {shortened(source)}; other in {shortened(others[0])}{more}: a record has it within its "
+                "agent's limits"
+            )
+        rows.append(
+            Row(
+                agent=optimal_label(first.optimal_is or EXACT, agent) if name == "optimal" else agent,
+                kind="baseline",
+                success=success_interval(success),
+                gap_closed=_gap(first, float(success.mean())),
+                limit=first.decoding.turns,
+                source=source,
+            )
+        )
+    return rows, notes
 
 
 def row_of(record: Record, source: str) -> Row:
@@ -106,27 +157,38 @@ def row_of(record: Record, source: str) -> Row:
             f"is of {panel.name} with digest {record.panel.sha256[:16]}, expected {panel.sha256[:16]}: other levels"
         )
     check_outcomes(record, panel)
-    outcomes, samples = record.outcomes, np.array(record.outcomes.samples)
-    success = samples.mean(axis=1)
+    outcomes, samples = record.outcomes, np.array(record.outcomes.samples, np.float64)  # None becomes NaN
+    solved = np.nan_to_num(samples)
+    success = solved.mean(axis=1)
     several = samples.shape[1] > 1
-    gap = None
-    if outcomes.random is not None and outcomes.optimal is not None:
-        gap = gap_closed(float(success.mean()), float(np.mean(outcomes.random)), float(np.mean(outcomes.optimal)))
+    unanswered, of_level = outcomes.unanswered, [row[~np.isnan(row)] for row in samples]
+    answered = [float(row.mean()) for row in of_level if len(row)]
     return Row(
         agent=record.agent.name if record.agent.iteration is None else f"{record.agent.name}, {record.agent.iteration}",
         kind=record.agent.kind,
         success=success_interval(success),
         samples=None if outcomes.exact else samples.shape[1],
         greedy=None if outcomes.greedy is None else success_interval(outcomes.greedy),
-        pass_at=success_interval(pass_at(samples == 1, samples.shape[1])) if several else None,
-        gap_closed=gap,
+        pass_at=success_interval(pass_at(solved == 1, samples.shape[1])) if several else None,
+        gap_closed=_gap(record, float(success.mean())),
         turns=record.mean_turns,
         tokens=record.mean_tokens,
         limit=record.decoding.turns,
         seen=None if record.seen is None else record.seen.seen_levels,
         parameters_sha256=record.agent.parameters_sha256,
         source=source,
+        unanswered=None if unanswered is None else unanswered.model_dump(),
+        answered=None if unanswered is None else sum(map(len, of_level)),
+        success_answered=success_interval(answered) if unanswered is not None and answered else None,
     )
+
+
+def _gap(record: Record, success: float) -> float | None:
+    """The share of the difference between the record's random and optimal play that a success closes."""
+    random, optimal = record.outcomes.random, record.outcomes.optimal
+    if random is None or optimal is None:
+        return None
+    return gap_closed(success, float(np.mean(random)), float(np.mean(optimal)))
 
 
 def check_outcomes(record: Record, panel: Panel) -> None:
@@ -139,7 +201,7 @@ def check_outcomes(record: Record, panel: Panel) -> None:
     for number, row in enumerate(outcomes.samples):
         if len(row) != count:
             raise ValueError(f"outcomes.samples has {len(row)} outcomes of level {number}; expected {count}")
-        if not outcomes.exact and not {*row} <= {0.0, 1.0}:
+        if not outcomes.exact and not {*row} <= {0.0, 1.0, None}:
             raise ValueError(f"outcomes.samples of level {number} are not all 0 or 1")
     if outcomes.greedy is not None and not {*outcomes.greedy} <= {0.0, 1.0}:
         raise ValueError("outcomes.greedy are not all 0 or 1")

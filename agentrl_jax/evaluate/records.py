@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import agentrl_jax
 from agentrl_jax.config import Config
@@ -82,12 +82,24 @@ class Decoding(_Part):
     """Of the environment as it was played."""
 
 
+class Unanswered(_Part):
+    """Numbers of the episodes of an API model that ended with a reply that was not carried out."""
+
+    length: Annotated[int, Field(ge=0)]
+    """It was cut by a limit of tokens."""
+    refusal: Annotated[int, Field(ge=0)]
+    """It was withheld by the model or its provider."""
+
+
 class Outcomes(_Part):
     """Successes on each level, in the order of the panel."""
 
-    samples: Annotated[list[_Shares], Field(min_length=1)]
-    """0 or 1 for each sampled episode; or one number, the probability of success, if `exact`."""
+    samples: Annotated[list[Annotated[list[_Share | None], Field(min_length=1)]], Field(min_length=1)]
+    """0 or 1 for each sampled episode; or one number, the probability of success, if `exact`. None for an episode of an
+    API model that was not answered, see `unanswered`."""
     exact: bool = False
+    unanswered: Unanswered | None = None
+    """None where every episode was answered."""
     greedy: _Shares | None = None
     random: _Shares | None = None
     null: _Shares | None = None
@@ -119,22 +131,35 @@ class Record(_Part):
     optimal_is: str | None
     """What the optimal policy is, see `envs_jax.budget.Baselines`."""
     mean_turns: _Finite | None
-    """Mean number of turns of a sampled episode."""
+    """Mean number of turns of a sampled episode, of an answered one of an API model."""
     mean_tokens: _Finite | None
     """Mean number of sampled tokens of a sampled episode."""
     seen: Seen | None
     results: dict[str, Any]
     """Success with its interval, and what else was computed when the record was made."""
 
+    @model_validator(mode="after")
+    def _episodes_without_outcome(self) -> "Record":
+        """Only an API model can leave an episode without an outcome, and says of how many and why."""
+        missing = sum(outcome is None for row in self.outcomes.samples for outcome in row)
+        known = self.outcomes.unanswered
+        counted = 0 if known is None else known.length + known.refusal
+        if missing and self.agent.kind != "api":
+            raise ValueError(f"{missing} outcomes are null, which they may be only for agents of kind api")
+        if missing != counted:
+            raise ValueError(f"{missing} outcomes are null, but {counted} are counted as cut or refused")
+        return self
+
 
 def of_result(result: Mapping[str, Any]) -> Record:
-    """The record of what `evaluate_run` or `scripted.evaluate_on_panel` returned for a panel."""
+    """The record of what `evaluate_run`, `scripted.evaluate_on_panel` or `on_panel.record_parts` returned."""
     outcomes = result["outcomes"]
-    samples = [[float(x) for x in row] for row in outcomes["samples"]]
-    named = {name: outcomes.get(name) for name in ("random", "null", "optimal", "categories")}
+    samples = [[None if x is None else float(x) for x in row] for row in outcomes["samples"]]
+    named = {name: outcomes.get(name) for name in ("random", "null", "optimal", "categories", "unanswered")}
     greedy = outcomes.get("success_greedy")
     computed = (
-        *("success", "success_greedy", "strict_success", "strict_success_greedy", "score", "return"),
+        *("success", "success_answered", "success_greedy", "strict_success", "strict_success_greedy"),
+        *("score", "return", "random", "null", "optimal"),
         *("pass_at", "pass_all", "best_of", "gap_closed", "categories"),
     )
     return Record.model_validate(
@@ -172,7 +197,7 @@ def read_record(path: Path) -> Record:
         return Record.model_validate(parse_object(content, str(path)))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(map(str, first["loc"])) or "record"
         raise ValueError(f"{path}: {where}: {first['msg']}; expected a record of `agentrl eval --panel`") from error
 
 

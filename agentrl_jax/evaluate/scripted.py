@@ -14,8 +14,9 @@ from rich.table import Table
 from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels, records, scripted_recording
-from agentrl_jax.evaluate.baselines import level_baselines, level_rates
+from agentrl_jax.evaluate.baselines import level_baselines, level_rates, success_intervals
 from agentrl_jax.evaluate.recording import check_folder
+from agentrl_jax.evaluate.results import gap_closed
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.runs.rollout_records import Evaluation
 from agentrl_jax.services.catalog import get_service
@@ -139,8 +140,9 @@ def evaluate_on_panel(
     """Evaluates the policy random, null or oracle on the panel called `name`, for `records.of_result`.
 
     In compiled environments other than BabyAI the result is exact: the probability of success on each level, not an
-    outcome. There, oracle is the best that an agent with one action a turn can reach. With a new folder `record`, one
-    episode on each level is recorded, which in these environments does not change the result.
+    outcome. There, oracle is the best that an agent with one action a turn can reach, the result also has `random`,
+    `null` and `optimal` success and `gap_closed`, and `mean_turns` is of one episode on each level, with random actions
+    from `seed`. With a new folder `record`, these episodes are recorded.
 
     Raises:
         UserError: there is no such panel or policy, the levels are not the panel's, or the service fails.
@@ -169,8 +171,8 @@ def evaluate_on_panel(
         )
     else:
         result = _exact(policy, panel)
-        if record is not None:
-            scripted_recording.record_levels(record, policy, panel, seed, report)
+        report(f"{policy} on {len(panel)} levels of {name}, for the mean number of turns")
+        result["mean_turns"] = scripted_recording.play_levels(record, policy, panel, seed, report)
     samples = 1 if exact else result["plays"]
     named = {"panel": {"name": panel.name, "sha256": panel.sha256}, **records.of_scripted(policy, panel, samples, seed)}
     return result | named
@@ -188,6 +190,8 @@ def _exact(policy: str, panel: panels.Panel) -> dict[str, Any]:
         "policy": policy,
         "items": len(panel),
         "success": success_interval(success),
+        **success_intervals(known),
+        "gap_closed": gap_closed(success.mean(), known.random.mean(), known.optimal.mean()),
         "outcomes": {"samples": [[x] for x in success.tolist()], "exact": True, **level_rates(known)},
         "optimal_is": known.optimal_is,
     }
@@ -288,6 +292,12 @@ def _standard_error(values: np.ndarray) -> dict[str, float]:
     if plays == 1:
         return {}
     return {"standard_error": float(np.sqrt((values.var(axis=1, ddof=1) / plays).sum()) / items)}
+
+
+def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
+    """What stands below `as_table`, as far as it is known."""
+    if "mean_turns" in result:
+        yield f"{result['policy']}: {result['mean_turns']:.1f} turns per episode, at most {result['turns']}"
 
 
 def as_table(result: Mapping[str, Any]) -> Table:

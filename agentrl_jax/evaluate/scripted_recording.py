@@ -156,18 +156,23 @@ def _named_actions(env: str, config: Config, episodes: Sequence[ScriptedEpisode]
     return actions.astype(np.int32)
 
 
-def record_levels(folder: str | os.PathLike[str], policy: str, panel: panels.Panel, seed: int, report: Report) -> None:
-    """Plays every level of a compiled environment's panel once by a scripted policy, one action a turn, and records it.
+def play_levels(
+    folder: str | os.PathLike[str] | None, policy: str, panel: panels.Panel, seed: int, report: Report
+) -> float:
+    """Plays every level of a compiled environment's panel once by a scripted policy, one action a turn.
 
     The levels, their keys and the random transitions are those of a run's evaluation on the panel.
 
     Args:
-        folder: new or empty.
+        folder: for a record of the episodes, new or empty; None for none.
         policy: random, with actions from `seed`; oracle, the environment's reference solution, which ends where it
             knows no action; or null, whose responses name no action.
         panel: of a compiled environment with generated levels.
         seed: of random actions.
         report: gets a line about the file.
+
+    Returns:
+        The mean number of turns of an episode.
 
     Raises:
         UserError: the folder is not empty or cannot be written.
@@ -196,6 +201,9 @@ def record_levels(folder: str | os.PathLike[str], policy: str, panel: panels.Pan
         chosen = (reference if policy == "oracle" else random)(len(panel), turns)
         script = jax.jit(functools.partial(demonstrate, batched_env, _RESPONSE_TOKENS, context=context))
         played = script(levels.key, settings, ids, chosen[..., None])
+    mean_turns = float(np.asarray(played.num_turns).mean())
+    if folder is None:
+        return mean_turns
     evaluation = Evaluation(
         sample=0,
         seed=levels.seed,
@@ -208,6 +216,7 @@ def record_levels(folder: str | os.PathLike[str], policy: str, panel: panels.Pan
     )
     with record_folder(folder, config, groups=_GROUPS) as path:
         _write(path, played, None, config, evaluation, 0, report)
+    return mean_turns
 
 
 def _random(batched_env: CompiledEnv, seed: int, count: int, turns: int) -> Int[Array, "n T"]:

@@ -207,7 +207,7 @@ class ServiceClient:
         if status != 200:  # a redirect or a proxy's page: regardless of its body, not an environment's answer
             raise Lost(f"{where}: status {status}, expected 200: {shown}")
         try:
-            answer = parse(content, where)
+            answer = parse(content, where, advice="")
         except ValueError as error:
             raise Lost(f"{error!s}: {shown}") from error
         if (reason := refusal(answer)) is not None:

@@ -1,4 +1,4 @@
-"""API models on panels: the panel's levels and limits, and a record only where every episode was answered."""
+"""API models on panels: the panel's levels and limits, and a record where every episode is final."""
 
 import json
 
@@ -6,14 +6,22 @@ import pytest
 import tiny_run
 from fake_api import FakeApi, completion
 
-from agentrl_jax.evaluate.leaderboard import make_leaderboard
+from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
 from agentrl_jax.evaluate.panels import get_panel
+from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
-from agentrl_jax.services.environments.maze import Oracle
+from agentrl_jax.evaluate.statistics import success_interval
+from agentrl_jax.services.environments.maze import STARTS, Oracle
 
 
 def evaluate(url, out, *words):
     return tiny_run.command("eval", "--api", "m", "--base_url", url, "--out", str(out), *words)
+
+
+def at(item, body):
+    """Whether an episode, of which the system message is the first, is that of an item."""
+    row, column = STARTS[item]
+    return f"Your current position is at position {row}, {column}." in body["messages"][1]["content"]
 
 
 def walk(body):
@@ -45,23 +53,86 @@ def test_a_compiled_environment(tmp_path):
     assert code == 0, err
     record, panel = json.loads(out), get_panel("frozen-lake-4x4-v1")
     assert len(record["outcomes"]["samples"]) == len(panel)
-    (row,) = make_leaderboard(str(tmp_path / "m")).tables[panel.name]
+    row = next(row for row in make_leaderboard(str(tmp_path / "m")).tables[panel.name] if row.kind == "api")
     assert row.gap_closed == pytest.approx(record["results"]["gap_closed"])
     assert (record["decoding"]["actions"], record["decoding"]["turns"]) == (panel.max_actions, 1)
 
 
-def test_no_record_with_a_cut_reply(tmp_path):
-    def answer(body):
-        return completion("too long", finish="length") if len(api.requests) == 1 else walk(body)
+def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
+    """Three starts are not answered: the record says so, and its success counts them as not solved."""
 
-    api = FakeApi(answer)
-    with api.running() as url:
-        code, _, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1", "--concurrency", "1")
-    assert code == 2
-    assert "1 of " in err
-    assert "no record of maze-v1" in err
-    assert not (tmp_path / "m" / "record.json").exists()
-    assert json.loads((tmp_path / "m" / "summary.json").read_text())["episodes"]["length"] == 1
+    def answer(body):
+        if at(0, body) or at(1, body):
+            return completion("too long", finish="length")
+        return completion(None, refusal="I must not walk.") if at(2, body) else walk(body)
+
+    with FakeApi(answer).running() as url:
+        code, out, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1")
+    assert code == 0, err
+    assert "25 episodes: 22 answered, 2 cut by a limit of tokens, 1 refused, 0 unfinished" in out
+    assert "a larger --max_tokens with another --out" in out
+    record = read_record(tmp_path / "m" / "record.json")
+    assert record.outcomes.samples == [[None]] * 3 + [[1.0]] * 22
+    assert record.outcomes.unanswered.model_dump() == {"length": 2, "refusal": 1}
+    assert (record.results["success"]["mean"], record.results["success_answered"]["mean"]) == (0.88, 1.0)
+    row = row_of(record, "")
+    assert row.success == success_interval([0.0] * 3 + [1.0] * 22)
+    assert row.success_answered == success_interval([1.0] * 22)
+    assert (row.answered, row.unanswered) == (22, {"length": 2, "refusal": 1})
+    for words in ((), ("--markdown",)):
+        code, out, _ = tiny_run.command("leaderboard", str(tmp_path / "m"), *words)
+        text = " ".join(out.split())
+        assert (code, "88.0*" in text) == (0, True)
+        assert "*) m (api): 2 episodes cut by a limit of tokens and 1 refused count as not solved; over the 22" in text
+        assert "answered ones it is 100.0%" in text
+
+
+def test_if_nothing_is_answered_there_is_a_record_of_nothing(tmp_path):
+    with FakeApi(lambda body: completion("", "length")).running() as url:
+        code, out, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1", "--json")
+    assert code == 0, err
+    row = row_of(Record.model_validate_json(out), "")
+    assert (row.success["mean"], row.success_answered, row.answered, row.turns) == (0.0, None, 0, None)
+    _, out, _ = tiny_run.command("leaderboard", str(tmp_path / "m"))
+    assert "none was answered" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path, words):
+    """The table, or the JSON, is printed all the same; the same command goes on and writes the record."""
+    broken = True
+
+    def answer(body):
+        return (500, {}, {"error": "oops"}) if broken and at(3, body) else walk(body)
+
+    options = ("--panel", "maze-v1", "--retries", "0")
+    with FakeApi(answer).running() as url:
+        code, out, err = evaluate(url, tmp_path / "m", *options, *words)
+        assert code == 1
+        assert err.splitlines()[-1] == (
+            "agentrl: 1 of 25 episodes are unfinished, so that there is no record of maze-v1; give the same command "
+            "again, which asks only for what is missing"
+        )
+        assert not (tmp_path / "m" / "record.json").exists()
+        if words:
+            assert json.loads(out)["episodes"]["unfinished"] == 1
+        else:
+            assert "model, over all episodes" in out
+            assert "unfinished: item 3, sample 0:" in out
+        broken = False
+        code, _, err = evaluate(url, tmp_path / "m", *options, *words)
+    assert code == 0, err
+    assert read_record(tmp_path / "m" / "record.json").outcomes.unanswered is None
+
+
+def test_without_a_panel_the_exit_code_says_the_same(tmp_path):
+    with FakeApi(lambda body: (200, {}, b"<html>Welcome</html>")).running() as url:
+        code, out, err = evaluate(url, tmp_path / "m", "--env", "maze", "--items", "17", "--retries", "0")
+    assert code == 1
+    assert "the answer: not valid JSON" in out
+    assert "but <html>Welcome</html>" in out
+    assert "download or write it again" not in out
+    assert err.splitlines()[-1].startswith("agentrl: 1 of 1 episodes are unfinished; give the same command again")
 
 
 @pytest.mark.parametrize("words", [("--env", "maze"), ("--items", "0"), ("--episodes", "3"), ("--turns", "2")])

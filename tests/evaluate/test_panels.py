@@ -99,7 +99,7 @@ def test_unknown_panels_and_contradictions_are_refused(finished):
         (("eval", run, "--panel", "maze-v1"), "of the service maze"),
         (("eval", run, "--out", "x.json"), "needs --panel"),
         (("eval", run, "--selector", "value"), "only with --best_of"),
-        (("eval", run, "--panel", "bandit-v1", "--out", "absent/x.json"), "no such folder"),
+        (("eval", run, "--panel", "bandit-v1", "--out", "absent/absent/x.json"), "there is no folder 'absent'"),
         (("eval", run, "--clusters", "--episodes", "2"), "have none"),
         (("eval", "--policy", "constant", "--action", "x", "--panel", "maze-v1"), "action is x"),
         (("eval", "--policy", "random", "--panel", "bandit-v1", "--plays", "3"), "is exact"),

@@ -43,6 +43,29 @@ def changed(folder, tmp_path, change):
     return str(tmp_path)
 
 
+def of_kind(rows, kind="run"):
+    """The only row of that kind."""
+    (row,) = (row for row in rows if row.kind == kind)
+    return row
+
+
+def unanswered(kind, missing, counted):
+    """A change of a record to an agent of that kind with outcomes that are missing."""
+
+    def change(content):
+        content["agent"]["kind"] = kind
+        content["outcomes"]["samples"][5][:missing] = [None] * missing
+        content["outcomes"]["unanswered"] = {"length": counted, "refusal": 0}
+
+    return change
+
+
+def test_old_records_without_counts_can_be_read(folder, tmp_path):
+    old = changed(folder, tmp_path, lambda content: content["outcomes"].pop("unanswered"))
+    row = of_kind(make_leaderboard(old).tables[LAKES])
+    assert (row.unanswered, row.answered, row.success_answered) == (None, None, None)
+
+
 def test_a_record_says_what_was_played(folder, finished):
     record = read_record(folder / "run.json")
     assert (record.panel.name, record.panel.sha256) == (LAKES, get_panel(LAKES).sha256)
@@ -88,6 +111,26 @@ def test_scripted_policies_are_exact_where_they_can_be(folder):
         assert (record.agent.kind, record.agent.name, record.agent.parameters_sha256) == ("scripted", name, None)
 
 
+def test_scripted_policies_stand_beside_each_other(folder):
+    """The table has the lines, the share of the gap and the turns; so has the record."""
+    record = read_record(folder / "random.json")
+    assert (record.mean_turns, record.results["gap_closed"]) == (1.0, 0.0)
+    assert {name: record.results[name]["mean"] for name in ("random", "null", "optimal")} == {
+        "random": 0.5,
+        "null": 0.0,
+        "optimal": 1.0,
+    }
+    assert row_of(record, "").turns == 1.0
+    code, out, _ = tiny_run.command("eval", "--policy", "null", "--panel", "bandit-v1")
+    assert code == 0
+    for words in ("random play", "optimal play", "null: closes -100.0% of the gap", "null: 1.0 turns per episode"):
+        assert words in out
+    code, out, _ = tiny_run.command("eval", "--policy", "null", "--env", "maze", "--items", "3,4", "--turns", "7")
+    assert code == 0
+    assert "null: 7.0 turns per episode, at most 7" in out
+    assert "random" not in out, "no other policy was played"
+
+
 def test_scripted_policies_of_a_service_play(tmp_path):
     code, out, err = tiny_run.command("eval", "--policy", "oracle", "--panel", "maze-v1", "--json")
     assert code == 0, err
@@ -106,7 +149,7 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
     assert (list(found.tables), found.left_out) == ([LAKES, "bandit-v1"], [])
     gaps = {row.agent: row.gap_closed for row in found.tables["bandit-v1"]}
     assert list(gaps.items()) == [("oracle", 1.0), ("random", 0.0), ("null", -1.0)], "the best first"
-    (run,) = found.tables[LAKES]
+    run = of_kind(found.tables[LAKES])
     outcomes = read_record(folder / "run.json").outcomes
     samples = np.array(outcomes.samples)
     assert run.success == success_interval(samples.mean(axis=1))
@@ -120,7 +163,7 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
         content["results"]["pass_at"]["3"]["mean"] = 1.0
         content["outcomes"]["samples"][0] = [1 - x for x in content["outcomes"]["samples"][0]]
 
-    (other,) = make_leaderboard(changed(folder, tmp_path, lie)).tables[LAKES]
+    other = of_kind(make_leaderboard(changed(folder, tmp_path, lie)).tables[LAKES])
     assert other.success["mean"] == pytest.approx(samples.mean() + (3 - 2 * samples[0].sum()) / samples.size)
 
 
@@ -134,6 +177,10 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
         (lambda c: c["outcomes"]["samples"][5].pop(), "2 outcomes of level 5; expected 3"),
         (lambda c: c["outcomes"]["samples"][5].__setitem__(0, 0.5), "level 5 are not all 0 or 1"),
         (lambda c: c["outcomes"]["samples"][5].__setitem__(0, 7.0), "less than or equal to 1"),
+        (lambda c: c["outcomes"]["samples"][5].__setitem__(0, None), "1 outcomes are null, which they may be only for"),
+        (unanswered("run", 1, 1), "1 outcomes are null, which they may be only for agents of kind api"),
+        (unanswered("api", 1, 0), "1 outcomes are null, but 0 are counted as cut or refused"),
+        (unanswered("api", 0, 2), "0 outcomes are null, but 2 are counted as cut or refused"),
         (lambda c: c.pop("decoding"), "decoding: Field required"),
         (lambda c: c.update(extra=1), "extra: Extra inputs"),
         (lambda c: c.update(version=2), "version"),
@@ -154,7 +201,7 @@ def test_other_files_are_named_and_left_out(folder, tmp_path):
     (tmp_path / "run.json").write_text((folder / "run.json").read_text())
     code, out, err = tiny_run.command("leaderboard", str(tmp_path), "--json")
     assert code == 0
-    assert len(json.loads(out)["tables"][LAKES]) == 1
+    assert [row["kind"] for row in json.loads(out)["tables"][LAKES]].count("run") == 1
     assert [line.split(":")[0] for line in err.splitlines()] == ["left out"] * 3
     for name in ("empty.json", "list.json", "twice.json"):
         assert name in err
@@ -180,6 +227,54 @@ def test_the_command_prints_tables(folder, tmp_path):
         assert part in err.splitlines()[-1]
 
 
+def test_random_null_and_optimal_play_stand_in_the_table_once(folder, tmp_path):
+    """As the first record of a panel has them; another one that differs is named; scripted records take their place."""
+
+    def other_limits(content):
+        content["outcomes"]["random"] = [x / 2 for x in content["outcomes"]["random"]]
+
+    (tmp_path / "a.json").write_text((folder / "run.json").read_text())
+    found = make_leaderboard(changed(folder, tmp_path, other_limits))
+    outcomes = read_record(folder / "run.json").outcomes
+    lines = {row.agent: row for row in found.tables[LAKES] if row.kind == "baseline"}
+    assert [name.partition(" play")[0] for name in sorted(lines)] == ["null", "optimal", "random"]
+    assert lines["random play"].success == success_interval(outcomes.random)
+    assert [row.source for row in lines.values()] == ["a.json"] * 3
+    assert {row.gap_closed for row in lines.values()} > {0.0, 1.0}
+    assert lines["null play"].limit == 2
+    (note,) = found.notes[LAKES]
+    assert note.startswith("random play: of a.json; other in changed.json: ")
+    code, out, _ = tiny_run.command("leaderboard", str(tmp_path))
+    assert code == 0
+    assert note in out
+    assert {row.kind for row in make_leaderboard(str(folder)).tables["bandit-v1"]} == {"scripted"}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_no_width_folds_a_number(folder, tmp_path, monkeypatch, width):
+    """Every cell of a column that is shown is whole, and those that are not are named."""
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    def long_names(content):
+        content["agent"]["name"] = "a-model-with-a-long-name-" * 3
+        content["seen"]["seen_levels"] = 123456789
+
+    where = changed(folder, tmp_path, long_names)
+    code, out, _ = tiny_run.command("leaderboard", where, "--json")
+    rows = json.loads(out)["tables"][LAKES]
+    code, out, _ = tiny_run.command("leaderboard", where)
+    assert code == 0
+    assert max(map(len, out.splitlines()[:-1])) <= width
+    for row in rows:
+        assert f" {100 * row['success']['mean']:.1f} " in out
+    (shown,) = (line for line in out.splitlines() if " success " in line)
+    table, _, hidden = out.partition("left out to fit")
+    contents = {"95 %": " to ", "gap": "100.0", "turns": "of 2", "seen": "123456789", "source": "changed.json"}
+    for column, content in contents.items():
+        assert (f" {column} " in shown) == (content in table) == (column not in hidden)
+    assert ("source" in hidden) == (width < 200)
+
+
 def test_names_in_records_cannot_change_the_table(folder, tmp_path):
     def change(content):
         content["agent"]["name"] = "[bold]a|b\n<script>[/bold]" + "x" * 500
@@ -187,9 +282,8 @@ def test_names_in_records_cannot_change_the_table(folder, tmp_path):
     folder = changed(folder, tmp_path, change)
     code, out, _ = tiny_run.command("leaderboard", folder, "--markdown")
     assert code == 0
-    row = out.splitlines()[-1]
-    assert "<script>" not in row
-    assert "a\\|b" in row
+    (row,) = (line for line in out.splitlines() if "a\\|b" in line)
+    assert "<script>" not in out
     assert len(row) < 300
     code, out, _ = tiny_run.command("leaderboard", folder)
     assert code == 0

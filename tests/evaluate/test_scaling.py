@@ -82,7 +82,7 @@ def test_the_figure_is_written(scaled):
         (("--attempts", "1,65"), "from 1 to 64"),
         (("--samples", "9999999"), "--samples is '9999999'"),
         (("--turns", "2", "--selector", "value"), "only with --samples"),
-        (("--turns", "2", "--out", "absent"), "no such folder"),
+        (("--turns", "2", "--out", "absent/absent"), "no folder 'absent'"),
         (("--turns", "2", "--env", "Bandits"), "did you mean Bandit"),
         (("--samples", "2", "--selector", "majority"), "without an answer in words"),
     ],

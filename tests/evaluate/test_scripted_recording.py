@@ -169,8 +169,9 @@ def test_babyai_keeps_its_rules(tmp_path):
 def test_levels_of_a_panel(policy, tmp_path, monkeypatch):
     """They are those of a run's evaluation, and success is what it must be on average."""
     folder, lines = tmp_path / "new", []
-    scripted_recording.record_levels(folder, policy, LAKE, 5, lines.append)
+    mean_turns = scripted_recording.play_levels(folder, policy, LAKE, 5, lines.append)
     (record,) = records(folder)
+    assert mean_turns == record.num_turns.mean()
     config = read_config(folder)
     assert lines == [f"recorded play 1: {len(LAKE)} episodes in {record_path(folder, 1)}"]
     assert_without_numbers(record)
@@ -196,6 +197,8 @@ def test_a_panel_with_one_action(tmp_path):
     assert record.success.all(axis=1).tolist() == [True] * 64
     assert result["outcomes"]["samples"] == [[1.0]] * 64
     assert record.header.evaluation.panel == "bandit-v1"
+    assert (result["mean_turns"], result["gap_closed"]) == (1.0, 1.0)
+    assert [result[name]["mean"] for name in ("random", "null", "optimal")] == [0.5, 0.0, 1.0]
 
 
 def test_the_command(tmp_path):

@@ -155,11 +155,13 @@ class ChatClient:
             raise GivenUp("the evaluation ends") from error
         self._answered = True
         try:
-            answer = parse(content, "the answer")
+            answer = parse(content, "the answer", advice="")
         except ValueError as error:
+            text = content.decode("utf-8", "replace")
             if status == 200:
-                raise _Later(f"{self._url}: {error}") from error
-            answer = {"error": content.decode("utf-8", "replace")}
+                shown = shortened(self._without_key(text), 200) or "nothing"
+                raise _Later(f"{self._url}: {error}, but {shown}") from error
+            answer = {"error": text}
         if status == 200 and isinstance(answer, dict) and answer.get("error"):
             # OpenRouter answers so if a provider fails after it was asked.
             code = error_of(answer).get("code")

@@ -40,19 +40,12 @@ def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
 
 
 def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) -> dict[str, Any]:
-    """What `records.of_result` reads of a result of `evaluate_api`.
+    """What `records.of_result` reads of a result of `evaluate_api` without unfinished episodes.
 
-    Raises:
-        UserError: some episodes were not answered: a record has an outcome of every one.
+    An episode that was cut or refused is final and has no outcome; the record has the numbers of both.
     """
-    samples = result["outcomes"]["samples"]
-    missing = sum(outcome is None for of_item in samples for outcome in of_item)
-    if missing:
-        raise UserError(
-            f"{missing} of {len(samples) * result['samples']} episodes were cut, withheld or not finished, so that "
-            f"there is no record of {panel.name}: it has an outcome of every episode; allow more --max_tokens, or give "
-            "the same command again"
-        )
+    episodes, asked = result["episodes"], len(result["outcomes"]["samples"]) * result["samples"]
+    assert not episodes["unfinished"], "what is unfinished can still get any outcome"
     served = result["style"] == "chat"
     decoding = {
         "samples": result["samples"],
@@ -66,21 +59,24 @@ def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) 
         "options": dict(panel.options),
     }
     outcomes = dict(result["outcomes"])
+    unanswered = {name: episodes[name] for name in ("length", "refusal")}
+    outcomes |= {"unanswered": unanswered} if any(unanswered.values()) else {}
     if not served:
         budget = Budget(panel.max_actions, result["turns"], options.actions_per_turn)
         known = level_baselines(panel.env, *panels.environment(panel), panels.panel_levels(panel), budget)
         assert known is not None, "every environment of a panel has an oracle"
         outcomes |= level_rates(known)
-    tokens, episodes = result["tokens"], len(samples) * result["samples"]
+    tokens = result["tokens"]
     counted = not tokens["replies_without_usage"]
     return {
         **{name: result[name] for name in ("random", "null", "optimal") if name in result},
         "success": result["success_all"],
+        "success_answered": result["success_answered"],
         "gap_closed": result.get("gap_closed_all"),
         "outcomes": outcomes,
         "optimal_is": result.get("optimal_is"),
         "mean_turns": result["turns_used"],
-        "mean_tokens": tokens["completion_tokens"] / episodes if counted else None,
+        "mean_tokens": tokens["completion_tokens"] / asked if counted else None,
         "panel": {"name": panel.name, "sha256": panel.sha256},
         "agent": {"kind": "api", "name": result["model"]},
         "decoding": decoding,

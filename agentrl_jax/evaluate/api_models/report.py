@@ -52,6 +52,8 @@ def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
     episodes = result["episodes"]
     counts = ", ".join(f"{episodes[name]} {words}" for name, words in _STATUSES.items())
     yield f"{episodes['asked']} episodes: {counts}"
+    if episodes["length"]:
+        yield "cut ones are final in this folder: longer replies take a larger --max_tokens with another --out"
     shares = {which: result.get(f"gap_closed_{which}") for which in ("answered", "all")}
     known = [f"{share:.1%} over {which}" for which, share in shares.items() if share is not None]
     if known:
@@ -71,7 +73,7 @@ def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"cost: {result['cost']:.4f}"
     if result["unfinished"]:
         episode, why = next(iter(result["unfinished"].items()))
-        yield f"unfinished: {episode}: {why}; give the same command again to play what is unfinished"
+        yield f"unfinished: {episode}: {why}"
 
 
 _OF_RETRIES: dict[str, dict[str, Callable[[Mapping[str, float | int]], str]]] = {
