@@ -135,7 +135,7 @@ def page(records: Mapping[str, Record], pairs: Sequence[tuple[str, str]], title:
         f"# {title}",
         "",
         f"{seeds} seeds a variant, {len(first['iteration'])} iterations, {levels} held-out levels (the same for all), "
-        f"on which exact values are: {known}. In brackets 95 % intervals, over seeds and levels at the end and over "
+        f"where other policies reach: {known}. In brackets 95 % intervals, over seeds and levels at the end and over "
         "seeds between; a gain and a difference are paired by seed and level.",
         "",
         *_table(findings(records)),
