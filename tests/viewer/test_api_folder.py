@@ -144,9 +144,10 @@ def test_damaged_rows_are_left_out(copy):
     with open(copy / "replies.jsonl", "ab") as file:
         file.write(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in rows))
     (episodes, _), said = load(copy)
-    assert said == [f"{copy / 'replies.jsonl'}: 4 lines are no rows; left out"]
+    assert said == [f"{copy / 'replies.jsonl'}: 3 lines are no rows; left out"]
     assert episodes[:ITEMS] == before
-    (added,) = episodes[ITEMS:]
+    replaced, added = episodes[ITEMS:]
+    assert [message["content"] for message in replaced.messages] == ["\ufffd\ufffd"]
     assert (added.outcome, added.metadata["item"]) == ("unfinished", 9)
     assert [(m["role"], m["content"]) for m in added.messages] == [
         ("user", "half \ufffd"),
@@ -178,7 +179,8 @@ def test_the_command(copy, monkeypatch):
     code, _, err = command("view", str(copy))
     assert code == 0, err
     assert opened == [(copy / "view.html").as_uri()]
-    code, _, err = command("view", str(copy), "--compare", str(copy), "--export", str(copy / "two.html"))
+    other = shutil.copytree(copy, copy.parent / "other")
+    code, _, err = command("view", str(copy), "--compare", str(other), "--export", str(copy / "two.html"))
     assert code == 0, err
     assert [run["source"] for run in decode_page((copy / "two.html").read_text())[0]["runs"]] == ["api", "api"]
     code, _, err = command("view", str(copy), "--newest", "2")
