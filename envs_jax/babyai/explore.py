@@ -45,7 +45,7 @@ def explore(
 
     Each is the listed action, the first of several, that brings the most cells into view which no observation has
     shown. They end when a thing of each description in the mission has been seen, or no action shows a new cell.
-    Nothing is picked up or dropped.
+    Nothing is picked up or dropped. The rule is ours: it knows what an action would show, but not what is wanted.
     """
     params = params.replace(max_steps_in_episode=jnp.int32(first.shape[1] + rounds + 1))
 
@@ -69,7 +69,7 @@ def explore(
         goes_on = moves & ~jax.vmap(lambda state: env.is_done(state, params))(after)
         gain = jnp.where(goes_on, jnp.sum(shown & ~known, axis=(1, 2)), 0)
         best = jnp.argmax(gain)
-        wanted = ~env.is_done(state, params) & ~informed(state, known) & (gain[best] > 0)
+        wanted = ~env.is_done(state, params) & ~_informed(state, known) & (gain[best] > 0)
         moved = jax.tree.map(lambda leaf: leaf[best], after), known | shown[best]
         return jnp.where(wanted, listed[best], -1), *_select(wanted, moved, (state, known))
 
@@ -87,7 +87,7 @@ def _select(flag: Bool[Array, ""], new: Any, old: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(flag, a, b), new, old)
 
 
-def informed(state: BabyAIState, known: Bool[Array, "H W"]) -> Bool[Array, ""]:
+def _informed(state: BabyAIState, known: Bool[Array, "H W"]) -> Bool[Array, ""]:
     """Returns whether a thing of each description in the mission has been seen, where there is one."""
     world, bits = state.world, jnp.arange(len(state.world.places))
     seen = (world.places >= 0) & known.reshape(-1)[jnp.maximum(world.places, 0)] | (world.carrying == bits)

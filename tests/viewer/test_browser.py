@@ -1,63 +1,24 @@
 """The page in Chromium: what a reader clicks, types and sees. Skipped where Playwright or Chromium is missing."""
 
-import contextlib
 import dataclasses
-import functools
-import json
-import os
 import re
-import shutil
-import threading
-import time
 
-import api_folders
 import numpy as np
 import page_runs
 import pytest
+from chromium import CONTRASTS, UNNAMED, count, expect, needs_chromium, opened, served, soon
 from page_runs import TOKENIZER, make_record, write_run
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.runs.rollout_records import Evaluation, write_record
-from agentrl_jax.viewer import data, log_data
+from agentrl_jax.viewer import data
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.export import write_page
 from agentrl_jax.viewer.live import PageServer
-from agentrl_jax.viewer.log_data import LogData
 
-playwright = pytest.importorskip("playwright.sync_api")
-expect = playwright.expect
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+pytestmark = needs_chromium
 
-ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 ITERATIONS = (1, 10, 36)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sandbox = [] if os.getuid() else ["--no-sandbox"]
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS, *sandbox])
-        yield browser
-        browser.close()
-
-
-@contextlib.contextmanager
-def opened(browser, url, *, width=1400, height=900, scheme="light", requests=lambda url: False):
-    """A page that is open; at the end, it has logged nothing and asked for nothing but what `requests` allows."""
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page.set_default_timeout(20_000)
-    seen, said = [], []
-    page.on("request", lambda request: seen.append(request.url))
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}") or dialog.dismiss())
-    page.goto(url)
-    page.wait_for_selector(".conversation .text")
-    yield page
-    assert said == []
-    assert [asked for asked in seen if asked.split("#")[0] != url.split("#")[0] and not requests(asked)] == []
-    page.close()
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +37,6 @@ def write(folder, records, **options):
 @pytest.fixture(scope="module")
 def url(tmp_path_factory, records):
     return write(tmp_path_factory.mktemp("page") / "run", records)
-
-
-def soon(read, wanted):
-    """What is read becomes what is wanted: the page draws after the call that changed it has returned."""
-    deadline = time.monotonic() + 20
-    while (found := read()) != wanted and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert found == wanted
 
 
 def title(page) -> tuple[int, int]:
@@ -156,14 +109,6 @@ def test_an_episode_without_board_shows_what_the_model_read(browser, url):
         soon(page.locator("svg.board").count, 0)
         expect(page.locator(".stage").first).to_contain_text("could not be computed again")
         expect(page.locator(".scene-text").first).to_contain_text("SFFF")
-
-
-def length(page, place) -> int:
-    return len(page.text_content(place))
-
-
-def count(page) -> int:
-    return int(page.text_content(".listhead [role=status]").split()[0])
 
 
 def test_filters_agree_with_the_records(browser, url, records):
@@ -365,193 +310,6 @@ def test_hostile_texts_are_inert(browser, tmp_path, monkeypatch):
         assert page.input_value("[type=search]") == "café €"
 
 
-def test_log_of_another_program(browser, tmp_path, monkeypatch):
-    monkeypatch.setattr(log_data, "BLOCK_CHARACTERS", 4000)
-    write_page(tmp_path / "log.html", [LogData(page_runs.write_log(tmp_path / "<b>log<!--.jsonl"))])
-    episodes = page_runs.LOG_EPISODES
-    chosen = lambda: int(re.findall(r"\d+", page.text_content(".episode h2"))[0])  # noqa: E731
-    status = lambda: page.text_content(".listhead [role=status]")  # noqa: E731
-    with opened(browser, (tmp_path / "log.html").as_uri()) as page:
-        soon(lambda: page.text_content("h1"), "<b>log<!--.jsonl")
-        soon(lambda: page.text_content(".response .text"), page_runs.HOSTILE_LOG.replace("\u202e", "⟨U+202E⟩"))
-        titles = page.locator(".conversation h3").all_text_contents()
-        assert [title.split()[0].rstrip(",") for title in titles] == ["System", "User", "Assistant", "User"]
-        muted = [page.evaluate("(e) => getComputedStyle(e).color", text) for text in page.query_selector_all(".text")]
-        assert muted[0] == muted[1] == muted[3] != muted[2]
-        cells = page.locator(".metadata tr").all_text_contents()
-        assert {"custom_idtraj_0", "env_id0", "note<b>0</b>", "CoordSokoban/success1.0"} <= set(cells)
-        expect(page.locator("header.top").first).to_contain_text("no tokens")
-        for absent in (
-            ".trend",
-            ".token",
-            ".command",
-            ".stage",
-            "[role=radio]",
-            "[aria-label=Iteration]",
-            ".inspector",
-        ):
-            expect(page.locator(absent)).to_have_count(0)
-        expect(page.locator(".end").first).to_contain_text("says that the task was solved")
-        page.keyboard.press("j")
-        page.keyboard.press("ArrowDown")
-        soon(chosen, 3)
-        expect(page.locator(".episode .outcome").first).to_have_text(re.compile("unknown$"))
-        soon(lambda: page.text_content(".episode >> text=return"), "return –")
-        expect(page.locator(".end").first).to_contain_text("does not say whether")
-        for turn in (0, 1, 2, 2):
-            expect(page.locator("[aria-current=step]")).to_have_attribute("data-turn", str(turn))
-            page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowLeft")
-        expect(page.locator("[aria-current=step]")).to_have_attribute("data-turn", "1")
-        page.reload()
-        page.wait_for_selector(".conversation .text")
-        soon(chosen, 3)
-        page.click("summary")
-        soon(page.locator(".outcomes label").all_text_contents, ["✓ solved", "✗ unsolved", "? unknown"])
-        page.uncheck("label:has(.solved) input")
-        page.uncheck("label:has(.unsolved) input")
-        soon(status, f"{episodes // 3} of {episodes} episodes")
-        page.fill("[aria-label='Lowest return']", "0")
-        soon(status, f"0 of {episodes} episodes")
-        page.click("text=Clear filters")
-        page.fill("[aria-label='Highest return']", "4")
-        soon(status, f"4 of {episodes} episodes")
-        page.click("text=Clear filters")
-        unknown = [i + 1 for i in range(episodes) if i % 3 == 2]
-        for order, first, last in (("best", 23, unknown[-1]), ("worst", 1, unknown[-1]), ("longest", 12, 9)):
-            page.select_option("[aria-label=Order]", order)
-            page.focus(".list")
-            page.keyboard.press("Home")
-            soon(chosen, first)
-            page.keyboard.press("End")
-            soon(chosen, last)
-        page.keyboard.press("/")
-        page.keyboard.type("DOWN 1 of 17")
-        expect(page.locator(".listhead [role=status]")).to_have_text(f"1 of {episodes} episodes")
-        soon(chosen, 18)
-        page.fill("[type=search]", "traj_20")
-        expect(page.locator(".entry")).to_contain_text("episode 21")
-        assert page.evaluate(UNNAMED) == []
-        page.click("text=Help")
-        expect(page.locator("dialog").first).to_contain_text("The search finds metadata")
-
-
-def test_steps_of_a_log_are_filtered(browser, tmp_path):
-    said = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "Right"}]
-    for step, items in ((0, (7, "\u202e8")), (10, (9,))):
-        (tmp_path / "agrl" / f"step{step}").mkdir(parents=True)
-        rows = [{"item_id": item, "conversations": said, "reward": 1.0} for item in items]
-        (tmp_path / "agrl" / f"step{step}" / "0.json").write_text(json.dumps(rows))
-    write_page(tmp_path / "log.html", [LogData(tmp_path / "agrl")])
-    with opened(browser, (tmp_path / "log.html").as_uri()) as page:
-        soon(lambda: page.text_content("h1"), "agrl")
-        parts = ["2 steps: all", "Step 0 · 2 of 2 episodes", "Step 10 · 1 of 1 episodes"]
-        soon(page.locator("[aria-label=Iteration] option").all_text_contents, parts)
-        labels = page.locator(".entry-bottom > span:first-child")
-        soon(labels.all_text_contents, ["step 0 · item 7", "step 0 · item 8", "step 10 · item 9"])
-        page.select_option("[aria-label=Iteration]", "10")
-        soon(lambda: page.text_content(".episode h2"), "Step 10 · item 9")
-        page.select_option("[aria-label=Iteration]", "0")
-        soon(lambda: count(page), 2)
-        soon(lambda: page.text_content(".episode h2"), "Step 0 · item 7")
-        expect(page.locator(".metadata").first).to_contain_text("step0/0.json")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_of_a_log_can_be_read(browser, tmp_path, scheme):
-    write_page(tmp_path / "log.html", [LogData(page_runs.write_log(tmp_path / "log.jsonl"))])
-    with opened(browser, (tmp_path / "log.html").as_uri(), scheme=scheme) as page:
-        page.click("summary")
-        contrasts = page.evaluate(CONTRASTS)
-        assert len(contrasts) > 60
-        assert [entry for entry in contrasts if entry[0] < 4.5] == []
-
-
-def test_long_logs_are_drawn_in_parts(browser, tmp_path):
-    messages = [{"role": ("user", "assistant")[i % 2], "content": f"{i}"} for i in range(2001)]
-    rows = [{"item_id": 1, "conversations": messages}, {"item_id": 2, "conversations": []}]
-    rows.append({"item_id": "x" * 100_000, "conversations": [{"role": "tool", "content": "a" * 100_000}]})
-    (tmp_path / "log.json").write_text(json.dumps(rows))
-    write_page(tmp_path / "log.html", [LogData(tmp_path / "log.json")])
-    with opened(browser, (tmp_path / "log.html").as_uri()) as page:
-        drawn = page.locator(".conversation .text")
-        soon(drawn.count, 400)
-        for _ in range(201):
-            page.keyboard.press("ArrowRight")
-        expect(page.locator("[aria-current=step]")).to_have_attribute("data-turn", "201")
-        soon(drawn.count, 404)
-        page.click(".conversation > .more")
-        soon(drawn.count, 804)
-        page.keyboard.press("j")
-        soon(lambda: page.text_content(".conversation .text"), "This episode has no messages.")
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("j")
-        for place in (".conversation .text", ".metadata td .text"):
-            soon(functools.partial(length, page, place), 40_000)
-        page.click(".metadata td .more")
-        soon(lambda: length(page, ".metadata td .text"), 80_000)
-
-
-def test_api_model(browser, tmp_path):
-    """Hostile replies stay text, reasoning is apart, and outcomes can be filtered."""
-    write_page(tmp_path / "page.html", [LogData(api_folders.write_folder(tmp_path / "out"))])
-    status = lambda: page.text_content(".listhead [role=status]")  # noqa: E731
-    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
-        expect(page.locator(".left").first).to_contain_text("2 answered, 1 cut, 1 refused, 1 unfinished")
-        soon(lambda: page.text_content("article h2"), "Item 0 · sample 1")
-        soon(lambda: page.text_content(".reasoning .text"), f"I think {api_folders.SCRIPT}")
-        expect(page.locator(".response:not(.reasoning) h3").first).to_contain_text("10 tokens written")
-        page.click("summary")
-        marks = ["✓ solved", "✗ unsolved", "… cut", "! refused", "… unfinished"]
-        soon(page.locator(".outcomes label").all_text_contents, marks)
-        for name in ("solved", "unsolved", "unfinished"):
-            page.uncheck(f"label:has(.{name}) input")
-        soon(status, "2 of 5 episodes")
-        soon(lambda: page.text_content("article h2"), "Item 1 · sample 1")
-        expect(page.locator(".end").first).to_contain_text("cut by a limit of tokens")
-        page.click("text=Clear filters")
-        page.click(".entry >> nth=4")
-        soon(lambda: page.text_content("article h2"), "Item 4 · sample 1")
-        said = f"{api_folders.SCRIPT}\nAction: half ? of a pair, ⟨U+0007⟩ and ⟨U+202E⟩"
-        soon(lambda: page.text_content(".response .text"), said)
-        tokens = page.locator("[data-turn='1'] .token")
-        soon(tokens.all_text_contents, [text for text, _ in api_folders.LOGPROBS])
-        assert "log-prob −4" in tokens.last.get_attribute("title")
-        assert tokens.last.get_attribute("class") > tokens.first.get_attribute("class")
-
-
-def test_api_models_are_compared(browser, tmp_path):
-    """With each other, and with the record of another policy on the same levels."""
-    folders = [api_folders.write_folder(tmp_path / name) for name in ("one", "two")]
-    rows = [json.loads(line) for line in (folders[1] / "episodes.jsonl").read_text().splitlines()]
-    lost = [row | {"solved": False, "score": 0.0} if row["item"] == api_folders.SOLVED else row for row in rows]
-    (folders[1] / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lost))
-    write_page(tmp_path / "page.html", [LogData(folder) for folder in folders])
-    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
-        note = page.text_content(".note")
-        assert "4 levels have recorded evaluation episodes in both runs (5 in one, 5 in two)" in note
-        assert "cut or withheld counts as not solved" in note
-        assert "100 % · 0 %" in page.locator(".entry").first.text_content()
-        soon(page.locator("select[aria-label^='Episode of'] option").all_text_contents, [
-            "item 0 · sample 1: solved", "item 0 · sample 1: unsolved",
-        ])  # fmt: skip
-        soon(page.locator("article .link").all_text_contents, ["same replies"] * 2)
-        page.locator("[aria-label='Next step']").first.click()
-        expect(page.locator("[aria-current=step][data-turn='1']")).to_have_count(2)
-        page.click("nav[aria-label=View] >> text=two")
-        soon(page.locator(".conversation").count, 1)
-    evaluate_scripted("maze", "random", items="0-4", turns=30, seed=1, record=tmp_path / "random")
-    write_page(tmp_path / "page.html", [RunData(tmp_path / "random"), LogData(folders[0])])
-    with opened(browser, (tmp_path / "page.html").as_uri(), scheme="dark") as page:
-        expect(page.locator(".note").first).to_contain_text("4 levels have recorded evaluation episodes in both runs")
-        soon(page.locator(".conversation").count, 2)
-        soon(page.locator("header.episode .link").count, 0)  # actions and replies are not compared
-        page.keyboard.press("j")
-        expect(page.locator(".entry[aria-selected=true]")).to_have_attribute("aria-posinset", "2")
-        page.wait_for_selector(".side1 .conversation .text")
-        assert [entry for entry in page.evaluate(CONTRASTS) if entry[0] < 4.5] == []
-
-
 def test_scripted_policy(browser, tmp_path):
     """Boards and actions are there; log-probabilities are not, and the page says so."""
     evaluate_scripted("FrozenLake", "oracle", items="3-5", turns=10, record=tmp_path / "lakes")
@@ -678,24 +436,6 @@ def test_ten_thousand_rows_stay_usable(browser, tmp_path):
         assert page.locator(".entry").count() < 40
 
 
-CONTRASTS = """() => {
-  const parse = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return text.startsWith("color(srgb") ?
-    [255 * n[0], 255 * n[1], 255 * n[2], n[3] ?? 1] : [n[0], n[1], n[2], n[3] ?? 1]; };
-  const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-    return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
-  const ground = (e) => { for (; e; e = e.parentElement) {
-    const c = parse(getComputedStyle(e).backgroundColor); if (c[3] === 1) return c; } return [255, 255, 255, 1]; };
-  const found = [];
-  for (const e of document.querySelectorAll("#app *")) {
-    if (e.closest("svg, select, dialog, .swatches") || e.disabled || !e.checkVisibility()) continue;
-    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
-    const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))].sort((x, y) => y - x);
-    found.push([(a + 0.05) / (b + 0.05), e.className + ": " + e.textContent.slice(0, 30)]);
-  }
-  return found;
-}"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("quantity", ["logprob", "advantage"])
 def test_text_can_be_read(browser, url, scheme, quantity):
@@ -714,10 +454,6 @@ def test_text_can_be_read(browser, url, scheme, quantity):
                 break
         assert page.get_attribute("html", "data-theme") != scheme
 
-
-UNNAMED = """() => [...document.querySelectorAll("button, input, select, [role=region], [role=img]")]
-  .filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length))
-  .map((e) => e.outerHTML)"""
 
 FOCUSED = """() => { const e = document.activeElement;
   return e.className + " " + (e.getAttribute("aria-label") ?? e.textContent.slice(0, 12)); }"""
@@ -762,50 +498,40 @@ def test_narrow_window_shows_one_part_at_a_time(browser, url):
 
 def test_live_page_loads_new_records(browser, tmp_path, records):
     folder = write_run(tmp_path / "run", records[:1])
-    with PageServer([RunData(folder, boards=False)]) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        with opened(browser, server.url, requests=lambda url: url == f"{server.url}version") as page:
-            soon(lambda: page.text_content(".live"), "live")
-            write_record(folder, records[1])
-            page.click("text=New records: load")
-            expect(page.locator(".listhead [role=status]")).to_contain_text("16 of 16")
-        server.shutdown()
-        thread.join()
+    with served(browser, PageServer([RunData(folder, boards=False)])) as page:
+        soon(lambda: page.text_content(".live"), "live")
+        write_record(folder, records[1])
+        page.click("text=New records: load")
+        expect(page.locator(".listhead [role=status]")).to_contain_text("16 of 16")
 
 
 def test_live_page_keeps_what_the_reader_chose(browser, tmp_path, records):
     folder = write_run(tmp_path / "run", records[:2])
-    with PageServer([RunData(folder, boards=False)]) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        with opened(browser, server.url, requests=lambda url: url == f"{server.url}version") as page:
-            soon(lambda: title(page)[0], 10)
-            page.click("summary")
-            page.fill("[aria-label='Highest turns']", "3")
-            page.select_option("[aria-label=Order]", "worst")
-            page.select_option("[aria-label=Iteration]", "10")
-            page.select_option("[aria-label='Metric of the second chart']", "actor/entropy")
-            page.fill("[type=search]", "frozen")
-            soon(lambda: count(page), (records[1].num_turns <= 3).sum())
-            write_record(folder, records[2])
-            page.click("text=New records: load")
-            # A reader of the newest iteration goes to the newest one.
-            expect(page.locator("[aria-label=Iteration]")).to_have_value("36")
-            soon(lambda: count(page), (records[2].num_turns <= 3).sum())
-            soon(lambda: title(page)[0], 36)
-            assert page.input_value("[aria-label='Highest turns']") == "3"
-            assert page.input_value("[aria-label=Order]") == "worst"
-            assert page.input_value("[aria-label='Metric of the second chart']") == "actor/entropy"
-            assert page.input_value("[type=search]") == "frozen"
-            page.select_option("[aria-label=Iteration]", "1")
-            soon(lambda: title(page)[0], 1)
-            page.reload()
-            page.wait_for_selector(".conversation .text")
-            soon(lambda: title(page)[0], 1)
-            assert page.input_value("[aria-label=Iteration]") == "1"
-        server.shutdown()
-        thread.join()
+    with served(browser, PageServer([RunData(folder, boards=False)])) as page:
+        soon(lambda: title(page)[0], 10)
+        page.click("summary")
+        page.fill("[aria-label='Highest turns']", "3")
+        page.select_option("[aria-label=Order]", "worst")
+        page.select_option("[aria-label=Iteration]", "10")
+        page.select_option("[aria-label='Metric of the second chart']", "actor/entropy")
+        page.fill("[type=search]", "frozen")
+        soon(lambda: count(page), (records[1].num_turns <= 3).sum())
+        write_record(folder, records[2])
+        page.click("text=New records: load")
+        # A reader of the newest iteration goes to the newest one.
+        expect(page.locator("[aria-label=Iteration]")).to_have_value("36")
+        soon(lambda: count(page), (records[2].num_turns <= 3).sum())
+        soon(lambda: title(page)[0], 36)
+        assert page.input_value("[aria-label='Highest turns']") == "3"
+        assert page.input_value("[aria-label=Order]") == "worst"
+        assert page.input_value("[aria-label='Metric of the second chart']") == "actor/entropy"
+        assert page.input_value("[type=search]") == "frozen"
+        page.select_option("[aria-label=Iteration]", "1")
+        soon(lambda: title(page)[0], 1)
+        page.reload()
+        page.wait_for_selector(".conversation .text")
+        soon(lambda: title(page)[0], 1)
+        assert page.input_value("[aria-label=Iteration]") == "1"
 
 
 def test_a_page_of_two_million_tokens_opens(browser, tmp_path):
