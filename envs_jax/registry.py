@@ -56,13 +56,14 @@ class Spec:
         oracle: (env, params, levels, budget) -> success f64[N] of the uniform random and of the optimal policy within
             `budget.reachable` actions, a pair or a `Baselines`. With random transitions the optimum also depends on the
             number of actions per turn.
-        plan: (env, params, levels, limit) -> for each level the action ids of a shortest plan; None if there is none.
-            Plans of more than `limit` actions may be left out.
+        plan: (env, params, levels, limit) -> for each level the action ids of a shortest plan, or nearly so on levels
+            that are too large for a whole search; None if there is none. Plans of more than `limit` actions may be left
+            out.
         plan_after_random: (env, params, levels, limit, most, key) -> for each level R random actions, R uniform in 0 to
-            `most`, and the action ids of a shortest plan after them, as far as both have at most `limit` actions.
+            `most`, and the action ids of such a plan after them, as far as both have at most `limit` actions.
         exploring_after_random: as plan_after_random, but before the shortest plan come actions that look around, until
             the agent has seen what its task is about.
-        plan_after: (env, params, levels, limit, first) -> for each level the action ids of a shortest plan after the
+        plan_after: (env, params, levels, limit, first) -> for each level the action ids of such a plan after the
             actions `first`, padded with -1, as far as both have at most `limit` actions.
         symmetry: (env, levels, plans, key) -> the images of levels under random symmetries of the environment that
             change its text, and their plans carried over; None if it has none.
@@ -177,18 +178,26 @@ def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
     return jnp.asarray(value, dtype)
 
 
+SAMPLED_AT_ONCE = 4096
+"""Levels that one call of the compiled generator makes: XLA folds constants of the size of the batch, for long."""
+
+
 def sample_levels(env: TextEnvironment, params: Any, keys: Key[Array, " N"], split: Split = Split.ANY) -> Levels:
     """Returns the levels of keys, i8[N, 0, 0] if there are none; a `ValueError` if a key has none of the split."""
     if not env.has_levels:
         return np.zeros((keys.shape[0], 0, 0), np.int8)
-    levels, found = _sample_levels(env, keys, params, jnp.int32(split))
+    parts = [
+        jax.device_get(_sample_levels(env, keys[begin : begin + SAMPLED_AT_ONCE], params, jnp.int32(split)))
+        for begin in range(0, max(1, keys.shape[0]), SAMPLED_AT_ONCE)
+    ]
+    levels, found = (np.concatenate(columns) for columns in zip(*parts))
     if not np.all(found):
-        missing = int(np.sum(~np.asarray(found)))
+        missing = int(np.sum(~found))
         raise ValueError(
             f"{missing} of {keys.shape[0]} keys give no level of the {split.name.lower()} split of {env.name}; "
             "the space of levels is too small to hold levels out"
         )
-    return np.asarray(levels)
+    return levels
 
 
 @functools.partial(jax.jit, static_argnums=0)

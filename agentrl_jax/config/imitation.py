@@ -16,8 +16,8 @@ class ImitationConfig(Section):
     levels: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Number of different levels whose plans are imitated; 0: no imitation."""
     plans: Literal["optimal", "exploring", "random"] = "optimal"
-    """optimal: shortest plans; exploring: the same, after looking around until what the task is about has been seen
-    (BabyAI); random: uniformly random actions, which teach the response format only."""
+    """optimal: shortest plans, or nearly (BabyAI); exploring: the same, after looking around until what the task is
+    about has been seen (BabyAI); random: uniformly random actions, which teach the response format only."""
     steps: Count = 0
     """Gradient steps of imitation."""
     batch: Positive = 64

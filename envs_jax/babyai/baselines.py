@@ -11,19 +11,23 @@ from jaxtyping import Array, Int8, Int32, Key
 from envs_jax.babyai import items
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.explore import explorations
+from envs_jax.babyai.guided import guided_plans
 from envs_jax.babyai.plans import stored
 from envs_jax.babyai.policies import play, random_actions, random_policy
-from envs_jax.babyai.search import shortest_plans
+from envs_jax.babyai.search import Plan, shortest_plans
 from envs_jax.budget import EXACT, Baselines, Budget
 from envs_jax.reference import Floors
 
 PLAYS = 8
 """Random episodes of each level."""
 
-MAX_NODES = 2000
-"""Situations of a level after which the search for a plan is given up."""
+MAX_NODES = 100
+"""Situations of a level after which its plan is searched with an estimate (`guided`)."""
 
-SEARCH = f"search of {MAX_NODES} situations"
+MAX_EXACT_NODES = 2000
+"""Situations after which optimal play is given up on a level without such a plan."""
+
+SEARCH = f"guided search, then {MAX_EXACT_NODES} situations"
 
 
 _RANDOM_SUCCESS = {
@@ -58,8 +62,8 @@ def oracle(env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], budget: 
     rest = np.array([solved is None for solved in found])
     complete = True
     if rest.any():
-        searched = shortest_plans(env, params, levels[rest], budget.reachable, max_nodes=MAX_NODES)
-        complete = all(result.complete for result in searched)
+        searched = _search(env, params, levels[rest], budget.reachable, MAX_EXACT_NODES)
+        complete = all(result.complete or result.actions is not None for result in searched)
         for index, result in zip(np.flatnonzero(rest), searched):
             found[index] = result.actions is not None
     optimal = np.array(found, np.float64)
@@ -69,15 +73,15 @@ def oracle(env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], budget: 
 def plan(
     env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int
 ) -> list[Int32[np.ndarray, " L"] | None]:
-    """Returns plans of at most `limit` actions; None where the search finds none in time."""
-    found = shortest_plans(env, params, levels, limit, max_nodes=MAX_NODES)
+    """Returns short plans of at most `limit` actions; None where the search finds none."""
+    found = _search(env, params, levels, limit)
     return [None if result.actions is None else np.array(result.actions, np.int32) for result in found]
 
 
 def plan_after_random(
     env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, most: int, key: Key[Array, ""]
 ) -> list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None]:
-    """Returns up to `most` random listed actions and a shortest plan after them; at most `limit` actions together."""
+    """Returns up to `most` random listed actions and a short plan after them; at most `limit` actions together."""
     first = _random_first(env, params, levels, most, key)
     found = plan_after(env, params, levels, limit, first)
     return [None if rest is None else (taken[taken >= 0], rest) for taken, rest in zip(first, found)]
@@ -86,7 +90,7 @@ def plan_after_random(
 def exploring_after_random(
     env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, most: int, key: Key[Array, ""]
 ) -> list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None]:
-    """Returns what `plan_after_random` does, with `explorations` before the shortest plan wherever both fit."""
+    """Returns what `plan_after_random` does, with `explorations` before the short plan wherever both fit."""
     first = _random_first(env, params, levels, most, key)
     looked = explorations(env, params, levels, first, limit)
     found = plan_after(env, params, levels, limit, np.concatenate([first, looked], axis=1))
@@ -114,14 +118,37 @@ def _random_first(
 def plan_after(
     env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, first: Int32[np.ndarray, "N F"]
 ) -> list[Int32[np.ndarray, " L"] | None]:
-    """Returns shortest plans after the actions `first`, padded with -1; at most `limit` actions together."""
-    found = shortest_plans(env, params, levels, limit, max_nodes=MAX_NODES, first=first)
+    """Returns short plans after the actions `first`, padded with -1; at most `limit` actions together."""
+    found = _search(env, params, levels, limit, first=first)
     return [
         None
         if result.actions is None or len(result.actions) + (taken >= 0).sum() > limit
         else np.array(result.actions, np.int32)
         for taken, result in zip(first, found)
     ]
+
+
+def _search(
+    env: BabyAI,
+    params: Any,
+    levels: Int8[np.ndarray, "N H W"],
+    limit: int,
+    max_exact_nodes: int = 0,
+    first: Int32[np.ndarray, "N F"] | None = None,
+) -> list[Plan]:
+    """Plans of at most `limit` actions after `first`: the shortest if `MAX_NODES` are enough, else guided ones.
+
+    Where these are not found, a search of `max_exact_nodes` situations follows, unless that is 0.
+    """
+    first = np.zeros((len(levels), 0), np.int32) if first is None else first
+    found = shortest_plans(env, params, levels, limit, max_nodes=MAX_NODES, first=first)
+    exact = functools.partial(shortest_plans, max_nodes=max_exact_nodes)
+    for search in (guided_plans, exact)[: 1 + (max_exact_nodes > 0)]:
+        left = [number for number, plan in enumerate(found) if plan.actions is None and not plan.complete]
+        if left:
+            for number, plan in zip(left, search(env, params, levels[left], limit, first=first[left])):
+                found[number] = plan
+    return found
 
 
 def _content(level: Int8[np.ndarray, "H W"]) -> bytes:

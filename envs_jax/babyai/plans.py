@@ -17,9 +17,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int8, Int32, Key
 
 from envs_jax.babyai import items, macros
-from envs_jax.babyai.codes import ANY, BOX, COLORS, KEY, PICK_UP, PUT_NEXT
 from envs_jax.babyai.env import BabyAI
-from envs_jax.babyai.levels import Shape, decode
+from envs_jax.babyai.guided import careful_actions
 from envs_jax.babyai.policies import random_policy
 from envs_jax.babyai.search import shortest_plans
 
@@ -29,7 +28,7 @@ ROUNDS = 20
 """Most actions of a plan."""
 
 MAX_NODES, MAX_CAREFUL_NODES = 4_000, 60_000
-"""Situations of a level after which the search is given up, among all actions and among `_careful_actions`."""
+"""Situations of a level after which the search is given up, among all actions and among `careful_actions`."""
 
 _STORED_NODES = 100_000, 250_000
 """The same for the stored plans."""
@@ -65,7 +64,7 @@ def find(
             plans[number] = plan.actions
         left = [number for number, plan in zip(left, found) if not plan.complete]
     for number in left:
-        usable = _careful_actions(levels[number], env.shape)
+        usable = careful_actions(levels[number], env.shape)[None]
         (plan,) = shortest_plans(env, params, levels[[number]], rounds, max_nodes=max_nodes[1], usable=usable)
         plans[number] = plan.actions
     return plans
@@ -104,19 +103,6 @@ def replay(
         return env.success(last, params), strict, last.score, last.time
 
     return jax.vmap(one)(levels, keys, actions)
-
-
-def _careful_actions(level: Int8[np.ndarray, "H W"], shape: Shape) -> Bool[np.ndarray, " A"]:
-    """Actions that pick up keys and what the mission asks to be carried, and drop only if it asks for something."""
-    mission = jax.device_get(decode(jnp.asarray(level), shape).mission)
-    wanted = mission.described[np.isin(mission.verb, (PICK_UP, PUT_NEXT)), 0, :2]
-    usable = np.ones(macros.STARTS[-1], bool)
-    usable[macros.DROP_IT] = len(wanted) > 0
-    for name in range((BOX + 1) * COLORS):
-        fits = (wanted == ANY) | (wanted == (name // COLORS, name % COLORS))
-        first = macros.STARTS[macros.PICK] + name * macros.NUMBERS
-        usable[first : first + macros.NUMBERS] = name // COLORS == KEY or fits.all(axis=1).any()
-    return usable
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ Shapes: `N` levels, `F` actions before the plan, `K` nodes.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,8 +21,12 @@ BATCH = 2048
 """Transitions that are computed at a time."""
 
 
+Keep = Callable[[Any, Int32[np.ndarray, " K"]], Bool[np.ndarray, " K"]]
+"""(states, level of each) -> which situations of one depth the search goes on from."""
+
+
 class Plan(NamedTuple):
-    """Result for a level: action ids, or None; `complete` is false if the search was given up."""
+    """Result for a level: action ids, or None; `complete` is false if situations were left out."""
 
     actions: tuple[int, ...] | None
     complete: bool
@@ -43,17 +48,19 @@ def shortest_plans(
     rounds: int,
     *,
     max_nodes: int = 50_000,
-    usable: Bool[np.ndarray, " A"] | None = None,
+    usable: Bool[np.ndarray, "N A"] | None = None,
     first: Int32[np.ndarray, "N F"] | None = None,
+    keep: Keep | None = None,
 ) -> list[Plan]:
     """Returns a plan with the fewest actions for each level, within `rounds` actions.
 
     Situations with equal `state_hash` count as one. A level is given up after `max_nodes` situations. With `usable`, a
     flag for each action id, plans are made of these actions alone. With `first`, these actions, padded with -1, are
-    taken before the plan, which does not contain them; there is no plan if the episode is over after them.
+    taken before the plan, which does not contain them; there is no plan if the episode is over after them. With `keep`,
+    the plan has the fewest actions of those that pass the kept situations alone.
     """
     with jax.default_device(_cpu()):
-        return _shortest_plans(env, params, levels, rounds, max_nodes, usable, first)
+        return _shortest_plans(env, params, levels, rounds, max_nodes, usable, first, keep)
 
 
 def _cpu() -> jax.Device | None:
@@ -70,8 +77,9 @@ def _shortest_plans(
     levels: Int8[np.ndarray, "N H W"],
     rounds: int,
     max_nodes: int,
-    usable: Bool[np.ndarray, " A"] | None,
+    usable: Bool[np.ndarray, "N A"] | None,
     first: Int32[np.ndarray, "N F"] | None,
+    keep: Keep | None,
 ) -> list[Plan]:
     count = len(levels)
     first = np.zeros((count, 0), np.int32) if first is None else first
@@ -87,7 +95,8 @@ def _shortest_plans(
         if not len(frontier.level):
             break
         listed = _in_batches(functools.partial(_list, env), params, frontier.states)
-        row, column = np.nonzero((listed >= 0) & (True if usable is None else usable[listed]))
+        allowed = True if usable is None else usable[frontier.level[:, None], listed]
+        row, column = np.nonzero((listed >= 0) & allowed)
         actions = listed[row, column]
         grown: list[tuple[Any, np.ndarray, np.ndarray]] = []
         for begin in range(0, len(row), BATCH):
@@ -124,6 +133,10 @@ def _shortest_plans(
         states = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[part[0] for part in grown])
         of_level, of_number = (np.concatenate([part[i] for part in grown]) for i in (1, 2))
         kept = open_levels[of_level]
+        if keep is not None:
+            near = keep(jax.tree.map(lambda leaf, kept=kept: leaf[kept], states), of_level[kept])
+            complete[of_level[kept][~near]] = False
+            kept[kept] = near
         frontier = _Nodes(jax.tree.map(lambda leaf, kept=kept: leaf[kept], states), of_level[kept], of_number[kept])
     return [Plan(plan, bool(done), len(seen)) for plan, done, seen in zip(plans, complete, visited)]
 
