@@ -75,8 +75,8 @@ def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
     assert len(scenes) > 3
     with opened(browser, f"{url}#i=36&r={row}") as page:
         current = page.locator("[aria-current=step]")
-        soon(page.locator("svg.board").count, 1)
-        soon(page.locator("svg.board > g").count, 64)
+        soon(page.locator(".stage svg.board").count, 1)
+        soon(page.locator(".stage svg.board > g").count, 64)
         expect(current).to_have_attribute("data-turn", str(0))
         page.keyboard.press("ArrowRight")
         before = [i for i, scene in enumerate(scenes) if i == 0 or scene["turn"] < 1][-1]
@@ -94,7 +94,7 @@ def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
         expect(page.locator(".stage h3").first).to_contain_text(scenes[-1]["action"])
         expect(current).to_have_attribute("data-turn", str(scenes[-1]["turn"]))
         expect(page.locator(".scene-text").first).to_contain_text(f"turn {scenes[-1]['turn'] + 1}")
-        spoken = page.get_attribute("svg.board", "aria-label")
+        spoken = page.get_attribute(".stage svg.board", "aria-label")
         places = {
             (x, y) for y, line in enumerate(scenes[-1]["cells"]) for x, cell in enumerate(line) if "agent" in cell
         }
@@ -104,9 +104,38 @@ def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
         expect(page.locator(".stage h3").first).to_contain_text(f"step {len(scenes) - 2} of")
 
 
+def test_boards_of_the_group_follow_the_slider(browser, url, records):
+    """Side by side: each after as many steps as the large one, or at its end."""
+    record = records[2]
+    scenes = page_runs.DrawnBoards().run_scenes(None, None, record)
+    with opened(browser, f"{url}#i=36&r=4") as page:
+        siblings = page.locator(".sibling")
+        soon(siblings.count, 4)
+        soon(siblings.locator("svg.board").count, sum(bool(scenes[row]) for row in range(4, 8)))
+        last = {row: len(scenes[row]) - 1 for row in range(4, 8) if scenes[row]}
+        for step in (0, 1, last[4]):
+            page.locator("input[type=range]").fill(str(step))
+            for number, row in enumerate(range(4, 8)):
+                if row in last:
+                    at = min(step, last[row])
+                    expect(siblings.nth(number)).to_contain_text(f"step {at} of {last[row]}")
+                    drawn = (
+                        siblings.nth(number)
+                        .locator("svg.board > g")
+                        .evaluate_all("all => all.map((g) => g.querySelector('title')?.textContent ?? '')")
+                    )
+                    cells = [cell for line in scenes[row][at]["cells"] for cell in line]
+                    assert ["agent" in text for text in drawn] == ["agent" in cell for cell in cells]
+        expect(siblings.first).to_have_attribute("aria-pressed", "true")
+        name = siblings.nth(1).evaluate(
+            "one => [...one.querySelectorAll('svg')].every((s) => s.closest('[aria-hidden=true]'))"
+        )
+        assert name, "a board is not read out for every episode"
+
+
 def test_an_episode_without_board_shows_what_the_model_read(browser, url):
     with opened(browser, f"{url}#i=36&r=7") as page:
-        soon(page.locator("svg.board").count, 0)
+        soon(page.locator(".stage svg.board").count, 0)
         expect(page.locator(".stage").first).to_contain_text("could not be computed again")
         expect(page.locator(".scene-text").first).to_contain_text("SFFF")
 
@@ -324,7 +353,7 @@ def test_scripted_policy(browser, tmp_path):
         assert page.text_content(".response .result button") in ("Left", "Down", "Right", "Up")
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowRight")
-        expect(page.locator("svg.board")).to_be_visible()
+        expect(page.locator(".stage svg.board")).to_be_visible()
 
 
 def test_attempts(browser, tmp_path):

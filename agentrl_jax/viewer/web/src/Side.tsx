@@ -1,8 +1,10 @@
 // The right side: board, siblings of the group, and the command that replays the episode.
 
-import { useRef, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 
+import { Board } from "./Board";
 import type { Block, Run } from "./data";
+import { useBlock } from "./hooks";
 import { OutcomeMark } from "./Rows";
 import { Stage } from "./Stage";
 import { counted, number, visible } from "./text";
@@ -15,6 +17,9 @@ interface Props {
   onStep: (step: number) => void;
   onRow: (row: number) => void;
 }
+
+/** Boards of a group that are drawn; larger groups are listed without them. */
+const MOST_BOARDS = 32;
 
 export function actionsOf(run: Run, row: number, block: Block): string[] {
   return block.turns(run.rows.row[row]).flatMap((turn) => [...turn.actions].map((action) => visible(run.actionName(row, action))));
@@ -41,17 +46,53 @@ export function Side({ run, row, block, step, onStep, onRow }: Props) {
         </h3>
         <div class="siblings" role="group" aria-label="Episodes of the group">
           {siblings.map((sibling) => (
-            <button key={sibling} type="button" class="sibling" aria-pressed={sibling === row} onClick={() => onRow(sibling)}>
-              <span class="entry-top">
-                <OutcomeMark outcome={run.outcome(sibling)} />
-                <span class="number">{number(run.rows.return[sibling])}</span>
-              </span>
-              <span class="actions">{run.evaluated ? run.part(sibling) : actionsOf(run, sibling, block).join(" → ") || "no action"}</span>
-            </button>
+            <Sibling key={sibling} run={run} row={sibling} step={step} chosen={sibling === row} drawn={siblings.length <= MOST_BOARDS} onRow={onRow} />
           ))}
         </div>
       </section>
     </>
+  );
+}
+
+interface SiblingProps {
+  run: Run;
+  row: number;
+  step: number;
+  chosen: boolean;
+  drawn: boolean;
+  onRow: (row: number) => void;
+}
+
+/** An episode of the group, with its board after as many steps as the large one shows, or at its end if it has fewer. */
+function Sibling({ run, row, step, chosen, drawn, onRow }: SiblingProps) {
+  const block = useBlock(run, row);
+  const within = run.rows.row[row];
+  const scenes = useMemo(() => (drawn && block ? block.scenes(within) : []), [block, within, drawn]);
+  const last = scenes.length - 1;
+  const at = Math.min(step, last);
+  const board = useMemo(
+    // The large board says what is where; what has only a text is not repeated for every episode.
+    () => scenes[at]?.width > 0 && <Board scene={{ ...scenes[at], text: "" }} block={block!} sprites={run.entry.sprites} title={`Step ${at} of ${last}`} />,
+    [scenes, at],
+  );
+  return (
+    <button type="button" class="sibling" aria-pressed={chosen} onClick={() => onRow(row)}>
+      <span class="entry-top">
+        <OutcomeMark outcome={run.outcome(row)} />
+        <span class="number">{number(run.rows.return[row])}</span>
+      </span>
+      {board && (
+        <>
+          <span class="small-board" aria-hidden="true">
+            {board}
+          </span>
+          <span class="muted">
+            step {at} of {last}
+          </span>
+        </>
+      )}
+      <span class="actions">{run.evaluated ? run.part(row) : block && (actionsOf(run, row, block).join(" → ") || "no action")}</span>
+    </button>
   );
 }
 
