@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.cells import cell_len
@@ -13,12 +13,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from agentrl_jax.errors import UserError, shortened
-from agentrl_jax.evaluate.interval_text import rate
+from agentrl_jax.evaluate.interval_text import points, rate
 
-_COLUMNS = ("agent", "success", "95 %", "k", "greedy", "pass@k", "gap", "turns", "tokens", "seen", "source")
+_COLUMNS = (
+    *("agent", "success", "95 %", "difference", "k", "greedy"),
+    *("pass@k", "gap", "turns", "tokens", "seen", "source"),
+)
 
-_LEFT_OUT = ("source", "seen", "k", "pass@k", "tokens", "greedy", "turns", "gap", "95 %")
+_LEFT_OUT = ("source", "seen", "k", "pass@k", "tokens", "greedy", "turns", "gap", "95 %", "difference")
 """Columns that a narrow terminal does not show, in the order in which they are left out."""
+
+_LEFT_ALIGNED = ("agent", "source")
 
 _AGENT_WIDTH, _BORDER = 24, 3
 """Letters for names of agents, which alone may be folded; and a column's border with its spaces."""
@@ -32,6 +37,9 @@ class Leaderboard:
     """Folder with records of `agentrl eval --panel NAME --out FILE.json`."""
     panel: str | None = None
     """Only the table of this panel."""
+    against: str | None = None
+    """Name of an agent, or file of its record, from which all others differ in a column of points, with intervals that
+    have the levels as pairs."""
     json: bool = False
     """Print one JSON object."""
     markdown: bool = False
@@ -45,7 +53,7 @@ def run(command: Leaderboard) -> None:
     from agentrl_jax.evaluate.leaderboard import make_leaderboard
     from agentrl_jax.evaluate.panels import get_panel
 
-    found = make_leaderboard(command.folder, command.panel)
+    found = make_leaderboard(command.folder, command.panel, command.against)
     for line in found.left_out:
         print(f"left out: {shortened(line, 400)}", file=sys.stderr)
     if command.json:
@@ -89,8 +97,9 @@ def _fitting(title: str, rows: Sequence[Sequence[str]], width: int) -> tuple[Tab
             left_out.append(name)
     table = Table(title=title, title_justify="left")
     for name in kept:
-        left = name in ("agent", "source")
-        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name != "agent")
+        table.add_column(
+            name, justify="left" if name in _LEFT_ALIGNED else "right", overflow="fold", no_wrap=name != "agent"
+        )
     for row in rows:
         table.add_row(*(escape(cell) for name, cell in zip(_COLUMNS, row) if name in kept))
     names = ", ".join(left_out)
@@ -110,6 +119,7 @@ def _cells(row: Any) -> list[str]:
         _name(row),
         percent(row.success["mean"]) + ("*" if row.unanswered else ""),
         interval,
+        "" if row.difference is None else points(row.difference),
         "" if row.kind == "baseline" else "exact" if row.samples is None else str(row.samples),
         percent(row.greedy and row.greedy["mean"]),
         percent(row.pass_at and row.pass_at["mean"]),
@@ -143,6 +153,9 @@ def _escaped(text: str) -> str:
 
 
 def _print_markdown(title: str, rows: list[list[str]]) -> None:
+    """The table with all columns in which anything is known."""
+    known = [i for i, name in enumerate(_COLUMNS) if name == "agent" or any(row[i] for row in rows)]
+    rules = ["---" if _COLUMNS[i] in _LEFT_ALIGNED else "---:" for i in known]
     print(f"\n**{title}**\n")
-    for row in ([*_COLUMNS], ["---", *["---:"] * (len(_COLUMNS) - 2), "---"], *rows):
-        print("| " + " | ".join(map(_escaped, row)) + " |")
+    for cells in ([_COLUMNS[i] for i in known], rules, *([row[i] for i in known] for row in rows)):
+        print("| " + " | ".join(map(_escaped, cells)) + " |")

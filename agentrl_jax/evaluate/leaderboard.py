@@ -12,7 +12,7 @@ from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.evaluate.panels import Panel, get_panel, load_panels
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.results import gap_closed
-from agentrl_jax.evaluate.statistics import pass_at, success_interval
+from agentrl_jax.evaluate.statistics import paired_interval, pass_at, success_interval
 from agentrl_jax.strict_json import parse_object
 from envs_jax.budget import EXACT, optimal_label
 
@@ -57,6 +57,12 @@ class Row:
     """Number of its other episodes, if some were not answered."""
     success_answered: Mapping[str, float | int] | None = None
     """Success over these, if there are any. No row is ordered by it: a model could gain by not answering."""
+    difference: Mapping[str, float | int] | None = None
+    """avg@k minus that of the row that all are compared with, level by level (`statistics.paired_interval`)."""
+
+
+_Rows = list[tuple[Row, np.ndarray | None]]
+"""Rows, and for each the success on every level; None if only the mean is known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +76,17 @@ class Leaderboard:
     """What is to be said of a panel's table, by name."""
 
 
-def make_leaderboard(folder: str, panel: str | None = None) -> Leaderboard:
+def make_leaderboard(folder: str, panel: str | None = None, against: str | None = None) -> Leaderboard:
     """Reads all `.json` files of a folder, and of folders in it, as records.
 
     With `panel`, only its table is made. A panel's published figures are added if the folder has a record of it, and
     random, null and optimal play from the first record that has them, unless there is a scripted record of the policy.
+    With `against`, the name of an agent or of its record's file, the rows of each panel on which it was evaluated have
+    the difference.
 
     Raises:
-        UserError: there is no such folder or panel, or it has too many files.
+        UserError: there is no such folder, panel or agent, or several agents of a panel have the name, or the folder
+            has too many files.
     """
     if not Path(folder).is_dir():
         raise UserError(f"{folder}: there is no such folder; expected one with records of `agentrl eval --panel --out`")
@@ -88,7 +97,7 @@ def make_leaderboard(folder: str, panel: str | None = None) -> Leaderboard:
         raise UserError(
             f"{folder}: has {len(files)} files, expected at most {MAX_FILES}; name a folder of records only"
         )
-    tables: dict[str, list[Row]] = {}
+    tables: dict[str, _Rows] = {}
     records: dict[str, dict[str, Record]] = {}
     left_out, notes = [], {}
     for file in files:
@@ -100,16 +109,52 @@ def make_leaderboard(folder: str, panel: str | None = None) -> Leaderboard:
             left_out.append(str(error) if str(file) in str(error) else f"{file}: {error}")
             continue
         if panel in (None, record.panel.name):
-            tables.setdefault(record.panel.name, []).append(row)
+            tables.setdefault(record.panel.name, []).append((row, _of_levels(record)))
             records.setdefault(record.panel.name, {})[source] = record
     for name, rows in tables.items():
         found, notes[name] = baseline_rows(records[name])
-        rows += [*found, *published().get(name, [])]
-        rows.sort(key=lambda row: -row.success["mean"])
-    return Leaderboard({name: tables[name] for name in load_panels() if name in tables}, left_out, notes)
+        rows += [*found, *((row, None) for row in published().get(name, []))]
+        rows.sort(key=lambda row: -row[0].success["mean"])
+    ordered = {name: tables[name] for name in load_panels() if name in tables}
+    if against is not None and ordered:
+        ordered = _compared(ordered, against)
+    return Leaderboard({name: [row for row, _ in rows] for name, rows in ordered.items()}, left_out, notes)
 
 
-def baseline_rows(records: Mapping[str, Record]) -> tuple[list[Row], list[str]]:
+def _compared(tables: Mapping[str, _Rows], against: str) -> dict[str, _Rows]:
+    """Tables with the differences from one agent, where a panel has it."""
+    compared: dict[str, _Rows] = {}
+    known, found = [], False
+    for panel, rows in tables.items():
+        named = [(row, success) for row, success in rows if success is not None]
+        known += [f"{row.agent} ({row.source})" for row, _ in named]
+        of_file = [pair for pair in named if pair[0].source == against and pair[0].kind != "baseline"]
+        chosen = of_file or [pair for pair in named if pair[0].agent == against]
+        if len(chosen) > 1:
+            files = ", ".join(row.source for row, _ in chosen)
+            raise UserError(
+                f"--against is {against}, the name of {len(chosen)} rows of {panel}; name the file of one: {files}"
+            )
+        compared[panel] = [(_minus(row, success, *chosen[0]), success) for row, success in rows] if chosen else rows
+        found |= bool(chosen)
+    if not found:
+        names = shortened(", ".join(known), 600)
+        raise UserError(f"--against is {against}; expected an agent, or the file of its record, among: {names}")
+    return compared
+
+
+def _minus(row: Row, success: np.ndarray | None, other: Row, other_success: np.ndarray | None) -> Row:
+    if row is other or success is None or other_success is None:
+        return row
+    return dataclasses.replace(row, difference=paired_interval(success, other_success))
+
+
+def _of_levels(record: Record) -> np.ndarray:
+    """The success of a record's agent on each level; episodes that were not answered count as not solved."""
+    return np.nan_to_num(np.array(record.outcomes.samples, np.float64)).mean(axis=1)
+
+
+def baseline_rows(records: Mapping[str, Record]) -> tuple[_Rows, list[str]]:
     """Random, null and optimal play on a panel, each from the first record that has it, and which records differ.
 
     Scripted records have rows of their policies already. `records` are those of the panel by their file's name.
@@ -130,16 +175,15 @@ def baseline_rows(records: Mapping[str, Record]) -> tuple[list[Row], list[str]]:
                 f"{agent}: of {shortened(source)}; other in {shortened(others[0])}{more}: a record has it within its "
                 "agent's limits"
             )
-        rows.append(
-            Row(
-                agent=optimal_label(first.optimal_is or EXACT, agent) if name == "optimal" else agent,
-                kind="baseline",
-                success=success_interval(success),
-                gap_closed=_gap(first, float(success.mean())),
-                limit=first.decoding.turns,
-                source=source,
-            )
+        row = Row(
+            agent=optimal_label(first.optimal_is or EXACT, agent) if name == "optimal" else agent,
+            kind="baseline",
+            success=success_interval(success),
+            gap_closed=_gap(first, float(success.mean())),
+            limit=first.decoding.turns,
+            source=source,
         )
+        rows.append((row, success))
     return rows, notes
 
 
@@ -158,8 +202,7 @@ def row_of(record: Record, source: str) -> Row:
         )
     check_outcomes(record, panel)
     outcomes, samples = record.outcomes, np.array(record.outcomes.samples, np.float64)  # None becomes NaN
-    solved = np.nan_to_num(samples)
-    success = solved.mean(axis=1)
+    solved, success = np.nan_to_num(samples), _of_levels(record)
     several = samples.shape[1] > 1
     unanswered, of_level = outcomes.unanswered, [row[~np.isnan(row)] for row in samples]
     answered = [float(row.mean()) for row in of_level if len(row)]

@@ -36,7 +36,8 @@ def level_of(rows, place=(1, 1)):
     header |= {"carried_x": jnp.int32(-1), "carried_y": jnp.int32(-1)}
     mission = Mission.empty()
     mission = mission.replace(
-        verb=mission.verb.at[0].set(GO_TO), described=mission.described.at[0, 0, :2].set(jnp.array([BALL, BLUE], jnp.int8))
+        verb=mission.verb.at[0].set(GO_TO),
+        described=mission.described.at[0, 0, :2].set(jnp.array([BALL, BLUE], jnp.int8)),
     )
     cells = jnp.array([[CELLS[symbol] for symbol in row] for row in rows])
     return np.asarray(encode(cells, header, mission, SHAPE))

@@ -11,11 +11,12 @@ import tiny_run
 
 from agentrl_jax import api
 from agentrl_jax.evaluate import records
+from agentrl_jax.evaluate.interval_text import points
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
 from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import Record, parameters_digest, read_record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
-from agentrl_jax.evaluate.statistics import mean_interval, success_interval
+from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, success_interval
 
 LAKES = "frozen-lake-4x4-v1"
 
@@ -248,6 +249,52 @@ def test_random_null_and_optimal_play_stand_in_the_table_once(folder, tmp_path):
     assert code == 0
     assert note in out
     assert {row.kind for row in make_leaderboard(str(folder)).tables["bandit-v1"]} == {"scripted"}
+
+
+def test_all_agents_are_compared_with_one(folder, tmp_path):
+    """Level by level: published figures have no levels, and other panels keep their rows."""
+
+    def half(content):
+        content["agent"] |= {"name": "half", "iteration": None}
+        content["outcomes"]["samples"] = [[row[0], 0.0, row[2]] for row in content["outcomes"]["samples"]]
+
+    where = changed(folder, tmp_path, half)
+    for name in ("run", "null"):
+        (tmp_path / f"{name}.json").write_text((folder / f"{name}.json").read_text())
+    run, other = (np.mean(read_record(tmp_path / f"{name}.json").outcomes.samples, 1) for name in ("run", "changed"))
+    assert run.mean() > other.mean()
+    for against in ("half", "changed.json"):
+        found = make_leaderboard(where, against=against)
+        rows = {row.source if row.kind != "baseline" else row.agent: row for row in found.tables[LAKES]}
+        assert rows["run.json"].difference == paired_interval(run, other)
+        assert rows["run.json"].difference["mean"] == pytest.approx(run.mean() - other.mean())
+        assert rows["changed.json"].difference is None, "not with itself"
+        assert rows["random play"].difference["mean"] == pytest.approx(
+            np.mean(read_record(tmp_path / "run.json").outcomes.random) - other.mean()
+        )
+        assert all(row.difference is None for row in found.tables["bandit-v1"])
+    code, out, _ = tiny_run.command("leaderboard", where, "--against", "half", "--markdown")
+    assert code == 0
+    assert points(rows["run.json"].difference) in out
+    assert out.count("| difference |") == 1, "a column in which nothing is known is left out"
+    code, out, _ = tiny_run.command("leaderboard", where, "--against", "random play", "--json")
+    assert code == 0
+    lake = json.loads(out)["tables"][LAKES]
+    assert {row["agent"] for row in lake if row["difference"] is None} == {"random play"}
+
+
+def test_an_agent_to_compare_with_is_named_clearly(folder, tmp_path):
+    code, _, err = tiny_run.command("leaderboard", str(folder), "--against", "nobody")
+    assert code == 2
+    assert "--against is nobody; expected an agent, or the file of its record, among: " in err
+    assert "null (null.json)" in err
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.json").write_text((folder / "null.json").read_text())
+    code, _, err = tiny_run.command("leaderboard", str(tmp_path), "--against", "null")
+    assert code == 2
+    assert "the name of 2 rows of bandit-v1; name the file of one: one.json, two.json" in err
+    code, _, _ = tiny_run.command("leaderboard", str(tmp_path), "--against", "two.json")
+    assert code == 0
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
