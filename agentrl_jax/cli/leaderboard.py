@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from rich.cells import cell_len
