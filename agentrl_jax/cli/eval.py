@@ -65,7 +65,7 @@ class Eval:
     selector: Literal["oracle", "majority", "shortest", "value", "logprob"] = "oracle"
     """Which sample is taken. oracle: one that succeeds (pass@N), which no agent can know; majority: with the most
     frequent answer, where answers are words; shortest: with the fewest tokens; value: with the highest value of the
-    run's critic; logprob: with the highest mean log-probability of its tokens."""
+    run's critic; logprob: with the highest mean log-probability of its tokens. An API model has the first three."""
     clusters: bool = False
     """Intervals for levels of one category (families of BabyAI, categories of items) that depend on each other."""
     seed: int | None = None
@@ -88,10 +88,7 @@ class Eval:
 _OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "samples", "selector")
 _OF_RUN = ("against", "best_of", "checkpoint", "clusters", "levels", "samples", "selector", "temperature")
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
-_NOT_OF_API = (
-    *("run", "checkpoint", "policy", "action", "plays", "workers", "against"),
-    *("best_of", "selector", "clusters", "record"),
-)
+_NOT_OF_API = ("run", "checkpoint", "policy", "action", "plays", "workers", "against", "record")
 
 
 def _refuse(options: Any, names: Sequence[str], where: str) -> None:
@@ -103,6 +100,10 @@ def _refuse(options: Any, names: Sequence[str], where: str) -> None:
 
 def run(command: Eval) -> None:
     """Prints the success of a run, of a scripted policy, or of an API model."""
+    if command.best_of is None and command.selector != Eval().selector:
+        raise UserError(
+            f"--selector is {command.selector}, which is read only with --best_of; give it, or leave it out"
+        )
     if command.of_api.api is not None:
         _refuse(command, _NOT_OF_API, "without --api")
         eval_api.run(command)
@@ -114,10 +115,6 @@ def run(command: Eval) -> None:
         _refuse(command, _OF_RUN, "without --policy")
     if command.out is not None and (command.panel is None or command.against is not None):
         raise UserError(f"--out is {command.out}, the file for a record, which needs --panel and no --against")
-    if command.best_of is None and command.selector != Eval().selector:
-        raise UserError(
-            f"--selector is {command.selector}, which is read only with --best_of; give it, or leave it out"
-        )
     if command.record is not None and command.against is not None:
         raise UserError(
             f"--record is {command.record}, the folder for one run, but there is --against; evaluate both runs without "

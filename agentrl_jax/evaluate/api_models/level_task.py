@@ -84,6 +84,7 @@ def level_task(options: TaskOptions) -> ApiTask:
         open=functools.partial(LevelEpisode, Game(config, chosen, batched_env, options.attempts)),
         lines=lines,
         category=None if chosen.categories is None else chosen.categories.__getitem__,
+        answer=None,
         facts={
             "think": options.think,
             "levels": levels,

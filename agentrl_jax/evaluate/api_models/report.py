@@ -104,6 +104,9 @@ def _rows(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, sign in (("pass_at", "@"), ("pass_all", "^")):
         found = result.get(name, {})
         yield from ((f"model, pass{sign}{k}", interval) for k, interval in found.items() if k != "1")
+    if "best_of" in result:
+        selector, chosen = result["best_of"]["selector"], result["best_of"]["success"]
+        yield from ((f"model, best of {k} by {selector}", interval) for k, interval in chosen.items())
     optimal = optimal_label(result.get("optimal_is", EXACT), "optimal play")
     for name, title in {"null": "null play", "random": "random play", "optimal": optimal}.items():
         if name in result:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from agentrl_jax.errors import UserError, refusals
@@ -62,8 +62,14 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
             # Single plays of a scripted policy are no probabilities.
             lines=lambda plays: _lines(service, items, turns, options) if plays == 1 else {},
             category=None if category is None else lambda item: category(numbers.get(item, item)),
+            answer=_answer_of(service),
             facts={"url": options.url} | ({"panel_digest": panel_digest} if panel_digest else {}),
         )
+
+
+def _answer_of(service: Service) -> Callable[[str], str] | None:
+    answer = service.answer
+    return None if answer is None else lambda reply: answer(service.read(reply).action or "")
 
 
 def _lines(service: Service, items: tuple[int, ...], turns: int, options: TaskOptions) -> dict[str, Any]:

@@ -97,6 +97,8 @@ class ApiTask:
         lines: random, null and optimal play on the same items within the same budget: success in at least one of k
             plays as {mean, low, high, n} by name, as far as known, and `optimal_is` (`Baselines.optimal_is`).
         category: category of an item that was started; None if items have none.
+        answer: the answer in an episode's last reply, in a form that equal answers share, empty for none; None if
+            episodes do not end with an answer in words.
         facts: what the episodes depend on besides items, style and turns, by name.
     """
 
@@ -109,4 +111,5 @@ class ApiTask:
     open: Callable[[int, int], TextEpisode]
     lines: Callable[[int], dict[str, Any]]
     category: Callable[[int], str] | None
+    answer: Callable[[str], str] | None
     facts: dict[str, Any]

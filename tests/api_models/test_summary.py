@@ -1,0 +1,168 @@
+"""Best-of-N and clustered intervals of an API model."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tiny_run
+from fake_api import FakeApi, completion
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
+from agentrl_jax.evaluate.api_models.summary import BestOf
+from agentrl_jax.evaluate.api_models.tasks import ApiTask, TaskOptions
+from agentrl_jax.evaluate.statistics import success_interval
+
+# Of each item the samples: solved, tokens of each reply, last reply.
+PLAYED = {
+    3: [(True, [5, 9], "a"), (False, [2, 2], "b"), (True, [7], "a")],
+    4: [(False, [1], "c"), (True, [8], ""), (False, [9], "c")],
+    6: [(True, [4], "d"), (True, [4], "d"), (None, [500], "cut")],
+}
+CATEGORIES = {3: "x", 4: "y", 6: "y"}
+
+
+def task(answer=None):
+    return ApiTask(
+        env="maze",
+        style="chat",
+        items=tuple(PLAYED),
+        turns=2,
+        full_score=1.0,
+        strict=False,
+        open=None,
+        lines=lambda plays: {},
+        category=None,
+        answer=answer,
+        facts={},
+    )
+
+
+def rows_and_replies():
+    rows, replies = [], []
+    for item, samples in PLAYED.items():
+        for sample, (solved, tokens, text) in enumerate(samples):
+            status = "length" if solved is None else "answered"
+            rows.append(
+                {"item": item, "sample": sample, "status": status, "solved": bool(solved), "category": CATEGORIES[item]}
+            )
+            for turn, count in enumerate(tokens):
+                said = text if turn == len(tokens) - 1 else "on"
+                reply = {"text": said, "completion_tokens": count}
+                replies.append({"item": item, "sample": sample, "turn": turn, "reply": reply})
+    return rows[::-1], replies[::-1]
+
+
+def best(selector, k, answer=None, clusters=False):
+    return BestOf(selector, k, task(answer)).rates(*rows_and_replies(), 3, clusters=clusters)
+
+
+def test_the_shortest_of_k_samples():
+    """Beside all choices of two of the three; the item with a cut sample is left out."""
+    expected = []
+    for item in (3, 4):
+        pairs = list(itertools.combinations([(sum(tokens), solved) for solved, tokens, _ in PLAYED[item]], 2))
+        expected.append(np.mean([min(pair)[1] for pair in pairs]))
+    found = best("shortest", 2)
+    assert found == {"selector": "shortest", "success": {"2": success_interval(expected)}}
+    assert best("shortest", 3)["success"]["3"]["mean"] == 0.0
+
+
+def test_the_oracle_and_the_most_frequent_answer():
+    assert best("oracle", 3)["success"]["3"] == success_interval([1.0, 1.0])
+    assert best("oracle", 2)["success"]["2"]["mean"] == pytest.approx((1 + 2 / 3) / 2)
+    found = best("majority", 3, answer=str.upper)
+    assert found["success"]["3"] == success_interval([1.0, 0.0])
+
+
+def test_clusters_are_the_categories_of_the_whole_items():
+    found = best("oracle", 2, clusters=True)["success"]["2"]
+    assert (found["n"], found["clusters"]) == (2, 2)
+
+
+def test_without_an_item_that_was_answered_whole_there_is_no_result():
+    rows, replies = rows_and_replies()
+    rows = [row | {"status": "refusal"} for row in rows if row["sample"] == 1]
+    assert BestOf("shortest", 2, task()).rates(rows, replies, 3, clusters=False)["success"] == {}
+
+
+@pytest.mark.parametrize(
+    ("selector", "k", "message"),
+    [
+        ("value", 2, "--selector is value, which reads a run's own model"),
+        ("logprob", 2, "expected one of oracle, shortest, majority"),
+        ("majority", 2, "episodes of maze end without an answer in words"),
+        ("shortest", 1, "--best_of is 1, expected at least 2"),
+    ],
+)
+def test_selectors_that_an_api_cannot_have(selector, k, message):
+    with pytest.raises(UserError, match=message):
+        BestOf(selector, k, task())
+
+
+def test_uncounted_tokens_say_so():
+    rows, replies = rows_and_replies()
+    del replies[-1]["reply"]["completion_tokens"]
+    with pytest.raises(UserError, match="did not count the tokens of every reply"):
+        BestOf("shortest", 2, task()).rates(rows, replies, 3, clusters=False)
+
+
+def test_the_command_takes_one_of_two_samples(tmp_path):
+    """The first sample looks around in many words and does not move; the other one takes the last step, in few."""
+    seeds = []
+
+    def answer(body):
+        if body["seed"] not in seeds:
+            seeds.append(body["seed"])
+        first = body["seed"] == seeds[0]
+        words = completion("Thought: on\n\nAction: " + ("stay" if first else "move down"))
+        return words | {"usage": {"prompt_tokens": 9, "completion_tokens": 50 if first else 5}}
+
+    with FakeApi(answer).running() as url:
+        words = (
+            "--api",
+            "m",
+            "--base_url",
+            url,
+            "--env",
+            "maze",
+            "--items",
+            "18",
+            "--turns",
+            "1",
+            "--temperature",
+            "1",
+        )
+        words = ("eval", *words, "--concurrency", "1", "--out", str(tmp_path / "out"))
+        code, out, err = tiny_run.command(*words, "--best_of", "2", "--selector", "shortest")
+        assert code == 0, err
+        assert "best of 2 by shortest" in " ".join(out.split())
+        summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+        assert summary["samples"] == 2, "as many samples are played"
+        solved = summary["outcomes"]["samples"][0]
+        assert sorted(solved) == [0, 1]
+        assert summary["best_of"]["success"]["2"]["mean"] == 1.0
+        code, _, err = tiny_run.command(*words, "--selector", "shortest")
+        assert code == 2
+        assert "only with --best_of" in err
+        code, _, err = tiny_run.command(*words, "--clusters")
+        assert code == 2
+        assert "--clusters needs items with categories, but those of maze have none" in err
+
+
+def test_intervals_of_clustered_items(tmp_path):
+    def evaluated(items, folder, clusters=True):
+        options = TaskOptions(env="textcraft", items=items, turns=1)
+        return evaluate_api("m", url, options, tmp_path / folder, clusters=clusters)
+
+    with FakeApi(lambda body: "Action: inventory").running() as url:
+        plain = evaluated("0-5", "items", clusters=False)
+        kinds = set(plain["outcomes"]["categories"])
+        assert len(kinds) > 1
+        found = evaluated("0-5", "items")
+        assert found["success_all"]["clusters"] == found["success_answered"]["clusters"] == len(kinds)
+        assert found["success_all"]["high"] > plain["success_all"]["high"]
+        assert all("clusters" not in part["success_all"] for part in found["categories"].values())
+        with pytest.raises(UserError, match=r"--clusters.*at least two clusters"):
+            evaluated("3", "one")
