@@ -1,6 +1,7 @@
 """Success of random and of optimal play on given levels, and plans to imitate."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -142,8 +143,10 @@ def _search(
     """
     first = np.zeros((len(levels), 0), np.int32) if first is None else first
     found = shortest_plans(env, params, levels, limit, max_nodes=MAX_NODES, first=first)
-    exact = functools.partial(shortest_plans, max_nodes=max_exact_nodes)
-    for search in (guided_plans, exact)[: 1 + (max_exact_nodes > 0)]:
+    searches: list[Callable[..., list[Plan]]] = [guided_plans]
+    if max_exact_nodes:
+        searches.append(functools.partial(shortest_plans, max_nodes=max_exact_nodes))
+    for search in searches:
         left = [number for number, plan in enumerate(found) if plan.actions is None and not plan.complete]
         if left:
             for number, plan in zip(left, search(env, params, levels[left], limit, first=first[left])):

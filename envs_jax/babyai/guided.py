@@ -94,17 +94,6 @@ def careful_actions(level: Int8[np.ndarray, "H W"], shape: Shape) -> Bool[np.nda
     return usable
 
 
-def _nearest(
-    distances: "Distances", width: int, states: BabyAIState, level: Int[np.ndarray, " K"]
-) -> Bool[np.ndarray, " K"]:
-    """Which situations are among the `width` nearest ones of their level."""
-    order = np.lexsort((distances(states, level), level))
-    starts = np.searchsorted(level[order], level[order])
-    kept = np.zeros(len(level), bool)
-    kept[order[np.arange(len(level)) - starts < width]] = True
-    return kept
-
-
 class Distances(NamedTuple):
     """Estimates of how far situations of given levels are from their goal, in steps."""
 
@@ -150,6 +139,17 @@ class Distances(NamedTuple):
         nearest = np.where(aims, steps[:, None], np.inf).min(axis=2) + _CARRY * (put & ~ready)
         next_clause = np.where(now, np.minimum(nearest, _CLAUSE / 2), np.inf).min(axis=1)
         return _CLAUSE * left + np.minimum(next_clause, _CLAUSE / 2)
+
+
+def _nearest(
+    distances: Distances, width: int, states: BabyAIState, level: Int[np.ndarray, " K"]
+) -> Bool[np.ndarray, " K"]:
+    """Which situations are among the `width` nearest ones of their level."""
+    order = np.lexsort((distances(states, level), level))
+    starts = np.searchsorted(level[order], level[order])
+    kept = np.zeros(len(level), bool)
+    kept[order[np.arange(len(level)) - starts < width]] = True
+    return kept
 
 
 def _clauses(mission: Mission, progress: Progress) -> tuple[Int[np.ndarray, " K"], Bool[np.ndarray, "K C"]]:

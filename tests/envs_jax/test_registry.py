@@ -45,12 +45,14 @@ def test_bandits_have_the_pairs_of_the_original():
     }
 
 
-def test_drawn_levels_are_those_that_episodes_start_on():
+def test_drawn_levels_are_those_that_episodes_start_on(monkeypatch):
     env, params = envs_jax.make("FrozenLake")
     keys = jax.random.split(jax.random.key(9), 16)
     _, states = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))(keys, params)
     assert np.array_equal(registry.sample_levels(env, params, keys), states.level)
     chex.assert_shape(registry.sample_levels(*envs_jax.make("Bandit"), keys), (16, 0, 0))
+    monkeypatch.setattr(registry, "SAMPLED_AT_ONCE", 6)
+    assert np.array_equal(registry.sample_levels(env, params, keys), states.level), "in several batches, too"
 
 
 def test_options_reach_the_factory_and_the_parameters():
