@@ -1,10 +1,11 @@
-"""Plans for levels of BabyAI: as for imitation, beside a breadth-first search that gives up; ratios of one run.
+"""Plans for levels of BabyAI: as for imitation, beside a breadth-first search that gives up, in one run.
 
     python benchmarks/babyai_plans.py [--levels N] [--max_nodes M] [--numbers NUMBERS]
 
 The levels are training levels of the mixture in experiments/babyai.yaml, or of the level numbers that are given. Plans
 for imitation are the shortest where 100 situations are enough to find one, and otherwise those of `babyai.guided`. Both
-sides are compiled before they are timed, and run in alternation.
+sides are compiled before they are timed, and run in alternation. Last come the published test items that are solved by
+looking around first (`babyai.explore`) and a plan after it.
 """
 
 import argparse
@@ -18,6 +19,9 @@ import numpy as np
 
 from agentrl_jax.config import load_config
 from envs_jax import registry
+from envs_jax.babyai import baselines, items
+from envs_jax.babyai.env import BabyAI
+from envs_jax.babyai.explore import explorations
 from envs_jax.babyai.search import shortest_plans
 from envs_jax.splits import Split
 
@@ -65,6 +69,12 @@ def main() -> None:
         f"of {len(both)} levels with both {equal:.1%} are equally long (means {both[:, 0].mean():.2f} and "
         f"{both[:, 1].mean():.2f}); {lost} have only the first"
     )
+    env = BabyAI(items.SHAPE, **{name: task.options[name] for name in ("mode", "objects_shown")})
+    panel = items.load(items.panel())
+    looked = explorations(env, env.default_params, panel, np.zeros((len(panel), 0), np.int32), LIMIT)
+    after = baselines.plan_after(env, env.default_params, panel, LIMIT, looked)
+    fitting = sum(plan is not None for plan in after)
+    print(f"published items solved within {LIMIT} actions by looking around first: {fitting} of {len(panel)}")
 
 
 if __name__ == "__main__":
