@@ -160,7 +160,8 @@ def baseline_rows(records: Mapping[str, Record]) -> tuple[_Rows, list[str]]:
     Scripted records have rows of their policies already. `records` are those of the panel by their file's name.
     """
     scripted = {record.agent.name for record in records.values() if record.agent.kind == "scripted"}
-    rows, notes = [], []
+    rows: _Rows = []
+    notes = []
     for name, policy in _BASELINES.items():
         known = [(source, record) for source, record in records.items() if getattr(record.outcomes, name) is not None]
         if policy in scripted or not known:

@@ -184,7 +184,7 @@ def _ways(world: World) -> Float[np.ndarray, "2 S P"]:
 
 def _places(world: World) -> Int[np.ndarray, " S"]:
     """Where the objects are; a hidden one is where its box is."""
-    places = world.places.astype(int)
+    places = np.array(world.places, int)
     boxes = np.flatnonzero(world.hidden >= 0)
     places[world.hidden[boxes]] = places[boxes]
     return places
