@@ -66,6 +66,8 @@ def run(command: Leaderboard) -> None:
     for name, rows in found.tables.items():
         panel = get_panel(name)
         title = f"{name} ({len(panel)} levels, {panel.sha256[:16]})"
+        if command.against is not None and any(row.difference for row in rows):
+            title += f"; differences in points from {shortened(command.against, 60)}"
         cells = [_cells(row) for row in rows]
         notes = [*(_note(row) for row in rows if row.unanswered), *found.notes.get(name, ())]
         if command.markdown:
@@ -95,7 +97,7 @@ def _fitting(title: str, rows: Sequence[Sequence[str]], width: int) -> tuple[Tab
         if name in kept:
             del kept[name]
             left_out.append(name)
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     for name in kept:
         table.add_column(
             name, justify="left" if name in _LEFT_ALIGNED else "right", overflow="fold", no_wrap=name != "agent"
@@ -156,6 +158,6 @@ def _print_markdown(title: str, rows: list[list[str]]) -> None:
     """The table with all columns in which anything is known."""
     known = [i for i, name in enumerate(_COLUMNS) if name == "agent" or any(row[i] for row in rows)]
     rules = ["---" if _COLUMNS[i] in _LEFT_ALIGNED else "---:" for i in known]
-    print(f"\n**{title}**\n")
+    print(f"\n**{_escaped(title)}**\n")
     for cells in ([_COLUMNS[i] for i in known], rules, *([row[i] for i in known] for row in rows)):
         print("| " + " | ".join(map(_escaped, cells)) + " |")

@@ -276,6 +276,7 @@ def test_all_agents_are_compared_with_one(folder, tmp_path):
     code, out, _ = tiny_run.command("leaderboard", where, "--against", "half", "--markdown")
     assert code == 0
     assert points(rows["run.json"].difference) in out
+    assert out.count("; differences in points from half**") == 1
     assert out.count("| difference |") == 1, "a column in which nothing is known is left out"
     code, out, _ = tiny_run.command("leaderboard", where, "--against", "random play", "--json")
     assert code == 0
