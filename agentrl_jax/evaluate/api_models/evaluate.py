@@ -111,8 +111,9 @@ def evaluate_api(
         report("random, null and optimal play on the same items")
         result: dict[str, Any] = {name: settings[name] for name in ("model", "base_url", "env", "style", "turns")}
         result |= {"items": len(task.items), "samples": samples, "temperature": body.get("temperature")}
+        lines = task.lines(1)
         with refusals("--clusters"):
-            result |= summarize(task, rows, samples, len(failed), task.lines(1), clusters=clusters)
+            result |= summarize(task, rows, samples, len(failed), lines, clusters=clusters)
         result["outcomes"] = outcomes_of(task.items, rows, samples)
         first, later = split_replies(rows, replies)
         result |= {"tokens": tokens_of(first), "cost": cost_of(first, price_in, price_out)}

@@ -166,7 +166,10 @@ class BestOf:
             answers = [[read(replies[-1]["text"]) for replies in item] for item in given]
             return majority_of(solved, answers, self.k)
         if any("completion_tokens" not in reply for item in given for replies in item for reply in replies):
-            raise UserError("--selector is shortest, but the server did not count the tokens of every reply")
+            raise UserError(
+                "--selector is shortest, but the server did not count the tokens of every reply; give the same command "
+                "with another selector, or without --best_of: what was played is kept"
+            )
         return best_of(
             solved, [[-sum(r["completion_tokens"] for r in replies) for replies in item] for item in given], self.k
         )
