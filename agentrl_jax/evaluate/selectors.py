@@ -44,10 +44,19 @@ class BestOf:
 
     def success(self, outcomes: Bool[np.ndarray, "n m"], judged: Sequence[Sequence[Any]], k: int) -> np.ndarray:
         """The probability that the sample taken of k succeeds, f64[n]; `judged` [m][n] is what `judge` returned."""
-        if self.selector == "oracle":
-            return pass_at(outcomes, k)
-        of_items = [list(row) for row in zip(*judged, strict=True)]
-        return (majority_of if self.selector == "majority" else best_of)(outcomes, of_items, k)
+        return success_of_best(self.selector, outcomes, [list(row) for row in zip(*judged, strict=True)], k)
+
+
+def success_of_best(
+    selector: str, outcomes: Bool[np.ndarray, "n m"], judged: Sequence[Sequence[Any]], k: int
+) -> Float[np.ndarray, " n"]:
+    """The probability that the sample that a selector takes of k succeeds.
+
+    `judged` [n][m] has a score, or for majority an answer, of each sample; the oracle does not read it.
+    """
+    if selector == "oracle":
+        return pass_at(outcomes, k)
+    return (majority_of if selector == "majority" else best_of)(outcomes, judged, k)
 
 
 def best_of_selector(selector: str, policy: RunPolicy, config: Config) -> BestOf:

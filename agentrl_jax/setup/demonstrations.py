@@ -78,10 +78,10 @@ def demonstrations(
 ) -> tuple[Trajectory, Bool[Array, "E T"]]:
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
-    Optimal plans are the shortest ones, found on the host, and exploring ones look around before; levels without a plan
-    that fits are skipped. Random plans
-    are a uniform number of uniform random actions, and work for any environment. After them come the demonstrations of
-    `imitation.images` images of each level, without those that are no training levels or occurred before.
+    Optimal plans are the planner's, which are the shortest ones or nearly, found on the host, and exploring ones look
+    around before; levels without a plan that fits are skipped. Random plans are a uniform number of uniform random
+    actions, and work for any environment. After them come the demonstrations of `imitation.images` images of each
+    level, without those that are no training levels or occurred before.
 
     Also returns which turns are imitated: all but those of `imitation.random_start`.
 

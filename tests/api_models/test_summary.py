@@ -10,7 +10,7 @@ from fake_api import FakeApi, completion
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
-from agentrl_jax.evaluate.api_models.summary import BestOf
+from agentrl_jax.evaluate.api_models.summary import BestOfReplies
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, TaskOptions
 from agentrl_jax.evaluate.statistics import success_interval
 
@@ -55,7 +55,7 @@ def rows_and_replies():
 
 
 def best(selector, k, answer=None, clusters=False):
-    return BestOf(selector, k, task(answer)).rates(*rows_and_replies(), 3, clusters=clusters)
+    return BestOfReplies(selector, k, task(answer)).rates(*rows_and_replies(), 3, clusters=clusters)
 
 
 def test_the_shortest_of_k_samples():
@@ -84,7 +84,7 @@ def test_clusters_are_the_categories_of_the_whole_items():
 def test_without_an_item_that_was_answered_whole_there_is_no_result():
     rows, replies = rows_and_replies()
     rows = [row | {"status": "refusal"} for row in rows if row["sample"] == 1]
-    assert BestOf("shortest", 2, task()).rates(rows, replies, 3, clusters=False)["success"] == {}
+    assert BestOfReplies("shortest", 2, task()).rates(rows, replies, 3, clusters=False)["success"] == {}
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_without_an_item_that_was_answered_whole_there_is_no_result():
 )
 def test_selectors_that_an_api_cannot_have(selector, k, message):
     with pytest.raises(UserError, match=message):
-        BestOf(selector, k, task())
+        BestOfReplies(selector, k, task())
 
 
 def test_uncounted_tokens_say_so():
     rows, replies = rows_and_replies()
     del replies[-1]["reply"]["completion_tokens"]
     with pytest.raises(UserError, match="did not count the tokens of every reply"):
-        BestOf("shortest", 2, task()).rates(rows, replies, 3, clusters=False)
+        BestOfReplies("shortest", 2, task()).rates(rows, replies, 3, clusters=False)
 
 
 def test_the_command_takes_one_of_two_samples(tmp_path):

@@ -16,7 +16,7 @@ from agentrl_jax.evaluate.api_models.level_task import level_task
 from agentrl_jax.evaluate.api_models.play import Key, Player, play_all
 from agentrl_jax.evaluate.api_models.retries import split_replies, summarize_retries
 from agentrl_jax.evaluate.api_models.service_task import service_task
-from agentrl_jax.evaluate.api_models.summary import BestOf, cost_of, outcomes_of, summarize, tokens_of
+from agentrl_jax.evaluate.api_models.summary import BestOfReplies, cost_of, outcomes_of, summarize, tokens_of
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, TaskOptions
 from agentrl_jax.evaluate.selectors import Selector
 from agentrl_jax.io import atomic_write
@@ -53,8 +53,8 @@ def evaluate_api(
     token and written nowhere. `token_ids` asks for the tokens of prompts and replies, as vLLM and `agentrl serve-model`
     give them. `extra` has further fields of every request; null leaves a usual one out. The prices are of a million
     tokens. With `options.attempts`, the first sample of each item goes on after a failure, see `retries`. Of `best_of`
-    samples of an item, which are played at least, `selector` takes one, see `summary.BestOf`. With `clusters`, items of
-    one category are one cluster of the intervals.
+    samples of an item, which are played at least, `selector` takes one, see `summary.BestOfReplies`. With `clusters`,
+    items of one category are one cluster of the intervals.
 
     Returns:
         model, base_url, env, style, turns, items, samples, temperature; `episodes`, numbers by status: asked, answered,
@@ -82,7 +82,7 @@ def evaluate_api(
     with _task(options) as task:
         if clusters and task.category is None:
             raise UserError(f"--clusters needs items with categories, but those of {task.env} have none; leave it out")
-        best = None if best_of is None else BestOf(selector, best_of, task)
+        best = None if best_of is None else BestOfReplies(selector, best_of, task)
         samples = max(samples, best_of or 1)
         settings = {"model": model, "base_url": base_url, "env": task.env, "style": task.style, "turns": task.turns}
         settings |= {"body": body, "seed": options.seed} | task.facts

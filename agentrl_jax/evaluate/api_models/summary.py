@@ -10,8 +10,8 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.journal import Row
 from agentrl_jax.evaluate.api_models.tasks import ApiTask
 from agentrl_jax.evaluate.results import powers
-from agentrl_jax.evaluate.selectors import Selector
-from agentrl_jax.evaluate.statistics import best_of, majority_of, mean_interval, pass_all, pass_at, success_interval
+from agentrl_jax.evaluate.selectors import Selector, success_of_best
+from agentrl_jax.evaluate.statistics import mean_interval, pass_all, pass_at, success_interval
 
 STATUSES = ("answered", "length", "refusal")
 """How an episode can end: all of its replies were carried out, or one was cut by a limit of tokens or withheld."""
@@ -117,7 +117,7 @@ def _passes(answered: Sequence[Row], samples: int, clusters: bool) -> dict[str, 
     }
 
 
-class BestOf:
+class BestOfReplies:
     """Takes one of k samples of an item: an API gives neither values nor comparable log-probabilities.
 
     oracle: one that succeeds (pass@k); shortest: the fewest written tokens; majority: the most frequent answer.
@@ -152,27 +152,24 @@ class BestOf:
         of_episode = collections.defaultdict[tuple[int, int], list[Row]](list)
         for reply in sorted(replies, key=lambda row: row["turn"]):
             of_episode[reply["item"], reply["sample"]].append(reply["reply"])
-        given = [[of_episode[item, sample] for sample in range(samples)] for item in whole]
+        judged = [[self._judged(of_episode[item, sample]) for sample in range(samples)] for item in whole]
         of_cluster = _clusters(rows, list(whole)) if clusters else None
-        found["success"][str(self.k)] = success_interval(self._chosen(solved, given), clusters=of_cluster)
+        success = success_of_best(self.selector, solved, judged, self.k)
+        found["success"][str(self.k)] = success_interval(success, clusters=of_cluster)
         return found
 
-    def _chosen(self, solved: np.ndarray, given: list[list[list[Row]]]) -> np.ndarray:
-        """The probability that the sample taken of each item succeeds; `given` are the replies of each sample."""
-        if self.selector == "oracle":
-            return pass_at(solved, self.k)
+    def _judged(self, replies: list[Row]) -> Any:
+        """What the selector reads of an episode: its answer, or its number of written tokens below 0."""
         if self._answer is not None and self.selector == "majority":
-            read = self._answer
-            answers = [[read(replies[-1]["text"]) for replies in item] for item in given]
-            return majority_of(solved, answers, self.k)
-        if any("completion_tokens" not in reply for item in given for replies in item for reply in replies):
+            return self._answer(replies[-1]["text"])
+        if self.selector == "oracle":
+            return None
+        if any("completion_tokens" not in reply for reply in replies):
             raise UserError(
                 "--selector is shortest, but the server did not count the tokens of every reply; give the same command "
                 "with another selector, or without --best_of: what was played is kept"
             )
-        return best_of(
-            solved, [[-sum(r["completion_tokens"] for r in replies) for replies in item] for item in given], self.k
-        )
+        return -sum(reply["completion_tokens"] for reply in replies)
 
 
 def tokens_of(replies: Sequence[Row]) -> dict[str, int]:
