@@ -34,10 +34,7 @@ Factory = Callable[..., tuple[Any, Any]]
 Oracle = Callable[[Any, Any, Levels, Budget], tuple[np.ndarray, np.ndarray] | Baselines]
 Plans = list[Int32[np.ndarray, " L"] | None]
 Planner = Callable[[Any, Any, Int8[np.ndarray, "N H W"], int], Plans]
-PlanAfterRandom = Callable[
-    [Any, Any, Int8[np.ndarray, "N H W"], int, int, jax.Array],
-    list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None],
-]
+RandomActions = Callable[[Any, Any, Int8[np.ndarray, "N H W"], int, jax.Array], Int32[np.ndarray, "N F"]]
 PlanAfter = Callable[[Any, Any, Int8[np.ndarray, "N H W"], int, Int32[np.ndarray, "N F"]], Plans]
 Symmetry = Callable[
     [Any, Int8[np.ndarray, "N H W"], list[Int32[np.ndarray, " L"]], jax.Array],
@@ -59,12 +56,12 @@ class Spec:
         plan: (env, params, levels, limit) -> for each level the action ids of a shortest plan, or nearly so on levels
             that are too large for a whole search; None if there is none. Plans of more than `limit` actions may be left
             out.
-        plan_after_random: (env, params, levels, limit, most, key) -> for each level R random actions, R uniform in 0 to
-            `most`, and the action ids of such a plan after them, as far as both have at most `limit` actions.
-        exploring_after_random: as plan_after_random, but before the shortest plan come actions that look around, until
-            the agent has seen what its task is about.
         plan_after: (env, params, levels, limit, first) -> for each level the action ids of such a plan after the
             actions `first`, padded with -1, as far as both have at most `limit` actions.
+        exploring_after: as plan_after, but before the shortest plan come actions that look around, until the agent has
+            seen what its task is about. What does not fit into `limit` actions is cut off.
+        random_actions: (env, params, levels, most, key) -> for each level R random actions, R uniform in 0 to `most`,
+            padded with -1, for plans after them.
         symmetry: (env, levels, plans, key) -> the images of levels under random symmetries of the environment that
             change its text, and their plans carried over; None if it has none.
         scene: (env, state, params) -> what one state looks like, see `envs_jax.scenes`; None if it is only text.
@@ -79,9 +76,9 @@ class Spec:
     max_actions: int = 10
     oracle: Oracle | None = None
     plan: Planner | None = None
-    plan_after_random: PlanAfterRandom | None = None
-    exploring_after_random: PlanAfterRandom | None = None
     plan_after: PlanAfter | None = None
+    exploring_after: PlanAfter | None = None
+    random_actions: RandomActions | None = None
     symmetry: Symmetry | None = None
     scene: SceneFunction | None = None
     solve: Solver | None = None
@@ -289,9 +286,9 @@ _babyais = functools.partial(
     max_actions=20,
     oracle=babyai_baselines.oracle,
     plan=babyai_baselines.plan,
-    plan_after_random=babyai_baselines.plan_after_random,
-    exploring_after_random=babyai_baselines.exploring_after_random,
     plan_after=babyai_baselines.plan_after,
+    exploring_after=babyai_baselines.exploring_after,
+    random_actions=babyai_baselines.random_first,
     symmetry=babyai_colors.permute,
     scene=babyai_scene.scene,
     solve=solvers.solve_babyai,

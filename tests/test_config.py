@@ -353,11 +353,7 @@ def test_a_missing_file_is_refused(tmp_path):
         ),
         (
             ["--imitation", "{levels: 8, steps: 50, plans: random, dagger_rounds: 1, dagger_levels: 8}"],
-            ["imitation.dagger_rounds is 1", "imitation.plans optimal"],
-        ),
-        (
-            ["--imitation", "{levels: 8, steps: 50, plans: exploring, dagger_rounds: 1, dagger_levels: 8}"],
-            ["imitation.dagger_rounds is 1", "imitation.plans optimal of"],
+            ["imitation.dagger_rounds is 1", "imitation.plans optimal and exploring"],
         ),
         (["--imitation.plans", "exploring"], ["imitation.plans is exploring", "imitation.levels"]),
         (["--tasks.0.levels", "no/such/file.npy"], ["tasks.0.levels", "no such file"]),

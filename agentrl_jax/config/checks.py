@@ -290,10 +290,9 @@ def _training(config: Config) -> Iterator[str]:
         yield "imitation.plans is exploring, which is for compiled environments with imitation.levels; leave it out"
     for name in ("random_start", "images", "dagger_rounds"):
         value = getattr(imitation, name)
-        kinds = ("optimal",) if name == "dagger_rounds" else ("optimal", "exploring")
-        if value and (config.served or imitation.plans not in kinds or not levels):
+        if value and (config.served or imitation.plans == "random" or not levels):
             yield (
-                f"imitation.{name} is {value}, which is for imitation.plans {' and '.join(kinds)} of compiled "
+                f"imitation.{name} is {value}, which is for imitation.plans optimal and exploring of compiled "
                 "environments; set it to 0"
             )
 

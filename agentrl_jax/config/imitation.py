@@ -17,7 +17,8 @@ class ImitationConfig(Section):
     """Number of different levels whose plans are imitated; 0: no imitation."""
     plans: Literal["optimal", "exploring", "random"] = "optimal"
     """optimal: shortest plans, or nearly (BabyAI); exploring: the same, after looking around until what the task is
-    about has been seen (BabyAI); random: uniformly random actions, which teach the response format only."""
+    about has been seen, without what does not fit into an episode (BabyAI); random: uniformly random actions, which
+    teach the response format only."""
     steps: Count = 0
     """Gradient steps of imitation."""
     batch: Positive = 64

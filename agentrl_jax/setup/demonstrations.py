@@ -39,13 +39,12 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
     per_turn = batched_env.max_actions_per_turn
     for task in batched_env.tasks:
         spec = registry.spec(task.name)
-        if imitation.plans == "exploring" and spec.exploring_after_random is None:
+        if imitation.plans == "exploring" and spec.exploring_after is None:
             raise ValueError(
                 f"imitation.plans is exploring, but {task.name} has no planner that looks around; use optimal"
             )
-        planners = {"random_start": spec.plan_after_random, "dagger_rounds": spec.plan_after}
-        for name, planner in planners.items():
-            if (value := getattr(imitation, name)) and planner is None:
+        for name, needed in (("random_start", spec.random_actions), ("dagger_rounds", spec.plan_after)):
+            if (value := getattr(imitation, name)) and needed is None:
                 raise ValueError(
                     f"imitation.{name} is {value}, but the planner of {task.name} starts with the episode; set it to 0"
                 )
@@ -141,19 +140,23 @@ def _planner(
         return [None if plan is None else (0, plan) for plan in found]
 
     exploring = imitation.plans == "exploring"
-    make = spec.exploring_after_random if exploring else spec.plan_after_random
+    plan_after = spec.exploring_after if exploring else spec.plan_after
 
     def after_random(boards, key):
-        assert make is not None
-        found = make(task.env, task.env_params, boards, limit, imitation.random_start, key)
+        assert plan_after is not None
+        first = np.zeros((len(boards), 0), np.int32)
+        if imitation.random_start:
+            assert spec.random_actions is not None
+            first = spec.random_actions(task.env, task.env_params, boards, imitation.random_start, key)
         planned: _Planned = []
-        for pair in found:
-            if pair is None:
+        for taken, plan in zip(first, plan_after(task.env, task.env_params, boards, limit, first), strict=True):
+            if plan is None:
                 planned.append(None)
                 continue
+            taken = taken[taken >= 0]
             # No turn has both random actions and those of the plan.
-            first = np.pad(pair[0], (0, -len(pair[0]) % per_turn), constant_values=-1)
-            planned.append((len(first) // per_turn, np.concatenate([first, pair[1]])))
+            taken = np.pad(taken, (0, -len(taken) % per_turn), constant_values=-1)
+            planned.append((len(taken) // per_turn, np.concatenate([taken, plan])))
         return planned
 
     return after_random if exploring or imitation.random_start else optimal

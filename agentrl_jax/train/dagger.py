@@ -1,10 +1,10 @@
 """Rounds of DAgger during imitation (Ross et al. 2011, arXiv 1011.0686): plans that take over from the policy.
 
 Demonstrations alone show no situation into which only an imperfect policy gets. In a round the policy therefore plays
-new training levels. Of all the situations in which it had to act, as many as there were levels are sampled, and a
-shortest plan is searched from each. The policy's turns and the plan after them become a demonstration of which the plan
-alone is imitated, and which is added to all earlier ones. DAgger asks the expert for one action in every situation of
-the policy; a search gives the whole plan at no further cost.
+new training levels. Of all the situations in which it had to act, as many as there were levels are sampled, and a plan
+of the kind that the run imitates is searched from each. The policy's turns and the plan after them become a
+demonstration of which the plan alone is imitated, and which is added to all earlier ones. DAgger asks the expert for
+one action in every situation of the policy; a search gives the whole plan at no further cost.
 
 The plans of round N are kept as dagger/N.json in the run folder, because a run that is resumed later has no longer the
 policy of the round.
@@ -130,13 +130,14 @@ class Dagger:
         config, task = self._parts.config, levels.batched_env.tasks[levels.task]
         _, turns, per_turn = trajectory.turn.actions.shape
         spec, budget = registry.spec(task.name), Budget(config.prompt.max_actions, turns, per_turn).reachable
-        assert spec.plan_after is not None
+        plan_after = spec.exploring_after if config.imitation.plans == "exploring" else spec.plan_after
+        assert plan_after is not None
         played = np.where(np.arange(turns)[:, None] < turn[:, None, None], trajectory.turn.actions[episode], -1)
         before = played.reshape(len(episode), -1)
         boards, rows = levels.boards(self._count(levels)), []
         for begin in range(0, len(episode), PLANNED_AT_ONCE):
             some = slice(begin, begin + PLANNED_AT_ONCE)
-            found = spec.plan_after(task.env, task.env_params, boards[episode[some]], budget, before[some])
+            found = plan_after(task.env, task.env_params, boards[episode[some]], budget, before[some])
             for level, taken, cut, plan in zip(episode[some], before[some], turn[some], found):
                 if plan is not None and len(plan) and cut * per_turn + len(plan) <= turns * per_turn:
                     actions = np.concatenate([taken[: cut * per_turn], plan])

@@ -79,43 +79,6 @@ def plan(
     return [None if result.actions is None else np.array(result.actions, np.int32) for result in found]
 
 
-def plan_after_random(
-    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, most: int, key: Key[Array, ""]
-) -> list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None]:
-    """Returns up to `most` random listed actions and a short plan after them; at most `limit` actions together."""
-    first = _random_first(env, params, levels, most, key)
-    found = plan_after(env, params, levels, limit, first)
-    return [None if rest is None else (taken[taken >= 0], rest) for taken, rest in zip(first, found)]
-
-
-def exploring_after_random(
-    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, most: int, key: Key[Array, ""]
-) -> list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None]:
-    """Returns what `plan_after_random` does, with `explorations` before the short plan wherever both fit."""
-    first = _random_first(env, params, levels, most, key)
-    looked = explorations(env, params, levels, first, limit)
-    found = plan_after(env, params, levels, limit, np.concatenate([first, looked], axis=1))
-    without = np.flatnonzero([rest is None for rest in found])
-    if len(without):
-        looked[without] = -1
-        for number, rest in zip(without, plan_after(env, params, levels[without], limit, first[without])):
-            found[number] = rest
-    return [
-        None if rest is None else (taken[taken >= 0], np.concatenate([around[around >= 0], rest]))
-        for taken, around, rest in zip(first, looked, found)
-    ]
-
-
-def _random_first(
-    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], most: int, key: Key[Array, ""]
-) -> Int32[np.ndarray, "N most"]:
-    """Up to `most` random listed actions on each level, padded with -1."""
-    count_key, play_key = jax.random.split(key)
-    counts = jax.random.randint(count_key, (len(levels),), 0, most + 1)
-    keys = jax.random.split(play_key, len(levels))
-    return np.asarray(random_actions(env, params, jnp.asarray(levels), keys, counts, most))
-
-
 def plan_after(
     env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, first: Int32[np.ndarray, "N F"]
 ) -> list[Int32[np.ndarray, " L"] | None]:
@@ -127,6 +90,34 @@ def plan_after(
         else np.array(result.actions, np.int32)
         for taken, result in zip(first, found)
     ]
+
+
+def exploring_after(
+    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, first: Int32[np.ndarray, "N F"]
+) -> list[Int32[np.ndarray, " L"] | None]:
+    """Returns `explorations` and a short plan after the actions `first`, padded with -1.
+
+    What does not fit into `limit` actions together with them is cut off, so that the plan may not solve the level; a
+    shorter plan would know what has not been seen. None where the search finds no plan.
+    """
+    looked = explorations(env, params, levels, first, limit)
+    found = _search(env, params, levels, limit, first=np.concatenate([first, looked], axis=1))
+    return [
+        None
+        if rest.actions is None
+        else np.array([*around[around >= 0], *rest.actions], np.int32)[: max(0, limit - (taken >= 0).sum())]
+        for taken, around, rest in zip(first, looked, found)
+    ]
+
+
+def random_first(
+    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], most: int, key: Key[Array, ""]
+) -> Int32[np.ndarray, "N most"]:
+    """Returns random listed actions on each level, their number uniform in 0 to `most`, padded with -1."""
+    count_key, play_key = jax.random.split(key)
+    counts = jax.random.randint(count_key, (len(levels),), 0, most + 1)
+    keys = jax.random.split(play_key, len(levels))
+    return np.asarray(random_actions(env, params, jnp.asarray(levels), keys, counts, most))
 
 
 def _search(

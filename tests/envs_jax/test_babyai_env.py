@@ -218,10 +218,11 @@ def test_plans_of_primitive_actions_solve_the_level():
     boards = registry.sample_levels(env, params, jax.random.split(jax.random.key(0), 8))
     spec = registry.spec("BabyAI-GoToRedBallNoDists")
     plans = spec.plan(env, params, boards, 30)
-    after = spec.plan_after_random(env, params, boards, 30, 5, jax.random.key(1))
+    first = spec.random_actions(env, params, boards, 5, jax.random.key(1))
+    after = spec.plan_after(env, params, boards, 30, first)
     step = jax.jit(functools.partial(env.step_env, jax.random.key(0)))
-    for board, plan, (first, rest) in zip(boards, plans, after, strict=True):
-        for actions in (plan, np.concatenate([first, rest])):
+    for board, plan, taken, rest in zip(boards, plans, first, after, strict=True):
+        for actions in (plan, np.concatenate([taken[taken >= 0], rest])):
             _, state = env.reset_to_level(board, params)
             for number, action in enumerate(actions):
                 assert not env.is_done(state, params), number

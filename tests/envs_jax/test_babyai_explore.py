@@ -1,6 +1,7 @@
 """Demonstrations that look around before they take a shortest plan."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -65,31 +66,49 @@ def test_random_actions_count_as_seen(game):
 @pytest.mark.parametrize("most", [0, 4])
 def test_what_is_imitated_solves_the_level_within_the_limit(game, most):
     env, params, boards, _ = game
-    make = registry.spec("BabyAI-GoToRedBall").exploring_after_random
-    found = make(env, params, boards, LIMIT, most, jax.random.key(1))
-    shortest = registry.spec("BabyAI-GoToRedBall").plan_after_random(
-        env, params, boards, LIMIT, most, jax.random.key(1)
-    )
+    spec = registry.spec("BabyAI-GoToRedBall")
+    first = spec.random_actions(env, params, boards, most, jax.random.key(1))
+    found = spec.exploring_after(env, params, boards, LIMIT, first)
+    shortest = spec.plan_after(env, params, boards, LIMIT, first)
     longer = 0
-    for board, pair, direct in zip(boards, found, shortest):
-        assert (pair is None) == (direct is None)
-        if pair is None:
+    for board, taken, plan, direct in zip(boards, first, found, shortest, strict=True):
+        assert (plan is None) == (direct is None)
+        if plan is None:
             continue
-        first, plan = pair
-        np.testing.assert_array_equal(first, direct[0])
-        assert len(first) <= most
-        assert len(direct[1]) <= len(plan) <= LIMIT - len(first)
-        longer += len(plan) > len(direct[1])
-        (state, _) = texts(game, board, [*first, *plan])[-1]
+        taken = taken[taken >= 0]
+        assert len(direct) <= len(plan) <= LIMIT - len(taken)
+        longer += len(plan) > len(direct)
+        (state, _) = texts(game, board, [*taken, *plan])[-1]
         assert env.success(state, params)
     assert longer > 0
 
 
-def test_a_plan_that_would_be_too_long_is_the_shortest_one(game):
+def test_a_plan_that_would_be_too_long_is_cut_off(game):
     env, params, boards, _ = game
     spec = registry.spec("BabyAI-GoToRedBall")
-    found = spec.exploring_after_random(env, params, boards, 3, 0, jax.random.key(1))
-    shortest = spec.plan(env, params, boards, 3)
-    assert [pair is None for pair in found] == [plan is None for plan in shortest]
-    assert any(len(pair[1]) == len(plan) == 3 for pair, plan in zip(found, shortest) if pair is not None)
-    assert all(len(pair[1]) <= 3 for pair in found if pair is not None)
+    first = np.full((len(boards), 1), macros.TURN_LEFT, np.int32)
+    whole = spec.exploring_after(env, params, boards, LIMIT, first)
+    found = spec.exploring_after(env, params, boards, 3, first)
+    assert max(map(len, whole)) > 2
+    for plan, all_of_it in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(plan, all_of_it[:2])
+    assert not any(plan is not None and len(plan) for plan in spec.exploring_after(env, params, boards, 1, first))
+
+
+def test_a_key_is_looked_for_where_what_is_wanted_is_locked_away():
+    """Once a locked door and its key have been seen, nothing else has to be looked for."""
+    env, params = envs_jax.make("BabyAI-GoToImpUnlock")
+    boards = registry.sample_levels(env, params, jax.random.split(jax.random.key(5), 24))
+    step = jax.jit(functools.partial(env.step_env, jax.random.key(0)))
+    ended = 0
+    for board, actions in zip(boards, explorations(env, params, boards, np.zeros((24, 0), np.int32), 30)):
+        _, state = env.reset_to_level(board, params)
+        doors, keys = set(), set()
+        for number, action in enumerate([*actions[actions >= 0], -1]):
+            text = env.render(state, params).partition("\nAvailable actions")[0]
+            doors |= set(re.findall(r"(\w+) locked door", text))
+            keys |= set(re.findall(r"(\w+) key", text))
+            assert not (doors & keys and action >= 0), (number, text)
+            _, state, *_ = step(state, jnp.int32(action), params)
+        ended += bool(doors & keys)
+    assert ended > 12

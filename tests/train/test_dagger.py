@@ -1,6 +1,7 @@
 """Rounds of DAgger: which situations are sampled, what is learned from them, and runs that are resumed between them."""
 
 import contextlib
+import dataclasses
 import json
 import shutil
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tok
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {group_size: 2}
 algo: {preset: starpo_s, filter: {ratio: 0.5}, PACKING}
-imitation: {levels: 16, steps: 100, batch: 8, lr: 0.03, dagger_rounds: 2, dagger_levels: 12}
+imitation: {PLANS, levels: 16, steps: 100, batch: 8, lr: 0.03, dagger_rounds: 2, dagger_levels: 12}
 train: {iterations: 1, checkpoint_every: 1, keep: 9, validate_every: 0, validation_episodes: 8, trajectories_every: 0}
 evaluation: {episodes: 8}
 """
@@ -44,8 +45,8 @@ def test_situations_are_sampled_from_all_turns_that_were_reached_by_actions():
     assert len({*zip(episode, turn)}) == 4
 
 
-def trained(folder, packing):
-    file = tiny_run.write_config(folder, CONFIG.replace("PACKING", f"packing: {packing}"))
+def trained(folder, packing, plans="plans: optimal"):
+    file = tiny_run.write_config(folder, CONFIG.replace("PACKING", f"packing: {packing}").replace("PLANS", plans))
     code, out, err = tiny_run.command("train", file, "--run_dir", str(folder / "run"))
     assert code == 0, err
     return tiny_run.Finished(file, folder / "run", out)
@@ -84,6 +85,20 @@ def test_rounds_without_packing(tmp_path):
     folder = trained(tmp_path, "false").folder
     for row, known in zip(tiny_run.metrics(folder)[1:3], rounds(folder)):
         assert row["imitation/dagger_plans"] == len(known["plans"][0]) > 0
+
+
+def test_rounds_take_plans_that_look_around_where_the_first_ones_do(tmp_path, monkeypatch):
+    spec, asked = registry.spec("SimpleSokoban"), []
+
+    def exploring_after(env, params, levels, limit, first):
+        asked.append(len(levels))
+        return spec.plan_after(env, params, levels, limit, first)
+
+    known = dataclasses.replace(spec, exploring_after=exploring_after)
+    monkeypatch.setattr(registry, "spec", lambda name: known)
+    folder = trained(tmp_path, "true", "plans: exploring").folder
+    assert asked[-2:] == [12, 12]
+    assert all(len(found["plans"][0]) > 0 for found in rounds(folder))
 
 
 @pytest.mark.parametrize("last", [1, 2])
