@@ -3,8 +3,8 @@
 A shortest plan walks to things that the agent cannot know of, so that a model which imitates it learns to guess. The
 demonstrations of BabyAI's paper are of a bot that explores, too (Chevalier-Boisvert et al. 2019, arXiv 1810.08272).
 
-Shapes: `N` levels, `F` actions before, `T` rounds, `A` listed actions, `H`, `W` rows and columns of the grid,
-`S` object slots.
+Shapes: `N` levels, `F` actions before, `T` rounds, `K` situations, `H`, `W` rows and columns of the grid, `S` object
+slots.
 """
 
 import functools
@@ -13,81 +13,153 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int8, Int32
+from jaxtyping import Array, Bool, Int, Int8, Int32
 
 from envs_jax.babyai import macros
-from envs_jax.babyai.codes import KEY, LOCKED_DOOR, NO_VERB, OBJECT, OPEN, UNSEEN, WALL, color_of, form_of
+from envs_jax.babyai.codes import EMPTY, KEY, LOCKED_DOOR, NO_VERB, OBJECT, OPEN, UNSEEN, WALL, color_of, form_of
 from envs_jax.babyai.env import BabyAI
+from envs_jax.babyai.search import in_batches, listed_actions, on_cpu
 from envs_jax.babyai.state import NOTHING, BabyAIState, World
 from envs_jax.babyai.view import cells_of
 
-BATCH = 512
-"""Levels that explore together."""
+DEPTH = 5
+"""Most actions to a view that is worth looking at."""
+
+WIDTH = 32
+"""Situations of a level that are kept of each depth."""
+
+LEAST = 4
+"""Unknown cells that a view has to show, if they are empty, to be worth looking at."""
 
 
 def explorations(
     env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], first: Int32[np.ndarray, "N F"], rounds: int
 ) -> Int32[np.ndarray, "N T"]:
-    """Returns the actions of `explore` on each level after the actions `first`, padded with -1, in batches."""
-    first = np.pad(first, ((0, 0), (0, max(0, rounds - first.shape[1]))), constant_values=-1)  # one program for all
-    parts = []
-    for begin in range(0, len(levels), BATCH):
-        rows = np.minimum(np.arange(begin, begin + BATCH), len(levels) - 1)
-        found = explore(env, params, jnp.asarray(levels[rows]), jnp.asarray(first[rows]), rounds)
-        parts.append(np.asarray(found)[: len(levels) - begin])
-    return np.concatenate(parts)
-
-
-@functools.partial(jax.jit, static_argnames=("env", "rounds"))
-def explore(
-    env: BabyAI, params: Any, levels: Int8[Array, "N H W"], first: Int32[Array, "N F"], rounds: int
-) -> Int32[Array, "N T"]:
     """Returns at most `rounds` actions that look around on each level, after the actions `first`; padded with -1.
 
-    Each is the listed action, the first of several, that brings the most cells into view which no observation has
-    shown. They end when a thing of each description in the mission has been seen, or no action shows a new cell. For
-    what can only be reached through a locked door, such a door and its key are enough. Nothing is picked up or dropped.
-    The rule is ours: it knows what an action would show, and whether what is wanted is locked away, but not where.
+    Each is the first of the fewest listed actions after which, if all cells that no observation has shown were empty,
+    the view would show at least `LEAST` of them; of these the one that shows most. So an action depends on nothing but
+    observations, those of before included. They end when a thing of each description in the mission has been seen, or
+    no view is worth it. For what can only be reached through a locked door, such a door and its key are enough; that
+    this is so, is all that an agent could not know. Nothing is picked up or dropped.
     """
-    params = params.replace(max_steps_in_episode=jnp.int32(first.shape[1] + rounds + 1))
+    with on_cpu():
+        params = params.replace(max_steps_in_episode=jnp.int32(first.shape[1] + rounds + DEPTH + 1))
+        states, known, reached = in_batches(functools.partial(_start, env), params, levels, first)
+        found = np.full((len(levels), rounds), -1, np.int32)
+        rows = np.arange(len(levels))
+        for number in range(rounds):
+            here = _take(states, rows)
+            rows = rows[in_batches(functools.partial(_looks, env), params, here, known[rows], reached[rows])]
+            if not len(rows):
+                break
+            actions = _next(env, params, _take(states, rows), known[rows])
+            rows, actions = rows[actions >= 0], actions[actions >= 0]
+            if not len(rows):
+                break
+            found[rows, number] = actions
+            after, shown = in_batches(functools.partial(_follow, env), params, _take(states, rows), actions)
+            known[rows] |= shown
+            states = jax.tree.map(lambda old, new, rows=rows: _put(old, rows, new), states, after)
+        return found
 
-    def step(state: BabyAIState, action: jax.Array) -> BabyAIState:
-        return env.step_env(jax.random.key(0), state, action, params)[1]
 
-    def start(level: jax.Array, first: jax.Array) -> tuple[BabyAIState, jax.Array]:
+def _next(env: BabyAI, params: Any, states: BabyAIState, known: Bool[np.ndarray, "K H W"]) -> Int32[np.ndarray, " K"]:
+    """The next action of each situation; -1 where no view is worth it."""
+    chosen = np.full(len(known), -1, np.int32)
+    level, begun = np.arange(len(known)), None
+    nodes = in_batches(_believed, params, states, known)
+    for _ in range(DEPTH):
+        listed = in_batches(functools.partial(listed_actions, env), params, nodes)
+        picks = (listed >= macros.STARTS[macros.PICK]) & (listed < macros.STARTS[macros.GO])
+        row, column = np.nonzero((listed >= 0) & (listed != macros.DROP_IT) & ~picks)
+        if not len(row):
+            break
+        actions = listed[row, column]
+        level, begun = level[row], actions if begun is None else begun[row]
+        nodes, gain, hashes, over = in_batches(
+            functools.partial(_try, env), params, _take(nodes, row), known[level], actions
+        )
+        worth = (gain >= LEAST) & ~over
+        order = np.lexsort((-gain, level))
+        order = order[worth[order]]
+        decided, which = np.unique(level[order], return_index=True)
+        chosen[decided] = begun[order[which]]
+        content = np.column_stack([level, hashes])
+        kept = np.unique(content, axis=0, return_index=True)[1]
+        kept = np.sort(kept[(chosen[level[kept]] < 0) & ~over[kept]])
+        kept = kept[np.arange(len(kept)) - np.searchsorted(level[kept], level[kept]) < WIDTH]
+        if not len(kept):
+            break
+        nodes, level, begun = _take(nodes, kept), level[kept], begun[kept]
+    return chosen
+
+
+def _take(tree: Any, rows: Int[np.ndarray, " K"]) -> Any:
+    return jax.tree.map(lambda leaf: leaf[rows], tree)
+
+
+def _put(old: np.ndarray, rows: Int[np.ndarray, " K"], new: np.ndarray) -> np.ndarray:
+    old = np.array(old)
+    old[rows] = new
+    return old
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _start(env: BabyAI, params: Any, levels: jax.Array, first: jax.Array) -> Any:
+    """Situations after the first actions, the cells that they have shown, and what can be reached without a key."""
+
+    def one(level: jax.Array, first: jax.Array) -> Any:
         def take(carry: tuple[BabyAIState, jax.Array], action: jax.Array) -> tuple[tuple[BabyAIState, jax.Array], None]:
-            after = step(carry[0], action)
-            return _select(action >= 0, (after, carry[1] | _shown(after)), carry), None
+            after = _step(env, params, carry[0], action)
+            taken = after, carry[1] | _shown(after)
+            return jax.tree.map(lambda new, old: jnp.where(action >= 0, new, old), taken, carry), None
 
         begun = env.reset_to_level(level, params)[1]
-        return jax.lax.scan(take, (begun, _shown(begun)), first)[0]
+        (state, known), _ = jax.lax.scan(take, (begun, _shown(begun)), first)
+        return state, known, _reached(state.world)
 
-    def look(state: BabyAIState, known: jax.Array, reached: jax.Array) -> tuple[jax.Array, BabyAIState, jax.Array]:
-        listed = env.candidates(state)
-        picks = (listed >= macros.STARTS[macros.PICK]) & (listed < macros.STARTS[macros.GO])
-        moves = (listed >= 0) & (listed != macros.DROP_IT) & ~picks
-        after = jax.vmap(functools.partial(step, state))(listed)
-        shown = jax.vmap(_shown)(after)
-        goes_on = moves & ~jax.vmap(lambda state: env.is_done(state, params))(after)
-        gain = jnp.where(goes_on, jnp.sum(shown & ~known, axis=(1, 2)), 0)
-        best = jnp.argmax(gain)
-        wanted = ~env.is_done(state, params) & ~_informed(state, known, reached) & (gain[best] > 0)
-        moved = jax.tree.map(lambda leaf: leaf[best], after), known | shown[best]
-        return jnp.where(wanted, listed[best], -1), *_select(wanted, moved, (state, known))
-
-    def all_look(carry: Any) -> Any:
-        number, _, table, states, known = carry
-        actions, states, known = jax.vmap(look)(states, known, reached)
-        return number + 1, jnp.any(actions >= 0), table.at[:, number].set(actions), states, known
-
-    states, known = jax.vmap(start)(levels, first)
-    reached = jax.vmap(_reached)(states.world)
-    begun = jnp.int32(0), jnp.bool_(True), jnp.full((len(levels), rounds), -1, jnp.int32), states, known
-    return jax.lax.while_loop(lambda carry: carry[1] & (carry[0] < rounds), all_look, begun)[2]
+    return jax.vmap(one)(levels, first)
 
 
-def _select(flag: Bool[Array, ""], new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(flag, a, b), new, old)
+@functools.partial(jax.jit, static_argnums=0)
+def _looks(env: BabyAI, params: Any, states: BabyAIState, known: jax.Array, reached: jax.Array) -> jax.Array:
+    return jax.vmap(lambda *row: ~env.is_done(row[0], params) & ~_informed(*row))(states, known, reached)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _follow(env: BabyAI, params: Any, states: BabyAIState, actions: jax.Array) -> Any:
+    def one(state: BabyAIState, action: jax.Array) -> Any:
+        after = _step(env, params, state, action)
+        return after, _shown(after)
+
+    return jax.vmap(one)(states, actions)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _try(env: BabyAI, params: Any, states: BabyAIState, known: jax.Array, actions: jax.Array) -> Any:
+    def one(state: BabyAIState, known: jax.Array, action: jax.Array) -> Any:
+        after = _step(env, params, state, action)
+        gain = jnp.sum(_shown(after) & ~known)
+        return after, gain, env.state_hash(after, params), env.is_done(after, params)
+
+    return jax.vmap(one)(states, known, actions)
+
+
+@jax.jit
+def _believed(params: Any, states: BabyAIState, known: jax.Array) -> BabyAIState:
+    """The situations where all unknown cells are empty."""
+    del params
+    world = states.world
+    place = jnp.maximum(world.places, 0).astype(jnp.int32)
+    seen = (world.places >= 0) & jnp.take_along_axis(known.reshape(len(known), -1), place, axis=1)
+    places = jnp.where(seen, world.places, NOTHING)
+    cells = jnp.where(known, world.cells, jnp.int8(EMPTY))
+    return states.replace(world=world.replace(cells=cells, places=places))
+
+
+def _step(env: BabyAI, params: Any, state: BabyAIState, action: jax.Array) -> BabyAIState:
+    return env.step_env(jax.random.key(0), state, action, params)[1]
 
 
 def _informed(state: BabyAIState, known: Bool[Array, "H W"], reached: Bool[Array, " S"]) -> Bool[Array, ""]:

@@ -8,6 +8,7 @@ Shapes: `N` levels, `F` actions before the plan, `K` nodes.
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -59,16 +60,16 @@ def shortest_plans(
     taken before the plan, which does not contain them; there is no plan if the episode is over after them. With `keep`,
     the plan has the fewest actions of those that pass the kept situations alone.
     """
-    with jax.default_device(_cpu()):
+    with on_cpu():
         return _shortest_plans(env, params, levels, rounds, max_nodes, usable, first, keep)
 
 
-def _cpu() -> jax.Device | None:
-    """A CPU of this host; None, for the default device, where JAX_PLATFORMS leaves the CPU out."""
+def on_cpu() -> AbstractContextManager[Any]:
+    """Makes a CPU of this host the default device, unless JAX_PLATFORMS leaves the CPU out."""
     try:
-        return jax.local_devices(backend="cpu")[0]
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
     except RuntimeError:
-        return None
+        return nullcontext()
 
 
 def _shortest_plans(
@@ -84,7 +85,7 @@ def _shortest_plans(
     count = len(levels)
     first = np.zeros((count, 0), np.int32) if first is None else first
     params = params.replace(max_steps_in_episode=jnp.int32(rounds + first.shape[1] + 1))
-    start, first_hashes, over = _in_batches(functools.partial(_start, env), params, levels, first)
+    start, first_hashes, over = in_batches(functools.partial(_start, env), params, levels, first)
     visited = [{_key(found)} for found in first_hashes]
     parents: list[list[tuple[int, int]]] = [[(-1, -1)] for _ in range(count)]
     plans: list[tuple[int, ...] | None] = [None] * count
@@ -94,7 +95,7 @@ def _shortest_plans(
     for _ in range(rounds):
         if not len(frontier.level):
             break
-        listed = _in_batches(functools.partial(_list, env), params, frontier.states)
+        listed = in_batches(functools.partial(listed_actions, env), params, frontier.states)
         allowed = True if usable is None else usable[frontier.level[:, None], listed]
         row, column = np.nonzero((listed >= 0) & allowed)
         actions = listed[row, column]
@@ -106,7 +107,7 @@ def _shortest_plans(
             if not len(rows):
                 continue
             states = jax.tree.map(lambda leaf, rows=rows: leaf[rows], frontier.states)
-            after, hashes, solved, ended = _in_batches(functools.partial(_advance, env), params, states, chosen)
+            after, hashes, solved, ended = in_batches(functools.partial(_advance, env), params, states, chosen)
             fresh = []
             for index, (node, action) in enumerate(zip(rows.tolist(), chosen.tolist())):
                 level, parent = int(frontier.level[node]), int(frontier.number[node])
@@ -153,8 +154,8 @@ def _key(hashes: np.ndarray) -> int:
     return int(hashes[0]) << 32 | int(hashes[1])
 
 
-def _in_batches(function: Any, params: Any, *rows: Any) -> Any:
-    """Calls a compiled function on rows, padded to batches of one size; returns NumPy arrays."""
+def in_batches(function: Any, params: Any, *rows: Any) -> Any:
+    """Calls a compiled function of (params, *rows) on rows, padded to batches of one size; returns NumPy arrays."""
     count = len(jax.tree.leaves(rows[0])[0])
     results = []
     for begin in range(0, count, BATCH):
@@ -184,7 +185,8 @@ def _start(env: BabyAI, params: Any, levels: jax.Array, first: jax.Array) -> Any
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _list(env: BabyAI, params: Any, states: Any) -> jax.Array:
+def listed_actions(env: BabyAI, params: Any, states: Any) -> jax.Array:
+    """Returns the listed actions of each state, `i32[K, A]`, with negative ids between them."""
     return jax.vmap(env.candidates)(states)
 
 

@@ -243,13 +243,13 @@ def test_a_search_that_is_given_up_says_so(env):
 
 def test_a_search_runs_on_the_host(env, monkeypatch):
     """Whatever the default device is."""
-    used, in_batches = set(), search._in_batches
+    used, in_batches = set(), search.in_batches
 
     def spied(*arguments):
         used.update(jnp.zeros(()).devices())
         return in_batches(*arguments)
 
-    monkeypatch.setattr(search, "_in_batches", spied)
+    monkeypatch.setattr(search, "in_batches", spied)
     with jax.default_device(jax.devices()[3]):
         (plan,) = shortest_plans(env, env.default_params, items.load((1806,)), 1)
     assert (plan.actions, used) == (None, {jax.devices()[0]})

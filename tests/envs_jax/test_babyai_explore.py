@@ -1,7 +1,6 @@
 """Demonstrations that look around before they take a shortest plan."""
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,24 @@ import pytest
 import envs_jax
 from envs_jax import registry
 from envs_jax.babyai import macros
+from envs_jax.babyai.codes import (
+    BALL,
+    CLOSED_DOOR,
+    COLOR_NAMES,
+    DIRECTIONS,
+    EMPTY,
+    KEY,
+    LOCKED_DOOR,
+    UNSEEN,
+    WALL,
+    cell_of,
+)
 from envs_jax.babyai.explore import explorations
+from envs_jax.babyai.levels import HEADER
+from envs_jax.babyai.view import cells_of
 
 LIMIT = 20
+RED = COLOR_NAMES.index("red")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +57,7 @@ def test_looking_around_ends_with_the_first_view_of_what_is_wanted(game):
     looked = explorations(env, params, boards, np.zeros((len(boards), 0), np.int32), LIMIT)
     counts = (looked >= 0).sum(axis=1)
     assert counts.min() == 0
-    assert counts.max() == 2
+    assert 2 <= counts.max() <= 4
     for board, actions, count in zip(boards, looked, counts):
         assert (actions[:count] >= 0).all(), "padding follows the actions"
         *before, (_, last) = texts(game, board, actions[:count])
@@ -61,6 +75,35 @@ def test_random_actions_count_as_seen(game):
     first = looked[:, :1]
     rest = explorations(env, params, boards, first, LIMIT)[:, :-1]
     np.testing.assert_array_equal(np.where(first >= 0, rest, -1), np.where(first >= 0, looked[:, 1:], -1))
+
+
+def test_an_action_depends_on_nothing_but_what_was_shown(game):
+    """Other levels with the same first view, with walls where it does not reach, have the same first action."""
+    env, params, boards, _ = game
+    rng, others, chosen = np.random.default_rng(0), [], []
+    for number, board in enumerate(boards):
+        _, state = env.reset_to_level(board, params)
+        (text,) = (text for _, text in texts(game, board, []))
+        hidden = np.ones((env.shape.height, env.shape.width), bool)
+        rows, columns = (np.asarray(cells) for cells in cells_of(state.world))
+        inside = (rows >= 0) & (rows < hidden.shape[0]) & (columns >= 0) & (columns < hidden.shape[1])
+        shown = inside & (np.asarray(state.view) != UNSEEN)
+        hidden[rows[shown], columns[shown]] = False
+        places = np.argwhere(hidden & ~np.isin(board[: env.shape.height], (WALL, cell_of(BALL, RED))))
+        if names_ball(text) or len(places) < 2:
+            continue
+        other = np.array(board)
+        step = DIRECTIONS[(int(state.world.heading) + rng.choice([1, 3])) % 4]  # to the right, or to the left
+        beside = (places - (int(state.world.y), int(state.world.x))) @ step[::-1] > 0
+        other[tuple(places[beside].T)] = WALL
+        others.append(other)
+        chosen.append(number)
+    assert len(chosen) > 8
+    assert any((other != boards[number]).any() for number, other in zip(chosen, others))
+    none = np.zeros((len(chosen), 0), np.int32)
+    first, second = (explorations(env, params, some, none, 1) for some in (boards[chosen], np.stack(others)))
+    np.testing.assert_array_equal(first, second)
+    assert (first >= 0).all()
 
 
 @pytest.mark.parametrize("most", [0, 4])
@@ -95,20 +138,29 @@ def test_a_plan_that_would_be_too_long_is_cut_off(game):
     assert not any(plan is not None and len(plan) for plan in spec.exploring_after(env, params, boards, 1, first))
 
 
-def test_a_key_is_looked_for_where_what_is_wanted_is_locked_away():
-    """Once a locked door and its key have been seen, nothing else has to be looked for."""
-    env, params = envs_jax.make("BabyAI-GoToImpUnlock")
-    boards = registry.sample_levels(env, params, jax.random.split(jax.random.key(5), 24))
-    step = jax.jit(functools.partial(env.step_env, jax.random.key(0)))
-    ended = 0
-    for board, actions in zip(boards, explorations(env, params, boards, np.zeros((24, 0), np.int32), 30)):
-        _, state = env.reset_to_level(board, params)
-        doors, keys = set(), set()
-        for number, action in enumerate([*actions[actions >= 0], -1]):
-            text = env.render(state, params).partition("\nAvailable actions")[0]
-            doors |= set(re.findall(r"(\w+) locked door", text))
-            keys |= set(re.findall(r"(\w+) key", text))
-            assert not (doors & keys and action >= 0), (number, text)
-            _, state, *_ = step(state, jnp.int32(action), params)
-        ended += bool(doors & keys)
-    assert ended > 12
+def two_rooms(board, door):
+    """A level with a red ball in the right room, and with a door and a red key in view in the left one."""
+    level = np.array(board)
+    cells, header = level[:8], level[8:].reshape(-1)
+    cells[1:-1, 1:-1] = EMPTY
+    cells[1:-1, 4] = WALL
+    cells[3, 4], cells[5, 6], cells[2, 3] = (cell_of(form, RED) for form in (door, BALL, KEY))
+    header[[HEADER.index(name) for name in ("x", "y", "heading")]] = 1, 1, 0
+    return level
+
+
+def test_a_locked_door_and_its_key_are_enough_where_what_is_wanted_is_locked_away(game):
+    """Though there is more to see in the room. Behind a door that is not locked the ball is looked for."""
+    env, params, boards, _ = game
+    levels = np.stack([two_rooms(boards[0], door) for door in (LOCKED_DOOR, CLOSED_DOOR)])
+    none = np.zeros((2, 0), np.int32)
+    locked, closed = (actions[actions >= 0] for actions in explorations(env, params, levels, none, LIMIT))
+    assert len(locked) == 0
+    *before, (_, last) = texts(game, levels[1], closed)
+    assert names_ball(last)
+    assert not any(names_ball(text) for _, text in before)
+    for level, plan in zip(
+        levels, registry.spec("BabyAI-GoToRedBall").exploring_after(env, params, levels, LIMIT, none)
+    ):
+        (state, _) = texts(game, level, plan)[-1]
+        assert env.success(state, params)
