@@ -78,9 +78,10 @@ def demonstrations(
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
     Optimal plans are the planner's, which are the shortest ones or nearly, found on the host, and exploring ones look
-    around before; levels without a plan that fits are skipped. Random plans are a uniform number of uniform random
-    actions, and work for any environment. After them come the demonstrations of `imitation.images` images of each
-    level, without those that are no training levels or occurred before.
+    around before, and are cut off where they do not fit; levels without a plan are skipped, and so are those whose
+    optimal plan does not fit. Random plans are a uniform number of uniform random actions, and work for any
+    environment. After them come the demonstrations of `imitation.images` images of each level, without those that are
+    no training levels or occurred before.
 
     Also returns which turns are imitated: all but those of `imitation.random_start`.
 

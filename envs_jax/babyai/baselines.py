@@ -98,7 +98,7 @@ def exploring_after(
     """Returns `explorations` and a short plan after the actions `first`, padded with -1.
 
     What does not fit into `limit` actions together with them is cut off, so that the plan may not solve the level; a
-    shorter plan would know what has not been seen. None where the search finds no plan.
+    shorter plan would know what has not been seen. None where no plan of at most `limit` actions follows.
     """
     looked = explorations(env, params, levels, first, limit)
     found = _search(env, params, levels, limit, first=np.concatenate([first, looked], axis=1))

@@ -124,11 +124,13 @@ def _start(env: BabyAI, params: Any, levels: jax.Array, first: jax.Array) -> Any
 
 @functools.partial(jax.jit, static_argnums=0)
 def _looks(env: BabyAI, params: Any, states: BabyAIState, known: jax.Array, reached: jax.Array) -> jax.Array:
+    """Which episodes go on without the agent knowing enough."""
     return jax.vmap(lambda *row: ~env.is_done(row[0], params) & ~_informed(*row))(states, known, reached)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _follow(env: BabyAI, params: Any, states: BabyAIState, actions: jax.Array) -> Any:
+    """Situations after an action, and the cells that they show."""
     def one(state: BabyAIState, action: jax.Array) -> Any:
         after = _step(env, params, state, action)
         return after, _shown(after)
@@ -138,6 +140,7 @@ def _follow(env: BabyAI, params: Any, states: BabyAIState, actions: jax.Array) -
 
 @functools.partial(jax.jit, static_argnums=0)
 def _try(env: BabyAI, params: Any, states: BabyAIState, known: jax.Array, actions: jax.Array) -> Any:
+    """Situations after an action, how many unknown cells they show, their hashes, and whether they end the episode."""
     def one(state: BabyAIState, known: jax.Array, action: jax.Array) -> Any:
         after = _step(env, params, state, action)
         gain = jnp.sum(_shown(after) & ~known)
@@ -148,7 +151,7 @@ def _try(env: BabyAI, params: Any, states: BabyAIState, known: jax.Array, action
 
 @jax.jit
 def _believed(params: Any, states: BabyAIState, known: jax.Array) -> BabyAIState:
-    """The situations where all unknown cells are empty."""
+    """The situations if all unknown cells were empty; `params` are not needed, but `in_batches` gives them."""
     del params
     world = states.world
     place = jnp.maximum(world.places, 0).astype(jnp.int32)
