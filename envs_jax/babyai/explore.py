@@ -131,6 +131,7 @@ def _looks(env: BabyAI, params: Any, states: BabyAIState, known: jax.Array, reac
 @functools.partial(jax.jit, static_argnums=0)
 def _follow(env: BabyAI, params: Any, states: BabyAIState, actions: jax.Array) -> Any:
     """Situations after an action, and the cells that they show."""
+
     def one(state: BabyAIState, action: jax.Array) -> Any:
         after = _step(env, params, state, action)
         return after, _shown(after)
@@ -141,6 +142,7 @@ def _follow(env: BabyAI, params: Any, states: BabyAIState, actions: jax.Array) -
 @functools.partial(jax.jit, static_argnums=0)
 def _try(env: BabyAI, params: Any, states: BabyAIState, known: jax.Array, actions: jax.Array) -> Any:
     """Situations after an action, how many unknown cells they show, their hashes, and whether they end the episode."""
+
     def one(state: BabyAIState, known: jax.Array, action: jax.Array) -> Any:
         after = _step(env, params, state, action)
         gain = jnp.sum(_shown(after) & ~known)
