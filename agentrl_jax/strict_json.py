@@ -1,6 +1,7 @@
 """Strict parsing of untrusted JSON: no extensions, no duplicate keys."""
 
 import json
+import math
 from typing import Any
 
 
@@ -21,6 +22,14 @@ def parse(content: bytes, where: str, *, advice: str = "; download or write it a
         return json.loads(content.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not valid JSON ({str(error)[:200]}){advice}") from error
+
+
+def finite(value: Any) -> Any:
+    """The value, or None for a number that is not finite or beyond the range of floats."""
+    try:
+        return None if isinstance(value, int | float) and not math.isfinite(value) else value
+    except OverflowError:
+        return None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

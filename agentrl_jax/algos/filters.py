@@ -19,14 +19,16 @@ _ZERO_SCORE = 1e-10
 
 
 def group_scores(values: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], kind: ScoreKind) -> Float[Array, " Gr"]:
-    """One score per group to rank by, over the episodes in `valid`; a group without any scores 0.
+    """One score per group to rank by, over the episodes in `valid`; a group without any scores NaN,
+    which no rule prefers.
 
     std and entropy_std: unbiased standard deviation, exactly 0 for equal values and for a group of one (of returns, the
     uncertainty of StarPO-S, arXiv 2504.20073 section 4.2). mean, entropy and length: the mean. The values of an episode
     are for std and mean its return plus penalty, not normalized; for entropy and entropy_std the mean entropy of its
     tokens; for length its number of sampled tokens.
     """
-    return center_and_std(values, valid)[1] if kind in ("std", "entropy_std") else group_mean(values, valid)
+    found = center_and_std(values, valid)[1] if kind in ("std", "entropy_std") else group_mean(values, valid)
+    return jnp.where(jnp.any(valid, axis=1), found, jnp.nan)
 
 
 def top_groups(scores: Float[Array, " Gr"], k: int, *, largest: bool = True) -> Int[Array, " k"]:

@@ -35,8 +35,7 @@ from agentrl_jax.cli import (
     view,
 )
 from agentrl_jax.cli.checks import one_line_errors
-from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
-from agentrl_jax.io import FULL
+from agentrl_jax.errors import UserError, sentence, shortened, text_flaw
 
 _GOES_ON = {
     "train": "; the same command goes on from the last checkpoint, if there is one",
@@ -60,30 +59,18 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         compiled.keep()
     try:
         _run(words)
-    except UserError as error:
-        _fail(shortened(error, MAX_ERROR))
     except KeyboardInterrupt:
-        sentence = f"stopped{_GOES_ON.get(words[0] if words else '', '')}"
+        stopped = f"stopped{_GOES_ON.get(words[0] if words else '', '')}"
         if argv is None:  # threads that still compute would crash Python's teardown
-            stopping.end(sentence, 130)
-        _fail(sentence, 130)
+            stopping.end(stopped, 130)
+        _fail(stopped, 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        if error.errno in FULL:
-            file = error.filename or "a file"
-            again = _GOES_ON.get(words[0] if words else "", "; give the command again")
-            _fail(f"{file}: the disk is full; nothing is lost: make room{again}")
-        where, why = shortened(error.filename or "a file"), error.strerror or shortened(error)
-        _fail(
-            f"{where}: cannot be used ({why}), expected a path that can be read and written; give another one, on a "
-            "disk with room"
-        )
     except Exception as error:
-        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+        shown = sentence(error, _GOES_ON.get(words[0] if words else "", "; give the command again"))
+        if shown is None:
             raise
-        what = shortened(str(error).splitlines()[0], 500) if str(error) else "out of memory"
-        _fail(f"{what}; lower the number of groups, the batch or the size of the model")
+        _fail(shown)
     sys.exit(0)
 
 

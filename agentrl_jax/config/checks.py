@@ -8,12 +8,15 @@ from collections.abc import Iterator
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
-from agentrl_jax.config.schema import Config, ModelConfig
+from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 from agentrl_jax.service_names import TEXT_SERVICES
 
 _SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings")
 """Keys of `model` that a pretrained model determines, with the tokenizer."""
+
+_OF_SERVICES = ("score", "progress", "observation_tokens", "deadline", "workers", "retries", "max_failed")
+"""Keys of `env` that compiled environments do not read."""
 
 _RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
 """Allowed range of a schedule's final value; for other values it is at least 0."""
@@ -107,6 +110,9 @@ def _services(config: Config) -> Iterator[str]:
             yield f"{key}.env is {task.env}, which is compiled, unlike other tasks; set env.url, or split them"
         if task.levels or task.options:
             yield f"{key} has levels or options, which services do not have; use items and held_out"
+    for name in () if served else _OF_SERVICES:
+        if (value := getattr(env, name)) != getattr(ServiceConfig(), name):
+            yield f"env.{name} is {value!r}, which is for services, but the tasks are compiled; leave it out"
     if env.token_file and env.url in ("", "local"):
         yield f"env.token_file is {env.token_file!r}, but env.url is {env.url!r}; give the address of its server"
     if served and prompt.observation_tokens:
@@ -114,6 +120,10 @@ def _services(config: Config) -> Iterator[str]:
         yield f"{given}, but services read env.observation_tokens; leave it out"
     if served and prompt.encoder != "pieces":
         yield f"prompt.encoder is {prompt.encoder}, but a text of a service is always tokenized as one text; use pieces"
+    of_compiled = {} if prompt.separator == PromptConfig().separator else {"prompt.separator": prompt.separator}
+    of_compiled |= {"rollout.shared_noise": True} if config.rollout.shared_noise else {}
+    for name, value in of_compiled.items() if served else ():
+        yield f"{name} is {value!r}, which is for compiled environments, but the tasks are services; leave it out"
     if served and prompt.stop_at_answer:
         yield "prompt.stop_at_answer is true, but responses to services have no answer block; use false"
     if served and config.algo.dynamic_sampling > 1:
@@ -161,6 +171,11 @@ def _rollout(config: Config) -> Iterator[str]:
             f"rollout.quantization is {rollout.quantization}, whose policy is not the learner's, but algo.mismatch is "
             "replay, which takes them for equal; use algo.mismatch tis"
         )
+    if rollout.quantization != "none" and config.algo.mismatch == NoCorrection(ratio_from="rollout"):
+        yield (
+            f"rollout.quantization is {rollout.quantization}, but algo.mismatch.ratio_from rollout takes every "
+            "difference of its policy for one of the learner's; use algo.mismatch tis"
+        )
     if rollout.quantization == "weights_and_cache" and config.model.cache != "activations":
         yield f"model.cache is {config.model.cache}, but rollout.quantization stores integers; leave model.cache out"
     if rollout.context != "full" and config.prompt.max_turns == 1:
@@ -194,6 +209,8 @@ def _rule(config: Config) -> Iterator[str]:
         if field and value != field.default:
             key = f"algo.advantage.{name}"
             yield f"{key} is {value}, which prompt.max_turns 1 does not read; leave it at {field.default}"
+    if kept.kind == "top_k" and kept.k >= config.groups and kept.include_zero:
+        yield f"algo.filter.k is {kept.k}, but a batch has {config.groups} groups, so that all are kept; use fewer"
     if kept.kind not in ("none", "fraction") and config.train.max_bad_updates == 1:
         yield f"algo.filter is {kept.kind}, which may skip updates, but train.max_bad_updates is 1; use at least 2"
     least, number = 2 if advantage.per_group else 1, algo.filter_group_size
@@ -220,6 +237,8 @@ def _rule(config: Config) -> Iterator[str]:
         given = f"algo.horizon.turns is {list(horizon.turns)}"
         if horizon.turns[-1] > turns:
             yield f"{given}; expected at most prompt.max_turns = {turns}: raise that, or lower these"
+        if horizon.kind == "adaptive" and len(horizon.turns) == 1:
+            yield f"{given}, which leaves algo.horizon adaptive nothing to decide; give several, or use stepwise"
         if horizon.turns == (turns,):
             yield f"{given}, which is prompt.max_turns from the start; use algo.horizon fixed"
 
@@ -303,6 +322,8 @@ def _devices(config: Config) -> Iterator[str]:
     if config.devices % (mesh.fsdp * mesh.sequence * mesh.tensor):
         given = f"{mesh.fsdp} x {mesh.sequence} x {mesh.tensor}"
         yield f"mesh.fsdp x mesh.sequence x mesh.tensor is {given}, which does not divide {this}; use a divisor"
+    if mesh.rollout == "wide" and mesh.fsdp == 1:
+        yield "mesh.rollout is wide, but mesh.fsdp is 1, so that no devices share a matrix; use rows, or more fsdp"
     if algo.mismatch.kind == "replay" and (mesh.sequence > 1 or mesh.tensor > 1 or mesh.rollout != "rows"):
         given = f"mesh.sequence is {mesh.sequence}, mesh.tensor {mesh.tensor} and mesh.rollout {mesh.rollout}"
         yield f"algo.mismatch is replay, but {given}; use 1, 1 and rows, so that shapes are equal, or algo.mismatch tis"
@@ -325,9 +346,6 @@ def _devices(config: Config) -> Iterator[str]:
     at_once, playing = config.rollout.prefill_rows, slots or episodes // replicas
     if at_once >= playing > 0:
         yield f"rollout.prefill_rows is {at_once}, but {playing} episodes run at once; use fewer, or 0 to read all rows"
-    batch = config.imitation.batch
-    if config.imitation.levels and batch % learners:
-        yield f"{this}, with {learners} learners, which do not divide imitation.batch = {batch}; use a multiple"
 
 
 def _hosts(config: Config) -> Iterator[str]:

@@ -37,11 +37,11 @@ class Examples(struct.PyTreeNode):
         return jnp.sum(self.mask, axis=1, dtype=jnp.int32)
 
 
-def prepare_examples(rows: Sequences, batch: int, *, shards: int = 1, packing: bool = False) -> tuple[Examples, int]:
+def prepare_examples(rows: Sequences, batch: int, *, packing: bool = False) -> tuple[Examples, int]:
     """Returns what is imitated, and how many rows of it a step takes: `batch`, or with packing so many in the mean.
 
     With packing, the rows that have something to imitate are packed into bins (see `learner.bins`), and the number is
-    that of bins, a multiple of `shards`. Otherwise they stay as they are, each with its padding.
+    that of bins. Otherwise they stay as they are, each with its padding.
 
     Raises:
         ValueError: no row has anything to imitate.
@@ -61,7 +61,7 @@ def prepare_examples(rows: Sequences, batch: int, *, shards: int = 1, packing: b
     filled = binning.fill(bins, tokens, rows.position, rows.response_mask, jnp.ones(count))
     filled = jax.tree.map(lambda x: x[:used], filled)
     found = Examples(filled.tokens, filled.position, filled.mask, filled.segment)
-    return found, shards * max(1, round(batch * used / count / shards))
+    return found, max(1, round(batch * used / count))
 
 
 def imitation_steps(
@@ -101,7 +101,9 @@ def imitation_steps(
             jax.random.fold_in(key, state.imitation_step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
         )
         count = jnp.sum(tokens[chosen]).astype(jnp.float32)
-        local = shards.fetch_rows(rows, chosen)
+        # No device has a row of this number, so that zeros are fetched: what a step reads is the same on all meshes.
+        nowhere = jnp.full(-batch % shards.count, useful.shape[0], chosen.dtype)
+        local = shards.fetch_rows(rows, jnp.concatenate([chosen, nowhere]))
         params, frozen_params = shards.varying((state.params, state.frozen_params))
         frozen = state.replace(frozen_params=frozen_params)
 

@@ -12,6 +12,7 @@ import anyio
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -28,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
 """Seconds that the program that runs has when the server ends."""
+
+POLL_SECONDS = 0.25
+"""Time between two looks at whether a client still waits."""
 
 
 class _Refused(Exception):
@@ -58,8 +62,9 @@ def create_app(model: ServedModel, sampler: Sampler, limits: Limits, *, max_wait
         await anyio.to_thread.run_sync(batcher.close, CLOSE_SECONDS)
 
     app = FastAPI(title=f"agentrl_jax: {model.name}", lifespan=lifespan)
-    app.add_middleware(Guard, counters=counters, limits=limits)
+    app.add_middleware(Guard, counters=counters, limits=limits, refuse=_refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(_Refused, _refuse)
 
     @app.get("/")
@@ -76,12 +81,12 @@ def create_app(model: ServedModel, sampler: Sampler, limits: Limits, *, max_wait
         return JSONResponse({"object": "list", "data": [found]})
 
     @app.post("/v1/chat/completions")
-    async def chat(body: ChatBody) -> Response:
-        return _response(body, await handlers.chat(body))
+    async def chat(request: Request, body: ChatBody) -> Response:
+        return _response(body, await handlers.chat(request, body))
 
     @app.post("/v1/completions")
-    async def completions(body: CompletionBody) -> Response:
-        return _response(body, await handlers.complete(body))
+    async def completions(request: Request, body: CompletionBody) -> Response:
+        return _response(body, await handlers.complete(request, body))
 
     return app
 
@@ -114,29 +119,31 @@ class _Handlers:
     def __init__(self, model: ServedModel, sampler: Sampler, batcher: Batcher, seconds: float):
         self._model, self._sampler, self._batcher, self._seconds = model, sampler, batcher, seconds
 
-    async def chat(self, body: ChatBody) -> dict[str, Any]:
+    async def chat(self, request: Request, body: ChatBody) -> dict[str, Any]:
         """The answer to a conversation."""
         self._check_name(body)
-        try:
-            prompt = self._model.prompt_ids(body.turns(self._model.tokenizer))
+        try:  # in a thread, because a long text takes seconds
+            prompt = await anyio.to_thread.run_sync(lambda: self._model.prompt_ids(body.turns(self._model.tokenizer)))
         except ValueError as error:
             raise _Refused(400, str(error)) from error
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        choices = await self._sample(body, prompt, most, self._model.opening)
+        choices = await self._sample(request, body, prompt, most, self._model.opening)
         return bodies.chat_answer(body, self._model.name, prompt, choices, self._model.tokenizer)
 
-    async def complete(self, body: CompletionBody) -> dict[str, Any]:
+    async def complete(self, request: Request, body: CompletionBody) -> dict[str, Any]:
         """The answer to a text or token ids."""
         self._check_name(body)
         tokenizer = self._model.tokenizer
         try:
-            prompt = tokenizer.encode(body.prompt) if isinstance(body.prompt, str) else body.prompt
+            prompt = body.prompt
+            if isinstance(prompt, str):
+                prompt = await anyio.to_thread.run_sync(tokenizer.encode, prompt)
             if not prompt:
                 raise ValueError("the prompt has no token, expected at least one")
             bodies.check_ids(prompt, tokenizer)
         except ValueError as error:
             raise _Refused(400, str(error)) from error
-        choices = await self._sample(body, prompt, body.max_tokens, "")
+        choices = await self._sample(request, body, prompt, body.max_tokens, "")
         return bodies.completion_answer(body, self._model.name, prompt, choices, tokenizer)
 
     def _check_name(self, body: Sampling) -> None:
@@ -144,7 +151,9 @@ class _Handlers:
             text = f"there is no model {cut(body.model, 100)!r}; expected {self._model.name!r}"
             raise _Refused(404, text, "model_not_found")
 
-    async def _sample(self, body: Sampling, prompt: list[int], most: int | None, opening: str) -> list[Choice]:
+    async def _sample(
+        self, request: Request, body: Sampling, prompt: list[int], most: int | None, opening: str
+    ) -> list[Choice]:
         context, longest = self._sampler.context, self._sampler.max_tokens
         if most is not None and most > longest:
             raise _Refused(400, f"max_tokens is {most}, expected at most {longest} (--max_tokens)")
@@ -163,25 +172,36 @@ class _Handlers:
         first = SampleRequest(tuple(prompt), limit, body.temperature, seed, top_k=top_k, top_p=body.top_p)
         requests = [first._replace(choice=choice) for choice in range(body.n)]
         tokenizer = self._model.tokenizer
-        return [bodies.choice_of(x, tokenizer, opening, body.stops) for x in await self._wait(requests)]
+        return [bodies.choice_of(x, tokenizer, opening, body.stops) for x in await self._wait(request, requests)]
 
-    async def _wait(self, requests: Sequence[SampleRequest]) -> Any:
+    async def _wait(self, request: Request, requests: Sequence[SampleRequest]) -> Any:
         try:
             futures = self._batcher.submit(requests)
         except QueueFull as error:
             raise _Refused(429, str(error), None, {"Retry-After": str(error.seconds)}) from error
+        responses = asyncio.gather(*map(asyncio.wrap_future, futures))
+        watch = asyncio.create_task(_cancel_if_gone(request, responses))
         try:
             async with asyncio.timeout(self._seconds):
-                return await asyncio.gather(*map(asyncio.wrap_future, futures))
+                return await responses
         except TimeoutError as error:
             raise _Refused(504, f"no answer within {self._seconds:g} s; ask for fewer tokens, or later") from error
-        except asyncio.CancelledError:
-            if not any(future.cancelled() for future in futures):
-                raise
+        except asyncio.CancelledError:  # by the watch, or by the end of the server
+            if watch.done():
+                raise _Refused(499, "the client has gone") from None
             raise _Refused(503, "the server ends", None, {"Retry-After": "5"}) from None
         except Exception as error:
             _log.error("a request could not be answered: %s", cut(f"{type(error).__name__}: {error}"))
             raise _Refused(500, f"the response could not be sampled ({type(error).__name__})") from error
+        finally:
+            watch.cancel()
+
+
+async def _cancel_if_gone(request: Request, responses: asyncio.Future[Any]) -> None:
+    """Takes responses out of the queue whose client has closed its connection: it may have asked again meanwhile."""
+    while not await request.is_disconnected():
+        await asyncio.sleep(POLL_SECONDS)
+    responses.cancel()
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
@@ -195,5 +215,22 @@ async def _invalid(_: Request, error: Exception) -> Response:
     wrong = []
     for each in error.errors():
         where, what = ".".join(map(str, each["loc"][1:])), each["msg"].removeprefix("Value error, ")
+        given = each["input"]
+        if not where:
+            what = "the body is empty, expected a JSON object" if each["type"] == "missing" else what
+        elif each["type"] not in ("missing", "value_error") and isinstance(given, str | int | float | None):
+            where += f" is {cut(json.dumps(given), 100)}"
         wrong.append(cut(f"{where}: {what}" if where else what, 300))
     return _Refused(400, "; ".join(wrong[:5])).response()
+
+
+async def _unknown(_: Request, error: Exception) -> Response:
+    """No such route, or no such method of it."""
+    assert isinstance(error, HTTPException)
+    routes = "expected GET /v1/models, POST /v1/chat/completions or POST /v1/completions"
+    return _Refused(error.status_code, f"{error.detail}; {routes}", None, dict(error.headers or {})).response()
+
+
+def _refusal(status: int, message: str) -> Response:
+    """What `Guard` answers; to an invalid body OpenAI's API answers 400."""
+    return _Refused(400 if status == 422 else status, message).response()

@@ -24,7 +24,7 @@ from jax.experimental import multihost_utils
 
 from agentrl_jax import stopping
 from agentrl_jax.config import HostsConfig
-from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
+from agentrl_jax.errors import MAX_FOREIGN, UserError, sentence, shortened
 from agentrl_jax.parallel import clusters
 
 HEARTBEAT_SECONDS = 30
@@ -243,8 +243,8 @@ def ending_together(config: HostsConfig, kept: Callable[[], str]) -> Iterator[No
         except Exception as error:
             if _is_loss(error):
                 stopping.end(lost(shortened(error.__cause__ or error, MAX_FOREIGN)), 1)
-            if isinstance(error, UserError):
-                stopping.end(f"{who}: {error}", 2)
+            if shown := sentence(error, f"; {kept()}; give it on all hosts"):
+                stopping.end(f"{who}: {shown}", 2)
             stopping.end(f"{who}: {''.join(traceback.format_exception(error))}", 1)
 
 

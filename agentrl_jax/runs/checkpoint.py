@@ -33,6 +33,8 @@ _FORMAT = "digests"
 """Key of a checkpoint's record that says it has digests; checkpoints of older versions lack it."""
 _SCORE = "score"
 """Key of a checkpoint's record with the score of its state."""
+_REGULAR = "regular"
+"""Key of a checkpoint's record that says whether it counts among those that are kept."""
 _REMOVED = ".removed"
 _UNFINISHED = "unfinished"
 
@@ -47,10 +49,10 @@ class Checkpoints:
     def __init__(self, path: str | os.PathLike[str], *, keep: int | None):
         """Opens the folder to save, or to read only if `keep` is None.
 
-        The newest `keep` checkpoints and the best one are kept. To save, the folder is created if needed, and
-        unfinished checkpoints are cleared: half-written ones are removed, and one that only lacks its digests is
-        renamed to N.unfinished, and removed once a checkpoint of its step or a later one is complete. To read, a run
-        may be writing to the folder.
+        The newest checkpoint, the newest `keep` regular ones and the best one are kept. To save, the folder is created
+        if needed, and unfinished checkpoints are cleared: half-written ones are removed, and one that only lacks its
+        digests is renamed to N.unfinished, and removed once a checkpoint of its step or a later one is complete. To
+        read, a run may be writing to the folder.
 
         Raises:
             CheckpointError: the folder holds checkpoints of an older version, without digests.
@@ -96,6 +98,10 @@ class Checkpoints:
         known = [(score, step) for step, score in scores.items() if isinstance(score, int | float)]
         return max(known)[1] if known else None
 
+    def regular_steps(self) -> list[int]:
+        """Steps of the complete checkpoints that are regular, see `save`, ascending."""
+        return [step for step in self.steps() if _record(self.path / str(step)).get(_REGULAR, True)]
+
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending; one that is still being written is not among them."""
         return complete_steps(self.path)
@@ -107,9 +113,12 @@ class Checkpoints:
         meta: dict[str, Any] | None = None,
         *,
         score: float | None = None,
+        regular: bool = True,
         wait: bool = True,
     ) -> None:
         """Saves a state and a small JSON record, and returns once the checkpoint is complete.
+
+        One that is not `regular` is removed as soon as there is a later one, unless it is the best.
 
         `state` is a pytree of arrays (typed PRNG keys included), each with at least one entry, and Python numbers; the
         checkpoint with the highest `score` is kept. Without `wait`, it is written in the background. The caller may
@@ -122,7 +131,7 @@ class Checkpoints:
             self.wait()
         # While the writer removes old checkpoints, the manager of another process may not list them.
         hosts.from_writer(self.wait)
-        record = {"step": step, _FORMAT: "sha256", _SCORE: score, **(meta or {})}
+        record = {"step": step, _FORMAT: "sha256", _SCORE: score, _REGULAR: regular, **(meta or {})}
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(storable(state)), meta=ocp.args.JsonSave(record))
         try:
             self._manager.reload()  # a roll-back may have removed newer steps
@@ -142,7 +151,8 @@ class Checkpoints:
         except Exception as error:
             raise self._cannot_write(step, error) from error
         if self._keep is not None and hosts.is_writer():
-            for old in set(self.steps()[: -self._keep]) - {self.best_step()}:
+            kept = {self.latest_step(), self.best_step(), *self.regular_steps()[-self._keep :]}
+            for old in set(self.steps()) - kept:
                 self.delete(old)
             for entry in [*self.path.glob(f"*.{_UNFINISHED}*")]:
                 number = entry.name.partition(".")[0]
@@ -183,7 +193,8 @@ class Checkpoints:
         record = _record(self.path / str(step))
         if record.get("step") != step or record.pop(_FORMAT, None) != "sha256":
             raise self._damaged(step, f"{self.path / str(step) / 'meta'} holds no record of step {step}")
-        record.pop(_SCORE, None)
+        for key in (_SCORE, _REGULAR):
+            record.pop(key, None)
         return record
 
     def check(self, step: int) -> None:

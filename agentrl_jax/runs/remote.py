@@ -43,6 +43,7 @@ class Mirror:
         try:
             if self.remote.exists():
                 download(self.remote, self.local)
+                self._uploaded = {name: state for name, state, _ in self._states()}
             (self.remote / LOCK).write_text(self._token)
         except Exception as error:  # each store has its own errors
             raise UserError(f"{remote}: cannot be used as run folder ({error}); change --run_dir") from error
@@ -58,8 +59,7 @@ class Mirror:
                 f"{self.remote}: another run is writing to it, and this one ends; use another --run_dir for one of them"
             )
         gone = set(self._uploaded)
-        for file in files_under(self.local):
-            name, state = file.relative_to(self.local).as_posix(), (file.stat().st_mtime_ns, file.stat().st_size)
+        for name, state, file in self._states():
             gone.discard(name)
             if name != LOCK and self._uploaded.get(name) != state:
                 target = self.remote / name
@@ -69,6 +69,12 @@ class Mirror:
         for name in gone:
             (self.remote / name).unlink(missing_ok=True)
             del self._uploaded[name]
+
+    def _states(self) -> Iterator[tuple[str, tuple[int, int], Path]]:
+        """Name, time and size, and path of every local file."""
+        for file in files_under(self.local):
+            found = file.stat()
+            yield file.relative_to(self.local).as_posix(), (found.st_mtime_ns, found.st_size), file
 
     def close(self) -> None:
         """Uploads a last time and removes the local copy."""

@@ -48,12 +48,23 @@ _MAY_CHANGE = (
     "iterations checkpoint_every keep validate_every validation_episodes trajectories_every trajectories "
     "recorded_mb max_bad_updates on_collapse max_roll_backs"
 )
-_DEVICES = frozenset(("devices", "mesh.fsdp", "mesh.sequence", "mesh.tensor", "mesh.rollout"))
-MAY_CHANGE = frozenset(f"train.{name}" for name in _MAY_CHANGE.split()) | _DEVICES
-"""Keys that may change when a run is resumed or has ended, since no computed number depends on them; on the devices and
-their mesh only the rounding depends. `evaluation` is not among them, because the initial policy was evaluated with it
-and is compared with the final one. Neither is `validation_temperature`, because validations are compared with earlier
-ones."""
+_SERVICES = "url token_file deadline workers retries max_failed"
+_ROUNDING = frozenset(
+    ("devices", "mesh.fsdp", "mesh.sequence", "mesh.tensor", "mesh.rollout", "algo.grad_accum_steps")
+    + ("model.attention", "model.remat", "optim.offload", "rollout.slots")
+)
+MAY_CHANGE = (
+    frozenset(f"train.{name}" for name in _MAY_CHANGE.split())
+    | frozenset(f"env.{name}" for name in _SERVICES.split())
+    | _ROUNDING
+)
+"""Keys that may change when a run is resumed or has ended, since no computed number depends on them; on the devices,
+their mesh and how they divide the work only the rounding depends. `evaluation` is not among them, because the initial
+policy was evaluated with it and is compared with the final one. Neither is `validation_temperature`, because
+validations are compared with earlier ones."""
+
+SEEN_SECONDS = 5.0
+"""Time in which the lock of process 0 becomes visible to the other processes."""
 
 
 class RunFolder:
@@ -104,10 +115,15 @@ class RunFolder:
             stack.callback(self._lock.close)
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
-            except OSError:
+            except BlockingIOError:
                 raise UserError(
                     f"{self.path}: another process is writing to it; stop it or wait, or use another --run_dir"
                 ) from None
+            except OSError as error:
+                raise UserError(
+                    f"{self.path}: cannot be locked ({error.strerror}), expected a file system with locks (flock); "
+                    "change --run_dir, or how it is mounted"
+                ) from error
             self._check_writable()
             self._check_config(config)
             stack.pop_all()  # the lock stays open
@@ -115,13 +131,19 @@ class RunFolder:
         self._lock.truncate(0)
         self._lock.write(stamp)
         self._lock.flush()
+        os.fsync(self._lock.fileno())  # over NFS other hosts see it only then
         return stamp
 
     def _sees(self, stamp: str) -> bool:
-        try:
-            return (self.path / _LOCK).read_text() == stamp
-        except OSError:
-            return False
+        """Whether this process sees the lock; a file system of a network may show it late."""
+        end = time.monotonic() + SEEN_SECONDS
+        while True:
+            with contextlib.suppress(OSError):
+                if (self.path / _LOCK).read_text() == stamp:
+                    return True
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.2)
 
     def _check_writable(self) -> None:
         """Checks at the start that all of the folder can be written, since later a failure would waste iterations."""
@@ -182,7 +204,7 @@ class RunFolder:
         fixed = [key for key in keys if key not in MAY_CHANGE]
         if fixed:
             return f"{fixed[0]} decides what has been done already"
-        moved = [key for key in keys if key in _DEVICES]
+        moved = [key for key in keys if key in _ROUNDING]
         if moved and config.algo.dynamic_sampling > 1:
             return f"with algo.dynamic_sampling, {moved[0]} decides which groups are kept"
         if "train.iterations" in keys:

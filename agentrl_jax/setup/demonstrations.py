@@ -43,11 +43,11 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
             raise ValueError(
                 f"imitation.plans is exploring, but {task.name} has no planner that looks around; use optimal"
             )
-        for name, needed in (("random_start", spec.random_actions), ("dagger_rounds", spec.plan_after)):
-            if (value := getattr(imitation, name)) and needed is None:
-                raise ValueError(
-                    f"imitation.{name} is {value}, but the planner of {task.name} starts with the episode; set it to 0"
-                )
+        missing = {"random_start": spec.random_actions, "dagger_rounds": spec.plan_after}
+        for name in (name for name, needed in missing.items() if needed is None):
+            if value := getattr(imitation, name):
+                why = "no random actions before a plan" if spec.plan_after else "a planner that starts with the episode"
+                raise ValueError(f"imitation.{name} is {value}, but {task.name} has {why}; set it to 0")
         if imitation.images and spec.symmetry is None:
             raise ValueError(
                 f"imitation.images is {imitation.images}, but {task.name} has no symmetry that changes its text; set "

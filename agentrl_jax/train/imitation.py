@@ -89,7 +89,7 @@ def _prepare(rows: Sequences, parts: RunParts, progress: RunProgress) -> tuple[A
     config = parts.config.imitation
     packing = parts.config.algo.packing
     with refusals():
-        found, batch = prepare_examples(rows, config.batch, shards=parts.programs.shards.count, packing=packing)
+        found, batch = prepare_examples(rows, config.batch, packing=packing)
     if packing:
         size = found.tokens.shape[1]
         progress.view.note(f"{batch} bins of {size} tokens a step, about {config.batch} plans or turns")

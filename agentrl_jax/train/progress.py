@@ -60,6 +60,9 @@ class RunProgress:
         like = jax.tree.map(
             lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, self.placement(shapes)
         )
+        if like.frozen_params is None and parts.pretrained is not None:
+            for loaded in jax.tree.leaves(parts.pretrained.params):  # else they stay beside the restored ones
+                loaded.delete()
         state = self.checkpoints.restore(step, like.replace(frozen_params=None))
         if like.frozen_params is None:
             return state
@@ -82,8 +85,8 @@ class RunProgress:
             self.monitor.stopped_by = self.roll_backs.records[-1]["alarm"]
         self._seconds_before = self.totals.seconds
 
-    def save(self, step: int, state: TrainState, score: float | None = None) -> None:
-        """Saves a state under a step of `metrics.jsonl`, in the background; that with the best `score` is kept."""
+    def save(self, step: int, state: TrainState, score: float | None = None, *, regular: bool = True) -> None:
+        """Saves a state under a step of `metrics.jsonl`, in the background; see `Checkpoints.save`."""
         self.totals.seconds = self.seconds()
         meta = {
             "totals": dataclasses.asdict(self.totals),
@@ -92,19 +95,24 @@ class RunProgress:
             "roll_backs": self.roll_backs.count,
         }
         self.folder.upload()
-        self.checkpoints.save(step, state.replace(frozen_params=None), meta, score=score, wait=False)
+        self.checkpoints.save(step, state.replace(frozen_params=None), meta, score=score, regular=regular, wait=False)
 
     def roll_back(self, state: TrainState) -> TrainState:
-        """Returns the state of the last checkpoint before the collapse began; the current state if there is none."""
+        """Returns the state of the last regular checkpoint before the collapse began; the current one if none is.
+
+        Which checkpoints are regular does not depend on where the run was interrupted.
+        """
         finding, iteration, chunks = self.monitor.finding(), int(state.iteration), self.parts.imitation_chunks
         assert finding.began is not None
         self.checkpoints.wait()
         steps = hosts.from_writer(self.checkpoints.steps)
-        before = [step for step in steps if chunks <= step < chunks + finding.began]
+        regular = hosts.from_writer(self.checkpoints.regular_steps)
+        before = [step for step in regular if chunks <= step < chunks + finding.began]
         if collapse.is_solved(self.monitor.rows, finding) or not before:
             why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
             self.view.note(f"{finding.alarm.name} ends the run: {why}")
-            self.save(chunks + iteration, state)
+            if chunks + iteration not in steps:
+                self.save(chunks + iteration, state)
             return state
         self.totals.seconds = self.seconds()
         record = {

@@ -100,13 +100,20 @@ class Run:
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         """Runs all stages and returns the summary, see `train`."""
-        state, progress = self._start(folder, checkpoints, view), self.progress
-        while int(state.iteration) < self.config.train.iterations and not progress.monitor.stopped_by:
-            state = self._iterate(state)
-            if progress.monitor.stopped_by and self.config.train.on_collapse == "roll_back":
-                state = progress.roll_back(state)
+        state = self._roll_back(self._start(folder, checkpoints, view))
+        while int(state.iteration) < self.config.train.iterations and not self.progress.monitor.stopped_by:
+            state = self._roll_back(self._iterate(state))
             self._stop_if_asked(self.parts.imitation_chunks + int(state.iteration), state)
         return self._finish(state)
+
+    def _roll_back(self, state: TrainState) -> TrainState:
+        """The state of before a collapse; without one, or if the run has gone back often enough, the state itself.
+
+        At the start of a process there may be one, of a run that did not roll back before.
+        """
+        config, progress = self.config.train, self.progress
+        allowed = config.on_collapse == "roll_back" and progress.roll_backs.count <= config.max_roll_backs
+        return progress.roll_back(state) if progress.monitor.stopped_by and allowed else state
 
     def play(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView, iteration: int) -> Played:
         """The rollout of an iteration, counted from 1, after the iterations between the last checkpoint and it."""
@@ -140,7 +147,7 @@ class Run:
         self.progress.checkpoints.wait()
         known = hosts.from_writer(self.progress.checkpoints.latest_step)
         if not int(state.bad_updates) and (known is None or known < step):
-            self.progress.save(step, state)
+            self.progress.save(step, state, regular=False)
         self.progress.checkpoints.wait()
         raise Stopped
 
@@ -282,9 +289,10 @@ class Run:
         last = iteration + 1 == config.iterations or collapsed
         scores = [row["validation/success"] for row in progress.monitor.rows[:-1] if "validation/success" in row]
         best = score is not None and score > max(scores, default=-1.0)
-        due = last or ((best or _due(config.checkpoint_every, iteration + 1, 0)) and not int(state.bad_updates))
+        regular = last or _due(config.checkpoint_every, iteration + 1, 0)
+        due = last or ((best or regular) and not int(state.bad_updates))
         if due and not (collapsed and config.on_collapse == "roll_back"):
-            progress.save(self.parts.imitation_chunks + iteration + 1, state, score)
+            progress.save(self.parts.imitation_chunks + iteration + 1, state, score, regular=regular)
 
     def _finish(self, state: TrainState) -> dict[str, Any]:
         """Evaluates the policy, and writes the summary and the curves."""

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentrl_jax.errors import UserError, shortened
-from agentrl_jax.viewer.imported import MAX_EPISODES, ImportedEpisode, LogMessage, Report, Scalar, clean, finite
+from agentrl_jax.strict_json import finite
+from agentrl_jax.viewer.imported import MAX_EPISODES, ImportedEpisode, LogMessage, Report, Scalar, clean
 from agentrl_jax.viewer.log_files import Unusable, parse, read_limited
 
 FILES = SETTINGS, REPLIES, EPISODES, SUMMARY = "settings.json", "replies.jsonl", "episodes.jsonl", "summary.json"
@@ -213,10 +214,14 @@ def _logprobs(found: Any) -> list[tuple[str, float]]:
     """Tokens with their log-probabilities, nats; empty unless all are usable."""
     pairs = _list(found) if len(_list(found)) <= MAX_LOGPROBS else []
     usable = all(
-        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int | float)
+        isinstance(pair, list)
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and isinstance(pair[1], int | float)
+        and finite(pair[1]) is not None
         for pair in pairs
     )
-    if not usable or not all(math.isfinite(value) for _, value in pairs):
+    if not usable:
         return []
     return [(clean(text), float(value)) for text, value in pairs]
 

@@ -14,7 +14,6 @@ Unicode text is replaced.
 """
 
 import dataclasses
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.strict_json import finite
 from agentrl_jax.viewer.log_files import Unusable, read_rows
 
 MAX_EPISODES = 100_000
@@ -200,14 +200,6 @@ def _is_scalar(value: Any) -> bool:
 def _number(value: Any) -> float | None:
     found = finite(value) if isinstance(value, bool | int | float) else None
     return None if found is None else float(found)
-
-
-def finite(value: Any) -> Any:
-    """The value, or None for a number that is not finite or beyond the range of floats."""
-    try:
-        return value if value is None or math.isfinite(value) else None
-    except OverflowError:
-        return None
 
 
 def clean(text: str) -> str:

@@ -139,7 +139,15 @@ def test_groups_without_differences_score_exactly_zero():
     everyone = np.ones(equal.shape, bool)
     assert not np.asarray(group_scores(equal, everyone, "std")).any()
     assert not np.asarray(group_scores(equal[:, :1], everyone[:, :1], "std")).any()
-    assert not np.asarray(group_scores(equal, ~everyone, "std")).any()
+
+
+@pytest.mark.parametrize("kind", ["std", "mean", "length"])
+def test_a_group_without_episodes_is_kept_last(kind):
+    values = np.float32([[-2, -1], [0, 0], [-3, -2]])
+    scores = group_scores(values, np.array([[True, True], [False, False], [True, True]]), kind)
+    assert np.isnan(scores[1])
+    for largest in (True, False):
+        assert filters.top_groups(scores, 2, largest=largest).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("k", [0, GROUPS + 1])

@@ -55,6 +55,8 @@ def test_a_field_can_be_left_out(ask):
         (429, {"Retry-After": "0"}, {"error": {"message": "slow down"}}),
         (500, {}, b"<html>oops</html>"),
         (503, {}, {}),
+        (521, {}, b"the origin is down"),
+        (503, {"Content-Encoding": "gzip"}, b"not compressed"),
         (529, {}, {"error": {"message": "overloaded"}}),
         (200, {}, {"choices": []}),
         (200, {}, {"choices": [{"finish_reason": "stop"}]}),
@@ -117,7 +119,8 @@ def test_attempts_have_an_end(ask):
         (404, {"message": "no such model"}, "no such model; check the name of the model"),
         (400, {"message": "temperature is not supported"}, "temperature is not supported; correct it"),
         (429, {"message": "no money", "code": "insufficient_quota"}, "status 429: no money"),
-        (302, {}, "status 302"),
+        (302, {}, r"status 302: .*redirects to https://elsewhere/v1\?key=\*\*\*; give that server as --base_url"),
+        (501, {"message": "not here"}, "status 501: not here; correct it"),
         # llama-cpp-python 0.3.36 answers an invalid field with status 500.
         (
             500,
@@ -127,15 +130,31 @@ def test_attempts_have_an_end(ask):
     ],
 )
 def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
-    with pytest.raises(UserError, match=words) as refused:
-        ask(faults=[(status, {}, {"error": error})])
+    headers = {"Location": f"https://elsewhere/v1?key={KEY}"}
+    with pytest.raises(GivenUp if status == 400 else UserError, match=words) as refused:
+        ask(faults=[(status, headers, {"error": error})])
     assert KEY not in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
+def test_one_refused_conversation_does_not_end_the_evaluation():
+    """But options that no conversation is taken with do."""
+    refused = (400, {}, {"error": {"message": "odd"}})
+    api = FakeApi(lambda body: "yes", [refused] * 3)
+    with api.running() as url, contextlib.closing(ChatClient(url, "m")) as client:
+        for kind in (GivenUp, GivenUp, UserError):
+            with pytest.raises(kind, match="status 400: odd; correct it"):
+                client.ask(ASKED)
+        assert client.ask(ASKED).text == "yes"
+        api.faults += [refused] * 4
+        for _ in range(4):
+            with pytest.raises(GivenUp, match="odd"):
+                client.ask(ASKED)
+
+
 def test_a_server_that_gives_no_token_ids(ask):
     """The error is that of `transformers serve` 5.23."""
-    with pytest.raises(UserError, match=r"Unexpected fields .*; leave out --token_ids, which this server"):
+    with pytest.raises(GivenUp, match=r"Unexpected fields .*; leave out --token_ids, which this server"):
         ask(faults=[(422, {}, {"detail": "Unexpected fields in the request: {'return_token_ids'}"})])
 
 
@@ -192,7 +211,9 @@ def too_long(message, **error):
             "length",
             "",
         ),
+        (too_long("prompt is too long: 631 tokens > 512 maximum", type="invalid_request_error"), "length", ""),
         ((400, {}, {"error": {"message": "filtered", "code": "content_filter"}}), "refusal", ""),
+        ((400, {}, {"error": {"message": "flagged", "code": "invalid_prompt"}}), "refusal", ""),
         (completion("ok", "eos"), "stop", "ok"),
         (completion([{"type": "text", "text": "o"}, {"type": "text", "text": "k"}]), "stop", "ok"),
         (completion(None, "tool_calls"), "stop", ""),

@@ -6,6 +6,7 @@ import tiny_run
 from fake_api import FakeApi
 
 from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
+from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.level_task import level_task
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -55,6 +56,27 @@ def test_the_levels_of_a_file_in_ragens_words(levels, tmp_path):
     assert second[:3] == [*first, {"role": "assistant", "content": "Right"}]
     assert second[3]["content"].startswith("Reward:\n")
     assert "Turn 2:\nState:\n######\n#PXO_#" in second[3]["content"]
+
+
+def test_the_limit_that_is_sent_is_the_one_of_the_prompt(levels, tmp_path):
+    api = FakeApi(solve)
+    extra = {"max_tokens": None, "max_completion_tokens": 30}
+    with api.running() as url:
+        options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1, concurrency=1)
+        result = evaluate_api("m", url, options, tmp_path / "out", extra=extra)
+        with pytest.raises(UserError, match="max_completion_tokens is 30 tokens, expected a positive integer"):
+            evaluate_api("m", url, options, tmp_path / "b", extra={"max_completion_tokens": "30 tokens"})
+    assert result["max_tokens"] == 30
+    (request,) = api.requests
+    assert request["messages"][1]["content"].endswith("in at most 30 words.")
+    assert (request["max_completion_tokens"], "max_tokens" in request) == (30, False)
+
+
+def test_an_item_is_played_once(tmp_path):
+    (tmp_path / "items.json").write_text('[{"item_id": "FrozenLake_1"}, {"item_id": "FrozenLake_1"}]')
+    items = str(tmp_path / "items.json")
+    with pytest.raises(UserError, match="an item is named twice"):
+        level_task(TaskOptions(env="FrozenLake", style="compact", items=items))
 
 
 def test_a_think_block_is_asked_for(levels, tmp_path):

@@ -103,6 +103,8 @@ def test_gaps_and_numbers_that_are_none_are_passed_over():
     )
     found = examine(BY_NAME["success_lost"], every_fifth)
     assert found.raised[0] == 45
+    failed_in_training = [{**row, "rollout/failed": 100} for row in every_fifth]
+    assert examine(BY_NAME["success_lost"], failed_in_training) == found
     rows = run(rollout__in_group_std=lambda i: float("nan") if i % 2 else 0.4)
     assert not examine(BY_NAME["spread_lost"], rows).raised
 

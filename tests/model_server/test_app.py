@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 
 import httpx
 import jax
@@ -194,26 +195,30 @@ def test_completions_of_text_and_of_tokens(ask, model):
     [
         ({"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage"),
         ({"stream_options": {"include_usage": True}}, 400, "stream_options need stream; set it to true"),
-        ({"top_p": 1.1}, 400, "top_p: Input should be less than or equal to 1"),
-        ({"top_p": -0.1}, 400, "top_p: Input should be greater than or equal to 0"),
-        ({"top_k": -2}, 400, "top_k: Input should be greater than or equal to -1"),
-        ({"top_k": 2**31}, 400, "top_k: Input should be less than 2147483648"),
+        ({"top_p": 1.1}, 400, "top_p is 1.1: Input should be less than or equal to 1"),
+        ({"top_p": -0.1}, 400, "top_p is -0.1: Input should be greater than or equal to 0"),
+        ({"top_k": -2}, 400, "top_k is -2: Input should be greater than or equal to -1"),
+        ({"top_k": 2**31}, 400, "top_k is 2147483648: Input should be less than 2147483648"),
         ({"min_p": 0.1}, 400, "min_p is not supported"),
         ({"tools": [{"type": "function"}]}, 400, "tools is not supported"),
-        ({"temperature": -1}, 400, "temperature: Input should be greater than or equal to 0"),
-        ({"max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),
+        ({"temperature": -1}, 400, "temperature is -1: Input should be greater than or equal to 0"),
+        ({"max_tokens": 0}, 400, "max_tokens is 0: Input should be greater than or equal to 1"),
         ({"max_tokens": 17}, 400, "max_tokens is 17, expected at most 16"),
         ({"max_completion_tokens": 17}, 400, "max_tokens is 17, expected at most 16"),
-        ({"n": 65}, 400, "n: Input should be less than or equal to 64"),
+        ({"n": 65}, 400, "n is 65: Input should be less than or equal to 64"),
         ({"n": 9}, 400, "n is 9, expected at most 8"),
         ({"stop": ["a", "b", "c", "d", "e"]}, 400, "stop has 5 texts"),
-        ({"surprise": 1}, 400, "surprise: Extra inputs are not permitted"),
+        ({"surprise": 1}, 400, "surprise is 1: Extra inputs are not permitted"),
         ({"model": "gpt"}, 404, "there is no model 'gpt'; expected 'tiny'"),
         ({"messages": []}, 400, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, 400, "the last message is of the assistant"),
         ({"messages": [*ASKED, *ASKED]}, 400, "expected at most one system message"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, 400, "role: Input should be"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "type: Input should be 'text'"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, 400, 'role is "tool": Input should be'),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            400,
+            "type is \"image_url\": Input should be 'text'",
+        ),
         ({"messages": [{"role": "user", "token_ids": [3]}]}, 400, "token_ids of a message of the user"),
         ({"messages": [{"role": "user", "content": "Up " * 600}]}, 400, "maximum context length is 512 tokens"),
         ({"messages": [*ASKED, {"role": "assistant", "token_ids": [480]}, *ASKED]}, 400, "expected ids below 480"),
@@ -223,13 +228,31 @@ def test_completions_of_text_and_of_tokens(ask, model):
 def test_refusals(address, body, status, words):
     answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": ASKED} | body, timeout=60)
     assert answer.status_code == status
-    error = answer.json().get("error") or {"message": answer.json()["detail"]}
+    error = answer.json()["error"]
     assert words in error["message"]
     assert "\n" not in error["message"]
     assert "Value error" not in error["message"]
     assert error.get("code") == {404: "model_not_found"}.get(
         status, "context_length_exceeded" if "context" in words else None
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("GET", "chat/completions", None, 405, "Method Not Allowed; expected GET /v1/models, POST"),
+        ("POST", "embeddings", {}, 404, "Not Found; expected GET /v1/models"),
+        ("POST", "chat/completions", None, 400, "the body is empty, expected a JSON object"),
+        ("POST", "chat/completions", b"{", 400, "the body is no strict JSON"),
+        ("POST", "chat/completions", [1], 400, "Input should be a valid dictionary"),
+    ],
+)
+def test_all_refusals_have_the_form_of_the_api(address, method, path, body, status, words):
+    content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.request(method, f"{address}/v1/{path}", content=content, headers=headers, timeout=60)
+    assert answer.status_code == status
+    assert words in answer.json()["error"]["message"]
 
 
 class Held:
@@ -279,6 +302,28 @@ def test_a_request_has_a_time_limit(model, sampler):
             assert answer.status_code == 504
             assert "no answer within 0.2 s" in answer.json()["error"]["message"]
         held.gate.set()
+
+
+def test_nothing_is_sampled_for_a_client_that_has_gone(model, sampler):
+    held = Held(sampler)
+    with running(create_app(model, held, Limits(seconds=60), max_waiting=8)) as url:
+
+        def post(seconds):
+            return httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=seconds)
+
+        for _ in range(3):  # the first is held inside of the sampler, the others wait
+            with pytest.raises(httpx.ReadTimeout):
+                post(0.3)
+        end = time.monotonic() + 30
+        while "responses_waiting 0.0" not in httpx.get(f"{url}/metrics").text:
+            assert time.monotonic() < end
+        waiting = threading.Thread(target=post, args=(60,))
+        waiting.start()
+        while "responses_waiting 1.0" not in httpx.get(f"{url}/metrics").text:
+            assert waiting.is_alive()
+        held.gate.set()
+        waiting.join(60)
+        assert "responses_sampled 2.0" in httpx.get(f"{url}/metrics").text
 
 
 def test_a_token_is_asked_for(model, sampler):

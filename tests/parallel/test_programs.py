@@ -241,8 +241,11 @@ def test_minibatches_parts_and_adam_on_a_mesh():
     assert moments.sharding.spec == Spec(None, "fsdp", "tensor")
 
 
-@pytest.mark.parametrize(("devices", "fsdp", "tensor"), [slow(8, 2, 2), slow(2, 2, 1)])
-def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
+@pytest.mark.parametrize(
+    ("devices", "fsdp", "tensor", "batch"), [slow(8, 2, 2, 8), slow(2, 2, 1, 8), pytest.param(2, 2, 1, 5)]
+)
+def test_imitation_is_that_of_one_device(devices, fsdp, tensor, batch):
+    """Also with bins, whose number in a step no number of devices has to divide."""
     draw = np.random.default_rng(0)
     rows = Sequences(
         tokens=jnp.asarray(draw.integers(0, 24, (EPISODES, 9)), jnp.int32),
@@ -258,8 +261,8 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
         programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
         state = drawn_state(NO_GATHER)
         state = jax.device_put(state, programs.placement(state, SHAPE))
-        program = programs.imitation(NO_GATHER, PLAIN, batch=8)
-        found, _ = prepare_examples(rows, 8)
+        program = programs.imitation(NO_GATHER, PLAIN, batch=batch)
+        found, _ = prepare_examples(rows, batch)
         rates = jnp.float32(0.1), jnp.float32(jnp.inf), jnp.float32(1e9)
         return program(state, programs.shard_rows(found), found.counts(), KEY, jnp.int32(3), *rates)
 

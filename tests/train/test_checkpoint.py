@@ -104,6 +104,17 @@ def test_the_best_is_kept_beside_the_newest(tmp_path):
         assert checkpoints.steps() == [7, 8]
 
 
+def test_one_between_the_regular_ones_takes_no_place(tmp_path):
+    small = {"a": jnp.ones(3)}
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for step, regular in enumerate((True, True, False, False), start=1):
+            checkpoints.save(step, small, regular=regular)
+        assert (checkpoints.steps(), checkpoints.regular_steps()) == ([1, 2, 4], [1, 2])
+        checkpoints.save(5, small, score=0.5, regular=False)
+        checkpoints.save(6, small)
+        assert (checkpoints.steps(), checkpoints.regular_steps()) == ([2, 5, 6], [2, 6])
+
+
 def test_a_checkpoint_is_written_in_the_background(tmp_path, monkeypatch):
     """The caller goes on, donates what was saved, and hears of a failure at the next step."""
     may_end = threading.Event()

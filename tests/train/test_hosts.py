@@ -309,6 +309,8 @@ with hosts.ending_together(config, lambda: "step 3 is kept"):
             os.kill(os.getpid(), 9)
         if how == "refused":
             raise UserError("refused")
+        if how == "full":
+            raise OSError(28, "No space left on device", "metrics.jsonl")
         time.sleep(1)
     elif how == "noticed":
         try:
@@ -322,7 +324,8 @@ print("done")
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("killed", -signal.SIGKILL), ("noticed", -signal.SIGKILL), ("refused", 2), ("ends", 0)]
+    ("how", "code"),
+    [("killed", -signal.SIGKILL), ("noticed", -signal.SIGKILL), ("refused", 2), ("full", 2), ("ends", 0)],
 )
 def test_a_process_that_loses_process_0_ends_with_a_sentence(how, code):
     codes, texts = two_processes(LOSING, how)
@@ -331,7 +334,9 @@ def test_a_process_that_loses_process_0_ends_with_a_sentence(how, code):
     if how == "ends":
         assert (GLOO.sub("", out), first, err) == ("done\n", "", "")
         return
-    assert first == ("agentrl: process 0 of 2: refused\n" if how == "refused" else "")
+    full = "metrics.jsonl: the disk is full; nothing is lost: make room; step 3 is kept; give it on all hosts"
+    shown = {"refused": "refused", "full": full}.get(how)
+    assert first == (f"agentrl: process 0 of 2: {shown}\n" if shown else "")
     assert err.count("agentrl: ") == 1
     last = err.splitlines()[-1]
     assert last.startswith(f"agentrl: process 1 of 2: {LOST[0]} (")

@@ -38,6 +38,16 @@ def test_records_are_uploaded_and_a_run_goes_on_elsewhere(config):
     assert (epath.Path(PLACE) / "metrics.jsonl").read_text() == first
 
 
+def test_what_a_later_process_deletes_is_deleted_in_the_store(config):
+    with RunFolder(config, PLACE) as folder:
+        (folder.path / "rollouts").mkdir()
+        for number in (1, 2):
+            (folder.path / "rollouts" / f"{number:06d}.npz").write_bytes(b"x")
+    with RunFolder(config, PLACE) as folder:
+        (folder.path / "rollouts" / "000002.npz").unlink()
+    assert [path.name for path in (epath.Path(PLACE) / "rollouts").iterdir()] == ["000001.npz"]
+
+
 def test_a_run_that_is_taken_over_ends(config):
     first = RunFolder(config, PLACE)
     second = RunFolder(config, PLACE)

@@ -1,5 +1,6 @@
 """A run that collapses rolls back to the last checkpoint before, with lower learning rates, even if it is killed."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -31,8 +32,8 @@ def file(tmp_path_factory):
     return tiny_run.write_config(tmp_path_factory.mktemp("rolling"), text)
 
 
-def train(file, run):
-    return tiny_run.command("train", file, "--run_dir", str(run), *WORDS)
+def train(file, run, *words):
+    return tiny_run.command("train", file, "--run_dir", str(run), *WORDS, *words)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,41 @@ def test_kills_during_a_roll_back_change_nothing(file, whole, tmp_path, monkeypa
     code, _, err = train(file, tmp_path / "killed")
     assert code == 0, err
     assert tiny_run.summary(tmp_path / "killed") == summary
+
+
+@pytest.mark.slow
+def test_a_stop_between_two_checkpoints_changes_nothing(file, whole, tmp_path, monkeypatch):
+    """The state of iteration 3 is saved then, from before the collapse, but a whole run has no such checkpoint."""
+
+    @contextlib.contextmanager
+    def in_iteration_3():
+        calls = iter([False, False, True])
+        yield lambda: next(calls)
+
+    def end(shown, code):
+        raise SystemExit(code)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agentrl_jax.train.run.deferring", in_iteration_3)
+        patched.setattr("agentrl_jax.stopping.end", end)
+        code, _, err = train(file, tmp_path / "run")
+    assert (code, tiny_run.checkpoints(tmp_path / "run")[-1]) == (143, 3), err
+    code, _, err = train(file, tmp_path / "run")
+    assert code == 0, err
+    run, _ = whole
+    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(run)
+    assert tiny_run.checkpoint(tmp_path / "run", 2) == tiny_run.checkpoint(run, 2)
+
+
+@pytest.mark.slow
+def test_a_collapsed_run_may_begin_to_roll_back(file, whole, tmp_path):
+    code, _, err = train(file, tmp_path / "run", "--train.on_collapse", "stop", "--train.keep", "5")
+    assert (code, tiny_run.summary(tmp_path / "run")["stopped_by"]) == (0, "long"), err
+    code, _, err = train(file, tmp_path / "run")
+    assert code == 0, err
+    run, _ = whole
+    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(run)
+    assert len(tiny_run.summary(tmp_path / "run")["roll_backs"]) == 2
 
 
 def test_as_many_checkpoints_are_kept_as_reach_behind_an_alarm(monkeypatch):

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import signal
@@ -21,6 +22,15 @@ ROW = {"step": 1, "stage": "imitation"}
 @pytest.fixture
 def config(tmp_path):
     return with_defaults(Config(run_dir=str(tmp_path / "run"), tasks=(TaskConfig(env="X", groups=4),)))
+
+
+def test_a_file_system_without_locks_is_named(config, monkeypatch):
+    def missing(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", missing)
+    with pytest.raises(UserError, match=r"cannot be locked \(No locks available\), expected a file system with locks"):
+        RunFolder(config)
 
 
 def fill(folder, steps):
@@ -76,12 +86,12 @@ def test_a_run_may_go_on_for_longer_and_its_configuration_keeps_a_history(config
     RunFolder(longer).close()
     assert read_config(config.run_dir) == longer
     RunFolder(longer).close()
-    last = train(longer, keep=5)
+    last = train(longer, keep=5).replace(rollout=longer.rollout.replace(slots=4))
     RunFolder(last).close()
     history = [json.loads(line) for line in (tmp_path / "run" / "config.history.jsonl").read_text().splitlines()]
     assert history == [
         {"step": 1, "changed": {"train.iterations": ["200", "400"], "train.validate_every": ["10", "0"]}},
-        {"step": 1, "changed": {"train.keep": ["2", "5"]}},
+        {"step": 1, "changed": {"rollout.slots": ["0", "4"], "train.keep": ["2", "5"]}},
     ]
 
 

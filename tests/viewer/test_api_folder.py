@@ -84,7 +84,7 @@ def test_log_probabilities_only_where_the_server_gave_them(folder):
     assert "".join(header["texts"][i] for i in columns["token_text"]) == "Action: move down" * len(with_tokens)
 
 
-@pytest.mark.parametrize("logprob", [None, "x", float("nan"), float("-inf")])
+@pytest.mark.parametrize("logprob", [None, "x", float("nan"), float("-inf"), 10**400])
 def test_unusable_log_probabilities_are_left_out(logprob):
     choice = {"message": {"content": "hi"}, "logprobs": {"content": [{"token": "hi", "logprob": logprob}]}}
     assert read_reply({"choices": [choice]}).logprobs is None
@@ -156,6 +156,19 @@ def test_damaged_rows_are_left_out(copy):
     ]
     assert added.metadata["replies without counts of tokens"] == 1
     export.page([LogData(copy)])
+
+
+def test_numbers_that_are_none_are_left_out(copy):
+    """A score in words, and log-probabilities beyond all floats."""
+    for name, change in (("episodes", {"score": "high"}), ("replies", {"logprobs": [["yo", 10**400]]})):
+        file = copy / f"{name}.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows:
+            (row["reply"] if name == "replies" else row).update(change)
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (episodes, _), _ = load(copy)
+    assert [episode.reward for episode in episodes] == [None] * ITEMS
+    assert not any(message.get("logprobs") for episode in episodes for message in episode.messages)
 
 
 def test_attempts_are_marked(copy):

@@ -1,18 +1,18 @@
 """Reads the answers of /chat/completions, of OpenAI and of servers that follow it."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from agentrl_jax.errors import MAX_FOREIGN, shortened
+from agentrl_jax.strict_json import finite
 
 Finish = Literal["stop", "length", "refusal"]
 """How a reply ended: by itself, cut by a limit of tokens, or withheld by the model or its provider."""
 
 _LENGTH = ("length", "max_tokens", "model_length")
 _REFUSED = ("content_filter", "refusal", "safety")
-_REFUSAL_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+_REFUSAL_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation", "invalid_prompt")
 _QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
 _ABORTED = ("abort", "error")
 """vLLM ends a reply so, with status 200 and its beginning, if its engine is paused."""
@@ -21,6 +21,7 @@ _TOO_LONG = (
     "maximum context length",  # OpenAI, vLLM, llama-cpp-python, Mistral
     "exceeds the available context size",  # llama-server of llama.cpp
     "longer than the model's context length",  # SGLang
+    "prompt is too long",  # Anthropic
 )
 
 
@@ -143,7 +144,7 @@ def _logprobs(value: Any) -> list[list[Any]] | None:
     """Texts and log-probabilities of tokens; None unless all are usable."""
     entries = [_mapping(entry) for entry in value] if isinstance(value, list) else []
     pairs = [[_text(entry.get("token")), entry.get("logprob")] for entry in entries]
-    usable = all(isinstance(number, int | float) and math.isfinite(number) for _, number in pairs)
+    usable = all(isinstance(number, int | float) and finite(number) is not None for _, number in pairs)
     return pairs if pairs and usable else None
 
 

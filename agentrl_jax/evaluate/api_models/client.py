@@ -36,8 +36,11 @@ UNREACHED_ATTEMPTS = 3
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Longest answer that is read, in bytes."""
 
-_LATER = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529))
-"""Status codes that may change on a later attempt; those above 504 are of Cloudflare and Anthropic."""
+REFUSED_REQUESTS = 3
+"""Requests refused as invalid (status 400 or 422) before any reply, after which the options must be wrong."""
+
+_LATER, _NEVER = (408, 409, 425, 429), (501, 505)
+"""Status codes below 500 that may change on a later attempt, and those above that do not."""
 
 Message = Mapping[str, Any]
 """`role`, `content`, and `token_ids` of replies where they are sent back."""
@@ -98,7 +101,8 @@ class ChatClient:
         )
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._answered = False
+        self._answered = self._replied = False
+        self._refused = 0
         self.requests = self.retried = 0
 
     def close(self) -> None:
@@ -110,8 +114,8 @@ class ChatClient:
         """The reply to a conversation.
 
         Raises:
-            GivenUp: all attempts have failed, or the client was closed.
-            UserError: the server refuses the request for good: wrong key, unknown model, no quota, invalid body.
+            GivenUp: all attempts have failed, the client was closed, or the server refuses this conversation.
+            UserError: the server refuses every request for good: wrong key, unknown model, no quota, invalid body.
         """
         fields = {"messages": list(messages), "seed": seed} | self._options
         body = json.dumps({name: value for name, value in fields.items() if value is not None}, allow_nan=False)
@@ -147,7 +151,7 @@ class ChatClient:
                     f"{self._url}: cannot be reached ({error}); start it, or give another --base_url"
                 ) from error
             raise _Later(f"{self._url}: {error}") from error
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.DecodingError) as error:
             raise _Later(f"{self._url}: {type(error).__name__}: {error}") from error
         except RuntimeError as error:  # httpx refuses to send on a closed client
             if not self._stopped.is_set():
@@ -168,15 +172,18 @@ class ChatClient:
             status = code if type(code) is int else 502
         if status == 200:
             try:
-                return read_reply(answer)
+                reply = read_reply(answer)
             except BadReply as error:
                 raise _Later(f"{self._url}: {self._without_key(error)}") from error
+            self._replied = True
+            return reply
         return self._of_error(status, headers, answer)
 
     def _of_error(self, status: int, headers: Mapping[str, str], answer: Any) -> Reply:
         said = shortened(self._without_key(error_of(answer).get("message") or answer), 300)
         what = f"{self._url}: status {status}: {said}"
-        if status in _LATER and not out_of_quota(answer) and not invalid_field(status, answer):
+        later = status in _LATER or (status >= 500 and status not in _NEVER)
+        if later and not out_of_quota(answer) and not invalid_field(status, answer):
             raise _Later(what, retry_after(headers))
         if (reply := reply_of_error(status, answer)) is not None:
             return dataclasses.replace(reply, refusal=self._without_key(reply.refusal))
@@ -184,8 +191,17 @@ class ChatClient:
             401: "give the key in the environment variable that --key_variable names",
             404: "check the name of the model, and whether --base_url ends with /v1",
         }.get(status, "correct it; what has been answered is kept")
+        if 300 <= status < 400:
+            where = shortened(self._without_key(headers.get("location", "")), 200) or "an address that it does not name"
+            advice = f"it redirects to {where}; give that server as --base_url"
         if "return_token_ids" in said:
             advice = "leave out --token_ids, which this server does not know"
+        if status in (400, 422):
+            with self._lock:
+                self._refused += 1
+                of_this_one = self._replied or self._refused < REFUSED_REQUESTS
+            if of_this_one:  # one conversation that is refused must not keep the others from being played
+                raise GivenUp(f"{what}; {advice}")
         raise UserError(f"{what}; {advice}")
 
     def _send(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:

@@ -57,9 +57,10 @@ def evaluate_api(
     items of one category are one cluster of the intervals.
 
     Returns:
-        model, base_url, env, style, turns, items, samples, temperature; `episodes`, numbers by status: asked, answered,
-        length (a reply was cut by a limit of tokens), refusal, unfinished (no reply came in all attempts, or the
-        environment failed; asked again by the same call).
+        model, base_url, env, style, turns, items, samples, temperature, max_tokens (of a reply, null without a limit),
+        the last two as they were sent; `episodes`, numbers by status: asked, answered, length (a reply was cut by a
+        limit of tokens), refusal, unfinished (no reply came in all attempts, the server refused the conversation, or
+        the environment failed; asked again by the same call).
         `success_answered` is over the answered episodes, `success_all` over all finished ones, where a cut or withheld
         reply means that the item was not solved: the first is the model's on what it answered, the second a lower
         bound. Both are {mean, low, high, n} with items as unit, null without such an episode. `score_answered` is of
@@ -79,7 +80,8 @@ def evaluate_api(
     body = {"temperature": temperature, "max_tokens": options.max_tokens}
     body |= {"return_token_ids": True} if token_ids else {}
     body |= dict(extra or {})
-    with _task(options) as task:
+    limit = _limit(body)
+    with _task(options if limit is None else dataclasses.replace(options, max_tokens=limit)) as task:
         if clusters and task.category is None:
             raise UserError(f"--clusters needs items with categories, but those of {task.env} have none; leave it out")
         best = None if best_of is None else BestOfReplies(selector, best_of, task)
@@ -111,6 +113,7 @@ def evaluate_api(
         report("random, null and optimal play on the same items")
         result: dict[str, Any] = {name: settings[name] for name in ("model", "base_url", "env", "style", "turns")}
         result |= {"items": len(task.items), "samples": samples, "temperature": body.get("temperature")}
+        result["max_tokens"] = limit
         lines = task.lines(1)
         with refusals("--clusters"):
             result |= summarize(task, rows, samples, len(failed), lines, clusters=clusters)
@@ -127,6 +130,16 @@ def evaluate_api(
     with atomic_write(Path(out) / "summary.json") as stream:
         json.dump(result, stream, indent=1, allow_nan=False)
     return result
+
+
+def _limit(body: Mapping[str, Any]) -> int | None:
+    """Maximum number of tokens of a reply that the body of every request asks for; None for no limit."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        if (limit := body.get(name)) is not None:
+            if type(limit) is not int or limit < 1:
+                raise UserError(f"{name} is {shortened(limit)}, expected a positive integer, or null for no limit")
+            return limit
+    return None
 
 
 @contextlib.contextmanager

@@ -60,6 +60,8 @@ def level_task(options: TaskOptions) -> ApiTask:
         chosen = level_set(config, batched_env, levels)
         wanted = options.episodes or (EPISODES if levels is None else batched_env.levels(0))
         items = load_items(options.items, env) if options.items else tuple(range(chosen.number(wanted)))
+    if len(set(items)) < len(items):
+        raise UserError(f"--items {options.items}: an item is named twice; name each once")
     if max(items) >= chosen.number(max(items) + 1):
         raise UserError(f"--items names {max(items)}, expected numbers below {chosen.number(max(items) + 1)}")
 

@@ -54,7 +54,7 @@ def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) 
         "actions": panel.max_actions,
         "actions_per_turn": 1 if served else options.actions_per_turn,
         "temperature": result["temperature"],
-        "response_tokens": options.max_tokens,
+        "response_tokens": result["max_tokens"],
         "think": options.think,
         "options": dict(panel.options),
     }

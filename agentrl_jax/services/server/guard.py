@@ -4,11 +4,12 @@ import hmac
 import json
 import logging
 import time
+from collections.abc import Callable
 
 import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentrl_jax.services.server.access import parse_address
@@ -44,11 +45,23 @@ class Counters(RequestCounters):
         self.episodes = Counter("episodes", "Episodes that came to their end", ("solved",), registry=self.registry)
 
 
+def _detail(status: int, message: str) -> Response:
+    return JSONResponse({"detail": message}, status)
+
+
 class Guard:
     """ASGI middleware: refuses forbidden or invalid requests, counts all, and logs one line per request."""
 
-    def __init__(self, app: ASGIApp, *, counters: RequestCounters, limits: Limits):
-        self._app, self._counters, self._limits = app, counters, limits
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        counters: RequestCounters,
+        limits: Limits,
+        refuse: Callable[[int, str], Response] = _detail,
+    ):
+        """`refuse` makes the response of a refused request from its status and message."""
+        self._app, self._counters, self._limits, self._refuse = app, counters, limits, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -83,7 +96,7 @@ class Guard:
             except TimeoutError:
                 refusal = 408, "the body took too long"
         if refusal is not None:
-            await JSONResponse({"detail": refusal[1]}, refusal[0])(scope, receive, send)
+            await self._refuse(*refusal)(scope, receive, send)
             return
         messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
