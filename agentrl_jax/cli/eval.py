@@ -218,6 +218,10 @@ def _eval_scripted(command: Eval) -> None:
     if command.run is not None or (command.env is None) == (command.panel is None) or command.policy is None:
         raise UserError("--policy evaluates a scripted policy: give --env ENV or --panel NAME, and no run")
     check_at_least_1(command, "episodes", "plays", "turns", "workers")
+    if command.episodes is not None and command.items is not None:
+        raise UserError(f"--episodes is {command.episodes}, but --items names the items; leave one of them out")
+    if command.token_file and command.url == "local":
+        raise UserError(f"--token_file is {command.token_file}, but without --url there is no server; leave it out")
     from agentrl_jax.evaluate.scripted import as_table, evaluate_on_panel, evaluate_scripted, lines_of
 
     options = {name: getattr(command, name) for name in ("env", "policy", "episodes", *_OF_SCRIPTED)}

@@ -22,14 +22,16 @@ from envs_jax.registry import spec
 def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int, levels: str | None) -> None:
     """Plays one episode. Standard output is exactly what the agent would read; hints go to standard error.
 
-    A line from standard input is one response. A bare list of actions gets the tags around it. The line `quit` or the
-    end of the input ends the game. The first level of the file `levels` is played; None to generate one.
+    A line from standard input is one response; there are turns for all actions. A bare list of actions gets the
+    tags around it. The line `quit` or the end of the input ends the game. The first level of the file `levels` is played; None to generate one.
 
     Raises:
         UserError: the environment is unknown, or the levels cannot be read or do not fit it.
     """
     tokenizer = load_small()
-    prompt = PromptConfig(style=style, think=think, max_actions=spec(env).max_actions)
+    most = spec(env).max_actions
+    turns = max(most, PromptConfig().max_turns)  # a response may have no action
+    prompt = PromptConfig(style=style, think=think, max_turns=turns, max_actions=most)
     task = build.build_task(TaskConfig(env=env, groups=1, levels=levels or ""), prompt, tokenizer)
     grammar = ResponseGrammar(
         actions=task.env.actions,
@@ -57,7 +59,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     _hint(f"Response in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
     state, message = reset(jax.random.key(seed), settings, ids)
     show(task.prompt.prefix)
-    total, solved = 0.0, False
+    total, solved, ended = 0.0, False, f"after {turns} turns"
     for _ in range(prompt.max_turns):
         show(np.asarray(message.tokens[0, : message.length[0]]))
         try:
@@ -65,7 +67,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         except (EOFError, KeyboardInterrupt):
             line = "quit"
         if line.strip() == "quit":
-            _hint("\nStopped.")
+            ended = "by you"
             break
         text = with_tags(line, grammar)
         if text != line:
@@ -80,8 +82,9 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         total += float(result.reward[0])
         solved |= bool(result.success[0])
         if result.terminated[0] or result.truncated[0]:
+            ended = "by the environment" if result.terminated[0] else "at a limit of steps or actions"
             break
-    _hint(f"{'Solved' if solved else 'Not solved'}; return {total:g}.")
+    _hint(f"\n{'Solved' if solved else 'Not solved'}, ended {ended}; return {total:g}.")
 
 
 def with_tags(line: str, grammar: ResponseGrammar) -> str:

@@ -96,7 +96,8 @@ def evaluate_scripted(
     else:
         with connected(service, chosen, turns, url, token_file, workers) as (task, config):
             if upstream:
-                task = dataclasses.replace(task, pool=_upstream(service))
+                as_there = dataclasses.replace(service, oracle=service.upstream_oracle or service.oracle)
+                task = dataclasses.replace(task, service=as_there, pool=_upstream(service))
             played = _play(task, config, policy, action, chosen, plays, seed)
         found, numbers = _outcomes(played), [episode.item for episode in played[0]]
         used["mean_turns"] = float(np.mean([len(episode.actions) for row in played for episode in row]))

@@ -139,6 +139,7 @@ def _first_flaw(
 
 def _scores(service: Service, runs: Runs) -> tuple[Result, Result]:
     low, high = service.score_range
+    most = max(abs(low), abs(high), high - low)  # a reward is a score or a difference of two
     values = [value for *_, answer in _answers(runs) for value in (answer.reward, answer.score)]
     scores = [answer.score for *_, answer in _answers(runs) if math.isfinite(answer.score)]
     found = [min(scores), max(scores)] if scores else None
@@ -148,14 +149,16 @@ def _scores(service: Service, runs: Runs) -> tuple[Result, Result]:
         return f"reward {answer.reward}, score {answer.score}" if bad else None
 
     def outside(answer: StepResult) -> Any:
-        return f"score {answer.score:g}" if math.isfinite(answer.score) and not low <= answer.score <= high else None
+        if math.isfinite(answer.score) and not low <= answer.score <= high:
+            return f"score {answer.score:g}"
+        return f"reward {answer.reward:g}" if math.isfinite(answer.reward) and abs(answer.reward) > most else None
 
     reason = "a reward or score is not a finite number"
     return (
         _first_flaw("finite_rewards", reason, runs, {"values": len(values)}, infinite),
         _first_flaw(
             "reward_range",
-            f"a score is outside the declared range from {low:g} to {high:g}",
+            f"a score is outside the declared range from {low:g} to {high:g}, or a reward larger than its width",
             runs,
             {"declared": [low, high], "found": found},
             outside,
@@ -191,7 +194,8 @@ def _difference(before: Episode, again: Episode) -> int | None:
     for step, (one, other) in enumerate(itertools.zip_longest(before.answers, again.answers)):
         if one is None or other is None:
             return step
-        if (one.observation, one.score, one.done) != (other.observation, other.score, other.done):
+        first, second = ((x.observation, x.reward, x.score, x.done) for x in (one, other))
+        if first != second:
             return step
     return None
 

@@ -49,10 +49,9 @@ _MAY_CHANGE = (
     "recorded_mb max_bad_updates on_collapse max_roll_backs"
 )
 _SERVICES = "url token_file deadline workers retries max_failed"
-_ROUNDING = frozenset(
-    ("devices", "mesh.fsdp", "mesh.sequence", "mesh.tensor", "mesh.rollout", "algo.grad_accum_steps")
-    + ("model.attention", "model.remat", "optim.offload", "rollout.slots")
-)
+_ROUNDING = frozenset(f"mesh.{name}" for name in ("fsdp", "sequence", "tensor", "rollout")) | {
+    *("devices", "algo.grad_accum_steps", "model.attention", "model.remat", "optim.offload", "rollout.slots")
+}
 MAY_CHANGE = (
     frozenset(f"train.{name}" for name in _MAY_CHANGE.split())
     | frozenset(f"env.{name}" for name in _SERVICES.split())

@@ -78,6 +78,7 @@ class Service:
         instruction: text that the agent reads before the first observation.
         turns: usual limit of turns per episode.
         oracle: creates a scripted policy that solves an item; None if none is known.
+        upstream_oracle: the same for an environment by the rules of AgentGym's server, if its levels are others there.
         random: creates a scripted policy that acts at random, from (item, seed).
         views: methods of the environment, without arguments, whose JSON results a client may read.
         marked: responses put their action after `Action:`.
@@ -133,6 +134,7 @@ class Service:
     panel: Callable[[], Panel] | None = None
     play_many: Callable[[str, str, Sequence[int], int, int, int], Outcomes] | None = None
     random_plays: int = 1
+    upstream_oracle: Callable[[int], ScriptedPolicy] | None = None
     score_range: tuple[float, float] = (0.0, 1.0)
     floor: float = 0.1
     oracle_success: float = 1.0

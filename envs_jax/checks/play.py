@@ -21,9 +21,14 @@ RANDOM, REPEAT, FOLLOW = range(3)
 AFTER_END = 2
 """Steps that are taken after the end of all episodes."""
 
-BROKEN = ("not_finite", "out_of_range", "after_end", "changed", "not_terminated", "bad_text")
+BROKEN = (
+    *("not_finite", "out_of_range", "after_end", "changed", "not_terminated", "bad_text", "many_pieces"),
+    *("bad_array", "other_end", "other_success"),
+)
 """What a step can break: the reward is not finite, or out of the declared range; a finished state pays, or changes; a
-success does not terminate; piece ids without a piece, or no piece at all."""
+success does not terminate; piece ids without a piece, or no piece at all; more of a piece than `piece_limits`. What it
+returns: an observation outside of the observation space; another `terminated` or, before the end, `info["success"]`
+than the state."""
 
 _NOISE, _CHOICE = 1, 2
 """Folded into the key of an episode."""
@@ -98,7 +103,7 @@ def transition(
 ) -> tuple[Any, Float32[Array, ""], dict[str, Bool[Array, ""]]]:
     """Takes one step; returns the state, the reward, and what the step broke. `span` is the range of rewards."""
     done = env.is_done(state, params)
-    _, after, reward, *_ = env.step_env(key, state, action, params)
+    array, after, reward, terminated, info = env.step_env(key, state, action, params)
     finite = jnp.isfinite(reward)
     before, now = (fingerprint((s, env.describe(s, params)), floats=True) for s in (state, after))
     broken = {
@@ -106,16 +111,30 @@ def transition(
         "out_of_range": finite & ~done & ((reward < span[0]) | (reward > span[1])),
         "after_end": done & finite & (reward != 0),
         "changed": done & jnp.any(before != now),
+        "bad_array": ~_is_observation(env, params, array),
+        "other_end": terminated != env.is_terminated(after, params),
+        "other_success": ~done & (info["success"] != env.success(after, params)),
         **broken_state(env, params, after),
     }
     return after, reward, broken
+
+
+def _is_observation(env: TextEnvironment, params: Any, array: Any) -> Bool[Array, ""]:
+    """Whether an array is in the observation space; an environment without one promises nothing."""
+    try:
+        return jnp.asarray(env.observation_space(params).contains(array))
+    except NotImplementedError:
+        return jnp.bool_(True)
 
 
 def broken_state(env: TextEnvironment, params: Any, state: Any) -> dict[str, Bool[Array, ""]]:
     """Returns what is wrong with a state."""
     ids = env.describe(state, params)
     outside = jnp.any((ids < NO_PIECE) | (ids >= len(env.pieces)))
+    limits = jnp.asarray(env.piece_limits or [ids.size] * len(env.pieces))
+    counts = jnp.zeros(len(env.pieces), jnp.int32).at[jnp.where(ids < 0, len(env.pieces), ids)].add(1, mode="drop")
     return {
+        "many_pieces": jnp.any(counts > limits),
         "not_terminated": env.success(state, params) & ~env.is_terminated(state, params),
         "bad_text": outside | jnp.all(ids == NO_PIECE),
     }

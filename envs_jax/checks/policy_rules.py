@@ -115,6 +115,9 @@ def goal_reachable(evidence: Evidence) -> Result:
         numbers["random_transitions"] = search.random
         stuck = np.flatnonzero(search.complete & (search.distance < 0))
         cases += [(int(row), f"none of {search.situations[row]} situations is a success") for row in stuck]
+        most = int(evidence.params.max_steps_in_episode)
+        late = np.flatnonzero(search.distance > most)
+        cases += [(int(row), f"takes {search.distance[row]} actions, but episodes end after {most}") for row in late]
     if (solution is None or not (solution.lengths >= 0).any()) and (search is None or not search.complete.any()):
         return skipped("goal_reachable", f"no planner is known, and no search was complete: {evidence.no_search}")
     rows = sorted(cases)

@@ -60,6 +60,20 @@ def success_terminates(evidence: Evidence) -> Result:
     return _no_step(evidence, name, "not_terminated", reason, lambda run, row, step: "success without termination")
 
 
+def step_result(evidence: Evidence) -> Result:
+    """A step returns an observation of the observation space, and the end and the success of the state it leads to."""
+    name = "step_result"
+    for flag, reason in (
+        ("bad_array", "the observation that a step returns is outside of the observation space"),
+        ("other_end", "the terminated that a step returns is not that of its state"),
+        ("other_success", 'the info["success"] that a step returns is not that of its state'),
+    ):
+        found = _no_step(evidence, name, flag, reason, lambda run, row, step, flag=flag: flag.replace("_", " "))
+        if found.status == "fail":
+            break
+    return found
+
+
 def observation(evidence: Evidence) -> Result:
     """Piece ids are inside the table or padding, give a text, and occur at most as often as declared."""
     name, env, texts = "observation", evidence.env, evidence.start_texts
@@ -70,6 +84,10 @@ def observation(evidence: Evidence) -> Result:
             name, reason, numbers, evidence.start_case(row, texts[row].tolist() if row < len(texts) else "ids")
         )
     found = _no_step(evidence, name, "bad_text", reason, lambda run, row, step: "ids without a text", numbers)
+    if found.status == "fail":
+        return found
+    reason = "an observation after a step has more of a piece than piece_limits"
+    found = _no_step(evidence, name, "many_pieces", reason, lambda run, row, step: "too many of a piece", numbers)
     if found.status == "fail":
         return found
     for row, ids in enumerate(texts):
@@ -108,6 +126,7 @@ RULES: tuple[Callable[[Evidence], Result], ...] = (
     no_reward_after_end,
     absorbing_end,
     success_terminates,
+    step_result,
     observation,
     determinism,
     null_floor,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float32, Int32
 
 from envs_jax import EnvParams, EnvState, TextEnvironment
@@ -37,6 +38,10 @@ class Fault(enum.IntEnum):
     EQUAL_ACTIONS_WIN = 15
     FLOAT_KNOWS_THE_PLACE = 16
     REWARD_KNOWS_THE_PLACE = 17
+    RETURNS_ANOTHER_ARRAY = 18
+    FORGETS_THE_END = 19
+    BOASTS = 20
+    SAYS_TOO_MUCH = 21
 
 
 @struct.dataclass
@@ -68,10 +73,14 @@ class Lock(TextEnvironment):
 
     actions = ("Zero", "One")
     pieces = ("Code ", "0", "1", ", entered ", "open")
+    piece_limits = (1, 2 * DIGITS, 2 * DIGITS, 1, 1)
 
     @property
     def default_params(self):
         return LockParams(max_steps_in_episode=jnp.int32(LIMIT), fault=jnp.int32(Fault.NONE))
+
+    def observation_space(self, params):
+        return spaces.Discrete(DIGITS + 1)
 
     def reward_range(self, params):
         return jnp.float32(0), jnp.float32(1)
@@ -124,15 +133,18 @@ class Lock(TextEnvironment):
         changed = state.replace(extra=state.extra + (fault == Fault.CHANGES_AFTER_END))
         after = jax.tree.map(lambda a, b: jnp.where(done, a, b), changed, after)
         reward = jnp.where(done, jnp.where(fault == Fault.PAYS_AFTER_END, 0.5, 0.0), reward).astype(jnp.float32)
-        success = self.success(after, params)
-        return after.progress, after, reward, after.terminated, {"success": success, "action_is_effective": ~done}
+        success = self.success(after, params) | (fault == Fault.BOASTS)
+        array = jnp.where(fault == Fault.RETURNS_ANOTHER_ARRAY, DIGITS + 1, after.progress)
+        terminated = after.terminated & (fault != Fault.FORGETS_THE_END)
+        return array, after, reward, terminated, {"success": success, "action_is_effective": ~done}
 
     def describe(self, state, params):
         code = [1 + digit(state.code, place) for place in range(DIGITS)]
         entered = [jnp.where(place < state.progress, code[place], -1) for place in range(DIGITS)]
         unknown = (params.fault == Fault.SAYS_UNKNOWN_PIECE) & (state.progress == 2)
         end = jnp.where(unknown, len(self.pieces), jnp.where(state.progress == DIGITS, 4, -1))
-        return jnp.stack([jnp.int32(0), *code, jnp.int32(3), *entered, end]).astype(jnp.int32)
+        again = (params.fault == Fault.SAYS_TOO_MUCH) & (state.progress == 2)
+        return jnp.stack([jnp.int32(0), *code, jnp.where(again, 0, 3), *entered, end]).astype(jnp.int32)
 
     def success(self, state, params):
         return state.progress == DIGITS

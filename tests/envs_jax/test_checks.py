@@ -53,6 +53,10 @@ CAUGHT_BY = {
     Fault.SAYS_UNKNOWN_PIECE: "observation",
     Fault.CANNOT_BE_OPENED: "goal_reachable",
     Fault.GOES_ON: "success_terminates",
+    Fault.RETURNS_ANOTHER_ARRAY: "step_result",
+    Fault.FORGETS_THE_END: "step_result",
+    Fault.BOASTS: "step_result",
+    Fault.SAYS_TOO_MUCH: "observation",
     Fault.ORACLE_IS_WRONG: "reference",
     Fault.ORACLE_IS_LONG: "reference",
     Fault.PAYS_MISTAKES: "reference",
@@ -76,6 +80,12 @@ def test_a_fault_is_caught_by_the_check_that_names_it(fault):
     assert failed.reason
     assert fault == Fault.PAYS_MISTAKES or failed.counterexample["seed"] >= 0
     json.dumps(report.as_json(), allow_nan=False)
+
+
+def test_levels_that_take_longer_than_an_episode_are_found():
+    report = check(LOCK, params_of(Fault.NONE).replace(max_steps_in_episode=jnp.int32(3)), seeds=SEEDS)
+    failed = result(report, "goal_reachable")
+    assert (failed.status, failed.counterexample["found"]) == ("fail", "takes 4 actions, but episodes end after 3")
 
 
 def test_a_repeated_action_that_wins_is_caught_too():

@@ -49,7 +49,7 @@ def test_a_person_reads_what_the_agent_reads(typed, level, capsys):
     assert not end.value.code
     assert out == FIRST + SECOND  # the second response solves the level, so the third line is not read
     assert "Sent as: right || Up</answer>" in err
-    assert "Solved; return 10.8." in err
+    assert "Solved, ended by the environment; return 10.8." in err
 
 
 @pytest.mark.parametrize("text", ["Fly\n", "Fly\nquit\n"])
@@ -62,8 +62,8 @@ def test_the_end_of_the_input_and_quit_end_the_game(typed, capsys, text):
     assert "Reward:\n0.0\n\nTurn 2:" in out
     assert "Not understood in full.\n" in err
     assert "Engineer" not in err, "hints do not say which variant comes first by number"
-    assert "Stopped." in err
-    assert "Not solved; return 0." in err
+    assert "ended by you" in err
+    assert "Not solved, ended by you; return 0." in err
 
 
 @pytest.mark.parametrize(

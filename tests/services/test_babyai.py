@@ -17,7 +17,7 @@ from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments import babyai
+from agentrl_jax.services.environments import babyai, common
 from agentrl_jax.services.protocol import ROUTES
 from envs_jax.babyai import items, plans
 from envs_jax.babyai.render import TILE
@@ -228,9 +228,28 @@ def test_a_picture_shows_what_is_where():
     assert sorted(zip(rows.tolist(), columns.tolist())) == sorted([(world.y, world.x), *map(tuple, balls)])
 
 
+def test_pick_up_is_what_agentgyms_client_calls_pickup():
+    name = "pickup red ball 1"
+    item = next(
+        item for item in items.panel() if name in common.listed_actions(play(item, [], upstream=False)[0].observation)
+    )
+    words = name.replace("pickup", "Pick up ")
+    assert play(item, [words], upstream=False)[-1] == play(item, [name], upstream=False)[-1]
+    assert "not recognized" in play(item, [words], upstream=True)[-1].observation
+
+
+def test_the_oracle_plans_on_the_levels_that_are_played():
+    """Generated levels of number 7 are others by AgentGym's rules, where a key may lie behind its own door."""
+    item = 2006
+    for upstream, oracle in ((False, SERVICE.oracle), (True, SERVICE.upstream_oracle)):
+        answers = play(item, oracle(item).actions, upstream=upstream)
+        assert SERVICE.solved(answers[-1])
+    assert SERVICE.play_many("oracle", "", (item,), 20, 1, 0).solved.all()
+
+
 def test_random_play_takes_listed_actions():
     start = play(0, [], upstream=False)[0].observation
-    listed = babyai.listed_actions(start)
+    listed = common.listed_actions(start)
     assert json.loads(start[start.rindex("[") :]) == [*listed, "check available actions"]
     policies = [SERVICE.random(0, seed) for seed in (1, 1, 2)]
     walks = [[policy.act(start) for _ in range(200)] for policy in policies]

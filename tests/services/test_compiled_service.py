@@ -36,6 +36,31 @@ def test_the_oracle_solves_levels_and_rewards_are_those_of_the_environment(tag):
     assert solved >= 5
 
 
+def success(service, policy, items):
+    """The share of items that a policy solves."""
+    solved = 0
+    for item in items:
+        instance, player = service.make(False), policy(item)
+        answer = instance.reset(item)
+        for _ in range(service.turns):
+            answer = instance.step(player.act(answer.observation))
+            if answer.done:
+                break
+        solved += service.solved(answer)
+    return solved / len(items)
+
+
+def test_the_oracle_on_slippery_ice_is_the_optimal_policy():
+    """Which solves half of the levels; shortest paths solve a seventh."""
+    assert 0.35 < success(get_service("FrozenLake"), get_service("FrozenLake").oracle, range(80)) < 0.65
+
+
+def test_random_play_in_babyai_takes_what_is_listed():
+    """Uniformly among all names it solves 3 %."""
+    service = get_service("BabyAI-GoToRedBall")
+    assert success(service, lambda item: service.random(item, 0), range(20)) > 0.4
+
+
 def test_several_actions_and_unknown_ones():
     service = get_service("FrozenLake-deterministic")
     one, other = service.make(False), service.make(False)

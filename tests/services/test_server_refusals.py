@@ -79,6 +79,8 @@ def test_other_addresses_are_served_where_all_are_listened_on():
     for wrong in ("http://a", "a:80", "*", ""):
         with pytest.raises(UserError, match="--allowed_hosts"):
             served_hosts("10.0.0.5", (wrong,))
+    with pytest.raises(UserError, match="--host is empty"):
+        served_hosts("", ())
 
 
 def test_web_pages_elsewhere_cannot_take_places(client):

@@ -30,6 +30,18 @@ class PaysTooMuch(Answering):
         return dataclasses.replace(answer, score=2.0) if answer.reward == 1 else answer
 
 
+class RewardsTooMuch(Answering):
+    def change(self, answer):
+        return dataclasses.replace(answer, reward=-5.0) if answer.reward < 1 else answer
+
+
+class RewardsByChance(Answering):
+    numbers = itertools.count()
+
+    def change(self, answer):
+        return dataclasses.replace(answer, reward=-(next(self.numbers) % 7) / 7) if answer.reward < 1 else answer
+
+
 class PaysNan(Answering):
     def change(self, answer):
         return dataclasses.replace(answer, score=NAN) if answer.reward == 1 else answer
@@ -99,27 +111,29 @@ def broken(kind, **changes):
     return dataclasses.replace(maze.SERVICE, make=lambda upstream: kind(), **changes)
 
 
-FAULTS = {
-    "reward_range": broken(PaysTooMuch),
-    "finite_rewards": broken(PaysNan),
-    "success_terminates": broken(GoesOn),
-    "observation": broken(SaysNothing),
-    "determinism": broken(CountsInstances),
-    "reset_clears": broken(Remembers),
-    "null_floor": broken(EmptyActionsWin),
-    "repeat_last_floor": broken(RepeatingWins),
-    "random_floor": broken(maze.Maze, random=lambda item, seed: maze.Oracle()),
-    "reference": broken(maze.Maze, oracle=lambda item: PlannedPolicy((), "move up")),
-}
+FAULTS = (
+    ("reward_range", broken(PaysTooMuch)),
+    ("finite_rewards", broken(PaysNan)),
+    ("success_terminates", broken(GoesOn)),
+    ("observation", broken(SaysNothing)),
+    ("determinism", broken(CountsInstances)),
+    ("reset_clears", broken(Remembers)),
+    ("null_floor", broken(EmptyActionsWin)),
+    ("repeat_last_floor", broken(RepeatingWins)),
+    ("random_floor", broken(maze.Maze, random=lambda item, seed: maze.Oracle())),
+    ("reference", broken(maze.Maze, oracle=lambda item: PlannedPolicy((), "move up"))),
+    ("reward_range", broken(RewardsTooMuch)),
+    ("determinism", broken(RewardsByChance)),
+)
 
 
 def failures(report):
     return [result.name for result in report.results if result.status == "fail"]
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_caught_by_the_check_that_names_it(name):
-    report = check_service(FAULTS[name])
+@pytest.mark.parametrize(("name", "service"), FAULTS, ids=[str(number) for number in range(len(FAULTS))])
+def test_a_fault_is_caught_by_the_check_that_names_it(name, service):
+    report = check_service(service)
     assert failures(report) == [name]
     (failed,) = (result for result in report.results if result.name == name)
     assert failed.reason

@@ -5,8 +5,6 @@ import dataclasses
 import difflib
 import functools
 import io
-import random
-import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -26,7 +24,7 @@ from agentrl_jax.services.environment import (
     ServiceEnvironment,
     StepResult,
 )
-from agentrl_jax.services.environments.common import PlannedPolicy
+from agentrl_jax.services.environments.common import ListedPolicy, PlannedPolicy
 from envs_jax.babyai import items, macros, plans, text
 from envs_jax.babyai.env import BabyAI, BabyAIParams
 from envs_jax.babyai.generator import make_generator
@@ -45,9 +43,6 @@ _ROWS = 1024
 """Episodes that are played at a time."""
 
 _ACTIONS = {name: number for number, name in enumerate(macros.action_names())}
-_CHECK = macros.SIMPLE_NAMES[macros.CHECK]
-_LISTED = re.compile(r"Available actions: \[(.*)\]")
-_QUOTED = re.compile(r'"([^"]*)"')
 
 Level = Int8[np.ndarray, "H W"]
 
@@ -123,18 +118,17 @@ def _generator(number: int, upstream: bool) -> Callable[[Any], Any]:
     return jax.jit(make_generator((number,), items.SHAPE, upstream=upstream))
 
 
-def action_id(action: str) -> int:
-    """The action that a text names, whatever its case; any text with `check` asks for the list of actions."""
+def action_id(action: str, *, upstream: bool) -> int:
+    """The action that a text names, whatever its case; any text with `check` asks for the list of actions.
+
+    AgentGym's client tells its model of `pick up`, which AgentGym's server does not know.
+    """
     name = action.lower().strip()
+    if not upstream and name.startswith("pick up "):
+        name = f"pickup {name.removeprefix('pick up ').strip()}"
     if "check" in name:
         return macros.CHECK
     return _ACTIONS.get(name, macros.UNKNOWN) if name else macros.NO_ACTION
-
-
-def listed_actions(observation: str) -> list[str]:
-    """The actions that an observation lists, without that which lists them."""
-    lists = _LISTED.findall(observation)
-    return [name for name in _QUOTED.findall(lists[-1]) if name != _CHECK] if lists else []
 
 
 class BabyAIInstance(ServiceEnvironment):
@@ -152,6 +146,7 @@ class BabyAIInstance(ServiceEnvironment):
     * An action that is not possible has reward 0. There, it repeats the last reward, which is added to the score again.
     * Where two texts print a Python dict in place of a number, there is the number.
     * Levels that are generated can be solved.
+    * `pick up` means `pickup`.
 
     With `upstream`, all of these are as there. In both, the tenth object of a name cannot be named in an action, and
     /observation and /render also answer after the end of an episode.
@@ -176,7 +171,7 @@ class BabyAIInstance(ServiceEnvironment):
         assert self._last is not None
         if self._last.done:
             return dataclasses.replace(self._last, reward=0.0)
-        self._state, shown = self._programs.step(self._state, np.int32(action_id(action)))
+        self._state, shown = self._programs.step(self._state, np.int32(action_id(action, upstream=self._upstream)))
         return self._answer(shown)
 
     def observation(self) -> dict[str, Any]:
@@ -216,29 +211,18 @@ def is_strict_success(answer: StepResult) -> bool:
     return answer.done and answer.reward > 0.5
 
 
-class RandomPolicy:
-    """Takes one of the listed actions, each with the same probability."""
-
-    def __init__(self, item: int, seed: int):
-        self._rng = random.Random(f"player {seed} of {item}")
-
-    def act(self, observation: str) -> str:
-        """One of the actions that the observation lists."""
-        return self._rng.choice(listed_actions(observation) or ["turn left"])
-
-
 @functools.cache
-def _plan(item: int) -> plans.Plan | None:
-    """A plan by AgentGym's rules; one that is not stored is searched for, which takes seconds."""
+def _plan(item: int, upstream: bool) -> plans.Plan | None:
+    """A plan for the level of a mode, by AgentGym's rules; one that is not stored is searched for, in seconds."""
     if item in plans.stored():
         return plans.stored()[item]
     env, params = programs(True)[:2]
-    return plans.find(env, params, level_of(item, upstream=False)[None])[0]
+    return plans.find(env, params, level_of(item, upstream=upstream)[None])[0]
 
 
-def oracle(item: int) -> ScriptedPolicy:
-    """Follows the plan for an item."""
-    return PlannedPolicy([macros.action_names()[number] for number in _plan(item) or ()], then="turn left")
+def oracle(item: int, *, upstream: bool = False) -> ScriptedPolicy:
+    """Follows the plan for an item, on a server with or without `--compat upstream`."""
+    return PlannedPolicy([macros.action_names()[number] for number in _plan(item, upstream) or ()], then="turn left")
 
 
 def play_many(policy: str, action: str, chosen: Sequence[int], turns: int, plays: int, seed: int) -> Outcomes:
@@ -250,7 +234,7 @@ def play_many(policy: str, action: str, chosen: Sequence[int], turns: int, plays
     env, params = programs(True)[:2]
     levels = np.stack([level_of(item, upstream=True) for item in chosen])
     if policy == "oracle":
-        actions = plans.scripts([_plan(item) for item in chosen], turns)
+        actions = plans.scripts([_plan(item, True) for item in chosen], turns)
     else:
         same = {"random": plans.RANDOM, "null": macros.UNKNOWN}.get(policy)
         actions = np.full((len(chosen), turns), _action_id(action) if same is None else same, np.int32)
@@ -315,7 +299,8 @@ SERVICE = Service(
     solved=lambda answer: answer.score > 0,
     strict=is_strict_success,
     oracle=oracle,
-    random=RandomPolicy,
+    upstream_oracle=functools.partial(oracle, upstream=True),
+    random=lambda item, seed: ListedPolicy(f"player {seed} of {item}"),
     category=lambda item: items.family_of(items.number_of(item)),
     content=_content,
     views=("observation",),

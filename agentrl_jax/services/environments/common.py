@@ -1,6 +1,7 @@
-"""What several environments share: two scripted policies, and the summary of an episode of LMRL-Gym's games."""
+"""What several environments share: scripted policies, and the summary of an episode of LMRL-Gym's games."""
 
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,28 @@ class UniformPolicy:
     def act(self, observation: str) -> str:
         """A random action."""
         return self._rng.choice(self._actions)
+
+
+_LISTED = re.compile(r"Available actions: \[(.*)\]")
+_QUOTED = re.compile(r'"([^"]*)"')
+_CHECK = "check available actions"
+
+
+def listed_actions(observation: str) -> list[str]:
+    """The actions that an observation of BabyAI lists, without that which lists them."""
+    lists = _LISTED.findall(observation)
+    return [name for name in _QUOTED.findall(lists[-1]) if name != _CHECK] if lists else []
+
+
+class ListedPolicy:
+    """Chooses uniformly among the actions that an observation of BabyAI lists."""
+
+    def __init__(self, seed: int | str):
+        self._rng = random.Random(seed)
+
+    def act(self, observation: str) -> str:
+        """A random one of the listed actions."""
+        return self._rng.choice(listed_actions(observation) or ["turn left"])
 
 
 class LmrlGame(ServiceEnvironment):

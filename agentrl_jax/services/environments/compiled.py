@@ -10,9 +10,10 @@ import numpy as np
 
 from agentrl_jax.services.action_parsing import last_action
 from agentrl_jax.services.environment import ScriptedPolicy, Service, ServiceEnvironment, StepResult
-from agentrl_jax.services.environments.common import PlannedPolicy, UniformPolicy
+from agentrl_jax.services.environments.common import ListedPolicy, UniformPolicy
 from envs_jax import registry
 from envs_jax.environment import TextEnvironment
+from envs_jax.reference import Reference, Situation, reference_of_plans
 
 SEPARATOR = "||"
 """Separates the actions of one response."""
@@ -96,6 +97,15 @@ class Compiled(ServiceEnvironment):
         complaint = "" if len(known) == len(named) else f"{names}\n"
         return StepResult(complaint + self._text(), reward, self._score, done, {"success": success})
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the actions, by their ids."""
+        return self._programs.env.actions
+
+    def situation(self, of: Situation) -> int:
+        """The situation of the present state."""
+        return int(of(self._state))
+
     def _text(self) -> str:
         return self._programs.env.render(self._state, self._programs.params)
 
@@ -111,16 +121,46 @@ def executed_actions(tag: str, item: int, actions: Sequence[str]) -> list[list[i
     return found
 
 
+class _Oracle:
+    """Takes the best action in the situation of each moment, which it knows by playing along: on slippery ice too."""
+
+    def __init__(self, tag: str, item: int, reference: Reference):
+        self._instance, self._reference, self._taken = Compiled(tag), reference, 0
+        self._instance.reset(item)
+
+    def act(self, observation: str) -> str:
+        """The best action; an empty one where none is known."""
+        actions = self._reference.actions[0]
+        number = int(actions[min(self._taken, len(actions) - 1), self._instance.situation(self._reference.situation)])
+        if number < 0:
+            return ""
+        self._taken += 1
+        name = self._instance.names[number]
+        self._instance.step(name)
+        return name
+
+
 def compiled_service(tag: str) -> Service:
     """The service of an environment of `envs_jax`; `ValueError` if there is none."""
     env, params = programs(tag)[:2]
-    planner = registry.spec(tag).plan
+    spec = registry.spec(tag)
 
     def oracle(item: int) -> ScriptedPolicy:
-        assert planner is not None
-        level = np.asarray(env.sample_level(jax.random.key(item), params))
-        (plan,) = planner(env, params, level[None], registry.spec(tag).max_actions)
-        return PlannedPolicy([env.actions[number] for number in plan] if plan is not None else [])
+        level, start = (
+            np.asarray(env.sample_level(jax.random.key(item), params))[None],
+            programs(tag).reset(item_key(item)),
+        )
+        if spec.solve is not None:
+            start = jax.tree.map(lambda x: x[None], start)
+            return _Oracle(tag, item, spec.solve(env, params, level, start, spec.max_actions))
+        assert spec.plan is not None
+        plans = spec.plan(env, params, level, spec.max_actions)
+        return _Oracle(tag, item, reference_of_plans(plans, np.zeros(1, bool)))
+
+    def random(item: int, seed: int) -> ScriptedPolicy:
+        return (
+            ListedPolicy(f"player {seed} of {item}") if hasattr(env, "candidates") else UniformPolicy(env.actions, seed)
+        )
 
     legend = " ".join(f"{symbol} is {meaning}." for symbol, meaning in env.legend)
     lines = (
@@ -135,8 +175,8 @@ def compiled_service(tag: str) -> Service:
         items=2**32,
         instruction="\n".join(line for line in lines if line),
         read=last_action,
-        turns=registry.spec(tag).max_actions,
+        turns=spec.max_actions,
         solved=lambda answer: answer.info.get("success") is True,
-        oracle=oracle if planner is not None else None,
-        random=lambda item, seed: UniformPolicy(env.actions, seed),
+        oracle=oracle if spec.plan is not None else None,
+        random=random,
     )

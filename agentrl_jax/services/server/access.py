@@ -25,8 +25,10 @@ def is_loopback(host: str) -> bool:
 def served_hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
     """Allowed values of the Host header: loopback names if listening there, the bound address, and allowed names.
 
-    Allowed names that are not bare names or addresses are a `UserError`.
+    Allowed names that are not bare names or addresses, and an empty `host`, are a `UserError`.
     """
+    if not host:
+        raise UserError("--host is empty, expected an address to listen on, e.g. 127.0.0.1")
     for name in allowed:
         if not name or any(letter in name for letter in "/*@, ") or name.count(":") == 1:
             raise UserError(f"--allowed_hosts holds {name!r}, expected names or addresses without port, e.g. gpu7.lan")

@@ -119,7 +119,7 @@ class Instances:
         locked = False
         try:
             # Without a time limit, every request behind a hanging one would block its thread forever.
-            locked = instance.lock.acquire(timeout=self._limits.seconds)
+            locked = instance.lock.acquire(timeout=min(self._limits.seconds, threading.TIMEOUT_MAX))
             if not locked or self._open.get(handle) is not instance:  # closed while this thread waited
                 raise UnknownHandle(handle)
             yield instance
