@@ -22,8 +22,9 @@ from envs_jax.registry import spec
 def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int, levels: str | None) -> None:
     """Plays one episode. Standard output is exactly what the agent would read; hints go to standard error.
 
-    A line from standard input is one response; there are turns for all actions. A bare list of actions gets the
-    tags around it. The line `quit` or the end of the input ends the game. The first level of the file `levels` is played; None to generate one.
+    A line from standard input is one response; there are turns for all actions. A bare list of actions gets the tags
+    around it. The line `quit` or the end of the input ends the game. The first level of the file `levels` is played;
+    None to generate one.
 
     Raises:
         UserError: the environment is unknown, or the levels cannot be read or do not fit it.
