@@ -120,10 +120,13 @@ def _services(config: Config) -> Iterator[str]:
         yield f"{given}, but services read env.observation_tokens; leave it out"
     if served and prompt.encoder != "pieces":
         yield f"prompt.encoder is {prompt.encoder}, but a text of a service is always tokenized as one text; use pieces"
-    of_compiled = {} if prompt.separator == PromptConfig().separator else {"prompt.separator": prompt.separator}
-    of_compiled |= {"rollout.shared_noise": True} if config.rollout.shared_noise else {}
-    for name, value in of_compiled.items() if served else ():
-        yield f"{name} is {value!r}, which is for compiled environments, but the tasks are services; leave it out"
+    of_compiled = (
+        ("prompt.separator", prompt.separator, PromptConfig().separator),
+        ("rollout.shared_noise", config.rollout.shared_noise, False),
+    )
+    for name, value, usual in of_compiled if served else ():
+        if value != usual:
+            yield f"{name} is {value!r}, which is for compiled environments, but the tasks are services; leave it out"
     if served and prompt.stop_at_answer:
         yield "prompt.stop_at_answer is true, but responses to services have no answer block; use false"
     if served and config.algo.dynamic_sampling > 1:
