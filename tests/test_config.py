@@ -321,10 +321,6 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--algo.preset", "rloo", "--algo.objective.dual_clip", "3"], ["dual_clip is 3", "policy_gradient"]),
         (["--algo.filter", "{kind: top_k, k: 16}"], ["algo.filter.k is 16", "all are kept"]),
         (["--algo.horizon", "{kind: adaptive, turns: [3]}"], ["algo.horizon.turns is [3]", "use stepwise"]),
-        (
-            ["--algo.mismatch", "{kind: none, ratio_from: rollout}", "--rollout.quantization", "weights"],
-            ["rollout.quantization is weights", "use algo.mismatch tis"],
-        ),
         (["--mesh.rollout", "wide"], ["mesh.rollout is wide", "mesh.fsdp is 1"]),
         (["--env.workers", "8"], ["env.workers is 8", "the tasks are compiled"]),
         (["--algo.overlong_penalty", "2"], ["algo.overlong_penalty is 2", "overlong_buffer is 0; leave it out"]),

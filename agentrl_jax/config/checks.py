@@ -174,11 +174,6 @@ def _rollout(config: Config) -> Iterator[str]:
             f"rollout.quantization is {rollout.quantization}, whose policy is not the learner's, but algo.mismatch is "
             "replay, which takes them for equal; use algo.mismatch tis"
         )
-    if rollout.quantization != "none" and config.algo.mismatch == NoCorrection(ratio_from="rollout"):
-        yield (
-            f"rollout.quantization is {rollout.quantization}, but algo.mismatch.ratio_from rollout takes every "
-            "difference of its policy for one of the learner's; use algo.mismatch tis"
-        )
     if rollout.quantization == "weights_and_cache" and config.model.cache != "activations":
         yield f"model.cache is {config.model.cache}, but rollout.quantization stores integers; leave model.cache out"
     if rollout.context != "full" and config.prompt.max_turns == 1:
