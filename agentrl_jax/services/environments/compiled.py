@@ -146,21 +146,19 @@ def compiled_service(tag: str) -> Service:
     spec = registry.spec(tag)
 
     def oracle(item: int) -> ScriptedPolicy:
-        level, start = (
-            np.asarray(env.sample_level(jax.random.key(item), params))[None],
-            programs(tag).reset(item_key(item)),
-        )
-        if spec.solve is not None:
-            start = jax.tree.map(lambda x: x[None], start)
-            return _Oracle(tag, item, spec.solve(env, params, level, start, spec.max_actions))
-        assert spec.plan is not None
-        plans = spec.plan(env, params, level, spec.max_actions)
-        return _Oracle(tag, item, reference_of_plans(plans, np.zeros(1, bool)))
+        level = np.asarray(env.sample_level(jax.random.key(item), params))[None]
+        if spec.solve is None:
+            assert spec.plan is not None
+            found = reference_of_plans(spec.plan(env, params, level, spec.max_actions), np.zeros(1, bool))
+        else:
+            start = jax.tree.map(lambda x: x[None], programs(tag).reset(item_key(item)))
+            found = spec.solve(env, params, level, start, spec.max_actions)
+        return _Oracle(tag, item, found)
 
     def random(item: int, seed: int) -> ScriptedPolicy:
-        return (
-            ListedPolicy(f"player {seed} of {item}") if hasattr(env, "candidates") else UniformPolicy(env.actions, seed)
-        )
+        if hasattr(env, "candidates"):
+            return ListedPolicy(f"player {seed} of {item}")
+        return UniformPolicy(env.actions, seed)
 
     legend = " ".join(f"{symbol} is {meaning}." for symbol, meaning in env.legend)
     lines = (
