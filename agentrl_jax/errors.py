@@ -3,8 +3,6 @@
 import contextlib
 from collections.abc import Iterator
 
-from agentrl_jax.io import FULL
-
 
 class UserError(Exception):
     """An error that the user can fix. Its message, one line, says what was wrong, what was expected and what to do.
@@ -42,27 +40,6 @@ def shortened(value: object, limit: int = MAX_QUOTE) -> str:
         return text
     head = (limit - 5) * 2 // 3
     return f"{text[:head]} ... {text[len(text) - (limit - 5 - head) :]}"
-
-
-def sentence(error: BaseException, again: str = "; give the command again") -> str | None:
-    """What the user is shown of an error that a program is not to blame for, else None; `again` is how work goes on.
-
-    These are `UserError`, a full disk or an unusable file, and too little memory.
-    """
-    if isinstance(error, UserError):
-        return shortened(error, MAX_ERROR)
-    if isinstance(error, OSError):
-        if error.errno in FULL:
-            return f"{error.filename or 'a file'}: the disk is full; nothing is lost: make room{again}"
-        where, why = shortened(error.filename or "a file"), error.strerror or shortened(error)
-        return (
-            f"{where}: cannot be used ({why}), expected a path that can be read and written; give another one, on a "
-            "disk with room"
-        )
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        what = shortened(str(error).splitlines()[0], MAX_FOREIGN) if str(error) else "out of memory"
-        return f"{what}; lower the number of groups, the batch or the size of the model"
-    return None
 
 
 def text_flaw(text: str) -> str | None:

@@ -1,4 +1,5 @@
-"""Files: atomic writes (a file is complete or absent, whenever the process ends), and all files of a folder."""
+"""Files: atomic writes (a file is complete or absent, whenever the process ends), all files of a folder, and what the
+user is shown when one cannot be used."""
 
 import contextlib
 import errno
@@ -7,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+
+from agentrl_jax.errors import MAX_ERROR, MAX_FOREIGN, UserError, shortened
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """errno values for a full disk, a used-up quota and a file that is too large."""
@@ -61,3 +64,24 @@ def atomic_write(path: str | os.PathLike[str], *, binary: bool = False) -> Itera
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def sentence(error: BaseException, again: str = "; give the command again") -> str | None:
+    """What the user is shown of an error that a program is not to blame for, else None; `again` is how work goes on.
+
+    These are `UserError`, a full disk or an unusable file, and too little memory.
+    """
+    if isinstance(error, UserError):
+        return shortened(error, MAX_ERROR)
+    if isinstance(error, OSError):
+        if error.errno in FULL:
+            return f"{error.filename or 'a file'}: the disk is full; nothing is lost: make room{again}"
+        where, why = shortened(error.filename or "a file"), error.strerror or shortened(error)
+        return (
+            f"{where}: cannot be used ({why}), expected a path that can be read and written; give another one, on a "
+            "disk with room"
+        )
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        what = shortened(str(error).splitlines()[0], MAX_FOREIGN) if str(error) else "out of memory"
+        return f"{what}; lower the number of groups, the batch or the size of the model"
+    return None

@@ -35,7 +35,8 @@ from agentrl_jax.cli import (
     view,
 )
 from agentrl_jax.cli.checks import one_line_errors
-from agentrl_jax.errors import UserError, sentence, shortened, text_flaw
+from agentrl_jax.errors import UserError, shortened, text_flaw
+from agentrl_jax.io import sentence
 
 _GOES_ON = {
     "train": "; the same command goes on from the last checkpoint, if there is one",

@@ -24,7 +24,8 @@ from jax.experimental import multihost_utils
 
 from agentrl_jax import stopping
 from agentrl_jax.config import HostsConfig
-from agentrl_jax.errors import MAX_FOREIGN, UserError, sentence, shortened
+from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
+from agentrl_jax.io import sentence
 from agentrl_jax.parallel import clusters
 
 HEARTBEAT_SECONDS = 30

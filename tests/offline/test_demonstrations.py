@@ -68,8 +68,8 @@ def test_planners_and_room_are_asked_for():
         check_imitable(make_batched_env("FrozenLake", actions=1), 40, ImitationConfig(random_start=2))
     with pytest.raises(ValueError, match="dagger_rounds is 2, but FrozenLake has a planner that starts"):
         check_imitable(make_batched_env("FrozenLake", actions=1), 40, ImitationConfig(dagger_rounds=2))
-    with pytest.raises(ValueError, match="random_start is 2, but Sokoban has no random actions before a plan"):
-        check_imitable(make_batched_env("Sokoban", actions=1), 40, ImitationConfig(random_start=2))
+    with pytest.raises(ValueError, match="random_start is 2, but SimpleSokoban has no random actions before a plan"):
+        check_imitable(make_batched_env("SimpleSokoban", actions=1), 40, ImitationConfig(random_start=2))
     with pytest.raises(ValueError, match="FrozenLake has no planner that looks around; use optimal"):
         check_imitable(make_batched_env("FrozenLake", actions=1), 40, ImitationConfig(plans="exploring"))
     with pytest.raises(ValueError, match="FrozenLake has no symmetry that changes its text"):

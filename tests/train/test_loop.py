@@ -292,7 +292,6 @@ def test_a_folder_in_use(finished, tmp_path):
         (("--devices", "0"), ["devices is 8", "4 groups"]),
         (("--rollout.slots", "6"), ["rollout.slots is 6", "rollout.group_size = 4"]),
         (("--devices", "2", "--rollout.slots", "12"), ["rollout.slots is 12", "2 replicas", "16 episodes"]),
-        (("--devices", "2", "--imitation.batch", "5"), ["imitation.batch = 5"]),
         (("--prompt.max_response_tokens", "4"), ["max_response_tokens is 4", "at least 5"]),
     ],
 )
