@@ -66,7 +66,7 @@ def atomic_write(path: str | os.PathLike[str], *, binary: bool = False) -> Itera
         raise
 
 
-def sentence(error: BaseException, again: str = "; give the command again") -> str | None:
+def sentence(error: BaseException, again: str) -> str | None:
     """What the user is shown of an error that a program is not to blame for, else None; `again` is how work goes on.
 
     These are `UserError`, a full disk or an unusable file, and too little memory.

@@ -205,9 +205,9 @@ def _significant_fall(
 
 def _counts(alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: Sequence[int]) -> np.ndarray | None:
     """Number of episodes behind each value; None if it is not known for every value."""
-    failed = "rollout/failed" if alarm.episodes == "rollout/episodes" else ""  # of validations no episode is missing
+    of_training = alarm.episodes == "rollout/episodes"  # in validations failed episodes are played again
     known = {
-        row["iteration"]: row[alarm.episodes] - row.get(failed, 0)
+        row["iteration"]: row[alarm.episodes] - (row.get("rollout/failed", 0) if of_training else 0)
         for row in rows
         if "iteration" in row and row.get(alarm.episodes) is not None
     }

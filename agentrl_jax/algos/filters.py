@@ -19,8 +19,7 @@ _ZERO_SCORE = 1e-10
 
 
 def group_scores(values: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], kind: ScoreKind) -> Float[Array, " Gr"]:
-    """One score per group to rank by, over the episodes in `valid`; a group without any scores NaN,
-    which no rule prefers.
+    """One score per group to rank by, over the episodes in `valid`; NaN, which ranks last, without any.
 
     std and entropy_std: unbiased standard deviation, exactly 0 for equal values and for a group of one (of returns, the
     uncertainty of StarPO-S, arXiv 2504.20073 section 4.2). mean, entropy and length: the mean. The values of an episode

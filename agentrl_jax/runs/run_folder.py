@@ -50,7 +50,12 @@ _MAY_CHANGE = (
 )
 _SERVICES = "url token_file deadline workers retries max_failed"
 _ROUNDING = frozenset(f"mesh.{name}" for name in ("fsdp", "sequence", "tensor", "rollout")) | {
-    *("devices", "algo.grad_accum_steps", "model.attention", "model.remat", "optim.offload", "rollout.slots")
+    "devices",
+    "algo.grad_accum_steps",
+    "model.attention",
+    "model.remat",
+    "optim.offload",
+    "rollout.slots",
 }
 MAY_CHANGE = (
     frozenset(f"train.{name}" for name in _MAY_CHANGE.split())

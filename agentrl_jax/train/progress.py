@@ -105,13 +105,12 @@ class RunProgress:
         finding, iteration, chunks = self.monitor.finding(), int(state.iteration), self.parts.imitation_chunks
         assert finding.began is not None
         self.checkpoints.wait()
-        steps = hosts.from_writer(self.checkpoints.steps)
         regular = hosts.from_writer(self.checkpoints.regular_steps)
         before = [step for step in regular if chunks <= step < chunks + finding.began]
         if collapse.is_solved(self.monitor.rows, finding) or not before:
             why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
             self.view.note(f"{finding.alarm.name} ends the run: {why}")
-            if chunks + iteration not in steps:
+            if chunks + iteration not in hosts.from_writer(self.checkpoints.steps):
                 self.save(chunks + iteration, state)
             return state
         self.totals.seconds = self.seconds()

@@ -22,8 +22,16 @@ AFTER_END = 2
 """Steps that are taken after the end of all episodes."""
 
 BROKEN = (
-    *("not_finite", "out_of_range", "after_end", "changed", "not_terminated", "bad_text", "many_pieces"),
-    *("bad_array", "other_end", "other_success"),
+    "not_finite",
+    "out_of_range",
+    "after_end",
+    "changed",
+    "not_terminated",
+    "bad_text",
+    "many_pieces",
+    "bad_array",
+    "other_end",
+    "other_success",
 )
 """What a step can break: the reward is not finite, or out of the declared range; a finished state pays, or changes; a
 success does not terminate; piece ids without a piece, or no piece at all; more of a piece than `piece_limits`. What it
