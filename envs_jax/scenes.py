@@ -2,11 +2,13 @@
 
 A scene has `kind` and `text`, a list of lines. The kind "grid" also has `width`, `height` and `cells`: H rows of W
 cells, each a list of names of `SPRITES` that are drawn in their order, the first at the bottom. The kind "text" has
-only its lines. An environment's function (env, state, params) -> scene gets one (unbatched) state on the host, and is
-registered with it, see `registry.Spec`.
+only its lines. Any scene may have `lists`, such as what is carried: each is a title and entries, pairs of a name and a
+note. An environment's function (env, state, params) -> scene gets one (unbatched) state on the host, and is registered
+with it, see `registry.Spec`.
 """
 
 import difflib
+import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,9 @@ Scene = dict[str, Any]
 
 SceneFunction = Callable[[Any, Any, Any], Scene]
 """(env, state, params) -> scene."""
+
+Lists = Sequence[tuple[str, Sequence[tuple[str, str]]]]
+"""Titles, each with its entries: a name, and a note that may be empty."""
 
 _COLORS = {
     "red": "#d9363e",
@@ -31,6 +36,12 @@ _THINGS = {
     "open door": "door",
     "closed door": "door",
     "locked door": "door",
+}
+_TILES = {
+    "green": ("#2b7a43", "right place"),
+    "yellow": ("#8a6a00", "another place"),
+    "black": ("#3a4149", "not in the word"),
+    "refused": ("#a0303a", "no word of the list"),
 }
 _FACING = ("right", "down", "left", "up")
 
@@ -56,6 +67,7 @@ SPRITES: dict[str, dict[str, Any]] = {
     },
     "fallen": _sprite("cross", "#d9363e", "fallen in"),
     "arrived": _sprite("dot", "#ffe066", "arrived"),
+    "trail": _sprite("dot", "#7d8590", "been here"),
     "lock": _sprite("cross", "#16202a", "locked"),
     # An open door is translucent.
     **{
@@ -64,6 +76,8 @@ SPRITES: dict[str, dict[str, Any]] = {
         for name, color in _COLORS.items()
     },
     "unseen": _sprite("square", "#1f293380", "outside the view"),
+    **{f"{name} tile": _sprite("square", color, label) for name, (color, label) in _TILES.items()},
+    **{f"letter {letter}": _sprite("letter", "#ffffff", letter) for letter in string.ascii_uppercase},
 }
 """What can be drawn in a cell, by name.
 
@@ -73,7 +87,7 @@ one that points right; a letter is the first of the label.
 """
 
 
-def grid_scene(cells: Sequence[Sequence[Sequence[str]]], text: Sequence[str] = ()) -> Scene:
+def grid_scene(cells: Sequence[Sequence[Sequence[str]]], text: Sequence[str] = (), lists: Lists = ()) -> Scene:
     """Returns a scene of kind "grid"; `cells` are H rows of W cells, each the names of its sprites.
 
     Raises:
@@ -89,9 +103,14 @@ def grid_scene(cells: Sequence[Sequence[Sequence[str]]], text: Sequence[str] = (
             f"{' or '.join(near) or ', '.join(SPRITES)}"
         )
     rows = [[list(cell) for cell in row] for row in cells]
-    return {"kind": "grid", "width": widths[0], "height": len(rows), "cells": rows, "text": list(text)}
+    return {"kind": "grid", "width": widths[0], "height": len(rows), "cells": rows, **_said(text, lists)}
 
 
-def text_scene(text: Sequence[str]) -> Scene:
+def text_scene(text: Sequence[str], lists: Lists = ()) -> Scene:
     """Returns a scene of kind "text"."""
-    return {"kind": "text", "text": list(text)}
+    return {"kind": "text", **_said(text, lists)}
+
+
+def _said(text: Sequence[str], lists: Lists) -> Scene:
+    found = [{"title": title, "entries": [list(entry) for entry in entries]} for title, entries in lists]
+    return {"text": list(text), **({"lists": found} if found else {})}

@@ -11,6 +11,7 @@ import numpy as np
 
 from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.formats.dialogs import ended, message_format, read_dialog
 from agentrl_jax.formats.messages import MessageFormat
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, hexadecimal
 from agentrl_jax.runs.rollout_records import (
@@ -23,8 +24,6 @@ from agentrl_jax.runs.rollout_records import (
 )
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
-from agentrl_jax.setup.service_tasks import OPENINGS
-from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.tokenizer import Tokenizer
 
 _TOKEN_NUMBERS = {"learner_logprob": "learner_logprobs", "entropy": "entropies", "advantage": "advantages"}
@@ -134,10 +133,7 @@ class RecordedEpisodes:
         return len(self.record.task)
 
     def __iter__(self) -> Iterator[Episode]:
-        prompt = self.config.prompt
-        chat = chat_format(self.tokenizer, prompt.think and not self.config.served)
-        openings = (OPENINGS[prompt.think],) if self.config.served else ("<think>" if prompt.think else "<answer>",)
-        form = MessageFormat(chat, openings if prompt.forced_tag else ())
+        form = message_format(self.config, self.tokenizer)
         for row in range(len(self)):
             if row and row % _REPORT_EVERY == 0:
                 self.report(f"{row} of {len(self)} episodes")
@@ -192,14 +188,14 @@ def _read(
     for iteration in iterations:
         path = record_path(run, iteration)
         record = read_record(path)
-        if flaw := _flaw(record, tokenizer.vocab_size):
+        if flaw := flaw_of(record, tokenizer.vocab_size):
             raise UserError(f"{path}: {flaw}; restore a copy, or train the run again")
         time = datetime.datetime.fromtimestamp(int(path.stat().st_mtime), datetime.UTC)
         found.append(RecordedEpisodes(Path(run).resolve().name, config, record, tokenizer, time, report))
     return found
 
 
-def _flaw(record: RolloutRecord, vocab_size: int) -> str:
+def flaw_of(record: RolloutRecord, vocab_size: int) -> str:
     """Why the contents of a record cannot be read with a tokenizer; empty if they can."""
     sizes = {
         "num_turns": record.reward.shape[1],
@@ -229,35 +225,25 @@ def _scripted(record: RolloutRecord) -> bool:
 
 def _episode(record: RolloutRecord, row: int, tokenizer: Tokenizer, form: MessageFormat, history: bool) -> Episode:
     """Row `row` of a record; with `history`, contexts hold all earlier turns, otherwise the prompt and one turn."""
+    dialog = read_dialog(record, row, tokenizer, form, history)
     prompt = record.prompt[row, : record.prompt_length[row]].tolist()
     turns: list[Turn] = []
-    system, context = None, list(prompt)
-    for t in range(record.num_turns[row]):
+    context = list(prompt)
+    for t, (message, response) in enumerate(zip(dialog.messages, dialog.responses, strict=True)):
         read = record.observation[row, t, : record.observation_length[row, t]].tolist()
         context = [*(context if history else prompt), *read]
-        if t == 0 or not history:
-            found, message, opening = form.first(tokenizer.decode(context, skip_special=False))
-            system = found if t == 0 else system
-        else:
-            message, opening = form.later(tokenizer.decode(read, skip_special=False))
         tokens = record.tokens[row, t, : record.length[row, t]].tolist()
-        turns.append(_turn(record, row, t, message, opening, context, tokens, tokenizer))
+        turns.append(_turn(record, row, t, message, response, context, tokens, tokenizer))
         context = [*context, *tokens]
-    last = record.final_observation[row, : record.final_observation_length[row]].tolist()
-    unanswered = None
-    if last and history:
-        unanswered = form.later(tokenizer.decode(last, skip_special=False))[0]
-    elif last:
-        unanswered = form.first(tokenizer.decode([*prompt, *last], skip_special=False))[1]
     played = slice(int(record.num_turns[row]))
     return Episode(
         row=row,
         task=record.header.tasks[record.task[row]],
         group=int(record.group[row]),
         member=int(record.member[row]),
-        system=system,
+        system=dialog.system,
         turns=tuple(turns),
-        unanswered=unanswered,
+        unanswered=dialog.unanswered,
         reward=shortest(record.returns[row : row + 1])[0],
         success=bool(record.success[row].any()),
         failed=bool(record.failed[row].any()),
@@ -277,26 +263,24 @@ def _turn(
     row: int,
     t: int,
     message: str,
-    opening: str,
+    response: str,
     context: list[int],
     tokens: list[int],
     tokenizer: Tokenizer,
 ) -> Turn:
     sampled = (row, t, slice(len(tokens)))
-    ended = bool(tokens) and tokens[-1] in tokenizer.stop_ids
-    shown = tokenizer.decode(tokens[:-1] if ended else tokens, skip_special=False)
     numbers = {new: getattr(record, old)[sampled] for old, new in _TOKEN_NUMBERS.items()}
     trained, scripted = record.trained[sampled], _scripted(record)
     token_numbers: dict[str, list[float] | list[bool]] = {"trained": trained.tolist()}
     token_numbers |= {name: shortest(values) for name, values in numbers.items() if np.isfinite(values).all()}
     return Turn(
         message=message,
-        response=opening + shown,
+        response=response,
         prompt_token_ids=[] if scripted else context,
         token_ids=[] if scripted else tokens,
         logprobs=[] if scripted else shortest(record.logprob[sampled]),
         token_numbers={} if scripted else token_numbers,
-        ended=ended,
+        ended=ended(tokens, tokenizer),
         extra={
             "reward": shortest(record.reward[row, t : t + 1])[0],
             "advantage": _mean(record.advantage[sampled][trained]),

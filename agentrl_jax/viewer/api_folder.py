@@ -124,7 +124,7 @@ def _episode(
         added = replies[turn].get("added")
         before = [_message(message) for message in _list(added) if isinstance(message, dict)]
         if before and turn in begins:
-            before[0]["note"] = f"attempt {begins[turn]} begins"
+            before[0] |= {"note": f"attempt {begins[turn]} begins", "again": True}
         messages += [*before, *_reply(reply)]
         counted = {name: reply.get(name) for name in ("prompt_tokens", "completion_tokens", "reasoning_tokens")}
         tokens.update({name: number for name, number in counted.items() if type(number) is int})

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.algos.collapse import ALARMS
-from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.runs.records import read_rows, to_plain
@@ -24,6 +23,7 @@ from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.columns import pack
 from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
 from agentrl_jax.viewer.pieces import Pieces
+from agentrl_jax.viewer.text_scenes import served_scenes
 from envs_jax.registry import registered
 
 METRICS = {
@@ -90,7 +90,8 @@ class RunData:
         self._config = read_config(run)
         with refusals(self.place):
             model = self._config.model
-            self._pieces = Pieces(build.load_tokenizer(model, build.load_model(model, weights=False)))
+            self._tokenizer = build.load_tokenizer(model, build.load_model(model, weights=False))
+        self._pieces = Pieces(self._tokenizer)
         self._packed: dict[_Key, tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
         self._damaged: dict[_Key, str] = {}
         self.levels: frozenset[tuple[str, str]] = frozenset()
@@ -156,8 +157,18 @@ class RunData:
             "temperature": record.header.temperature,
             "tasks": list(record.header.tasks),
         }
-        drawn = _run_scenes(self.source, self._config, record, self._note) if self._boards else None
+        drawn = self._scenes(record) if self._boards else None
         return header, summary_columns(record), pack_episodes(record, self._pieces, drawn)
+
+    def _scenes(self, record: RolloutRecord) -> Scenes | None:
+        """The scenes of a record; None where there are none. Boards are an extra: what stops them is only noted."""
+        try:
+            drawn = scenes.run_scenes(self.source, self._config, record)
+        except UserError as error:
+            self._note(f"no boards: {error}")
+            return None
+        served = self._config.served and drawn is None
+        return served_scenes(self._config, record, self._tokenizer) if served else drawn
 
     def _index(self, headers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         rows = [row for _, row in read_rows(self.source / "metrics.jsonl").rows if row["stage"] == "rl"]
@@ -276,12 +287,3 @@ def _baselines(run: Path) -> tuple[list[dict[str, Any]], str]:
             about = summary.get("optimal_is", "") if name == "optimal" else ""
             lines.append(to_plain({"name": name, "about": str(about), **known}))
     return lines, ""
-
-
-def _run_scenes(run: Path, config: Config, record: RolloutRecord, note: Progress) -> Scenes | None:
-    """The scenes of a record; None where there are none. Boards are an extra: what stops them is only noted."""
-    try:
-        return scenes.run_scenes(run, config, record)
-    except UserError as error:
-        note(f"no boards: {error}")
-        return None

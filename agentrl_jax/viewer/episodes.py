@@ -3,6 +3,7 @@
 Shapes: `R` episodes, `U` turns that were played in all of them together, `N` sampled tokens in all turns together.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,7 +86,7 @@ def pack_episodes(record: RolloutRecord, pieces: Pieces, scenes: Scenes | None) 
     if scenes is not None:
         if len(scenes) != len(record.task):
             raise ValueError(f"scenes of {len(scenes)} episodes, expected those of {len(record.task)}")
-        header["scenes"], scene_columns = _scenes(scenes)
+        header["scenes"], scene_columns = pack_scenes(scenes)
         columns |= scene_columns
     return pack(header, columns)
 
@@ -97,14 +98,15 @@ def _distinct(rows: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
     return [np.frombuffer(row, np.int32) for row in known], index
 
 
-def _scenes(scenes: Scenes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Scenes as a header with the distinct texts, actions and sprite stacks, and columns with their numbers.
+def pack_scenes(scenes: Scenes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Scenes as a header with the distinct texts, actions, lists and sprite stacks, and columns with their numbers.
 
     A scene without a grid has width and height 0. Scenes follow each other in the order of the episodes.
     """
     texts: dict[str, int] = {}
     actions: dict[str | None, int] = {None: 0}
     stacks: dict[tuple[str, ...], int] = {(): 0}
+    lists: dict[str, int] = {"[]": 0}
     rows: list[tuple[int, ...]] = []
     cells: list[int] = []
     for scene in (scene for episode in scenes for scene in episode):
@@ -115,10 +117,12 @@ def _scenes(scenes: Scenes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         cells.extend(stacks.setdefault(tuple(cell), len(stacks)) for row in grid for cell in row)
         text = texts.setdefault("\n".join(scene.get("text", ())), len(texts))
         action = actions.setdefault(scene["action"], len(actions))
-        rows.append((int(scene["turn"]), action, width, len(grid), text))
-    table = np.asarray(rows, np.int64).reshape(-1, 5)
-    names = ("scene_turn", "scene_action", "scene_width", "scene_height", "scene_text")
+        listed = lists.setdefault(json.dumps(scene.get("lists", [])), len(lists))
+        rows.append((int(scene["turn"]), action, width, len(grid), text, listed))
+    names = ("scene_turn", "scene_action", "scene_width", "scene_height", "scene_text", "scene_lists")
+    table = np.asarray(rows, np.int64).reshape(-1, len(names))
     columns = {name: smallest(table[:, i]) for i, name in enumerate(names)}
     columns["scene_count"] = smallest(np.asarray([len(episode) for episode in scenes], np.int64))
     columns["scene_cells"] = smallest(np.asarray(cells, np.int64))
-    return {"texts": list(texts), "actions": list(actions), "stacks": [list(stack) for stack in stacks]}, columns
+    header = {"texts": list(texts), "actions": list(actions), "stacks": [list(stack) for stack in stacks]}
+    return header | {"lists": [json.loads(entry) for entry in lists]}, columns

@@ -53,6 +53,8 @@ class LogMessage(TypedDict):
     """A remark about it."""
     tokens: NotRequired[list[tuple[str, float]]]
     """The tokens of the content with their log-probabilities, nats, where a server gave them; NaN for inserted text."""
+    again: NotRequired[bool]
+    """Whether the level begins again with this message."""
 
 
 @dataclasses.dataclass(frozen=True)

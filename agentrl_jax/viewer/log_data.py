@@ -7,6 +7,7 @@ import collections
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,19 @@ import numpy as np
 
 from agentrl_jax.viewer.api_folder import FILES, is_api_folder, load_api_folder
 from agentrl_jax.viewer.columns import pack, quantize, smallest
-from agentrl_jax.viewer.episodes import QUANTIZED
+from agentrl_jax.viewer.episodes import QUANTIZED, pack_scenes
 from agentrl_jax.viewer.imported import ImportedEpisode, Scalar, load_imported
 from agentrl_jax.viewer.log_files import find_files
+from agentrl_jax.viewer.text_scenes import attempts_scenes
+from envs_jax.scenes import SPRITES, Scene
 
 ROLES = ("system", "user", "assistant", "tool", "reasoning", "refusal")
 """Roles of messages; blocks hold their positions."""
 OUTCOMES = ("solved", "unsolved", "unknown", "cut", "refused", "unfinished")
 """Outcomes of episodes; the column `outcome` holds their positions."""
+
+_ITEM = re.compile(r"(?:lmrlgym_)?([a-z]+)_")
+"""Begins the id of an item of AgentGym with the name of its environment."""
 
 _OF_LOG = {
     "solved": "The log says that the task was solved.",
@@ -94,6 +100,7 @@ class LogData:
             "roles": list(ROLES),
             **_steps(episodes),
             "alarms": [],
+            "sprites": SPRITES,
         }
         if entry["iterations"]:
             self.remedy = "show fewer steps with --newest"
@@ -184,7 +191,29 @@ def _pack(episodes: Sequence[ImportedEpisode]) -> bytes:
         "metadata_key": numbered([key for key, _ in entries]),
         "metadata_value": numbered([_text(value) for _, value in entries]),
     }
-    return pack({"texts": list(numbers)}, columns)
+    header: dict[str, Any] = {"texts": list(numbers)}
+    scenes = [_scenes(episode) for episode in episodes]
+    if any(scenes):
+        header["scenes"], scene_columns = pack_scenes(scenes)
+        columns |= scene_columns
+    return pack(header, columns)
+
+
+def _scenes(episode: ImportedEpisode) -> list[Scene]:
+    """The scenes of an episode of a service, which the environment's name or the id of the item says."""
+    item = episode.metadata.get("item_id")
+    named = _ITEM.match(item) if isinstance(item, str) else None
+    name = episode.task or (named[1] if named else "")
+    texts, responses, again = [""], [], []
+    for message in episode.messages:
+        if message["role"] == "assistant":
+            responses.append(message["content"])
+            texts.append("")
+        elif message["role"] in ("user", "tool"):
+            texts[-1] += ("\n" if texts[-1] else "") + message["content"]
+        if message.get("again"):
+            again.append(len(responses))
+    return attempts_scenes(name, texts if texts[-1] else texts[:-1], responses, again)
 
 
 def _text(value: Scalar) -> str:

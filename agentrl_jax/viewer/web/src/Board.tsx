@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 
-import type { Block, Scene, Sprite } from "./data";
+import type { Drawn, Scene, SceneList, Sprite } from "./scenes";
 import { visible } from "./text";
 
 const COLOR = /^(#[0-9a-f]{3,8}|[a-z]{3,30})$/i;
@@ -68,7 +68,7 @@ function Shape({ sprite }: { sprite: Sprite }): ComponentChildren {
 
 interface Props {
   scene: Scene;
-  block: Block;
+  block: Drawn;
   sprites: Record<string, Sprite>;
   title: string;
 }
@@ -92,13 +92,43 @@ export function Board({ scene, block, sprites, title }: Props) {
           ))}
         </svg>
       )}
+      {scene.lists.map((list, i) => (
+        <Listed key={i} list={list} />
+      ))}
       {scene.text && <pre class="scene-text">{visible(scene.text)}</pre>}
     </>
   );
 }
 
+/** Notes that are longer stand below their name, which opens them. */
+const SHORT = 60;
+
+function Listed({ list }: { list: SceneList }) {
+  return (
+    <div class="listed">
+      <h4>{visible(list.title)}</h4>
+      <ul>
+        {list.entries.map(([name, note], i) => (
+          <li key={i}>
+            {note.length > SHORT ? (
+              <details>
+                <summary dir="auto">{visible(name)}</summary>
+                <p dir="auto">{visible(note)}</p>
+              </details>
+            ) : (
+              <>
+                <span dir="auto">{visible(name)}</span> {note && <span class="note-of">{visible(note)}</span>}
+              </>
+            )}
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
 /** What a board shows in words: where each thing is, and the number of things of which there are many. */
-function describe(scene: Scene, block: Block, known: (name: string) => Sprite): string {
+function describe(scene: Scene, block: Drawn, known: (name: string) => Sprite): string {
   const places = new Map<string, string[]>();
   scene.cells.forEach((stack, i) => {
     for (const name of block.stacks[stack]) {

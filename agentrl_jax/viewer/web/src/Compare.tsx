@@ -12,8 +12,9 @@ import { Log, LogBlock } from "./log";
 import { Messages } from "./LogView";
 import { firstDifference, type Shared, sharedLevels, type Shown } from "./pairs";
 import { OutcomeMark } from "./Rows";
+import type { Drawn } from "./scenes";
 import { Notes } from "./Single";
-import { Slider, Stage, stepBefore, stepsOf, turnOf } from "./Stage";
+import { RunStage, Stage, stepBefore, stepsOf, turnOf } from "./Stage";
 import { number } from "./text";
 
 type Played = Run | Log;
@@ -181,9 +182,8 @@ interface HalfProps {
   onTurn: (turn: number) => void;
 }
 
-/** One side: its slider moves within a turn; the turn is common to both sides. */
-function Half({ run, row, block, quantity, turn, onTurn }: HalfProps) {
-  const within = run.rows.row[row];
+/** The step of one side, which moves within a turn; the turn is common to both sides. */
+function useStep(block: Drawn, within: number, turn: number, onTurn: (turn: number) => void): [number, (step: number) => void] {
   const last = stepsOf(block, within).count - 1;
   const [step, setStep] = useState(() => stepBefore(block, within, turn));
   useEffect(() => {
@@ -193,26 +193,27 @@ function Half({ run, row, block, quantity, turn, onTurn }: HalfProps) {
     setStep(to);
     onTurn(turnOf(block, within, to));
   };
+  return [step, move];
+}
+
+function Half({ run, row, block, quantity, turn, onTurn }: HalfProps) {
+  const [step, move] = useStep(block, run.rows.row[row], turn, onTurn);
   return (
     <>
-      <Stage run={run} row={row} block={block} step={step} onStep={move} />
+      <RunStage run={run} row={row} block={block} step={step} onStep={move} />
       <Conversation run={run} row={row} block={block} quantity={quantity} turn={turn} onTurn={onTurn} label={`Conversation of ${run.entry.name}`} />
     </>
   );
 }
 
-/** The side of an API model: its messages, and a slider over its turns. */
+/** The side of an API model: its messages. */
 function LogHalf({ log, row, block, turn, onTurn }: { log: Log; row: number; block: LogBlock; turn: number; onTurn: (turn: number) => void }) {
-  const count = Math.max(1, log.rows.turns[row]);
-  const at = Math.min(turn, count - 1);
+  const within = log.within(row);
+  const at = Math.min(turn, Math.max(0, block.turnCount(within) - 1));
+  const [step, move] = useStep(block, within, at, onTurn);
   return (
     <>
-      <div class="stage">
-        <h3>
-          Turn {at + 1} <span class="count">of {count}</span>
-        </h3>
-        <Slider at={at} count={count} what="Turn" title={`Turn ${at + 1}`} onMove={onTurn} />
-      </div>
+      <Stage block={block} within={within} sprites={log.entry.sprites} step={step} onStep={move} without={() => null} />
       <Messages log={log} row={row} block={block} turn={at} label={`Conversation of ${log.entry.name}`} />
     </>
   );

@@ -9,6 +9,7 @@ import { useBlock, useEpisodes, useScrollToTurn } from "./hooks";
 import type { Log, LogBlock, Message } from "./log";
 import { More, Passage } from "./Passage";
 import { NoEpisode, OutcomeMark, Rows } from "./Rows";
+import { placeOf, Stage, START, turnOf } from "./Stage";
 import { capital, counted, number, precise, visible } from "./text";
 
 /** Messages that are drawn at first, and further ones each time the reader asks for more. */
@@ -25,14 +26,16 @@ function startEpisode(log: Log): number {
 }
 
 export function LogView({ log, index, pane }: { log: Log; index: number; pane: string }) {
-  const [turn, setTurn] = useState(0);
+  const [{ turn, step }, setPlace] = useState(START);
   const episodes = useEpisodes(log, () => startEpisode(log), {
-    onSelect: () => setTurn(0),
-    onTurn: (by) => setTurn(Math.max(0, Math.min(log.rows.turns[row] - 1, turn + by))),
+    onSelect: () => setPlace(START),
+    onTurn: (by) => block && setPlace(placeOf(block, within, turn + by)),
   });
   const { row } = episodes;
   const block = useBlock(log, row);
+  const within = row < 0 ? 0 : log.within(row);
   useEffect(() => writeAddress({ run: index || "", e: row + 1 }), [index, row]);
+  const staged = block && block.scenes(within).length > 0 ? block : null;
   const title = capital(log.label(row));
   return (
     <main class="panes" data-pane={pane}>
@@ -56,8 +59,18 @@ export function LogView({ log, index, pane }: { log: Log; index: number; pane: s
             </header>
             {block ? <Messages key={row} log={log} row={row} block={block} turn={turn} label={`Conversation of ${title}`} /> : <p class="muted pad">Decoding.</p>}
           </article>
-          <aside class="right" aria-label="Metadata">
-            {block && <Metadata key={row} entries={block.metadata(log.within(row))} />}
+          <aside class="right" aria-label={staged ? "State and metadata" : "Metadata"}>
+            {staged && (
+              <Stage
+                block={staged}
+                within={within}
+                sprites={log.entry.sprites}
+                step={step}
+                onStep={(to) => setPlace({ turn: turnOf(staged, within, to), step: to })}
+                without={() => null}
+              />
+            )}
+            {block && <Metadata key={row} entries={block.metadata(within)} />}
           </aside>
         </>
       )}

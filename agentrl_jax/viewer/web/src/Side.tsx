@@ -6,7 +6,7 @@ import { Board } from "./Board";
 import type { Block, Run } from "./data";
 import { useBlock } from "./hooks";
 import { OutcomeMark } from "./Rows";
-import { Stage } from "./Stage";
+import { RunStage } from "./Stage";
 import { counted, number, visible } from "./text";
 
 interface Props {
@@ -29,7 +29,7 @@ export function Side({ run, row, block, step, onStep, onRow }: Props) {
   const siblings = run.siblings(row);
   return (
     <>
-      <Stage run={run} row={row} block={block} step={step} onStep={onStep} />
+      <RunStage run={run} row={row} block={block} step={step} onStep={onStep} />
       <section>
         <h3>{run.entry.replay ? "Replay" : "Level"}</h3>
         {run.entry.replay && <Command text={run.replayCommand(row)} />}

@@ -8,7 +8,7 @@ import type { Quantity, Run } from "./data";
 import { useBlock, useEpisodes } from "./hooks";
 import { NoEpisode, OutcomeMark, Rows } from "./Rows";
 import { Side } from "./Side";
-import { stepBefore, stepsOf, turnOf } from "./Stage";
+import { placeOf, START, stepBefore, turnOf } from "./Stage";
 import { capital, counted, number, visible } from "./text";
 import { Trend } from "./Trend";
 
@@ -32,23 +32,16 @@ export function startRow(run: Run): number {
 }
 
 export function Single({ run, index, quantity, theme, pane }: Props) {
-  // A turn begins with the step that the last one ended with, so that the step alone does not say the turn.
-  const [{ turn, step }, setPlace] = useState({ turn: 0, step: 0 });
+  const [{ turn, step }, setPlace] = useState(START);
   const episodes = useEpisodes(run, () => startRow(run), {
-    onSelect: () => setPlace({ turn: 0, step: 0 }),
-    onTurn: (by) => goTo(turn + by),
+    onSelect: () => setPlace(START),
+    onTurn: (by) => block && setPlace(placeOf(block, within, turn + by)),
   });
   const { filters, setFilters, row, select } = episodes;
   const block = useBlock(run, row);
   const within = run.rows.row[row];
   useEffect(() => writeAddress({ run: index || "", i: run.rows.iteration[row], r: within, c: quantity }), [index, row, quantity]);
   const showTurn = (to: number) => block && setPlace({ turn: to, step: stepBefore(block, within, to) });
-  const goTo = (to: number) => {
-    if (!block) return;
-    const last = block.columns.turns[within] - 1;
-    if (to > last) setPlace({ turn: last, step: stepsOf(block, within).count - 1 });
-    else showTurn(Math.max(0, to));
-  };
   const title = `${capital(run.part(row))}, row ${within}`;
   return (
     <main class="panes" data-pane={pane}>

@@ -1,27 +1,32 @@
-// The board of an episode with the slider over its steps; without scenes, the observation of each turn.
+// What an episode looks like, with the slider over its steps; without scenes, the observation of each turn.
 
+import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 
 import { Board } from "./Board";
-import type { Block, Run, Scene } from "./data";
+import type { Block, Run } from "./data";
+import type { Drawn, Scene, Sprite } from "./scenes";
 import { parts, visible } from "./text";
 
-interface Props {
-  run: Run;
-  row: number;
-  block: Block;
+/** Characters of an action in a title. */
+const MOST_ACTION = 200;
+
+/** The chosen turn and step. A turn begins with the step that the last one ended with, so that the step alone does not say the turn. */
+export interface Place {
+  turn: number;
   step: number;
-  onStep: (step: number) => void;
 }
 
+export const START: Place = { turn: 0, step: 0 };
+
 /** The steps of an episode: its scenes, or, where it has none, its turns and its end. */
-export function stepsOf(block: Block, within: number): { scenes: Scene[]; count: number } {
+export function stepsOf(block: Drawn, within: number): { scenes: Scene[]; count: number } {
   const scenes = block.scenes(within);
-  return { scenes, count: scenes.length || Math.max(1, block.columns.turns[within]) };
+  return { scenes, count: scenes.length || Math.max(1, block.turnCount(within)) };
 }
 
 /** The step that shows what the model read before a turn. */
-export function stepBefore(block: Block, within: number, turn: number): number {
+export function stepBefore(block: Drawn, within: number, turn: number): number {
   const { scenes, count } = stepsOf(block, within);
   if (!scenes.length) return Math.min(turn, count - 1);
   let step = 0;
@@ -32,23 +37,37 @@ export function stepBefore(block: Block, within: number, turn: number): number {
 }
 
 /** The turn that a step belongs to. */
-export function turnOf(block: Block, within: number, step: number): number {
+export function turnOf(block: Drawn, within: number, step: number): number {
   const { scenes } = stepsOf(block, within);
   return scenes.length ? scenes[step].turn : step;
 }
 
-export function Stage({ run, row, block, step, onStep }: Props) {
-  const within = run.rows.row[row];
+/** The place of a turn; beyond the last one lies the end of the episode. */
+export function placeOf(block: Drawn, within: number, turn: number): Place {
+  const last = block.turnCount(within) - 1;
+  if (turn > last) return { turn: Math.max(0, last), step: stepsOf(block, within).count - 1 };
+  const shown = Math.max(0, turn);
+  return { turn: shown, step: stepBefore(block, within, shown) };
+}
+
+interface Props {
+  block: Drawn;
+  /** Position of the episode in the block. */
+  within: number;
+  sprites: Record<string, Sprite>;
+  step: number;
+  onStep: (step: number) => void;
+  /** What stands in place of a scene before the response of a turn. */
+  without: (turn: number) => ComponentChildren;
+}
+
+export function Stage({ block, within, sprites, step, onStep, without }: Props) {
   const { scenes, count } = useMemo(() => stepsOf(block, within), [block, within]);
   const at = Math.min(step, count - 1);
   const scene = scenes[at];
   const turn = scene ? scene.turn : at;
-  const action = scene?.action == null ? "" : visible(scene.action);
+  const action = scene?.action ? visible(scene.action.slice(0, MOST_ACTION)) : "";
   const title = scene ? (at === 0 ? "Start" : `Turn ${turn + 1}, after ${action || "a step"}`) : `Turn ${turn + 1}, before the response`;
-  const read = useMemo(() => {
-    const found = block.turns(within)[turn];
-    return scene || !found ? "" : parts(found.observation, run.pieces).filter((part) => !part.special).map((part) => part.text).join("");
-  }, [block, within, turn, scene]);
   return (
     <div class="stage">
       <h3>
@@ -57,16 +76,30 @@ export function Stage({ run, row, block, step, onStep }: Props) {
           {scene ? "step" : "turn"} {at + (scene ? 0 : 1)} of {scene ? count - 1 : count}
         </span>
       </h3>
-      {scene ? (
-        <Board scene={scene} block={block} sprites={run.entry.sprites} title={title} />
-      ) : (
-        <>
-          <p class="muted">{block.drawn ? "No board: the states of this episode could not be computed again." : "No boards here; this is the text that was read."}</p>
-          <pre class="scene-text">{visible(read.slice(0, 20000))}</pre>
-        </>
-      )}
+      {scene ? <Board scene={scene} block={block} sprites={sprites} title={title} /> : without(turn)}
       <Slider at={at} count={count} what={scene ? "Step" : "Turn"} title={title} onMove={onStep} />
     </div>
+  );
+}
+
+/** The stage of an episode of a run; without scenes, what was read before each response. */
+export function RunStage({ run, row, block, step, onStep }: { run: Run; row: number; block: Block; step: number; onStep: (step: number) => void }) {
+  const within = run.rows.row[row];
+  return (
+    <Stage block={block} within={within} sprites={run.entry.sprites} step={step} onStep={onStep} without={(turn) => <Read run={run} block={block} within={within} turn={turn} />} />
+  );
+}
+
+function Read({ run, block, within, turn }: { run: Run; block: Block; within: number; turn: number }) {
+  const read = useMemo(() => {
+    const found = block.turns(within)[turn];
+    return found ? parts(found.observation, run.pieces).filter((part) => !part.special).map((part) => part.text).join("") : "";
+  }, [block, within, turn]);
+  return (
+    <>
+      <p class="muted">{block.drawn ? "No board: the states of this episode could not be computed again." : "No boards here; this is the text that was read."}</p>
+      <pre class="scene-text">{visible(read.slice(0, 20000))}</pre>
+    </>
   );
 }
 

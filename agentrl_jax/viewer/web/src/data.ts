@@ -1,6 +1,7 @@
 // The data that the Python side embeds: an index as JSON, and packed blocks (see viewer/columns.py).
 
 import type { LogEntry } from "./log";
+import { type Drawn, type Scene, Scenes, type Sprite } from "./scenes";
 import { joined } from "./text";
 
 export interface Piece {
@@ -37,13 +38,6 @@ export interface AlarmInfo {
   about: string;
   collapse: boolean;
   iterations: number[];
-}
-
-export interface Sprite {
-  shape: string;
-  color: string;
-  label: string;
-  turn?: number;
 }
 
 interface RunEntry {
@@ -147,31 +141,20 @@ export interface Turn {
   attempt: number;
 }
 
-export interface Scene {
-  turn: number;
-  action: string | null;
-  width: number;
-  height: number;
-  cells: Numbers;
-  text: string;
-}
-
 export type Quantity = "logprob" | "entropy" | "advantage" | "gap";
 
 /** The episodes of one iteration. */
-export class Block {
+export class Block implements Drawn {
   readonly columns: Columns;
-  readonly stacks: string[][];
   readonly maxAdvantage: number;
-  private readonly header: Record<string, any>;
+  private readonly staged: Scenes;
   private readonly firstTurn: Int32Array;
   private readonly at: Record<string, Int32Array> = {};
   private texts: string[] = [];
 
   constructor(packed: Packed) {
     this.columns = packed.columns;
-    this.header = packed.header;
-    this.stacks = packed.header.scenes?.stacks ?? [];
+    this.staged = new Scenes(packed);
     this.firstTurn = starts(this.columns.turns);
     const lengths = {
       prompt_tokens: "prompt_length",
@@ -179,15 +162,9 @@ export class Block {
       final_tokens: "final_length",
       tokens: "length",
       actions: "action_count",
-      scene_turn: "scene_count",
     };
     for (const [name, length] of Object.entries(lengths)) {
       if (this.columns[length]) this.at[name] = starts(this.columns[length]);
-    }
-    if (this.columns.scene_width) {
-      const cells = new Int32Array(this.columns.scene_width.length);
-      for (let i = 0; i < cells.length; i++) cells[i] = this.columns.scene_width[i] * this.columns.scene_height[i];
-      this.at.scene_cells = starts(cells);
     }
     let most = 0;
     for (const value of this.columns.advantage_table) if (Math.abs(value) > most) most = Math.abs(value);
@@ -234,26 +211,20 @@ export class Block {
     return this.columns.trained.subarray(from, to).some((flag) => flag > 0);
   }
 
-  /** Whether the block holds scenes; an episode of it may still have none. */
-  get drawn(): boolean {
-    return this.header.scenes !== undefined;
+  get stacks(): string[][] {
+    return this.staged.stacks;
   }
 
-  scenes(row: number): Scene[] {
-    if (!this.drawn) return [];
-    const c = this.columns;
-    const scenes = [];
-    for (let i = this.at.scene_turn[row]; i < this.at.scene_turn[row + 1]; i++) {
-      scenes.push({
-        turn: c.scene_turn[i],
-        action: this.header.scenes.actions[c.scene_action[i]],
-        width: c.scene_width[i],
-        height: c.scene_height[i],
-        cells: this.part("scene_cells", i),
-        text: this.header.scenes.texts[c.scene_text[i]],
-      });
-    }
-    return scenes;
+  get drawn(): boolean {
+    return this.staged.drawn;
+  }
+
+  scenes(within: number): Scene[] {
+    return this.staged.of(within);
+  }
+
+  turnCount(within: number): number {
+    return this.columns.turns[within];
   }
 
   /** The lower-case text of every episode, for searches. */

@@ -1,6 +1,7 @@
 // The rollout log of another program, or the evaluation of an API model: messages with roles (see viewer/log_data.py).
 
 import { type AlarmInfo, type Columns, type Episodes, type IterationInfo, type Outcome, type Packed, readBlock, starts } from "./data";
+import { type Drawn, type Scene, Scenes, type Sprite } from "./scenes";
 import { visible } from "./text";
 
 export interface LogEntry {
@@ -22,6 +23,7 @@ export interface LogEntry {
   iterations: IterationInfo[];
   recorded: string;
   alarms: AlarmInfo[];
+  sprites: Record<string, Sprite>;
   first_block: number;
 }
 
@@ -34,7 +36,8 @@ export interface Message {
 }
 
 /** Some consecutive episodes of a log. */
-export class LogBlock {
+export class LogBlock implements Drawn {
+  private readonly staged: Scenes;
   private readonly columns: Columns;
   private readonly texts: string[];
   private readonly firstMessage: Int32Array;
@@ -46,6 +49,7 @@ export class LogBlock {
     packed: Packed,
     private readonly roles: string[],
   ) {
+    this.staged = new Scenes(packed);
     this.columns = packed.columns;
     this.texts = packed.header.texts;
     this.firstMessage = starts(this.columns.message_count);
@@ -62,6 +66,23 @@ export class LogBlock {
       messages.push({ role: this.roles[c.message_role[i]], text: this.texts[c.message_text[i]], note: this.texts[c.message_note[i]], tokens });
     }
     return messages;
+  }
+
+  get stacks(): string[][] {
+    return this.staged.stacks;
+  }
+
+  get drawn(): boolean {
+    return this.staged.drawn;
+  }
+
+  scenes(within: number): Scene[] {
+    return this.staged.of(within);
+  }
+
+  turnCount(within: number): number {
+    const roles = this.columns.message_role.subarray(this.firstMessage[within], this.firstMessage[within + 1]);
+    return roles.filter((role) => this.roles[role] === "assistant").length;
   }
 
   /** Names and values. */

@@ -1,0 +1,49 @@
+"""Scenes of episodes that are known by their texts: those of services, of API models and of other programs' logs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentrl_jax.config import Config
+from agentrl_jax.formats.dialogs import message_format, read_dialog
+from agentrl_jax.formats.episodes import flaw_of
+from agentrl_jax.runs.rollout_records import RolloutRecord
+from agentrl_jax.services.scenes import text_scene_of, text_scenes
+from agentrl_jax.text.tokenizer import Tokenizer
+from envs_jax.scenes import Scene
+
+
+def served_scenes(config: Config, record: RolloutRecord, tokenizer: Tokenizer) -> list[list[Scene]] | None:
+    """The scenes of every recorded episode of an iteration, as `services.scenes.text_scenes` gives them.
+
+    Returns None if no service of the run has scenes, or the record is not one of this configuration and tokenizer.
+    """
+    known = [text_scene_of(task.env) is not None for task in config.tasks]
+    same_tasks = record.header.tasks == tuple(task.label for task in config.tasks)
+    if not any(known) or not same_tasks or flaw_of(record, tokenizer.vocab_size):
+        return None
+    form, history = message_format(config, tokenizer), config.rollout.context == "full"
+    found: list[list[Scene]] = []
+    for row, task in enumerate(record.task):
+        scenes: list[Scene] = []
+        if known[task]:
+            dialog = read_dialog(record, row, tokenizer, form, history)
+            again = np.flatnonzero(np.diff(record.attempt[row, : len(dialog.messages)])) + 1
+            texts = [*dialog.messages, *([dialog.unanswered] if dialog.unanswered is not None else [])]
+            scenes = attempts_scenes(config.tasks[task].env, texts, dialog.responses, again.tolist())
+        found.append(scenes)
+    return found
+
+
+def attempts_scenes(
+    name: str, texts: Sequence[str], responses: Sequence[str], again: Sequence[int] = ()
+) -> list[Scene]:
+    """The scenes of an episode whose level begins again in the turns `again`, before which its last answer is lost."""
+    found: list[Scene] = []
+    ends = [*again, len(texts)]
+    for number, (start, end) in enumerate(zip([0, *again], ends, strict=True), start=1):
+        scenes = text_scenes(name, texts[start:end], responses[start : min(end, len(responses))], start)
+        if start and scenes:
+            scenes[0] |= {"turn": start - 1, "action": f"the start of attempt {number}"}
+        found += scenes
+    return found

@@ -1,0 +1,304 @@
+"""Scenes that are read from the texts of services show what the services know, and nothing that no text says."""
+
+import itertools
+import random
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import needs
+import numpy as np
+import pytest
+
+from agentrl_jax.services.action_parsing import react_response
+from agentrl_jax.services.catalog import get_service
+from agentrl_jax.services.environments import babyai as babyai_service
+from agentrl_jax.services.environments import maze as maze_service
+from agentrl_jax.services.environments.textcraft.recipes import display_name
+from agentrl_jax.services.scenes import MAX_CHARACTERS, Seen, text_scenes
+from agentrl_jax.services.scenes.reading import MAX_ENTRIES, MAX_LENGTH, listed, shown
+from agentrl_jax.services.scenes.textcraft import inventory
+from envs_jax.babyai.codes import EMPTY, NAMES, OBJECT, UNSEEN, WALL
+from envs_jax.babyai.view import look
+
+
+def play(service, item, policy, turns=100):
+    """Plays a scripted policy; the instance, what was read, and the actions."""
+    instance = service.make(False)
+    texts, actions, done = [instance.reset(item).observation], [], False
+    while not done and len(actions) < turns:
+        actions.append(policy.act(texts[-1]))
+        answer = instance.step(actions[-1])
+        texts.append(answer.observation)
+        done = answer.done
+    return instance, texts, actions
+
+
+def lists(scene):
+    """The lists of a scene by title."""
+    return {found["title"]: [tuple(entry) for entry in found["entries"]] for found in scene.get("lists", [])}
+
+
+def scenes_of(name, texts, actions):
+    return text_scenes(name, texts, [react_response(action) for action in actions])
+
+
+@pytest.mark.parametrize("policy", ["oracle", "random"])
+def test_the_inventory_of_textcraft_is_that_of_the_service(policy):
+    service = get_service("textcraft")
+    carried = 0
+    for item in (*range(0, 544, 60), 544 * 3 + 300):
+        player = service.oracle(item) if policy == "oracle" else service.random(item, 5)
+        instance, texts, actions = play(service, item, player)
+        own = Counter({display_name(name): count for name, count in instance._inventory.items()})
+        assert inventory(Seen(texts, actions)) == own
+        asked = instance.step("inventory").observation
+        assert inventory(Seen([*texts, asked], [*actions, "inventory"])) == own
+        found = scenes_of("textcraft", texts, actions)
+        assert [scene["turn"] for scene in found] == [0, *range(len(actions))]
+        last = lists(found[-1])
+        made = [(display_name(instance.goal()), "crafted" if instance.goal() in instance._inventory else "")]
+        assert last["Goal"] == made
+        assert last["Inventory"] == ([(name, f"{count:,}") for name, count in own.items()] or [("nothing yet", "")])
+        assert len(last["Commands"]) == len(instance.commands().splitlines())
+        assert found[-1]["text"] == texts[-1].strip().splitlines()
+        carried += len(own)
+    assert carried > 5
+
+
+def test_the_maze_shows_where_the_agent_is_and_was():
+    service = get_service("maze")
+    for item in range(len(maze_service.STARTS)):
+        _, texts, actions = play(service, item, service.oracle(item))
+        found = scenes_of("maze", texts, actions)
+        assert len(found) == len(texts)
+        at = [
+            next((y, x) for y, row in enumerate(scene["cells"]) for x, cell in enumerate(row) if "player" in cell)
+            for scene in found
+        ]
+        assert (at[0], at[-1]) == (maze_service.STARTS[item], maze_service.GOAL)
+        steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(at)]
+        assert steps == [maze_service.MOVES[action] for action in actions]
+        trail = {(y, x) for y, row in enumerate(found[-1]["cells"]) for x, cell in enumerate(row) if "trail" in cell}
+        assert trail == set(at[:-1])
+        walls = [["wall" in cell for cell in row] for row in found[0]["cells"]]
+        assert walls == [[cell == "1" for cell in row] for row in maze_service.ROWS]
+
+
+def test_the_example_of_an_instruction_is_not_the_position():
+    service = get_service("maze")
+    first = f"{service.instruction}\n{service.make(False).reset(0).observation}"
+    (scene,) = text_scenes("maze", [first], [])
+    assert "player" in scene["cells"][1][1]
+
+
+@pytest.mark.parametrize("place", ["0, 0", "99, 3", "2, 2"])
+def test_a_position_of_another_maze_has_no_scene(place):
+    text = f"The goal is at position 8, 6. Your current position is at position {place}. There are no walls near you."
+    assert text_scenes("maze", [text], []) == []
+
+
+def test_wordle_shows_guesses_with_their_colors():
+    service = get_service("wordle")
+    instance = service.make(False)
+    texts, actions = [instance.reset(4).observation], ["s o l a r", "zzzzz", "no", "prick"]
+    texts += [instance.step(action).observation for action in actions]
+    cells = scenes_of("wordle", texts, actions)[-1]["cells"]
+    tiles = {"g": "green tile", "y": "yellow tile", "b": "black tile"}
+    for row, word, answer in ((0, "SOLAR", texts[1]), (3, "PRICK", texts[4])):
+        assert cells[row] == [[tiles[color], f"letter {letter}"] for color, letter in zip(answer.split(), word)]
+    assert cells[1] == [["refused tile", "letter Z"]] * 5
+    assert cells[2] == [["refused tile"]] * 5
+    assert cells[4:] == [[["floor"]] * 5] * 2
+    assert len(scenes_of("wordle", [texts[0], *texts[1:2] * 7], ["solar"] * 7)) == 7  # no scene of a seventh guess
+
+
+def objects_seen(instance):
+    """What the compiled environment sees, by name with its steps ahead and to the right."""
+    cells = np.array(jax.jit(look)(instance._state.world))
+    cells[6, 3] = EMPTY
+    return sorted(
+        (NAMES[cell - OBJECT], 6 - int(y), int(x) - 3)
+        for (y, x), cell in np.ndenumerate(cells)
+        if cell not in (UNSEEN, EMPTY, WALL)
+    )
+
+
+def test_babyai_shows_what_the_agent_sees():
+    service, rng = get_service("babyai"), random.Random(3)
+    objects = carried = kept = 0
+    for item in (8, 83, 214, 40 * 7 + 30):
+        instance = service.make(False)
+        texts, actions, done = [instance.reset(item).observation], [], False
+        policy = service.random(item, rng.randrange(100))
+        while not done and len(actions) < 12:
+            actions.append(policy.act(texts[-1]) if len(actions) % 4 else "drop")
+            answer = instance.step(actions[-1])
+            texts.append(answer.observation)
+            done = answer.done
+            scene = scenes_of("babyai", texts, actions)[-1]
+            cells = scene["cells"]
+            found = sorted(
+                (name, 6 - y, x - 3) for y, row in enumerate(cells) for x, cell in enumerate(row) for name in cell
+                if name not in ("wall", "player facing up")
+            )  # fmt: skip
+            if "In front of you in this room" in texts[-1] or "You cannot see" in texts[-1]:
+                assert found == objects_seen(instance)
+                assert scene["text"] == []
+            else:
+                assert scene["text"] == texts[-1].strip().splitlines()
+                kept += 1
+            objects += len(found)
+            in_hand = lists(scene)["Inventory"][0][0]
+            slot = int(jnp.asarray(instance._state.world.carrying))
+            expected = "nothing" if slot < 0 else NAMES[int(instance._state.world.slot_cells[slot]) - OBJECT]
+            assert in_hand == expected
+            carried += slot >= 0
+        assert lists(scene)["Goal"] == [(texts[0].partition("\n")[0].removeprefix("Your goal: "), "")]
+    assert objects > 20
+    assert carried
+    assert kept
+    assert babyai_service.ITEMS > 40
+
+
+@needs.needs_java
+def test_sciworld_shows_the_room_and_what_is_carried():
+    service = get_service("sciworld")
+    instance = service.make(False)
+    task = "Your task is to find a(n) living thing."
+    texts = [f"{task}\n{instance.reset(2700).observation}"]
+    actions = ["open door to kitchen", "go to kitchen", "look around", "pick up thermometer", "inventory", "blub"]
+    try:
+        texts += [instance.step(action).observation for action in actions]
+    finally:
+        instance.close()
+    found = scenes_of("sciworld", texts, actions)
+    start, opened, moved, looked, _, asked, confused = map(lists, found)
+    assert start["Task"] == [("find a(n) living thing.", "")]
+    assert "a substance called air" in dict(start["Here: hallway"])
+    assert "the agent" not in dict(start["Here: hallway"])
+    assert (dict(start["Exits"])["kitchen"], dict(opened["Exits"])["kitchen"]) == ("closed", "open")
+    assert moved["Here: kitchen"] == [("not looked around yet", "")]
+    assert len(looked["Here: kitchen"]) > 5
+    assert looked["Rooms"] == [("hallway", ""), ("kitchen", "here")]
+    assert any("thermometer" in name for name, _ in asked["Inventory"])
+    assert confused == asked
+    assert found[3]["text"] == []
+    assert found[-1]["text"] == texts[-1].strip().splitlines()
+
+
+def test_searchqa_shows_searches_and_documents():
+    first = "Answer with the tags <search> and </search>.\n\n Question: who wrote Emma?"
+    documents = '<information>Doc 1(Title: "Emma (novel)") A novel by Austen.\nIt is long.\nDoc 2(Title: "Ema") A god.'
+    responses = ["<think>hm</think><search>Emma novel</search>", "<answer> Jane </answer>"]
+    found = text_scenes("searchqa", [first, f"{documents}</information>", "Try again."], responses)
+    assert lists(found[0]) == {"Question": [("who wrote Emma?", "")], "Searches": [("none yet", "")]}
+    last = lists(found[-1])
+    assert last["Searches"] == [("Emma novel", "")]
+    assert last["Documents"] == [('"Emma (novel)"', "A novel by Austen.\nIt is long."), ('"Ema"', "A god.")]
+    assert last["Answers"] == [("Jane", "")]
+
+
+def test_webarena_shows_the_page():
+    tree = "[1] RootWebArea 'Shop' focused: True\n\t[7] link 'Cart'\n\t\t[8] StaticText '2'"
+    page = (
+        f"OBSERVATION:\nTab 0 (current): Shop | Tab 1: Wiki\n\n{tree}\nURL: http://onestopmarket.com\n"
+        "OBJECTIVE: Empty the cart\nPREVIOUS ACTION: None"
+    )
+    (scene,) = text_scenes("webarena", [page], [])
+    assert lists(scene) == {
+        "Objective": [("Empty the cart", "")],
+        "Page": [("http://onestopmarket.com", "")],
+        "Tabs": [("Tab 0 (current): Shop", ""), ("Tab 1: Wiki", "")],
+        "Elements": [
+            ("RootWebArea 'Shop' focused: True", "[1]"), ("· link 'Cart'", "[7]"), ("· · StaticText '2'", "[8]"),
+        ],
+    }  # fmt: skip
+    assert text_scenes("webarena", ["TimeoutError"], []) == []
+
+
+def test_webshop_shows_instruction_and_page():
+    page = "WebShop [SEP] Instruction: [SEP] Find a red lamp [SEP] Search"
+    (scene,) = text_scenes("webshop", [page], [])
+    assert lists(scene) == {"Instruction": [("Find a red lamp", "")], "Page": [("WebShop", ""), ("Search", "")]}
+    assert text_scenes("webshop", ["Error"], []) == []
+    assert lists(text_scenes("webshop", ["Instruction: [SEP] x"], [])[0]) == {"Instruction": [("x", "")]}
+
+
+def test_alfworld_shows_place_and_inventory():
+    texts = [
+        "You are in the middle of a room. You see a desk 1.\nYour task is to: put a book in the safe.",
+        "On the desk 1, you see a book 1, an alarmclock 2, and a pen 2.",
+        "You pick up the book 1 from the desk 1.",
+        "The safe 1 is closed.",
+        "You put the book 1 in/on the safe 1.",
+    ]
+    found = text_scenes("alfworld", texts, ["Action: x"] * 4)
+    shown = list(map(lists, found))
+    assert shown[0] == {"Task": [("put a book in the safe.", "")], "Inventory": [("nothing", "")]}
+    assert shown[1]["desk 1"] == [("book 1", ""), ("alarmclock 2", ""), ("pen 2", "")]
+    assert shown[2]["Inventory"] == [("book 1", "")]
+    assert shown[3]["safe 1"] == [("closed", "")]
+    assert shown[4]["Inventory"] == [("nothing", "")]
+
+
+def test_attempts_number_their_turns():
+    found = text_scenes("textcraft", ["Goal: craft stick.", "Got 1 log"], ["Action: get 1 log"], 7)
+    assert [(scene["turn"], scene["action"]) for scene in found] == [(7, None), (7, "get 1 log")]
+
+
+@pytest.mark.parametrize("name", ["sqlgym", "FrozenLake", "nothing"])
+def test_other_services_have_no_scenes(name):
+    assert text_scenes(name, ["x", "y"], ["z"]) == []
+
+
+SERVICES = ("alfworld", "babyai", "maze", "sciworld", "searchqa", "textcraft", "webarena", "webshop", "wordle")
+REPEATED = (
+    "",
+    "\x00\ud800",
+    "<search>",
+    "<information>",
+    'Doc 1(Title: "',
+    "craft using ",
+    "(",
+    "\t[1] x\n",
+    "[SEP]",
+    "Instruction: [SEP] ",
+    "You are carrying a ",
+    "There is a red ball 1 ",
+    "You move the ",
+    "This room is called the x. In it, you see:\n\t",
+    "\tA door to the ",
+    "Tab 0: ",
+    "On the desk 1, you see ",
+    "Action: ",
+)
+STARTS = (
+    "",
+    "Goal: craft x",
+    "Your task is to: ",
+    "Question: ",
+    "Your goal: ",
+    "In front of you in this room, you can see several objects: ",
+)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_text_takes_more_than_a_moment(name):
+    """With a pattern that takes quadratic time, this test would run for hours."""
+    for start in STARTS:
+        for repeated in REPEATED:
+            long = start + repeated * (MAX_CHARACTERS // max(1, len(repeated))) + " " * MAX_CHARACTERS + "y"
+            found = text_scenes(name, [long, long], [f"Action: {long}"])
+            entries = [entry for scene in found for part in scene.get("lists", []) for entry in part["entries"]]
+            assert all(len(text) <= MAX_LENGTH + 3 for entry in entries for text in entry)
+
+
+def test_lists_are_bounded():
+    ((title, entries),) = listed("Things", [(f"thing {i}", "x" * 5000) for i in range(MAX_ENTRIES + 3)])
+    assert title == "Things"
+    assert len(entries) == MAX_ENTRIES + 1
+    assert entries[-1] == ("and 3 more", "")
+    assert entries[0] == ("thing 0", shown("x" * 5000))
+    assert len(entries[0][1]) == MAX_LENGTH + 3
+    assert listed("Nothing", []) == []
