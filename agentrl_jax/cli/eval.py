@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.cli import eval_api
+from agentrl_jax.cli.api_options import refuse
 from agentrl_jax.cli.checks import check_at_least_1, check_env, check_level_file, check_out_file
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.catalog import NAMES
@@ -80,8 +81,8 @@ class Eval:
     record: str | None = None
     """New folder for all episodes of the evaluation of a run, token by token, or of a scripted policy, for
     `agentrl view`, also with --compare, and `agentrl export --trajectories`. What an API model plays is in --out."""
-    of_api: Annotated[eval_api.ApiOptions, tyro.conf.arg(name="")] = dataclasses.field(
-        default_factory=eval_api.ApiOptions
+    of_api: Annotated[eval_api.EvalApiOptions, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=eval_api.EvalApiOptions
     )
 
 
@@ -91,13 +92,6 @@ _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "worke
 _NOT_OF_API = ("run", "checkpoint", "policy", "action", "plays", "workers", "against", "record")
 
 
-def _refuse(options: Any, names: Sequence[str], where: str) -> None:
-    """Refuses options that are given, but are only read somewhere else."""
-    for name in names:
-        if getattr(options, name) != getattr(type(options)(), name):
-            raise UserError(f"--{name} is {getattr(options, name)}, which is read only {where}; leave it out")
-
-
 def run(command: Eval) -> None:
     """Prints the success of a run, of a scripted policy, or of an API model."""
     if command.best_of is None and command.selector != Eval().selector:
@@ -105,14 +99,14 @@ def run(command: Eval) -> None:
             f"--selector is {command.selector}, which is read only with --best_of; give it, or leave it out"
         )
     if command.of_api.api is not None:
-        _refuse(command, _NOT_OF_API, "without --api")
+        refuse(command, _NOT_OF_API, "without --api")
         eval_api.run(command)
         return
-    _refuse(command.of_api, [field.name for field in dataclasses.fields(command.of_api)], "with --api")
+    refuse(command.of_api, [field.name for field in dataclasses.fields(command.of_api)], "with --api")
     if command.policy is None:
-        _refuse(command, _OF_SCRIPTED, "with --policy")
+        refuse(command, _OF_SCRIPTED, "with --policy")
     else:
-        _refuse(command, _OF_RUN, "without --policy")
+        refuse(command, _OF_RUN, "without --policy")
     if command.out is not None and (command.panel is None or command.against is not None):
         raise UserError(f"--out is {command.out}, the file for a record, which needs --panel and no --against")
     if command.record is not None and command.against is not None:

@@ -1,15 +1,17 @@
-"""`agentrl scaling`: the success of a run by turns, tokens per response, samples and attempts with feedback."""
+"""`agentrl scaling`: the success of an agent by turns, tokens per response, samples and attempts with feedback."""
 
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
+from agentrl_jax.cli.api_options import ApiOptions, asked, refuse
 from agentrl_jax.cli.checks import check_env, check_level_file, check_out_folder
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.interval_text import number, points, rate
@@ -18,10 +20,10 @@ from agentrl_jax.services.catalog import NAMES
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """Evaluate a run with more or less of one budget at a time, and plot success with random and optimal play."""
+    """Evaluate a run, or an API model, with more or less of one budget at a time; plot random and optimal play, too."""
 
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Folder of the run."""
+    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
+    """Folder of the run; left out with --api."""
     turns: str = ""
     """Turns of an episode, such as 5,10,20, also beyond those of training."""
     tokens: str = ""
@@ -36,31 +38,78 @@ class Scaling:
     checkpoint: str = "last"
     """last, best (the highest success in validation), or the step of a checkpoint."""
     env: str | None = None
-    """Another environment than the run's first one."""
+    """Another environment than the run's first one; the environment of an API model, as for `agentrl eval`."""
     levels: str | None = None
     """File with the levels to play, or a named set, as for `agentrl eval`."""
     panel: str | None = None
     """Panel whose levels are played."""
     episodes: int | None = None
     """Held-out levels; default: evaluation.episodes of the run."""
+    items: str | None = None
+    """Items that an API model plays, as for `agentrl eval`."""
+    url: str = "local"
+    """Address of the environment's server for an API model; local: in this process."""
+    token_file: str = ""
+    """File with the token of this server."""
     temperature: float | None = None
-    """Sampling temperature; default: evaluation.temperature of the run."""
+    """Sampling temperature; default: evaluation.temperature of the run, 0 for an API model."""
     seed: int | None = None
     """Seed of levels and sampling; default: evaluation.seed of the run."""
     out: str | None = None
-    """Folder for scaling.json and scaling.png; default: the run's."""
+    """Folder for scaling.json and scaling.png; default: the run's. With --api also of the evaluations, which the same
+    command goes on with after a kill."""
     record: str | None = None
     """New folder for the conversations of the largest number of --attempts, for `agentrl view`."""
     json: bool = False
     """Print the contents of scaling.json instead of a table."""
+    of_api: Annotated[ApiOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=ApiOptions)
 
 
 _OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "seed")
+_OF_ITEMS = ("items", "url", "token_file")
 
 
 def run(command: Scaling) -> None:
     """Writes the JSON file and the figure, and prints a table."""
-    axes = {name: _numbers(name, getattr(command, name)) for name in ("turns", "tokens", "samples", "attempts")}
+    axes: dict[str, Any] = {
+        name: _numbers(name, getattr(command, name)) for name in ("turns", "tokens", "samples", "attempts")
+    }
+    found = _of_run(command, axes) if command.of_api.api is None else _of_api_model(command, axes)
+    from agentrl_jax.evaluate.scaling import plot_scaling
+    from agentrl_jax.io import atomic_write
+
+    out = Path(command.out or command.run or "")
+    text = json.dumps(found, allow_nan=False)
+    with atomic_write(out / "scaling.json") as file:
+        file.write(text + "\n")
+    plot_scaling(found, out / "scaling.png")
+    if command.json:
+        print(text)
+    else:
+        _show(found, out)
+    if unfinished := found.get("unfinished"):
+        print(
+            f"agentrl: {unfinished} episodes are unfinished; give the same command again, which asks only for what is "
+            "missing",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+def _of_api_model(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
+    refuse(command, ("run", "checkpoint", "record"), "without --api")
+    options, call, _ = asked(command, command.of_api)
+    from agentrl_jax.evaluate.api_models.scaling import scale_api
+
+    assert command.out is not None
+    return scale_api(options, command.out, selector=command.selector, **axes, **call)
+
+
+def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
+    refuse(command.of_api, [field.name for field in dataclasses.fields(command.of_api)], "with --api")
+    refuse(command, _OF_ITEMS, "with --api")
+    if command.run is None:
+        raise UserError("a run is missing; write `agentrl scaling RUN`, or give --api MODEL")
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
@@ -69,49 +118,55 @@ def run(command: Scaling) -> None:
             f"--record is {command.record}, the folder for the conversations of --attempts, which is missing; give it, "
             "or record an evaluation with agentrl eval"
         )
-    out = Path(command.run if command.out is None else command.out)
     if command.out is not None:
-        check_out_folder(command.out, out)
-    from agentrl_jax.evaluate.scaling import plot_scaling, scale
-    from agentrl_jax.io import atomic_write
+        check_out_folder(command.out, Path(command.out))
+    from agentrl_jax.evaluate.scaling import scale
 
-    options = {name: getattr(command, name) for name in _OPTIONS}
-    found = scale(
+    return scale(
         command.run,
         **axes,
         selector=command.selector,
         record=command.record,
         report=lambda line: print(line, file=sys.stderr),
-        **options,
+        **{name: getattr(command, name) for name in _OPTIONS},
     )
-    text = json.dumps(found, allow_nan=False)
-    with atomic_write(out / "scaling.json") as file:
-        file.write(text + "\n")
-    plot_scaling(found, out / "scaling.png")
-    if command.json:
-        print(text)
-        return
+
+
+def _show(found: dict[str, Any], out: Path) -> None:
     for axis, found_points in found["axes"].items():
-        table = Table(title=f"Success by {axis}", title_justify="left")
-        columns = [name for name in _COLUMNS if name in found_points[0]]
-        for name in (axis, *columns):
-            table.add_column(name.replace("_", " "), justify="right", no_wrap=name == axis)
-        for point in found_points:
-            table.add_row(str(point[axis]), *(_COLUMNS[name](point[name]) for name in columns))
-        Console().print(table)
-        if axis == "attempts":
+        columns = [name for name in _COLUMNS if any(point.get(name) is not None for point in found_points)]
+        costs = [name for name in columns if "tokens" in name] if len(columns) > _MOST_COLUMNS else []
+        rates = [name for name in columns if name not in costs]
+        for title, shown in (("Success", rates), ("Tokens of a level", costs)):
+            if not shown:
+                continue
+            table = Table(title=f"{title} by {axis}", title_justify="left")
+            for name in (axis, *shown):
+                table.add_column(name.replace("_", " "), justify="right", no_wrap=name == axis)
+            for point in found_points:
+                cells = (_COLUMNS[name](point[name]) if point.get(name) is not None else "-" for name in shown)
+                table.add_row(str(point[axis]), *cells)
+            Console().print(table)
+        if axis == "attempts" and "retry" in found:
             Console().print(found["retry"]["note"], highlight=False)
     Console().print(f"figure: {out / 'scaling.png'}", highlight=False)
 
 
-_RATES = ("success", "success_greedy", "retry", "retry_greedy", "pass_at", "pass_all", "best_of")
-_COLUMNS = {
+_MOST_COLUMNS = 7
+"""Columns of a table that a terminal of 80 characters can show; with more, those of tokens are another table."""
+_RATES = (
+    *("success", "success_greedy", "success_answered", "success_all", "retry", "retry_greedy", "retry_answered"),
+    *("retry_all", "pass_at", "pass_at_all", "pass_all", "best_of"),
+)
+_COLUMNS: dict[str, Callable[[Any], str]] = {
     **dict.fromkeys(_RATES, rate),
     "difference": points,
     "retry_tokens": number,
+    "retry_tokens_read": number,
     "pass_at_tokens": number,
-    "random": rate,
-    "optimal": rate,
+    **dict.fromkeys(("random", "null", "optimal"), rate),
+    "tokens_read": "{:,}".format,
+    "tokens_written": "{:,}".format,
 }
 """Columns of a table in their order, if its axis has them, and how each is written."""
 

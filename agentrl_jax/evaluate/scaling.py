@@ -5,7 +5,7 @@ training show whether an agent goes on beyond its horizon.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,12 @@ TITLES = {
 }
 """Title and horizontal axis of the subplot of each axis."""
 
-_LIMIT_LINES = {"success": "sampled", "success_greedy": "greedy"}
+_LIMIT_LINES = {
+    "success": "sampled",
+    "success_greedy": "greedy",
+    "success_answered": "answered episodes",
+    "success_all": "all episodes",
+}
 _LINES = {
     "turns": _LIMIT_LINES,
     "tokens": _LIMIT_LINES,
@@ -42,6 +47,9 @@ _LINES = {
         "retry": "retries with feedback",
         "retry_greedy": "greedy retries with feedback",
         "pass_at": "pass@k, no feedback",
+        "retry_answered": "retries with feedback, answered items",
+        "retry_all": "retries with feedback, all items",
+        "pass_at_all": "pass@k, no feedback, all items",
     },
 }
 _KEPT = ("success", "success_greedy", "random", "optimal", "optimal_is", "gap_closed", "mean_turns", "mean_tokens")
@@ -77,19 +85,8 @@ def scale(
     Raises:
         UserError: no axis is given, a number is not usable, or as in `evaluate_run`.
     """
-    limits, most = {"turns": turns, "tokens": tokens}, {"attempts": MOST_ATTEMPTS}
-    given = limits | {"samples": samples, "attempts": attempts}
-    for name, numbers in given.items():
-        least, largest = 2 if name == "tokens" else 1, most.get(name, 2**16)
-        if list(numbers) != sorted(set(numbers)) or any(not least <= number <= largest for number in numbers):
-            listed = ",".join(map(str, numbers))
-            raise UserError(f"--{name} is {listed}; expected ascending numbers from {least} to {largest}")
-    if not any(given.values()):
-        raise UserError(
-            "no axis is given; expected --turns, --tokens, --samples or --attempts with numbers such as 5,10,20"
-        )
-    if selector is not None and not samples:
-        raise UserError(f"--selector is {selector}, which is read only with --samples; give it too")
+    limits = {"turns": turns, "tokens": tokens}
+    check_axes(limits | {"samples": samples, "attempts": attempts}, selector)
     config = read_config(run)
     axes: dict[str, list[dict[str, Any]]] = {}
     found: dict[str, Any] = {}
@@ -114,6 +111,22 @@ def scale(
     named |= {"retry": {name: x for name, x in found["retry"].items() if name != "attempts"}} if attempts else {}
     trained = {"turns": config.prompt.max_turns, "tokens": config.prompt.max_response_tokens}
     return {"run": Path(run).resolve().name, **named, "trained": trained, "axes": axes}
+
+
+def check_axes(axes: Mapping[str, Sequence[int]], selector: Selector | None) -> None:
+    """Raises a `UserError` if no axis is given, or the numbers of one cannot be used."""
+    most = {"attempts": MOST_ATTEMPTS}
+    for name, numbers in axes.items():
+        least, largest = 2 if name == "tokens" else 1, most.get(name, 2**16)
+        if list(numbers) != sorted(set(numbers)) or any(not least <= number <= largest for number in numbers):
+            listed = ",".join(map(str, numbers))
+            raise UserError(f"--{name} is {listed}; expected ascending numbers from {least} to {largest}")
+    if not any(axes.values()):
+        raise UserError(
+            "no axis is given; expected --turns, --tokens, --samples or --attempts with numbers such as 5,10,20"
+        )
+    if selector is not None and not axes["samples"]:
+        raise UserError(f"--selector is {selector}, which is read only with --samples; give it too")
 
 
 def _of_samples(found: dict[str, Any], k: int) -> dict[str, Any]:
@@ -155,7 +168,7 @@ def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | No
     title, label = TITLES[name]
     numbers = [point[name] for point in points]
     for color, (key, legend) in zip(COLORS, _LINES[name].items()):
-        if key not in points[0]:
+        if any(point.get(key) is None for point in points):
             continue
         mean, low, high = ([point[key][bound] for point in points] for bound in ("mean", "low", "high"))
         axis.plot(

@@ -55,7 +55,7 @@ def rows_and_replies():
 
 
 def best(selector, k, answer=None, clusters=False):
-    return BestOfReplies(selector, k, task(answer)).rates(*rows_and_replies(), 3, clusters=clusters)
+    return BestOfReplies(selector, (k,), task(answer)).rates(*rows_and_replies(), 3, clusters=clusters)
 
 
 def test_the_shortest_of_k_samples():
@@ -84,28 +84,27 @@ def test_clusters_are_the_categories_of_the_whole_items():
 def test_without_an_item_that_was_answered_whole_there_is_no_result():
     rows, replies = rows_and_replies()
     rows = [row | {"status": "refusal"} for row in rows if row["sample"] == 1]
-    assert BestOfReplies("shortest", 2, task()).rates(rows, replies, 3, clusters=False)["success"] == {}
+    assert BestOfReplies("shortest", (2,), task()).rates(rows, replies, 3, clusters=False)["success"] == {}
 
 
 @pytest.mark.parametrize(
-    ("selector", "k", "message"),
+    ("selector", "message"),
     [
-        ("value", 2, "--selector is value, which reads a run's own model"),
-        ("logprob", 2, "expected one of oracle, shortest, majority"),
-        ("majority", 2, "episodes of maze end without an answer in words"),
-        ("shortest", 1, "--best_of is 1, expected at least 2"),
+        ("value", "--selector is value, which reads a run's own model"),
+        ("logprob", "expected one of oracle, shortest, majority"),
+        ("majority", "episodes of maze end without an answer in words"),
     ],
 )
-def test_selectors_that_an_api_cannot_have(selector, k, message):
+def test_selectors_that_an_api_cannot_have(selector, message):
     with pytest.raises(UserError, match=message):
-        BestOfReplies(selector, k, task())
+        BestOfReplies(selector, (2,), task())
 
 
 def test_uncounted_tokens_say_so():
     rows, replies = rows_and_replies()
     del replies[-1]["reply"]["completion_tokens"]
     with pytest.raises(UserError, match="did not count the tokens of every reply"):
-        BestOfReplies("shortest", 2, task()).rates(rows, replies, 3, clusters=False)
+        BestOfReplies("shortest", (2,), task()).rates(rows, replies, 3, clusters=False)
 
 
 def test_the_command_takes_one_of_two_samples(tmp_path):

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,10 @@ def evaluate_api(
     key: str = "",
     temperature: float = 0.0,
     samples: int = 1,
-    best_of: int | None = None,
+    best_of: Sequence[int] = (),
     selector: Selector = "oracle",
     clusters: bool = False,
+    plays: Sequence[int] = (),
     token_ids: bool = False,
     extra: Mapping[str, Any] | None = None,
     request_timeout: float = 120.0,
@@ -52,9 +53,9 @@ def evaluate_api(
     kill and asks nothing twice; with more items or samples it plays those that are missing. `key` is sent as the bearer
     token and written nowhere. `token_ids` asks for the tokens of prompts and replies, as vLLM and `agentrl serve-model`
     give them. `extra` has further fields of every request; null leaves a usual one out. The prices are of a million
-    tokens. With `options.attempts`, the first sample of each item goes on after a failure, see `retries`. Of `best_of`
-    samples of an item, which are played at least, `selector` takes one, see `summary.BestOfReplies`. With `clusters`,
-    items of one category are one cluster of the intervals.
+    tokens. With `options.attempts`, the first sample of each item goes on after a failure, see `retries`. For each
+    number of `best_of`, `selector` takes one of so many samples of an item, which are played at least, see
+    `summary.BestOfReplies`. With `clusters`, items of one category are one cluster of the intervals.
 
     Returns:
         model, base_url, env, style, turns, items, samples, temperature, max_tokens (of a reply, null without a limit),
@@ -68,7 +69,9 @@ def evaluate_api(
         `optimal` success on the same items, as far as known, and `gap_closed_answered` and `gap_closed_all`, the shares
         of the difference between random and optimal play. With several samples, `pass_at` and `pass_all` over the
         items whose samples were all answered, and so is `best_of`. `outcomes`: the items, and `samples`, 1, 0 or null
-        (not answered) of each item and sample. `categories`: episodes and both successes of each. `turns_used`,
+        (not answered) of each item and sample. For each number of `plays`, the success of random, null and optimal play
+        in at least one of so many plays, by number as `plays`, as far as known. `categories`: episodes and both
+        successes of each. `turns_used`,
         `tokens` (sums over all replies, and `replies_without_usage`), `cost` (null without prices), `requests` and
         `retried` of this call. With several attempts, all this but the last two is of first attempts alone, and
         `retry` is what `summarize_retries` describes, with `tokens` and `cost` of the replies after first attempts.
@@ -84,8 +87,8 @@ def evaluate_api(
     with _task(options if limit is None else dataclasses.replace(options, max_tokens=limit)) as task:
         if clusters and task.category is None:
             raise UserError(f"--clusters needs items with categories, but those of {task.env} have none; leave it out")
-        best = None if best_of is None else BestOfReplies(selector, best_of, task)
-        samples = max(samples, best_of or 1)
+        best = BestOfReplies(selector, best_of, task) if best_of else None
+        samples = max(samples, *best_of) if best_of else samples
         settings = {"model": model, "base_url": base_url, "env": task.env, "style": task.style, "turns": task.turns}
         settings |= {"body": body, "seed": options.seed} | task.facts
         settings |= {"attempts": options.attempts} if options.attempts > 1 else {}
@@ -117,6 +120,7 @@ def evaluate_api(
         lines = task.lines(1)
         with refusals("--clusters"):
             result |= summarize(task, rows, samples, len(failed), lines, clusters=clusters)
+        result |= {"plays": {str(k): task.lines(k) for k in plays}} if plays else {}
         result["outcomes"] = outcomes_of(task.items, rows, samples)
         first, later = split_replies(rows, replies)
         result |= {"tokens": tokens_of(first), "cost": cost_of(first, price_in, price_out)}

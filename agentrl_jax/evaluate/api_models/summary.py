@@ -118,12 +118,12 @@ def _passes(answered: Sequence[Row], samples: int, clusters: bool) -> dict[str, 
 
 
 class BestOfReplies:
-    """Takes one of k samples of an item: an API gives neither values nor comparable log-probabilities.
+    """Takes one of k samples of an item, for several k: an API gives neither values nor comparable log-probabilities.
 
     oracle: one that succeeds (pass@k); shortest: the fewest written tokens; majority: the most frequent answer.
     """
 
-    def __init__(self, selector: Selector, k: int, task: ApiTask):
+    def __init__(self, selector: Selector, numbers: Sequence[int], task: ApiTask):
         """Raises a `UserError` if the selector needs what the task or an API does not have."""
         if selector in ("value", "logprob"):
             raise UserError(
@@ -135,9 +135,7 @@ class BestOfReplies:
                 f"--selector is majority, but episodes of {task.env} end without an answer in words, so that none is "
                 "the most frequent; with --api expected one of oracle, shortest"
             )
-        if k < 2:
-            raise UserError(f"--best_of is {k}, expected at least 2 samples to choose from")
-        self.selector, self.k, self._answer = selector, k, task.answer
+        self.selector, self.numbers, self._answer = selector, tuple(numbers), task.answer
 
     def rates(self, rows: Sequence[Row], replies: Sequence[Row], samples: int, *, clusters: bool) -> dict[str, Any]:
         """Returns the selector and `success` by the number of samples, over the items whose samples were all answered.
@@ -154,8 +152,9 @@ class BestOfReplies:
             of_episode[reply["item"], reply["sample"]].append(reply["reply"])
         judged = [[self._judged(of_episode[item, sample]) for sample in range(samples)] for item in whole]
         of_cluster = _clusters(rows, list(whole)) if clusters else None
-        success = success_of_best(self.selector, solved, judged, self.k)
-        found["success"][str(self.k)] = success_interval(success, clusters=of_cluster)
+        for k in self.numbers:
+            success = success_of_best(self.selector, solved, judged, k)
+            found["success"][str(k)] = success_interval(success, clusters=of_cluster)
         return found
 
     def _judged(self, replies: list[Row]) -> Any:

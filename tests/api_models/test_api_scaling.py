@@ -1,0 +1,143 @@
+"""Test-time scaling of an API model: every point is an evaluation, and nothing is asked twice."""
+
+import json
+
+import pytest
+import tiny_run
+from fake_api import FakeApi, completion
+
+from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
+from agentrl_jax.evaluate.api_models.tasks import TaskOptions
+from agentrl_jax.services.environments.maze import STARTS, Oracle, describe
+from agentrl_jax.text.styles import FEEDBACK
+
+ITEMS = "15-18"
+"""They start 4, 3, 2 and 1 moves from the goal."""
+
+
+def walks(body):
+    """Walks to the goal; from the farthest item only after a failure. A reply of less than 20 tokens is cut."""
+    if body["max_tokens"] < 20:
+        return completion("Thought: so lo", finish="length")
+    texts = [message["content"] for message in body["messages"]]
+    if texts[1] == describe(STARTS[15]) and not any(FEEDBACK in text for text in texts):
+        return "Action: stay"
+    return f"Action: {Oracle().act(texts[-1])}"
+
+
+WORDS = ("--env", "maze", "--items", ITEMS, "--concurrency", "2")
+AXES = ("--turns", "1,2,4", "--tokens", "10,30", "--samples", "1,2", "--attempts", "1,2", "--selector", "shortest")
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory):
+    """The result, its folder, and the numbers of requests of the command and of the same command again."""
+    out, api = tmp_path_factory.mktemp("scaled"), FakeApi(walks)
+    with api.running() as url:
+        words = ("scaling", "--api", "m", "--base_url", url, *WORDS, *AXES, "--out", str(out))
+        code, printed, err = tiny_run.command(*words, "--json")
+        assert code == 0, err
+        asked = len(api.requests)
+        again = tiny_run.command(*words)
+    assert again[0] == 0, again[2]
+    return json.loads(printed), out, asked, len(api.requests) - asked, again[1]
+
+
+def test_points_are_evaluations(scaled, tmp_path):
+    found, out, asked, again, _ = scaled
+    assert json.loads((out / "scaling.json").read_text()) == found
+    assert (found["run"], found["env"], found["episodes"], found["unfinished"]) == ("m", "maze", 4, 0)
+    with FakeApi(walks).running() as url:
+        alone = evaluate_api("m", url, TaskOptions(env="maze", items=ITEMS, turns=2), tmp_path / "out")
+    (two,) = [point for point in found["axes"]["turns"] if point["turns"] == 2]
+    for name in ("success_answered", "success_all", "random", "null", "optimal", "gap_closed_all"):
+        assert two[name] == alone[name]
+    assert two["tokens_written"] == alone["tokens"]["completion_tokens"]
+    assert asked > 40
+    assert again == 0
+    folders = sorted(path.name for path in out.iterdir() if path.is_dir())
+    assert folders == ["samples-attempts", "tokens-10", "tokens-30", "turns-1", "turns-2", "turns-4"]
+
+
+def test_success_grows_with_the_budget(scaled):
+    axes = scaled[0]["axes"]
+    assert [point["success_all"]["mean"] for point in axes["turns"]] == [0.25, 0.5, 0.75]
+    assert [point["optimal"]["mean"] for point in axes["turns"]] == [0.25, 0.5, 1.0]
+    cut, whole = axes["tokens"]
+    assert cut["success_answered"] is None
+    assert cut["success_all"]["mean"] == 0
+    assert whole["success_answered"]["mean"] == 0.75
+    assert [point["pass_at"]["mean"] for point in axes["samples"]] == [0.75, 0.75]
+    assert [point["best_of"]["mean"] for point in axes["samples"]] == [0.75, 0.75]
+    assert [point["retry_all"]["mean"] for point in axes["attempts"]] == [0.75, 1.0]
+    assert [point["pass_at_all"]["mean"] for point in axes["attempts"]] == [0.75, 0.75]
+    assert scaled[0]["retry"]["feedback"] == FEEDBACK
+
+
+def test_a_table_and_a_figure(scaled):
+    _, out, _, _, printed = scaled
+    assert (out / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    for title in ("Success by turns", "Success by tokens", "Success by samples", "Success by attempts", "figure: "):
+        assert title in printed
+    assert "75.0" in printed
+
+
+def test_what_is_unfinished_is_said_and_asked_again(tmp_path):
+    down = FakeApi(lambda body: (503, {}, b"{}"))
+    with down.running() as url:
+        words = ("scaling", "--api", "m", "--base_url", url, *WORDS, "--turns", "1", "--retries", "0")
+        code, _, err = tiny_run.command(*words, "--out", str(tmp_path / "out"))
+    assert code == 1
+    assert "4 episodes are unfinished; give the same command again" in err
+    assert (tmp_path / "out" / "scaling.png").exists()
+
+
+def test_one_attempt_is_no_retry(tmp_path):
+    with FakeApi(walks).running() as url:
+        words = ("scaling", "--api", "m", "--base_url", url, *WORDS, "--attempts", "1", "--out", str(tmp_path / "out"))
+        code, printed, err = tiny_run.command(*words, "--json")
+    assert code == 0, err
+    (point,) = json.loads(printed)["axes"]["attempts"]
+    assert point["retry_all"]["mean"] == point["retry_answered"]["mean"] == 0.75
+
+
+def test_a_compiled_environment_has_lines_of_several_plays(tmp_path):
+    with FakeApi(lambda body: "<answer>Down</answer>").running() as url:
+        words = ("--api", "m", "--base_url", url, "--env", "FrozenLake", "--episodes", "3", "--turns", "1")
+        words = ("scaling", *words[:-2], "--samples", "1,2", "--out", str(tmp_path / "out"), "--json")
+        code, printed, err = tiny_run.command(*words)
+    assert code == 0, err
+    one, two = json.loads(printed)["axes"]["samples"]
+    assert 0 < one["random"]["mean"] < two["random"]["mean"] <= two["optimal"]["mean"]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("runs/x", "--turns", "1"), "--run is runs/x, which is read only without --api"),
+        (("--turns", "1", "--record", "x"), "--record is x, which is read only without --api"),
+        ((), "no axis is given"),
+        (("--samples", "2", "--selector", "value"), "--selector is value, which reads a run's own model"),
+        (("--turns", "1", "--max_tokens", "0"), "--max_tokens"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, words, part):
+    given = ("scaling", "--api", "m", "--base_url", "http://127.0.0.1:9", *WORDS, "--out", str(tmp_path / "out"))
+    code, out, err = tiny_run.command(*given, *words)
+    assert (code, out) == (2, "")
+    assert part in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--turns", "1"), "a run is missing"),
+        (("runs/x", "--turns", "1", "--items", "0-3"), "--items is 0-3, which is read only with --api"),
+        (("runs/x", "--turns", "1", "--max_tokens", "9"), "--max_tokens is 9, which is read only with --api"),
+        (("--api", "m", "--turns", "1"), "give --env ENV or --panel NAME"),
+    ],
+)
+def test_options_without_their_agent_are_refused(words, part):
+    code, out, err = tiny_run.command("scaling", *words)
+    assert (code, out) == (2, "")
+    assert part in err.splitlines()[-1]
