@@ -5,7 +5,7 @@ Shapes: `N` seeds.
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,10 @@ EVERY_SEED_ACTIONS = 16
 """With at most so many actions, each is played constantly on every seed."""
 
 FEWEST_SEEDS = 64
-"""Seeds on which each constant action is played in an environment with more actions."""
+"""Seeds on which each constant action is played in an environment with more actions; then the best one is on all."""
+
+CONSTANT = "constant "
+"""Begins the name of a policy that repeats one action."""
 
 ROUNDING = 1e-5
 """Largest relative difference of equal rewards, because batches of another size are rounded differently."""
@@ -146,6 +149,11 @@ def gather(
     each = seeds if env.num_actions <= EVERY_SEED_ACTIONS else min(seeds, FEWEST_SEEDS)
     progress(f"{env.num_actions} constant actions, {each} episodes of each")
     runs |= _constant(env, episodes, numbers[:each], states, shape, size, limit)
+    if each < seeds:
+        worst = most_successful(runs)
+        progress(f"{worst}, {seeds} episodes")
+        action = env.actions.index(worst.removeprefix(CONSTANT))
+        runs[worst] = episodes(FOLLOW, numbers, states, np.full_like(nothing, action), size, limit)
 
     progress(f"{seeds} start states and random episodes again, in another order and batches of {other_size}")
     order = np.random.default_rng(_ORDER).permutation(seeds)
@@ -172,6 +180,13 @@ def gather(
         env, params, limit, floors, numbers, span, distinct, flaws, solved, texts[:BATCH], runs, differs, reference,
         reference_run, found, why,
     )  # fmt: skip
+
+
+def most_successful(runs: Mapping[str, Episodes]) -> str:
+    """The name of the constant policy that succeeds most often on the seeds that all of them play, the first ones."""
+    constants = {name: run.solved for name, run in runs.items() if name.startswith(CONSTANT)}
+    each = min(map(len, constants.values()))
+    return max(constants, key=lambda name: constants[name][:each].mean())
 
 
 def _widened(low: float, high: float) -> tuple[jax.Array, jax.Array]:
@@ -220,7 +235,7 @@ def _constant(
         played = episodes(FOLLOW, seeds[rows], some, table, size, limit)
         for place, action in enumerate(chosen):
             part = slice(place * count, (place + 1) * count)
-            found[f"constant {env.actions[action]}"] = jax.tree.map(lambda leaf, part=part: leaf[part], played)
+            found[f"{CONSTANT}{env.actions[action]}"] = jax.tree.map(lambda leaf, part=part: leaf[part], played)
     return found
 
 

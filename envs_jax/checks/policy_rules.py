@@ -4,13 +4,14 @@ A rate is above a bound if the lower end of its 99.9 % interval is; where many r
 corrected by their number (Bonferroni).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 from scipy import stats
 
-from envs_jax.checks.evidence import Evidence
+from envs_jax.checks.evidence import CONSTANT, Evidence, most_successful
 from envs_jax.checks.play import Episodes
 from envs_jax.checks.report import Result, skipped, verdict
 
@@ -28,20 +29,23 @@ def null_floor(evidence: Evidence) -> Result:
 
 def constant_floor(evidence: Evidence) -> Result:
     """No action, taken again and again, succeeds more often than declared."""
-    runs = {name: run for name, run in evidence.runs.items() if name.startswith("constant ")}
-    bound, alpha = evidence.floors.constant, ALPHA / len(runs)
-    worst = max(runs, key=lambda name: runs[name].solved.mean())
-    numbers: dict[str, Any] = {"success": float(runs[worst].solved.mean()), "bound": bound, "actions": len(runs)}
-    numbers |= {"most_successful": worst.removeprefix("constant "), "episodes_each": len(runs[worst].steps)}
+    lengths = [len(run.steps) for name, run in evidence.runs.items() if name.startswith(CONSTANT)]
+    bound, worst, each = evidence.floors.constant, most_successful(evidence.runs), min(lengths)
+    run = evidence.runs[worst]
+    numbers: dict[str, Any] = {"success": float(run.solved.mean()), "bound": bound, "actions": len(lengths)}
+    numbers |= {"most_successful": worst.removeprefix(CONSTANT), "episodes_each": each, "episodes": len(run.steps)}
     numbers |= {"why": evidence.floors.why} if numbers["success"] > 0.5 and evidence.floors.why else {}
-    return _bounded(evidence, "constant_floor", worst, runs[worst], bound, alpha, numbers)
+    # The seeds that it alone has played did not choose it, so that only its own rate is compared there.
+    further = run.solved[each:]
+    tests = [(run.solved[:each], ALPHA / len(lengths)), *([(further, ALPHA)] if further.size else [])]
+    return _bounded(evidence, "constant_floor", worst, run, bound, tests, numbers)
 
 
 def repeat_last_floor(evidence: Evidence) -> Result:
     """One random action, repeated, succeeds at most as often as declared."""
     run, bound = evidence.runs["repeat_last"], evidence.floors.repeat_last
     numbers = {"success": float(run.solved.mean()), "bound": bound}
-    return _bounded(evidence, "repeat_last_floor", "repeat_last", run, bound, ALPHA, numbers)
+    return _bounded(evidence, "repeat_last_floor", "repeat_last", run, bound, [(run.solved, ALPHA)], numbers)
 
 
 def random_floor(evidence: Evidence) -> Result:
@@ -52,7 +56,7 @@ def random_floor(evidence: Evidence) -> Result:
     optimal = _reference_success(evidence)
     if optimal is not None:
         numbers |= {"optimal": optimal, "least_gap": floors.gap}
-    found = _bounded(evidence, "random_floor", "random", run, floors.random, ALPHA, numbers)
+    found = _bounded(evidence, "random_floor", "random", run, floors.random, [(run.solved, ALPHA)], numbers)
     if found.status == "fail" or optimal is None:
         return found
     low = rate_interval(run.solved)[0]
@@ -183,10 +187,17 @@ def _earns_more(evidence: Evidence, best: Episodes, known: np.ndarray) -> str:
 
 
 def _bounded(
-    evidence: Evidence, name: str, policy: str, run: Episodes, bound: float, alpha: float, numbers: dict[str, Any]
+    evidence: Evidence,
+    name: str,
+    policy: str,
+    run: Episodes,
+    bound: float,
+    tests: Sequence[tuple[Bool[np.ndarray, " n"], float]],
+    numbers: dict[str, Any],
 ) -> Result:
+    """`tests` are outcomes of different episodes, each with the probability that chance alone exceeds the bound."""
     solved = run.solved
-    if rate_interval(solved, alpha)[0] <= bound:
+    if all(rate_interval(outcomes, alpha)[0] <= bound for outcomes, alpha in tests):
         return verdict(name, "", numbers)
     row = int(np.argmax(solved))
     case = evidence.case(policy, run, row, run.solved_at[row], f"solved after {run.solved_at[row]} actions")

@@ -10,7 +10,7 @@ from broken_lock import LIMIT, SPECIAL, Fault, Lock, digit, solve
 
 import envs_jax
 from envs_jax import registry
-from envs_jax.checks import MOST_SEEDS, check, check_registered, reachable
+from envs_jax.checks import MOST_SEEDS, check, check_registered, evidence, reachable
 from envs_jax.checks.play import fingerprint, joined, key_of, noise_key
 from envs_jax.checks.rules import RULES
 from envs_jax.environment import TextEnvironment
@@ -91,6 +91,19 @@ def test_levels_that_take_longer_than_an_episode_are_found():
 def test_a_repeated_action_that_wins_is_caught_too():
     assert failures(report_on(Fault.EQUAL_ACTIONS_WIN)) == ["constant_floor", "repeat_last_floor"]
     assert failures(report_on(Fault.EQUAL_ACTIONS_WIN, floors=Floors(constant=1.0))) == ["repeat_last_floor"]
+
+
+def test_the_best_of_many_constant_actions_is_played_on_all_seeds(monkeypatch):
+    """Three episodes of each are too few to show that one wins more often than declared."""
+    monkeypatch.setattr(evidence, "EVERY_SEED_ACTIONS", 0)
+    monkeypatch.setattr(evidence, "FEWEST_SEEDS", 3)
+    report = report_on(Fault.SAME_ACTION_WINS, floors=Floors(constant=0.3))
+    assert failures(report) == ["constant_floor"]
+    numbers = result(report, "constant_floor").numbers
+    assert (numbers["episodes_each"], numbers["episodes"], numbers["success"]) == (3, SEEDS, 1.0)
+    monkeypatch.setattr(evidence, "FEWEST_SEEDS", SEEDS)
+    assert failures(report_on(Fault.SAME_ACTION_WINS, floors=Floors(constant=0.3))) == ["constant_floor"]
+    assert failures(report_on(Fault.SAME_ACTION_WINS, floors=Floors(constant=1.0))) == []
 
 
 @pytest.mark.parametrize(
