@@ -15,7 +15,7 @@ from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments import babyai as babyai_service
 from agentrl_jax.services.environments import maze as maze_service
 from agentrl_jax.services.environments.textcraft.recipes import display_name
-from agentrl_jax.services.scenes import MAX_CHARACTERS, Seen, text_scenes
+from agentrl_jax.services.scenes import MAX_CHARACTERS, MAX_SCENES, Seen, text_scenes
 from agentrl_jax.services.scenes.reading import MAX_ENTRIES, MAX_LENGTH, listed, shown
 from agentrl_jax.services.scenes.textcraft import inventory
 from envs_jax.babyai.codes import EMPTY, NAMES, OBJECT, UNSEEN, WALL
@@ -245,6 +245,12 @@ def test_alfworld_shows_place_and_inventory():
 def test_attempts_number_their_turns():
     found = text_scenes("textcraft", ["Goal: craft stick.", "Got 1 log"], ["Action: get 1 log"], 7)
     assert [(scene["turn"], scene["action"]) for scene in found] == [(7, None), (7, "get 1 log")]
+
+
+def test_an_endless_episode_has_scenes_of_its_beginning():
+    found = text_scenes("textcraft", ["Goal: craft stick.", *["Got 1 log"] * 9_999], ["Action: get 1 log"] * 9_999)
+    assert len(found) == MAX_SCENES
+    assert lists(found[-1])["Inventory"] == [("log", f"{MAX_SCENES - 1}")]
 
 
 @pytest.mark.parametrize("name", ["sqlgym", "FrozenLake", "nothing"])

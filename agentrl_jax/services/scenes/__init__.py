@@ -17,6 +17,8 @@ MAX_CHARACTERS = 50_000
 """A longer text is cut before it is read."""
 MAX_ACTION = 10_000
 """The same of an action, in characters."""
+MAX_SCENES = 200
+"""Scenes of an attempt: each is read from all texts before it."""
 
 
 class Seen(NamedTuple):
@@ -54,7 +56,8 @@ def text_scene_of(name: str) -> TextScene | None:
 def text_scenes(name: str, texts: Sequence[str], responses: Sequence[str], first: int = 0) -> list[Scene]:
     """The scenes of an episode, or of an attempt that begins in turn `first`.
 
-    There is one of the start and one after each response whose answer is known, from the first text on that shows one.
+    There is one of the start and one after each response whose answer is known, from the first text on that shows one,
+    and of the first `MAX_SCENES` texts.
     Scenes have two more keys, as those of compiled environments have: `turn`, the index of the turn of the response,
     and `action`, None for the first scene.
 
@@ -70,7 +73,7 @@ def text_scenes(name: str, texts: Sequence[str], responses: Sequence[str], first
     texts = [text[:MAX_CHARACTERS] for text in texts]
     actions = [(read(response[:MAX_CHARACTERS]).action or "")[:MAX_ACTION] for response in responses]
     found: list[Scene] = []
-    for number in range(len(texts)):
+    for number in range(min(len(texts), MAX_SCENES)):
         drawn = scene(Seen(texts[: number + 1], actions[:number]))
         if drawn is not None:
             turn = first + max(number - 1, 0)
