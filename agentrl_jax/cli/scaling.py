@@ -32,7 +32,7 @@ class Scaling:
     """Samples of a level, such as 1,2,4,8."""
     attempts: str = ""
     """Most attempts at a level, such as 1,2,4: after a failure the level begins again, and the agent reads that it
-    failed; beside them as many samples without feedback."""
+    failed; beside them as many samples without feedback, of an API model as far as --samples goes."""
     selector: Literal["oracle", "majority", "shortest", "value", "logprob"] | None = None
     """Also take the best of k samples by this selector, see `agentrl eval --help`."""
     checkpoint: str = "last"

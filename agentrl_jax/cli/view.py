@@ -45,7 +45,7 @@ class View:
     port: int = 0
     """Port of --live; 0 takes a free one."""
     boards: bool = True
-    """Draw boards, for which the states of the recorded episodes are computed again; --no_boards is faster."""
+    """Draw the states of the recorded episodes, which are computed again, or read from texts; --no_boards is faster."""
     browser: bool = True
     """Open the page in a browser; --no_browser only says where it is."""
 
@@ -103,7 +103,7 @@ def _opened(place: str, command: View, copies: contextlib.ExitStack) -> "LiveDat
     if _is_log(place):
         from agentrl_jax.viewer.log_data import LogData
 
-        return LogData(place, newest=command.newest, note=_note)
+        return LogData(place, newest=command.newest, boards=command.boards, note=_note)
     from agentrl_jax.runs.remote import local_copy
     from agentrl_jax.viewer.data import RunData
 

@@ -159,7 +159,7 @@ def plot_scaling(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     for axis, (name, points) in zip(figure.subplots(1, len(axes), squeeze=False).flat, axes.items()):
         _draw(axis, name, points, found["trained"].get(name), found.get("selector", ""))
     title = f"{found['run']} on {found['episodes']} levels of {found['env']}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", parse_math=False)
     with atomic_write(path, binary=True) as file:
         figure.savefig(file, format="png", dpi=130)
 
@@ -168,11 +168,13 @@ def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | No
     title, label = TITLES[name]
     numbers = [point[name] for point in points]
     for color, (key, legend) in zip(COLORS, _LINES[name].items()):
-        if any(point.get(key) is None for point in points):
+        known = [point for point in points if point.get(key) is not None]
+        if not known:
             continue
-        mean, low, high = ([point[key][bound] for point in points] for bound in ("mean", "low", "high"))
+        at = [point[name] for point in known]
+        mean, low, high = ([point[key][bound] for point in known] for bound in ("mean", "low", "high"))
         axis.plot(
-            numbers,
+            at,
             mean,
             color=color,
             linewidth=1.8,
@@ -180,11 +182,11 @@ def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | No
             markersize=3.5,
             label=legend.format(selector=selector),
         )
-        axis.fill_between(numbers, low, high, color=color, alpha=0.12, linewidth=0)
+        axis.fill_between(at, low, high, color=color, alpha=0.12, linewidth=0)
     for key, style in (("random", ":"), ("optimal", "--")):
         if all(key in point for point in points):
-            known = [point[key]["mean"] for point in points]
-            axis.plot(numbers, known, color=GRAY, linewidth=1.2, linestyle=style, label=f"{key} play")
+            means = [point[key]["mean"] for point in points]
+            axis.plot(numbers, means, color=GRAY, linewidth=1.2, linestyle=style, label=f"{key} play")
     if trained is not None and numbers[0] <= trained <= numbers[-1]:
         axis.axvline(trained, color=GRAY, linewidth=0.8, alpha=0.5)
         axis.annotate("in training", xy=(trained, 0.02), fontsize=7, color=GRAY, rotation=90, ha="right", va="bottom")
@@ -194,4 +196,5 @@ def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | No
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(ScalarFormatter())
     set_style(axis, Subplot(title, (), is_share=True), label)
-    axis.legend(fontsize=8, frameon=False, loc="best")
+    if axis.lines:
+        axis.legend(fontsize=8, frameon=False, loc="best")

@@ -106,7 +106,8 @@ def pack_scenes(scenes: Scenes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     texts: dict[str, int] = {}
     actions: dict[str | None, int] = {None: 0}
     stacks: dict[tuple[str, ...], int] = {(): 0}
-    lists: dict[str, int] = {"[]": 0}
+    lists: dict[str, int] = {}
+    sets: dict[tuple[int, ...], int] = {(): 0}
     rows: list[tuple[int, ...]] = []
     cells: list[int] = []
     for scene in (scene for episode in scenes for scene in episode):
@@ -117,12 +118,13 @@ def pack_scenes(scenes: Scenes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         cells.extend(stacks.setdefault(tuple(cell), len(stacks)) for row in grid for cell in row)
         text = texts.setdefault("\n".join(scene.get("text", ())), len(texts))
         action = actions.setdefault(scene["action"], len(actions))
-        listed = lists.setdefault(json.dumps(scene.get("lists", [])), len(lists))
-        rows.append((int(scene["turn"]), action, width, len(grid), text, listed))
+        found = tuple(lists.setdefault(json.dumps(part), len(lists)) for part in scene.get("lists", ()))
+        rows.append((int(scene["turn"]), action, width, len(grid), text, sets.setdefault(found, len(sets))))
     names = ("scene_turn", "scene_action", "scene_width", "scene_height", "scene_text", "scene_lists")
     table = np.asarray(rows, np.int64).reshape(-1, len(names))
     columns = {name: smallest(table[:, i]) for i, name in enumerate(names)}
     columns["scene_count"] = smallest(np.asarray([len(episode) for episode in scenes], np.int64))
     columns["scene_cells"] = smallest(np.asarray(cells, np.int64))
     header = {"texts": list(texts), "actions": list(actions), "stacks": [list(stack) for stack in stacks]}
-    return header | {"lists": [json.loads(entry) for entry in lists]}, columns
+    header |= {"lists": [json.loads(part) for part in lists], "list_sets": [list(found) for found in sets]}
+    return header, columns

@@ -19,7 +19,7 @@ from agentrl_jax.viewer.columns import pack, quantize, smallest
 from agentrl_jax.viewer.episodes import QUANTIZED, pack_scenes
 from agentrl_jax.viewer.imported import ImportedEpisode, Scalar, load_imported
 from agentrl_jax.viewer.log_files import find_files
-from agentrl_jax.viewer.text_scenes import attempts_scenes
+from agentrl_jax.viewer.text_scenes import attempts_scenes, list_characters
 from envs_jax.scenes import SPRITES, Scene
 
 ROLES = ("system", "user", "assistant", "tool", "reasoning", "refusal")
@@ -47,21 +47,30 @@ BLOCK_CHARACTERS = 2**20
 """A block ends with the episode with which it has this many characters; the page decodes the blocks that it shows."""
 
 Progress = Callable[[str], None]
+_Shown = tuple[ImportedEpisode, list[Scene]]
 
 
 class LogData:
     """The data of the page of a log, or of the folder of an API model's evaluation."""
 
-    def __init__(self, source: str | os.PathLike[str], *, newest: int = 0, note: Progress = lambda line: None):
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        newest: int = 0,
+        boards: bool = True,
+        note: Progress = lambda line: None,
+    ):
         """Names a log.
 
         Args:
             source: the file, or the folder of its files or of an API model's evaluation.
             newest: how many of the steps of a folder with steps are shown, counted from the newest; 0 for all.
+            boards: draw what the texts say of the states.
             note: shows a line about the progress, and one for each of the first unusable episodes.
         """
         self.source, self.place = Path(source), str(source)
-        self._newest, self._note, self.of_api = newest, note, is_api_folder(source)
+        self._newest, self._boards, self._note, self.of_api = newest, boards, note, is_api_folder(source)
         self.remedy = "evaluate fewer items in one folder" if self.of_api else "split the log"
         """What helps if the page would be too large."""
         self.levels: frozenset[tuple[str, str]] = frozenset()
@@ -87,7 +96,10 @@ class LogData:
         else:
             episodes, about = load_imported(self.source, newest=self._newest, report=self._note), ""
         self._note(f"packing {len(episodes)} episodes")
-        parts = list(_parts(episodes))
+        counts, blocks = [], []
+        for part in _parts(episodes, boards=self._boards):
+            counts.append(len(part))
+            blocks.append(_pack(part))
         entry = {
             "kind": "log",
             "name": self.source.resolve().name if self.source.is_dir() else self.source.name,
@@ -96,7 +108,7 @@ class LogData:
             "outcomes": list(OUTCOMES),
             "ends": _OF_API if self.of_api else _OF_LOG,
             "logprobs": any("tokens" in m for episode in episodes for m in episode.messages),
-            "blocks": [len(part) for part in parts],
+            "blocks": counts,
             "roles": list(ROLES),
             **_steps(episodes),
             "alarms": [],
@@ -110,7 +122,7 @@ class LogData:
             "task": episodes[0].task,
         }
         self.levels = frozenset((e.task, e.level) for e in episodes if e.level and e.outcome != "unfinished")
-        return entry, [pack(header, _summary_columns(episodes)), *map(_pack, parts)]
+        return entry, [pack(header, _summary_columns(episodes)), *blocks]
 
 
 def _steps(episodes: Sequence[ImportedEpisode]) -> dict[str, Any]:
@@ -137,14 +149,16 @@ def _characters(episode: ImportedEpisode) -> int:
     return sum(len(message["content"]) for message in episode.messages)
 
 
-def _parts(episodes: Sequence[ImportedEpisode]) -> Iterator[list[ImportedEpisode]]:
-    """Consecutive episodes that share a block."""
-    part: list[ImportedEpisode] = []
+def _parts(episodes: Sequence[ImportedEpisode], *, boards: bool = True) -> Iterator[list[_Shown]]:
+    """Consecutive episodes that share a block, with their scenes."""
+    part: list[_Shown] = []
     characters = 0
     for episode in episodes:
-        part.append(episode)
+        scenes = _scenes(episode) if boards else []
+        part.append((episode, scenes))
         # Metadata and messages without text take space, too.
         characters += _characters(episode) + 100 * (1 + len(episode.messages) + len(episode.metadata))
+        characters += list_characters(scenes)
         if characters >= BLOCK_CHARACTERS:
             yield part
             part, characters = [], 0
@@ -166,8 +180,9 @@ def _summary_columns(episodes: Sequence[ImportedEpisode]) -> dict[str, np.ndarra
     }
 
 
-def _pack(episodes: Sequence[ImportedEpisode]) -> bytes:
+def _pack(shown: Sequence[_Shown]) -> bytes:
     """Packs messages and metadata as numbers of distinct texts: logs repeat their prompts and keys."""
+    episodes, scenes = zip(*shown)
     numbers: dict[str, int] = {}
 
     def numbered(texts: list[str]) -> np.ndarray:
@@ -192,7 +207,6 @@ def _pack(episodes: Sequence[ImportedEpisode]) -> bytes:
         "metadata_value": numbered([_text(value) for _, value in entries]),
     }
     header: dict[str, Any] = {"texts": list(numbers)}
-    scenes = [_scenes(episode) for episode in episodes]
     if any(scenes):
         header["scenes"], scene_columns = pack_scenes(scenes)
         columns |= scene_columns

@@ -8,7 +8,7 @@ from agentrl_jax.config import Config
 from agentrl_jax.formats.dialogs import message_format, read_dialog
 from agentrl_jax.formats.episodes import flaw_of
 from agentrl_jax.runs.rollout_records import RolloutRecord
-from agentrl_jax.services.scenes import text_scene_of, text_scenes
+from agentrl_jax.services.scenes import text_reader_of, text_scenes
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.scenes import Scene
 
@@ -18,7 +18,7 @@ def served_scenes(config: Config, record: RolloutRecord, tokenizer: Tokenizer) -
 
     Returns None if no service of the run has scenes, or the record is not one of this configuration and tokenizer.
     """
-    known = [text_scene_of(task.env) is not None for task in config.tasks]
+    known = [text_reader_of(task.env) is not None for task in config.tasks]
     same_tasks = record.header.tasks == tuple(task.label for task in config.tasks)
     if not any(known) or not same_tasks or flaw_of(record, tokenizer.vocab_size):
         return None
@@ -33,6 +33,17 @@ def served_scenes(config: Config, record: RolloutRecord, tokenizer: Tokenizer) -
             scenes = attempts_scenes(config.tasks[task].env, texts, dialog.responses, again.tolist())
         found.append(scenes)
     return found
+
+
+def list_characters(scenes: Sequence[Scene]) -> int:
+    """Characters of the lists of scenes; one that is also in the scene before counts there alone."""
+    total, before = 0, []
+    for scene in scenes:
+        lists = scene.get("lists", [])
+        new = (part for part in lists if part not in before)
+        total += sum(len(text) for part in new for entry in part["entries"] for text in entry)
+        before = lists
+    return total
 
 
 def attempts_scenes(

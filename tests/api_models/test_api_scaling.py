@@ -56,7 +56,7 @@ def test_points_are_evaluations(scaled, tmp_path):
     assert asked > 40
     assert again == 0
     folders = sorted(path.name for path in out.iterdir() if path.is_dir())
-    assert folders == ["samples-attempts", "tokens-10", "tokens-30", "turns-1", "turns-2", "turns-4"]
+    assert folders == ["attempts-2", "tokens-10", "tokens-30", "turns-1", "turns-2", "turns-4"]
 
 
 def test_success_grows_with_the_budget(scaled):
@@ -101,6 +101,45 @@ def test_one_attempt_is_no_retry(tmp_path):
     assert point["retry_all"]["mean"] == point["retry_answered"]["mean"] == 0.75
 
 
+def test_further_numbers_go_on(tmp_path):
+    api = FakeApi(walks)
+    with api.running() as url:
+        words = ("scaling", "--api", "m", "--base_url", url, *WORDS, "--out", str(tmp_path / "out"))
+        asked = []
+        for axes in (
+            ("--samples", "1,2"),
+            ("--samples", "1,2,3", "--turns", "1"),
+            ("--samples", "2", "--turns", "1,2"),
+        ):
+            before = len(api.requests)
+            assert tiny_run.command(*words, *axes)[0] == 0
+            asked.append(len(api.requests) - before)
+    sample = asked[0] // 2
+    assert asked == [2 * sample, sample + 4, 7]  # one turn of each of four items, and two of all but the nearest
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_the_limit_that_is_sent_is_the_axis(tmp_path, name):
+    api = FakeApi(lambda body: "Action: stay")
+    with api.running() as url:
+        words = ("scaling", "--api", "m$_x^{$", "--base_url", url, *WORDS, "--turns", "1", "--tokens", "10,30")
+        extra = json.dumps({"max_tokens": None, name: 512})
+        code, _, err = tiny_run.command(*words, "--extra", extra, "--out", str(tmp_path / "out"))
+    assert code == 0, err
+    assert [body[name] for body in api.requests].count(10) > 0
+    assert {body[name] for body in api.requests} == {512, 10, 30}
+
+
+def test_a_selector_is_refused_before_anything_is_asked(tmp_path):
+    api = FakeApi(walks)
+    with api.running() as url:
+        words = ("scaling", "--api", "m", "--base_url", url, *WORDS, "--turns", "1", "--samples", "1,2")
+        code, _, err = tiny_run.command(*words, "--selector", "majority", "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "--selector is majority" in err
+    assert api.requests == []
+
+
 def test_a_compiled_environment_has_lines_of_several_plays(tmp_path):
     with FakeApi(lambda body: "<answer>Down</answer>").running() as url:
         words = ("--api", "m", "--base_url", url, "--env", "FrozenLake", "--episodes", "3", "--turns", "1")
@@ -119,6 +158,7 @@ def test_a_compiled_environment_has_lines_of_several_plays(tmp_path):
         ((), "no axis is given"),
         (("--samples", "2", "--selector", "value"), "--selector is value, which reads a run's own model"),
         (("--turns", "1", "--max_tokens", "0"), "--max_tokens"),
+        (("--tokens", "9", "--extra", '{"max_tokens": null}'), "--extra leaves max_tokens out"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, words, part):

@@ -15,9 +15,8 @@ from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments import babyai as babyai_service
 from agentrl_jax.services.environments import maze as maze_service
 from agentrl_jax.services.environments.textcraft.recipes import display_name
-from agentrl_jax.services.scenes import MAX_CHARACTERS, MAX_SCENES, Seen, text_scenes
+from agentrl_jax.services.scenes import MAX_CHARACTERS, MAX_SCENES, text_scenes
 from agentrl_jax.services.scenes.reading import MAX_ENTRIES, MAX_LENGTH, listed, shown
-from agentrl_jax.services.scenes.textcraft import inventory
 from envs_jax.babyai.codes import EMPTY, NAMES, OBJECT, UNSEEN, WALL
 from envs_jax.babyai.view import look
 
@@ -39,6 +38,11 @@ def lists(scene):
     return {found["title"]: [tuple(entry) for entry in found["entries"]] for found in scene.get("lists", [])}
 
 
+def carries(things):
+    """The entries of an inventory of TextCraft."""
+    return [(name, f"{count:,}") for name, count in things.items()] or [("nothing yet", "")]
+
+
 def scenes_of(name, texts, actions):
     return text_scenes(name, texts, [react_response(action) for action in actions])
 
@@ -51,15 +55,15 @@ def test_the_inventory_of_textcraft_is_that_of_the_service(policy):
         player = service.oracle(item) if policy == "oracle" else service.random(item, 5)
         instance, texts, actions = play(service, item, player)
         own = Counter({display_name(name): count for name, count in instance._inventory.items()})
-        assert inventory(Seen(texts, actions)) == own
         asked = instance.step("inventory").observation
-        assert inventory(Seen([*texts, asked], [*actions, "inventory"])) == own
+        after = scenes_of("textcraft", [*texts, asked], [*actions, "inventory"])[-1]
+        assert sorted(lists(after)["Inventory"]) == sorted(carries(own))
         found = scenes_of("textcraft", texts, actions)
         assert [scene["turn"] for scene in found] == [0, *range(len(actions))]
         last = lists(found[-1])
         made = [(display_name(instance.goal()), "crafted" if instance.goal() in instance._inventory else "")]
         assert last["Goal"] == made
-        assert last["Inventory"] == ([(name, f"{count:,}") for name, count in own.items()] or [("nothing yet", "")])
+        assert last["Inventory"] == carries(own)
         assert len(last["Commands"]) == len(instance.commands().splitlines())
         assert found[-1]["text"] == texts[-1].strip().splitlines()
         carried += len(own)
@@ -90,6 +94,15 @@ def test_the_example_of_an_instruction_is_not_the_position():
     first = f"{service.instruction}\n{service.make(False).reset(0).observation}"
     (scene,) = text_scenes("maze", [first], [])
     assert "player" in scene["cells"][1][1]
+
+
+def test_the_instruction_of_a_log_is_no_part_of_the_way():
+    service = get_service("maze")
+    start = service.make(False).reset(3).observation
+    found = text_scenes("maze", [service.instruction, start], ["OK"])
+    assert [(scene["turn"], scene["action"]) for scene in found] == [(0, "OK")]
+    example = "The goal is at position 8, 6. Your current position is at position 1, 2. There is a wall above you."
+    assert text_scenes("maze", [example, start], ["OK"])[-1]["cells"] == found[0]["cells"]
 
 
 @pytest.mark.parametrize("place", ["0, 0", "99, 3", "2, 2"])
@@ -187,6 +200,20 @@ def test_sciworld_shows_the_room_and_what_is_carried():
     assert found[-1]["text"] == texts[-1].strip().splitlines()
 
 
+@needs.needs_java
+def test_sciworld_forgets_what_was_put_down():
+    instance = get_service("sciworld").make(False)
+    texts = [instance.reset(2700).observation]
+    actions = ["open door to kitchen", "go to kitchen", "look around", "pick up thermometer", "put down thermometer"]
+    actions += ["pick up thermometer", "inventory", "move thermometer to sink", "pick up thermometer"]
+    try:
+        texts += [instance.step(action).observation for action in actions]
+    finally:
+        instance.close()
+    carried = [lists(scene)["Inventory"] for scene in scenes_of("sciworld", texts, actions)][4:]
+    assert [sum("thermometer" in name for name, _ in entries) for entries in carried] == [1, 0, 1, 1, 0, 1]
+
+
 def test_searchqa_shows_searches_and_documents():
     first = "Answer with the tags <search> and </search>.\n\n Question: who wrote Emma?"
     documents = '<information>Doc 1(Title: "Emma (novel)") A novel by Austen.\nIt is long.\nDoc 2(Title: "Ema") A god.'
@@ -232,14 +259,18 @@ def test_alfworld_shows_place_and_inventory():
         "You pick up the book 1 from the desk 1.",
         "The safe 1 is closed.",
         "You put the book 1 in/on the safe 1.",
+        "You open the drawer 1. The drawer 1 is open. In it, you see a cd 1, and a keychain 2.",
+        "You close the drawer 1.",
     ]
-    found = text_scenes("alfworld", texts, ["Action: x"] * 4)
+    found = text_scenes("alfworld", texts, ["Action: x"] * 6)
     shown = list(map(lists, found))
     assert shown[0] == {"Task": [("put a book in the safe.", "")], "Inventory": [("nothing", "")]}
     assert shown[1]["desk 1"] == [("book 1", ""), ("alarmclock 2", ""), ("pen 2", "")]
     assert shown[2]["Inventory"] == [("book 1", "")]
     assert shown[3]["safe 1"] == [("closed", "")]
     assert shown[4]["Inventory"] == [("nothing", "")]
+    assert shown[5]["drawer 1"] == [("cd 1", ""), ("keychain 2", "")]
+    assert shown[6]["drawer 1"] == [("closed", "")]
 
 
 def test_attempts_number_their_turns():
@@ -265,27 +296,38 @@ REPEATED = (
     "<search>",
     "<information>",
     'Doc 1(Title: "',
+    '\nDoc 1(Title: "',
     "craft using ",
     "(",
+    "[",
+    "1",
     "\t[1] x\n",
     "[SEP]",
     "Instruction: [SEP] ",
     "You are carrying a ",
     "There is a red ball 1 ",
     "You move the ",
+    "You move to the ",
     "This room is called the x. In it, you see:\n\t",
+    "This room is called the ",
     "\tA door to the ",
     "Tab 0: ",
-    "On the desk 1, you see ",
+    "In the a 1, you see ",
+    "The a 1 is open. In it, you see ",
     "Action: ",
 )
+ROOM = "This room is called the x. In it, you see:\n\ty\nYou also see:\n"
 STARTS = (
-    "",
-    "Goal: craft x",
-    "Your task is to: ",
-    "Question: ",
-    "Your goal: ",
-    "In front of you in this room, you can see several objects: ",
+    *(
+        "",
+        "Goal: craft x\n",
+        "Your task is to: x\n",
+        "Question: x\n",
+        "Your goal: x\n",
+        "Inventory: ",
+        "craft x using ",
+    ),
+    *("In front of you in this room, you can see several objects: ", ROOM, "You focus on the ", "<information>"),
 )
 
 
@@ -295,16 +337,19 @@ def test_no_text_takes_more_than_a_moment(name):
     for start in STARTS:
         for repeated in REPEATED:
             long = start + repeated * (MAX_CHARACTERS // max(1, len(repeated))) + " " * MAX_CHARACTERS + "y"
-            found = text_scenes(name, [long, long], [f"Action: {long}"])
+            texts = [f"{prefix}{long}" for prefix in ("", "Goal: craft x\n", "Question: x\n", "Your task is to: x\n")]
+            found = text_scenes(name, [*texts, long], [f"Action: {long}"] * len(texts))
             entries = [entry for scene in found for part in scene.get("lists", []) for entry in part["entries"]]
             assert all(len(text) <= MAX_LENGTH + 3 for entry in entries for text in entry)
 
 
 def test_lists_are_bounded():
-    ((title, entries),) = listed("Things", [(f"thing {i}", "x" * 5000) for i in range(MAX_ENTRIES + 3)])
+    ((title, entries),) = listed("Things", [(f"thing {i}", "x") for i in range(MAX_ENTRIES + 3)])
     assert title == "Things"
     assert len(entries) == MAX_ENTRIES + 1
     assert entries[-1] == ("and 3 more", "")
-    assert entries[0] == ("thing 0", shown("x" * 5000))
+    ((title, entries),) = listed("t" * 5000, [("thing", "x" * 5000)] * 20)
+    assert title == shown("t" * 5000)
+    assert entries == [("thing", shown("x" * 5000))] * 4 + [("and 16 more", "")]
     assert len(entries[0][1]) == MAX_LENGTH + 3
     assert listed("Nothing", []) == []

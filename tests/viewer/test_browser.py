@@ -136,7 +136,7 @@ def test_boards_of_the_group_follow_the_slider(browser, url, records):
 def test_an_episode_without_board_shows_what_the_model_read(browser, url):
     with opened(browser, f"{url}#i=36&r=7") as page:
         soon(page.locator(".stage svg.board").count, 0)
-        expect(page.locator(".stage").first).to_contain_text("could not be computed again")
+        expect(page.locator(".stage").first).to_contain_text("of this episode are not known")
         expect(page.locator(".scene-text").first).to_contain_text("SFFF")
 
 

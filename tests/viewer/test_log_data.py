@@ -68,7 +68,7 @@ def test_blocks_end_where_they_are_full(tmp_path, monkeypatch):
         monkeypatch.setattr(log_data, "BLOCK_CHARACTERS", limit)
         parts = list(_parts(episodes))
         assert [len(part) for part in parts] == sizes
-        assert [e for part in parts for e in part] == episodes
+        assert [episode for part in parts for episode, _ in part] == episodes
 
 
 def test_hostile_texts_cannot_leave_their_element(tmp_path):

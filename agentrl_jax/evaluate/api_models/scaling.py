@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.scaling import check_axes
@@ -34,53 +35,75 @@ def scale_api(
     """Evaluates an API model with other limits of turns and of tokens, with several samples, and with retries.
 
     One budget changes at a time, on the same items; the others are those of `options`. Every limit is an evaluation in
-    a folder below `out`, such as turns-5, and so are samples and attempts together; the same call goes on after a kill.
-    `selector` also takes the best of k samples, see `summary.BestOfReplies`. `call` are the model, its address, and
-    what else `evaluate_api` takes.
+    a folder below `out`, such as turns-5, and so are samples and attempts together; the same call goes on after a kill,
+    and one with further numbers plays what is missing. Only another largest number of attempts plays these anew. With
+    `tokens`, a limit of tokens in `extra` is each of them in turn. `selector` also takes the best of k samples, see
+    `summary.BestOfReplies`. `call` are the model, its address, and what else `evaluate_api` takes.
 
     Returns:
-        run (the model), env, episodes (items), seed, temperature, `unfinished` (their number in all evaluations, which
-        the same call asks for again) and `axes`, with a list for each axis that was given. A point of turns or tokens
-        has this number, `success_answered`, `success_all`, and random, null and optimal play within these limits, as
-        `evaluate_api` describes them, with `tokens_read` and `tokens_written`, the sums over all replies. A point of
-        samples has `pass_at`, `pass_all` and with a selector `best_of`, over the items whose samples were all answered
-        (null without one). A point of attempts has what `summarize_retries` describes; both have the same three lines
-        of k plays.
+        run (the model), env, episodes (items), seed (null for the usual one), temperature, `unfinished` (their number
+        in all evaluations, which the same call asks for again) and `axes`, with a list for each axis that was given. A
+        point of turns or tokens has this number, `success_answered`, `success_all`, and random, null and optimal play
+        within these limits, as `evaluate_api` describes them, with `tokens_read` and `tokens_written`, the sums over
+        all replies. A point of samples has `pass_at`, `pass_all` and with a selector `best_of`, over the items whose
+        samples were all answered (null without one). A point of attempts has what `summarize_retries` describes; both
+        have the same three lines of k plays, as far as known.
 
     Raises:
         UserError: no axis is given, a number is not usable, or as in `evaluate_api`.
     """
     limits = {"turns": turns, "tokens": tokens}
     check_axes(limits | {"samples": samples, "attempts": attempts}, selector)
-    axes: dict[str, list[dict[str, Any]]] = {}
+    extra = call.get("extra") or {}
+    own = _limit_in(extra) if tokens else None
+    axes: dict[str, list[dict[str, Any]]] = {axis: [] for axis in ("turns", "tokens") if limits[axis]}
     unfinished = 0
     found: Mapping[str, Any] = {}
-    for axis, numbers in limits.items():
-        points = []
-        for number in numbers:
-            report(f"{axis} {number}")
-            changed: dict[str, Any] = {_LIMITS[axis]: number}
-            limited = dataclasses.replace(options, **changed)
-            found = evaluate_api(options=limited, out=Path(out) / f"{axis}-{number}", report=report, **call)
-            points.append({axis: number, **_of_limit(found)})
-            unfinished += found["episodes"]["unfinished"]
-        axes |= {axis: points} if points else {}
-    if samples or attempts:
-        report("samples and attempts")
-        several = dataclasses.replace(options, attempts=max((1, *attempts)))
+    if samples or attempts:  # first, because a selector may be refused
+        most = max((1, *attempts))
+        report(f"samples and attempts: {max((1, *samples))} and {most}")
         best: dict[str, Any] = {} if selector is None else {"best_of": samples, "selector": selector}
-        most = max((1, *samples))
-        folder = Path(out) / "-".join(["samples"] * bool(samples) + ["attempts"] * bool(attempts))
-        found = evaluate_api(options=several, out=folder, samples=most, plays=samples, report=report, **best, **call)
+        found = evaluate_api(
+            options=dataclasses.replace(options, attempts=most),
+            out=Path(out) / (f"attempts-{most}" if most > 1 else "samples"),
+            samples=max((1, *samples)),
+            plays=sorted({*samples, *attempts}),
+            report=report,
+            **best,
+            **call,
+        )
         unfinished += found["episodes"]["unfinished"]
         axes |= {"samples": [_of_samples(found, k) for k in samples]} if samples else {}
         axes |= {"attempts": [_of_attempts(found, k) for k in attempts]} if attempts else {}
+        retry = found.get("retry")
+    else:
+        retry = None
+    for axis, numbers in limits.items():
+        for number in numbers:
+            report(f"{axis} {number}")
+            changed: dict[str, Any] = {_LIMITS[axis]: number}
+            asked = call | ({"extra": {**extra, own: number}} if axis == "tokens" and own else {})
+            folder = Path(out) / f"{axis}-{number}"
+            found = evaluate_api(options=dataclasses.replace(options, **changed), out=folder, report=report, **asked)
+            axes[axis].append({axis: number, **_of_limit(found)})
+            unfinished += found["episodes"]["unfinished"]
     named = {"run": found["model"], "env": found["env"], "episodes": found["items"], "seed": options.seed}
     named |= {"temperature": found["temperature"], "unfinished": unfinished}
     named |= {"selector": selector} if selector is not None else {}
-    if "retry" in found:
-        named["retry"] = {name: value for name, value in found["retry"].items() if name != "attempts"}
+    if retry is not None:
+        named["retry"] = {name: value for name, value in retry.items() if name != "attempts"}
     return named | {"trained": {}, "axes": axes}
+
+
+def _limit_in(extra: Mapping[str, Any]) -> str | None:
+    """The name of the limit of tokens among further fields of requests; None if the usual one is sent."""
+    names = ("max_completion_tokens", "max_tokens")
+    if (own := next((name for name in names if extra.get(name) is not None), None)) is None and "max_tokens" in extra:
+        raise UserError(
+            "--tokens needs a limit of tokens in every request, but --extra leaves max_tokens out; name another one, "
+            'such as "max_completion_tokens": 512, in whose place each number is sent'
+        )
+    return own
 
 
 def _of_limit(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,4 +127,5 @@ def _of_attempts(found: Mapping[str, Any], k: int) -> dict[str, Any]:
     """One attempt without any retries is the first sample."""
     if "retry" in found:
         return {"attempts": k, **found["retry"]["attempts"][str(k)]}
-    return {"attempts": k, "retry_answered": found["success_answered"], "retry_all": found["success_all"]}
+    one = {"retry_answered": found["success_answered"], "retry_all": found["success_all"]}
+    return {"attempts": k, **one, **found["plays"][str(k)]}

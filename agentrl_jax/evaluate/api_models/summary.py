@@ -166,7 +166,7 @@ class BestOfReplies:
         if any("completion_tokens" not in reply for reply in replies):
             raise UserError(
                 "--selector is shortest, but the server did not count the tokens of every reply; give the same command "
-                "with another selector, or without --best_of: what was played is kept"
+                "with another selector, or without one: what was played is kept"
             )
         return -sum(reply["completion_tokens"] for reply in replies)
 

@@ -1,11 +1,9 @@
 """The maze of LMRL-Gym: walls, goal, the agent, and where it has been."""
 
 import re
-from itertools import pairwise
 
 from agentrl_jax.services.environments.maze import MOVES, ROWS, Cell
-from agentrl_jax.services.scenes import Seen
-from agentrl_jax.services.scenes.reading import last_answer
+from agentrl_jax.services.scenes.reading import last_match, lines
 from envs_jax.scenes import Scene, grid_scene
 
 _PLACES = re.compile(
@@ -15,31 +13,43 @@ _PLACES = re.compile(
 _WON = "Success"
 
 
-def maze(seen: Seen) -> Scene | None:
-    """The scene; None if no position has been read, or one that the maze does not have."""
-    places = [_places(text) for text in seen.texts]
-    goal = next((found[0] for found in places if found), None)
-    own = [found[1] for found in places if found]
-    if goal is None or not all(map(_is_free, [goal, *own])):
-        return None
-    if seen.texts[-1].strip() == _WON and seen.actions[-1] in MOVES:
-        own.append(goal)
-    cells = [[["wall"] if cell == "1" else ["floor"] for cell in row] for row in ROWS]
-    cells[goal[0]][goal[1]].append("goal")
-    for row, column in {before for before, after in pairwise(own) if before != own[-1]}:
-        cells[row][column].append("trail")
-    cells[own[-1][0]][own[-1][1]].append("player")
-    return grid_scene(cells, last_answer(seen.texts))
+class _MazeReader:
+    """Follows the positions that the texts give; there is no scene before one that the maze has."""
 
+    def __init__(self) -> None:
+        self._goal: Cell | None = None
+        self._trail: list[Cell] = []
 
-def _places(text: str) -> tuple[Cell, Cell] | None:
-    """Goal and own position in a text; the last ones, because an instruction may have an example."""
-    found = _PLACES.findall(text)
-    if not found:
-        return None
-    goal_row, goal_column, row, column = map(int, found[-1])
-    return (goal_row, goal_column), (row, column)
+    def read(self, action: str, text: str) -> Scene | None:
+        """As `TextReader.read`."""
+        places = last_match(_PLACES, text)  # the last ones, because an instruction may have an example
+        if places:
+            goal_row, goal_column, row, column = map(int, places.groups())
+            goal, own = (goal_row, goal_column), (row, column)
+            if not _is_free(goal) or not _is_free(own):
+                return None
+            if goal != self._goal or (self._trail and _distance(self._trail[-1], own) > 1):
+                self._trail = []  # what was read before is the example of an instruction
+            self._goal = goal
+            self._trail.append(own)
+        elif self._goal and text.strip() == _WON and action in MOVES:
+            self._trail.append(self._goal)
+        if self._goal is None:
+            return None
+        cells = [[["wall"] if cell == "1" else ["floor"] for cell in row] for row in ROWS]
+        cells[self._goal[0]][self._goal[1]].append("goal")
+        for row, column in set(self._trail) - {self._trail[-1]}:
+            cells[row][column].append("trail")
+        cells[self._trail[-1][0]][self._trail[-1][1]].append("player")
+        return grid_scene(cells, lines(text) if len(self._trail) > 1 else ())
 
 
 def _is_free(cell: Cell) -> bool:
     return cell[0] < len(ROWS) and cell[1] < len(ROWS[0]) and ROWS[cell[0]][cell[1]] == "0"
+
+
+def _distance(one: Cell, other: Cell) -> int:
+    return abs(one[0] - other[0]) + abs(one[1] - other[1])
+
+
+READERS = {"maze": _MazeReader}

@@ -3,35 +3,38 @@
 import re
 
 from agentrl_jax.services.environments.wordle import TRIES
-from agentrl_jax.services.scenes import Seen
-from agentrl_jax.services.scenes.reading import last_answer
+from agentrl_jax.services.scenes.reading import lines
 from envs_jax.scenes import Scene, grid_scene
 
 _LETTERS = 5
-_COLORS = re.compile(r"^([bgy](?: [bgy]){4})[ \t]*$", re.MULTILINE)
+_COLORS = re.compile(r"^([bgy](?: [bgy]){4})$", re.MULTILINE)
 _WORD = re.compile(r"[a-zA-Z]{5}")
 _TILES = {"g": "green tile", "y": "yellow tile", "b": "black tile"}
 _REFUSED = "invalid word"
 
 
-def wordle(seen: Seen) -> Scene | None:
-    """The scene; None if more guesses have been made than the game has tries."""
-    rows = []
-    for action, answer in seen.answers:
-        guess = action.replace(" ", "")
-        letters = guess.upper() if _WORD.fullmatch(guess) else "?" * _LETTERS
-        if colors := _COLORS.findall(answer):
-            tiles = [_TILES[color] for color in colors[-1].split()]
-        elif _REFUSED in answer:
+class _WordleReader:
+    """Collects the guesses; there is no scene after more of them than the game has tries."""
+
+    def __init__(self) -> None:
+        self._rows: list[list[list[str]]] = []
+
+    def read(self, action: str, text: str) -> Scene | None:
+        """As `TextReader.read`."""
+        colors = _COLORS.search(text)
+        tiles: list[str] = []
+        if action and colors:
+            tiles = [_TILES[color] for color in colors[1].split()]
+        elif action and _REFUSED in text:
             tiles = ["refused tile"] * _LETTERS
-        else:
-            continue
-        rows.append([[tile, *_letter(letter)] for tile, letter in zip(tiles, letters, strict=True)])
-    if len(rows) > TRIES:
-        return None
-    rows += [[["floor"]] * _LETTERS for _ in range(TRIES - len(rows))]
-    return grid_scene(rows, last_answer(seen.texts))
+        if tiles:
+            guess = action.replace(" ", "")
+            letters = [[f"letter {letter}"] for letter in guess.upper()] if _WORD.fullmatch(guess) else [[]] * _LETTERS
+            self._rows.append([[tile, *letter] for tile, letter in zip(tiles, letters, strict=True)])
+        if len(self._rows) > TRIES:
+            return None
+        rows = [*self._rows, *([[["floor"]] * _LETTERS] * (TRIES - len(self._rows)))]
+        return grid_scene(rows, lines(text) if action else ())
 
 
-def _letter(letter: str) -> list[str]:
-    return [] if letter == "?" else [f"letter {letter}"]
+READERS = {"wordle": _WordleReader}

@@ -67,7 +67,7 @@ export function Stage({ block, within, sprites, step, onStep, without }: Props) 
   const scene = scenes[at];
   const turn = scene ? scene.turn : at;
   const action = scene?.action ? visible(scene.action.slice(0, MOST_ACTION)) : "";
-  const title = scene ? (at === 0 ? "Start" : `Turn ${turn + 1}, after ${action || "a step"}`) : `Turn ${turn + 1}, before the response`;
+  const title = scene ? (scene.action === null ? "Start" : `Turn ${turn + 1}, after ${action || "a step"}`) : `Turn ${turn + 1}, before the response`;
   return (
     <div class="stage">
       <h3>
@@ -97,7 +97,7 @@ function Read({ run, block, within, turn }: { run: Run; block: Block; within: nu
   }, [block, within, turn]);
   return (
     <>
-      <p class="muted">{block.drawn ? "No board: the states of this episode could not be computed again." : "No boards here; this is the text that was read."}</p>
+      <p class="muted">{block.drawn ? "No board: the states of this episode are not known." : "No boards here; this is the text that was read."}</p>
       <pre class="scene-text">{visible(read.slice(0, 20000))}</pre>
     </>
   );

@@ -40,7 +40,7 @@ export class Scenes {
   readonly stacks: string[][];
   readonly drawn: boolean;
   private readonly columns: Columns;
-  private readonly header: { texts: string[]; actions: (string | null)[]; lists: SceneList[][] };
+  private readonly header: { texts: string[]; actions: (string | null)[]; lists: SceneList[]; list_sets: number[][] };
   private readonly first: Int32Array;
   private readonly firstCell: Int32Array;
 
@@ -66,7 +66,7 @@ export class Scenes {
         height: c.scene_height[i],
         cells: c.scene_cells.subarray(this.firstCell[i], this.firstCell[i + 1]),
         text: header.texts[c.scene_text[i]],
-        lists: header.lists[c.scene_lists[i]],
+        lists: header.list_sets[c.scene_lists[i]].map((list) => header.lists[list]),
       });
     }
     return scenes;
