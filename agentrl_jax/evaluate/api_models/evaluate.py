@@ -71,10 +71,10 @@ def evaluate_api(
         items whose samples were all answered, and so is `best_of`. `outcomes`: the items, and `samples`, 1, 0 or null
         (not answered) of each item and sample. For each number of `plays`, the success of random, null and optimal play
         in at least one of so many plays, by number as `plays`, as far as known. `categories`: episodes and both
-        successes of each. `turns_used`,
-        `tokens` (sums over all replies, and `replies_without_usage`), `cost` (null without prices), `requests` and
-        `retried` of this call. With several attempts, all this but the last two is of first attempts alone, and
-        `retry` is what `summarize_retries` describes, with `tokens` and `cost` of the replies after first attempts.
+        successes of each. `turns_used`, `tokens` (sums over all replies, and `replies_without_usage`), `cost` (null
+        without prices), `requests` and `retried` of this call. With several attempts, all this but the last two is of
+        first attempts alone, and `retry` is what `summarize_retries` describes, with `tokens` and `cost` of the replies
+        after first attempts.
 
     Raises:
         UserError: an option cannot be used, also for want of categories or of answers in words, `out` holds another

@@ -36,8 +36,8 @@ def scale_api(
 
     One budget changes at a time, on the same items; the others are those of `options`. Every limit is an evaluation in
     a folder below `out`, such as turns-5, and so are samples and attempts together; the same call goes on after a kill,
-    and one with further numbers plays what is missing. Only another largest number of attempts plays these anew. With
-    `tokens`, a limit of tokens in `extra` is each of them in turn. `selector` also takes the best of k samples, see
+    and one with further numbers plays what is missing. Only another largest number of attempts needs new episodes. A
+    limit of tokens in `extra` is replaced by each number of `tokens`. `selector` also takes the best of k samples, see
     `summary.BestOfReplies`. `call` are the model, its address, and what else `evaluate_api` takes.
 
     Returns:
@@ -59,6 +59,7 @@ def scale_api(
     axes: dict[str, list[dict[str, Any]]] = {axis: [] for axis in ("turns", "tokens") if limits[axis]}
     unfinished = 0
     found: Mapping[str, Any] = {}
+    retry: Mapping[str, Any] = {}
     if samples or attempts:  # first, because a selector may be refused
         most = max((1, *attempts))
         report(f"samples and attempts: {max((1, *samples))} and {most}")
@@ -75,9 +76,7 @@ def scale_api(
         unfinished += found["episodes"]["unfinished"]
         axes |= {"samples": [_of_samples(found, k) for k in samples]} if samples else {}
         axes |= {"attempts": [_of_attempts(found, k) for k in attempts]} if attempts else {}
-        retry = found.get("retry")
-    else:
-        retry = None
+        retry = found.get("retry", {})
     for axis, numbers in limits.items():
         for number in numbers:
             report(f"{axis} {number}")
@@ -90,7 +89,7 @@ def scale_api(
     named = {"run": found["model"], "env": found["env"], "episodes": found["items"], "seed": options.seed}
     named |= {"temperature": found["temperature"], "unfinished": unfinished}
     named |= {"selector": selector} if selector is not None else {}
-    if retry is not None:
+    if retry:
         named["retry"] = {name: value for name, value in retry.items() if name != "attempts"}
     return named | {"trained": {}, "axes": axes}
 

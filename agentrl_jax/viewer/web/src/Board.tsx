@@ -83,9 +83,9 @@ export function Board({ scene, block, sprites, title }: Props) {
           <title>{title}</title>
           {Array.from(scene.cells, (stack, i) => (
             <g key={i} transform={`translate(${i % scene.width} ${Math.floor(i / scene.width)})`}>
-              {block.stacks[stack].length > 0 && <title>{block.stacks[stack].map((name) => visible(known(name).label)).join(", ")}</title>}
+              {block.scenes.stacks[stack].length > 0 && <title>{block.scenes.stacks[stack].map((name) => visible(known(name).label)).join(", ")}</title>}
               <rect x="0" y="0" width="1" height="1" class="cell" />
-              {block.stacks[stack].map((name, k) => (
+              {block.scenes.stacks[stack].map((name, k) => (
                 <Shape key={k} sprite={known(name)} />
               ))}
             </g>
@@ -131,7 +131,7 @@ function Listed({ list }: { list: SceneList }) {
 function describe(scene: Scene, block: Drawn, known: (name: string) => Sprite): string {
   const places = new Map<string, string[]>();
   scene.cells.forEach((stack, i) => {
-    for (const name of block.stacks[stack]) {
+    for (const name of block.scenes.stacks[stack]) {
       const label = known(name).label;
       if (!places.has(label)) places.set(label, []);
       places.get(label)!.push(`row ${Math.floor(i / scene.width) + 1} column ${(i % scene.width) + 1}`);

@@ -35,7 +35,7 @@ export function LogView({ log, index, pane }: { log: Log; index: number; pane: s
   const block = useBlock(log, row);
   const within = row < 0 ? 0 : log.within(row);
   useEffect(() => writeAddress({ run: index || "", e: row + 1 }), [index, row]);
-  const staged = block && block.scenes(within).length > 0 ? block : null;
+  const staged = block && block.scenes.of(within).length > 0 ? block : null;
   const title = capital(log.label(row));
   return (
     <main class="panes" data-pane={pane}>

@@ -67,7 +67,7 @@ interface SiblingProps {
 function Sibling({ run, row, step, chosen, drawn, onRow }: SiblingProps) {
   const block = useBlock(run, row);
   const within = run.rows.row[row];
-  const scenes = useMemo(() => (drawn && block ? block.scenes(within) : []), [block, within, drawn]);
+  const scenes = useMemo(() => (drawn && block ? block.scenes.of(within) : []), [block, within, drawn]);
   const last = scenes.length - 1;
   const at = Math.min(step, last);
   const board = useMemo(

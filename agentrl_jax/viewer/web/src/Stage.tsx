@@ -21,7 +21,7 @@ export const START: Place = { turn: 0, step: 0 };
 
 /** The steps of an episode: its scenes, or, where it has none, its turns and its end. */
 export function stepsOf(block: Drawn, within: number): { scenes: Scene[]; count: number } {
-  const scenes = block.scenes(within);
+  const scenes = block.scenes.of(within);
   return { scenes, count: scenes.length || Math.max(1, block.turnCount(within)) };
 }
 
@@ -97,7 +97,7 @@ function Read({ run, block, within, turn }: { run: Run; block: Block; within: nu
   }, [block, within, turn]);
   return (
     <>
-      <p class="muted">{block.drawn ? "No board: the states of this episode are not known." : "No boards here; this is the text that was read."}</p>
+      <p class="muted">{block.scenes.drawn ? "No board: the states of this episode are not known." : "No boards here; this is the text that was read."}</p>
       <pre class="scene-text">{visible(read.slice(0, 20000))}</pre>
     </>
   );

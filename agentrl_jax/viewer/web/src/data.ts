@@ -1,7 +1,7 @@
 // The data that the Python side embeds: an index as JSON, and packed blocks (see viewer/columns.py).
 
 import type { LogEntry } from "./log";
-import { type Drawn, type Scene, Scenes, type Sprite } from "./scenes";
+import { type Drawn, Scenes, type Sprite } from "./scenes";
 import { joined } from "./text";
 
 export interface Piece {
@@ -147,14 +147,14 @@ export type Quantity = "logprob" | "entropy" | "advantage" | "gap";
 export class Block implements Drawn {
   readonly columns: Columns;
   readonly maxAdvantage: number;
-  private readonly staged: Scenes;
+  readonly scenes: Scenes;
   private readonly firstTurn: Int32Array;
   private readonly at: Record<string, Int32Array> = {};
   private texts: string[] = [];
 
   constructor(packed: Packed) {
     this.columns = packed.columns;
-    this.staged = new Scenes(packed);
+    this.scenes = new Scenes(packed);
     this.firstTurn = starts(this.columns.turns);
     const lengths = {
       prompt_tokens: "prompt_length",
@@ -209,18 +209,6 @@ export class Block implements Drawn {
   trained(row: number): boolean {
     const [from, to] = [this.firstTurn[row], this.firstTurn[row + 1]].map((turn) => this.at.tokens[turn]);
     return this.columns.trained.subarray(from, to).some((flag) => flag > 0);
-  }
-
-  get stacks(): string[][] {
-    return this.staged.stacks;
-  }
-
-  get drawn(): boolean {
-    return this.staged.drawn;
-  }
-
-  scenes(within: number): Scene[] {
-    return this.staged.of(within);
   }
 
   turnCount(within: number): number {

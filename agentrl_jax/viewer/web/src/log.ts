@@ -1,7 +1,7 @@
 // The rollout log of another program, or the evaluation of an API model: messages with roles (see viewer/log_data.py).
 
 import { type AlarmInfo, type Columns, type Episodes, type IterationInfo, type Outcome, type Packed, readBlock, starts } from "./data";
-import { type Drawn, type Scene, Scenes, type Sprite } from "./scenes";
+import { type Drawn, Scenes, type Sprite } from "./scenes";
 import { visible } from "./text";
 
 export interface LogEntry {
@@ -37,7 +37,7 @@ export interface Message {
 
 /** Some consecutive episodes of a log. */
 export class LogBlock implements Drawn {
-  private readonly staged: Scenes;
+  readonly scenes: Scenes;
   private readonly columns: Columns;
   private readonly texts: string[];
   private readonly firstMessage: Int32Array;
@@ -49,7 +49,7 @@ export class LogBlock implements Drawn {
     packed: Packed,
     private readonly roles: string[],
   ) {
-    this.staged = new Scenes(packed);
+    this.scenes = new Scenes(packed);
     this.columns = packed.columns;
     this.texts = packed.header.texts;
     this.firstMessage = starts(this.columns.message_count);
@@ -66,18 +66,6 @@ export class LogBlock implements Drawn {
       messages.push({ role: this.roles[c.message_role[i]], text: this.texts[c.message_text[i]], note: this.texts[c.message_note[i]], tokens });
     }
     return messages;
-  }
-
-  get stacks(): string[][] {
-    return this.staged.stacks;
-  }
-
-  get drawn(): boolean {
-    return this.staged.drawn;
-  }
-
-  scenes(within: number): Scene[] {
-    return this.staged.of(within);
   }
 
   turnCount(within: number): number {

@@ -28,16 +28,14 @@ export interface Scene {
 
 /** A block whose episodes may have scenes. */
 export interface Drawn {
-  /** The names of the sprites of a cell, by the number in `Scene.cells`. */
-  readonly stacks: string[][];
-  /** Whether the block holds scenes; an episode of it may still have none. */
-  readonly drawn: boolean;
-  scenes(within: number): Scene[];
+  readonly scenes: Scenes;
   turnCount(within: number): number;
 }
 
 export class Scenes {
+  /** The names of the sprites of a cell, by the number in `Scene.cells`. */
   readonly stacks: string[][];
+  /** Whether the block holds scenes; an episode of it may still have none. */
   readonly drawn: boolean;
   private readonly columns: Columns;
   private readonly header: { texts: string[]; actions: (string | null)[]; lists: SceneList[]; list_sets: number[][] };
