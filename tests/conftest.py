@@ -37,6 +37,7 @@ WITH_FINISHED_RUN = (
         "test_recorder.py",
         "test_records.py",
         "test_scaling.py",
+        "test_screenshots.py",
         "test_seen.py",
         "test_selectors.py",
         "test_loop.py",
@@ -80,6 +81,18 @@ def finished(tmp_path_factory):
     code, out, err = tiny_run.command("train", file, "--run_dir", str(home / "run"))
     assert (code, err) == (0, "")
     return tiny_run.Finished(file, home / "run", out)
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory):
+    """The folder of an untrained run on a maze, `tiny_run.SERVED`."""
+    import tiny_run
+
+    home = tmp_path_factory.mktemp("served")
+    (home / "served.yaml").write_text(tiny_run.SERVED)
+    code, _, err = tiny_run.command("train", str(home / "served.yaml"), "--run_dir", str(home / "run"))
+    assert code == 0, err
+    return home / "run"
 
 
 MOST_MAPPINGS = 40_000

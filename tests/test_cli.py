@@ -172,7 +172,7 @@ def test_eval_prints_json_or_a_table(run, replace):
     assert (code, err, json.loads(out)["success"]) == (0, "eight levels\n", interval)
     nothing = {"checkpoint": "last", "levels": None, "episodes": None, "temperature": None, "samples": 1}
     nothing |= {"panel": None, "best_of": (), "selector": "oracle", "clusters": False}
-    nothing["record"] = None
+    nothing |= {"record": None, "screenshots": False}
     assert calls == [("runs/a", {"env": "Bandit", "seed": 7, **nothing})]
     code, out, _ = run("eval", "runs/a")
     assert code == 0

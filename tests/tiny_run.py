@@ -41,6 +41,17 @@ evaluation: {episodes: 12}
 """
 """Checkpoints of steps 2 (imitation), 3 (before learning), 5 and 7; the first task's levels come from a file."""
 
+SERVED = """
+tasks: [{env: maze, groups: 2, items: "0-15", held_out: "16-24"}]
+env: {url: local, observation_tokens: 160}
+prompt: {style: bare, max_turns: 2, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 2, context_tokens: 900}
+algo: {preset: grpo}
+train: {iterations: 0, validate_every: 0, validation_episodes: 8}
+evaluation: {episodes: 2}
+"""
+
 
 class Finished(NamedTuple):
     """A finished run: its YAML file, its folder and its terminal output."""

@@ -81,6 +81,9 @@ class Eval:
     record: str | None = None
     """New folder for all episodes of the evaluation of a run, token by token, or of a scripted policy, for
     `agentrl view`, also with --compare, and `agentrl export --trajectories`. What an API model plays is in --out."""
+    screenshots: bool = False
+    """Keep the screenshots that the service gives (babyai: the whole level), in the folder of --record, or with --api
+    of --out, for `agentrl view`. No agent sees them."""
     of_api: Annotated[eval_api.EvalApiOptions, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=eval_api.EvalApiOptions
     )
@@ -114,6 +117,8 @@ def run(command: Eval) -> None:
             f"--record is {command.record}, the folder for one run, but there is --against; evaluate both runs without "
             "it, and compare their folders with agentrl view"
         )
+    if command.screenshots and command.record is None:
+        raise UserError("--screenshots are kept in the folder of --record; give it, or leave them out")
     check_out_file(command.out)
     if command.policy is not None:
         _eval_scripted(command)
@@ -129,7 +134,7 @@ def run(command: Eval) -> None:
     if command.against is None:
         from agentrl_jax.evaluate.eval_set import evaluate_run
 
-        result = evaluate_run(command.run, record=command.record, **options)
+        result = evaluate_run(command.run, record=command.record, screenshots=command.screenshots, **options)
     else:
         from agentrl_jax.evaluate.against import evaluate_against
 
@@ -222,6 +227,7 @@ def _eval_scripted(command: Eval) -> None:
     options |= {
         "seed": command.seed or 0,
         "record": command.record,
+        "screenshots": command.screenshots,
         "report": lambda line: print(line, file=sys.stderr),
     }
     if command.panel is None:
@@ -230,7 +236,7 @@ def _eval_scripted(command: Eval) -> None:
         for name in ("episodes", *_OF_SCRIPTED):
             if name != "plays" and getattr(command, name) != getattr(Eval(), name):
                 raise UserError(f"--{name} is {getattr(command, name)}, which --panel fixes; leave it out")
-        kept = {name: options[name] for name in ("plays", "seed", "record", "report")}
+        kept = {name: options[name] for name in ("plays", "seed", "record", "screenshots", "report")}
         result = evaluate_on_panel(command.policy, command.panel, **kept)
 
     def table(found: dict[str, Any]) -> None:

@@ -47,6 +47,7 @@ def run(command: Any) -> None:
         best_of=() if command.best_of is None else (command.best_of,),
         selector=command.selector,
         clusters=command.clusters,
+        screenshots=command.screenshots,
     )
     if not command.json:
         _print_result(result)

@@ -27,6 +27,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.runs.run_folder import read_config
+from agentrl_jax.services.screenshots import Screenshots, refuse_without
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
@@ -117,6 +118,7 @@ def evaluate_run(
     seed: int | None = None,
     limits: Limits | None = None,
     record: str | os.PathLike[str] | None = None,
+    screenshots: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Evaluates a checkpoint of a run: last, best (the highest success in validation), or that of a step.
@@ -133,6 +135,7 @@ def evaluate_run(
     samples without it, see `retry`. With `clusters`, intervals are those of `statistics.cluster_interval`, and levels
     of one category are a cluster. `limits` replace the run's limits of turns and tokens. All episodes are recorded in
     the new folder `record`, if given, see `recording.recording`; with `attempts`, those with retries only.
+    `screenshots` keeps those that a service gives there, too.
 
     Returns:
         env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
@@ -196,7 +199,11 @@ def evaluate_run(
         times = f", {samples} samples of each" if samples > 1 else ""
         report(f"{number} levels of {env}{times}, iteration {policy.iteration}")
         temperature = temperature or config.evaluation.temperature
-        recorder = None
+        recorder = taken = None
+        if screenshots:
+            refuse_without(env)
+        if screenshots and record is not None and services is not None:
+            taken = services.screenshots = Screenshots(record)
         if record is not None:
             recorder = stack.enter_context(
                 recording.recording(
@@ -210,12 +217,16 @@ def evaluate_run(
             )
 
         def episodes_of(temperature: float, sample: int) -> Trajectory:
+            if taken is not None:  # by the number of the recorded file
+                taken.play = recording.number(temperature, sample)
             played = eval_set.play(policy.params, number, temperature, sample)
             if recorder is not None and not attempts:
                 recorder.write(played, temperature, sample)
             return played
 
         played = results.play(episodes_of, temperature, samples, best, report)
+        if taken is not None:
+            report(taken.summary())
         if wanted is not None and services is not None:
             panels.check_shown(wanted, services.first_observations(0))
         categories = None if eval_set.categories is None else eval_set.categories[:number]

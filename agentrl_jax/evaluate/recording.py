@@ -43,6 +43,11 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         refuse_nonempty(Path(folder))
 
 
+def number(temperature: float, sample: int) -> int:
+    """The number of the file with a sample, or with greedy play, which has temperature 0."""
+    return 1 if temperature == 0 else sample + 2
+
+
 @dataclasses.dataclass(frozen=True)
 class EpisodeRecorder:
     """Writes the episodes of one evaluation into a folder, see `runs.rollout_records`."""
@@ -82,7 +87,7 @@ class EpisodeRecorder:
         )
         header = Header(
             step=self.policy.step,
-            iteration=1 if greedy else sample + 2,
+            iteration=number(temperature, sample),
             roll_backs=0,
             tasks=(task.label,),
             group_size=1,
@@ -108,15 +113,14 @@ class EpisodeRecorder:
 
 @contextlib.contextmanager
 def record_folder(folder: str | os.PathLike[str], config: Config, *, groups: int) -> Iterator[Path]:
-    """A new folder for records, whose `config.yaml` is that of the evaluation, see `recorded_config`.
+    """A folder for records, whose `config.yaml` is that of the evaluation, see `recorded_config`; see `check_folder`.
 
     It is deleted if the evaluation is refused; if it is interrupted, what was played is kept.
 
     Raises:
-        UserError: the folder is not empty or cannot be written.
+        UserError: the folder cannot be written.
     """
     path = Path(folder)
-    check_folder(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         write_config(path, recorded_config(config, str(folder), groups))
@@ -145,7 +149,7 @@ def recording(
     """A recorder that writes into a `record_folder`. Every file is complete once it is there.
 
     Args:
-        folder: new or empty.
+        folder: new or empty, see `check_folder`.
         config: that of the evaluation, with its one task.
         policy: that plays.
         levels: that are played.
@@ -156,7 +160,7 @@ def recording(
         report: gets a line for every file.
 
     Raises:
-        UserError: the folder is not empty or cannot be written.
+        UserError: the folder cannot be written.
     """
     rows, rollout = min(episodes, _ROWS), config.rollout
     score = Programs(make_mesh(1)).recorded(

@@ -24,7 +24,9 @@ from agentrl_jax.services.environment import Outcomes, ScriptedPolicy, Service
 from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.pools import LocalPool
-from agentrl_jax.setup.service_tasks import ScriptedEpisode, ServedTask, Services, play_all
+from agentrl_jax.services.screenshots import Screenshots, refuse_without
+from agentrl_jax.setup.scripted_play import ScriptedEpisode, play_all
+from agentrl_jax.setup.service_tasks import ServedTask, Services
 from envs_jax.budget import Budget
 from envs_jax.splits import Split
 
@@ -44,6 +46,7 @@ def evaluate_scripted(
     workers: int = 4,
     on_instances: bool = False,
     record: str | os.PathLike[str] | None = None,
+    screenshots: bool = False,
     panel: panels.Panel | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
@@ -56,7 +59,8 @@ def evaluate_scripted(
     its token. `workers` episodes are played at the same time. In this process, a service that can plays many episodes
     at once, by the rules of AgentGym's server, unless `on_instances`. The episodes are recorded in the new folder
     `record`, if given, see `scripted_recording.record_items`, for which they are played on instances, by the same
-    rules, and once each by default. `panel` is the one that the items are of, if any, for the record.
+    rules, and once each by default; `screenshots` keeps those that the service gives there, too. `panel` is the one
+    that the items are of, if any, for the record.
 
     Returns:
         env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success
@@ -74,6 +78,9 @@ def evaluate_scripted(
         check_folder(record)
     with refusals():
         service = get_service(env)
+    if screenshots:
+        refuse_without(service.name)
+    taken = Screenshots(record) if screenshots and record is not None else None
     if (policy == "constant") != bool(action):
         raise UserError(
             f"--policy is {policy} and --action {action!r}; give an action with the policy constant, and with no other"
@@ -98,7 +105,8 @@ def evaluate_scripted(
             if upstream:
                 as_there = dataclasses.replace(service, oracle=service.upstream_oracle or service.oracle)
                 task = dataclasses.replace(task, service=as_there, pool=_upstream(service))
-            played = _play(task, config, policy, action, chosen, plays, seed)
+            with taken or contextlib.nullcontext():
+                played = _play(task, config, policy, action, chosen, plays, seed, taken)
         found, numbers = _outcomes(played), [episode.item for episode in played[0]]
         used["mean_turns"] = float(np.mean([len(episode.actions) for row in played for episode in row]))
         if record is not None:
@@ -107,6 +115,8 @@ def evaluate_scripted(
             if panel is not None:
                 evaluation = dataclasses.replace(evaluation, panel=panel.name, panel_sha256=panel.sha256)
             scripted_recording.record_items(record, config, played, evaluation, report)
+        if taken is not None:
+            report(taken.summary())
     result: dict[str, Any] = {
         "env": env,
         "policy": f"{policy} {action}".strip(),
@@ -136,6 +146,7 @@ def evaluate_on_panel(
     plays: int | None = None,
     seed: int = 0,
     record: str | os.PathLike[str] | None = None,
+    screenshots: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Evaluates the policy random, null or oracle on the panel called `name`, for `records.of_result`.
@@ -143,7 +154,7 @@ def evaluate_on_panel(
     In compiled environments other than BabyAI the result is exact: the probability of success on each level, not an
     outcome. There, oracle is the best that an agent with one action a turn can reach, the result also has `random`,
     `null` and `optimal` success and `gap_closed`, and `mean_turns` is of one episode on each level, with random actions
-    from `seed`. With a new folder `record`, these episodes are recorded.
+    from `seed`. With a new folder `record`, these episodes are recorded; `screenshots` is that of `evaluate_scripted`.
 
     Raises:
         UserError: there is no such panel or policy, the levels are not the panel's, or the service fails.
@@ -157,6 +168,8 @@ def evaluate_on_panel(
         check_folder(record)
     if exact and plays is not None:
         raise UserError(f"--plays is {plays}, but the success of {policy} on {name} is exact; leave it out")
+    if screenshots:
+        refuse_without(service)
     with refusals():
         panels.check_shown(panel, panels.first_observations(panel))
     if not exact:
@@ -167,6 +180,7 @@ def evaluate_on_panel(
             plays=plays,
             seed=seed,
             record=record,
+            screenshots=screenshots,
             panel=panel,
             report=report,
         )
@@ -224,14 +238,24 @@ def sampled_items(service: Service, episodes: int, seed: int) -> tuple[int, ...]
 
 
 def _play(
-    task: ServedTask, config: Config, policy: str, action: str, chosen: tuple[int, ...], plays: int, seed: int
+    task: ServedTask,
+    config: Config,
+    policy: str,
+    action: str,
+    chosen: tuple[int, ...],
+    plays: int,
+    seed: int,
+    screenshots: Screenshots | None,
 ) -> list[list[ScriptedEpisode]]:
     """Plays on instances; for each play, the episode of each item."""
-    with refusals():
-        return [
-            play_all(task, _policies(task.service, policy, action, seed + (play << 32)), chosen, config)
-            for play in range(plays)
-        ]
+    found = []
+    for play in range(plays):
+        if screenshots is not None:
+            screenshots.play = play + 1
+        policies = _policies(task.service, policy, action, seed + (play << 32))
+        with refusals():
+            found.append(play_all(task, policies, chosen, config, screenshots))
+    return found
 
 
 def _upstream(service: Service) -> LocalPool:

@@ -29,12 +29,14 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv, start_state
 from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, write_record
 from agentrl_jax.services.action_parsing import ParsedAction
+from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.environments.compiled import executed_actions
 from agentrl_jax.setup import build
 from agentrl_jax.setup.play_responses import demonstrate, play_responses
+from agentrl_jax.setup.scripted_play import ScriptedEpisode
 from agentrl_jax.setup.service_demonstrations import Script, play_script, response_text
-from agentrl_jax.setup.service_tasks import OPENINGS, ScriptedEpisode, Services
+from agentrl_jax.setup.service_tasks import OPENINGS, Services
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer, load_small
 from envs_jax import registry
@@ -60,14 +62,14 @@ def record_items(
     The services are not asked again: the conversations are those that `plays` had.
 
     Args:
-        folder: new or empty.
+        folder: without records, see `recording.check_folder`.
         config: that the items were played with, see `scripted.connected`; its held-out items are those of `plays`.
         plays: for each play, the episode of each item.
         evaluation: what all episodes have in common.
         report: gets a line for every file.
 
     Raises:
-        UserError: the folder is not empty or cannot be written.
+        UserError: the folder cannot be written.
     """
     tokenizer = load_small()
     config = _with_room(config, plays, tokenizer)
@@ -139,6 +141,9 @@ class _AnsweredLease:
     def step(self, action: str, deadline: float) -> StepResult:
         return next(self._left)
 
+    def screenshot(self, deadline: float) -> str:
+        raise ServiceError("the episode is over")
+
     def leave(self, *, good: bool) -> None:
         return
 
@@ -164,7 +169,7 @@ def play_levels(
     The levels, their keys and the random transitions are those of a run's evaluation on the panel.
 
     Args:
-        folder: for a record of the episodes, new or empty; None for none.
+        folder: for a record of the episodes, new or empty, see `recording.check_folder`; None for none.
         policy: random, with actions from `seed`; oracle, the environment's reference solution, which ends where it
             knows no action; or null, whose responses name no action.
         panel: of a compiled environment with generated levels.
@@ -175,7 +180,7 @@ def play_levels(
         The mean number of turns of an episode.
 
     Raises:
-        UserError: the folder is not empty or cannot be written.
+        UserError: the folder cannot be written.
     """
     turns = panel.max_actions
     prompt = PromptConfig(style="ragen", max_turns=turns, max_actions_per_turn=1, max_response_tokens=_RESPONSE_TOKENS)

@@ -44,6 +44,11 @@ def read_text(answer: Any) -> str:
     return answer
 
 
+def read_screenshot(answer: Any) -> str:
+    """The picture in an answer to `RouteSpec.screenshot`, the answer itself or its field `image`: a data URL."""
+    return read_text(_required(answer, "image") if isinstance(answer, dict) else answer)
+
+
 def read_reset(routes: RouteSpec, handle: int, answer: Any) -> StepResult:
     """The answer to a /reset, without what `RouteSpec.first_result` adds to its text.
 

@@ -14,6 +14,7 @@ from agentrl_jax.rollout.envs.host_environment import HostStep
 from agentrl_jax.services.client import FIRST_PAUSE, LONGEST_PAUSE, Lost, ServiceError
 from agentrl_jax.services.environment import Service, ServiceEnvironment, StepResult
 from agentrl_jax.services.pools import InstancePool, Lease
+from agentrl_jax.services.screenshots import SECONDS
 from agentrl_jax.services.shadow_env import start_shadow
 
 RETRIES = "retries"
@@ -36,6 +37,7 @@ class BridgeConfig:
     Seeds choose from `items`. Scores and rewards are multiplied by `scale`; `progress` is the extra reward for the full
     range of `Service.progress`. A turn may take `seconds` with all attempts, less than the deadline of the callback,
     and lose `retries` instances. `on_start` is called with each item and the first observation shown for it.
+    `on_shown` is called with the item, the number of responses so far, and what asks for a screenshot.
     """
 
     items: Sequence[int]
@@ -45,6 +47,7 @@ class BridgeConfig:
     seconds: float = 50.0
     retries: int = 3
     on_start: Callable[[int, str], None] = lambda item, observation: None
+    on_shown: Callable[[int, int, Callable[[], str]], None] | None = None
 
 
 class BridgedEnvironment:
@@ -61,7 +64,7 @@ class BridgedEnvironment:
         self._first: StepResult | None = None
         self._steps: list[tuple[str, StepResult]] = []
         self._last_return = self._last_progress = 0.0
-        self._unreported_losses = 0
+        self._responses = self._unreported_losses = 0
         self._lock = threading.Lock()
         self._idle, self._closed = True, False
 
@@ -72,17 +75,21 @@ class BridgedEnvironment:
         self._config.on_start(self._item, first.observation)
         if self._config.progress:
             self._shadow = start_shadow(self._service, self._item, first.observation)
+        self._show()
         return first.observation
 
     def step(self, response: str, actions: Sequence[str]) -> HostStep:
         """Plays the action that the service's parser finds in a response; `Lost` if the instance cannot be replaced."""
         parsed = self._service.read(response)
+        self._responses += 1
         if parsed.action is None:
+            self._show()
             return HostStep(parsed.complaint, valid=False, info=self._report_losses())
         action = parsed.action
         answer = self._attempt(lambda deadline: self._enter(deadline).step(action, deadline))
         self._steps.append((action, answer))
         self.last = answer
+        self._show()
         return HostStep(
             answer.observation,
             reward=self._score_reward(answer) * self._config.scale + self._progress_reward(action),
@@ -96,6 +103,14 @@ class BridgedEnvironment:
         """Returns the instance to the pool, or abandons it if a request is still running."""
         self._closed = True
         self._leave(good=self._idle)
+
+    def _show(self) -> None:
+        """Offers a screenshot of the instance, which is in use until it is there."""
+        lease, on_shown = self._lease, self._config.on_shown
+        if lease is not None and on_shown is not None:
+            self._idle = False
+            on_shown(self._item, self._responses, lambda: lease.screenshot(time.monotonic() + SECONDS))
+            self._idle = True
 
     def _report_losses(self) -> dict[str, float]:
         losses, self._unreported_losses = self._unreported_losses, 0

@@ -14,7 +14,15 @@ import httpcore
 import httpx
 
 from agentrl_jax.errors import MAX_FOREIGN, shortened
-from agentrl_jax.services.answers import BadAnswer, read_handle, read_reset, read_step, read_text, refusal
+from agentrl_jax.services.answers import (
+    BadAnswer,
+    read_handle,
+    read_reset,
+    read_screenshot,
+    read_step,
+    read_text,
+    refusal,
+)
 from agentrl_jax.services.connection import DeadlineConnection
 from agentrl_jax.services.environment import ItemError, StepResult
 from agentrl_jax.services.protocol import Errors, RouteSpec
@@ -128,6 +136,12 @@ class ServiceClient:
     def observation(self, handle: int, *, deadline: float | None = None) -> str:
         """The last observation."""
         return self._repeat("GET", "observation", {self.routes.handle: handle}, read_text, deadline)
+
+    def screenshot(self, handle: int, *, deadline: float | None = None) -> str:
+        """A picture of the instance as a data URL, of a service that has `RouteSpec.screenshot`."""
+        assert self.routes.screenshot is not None
+        method, path = self.routes.screenshot
+        return self._repeat(method, path, {self.routes.handle: handle}, read_screenshot, deadline)
 
     def shut(self, handle: int) -> None:
         """Closes an instance, if the server supports it; never raises."""

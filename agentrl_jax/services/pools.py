@@ -36,6 +36,9 @@ class Lease(Protocol):
     def step(self, action: str, deadline: float) -> StepResult:
         """Plays an action; raises `Lost` if the instance can no longer be trusted."""
 
+    def screenshot(self, deadline: float) -> str:
+        """A picture as a data URL, of a service that has `RouteSpec.screenshot`; `ServiceError` if it gives none."""
+
     def leave(self, *, good: bool) -> None:
         """Returns the instance to the pool, which reuses it if `good`. Does not block."""
 
@@ -119,6 +122,10 @@ class _RemoteLease:
         self.pool.check(self.epoch)
         return answer
 
+    def screenshot(self, deadline: float) -> str:
+        self.pool.check(self.epoch)
+        return self.pool.client.screenshot(self.handle, deadline=deadline)
+
     def leave(self, *, good: bool) -> None:
         (self.pool.keep if good else self.pool.drop)(self.handle, self.epoch)
 
@@ -151,6 +158,13 @@ class LocalPool:
         for env in free:
             env.close()
 
+    def screenshot(self, env: ServiceEnvironment) -> str:
+        """A picture of an instance, by the method that has the name of the server's route."""
+        route = routes_of(self._service.name).screenshot
+        assert route is not None
+        found: str = getattr(env, route[1])()
+        return found
+
     def keep(self, env: ServiceEnvironment) -> None:
         """Takes an instance back for reuse."""
         with self._lock:
@@ -166,6 +180,10 @@ class _LocalLease:
     def step(self, action: str, deadline: float) -> StepResult:
         with _as_lost():
             return self.env.step(action)
+
+    def screenshot(self, deadline: float) -> str:
+        with _as_lost():
+            return self.pool.screenshot(self.env)
 
     def leave(self, *, good: bool) -> None:
         if good:

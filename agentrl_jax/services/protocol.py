@@ -41,6 +41,7 @@ class RouteSpec:
         reset_answer: "object" with `reset_fields`, "pair" for [observation, null], or "text".
         step_variants: further routes that play an action by the method of the same name, and their answers' fields.
         post_views: methods of the environment, without arguments, whose JSON results are answered to a POST.
+        screenshot: method and route that give a picture of an instance; None if there is none.
         fetches_observation: the observation of a reset is fetched from /observation instead.
         shown_fields: fields of a reset's answer that the agent is shown before the observation, one per line.
         actions_field: field of a reset's answer that lists the available actions, shown after the observation.
@@ -63,6 +64,7 @@ class RouteSpec:
     step_fields: tuple[str, ...] = ("observation", "reward", "done")
     step_variants: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     post_views: tuple[str, ...] = ()
+    screenshot: tuple[Literal["GET", "POST"], str] | None = None
     fetches_observation: bool = False
     shown_fields: tuple[str, ...] = ()
     actions_field: str = ""
@@ -120,10 +122,11 @@ _BABYAI = RouteSpec(
     reset_fields=(*_SCORED, "deleted"),
     step_fields=_SCORED,
     post_views=("render",),
+    screenshot=("POST", "render"),
     cumulative_score=True,
 )
 
-COMPILED = dataclasses.replace(_BABYAI, title="", step_fields=(*_SCORED, "success"), post_views=())
+COMPILED = dataclasses.replace(_BABYAI, title="", step_fields=(*_SCORED, "success"), post_views=(), screenshot=None)
 """Our environments that AgentGym does not have: like BabyAI, with an additional field for success."""
 
 ROUTES: Mapping[str, RouteSpec] = {
@@ -167,6 +170,7 @@ ROUTES: Mapping[str, RouteSpec] = {
         reset_body={"seed": 0},
         reset_fields=("observation", "sites", "object"),
         step_fields=("observation", "reward", "terminated", "truncated", "info"),
+        screenshot=("GET", "observation_metadata"),
         fetches_observation=True,
         final_reward_only=True,
         steps_after_done=True,

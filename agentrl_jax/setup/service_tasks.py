@@ -5,33 +5,33 @@ import functools
 import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.errors import MAX_FOREIGN, UserError, refusals, shortened
+from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
-from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask, host_task
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalog import get_service
-from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
-from agentrl_jax.services.environment import ScriptedPolicy, Service, StepResult
+from agentrl_jax.services.client import ServiceClient, ServiceError
+from agentrl_jax.services.environment import Service
 from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.pools import InstancePool, LocalPool, RemotePool
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import routes_of
+from agentrl_jax.services.screenshots import Screenshots
 from agentrl_jax.services.server.access import read_token
 from agentrl_jax.services.shadow_env import local_item
 from agentrl_jax.setup import build
+from agentrl_jax.setup.scripted_play import play_all
 from agentrl_jax.text.grammar import PlainResponse
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.budget import Baselines
@@ -75,6 +75,8 @@ class Services:
         self._host_envs: list[HostEnv] = []
         self._numbers: dict[tuple[str, int], int | None] = {}
         self._shown: dict[tuple[str, int], str] = {}
+        self.screenshots: Screenshots | None = None
+        """Keeps screenshots of held-out episodes."""
         with refusals():
             self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
 
@@ -243,6 +245,10 @@ class Services:
 
         return _LazyPool(start), "at a server of this run"
 
+    def _take_screenshot(self, item: int, turn: int, ask: Callable[[], str]) -> None:
+        if self.screenshots is not None:
+            self.screenshots.take(item, turn, ask)
+
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
         env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
         service, items = task.service, (*task.held_out, *task.validation) if held_out else task.training
@@ -256,6 +262,7 @@ class Services:
             retries=env.retries,
             # The first observations of training items are in levels.jsonl already.
             on_start=functools.partial(self._note_held_out, task) if held_out else lambda item, shown: None,
+            on_shown=self._take_screenshot if held_out else None,
         )
         return host_task(
             task.config.label,
@@ -308,71 +315,3 @@ class _LazyPool:
                     self._failure = failure
                     raise
         return self._pool.open(item, deadline)
-
-
-class ScriptedEpisode(NamedTuple):
-    """An episode of a scripted policy; `item` is the local number of the item that the service showed."""
-
-    item: int
-    actions: list[str]
-    solved: bool
-    score: float
-    """The last score."""
-    strict: bool
-    """Solved by the stricter rule of the service, if it has one."""
-    answers: list[StepResult]
-    """What the service answered: to the reset, then to each action."""
-
-
-def play_all(
-    task: ServedTask, make_policy: Callable[[int], ScriptedPolicy], items: Sequence[int], config: Config
-) -> list[ScriptedEpisode]:
-    """Plays an episode of each item by a scripted policy, in parallel; an episode starts over if its instance is lost.
-
-    The policy is made for the local number of the item, because servers may number differently (`Service.locate`).
-
-    Raises:
-        ValueError: the service fails, or an instance was lost in every attempt.
-    """
-    env, turns = config.env, config.prompt.max_turns
-    jobs = [functools.partial(_play, task, make_policy, item, turns, env.deadline, env.retries) for item in items]
-    rounds = -(-len(items) // env.workers) * (env.retries + 1)
-    found = run_all(jobs, env.deadline * (turns + 1) * rounds, env.workers)
-    for outcome in found:
-        if isinstance(outcome, BaseException):
-            raise ValueError(f"{task.config.label} {task.address}: {shortened(outcome, MAX_FOREIGN)}") from outcome
-    return found
-
-
-def _play(
-    task: ServedTask, make_policy: Callable[[int], ScriptedPolicy], item: int, turns: int, seconds: float, retries: int
-) -> ScriptedEpisode:
-    while True:
-        try:
-            return _play_once(task, make_policy, item, turns, seconds)
-        except Lost:
-            if not retries:
-                raise
-            retries -= 1
-
-
-def _play_once(
-    task: ServedTask, make_policy: Callable[[int], ScriptedPolicy], item: int, turns: int, seconds: float
-) -> ScriptedEpisode:
-    lease = task.pool.open(item, time.monotonic() + seconds)
-    actions: list[str] = []
-    answer, good = lease.first, False
-    answers = [answer]
-    try:
-        number = local_item(task.service, item, answer.observation)
-        policy = make_policy(number)
-        while not answer.done and len(actions) < turns:
-            actions.append(policy.act(answer.observation))
-            answer = lease.step(actions[-1], time.monotonic() + seconds)
-            answers.append(answer)
-        good = True
-    finally:
-        lease.leave(good=good)
-    solved = task.service.solved(answer)
-    strict = solved if task.service.strict is None else task.service.strict(answer)
-    return ScriptedEpisode(number, actions, solved, answer.score, strict, answers)

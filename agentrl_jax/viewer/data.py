@@ -23,6 +23,7 @@ from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.columns import pack
 from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
 from agentrl_jax.viewer.pieces import Pieces
+from agentrl_jax.viewer.screenshots import PageScreenshots
 from agentrl_jax.viewer.text_scenes import served_scenes
 from envs_jax.registry import registered
 
@@ -92,6 +93,7 @@ class RunData:
             model = self._config.model
             self._tokenizer = build.load_tokenizer(model, build.load_model(model, weights=False))
         self._pieces = Pieces(self._tokenizer)
+        self._screenshots = PageScreenshots(run, note)
         self._packed: dict[_Key, tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
         self._damaged: dict[_Key, str] = {}
         self.levels: frozenset[tuple[str, str]] = frozenset()
@@ -168,7 +170,7 @@ class RunData:
             self._note(f"no boards: {error}")
             return None
         served = self._config.served and drawn is None
-        return served_scenes(self._config, record, self._tokenizer) if served else drawn
+        return served_scenes(self._config, record, self._tokenizer, self._screenshots) if served else drawn
 
     def _index(self, headers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         rows = [row for _, row in read_rows(self.source / "metrics.jsonl").rows if row["stage"] == "rl"]

@@ -99,14 +99,16 @@ def _distinct(rows: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def pack_scenes(scenes: Scenes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Scenes as a header with the distinct texts, actions, lists and sprite stacks, and columns with their numbers.
+    """Scenes as a header with the distinct texts, actions, lists, images and sprite stacks, and columns of numbers.
 
-    A scene without a grid has width and height 0. Scenes follow each other in the order of the episodes.
+    A scene without a grid has width and height 0, and one without an image the image 0. Scenes follow each other in the
+    order of the episodes.
     """
     texts: dict[str, int] = {}
     actions: dict[str | None, int] = {None: 0}
     stacks: dict[tuple[str, ...], int] = {(): 0}
     lists: dict[str, int] = {}
+    images: dict[str, int] = {"": 0}
     sets: dict[tuple[int, ...], int] = {(): 0}
     rows: list[tuple[int, ...]] = []
     cells: list[int] = []
@@ -119,12 +121,17 @@ def pack_scenes(scenes: Scenes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         text = texts.setdefault("\n".join(scene.get("text", ())), len(texts))
         action = actions.setdefault(scene["action"], len(actions))
         found = tuple(lists.setdefault(json.dumps(part), len(lists)) for part in scene.get("lists", ()))
-        rows.append((int(scene["turn"]), action, width, len(grid), text, sets.setdefault(found, len(sets))))
-    names = ("scene_turn", "scene_action", "scene_width", "scene_height", "scene_text", "scene_lists")
+        image = images.setdefault(scene.get("image", ""), len(images))
+        rows.append((int(scene["turn"]), action, width, len(grid), text, sets.setdefault(found, len(sets)), image))
+    names = ("scene_turn", "scene_action", "scene_width", "scene_height", "scene_text", "scene_lists", "scene_image")
     table = np.asarray(rows, np.int64).reshape(-1, len(names))
     columns = {name: smallest(table[:, i]) for i, name in enumerate(names)}
     columns["scene_count"] = smallest(np.asarray([len(episode) for episode in scenes], np.int64))
     columns["scene_cells"] = smallest(np.asarray(cells, np.int64))
     header = {"texts": list(texts), "actions": list(actions), "stacks": [list(stack) for stack in stacks]}
-    header |= {"lists": [json.loads(part) for part in lists], "list_sets": [list(found) for found in sets]}
+    header |= {
+        "images": list(images),
+        "lists": [json.loads(part) for part in lists],
+        "list_sets": [list(found) for found in sets],
+    }
     return header, columns

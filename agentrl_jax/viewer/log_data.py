@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from agentrl_jax.viewer.columns import pack, quantize, smallest
 from agentrl_jax.viewer.episodes import QUANTIZED, pack_scenes
 from agentrl_jax.viewer.imported import ImportedEpisode, Scalar, load_imported
 from agentrl_jax.viewer.log_files import find_files
+from agentrl_jax.viewer.screenshots import PageScreenshots
 from agentrl_jax.viewer.text_scenes import attempts_scenes, list_characters
 from envs_jax.scenes import SPRITES, Scene
 
@@ -97,7 +98,8 @@ class LogData:
             episodes, about = load_imported(self.source, newest=self._newest, report=self._note), ""
         self._note(f"packing {len(episodes)} episodes")
         counts, blocks = [], []
-        for part in _parts(episodes, boards=self._boards):
+        screenshots = PageScreenshots(self.source, self._note) if self.of_api else None
+        for part in _parts(episodes, screenshots, boards=self._boards):
             counts.append(len(part))
             blocks.append(_pack(part))
         entry = {
@@ -149,12 +151,14 @@ def _characters(episode: ImportedEpisode) -> int:
     return sum(len(message["content"]) for message in episode.messages)
 
 
-def _parts(episodes: Sequence[ImportedEpisode], *, boards: bool = True) -> Iterator[list[_Shown]]:
+def _parts(
+    episodes: Sequence[ImportedEpisode], screenshots: PageScreenshots | None = None, *, boards: bool = True
+) -> Iterator[list[_Shown]]:
     """Consecutive episodes that share a block, with their scenes."""
     part: list[_Shown] = []
     characters = 0
     for episode in episodes:
-        scenes = _scenes(episode) if boards else []
+        scenes = _scenes(episode, screenshots) if boards else []
         part.append((episode, scenes))
         # Metadata and messages without text take space, too.
         characters += _characters(episode) + 100 * (1 + len(episode.messages) + len(episode.metadata))
@@ -213,7 +217,7 @@ def _pack(shown: Sequence[_Shown]) -> bytes:
     return pack(header, columns)
 
 
-def _scenes(episode: ImportedEpisode) -> list[Scene]:
+def _scenes(episode: ImportedEpisode, screenshots: PageScreenshots | None) -> list[Scene]:
     """The scenes of an episode of a service, which the environment's name or the id of the item says."""
     item = episode.metadata.get("item_id")
     named = _ITEM.match(item) if isinstance(item, str) else None
@@ -227,7 +231,11 @@ def _scenes(episode: ImportedEpisode) -> list[Scene]:
             texts[-1] += ("\n" if texts[-1] else "") + message["content"]
         if message.get("again"):
             again.append(len(responses))
-    return attempts_scenes(name, texts if texts[-1] else texts[:-1], responses, again)
+    scenes = attempts_scenes(name, texts if texts[-1] else texts[:-1], responses, again)
+    if screenshots is None or again:
+        return scenes
+    item, sample = (episode.metadata.get(name) for name in ("item", "sample"))
+    return screenshots.add(scenes, name, cast(int, sample), cast(int, item), responses)
 
 
 def _text(value: Scalar) -> str:

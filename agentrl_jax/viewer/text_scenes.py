@@ -8,14 +8,19 @@ from agentrl_jax.config import Config
 from agentrl_jax.formats.dialogs import message_format, read_dialog
 from agentrl_jax.formats.episodes import flaw_of
 from agentrl_jax.runs.rollout_records import RolloutRecord
+from agentrl_jax.services.items import load_items
 from agentrl_jax.services.scenes import text_reader_of, text_scenes
 from agentrl_jax.text.tokenizer import Tokenizer
+from agentrl_jax.viewer.screenshots import PageScreenshots
 from envs_jax.scenes import Scene
 
 
-def served_scenes(config: Config, record: RolloutRecord, tokenizer: Tokenizer) -> list[list[Scene]] | None:
+def served_scenes(
+    config: Config, record: RolloutRecord, tokenizer: Tokenizer, screenshots: PageScreenshots
+) -> list[list[Scene]] | None:
     """The scenes of every recorded episode of an iteration, as `services.scenes.text_scenes` gives them.
 
+    Episodes of an evaluation have their screenshots, too.
     Returns None if no service of the run has scenes, or the record is not one of this configuration and tokenizer.
     """
     known = [text_reader_of(task.env) is not None for task in config.tasks]
@@ -31,17 +36,23 @@ def served_scenes(config: Config, record: RolloutRecord, tokenizer: Tokenizer) -
             again = np.flatnonzero(np.diff(record.attempt[row, : len(dialog.messages)])) + 1
             texts = [*dialog.messages, *([dialog.unanswered] if dialog.unanswered is not None else [])]
             scenes = attempts_scenes(config.tasks[task].env, texts, dialog.responses, again.tolist())
+            if record.header.evaluation is not None:
+                item = load_items(config.tasks[task].held_out, config.tasks[task].env)[record.level[row]]
+                scenes = screenshots.add(
+                    scenes, config.tasks[task].env, record.header.iteration, item, dialog.responses
+                )
         found.append(scenes)
     return found
 
 
 def list_characters(scenes: Sequence[Scene]) -> int:
-    """Characters of the lists of scenes; one that is also in the scene before counts there alone."""
+    """Characters of the lists and images of scenes; a list that is also in the scene before counts there alone."""
     total, before = 0, []
     for scene in scenes:
         lists = scene.get("lists", [])
         new = (part for part in lists if part not in before)
         total += sum(len(text) for part in new for entry in part["entries"] for text in entry)
+        total += len(scene.get("image", ""))
         before = lists
     return total
 

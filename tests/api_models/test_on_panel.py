@@ -13,6 +13,8 @@ from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
 from agentrl_jax.services.environments.maze import STARTS, Oracle
 
+SCRIPTED = {"random": "random", "null": "null", "optimal": "oracle"}
+
 
 def evaluate(url, out, *words):
     return tiny_run.command("eval", "--api", "m", "--base_url", url, "--out", str(out), *words)
@@ -30,7 +32,7 @@ def walk(body):
 
 
 def test_a_service(tmp_path):
-    """The record stands beside that of the oracle, which plays the same."""
+    """The record stands beside that of the oracle, which plays the same, and has scripted play of each item."""
     api, panel = FakeApi(walk), get_panel("maze-v1")
     with api.running() as url:
         code, out, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1", "--json")
@@ -40,8 +42,15 @@ def test_a_service(tmp_path):
     assert (record["panel"], record["agent"]["kind"]) == ({"name": panel.name, "sha256": panel.sha256}, "api")
     assert record["outcomes"]["samples"] == [[1]] * len(panel)
     assert record["mean_turns"] == pytest.approx(evaluate_on_panel("oracle", "maze-v1")["mean_turns"])
-    board = make_leaderboard(str(tmp_path / "m"))
-    assert [(row.agent, row.kind, row.success["mean"]) for row in board.tables["maze-v1"]] == [("m", "api", 1.0)]
+    lines = {name: evaluate_on_panel(policy, "maze-v1") for name, policy in SCRIPTED.items()}
+    for name, played in lines.items():
+        assert record["outcomes"][name] == [solved for (solved,) in played["outcomes"]["samples"]]
+    board = make_leaderboard(str(tmp_path / "m"), against="random play")
+    rows = {row.agent: row for row in board.tables["maze-v1"]}
+    assert (rows["m"].kind, rows["m"].success["mean"], rows["m"].gap_closed) == ("api", 1.0, 1.0)
+    assert rows["m"].difference["mean"] == pytest.approx(1 - lines["random"]["success"]["mean"])
+    for name, agent in (("random", "random play"), ("null", "null play"), ("optimal", "optimal play (scripted)")):
+        assert rows[agent].success == lines[name]["success"]
 
 
 def test_a_compiled_environment(tmp_path):

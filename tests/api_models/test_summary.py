@@ -33,6 +33,7 @@ def task(answer=None):
         strict=False,
         open=None,
         lines=lambda plays: {},
+        item_lines=dict,
         category=None,
         answer=answer,
         facts={},

@@ -19,16 +19,6 @@ from envs_jax.babyai import items as babyai_items
 from envs_jax.splits import Split, splits_of_levels
 
 CHEAP = ("bandit-v1", "maze-v1", "wordle-v1")
-SERVED = """
-tasks: [{env: maze, groups: 2, items: "0-15", held_out: "16-24"}]
-env: {url: local, observation_tokens: 160}
-prompt: {style: bare, max_turns: 2, max_response_tokens: 6}
-model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
-rollout: {group_size: 2, context_tokens: 400}
-algo: {preset: grpo}
-train: {iterations: 0, validate_every: 0, validation_episodes: 8}
-evaluation: {episodes: 2}
-"""
 
 
 def test_the_file_has_the_definitions():
@@ -128,12 +118,9 @@ def test_a_run_plays_the_panels_levels_with_its_limit_of_actions(finished):
     assert (task.levels, task.options) == ("", {"height": 6, "width": 6, "boxes": 1})
 
 
-def test_a_run_on_services_plays_a_panel_of_its_service(tmp_path):
-    (tmp_path / "served.yaml").write_text(SERVED)
-    run, out = tmp_path / "run", tmp_path / "record.json"
-    code, _, err = tiny_run.command("train", str(tmp_path / "served.yaml"), "--run_dir", str(run))
-    assert (code, err) == (0, "")
-    code, printed, err = tiny_run.command("eval", str(run), "--panel", "maze-v1", "--json", "--out", str(out))
+def test_a_run_on_services_plays_a_panel_of_its_service(served, tmp_path):
+    out = tmp_path / "record.json"
+    code, printed, err = tiny_run.command("eval", str(served), "--panel", "maze-v1", "--json", "--out", str(out))
     assert code == 0, err
     record = read_record(out)
     assert json.loads(printed) == json.loads(out.read_text())
@@ -142,7 +129,7 @@ def test_a_run_on_services_plays_a_panel_of_its_service(tmp_path):
     # By hand: only starts at most two moves from the goal can be solved in two turns.
     near = int(sum(record.outcomes.optimal))
     assert near == sum(distances()[start] <= 2 for start in STARTS) == 2
-    code, _, err = tiny_run.command("eval", str(run), "--panel", "wordle-v1")
+    code, _, err = tiny_run.command("eval", str(served), "--panel", "wordle-v1")
     assert code == 2
     assert "trained on the services maze" in err
 

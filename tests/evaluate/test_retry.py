@@ -8,7 +8,6 @@ import made_run
 import numpy as np
 import pytest
 import tiny_run
-from test_panels import SERVED
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import retry
@@ -76,16 +75,6 @@ def test_letters_that_the_tokenizer_changes_are_refused():
         retry.feedback_tokens(lower)
     small = tokenizers.load_small()
     assert small.decode(retry.feedback_tokens(small)) == FEEDBACK
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """An untrained run on a maze, with two turns."""
-    home = tmp_path_factory.mktemp("served")
-    (home / "served.yaml").write_text(SERVED.replace("context_tokens: 400", "context_tokens: 900"))
-    code, _, err = tiny_run.command("train", str(home / "served.yaml"), "--run_dir", str(home / "run"))
-    assert code == 0, err
-    return home / "run"
 
 
 def test_one_attempt_at_a_service_is_the_plain_evaluation(served):

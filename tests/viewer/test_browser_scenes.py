@@ -81,3 +81,17 @@ def test_documents_open_and_stay_text(browser, tmp_path):
         assert entries(page, "Documents") == [f'"{SCRIPT}"', '"B" short']
         page.click(".listed summary")
         soon(lambda: entries(page, "Documents")[0], f'"{SCRIPT}" {SCRIPT} {"word " * 40}'.strip())
+
+
+def test_a_screenshot_is_shown(browser, tmp_path):
+    """The policy of the page lets it in, and it follows the slider."""
+    folder = tmp_path / "babyai"
+    evaluate_scripted("babyai", "oracle", items="115", record=folder, screenshots=True)
+    with opened(browser, write(tmp_path / "page.html", RunData(folder))) as page:
+        image = page.locator(".stage img.screenshot")
+        expect(image).to_have_attribute("alt", "Start: screenshot")
+        soon(lambda: image.evaluate("image => image.naturalWidth > 100"), True)
+        start = image.get_attribute("src")
+        page.click("[aria-label='Next step']")
+        soon(lambda: image.get_attribute("src") != start, True)
+        expect(page.locator(".stage h3")).to_contain_text("Turn 1, after pickup purple ball 1")

@@ -60,9 +60,9 @@ def test_no_boards_means_no_scenes(crafted):
 def test_a_record_with_unknown_tokens_has_no_scenes(crafted):
     record = read_record(record_path(crafted, recorded_iterations(crafted)[0]))
     data = RunData(crafted)
-    assert served_scenes(data._config, record, data._tokenizer) is not None
+    assert served_scenes(data._config, record, data._tokenizer, data._screenshots) is not None
     broken = dataclasses.replace(record, tokens=record.tokens + data._tokenizer.vocab_size)
-    assert served_scenes(data._config, broken, data._tokenizer) is None
+    assert served_scenes(data._config, broken, data._tokenizer, data._screenshots) is None
 
 
 def test_an_attempt_begins_with_nothing():

@@ -20,6 +20,7 @@ from agentrl_jax.evaluate.api_models.summary import BestOfReplies, cost_of, outc
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, TaskOptions
 from agentrl_jax.evaluate.selectors import Selector
 from agentrl_jax.io import atomic_write
+from agentrl_jax.services.screenshots import Screenshots, refuse_without
 from envs_jax.registry import registered
 
 REPORTS = 20
@@ -45,6 +46,7 @@ def evaluate_api(
     retries: int = 8,
     price_in: float | None = None,
     price_out: float | None = None,
+    screenshots: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Lets the model behind an OpenAI-compatible API play each item `samples` times.
@@ -55,7 +57,8 @@ def evaluate_api(
     give them. `extra` has further fields of every request; null leaves a usual one out. The prices are of a million
     tokens. With `options.attempts`, the first sample of each item goes on after a failure, see `retries`. For each
     number of `best_of`, `selector` takes one of so many samples of an item, which are played at least, see
-    `summary.BestOfReplies`. With `clusters`, items of one category are one cluster of the intervals.
+    `summary.BestOfReplies`. With `clusters`, items of one category are one cluster of the intervals. `screenshots`
+    keeps those that a service gives in `out`, too.
 
     Returns:
         model, base_url, env, style, turns, items, samples, temperature, max_tokens (of a reply, null without a limit),
@@ -84,7 +87,13 @@ def evaluate_api(
     body |= {"return_token_ids": True} if token_ids else {}
     body |= dict(extra or {})
     limit = _limit(body)
-    with _task(options if limit is None else dataclasses.replace(options, max_tokens=limit)) as task:
+    if screenshots and options.attempts > 1:
+        raise UserError(
+            "--screenshots keeps those of one attempt at an item, but --attempts allows more; leave one out"
+        )
+    taken = Screenshots(out) if screenshots else None
+    options = dataclasses.replace(options, screenshots=taken, max_tokens=options.max_tokens if limit is None else limit)
+    with _task(options) as task:
         if clusters and task.category is None:
             raise UserError(f"--clusters needs items with categories, but those of {task.env} have none; leave it out")
         best = BestOfReplies(selector, best_of, task) if best_of else None
@@ -111,6 +120,8 @@ def evaluate_api(
                 attempts=options.attempts,
             )
             failed = _play(player, samples, options.concurrency, report)
+            if taken is not None:
+                report(taken.summary())
             rows = [row for (item, sample), row in journal.episodes.items() if item in task.items and sample < samples]
             replies = [row for row in journal.replies.values() if row["item"] in task.items and row["sample"] < samples]
         report("random, null and optimal play on the same items")
@@ -121,7 +132,7 @@ def evaluate_api(
         with refusals("--clusters"):
             result |= summarize(task, rows, samples, len(failed), lines, clusters=clusters)
         result |= {"plays": {str(k): task.lines(k) for k in plays}} if plays else {}
-        result["outcomes"] = outcomes_of(task.items, rows, samples)
+        result["outcomes"] = outcomes_of(task.items, rows, samples) | task.item_lines()
         first, later = split_replies(rows, replies)
         result |= {"tokens": tokens_of(first), "cost": cost_of(first, price_in, price_out)}
         if best is not None:
@@ -149,6 +160,8 @@ def _limit(body: Mapping[str, Any]) -> int | None:
 @contextlib.contextmanager
 def _task(options: TaskOptions) -> Iterator[ApiTask]:
     """The task in the style that is asked for."""
+    if options.screenshots is not None and options.env in registered():
+        refuse_without(options.env)
     levels = options.env in registered() and options.url == "local" and options.style != "chat"
     if not levels and options.style not in ("auto", "chat"):
         raise UserError(f"--style is {options.style}, but {options.env} is played as a service; leave it out")

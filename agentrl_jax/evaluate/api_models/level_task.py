@@ -12,7 +12,7 @@ from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import retry
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
-from agentrl_jax.evaluate.baselines import select, success_intervals, within
+from agentrl_jax.evaluate.baselines import level_rates, select, success_intervals, within
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.play import on_device
 from agentrl_jax.evaluate.results import STRICT
@@ -68,7 +68,7 @@ def level_task(options: TaskOptions) -> ApiTask:
     @functools.cache
     def baselines() -> Baselines | None:
         known = chosen.baselines(max(items) + 1)
-        return known and select(known, np.isin(np.arange(max(items) + 1), items))
+        return known and select(known, np.array(items))
 
     def lines(plays: int) -> dict[str, Any]:
         known = baselines()
@@ -85,6 +85,7 @@ def level_task(options: TaskOptions) -> ApiTask:
         strict=STRICT in batched_env.info_keys,
         open=functools.partial(LevelEpisode, Game(config, chosen, batched_env, options.attempts)),
         lines=lines,
+        item_lines=lambda: {} if (known := baselines()) is None else level_rates(known),
         category=None if chosen.categories is None else chosen.categories.__getitem__,
         answer=None,
         facts={

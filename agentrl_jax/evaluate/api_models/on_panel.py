@@ -7,9 +7,7 @@ from typing import Any
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
-from agentrl_jax.evaluate.baselines import level_baselines, level_rates
 from agentrl_jax.evaluate.panels import Panel
-from envs_jax.budget import Budget
 
 
 def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
@@ -61,11 +59,6 @@ def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) 
     outcomes = dict(result["outcomes"])
     unanswered = {name: episodes[name] for name in ("length", "refusal")}
     outcomes |= {"unanswered": unanswered} if any(unanswered.values()) else {}
-    if not served:
-        budget = Budget(panel.max_actions, result["turns"], options.actions_per_turn)
-        known = level_baselines(panel.env, *panels.environment(panel), panels.panel_levels(panel), budget)
-        assert known is not None, "every environment of a panel has an oracle"
-        outcomes |= level_rates(known)
     tokens = result["tokens"]
     counted = not tokens["replies_without_usage"]
     return {

@@ -16,6 +16,7 @@ from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environment import Service
 from agentrl_jax.services.pools import InstancePool
+from agentrl_jax.services.screenshots import refuse_without
 from agentrl_jax.services.shadow_env import local_item
 from agentrl_jax.setup.service_tasks import TURN_SHARE
 from agentrl_jax.text.chat_template import Message
@@ -36,6 +37,8 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
         raise UserError(f"{given} has no effect on {options.env}, which is played as a service; leave it out")
     with refusals():
         service = get_service(options.env)
+    if options.screenshots is not None:
+        refuse_without(service.name)
     seed, turns = options.seed or 0, options.turns or service.turns
     items, panel_digest = choose_items(service, options.items, options.episodes, seed)
     category, numbers = service.category, dict[int, int]()
@@ -48,9 +51,12 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
         seconds, retries = TURN_SHARE * config.env.deadline, config.env.retries
 
         def start(item: int, sample: int) -> ServiceEpisode:
-            bridge = BridgeConfig(items=(item,), seconds=seconds, retries=retries, on_start=note)
+            taken = options.screenshots
+            on_shown = None if taken is None else functools.partial(taken.take, play=sample + 1)
+            bridge = BridgeConfig(items=(item,), seconds=seconds, retries=retries, on_start=note, on_shown=on_shown)
             return ServiceEpisode(service, task.pool, bridge)
 
+        lines = functools.cache(lambda: _lines(service, items, turns, options))
         yield ApiTask(
             env=service.name,
             style="chat",
@@ -60,7 +66,8 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
             strict=service.strict is not None,
             open=start,
             # Single plays of a scripted policy are no probabilities.
-            lines=lambda plays: _lines(service, items, turns, options) if plays == 1 else {},
+            lines=lambda plays: lines()[0] if plays == 1 else {},
+            item_lines=lambda: lines()[1],
             category=None if category is None else lambda item: category(numbers.get(item, item)),
             answer=_answer_of(service),
             facts={"url": options.url} | ({"panel_digest": panel_digest} if panel_digest else {}),
@@ -72,8 +79,12 @@ def _answer_of(service: Service) -> Callable[[str], str] | None:
     return None if answer is None else lambda reply: answer(service.read(reply).action or "")
 
 
-def _lines(service: Service, items: tuple[int, ...], turns: int, options: TaskOptions) -> dict[str, Any]:
+def _lines(
+    service: Service, items: tuple[int, ...], turns: int, options: TaskOptions
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """`ApiTask.lines` of one play, and `ApiTask.item_lines`."""
     found: dict[str, Any] = {}
+    of_items: dict[str, list[float]] = {}
     for name, policy in _LINES.items():
         if policy == "oracle" and service.oracle is None:
             continue
@@ -89,7 +100,8 @@ def _lines(service: Service, items: tuple[int, ...], turns: int, options: TaskOp
             on_instances=True,
         )
         found[name] = played["success"]
-    return found | ({"optimal_is": "scripted"} if "optimal" in found else {})
+        of_items[name] = [float(solved) for (solved,) in played["outcomes"]["samples"]]
+    return found | ({"optimal_is": "scripted"} if "optimal" in found else {}), of_items
 
 
 class ServiceEpisode:

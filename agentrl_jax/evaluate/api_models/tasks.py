@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol
 
+from agentrl_jax.services.screenshots import Screenshots
 from agentrl_jax.text.chat_template import Message
 
 Style = Literal["auto", "ragen", "compact", "chat"]
@@ -66,6 +67,7 @@ class TaskOptions:
         max_actions: maximum number of actions of an episode of a compiled environment; None for the usual one.
         concurrency: number of episodes that are played at once.
         attempts: maximum number of attempts at an item in one conversation, see `retries`.
+        screenshots: keeps those that a service gives; None for none.
     """
 
     env: str
@@ -84,6 +86,7 @@ class TaskOptions:
     max_actions: int | None = None
     concurrency: int = 16
     attempts: int = 1
+    screenshots: Screenshots | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,8 @@ class ApiTask:
         open: the episode of an item and a sample.
         lines: random, null and optimal play on the same items within the same budget: success in at least one of k
             plays as {mean, low, high, n} by name, as far as known, and `optimal_is` (`Baselines.optimal_is`).
+        item_lines: success of a single play of the same lines on each item, in their order, by name, as far as known:
+            a probability, or in a service an outcome.
         category: category of an item that was started; None if items have none.
         answer: the answer in an episode's last reply, in a form that equal answers share, empty for none; None if
             episodes do not end with an answer in words.
@@ -110,6 +115,7 @@ class ApiTask:
     strict: bool
     open: Callable[[int, int], TextEpisode]
     lines: Callable[[int], dict[str, Any]]
+    item_lines: Callable[[], dict[str, list[float]]]
     category: Callable[[int], str] | None
     answer: Callable[[str], str] | None
     facts: dict[str, Any]

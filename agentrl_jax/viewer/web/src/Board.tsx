@@ -92,6 +92,7 @@ export function Board({ scene, block, sprites, title }: Props) {
           ))}
         </svg>
       )}
+      {scene.image && <img class="screenshot" src={scene.image} alt={`${title}: screenshot`} />}
       {scene.lists.map((list, i) => (
         <Listed key={i} list={list} />
       ))}

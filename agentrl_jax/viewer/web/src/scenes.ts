@@ -24,6 +24,8 @@ export interface Scene {
   cells: Numbers;
   text: string;
   lists: SceneList[];
+  /** A data URL; empty without an image. */
+  image: string;
 }
 
 /** A block whose episodes may have scenes. */
@@ -38,7 +40,7 @@ export class Scenes {
   /** Whether the block holds scenes; an episode of it may still have none. */
   readonly drawn: boolean;
   private readonly columns: Columns;
-  private readonly header: { texts: string[]; actions: (string | null)[]; lists: SceneList[]; list_sets: number[][] };
+  private readonly header: { texts: string[]; actions: (string | null)[]; images: string[]; lists: SceneList[]; list_sets: number[][] };
   private readonly first: Int32Array;
   private readonly firstCell: Int32Array;
 
@@ -65,6 +67,7 @@ export class Scenes {
         cells: c.scene_cells.subarray(this.firstCell[i], this.firstCell[i + 1]),
         text: header.texts[c.scene_text[i]],
         lists: header.list_sets[c.scene_lists[i]].map((list) => header.lists[list]),
+        image: header.images[c.scene_image[i]],
       });
     }
     return scenes;

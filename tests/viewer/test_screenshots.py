@@ -1,0 +1,183 @@
+"""`--screenshots`: in whatever way a service is played, each shows the state of its turn, and the page has them."""
+
+import base64
+import dataclasses
+import io
+import itertools
+import json
+
+import pytest
+import tiny_run
+from fake_api import FakeApi
+from page_runs import decode_page
+from PIL import Image
+from serving import running
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.eval_set import evaluate_run
+from agentrl_jax.evaluate.scripted import evaluate_scripted
+from agentrl_jax.formats.episodes import read_together
+from agentrl_jax.services.catalog import get_service
+from agentrl_jax.services.environments.maze import Maze, describe
+from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.limits import Limits
+from agentrl_jax.viewer import export, screenshots
+from agentrl_jax.viewer.data import RunData
+from agentrl_jax.viewer.log_data import LogData
+
+
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch):
+    """The maze gives screenshots, of one pixel, whose color is the place of the agent."""
+
+    def render(maze):
+        file = io.BytesIO()
+        Image.new("RGB", (1, 1), (*maze._cell, 0)).save(file, "PNG")
+        return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+    monkeypatch.setattr(Maze, "render", render, raising=False)
+    drawn = dataclasses.replace(ROUTES["maze"], screenshot=("POST", "render"), post_views=("render",))
+    monkeypatch.setitem(ROUTES, "maze", drawn)
+
+
+def shown_by(image):
+    """The text that the maze shows in the place of a screenshot."""
+    data = base64.b64decode(image.removeprefix("data:image/png;base64,"), validate=True)
+    row, column, _ = Image.open(io.BytesIO(data)).getpixel((0, 0))
+    return describe((row, column))
+
+
+def images(page):
+    """Action and image of every scene of every episode of a page."""
+    _, (_, *blocks) = decode_page(page)
+    found = []
+    for header, columns in blocks:
+        named, scenes = header["scenes"], zip(columns["scene_action"], columns["scene_image"], strict=True)
+        rows = iter([(named["actions"][action], named["images"][image]) for action, image in scenes])
+        found += [[next(rows) for _ in range(count)] for count in columns["scene_count"]]
+    return found
+
+
+def assert_pictured(folder, page):
+    """Every scene has the screenshot of its text; returns the number of scenes beyond the last text."""
+    beyond = 0
+    episodes = (episode for of_file in read_together(folder) for episode in of_file)
+    for episode, scenes in zip(episodes, images(page), strict=True):
+        texts = [turn.message for turn in episode.turns] + ([episode.unanswered] if episode.unanswered else [])
+        assert [shown_by(image) for _, image in scenes][: len(texts)] == [
+            text.removesuffix("Action:") for text in texts
+        ]
+        assert len(scenes) == len(episode.turns) + 1
+        beyond += len(scenes) - len(texts)
+    return beyond
+
+
+@pytest.mark.parametrize("where", ["here", "server"])
+def test_of_a_scripted_policy(tmp_path, where):
+    folder, lines, service = tmp_path / "new", [], get_service("maze")
+    options = {"items": "3,0-1", "plays": 2, "turns": 4, "record": folder, "screenshots": True, "report": lines.append}
+    if where == "here":
+        evaluate_scripted("maze", "random", **options)
+    else:
+        with running(create_app(service, ROUTES["maze"], Limits())) as url:
+            evaluate_scripted("maze", "random", url=url, **options)
+    assert f"30 screenshots in {folder / 'screenshots'}" in lines
+    assert assert_pictured(folder, export.page([RunData(folder)])) == 0
+    found = [scenes for scenes in images(export.page([RunData(folder)])) if scenes]
+    assert len({image for scenes in found for _, image in scenes}) > 3
+
+
+def test_the_end_has_one_without_a_text(tmp_path):
+    folder = tmp_path / "new"
+    evaluate_scripted("maze", "oracle", items="0,7", record=folder, screenshots=True)
+    page = export.page([RunData(folder)])
+    assert assert_pictured(folder, page) == 2
+    assert [scenes[-1][0] for scenes in images(page)] == [scenes[-2][0] for scenes in images(page)]
+
+
+def test_of_a_run(served, tmp_path):
+    """Greedy play and samples have their own."""
+    lines = []
+    evaluate_run(served, samples=2, temperature=3.0, record=tmp_path / "new", screenshots=True, report=lines.append)
+    assert sorted(path.name for path in (tmp_path / "new" / "screenshots").iterdir()) == ["play-1", "play-2", "play-3"]
+    assert any(line.startswith("18 screenshots in ") for line in lines)
+    assert_pictured(tmp_path / "new", export.page([RunData(tmp_path / "new")]))
+
+
+def test_of_an_api_model(tmp_path):
+    """Also after the evaluation was ended in an episode."""
+
+    def walk(body):
+        turn = len(body["messages"]) // 2
+        return (401, {}, b"{}") if turn == 3 and stopped else f"Action: move {('down', 'right', 'up')[turn % 3]}"
+
+    api, stopped = FakeApi(walk), True
+    words = ("--env", "maze", "--items", "0,7", "--turns", "4", "--samples", "2", "--concurrency", "1", "--screenshots")
+    with api.running() as url:
+        command = ("eval", "--api", "m", "--base_url", url, "--out", str(tmp_path / "m"), *words)
+        code, _, err = tiny_run.command(*command)
+        assert code == 2, err
+        stopped = False
+        code, _, err = tiny_run.command(*command)
+    assert code == 0, err
+    assert "20 screenshots in" in err
+    replies = [json.loads(line) for line in (tmp_path / "m" / "replies.jsonl").read_text().splitlines()]
+    texts = {(row["item"], row["sample"], row["turn"]): row["added"][-1]["content"] for row in replies}
+    found = images(export.page([LogData(tmp_path / "m")]))
+    assert len(found) == 4
+    for (item, sample), scenes in zip([(0, 0), (0, 1), (7, 0), (7, 1)], found, strict=True):
+        assert len(scenes) == 5
+        for turn, (_, image) in enumerate(scenes[:4]):
+            assert shown_by(image) == texts[item, sample, turn]
+
+
+def test_a_page_has_a_limit(tmp_path, monkeypatch):
+    folder, lines = tmp_path / "new", []
+    evaluate_scripted("maze", "oracle", items="0-4", record=folder, screenshots=True)
+    monkeypatch.setattr(screenshots, "MAX_CHARACTERS", 300)
+    found = images(export.page([RunData(folder, note=lines.append)]))
+    assert [image for scenes in found for _, image in scenes if image] == [found[0][0][1], found[0][1][1]]
+    assert len([line for line in lines if "screenshots beyond" in line]) == 1
+    plain = images(export.page([RunData(folder, note=lines.append)]))
+    assert [len(scenes) for scenes in plain] == [len(scenes) for scenes in found]
+
+
+def test_a_play_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    steps = itertools.count()
+
+    def step(maze, action):
+        if next(steps) >= 8:
+            raise RuntimeError("broken")
+        return played(maze, action)
+
+    played = Maze.step
+    monkeypatch.setattr(Maze, "step", step)
+    with pytest.raises(UserError, match="broken"):
+        evaluate_scripted("maze", "random", items="0-4", workers=1, record=tmp_path / "new", screenshots=True)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--policy", "random", "--env", "maze"), "--screenshots are kept in the folder of --record"),
+        (
+            ("--policy", "random", "--env", "wordle", "--record", "new"),
+            "--screenshots: wordle gives none, expected babyai",
+        ),
+        (("--policy", "random", "--env", "FrozenLake", "--record", "new"), "--screenshots: FrozenLake gives none"),
+        (("--policy", "random", "--panel", "sokoban-6x6-v1", "--record", "new"), "gives none, expected babyai"),
+        (("--api", "m", "--base_url", "http://x", "--env", "FrozenLake", "--out", "new"), "FrozenLake gives none"),
+        (
+            ("--api", "m", "--base_url", "http://x", "--env", "maze", "--attempts", "2", "--out", "new"),
+            "--screenshots keeps those of one attempt",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = tiny_run.command("eval", *words, "--screenshots")
+    assert code == 2
+    assert said in " ".join(err.split())
+    assert not list(tmp_path.iterdir())
