@@ -71,6 +71,10 @@ def test_help_of_a_file_shows_its_values(run, tmp_path):
     assert "--optim.lr 0.125\n" in out
 
 
+RANDOM = ("--policy", "random", "--env", "babyai")
+API = ("--api", "m", "--base_url", "http://127.0.0.1:9/v1", "--env", "maze", "--out", "out")
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -105,6 +109,16 @@ def test_help_of_a_file_shows_its_values(run, tmp_path):
         (["export", "nowhere"], ["FOLDER"]),
         (["export", "nowhere", "new", "--dtype", "int8"], ["int8", "bfloat16"]),
         (["eval", "run", "--seed", str(2**70)], ["--seed is", "from 0"]),
+        (["eval", *RANDOM, "--items", "3", "--episodes", "9"], ["--episodes is 9", "--items names the items"]),
+        (["eval", *RANDOM, "--token_file", "token"], ["--token_file is token", "without --url there is no server"]),
+        (["eval", *RANDOM, "--workers", "2"], ["--workers is 2", "in one program", "--record or --url"]),
+        (["eval", *API, "--items", "3", "--episodes", "9"], ["--episodes is 9", "--items names the items"]),
+        (["eval", *API, "--token_file", "token"], ["--token_file is token", "without --url there is no server"]),
+        (["eval", *API, "--request_timeout", "inf"], ["--request_timeout is inf", "above 0"]),
+        (["serve", "maze", "--request_timeout", "inf"], ["--request_timeout is inf", "above 0"]),
+        (["serve", "maze", "--idle_timeout", "nan"], ["--idle_timeout is nan", "0 for never"]),
+        (["serve", "maze", "--max_body", "0"], ["--max_body is 0", "at least 1"]),
+        (["serve-model", "run", "--request_timeout", "nan"], ["--request_timeout is nan", "above 0"]),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(run, words, parts):

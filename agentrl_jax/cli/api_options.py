@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agentrl_jax.cli.checks import check_at_least_1, check_level_file
+from agentrl_jax.cli.checks import check_at_least_1, check_items, check_level_file, check_seconds
 from agentrl_jax.errors import UserError, shortened
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def asked(command: Any, given: ApiOptions, **of_task: Any) -> Asked:
         )
     check_at_least_1(command, "episodes")
     check_at_least_1(given, "actions_per_turn", "max_tokens", "concurrency")
-    if not given.request_timeout > 0:
-        raise UserError(f"--request_timeout is {given.request_timeout}, expected a number above 0")
+    check_seconds(given, "request_timeout")
+    check_items(command)
     if given.retries < 0:
         raise UserError(f"--retries is {given.retries}, expected 0 or more")
     temperature = 0.0 if command.temperature is None else command.temperature

@@ -80,6 +80,22 @@ def check_at_least_1(command: Any, *names: str) -> None:
             raise UserError(f"--{name} is {value}, expected at least 1")
 
 
+def check_seconds(command: Any, name: str, *, never: bool = False) -> None:
+    """Refuses a time that is not a finite number above 0, or with `never`, which 0 stands for, below 0."""
+    value = getattr(command, name)
+    if not ((value > 0 or (never and value == 0)) and value < float("inf")):
+        expected = "0 for never, or a number of seconds" if never else "a number of seconds above 0"
+        raise UserError(f"--{name} is {value}, expected {expected}")
+
+
+def check_items(command: Any) -> None:
+    """Refuses options for the items of a service of which one has no effect beside, or without, another."""
+    if command.episodes is not None and command.items is not None:
+        raise UserError(f"--episodes is {command.episodes}, but --items names the items; leave one of them out")
+    if command.token_file and command.url == "local":
+        raise UserError(f"--token_file is {command.token_file}, but without --url there is no server; leave it out")
+
+
 def check_download(command: Any) -> None:
     """Refuses download options if nothing would be downloaded."""
     from agentrl_jax.runs.run_folder import is_run

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from agentrl_jax.cli import eval_api
 from agentrl_jax.cli.api_options import refuse
-from agentrl_jax.cli.checks import check_at_least_1, check_env, check_level_file, check_out_file
+from agentrl_jax.cli.checks import check_at_least_1, check_env, check_items, check_level_file, check_out_file
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.catalog import NAMES
 
@@ -45,8 +45,8 @@ class Eval:
     """Address of the environment's server for a scripted policy or an API model; local: in this process."""
     token_file: str = ""
     """File with the token of this server."""
-    workers: int = 4
-    """Episodes that a scripted policy plays at once."""
+    workers: int | None = None
+    """Episodes that a scripted policy plays at once; default: 4."""
     levels: str | None = None
     """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two, or
     a .npy pack. panel: the 90 items that AgentGym-RL tests BabyAI on; other-levels: 506 of the 22 levels of BabyAI
@@ -217,10 +217,7 @@ def _eval_scripted(command: Eval) -> None:
     if command.run is not None or (command.env is None) == (command.panel is None) or command.policy is None:
         raise UserError("--policy evaluates a scripted policy: give --env ENV or --panel NAME, and no run")
     check_at_least_1(command, "episodes", "plays", "turns", "workers")
-    if command.episodes is not None and command.items is not None:
-        raise UserError(f"--episodes is {command.episodes}, but --items names the items; leave one of them out")
-    if command.token_file and command.url == "local":
-        raise UserError(f"--token_file is {command.token_file}, but without --url there is no server; leave it out")
+    check_items(command)
     from agentrl_jax.evaluate.scripted import as_table, evaluate_on_panel, evaluate_scripted, lines_of
 
     options = {name: getattr(command, name) for name in ("env", "policy", "episodes", *_OF_SCRIPTED)}

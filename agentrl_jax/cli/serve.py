@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from agentrl_jax.cli.checks import check_at_least_1, check_seconds
 from agentrl_jax.errors import UserError, refusals
 
 
@@ -55,12 +56,10 @@ def run(command: Serve) -> None:
     from agentrl_jax.services.server.limits import Limits
     from agentrl_jax.services.server.run import serve
 
-    for name in ("max_instances", "request_timeout", "max_body", "max_action", "max_connections", "workers"):
-        if not getattr(command, name) > 0:
-            raise UserError(f"--{name} is {getattr(command, name)}, expected a number above 0")
+    check_at_least_1(command, "max_instances", "max_body", "max_action", "max_connections", "workers")
+    check_seconds(command, "request_timeout")
     for name in ("idle_timeout", "reclaim_after"):
-        if not getattr(command, name) >= 0:
-            raise UserError(f"--{name} is {getattr(command, name)}, expected 0 for never, or seconds")
+        check_seconds(command, name, never=True)
     if not 0 <= command.port < 2**16:
         raise UserError(f"--port is {command.port}, expected a number from 0 to {2**16 - 1}")
     token = read_token(command.token_file)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from agentrl_jax.cli.checks import check_at_least_1, check_download
+from agentrl_jax.cli.checks import check_at_least_1, check_download, check_seconds
 from agentrl_jax.errors import UserError, text_flaw
 
 
@@ -54,8 +54,7 @@ class ServeModel:
 def run(command: ServeModel) -> None:
     """Serves until a signal arrives."""
     check_at_least_1(command, "context", "max_tokens", "max_batch", "max_waiting", "max_body", "max_connections")
-    if not command.request_timeout > 0:
-        raise UserError(f"--request_timeout is {command.request_timeout}, expected a number above 0")
+    check_seconds(command, "request_timeout")
     if not 0 <= command.port < 2**16:
         raise UserError(f"--port is {command.port}, expected a number from 0 to {2**16 - 1}")
     if flaw := text_flaw(command.name):

@@ -43,7 +43,7 @@ def evaluate_scripted(
     url: str = "local",
     token_file: str = "",
     seed: int = 0,
-    workers: int = 4,
+    workers: int | None = None,
     on_instances: bool = False,
     record: str | os.PathLike[str] | None = None,
     screenshots: bool = False,
@@ -56,11 +56,11 @@ def evaluate_scripted(
     `items` are numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order, and if
     that is None too, for the published test items, or else for 200. Each is played `plays` times. `turns` defaults to
     the service's usual limit per episode. `url` is the address of a server, "local" for this process; `token_file` has
-    its token. `workers` episodes are played at the same time. In this process, a service that can plays many episodes
-    at once, by the rules of AgentGym's server, unless `on_instances`. The episodes are recorded in the new folder
-    `record`, if given, see `scripted_recording.record_items`, for which they are played on instances, by the same
-    rules, and once each by default; `screenshots` keeps those that the service gives there, too. `panel` is the one
-    that the items are of, if any, for the record.
+    its token. `workers` episodes, 4 by default, are played at the same time. In this process, a service that can plays
+    many episodes at once, by the rules of AgentGym's server, unless `on_instances`. The episodes are recorded in the
+    new folder `record`, if given, see `scripted_recording.record_items`, for which they are played on instances, by the
+    same rules, and once each by default; `screenshots` keeps those that the service gives there, too. `panel` is the
+    one that the items are of, if any, for the record.
 
     Returns:
         env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success
@@ -91,6 +91,11 @@ def evaluate_scripted(
     turns = turns or service.turns
     upstream = url == "local" and service.play_many is not None and not on_instances
     compiled = upstream and record is None
+    if compiled and workers is not None:
+        raise UserError(
+            f"--workers is {workers}, but all episodes of {env} are played in one program here; leave it out, or give "
+            "--record or --url"
+        )
     plays = plays or (service.random_plays if policy == "random" and compiled else 1)
     times = f"{plays} plays of each, " if plays > 1 else ""
     action = action or ""
@@ -101,7 +106,7 @@ def evaluate_scripted(
         with refusals():
             found, numbers = service.play_many(policy, action, chosen, turns, plays, seed), list(chosen)
     else:
-        with connected(service, chosen, turns, url, token_file, workers) as (task, config):
+        with connected(service, chosen, turns, url, token_file, workers or 4) as (task, config):
             if upstream:
                 as_there = dataclasses.replace(service, oracle=service.upstream_oracle or service.oracle)
                 task = dataclasses.replace(task, service=as_there, pool=_upstream(service))
