@@ -117,8 +117,6 @@ def run(command: Eval) -> None:
             f"--record is {command.record}, the folder for one run, but there is --against; evaluate both runs without "
             "it, and compare their folders with agentrl view"
         )
-    if command.screenshots and command.record is None:
-        raise UserError("--screenshots are kept in the folder of --record; give it, or leave them out")
     check_out_file(command.out)
     if command.policy is not None:
         _eval_scripted(command)

@@ -27,7 +27,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.services.screenshots import Screenshots, refuse_without
+from agentrl_jax.services.screenshots import WITHOUT_RECORD, Screenshots, refuse_without
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
@@ -158,6 +158,8 @@ def evaluate_run(
     own = read_config(run)
     if record is not None:
         recording.check_folder(record)
+    elif screenshots:
+        raise UserError(WITHOUT_RECORD)
     several = (*(("best_of", k) for k in best_of), *(("attempts", k) for k in attempts))
     for name, number in (("episodes", episodes), ("samples", samples), *several):
         if number is not None and number < 1:
@@ -202,8 +204,8 @@ def evaluate_run(
         recorder = taken = None
         if screenshots:
             refuse_without(env)
-        if screenshots and record is not None and services is not None:
-            taken = services.screenshots = Screenshots(record)
+        if record is not None and screenshots and services is not None:
+            taken = services.screenshots = Screenshots(record, services.tasks[0].held_out[:number])
         if record is not None:
             recorder = stack.enter_context(
                 recording.recording(

@@ -24,7 +24,7 @@ from agentrl_jax.services.environment import Outcomes, ScriptedPolicy, Service
 from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.pools import LocalPool
-from agentrl_jax.services.screenshots import Screenshots, refuse_without
+from agentrl_jax.services.screenshots import WITHOUT_RECORD, Screenshots, refuse_without
 from agentrl_jax.setup.scripted_play import ScriptedEpisode, play_all
 from agentrl_jax.setup.service_tasks import ServedTask, Services
 from envs_jax.budget import Budget
@@ -76,6 +76,8 @@ def evaluate_scripted(
     """
     if record is not None:
         check_folder(record)
+    elif screenshots:
+        raise UserError(WITHOUT_RECORD)
     with refusals():
         service = get_service(env)
     if screenshots:
@@ -87,6 +89,8 @@ def evaluate_scripted(
         )
     if policy == "oracle" and service.oracle is None:
         raise UserError(f"--policy is oracle, but {env} has none; use random")
+    if policy == "random" and service.remote:
+        raise UserError(f"--policy is random, but what can be done in {env} is not known here; use null or constant")
     chosen, panel_digest = choose_items(service, items, episodes, seed)
     turns = turns or service.turns
     upstream = url == "local" and service.play_many is not None and not on_instances

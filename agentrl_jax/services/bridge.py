@@ -14,7 +14,7 @@ from agentrl_jax.rollout.envs.host_environment import HostStep
 from agentrl_jax.services.client import FIRST_PAUSE, LONGEST_PAUSE, Lost, ServiceError
 from agentrl_jax.services.environment import Service, ServiceEnvironment, StepResult
 from agentrl_jax.services.pools import InstancePool, Lease
-from agentrl_jax.services.screenshots import SECONDS
+from agentrl_jax.services.screenshots import SECONDS, EpisodeScreenshots
 from agentrl_jax.services.shadow_env import start_shadow
 
 RETRIES = "retries"
@@ -37,7 +37,7 @@ class BridgeConfig:
     Seeds choose from `items`. Scores and rewards are multiplied by `scale`; `progress` is the extra reward for the full
     range of `Service.progress`. A turn may take `seconds` with all attempts, less than the deadline of the callback,
     and lose `retries` instances. `on_start` is called with each item and the first observation shown for it.
-    `on_shown` is called with the item, the number of responses so far, and what asks for a screenshot.
+    `screenshots` returns what keeps those of the episode on an item, None for none.
     """
 
     items: Sequence[int]
@@ -47,7 +47,7 @@ class BridgeConfig:
     seconds: float = 50.0
     retries: int = 3
     on_start: Callable[[int, str], None] = lambda item, observation: None
-    on_shown: Callable[[int, int, Callable[[], str]], None] | None = None
+    screenshots: Callable[[int], EpisodeScreenshots | None] = lambda item: None
 
 
 class BridgedEnvironment:
@@ -65,12 +65,17 @@ class BridgedEnvironment:
         self._steps: list[tuple[str, StepResult]] = []
         self._last_return = self._last_progress = 0.0
         self._responses = self._unreported_losses = 0
+        self._screenshots: EpisodeScreenshots | None = None
+        self._end = 0.0
+        """Until when the turn may take, in monotonic seconds."""
         self._lock = threading.Lock()
         self._idle, self._closed = True, False
 
     def reset(self, seed: int) -> str:
         """Starts the episode of item number `seed`, modulo the number of items; `Lost` if no instance comes in time."""
         self._item = self._config.items[seed % len(self._config.items)]
+        self._screenshots = self._config.screenshots(self._item)
+        self._end = time.monotonic() + self._config.seconds
         self.last = self._first = first = self._attempt(self._enter).first
         self._config.on_start(self._item, first.observation)
         if self._config.progress:
@@ -81,7 +86,7 @@ class BridgedEnvironment:
     def step(self, response: str, actions: Sequence[str]) -> HostStep:
         """Plays the action that the service's parser finds in a response; `Lost` if the instance cannot be replaced."""
         parsed = self._service.read(response)
-        self._responses += 1
+        self._responses, self._end = self._responses + 1, time.monotonic() + self._config.seconds
         if parsed.action is None:
             self._show()
             return HostStep(parsed.complaint, valid=False, info=self._report_losses())
@@ -102,14 +107,17 @@ class BridgedEnvironment:
     def close(self) -> None:
         """Returns the instance to the pool, or abandons it if a request is still running."""
         self._closed = True
+        if self._idle and self._screenshots is not None:
+            self._screenshots.finish()
         self._leave(good=self._idle)
 
     def _show(self) -> None:
-        """Offers a screenshot of the instance, which is in use until it is there."""
-        lease, on_shown = self._lease, self._config.on_shown
-        if lease is not None and on_shown is not None:
+        """Takes a screenshot of the instance, which is in use until it is there, within the time of the turn."""
+        lease = self._lease
+        if lease is not None and self._screenshots is not None:
+            until = min(time.monotonic() + SECONDS, self._end)
             self._idle = False
-            on_shown(self._item, self._responses, lambda: lease.screenshot(time.monotonic() + SECONDS))
+            self._screenshots.take(self._responses, lambda: lease.screenshot(until))
             self._idle = True
 
     def _report_losses(self) -> dict[str, float]:
@@ -153,7 +161,7 @@ class BridgedEnvironment:
         a result, the instance is in use and will not be reused.
         """
         self._idle = False
-        end, pause, losses = time.monotonic() + self._config.seconds, FIRST_PAUSE, 0
+        end, pause, losses = self._end, FIRST_PAUSE, 0
         while True:
             try:
                 result = ask(min(end, time.monotonic() + self._config.seconds / 2))

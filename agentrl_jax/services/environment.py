@@ -80,6 +80,7 @@ class Service:
         oracle: creates a scripted policy that solves an item; None if none is known.
         upstream_oracle: the same for an environment by the rules of AgentGym's server, if its levels are others there.
         random: creates a scripted policy that acts at random, from (item, seed).
+        remote: whether it is played on a server only: `make` and `random` raise `ValueError`.
         views: methods of the environment, without arguments, whose JSON results a client may read.
         marked: responses put their action after `Action:`.
         distinct: number of items of which all later ones are variants; 0 if there are no variants. For TextCraft, item
@@ -118,6 +119,7 @@ class Service:
     solved: Callable[[StepResult], bool]
     oracle: Callable[[int], ScriptedPolicy] | None
     random: Callable[[int, int], ScriptedPolicy]
+    remote: bool = False
     views: tuple[str, ...] = ()
     marked: bool = True
     distinct: int = 0

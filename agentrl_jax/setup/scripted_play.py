@@ -88,10 +88,11 @@ def _play_once(
     actions: list[str] = []
     answer, good = lease.first, False
     answers = [answer]
+    kept = None if screenshots is None else screenshots.episode(item)
 
     def show() -> None:
-        if screenshots is not None:
-            screenshots.take(item, len(actions), lambda: lease.screenshot(time.monotonic() + SECONDS))
+        if kept is not None:
+            kept.take(len(actions), lambda: lease.screenshot(time.monotonic() + SECONDS))
 
     try:
         show()

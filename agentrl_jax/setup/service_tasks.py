@@ -27,7 +27,7 @@ from agentrl_jax.services.items import load_items
 from agentrl_jax.services.pools import InstancePool, LocalPool, RemotePool
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import routes_of
-from agentrl_jax.services.screenshots import Screenshots
+from agentrl_jax.services.screenshots import EpisodeScreenshots, Screenshots
 from agentrl_jax.services.server.access import read_token
 from agentrl_jax.services.shadow_env import local_item
 from agentrl_jax.setup import build
@@ -245,9 +245,8 @@ class Services:
 
         return _LazyPool(start), "at a server of this run"
 
-    def _take_screenshot(self, item: int, turn: int, ask: Callable[[], str]) -> None:
-        if self.screenshots is not None:
-            self.screenshots.take(item, turn, ask)
+    def _screenshots_of(self, item: int) -> EpisodeScreenshots | None:
+        return None if self.screenshots is None else self.screenshots.episode(item)
 
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
         env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
@@ -262,7 +261,7 @@ class Services:
             retries=env.retries,
             # The first observations of training items are in levels.jsonl already.
             on_start=functools.partial(self._note_held_out, task) if held_out else lambda item, shown: None,
-            on_shown=self._take_screenshot if held_out else None,
+            screenshots=self._screenshots_of if held_out else lambda item: None,
         )
         return host_task(
             task.config.label,

@@ -4,7 +4,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from agentrl_jax.config import TaskConfig
 from agentrl_jax.services.action_parsing import READERS
+from agentrl_jax.services.items import load_items
 from agentrl_jax.services.screenshots import FOLDER, kept_screenshot
 from envs_jax.scenes import Scene, text_scene
 
@@ -20,6 +22,16 @@ class PageScreenshots:
         self._record, self._note = Path(record), note
         self._any = (self._record / FOLDER).is_dir()
         self._characters = 0
+
+    def items_of(self, tasks: Sequence[TaskConfig]) -> list[list[int]] | None:
+        """The items of the levels of an evaluation's tasks; None if it has no screenshots, or they are not known."""
+        if not self._any:
+            return None
+        try:
+            return [list(load_items(task.held_out, task.env)) for task in tasks]
+        except ValueError as error:  # such as a file of items that is not here
+            self._note(f"no screenshots: {error}")
+            return None
 
     def add(self, scenes: Sequence[Scene], service: str, play: int, item: int, responses: Sequence[str]) -> list[Scene]:
         """The scenes of an episode, see `services.scenes.text_scenes`, with the screenshot of each.
@@ -40,12 +52,12 @@ class PageScreenshots:
         return found
 
     def _image(self, play: int, item: int, turn: int) -> str | None:
-        image = kept_screenshot(self._record, play, item, turn)
+        full = self._characters > MAX_CHARACTERS
+        image = None if full else kept_screenshot(self._record, play, item, turn)
         if image is None:
             return None
-        before, self._characters = self._characters, self._characters + len(image)
+        self._characters += len(image)
         if self._characters <= MAX_CHARACTERS:
             return image
-        if before <= MAX_CHARACTERS:
-            self._note(f"screenshots beyond {MAX_CHARACTERS >> 20} MiB are left out; show fewer episodes")
+        self._note(f"screenshots beyond {MAX_CHARACTERS >> 20} MiB are left out; show fewer episodes")
         return None

@@ -8,7 +8,6 @@ from agentrl_jax.config import Config
 from agentrl_jax.formats.dialogs import message_format, read_dialog
 from agentrl_jax.formats.episodes import flaw_of
 from agentrl_jax.runs.rollout_records import RolloutRecord
-from agentrl_jax.services.items import load_items
 from agentrl_jax.services.scenes import text_reader_of, text_scenes
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.viewer.screenshots import PageScreenshots
@@ -20,14 +19,15 @@ def served_scenes(
 ) -> list[list[Scene]] | None:
     """The scenes of every recorded episode of an iteration, as `services.scenes.text_scenes` gives them.
 
-    Episodes of an evaluation have their screenshots, too.
-    Returns None if no service of the run has scenes, or the record is not one of this configuration and tokenizer.
+    Episodes of an evaluation have their screenshots, too. Returns None if no service of the run has scenes, or the
+    record is not one of this configuration and tokenizer.
     """
     known = [text_reader_of(task.env) is not None for task in config.tasks]
     same_tasks = record.header.tasks == tuple(task.label for task in config.tasks)
     if not any(known) or not same_tasks or flaw_of(record, tokenizer.vocab_size):
         return None
     form, history = message_format(config, tokenizer), config.rollout.context == "full"
+    items = screenshots.items_of(config.tasks) if record.header.evaluation is not None else None
     found: list[list[Scene]] = []
     for row, task in enumerate(record.task):
         scenes: list[Scene] = []
@@ -36,8 +36,8 @@ def served_scenes(
             again = np.flatnonzero(np.diff(record.attempt[row, : len(dialog.messages)])) + 1
             texts = [*dialog.messages, *([dialog.unanswered] if dialog.unanswered is not None else [])]
             scenes = attempts_scenes(config.tasks[task].env, texts, dialog.responses, again.tolist())
-            if record.header.evaluation is not None:
-                item = load_items(config.tasks[task].held_out, config.tasks[task].env)[record.level[row]]
+            if items is not None and 0 <= record.level[row] < len(items[task]):
+                item = items[task][record.level[row]]
                 scenes = screenshots.add(
                     scenes, config.tasks[task].env, record.header.iteration, item, dialog.responses
                 )

@@ -8,6 +8,7 @@ import pytest
 from counting import Counting, counting
 from serving import running
 
+from agentrl_jax.services import pools
 from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment, Differs
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import StepResult
@@ -15,6 +16,7 @@ from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.environments.textcraft.env import TextCraft
 from agentrl_jax.services.pools import LocalPool, RemotePool
 from agentrl_jax.services.protocol import COMPILED, ROUTES
+from agentrl_jax.services.screenshots import SECONDS
 from agentrl_jax.services.server.app import create_app
 
 ITEMS = (3, 7, 11)
@@ -303,3 +305,28 @@ def test_losses_of_a_reset_are_told_with_the_first_turn():
     env.reset(0)
     assert env.step("a", ()).info == {"retries": 2.0}
     assert env.step("b", ()).info == {"retries": 0.0}
+
+
+@pytest.mark.parametrize("seconds", [3.0, 60.0])
+def test_a_screenshot_has_the_time_that_is_left_of_a_turn(monkeypatch, seconds):
+    """And at most `SECONDS` of it; a response without an action has one too."""
+    asked = []
+
+    class Kept:
+        def take(self, turn, ask):
+            asked.append((turn, ask() - time.monotonic()))
+
+        def finish(self):
+            asked.append("finished")
+
+    monkeypatch.setattr(pools._LocalLease, "screenshot", lambda lease, deadline: deadline)
+    config = BridgeConfig(items=(0,), seconds=seconds, screenshots=lambda item: Kept())
+    env = BridgedEnvironment(TEXTCRAFT, LocalPool(TEXTCRAFT), config)
+    env.reset(0)
+    env.step("Action: inventory", ())
+    env.step("nothing", ())
+    env.close()
+    *taken, last = asked
+    assert [turn for turn, _ in taken] == [0, 1, 2]
+    assert all(0 < left <= min(seconds, SECONDS) for _, left in taken)
+    assert last == "finished"

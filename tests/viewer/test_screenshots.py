@@ -5,6 +5,7 @@ import dataclasses
 import io
 import itertools
 import json
+import zlib
 
 import pytest
 import tiny_run
@@ -18,7 +19,7 @@ from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.formats.episodes import read_together
 from agentrl_jax.services.catalog import get_service
-from agentrl_jax.services.environments.maze import Maze, describe
+from agentrl_jax.services.environments.maze import MOVES, STARTS, Maze, describe
 from agentrl_jax.services.protocol import ROUTES
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
@@ -96,13 +97,77 @@ def test_the_end_has_one_without_a_text(tmp_path):
     assert [scenes[-1][0] for scenes in images(page)] == [scenes[-2][0] for scenes in images(page)]
 
 
-def test_of_a_run(served, tmp_path):
+def move_anyhow(monkeypatch):
+    """Whatever an agent writes is a move of the maze."""
+    played, moves = Maze.step, list(MOVES)
+    monkeypatch.setattr(
+        Maze, "step", lambda maze, action: played(maze, moves[zlib.crc32(action.encode()) % len(moves)])
+    )
+
+
+def test_of_a_run(served, tmp_path, monkeypatch):
     """Greedy play and samples have their own."""
+    move_anyhow(monkeypatch)
     lines = []
     evaluate_run(served, samples=2, temperature=3.0, record=tmp_path / "new", screenshots=True, report=lines.append)
     assert sorted(path.name for path in (tmp_path / "new" / "screenshots").iterdir()) == ["play-1", "play-2", "play-3"]
     assert any(line.startswith("18 screenshots in ") for line in lines)
     assert_pictured(tmp_path / "new", export.page([RunData(tmp_path / "new")]))
+
+
+def test_levels_that_fill_up_a_batch_leave_none(served, tmp_path, monkeypatch):
+    """Nine levels in batches of eight: seven are played twice, the second time as other episodes."""
+    move_anyhow(monkeypatch)
+    folder, lines = tmp_path / "new", []
+    options = {"temperature": 3.0, "record": folder, "screenshots": True, "report": lines.append}
+    found = evaluate_run(served, episodes=9, **options)
+    assert found["episodes"] == 9
+    assert any(line.startswith("54 screenshots in ") for line in lines)
+    assert_pictured(folder, export.page([RunData(folder)]))
+
+
+def test_items_that_are_not_known_any_more(tmp_path):
+    """The page is made without screenshots, and says why."""
+    items, folder, lines = tmp_path / "items.json", tmp_path / "new", []
+    items.write_text(json.dumps([{"item_id": "maze_3"}]))
+    evaluate_scripted("maze", "oracle", items=str(items), record=folder, screenshots=True)
+    config = (folder / "config.yaml").read_text()
+    assert "held_out: '3'" in config
+    for known, said in (("nowhere.json", "no screenshots: "), ("", "")):
+        (folder / "config.yaml").write_text(config.replace("held_out: '3'", f"held_out: '{known or '3'}'"))
+        found = images(export.page([RunData(folder, note=lines.append)]))
+        assert any(image for scenes in found for _, image in scenes) == (not said)
+        assert any(line.startswith("no screenshots: ") for line in lines) == bool(said)
+        lines.clear()
+
+
+class Browser(Maze):
+    """The maze as a page in a browser."""
+
+    def observation_metadata(self):
+        return {"text": {"obs_nodes_info": {}}, "image": self.render()}
+
+
+def test_of_a_browser(tmp_path):
+    """A service that is played on a server only has no random play beside it."""
+    served = dataclasses.replace(
+        get_service("maze"), name="webarena", make=lambda upstream: Browser(), views=("observation_metadata",)
+    )
+    api = FakeApi(lambda body: "I go. ```move down```")
+    with running(create_app(served, ROUTES["webarena"], Limits())) as url, api.running() as model:
+        words = ("--env", "webarena", "--url", url, "--items", "0-1", "--turns", "2", "--screenshots", "--json")
+        out = str(tmp_path / "m")
+        code, said, err = tiny_run.command("eval", "--api", "m", "--base_url", model, "--out", out, *words)
+    assert code == 0, err
+    result = json.loads(said)
+    assert ("random" in result, result["null"]["mean"], result["outcomes"]["null"]) == (False, 0.0, [0.0, 0.0])
+    assert f"6 screenshots in {tmp_path / 'm' / 'screenshots'}" in err
+    found = images(export.page([LogData(out)]))
+    assert [len(scenes) for scenes in found] == [3, 3]
+    assert next(shown_by(image) for _, image in found[0]) == describe(STARTS[0])
+    code, _, err = tiny_run.command("eval", "--policy", "random", "--env", "webarena", "--url", url, "--items", "0")
+    assert code == 2
+    assert "what can be done in webarena is not known here" in err
 
 
 def test_of_an_api_model(tmp_path):
@@ -122,6 +187,7 @@ def test_of_an_api_model(tmp_path):
         code, _, err = tiny_run.command(*command)
     assert code == 0, err
     assert "20 screenshots in" in err
+    assert "have none" not in err
     replies = [json.loads(line) for line in (tmp_path / "m" / "replies.jsonl").read_text().splitlines()]
     texts = {(row["item"], row["sample"], row["turn"]): row["added"][-1]["content"] for row in replies}
     found = images(export.page([LogData(tmp_path / "m")]))

@@ -122,6 +122,9 @@ def evaluate_api(
             failed = _play(player, samples, options.concurrency, report)
             if taken is not None:
                 report(taken.summary())
+                without = sum(taken.lacks(item, sample + 1) for item, sample in journal.episodes)
+                if without:
+                    report(f"{without} finished episodes have none; what was played without --screenshots stays so")
             rows = [row for (item, sample), row in journal.episodes.items() if item in task.items and sample < samples]
             replies = [row for row in journal.replies.values() if row["item"] in task.items and row["sample"] < samples]
         report("random, null and optimal play on the same items")

@@ -51,9 +51,10 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
         seconds, retries = TURN_SHARE * config.env.deadline, config.env.retries
 
         def start(item: int, sample: int) -> ServiceEpisode:
-            taken = options.screenshots
-            on_shown = None if taken is None else functools.partial(taken.take, play=sample + 1)
-            bridge = BridgeConfig(items=(item,), seconds=seconds, retries=retries, on_start=note, on_shown=on_shown)
+            kept = None if options.screenshots is None else options.screenshots.episode(item, play=sample + 1)
+            bridge = BridgeConfig(
+                items=(item,), seconds=seconds, retries=retries, on_start=note, screenshots=lambda item: kept
+            )
             return ServiceEpisode(service, task.pool, bridge)
 
         lines = functools.cache(lambda: _lines(service, items, turns, options))
@@ -86,7 +87,7 @@ def _lines(
     found: dict[str, Any] = {}
     of_items: dict[str, list[float]] = {}
     for name, policy in _LINES.items():
-        if policy == "oracle" and service.oracle is None:
+        if (policy == "oracle" and service.oracle is None) or (policy == "random" and service.remote):
             continue
         played = evaluate_scripted(
             service.name,

@@ -52,6 +52,7 @@ def remote_service(name: str) -> Service:
         solved=lambda answer: answer.reward == 1,  # the full reward comes in one turn
         oracle=None,
         random=functools.partial(_refuse, name),
+        remote=True,
         answer=searchqa_answer if name == "searchqa" else None,
     )
 

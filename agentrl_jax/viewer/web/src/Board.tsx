@@ -78,6 +78,7 @@ export function Board({ scene, block, sprites, title }: Props) {
   const spoken = describe(scene, block, known);
   return (
     <>
+      {scene.image && <img class="screenshot" src={scene.image} alt={`${title}: screenshot`} />}
       {scene.width > 0 && (
         <svg class="board" viewBox={`0 0 ${scene.width} ${scene.height}`} role="img" aria-label={`${title}: ${spoken}`}>
           <title>{title}</title>
@@ -92,7 +93,6 @@ export function Board({ scene, block, sprites, title }: Props) {
           ))}
         </svg>
       )}
-      {scene.image && <img class="screenshot" src={scene.image} alt={`${title}: screenshot`} />}
       {scene.lists.map((list, i) => (
         <Listed key={i} list={list} />
       ))}
