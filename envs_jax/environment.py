@@ -86,6 +86,13 @@ class TextEnvironment(environment.Environment):
         """Returns a hash of the level of a state that was just reset."""
         return self.state_hash(state, params)
 
+    def level_images(self, level: Int8[np.ndarray, "H W"]) -> list[Int8[np.ndarray, "H W"]]:
+        """Returns the levels that have the hash of a given one, itself first: its rotations and mirror images.
+
+        Runs on the host; `NotImplementedError` if they are not known.
+        """
+        raise NotImplementedError(f"the images of levels of {self.name} are not known")
+
     def reward_range(self, params: Any) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
         """Returns the lowest and the highest reward of one action; `NotImplementedError` if none is declared."""
         raise NotImplementedError(f"{self.name} declares no range of rewards")

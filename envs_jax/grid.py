@@ -10,7 +10,7 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Int, Int8, Int32, Key, UInt32
 
 from envs_jax.environment import NO_PIECE, TextEnvironment, hash_integers
-from envs_jax.splits import grid_hash
+from envs_jax.splits import grid_hash, grid_images
 
 FORMATS = ("grid", "coord", "grid_coord")
 """Observations: one symbol per cell; lists of (row, column); the lists, a newline and the grid."""
@@ -65,6 +65,10 @@ class GridEnvironment(TextEnvironment):
     def level_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
         """Returns a hash of the board, equal for its rotations and mirror images."""
         return grid_hash(self.get_obs(state))
+
+    def level_images(self, level: Int8[np.ndarray, "H W"]) -> list[Int8[np.ndarray, "H W"]]:
+        """Returns the board and its rotations and mirror images."""
+        return grid_images(level)
 
 
 def shift(

@@ -183,7 +183,8 @@ def evaluate_run(
             policy = load_policy(run, own, checkpoint)
             best = best_of_selector(selector, policy, config) if best_of else None
             items = PANEL if wanted is not None and wanted.items and not own.served else None
-            eval_set, services = _load(run, config, policy, levels or items, stack)
+            rules = wanted is not None and wanted.options.get("mode") == "upstream"
+            eval_set, services = _load(run, config, policy, levels or items, stack, upstream=rules)
         retries = retry.load(config, policy, eval_set.batched_env, max(attempts)) if attempts else None
         learned = learned_from(Path(run), policy.step, report)
         # The levels of a file are played once each.
@@ -278,15 +279,21 @@ def _with_task(config: Config, run: str, env: str | None, levels: str | None) ->
 
 
 def _load(
-    run: str | os.PathLike[str], config: Config, policy: RunPolicy, levels: str | None, stack: contextlib.ExitStack
+    run: str | os.PathLike[str],
+    config: Config,
+    policy: RunPolicy,
+    levels: str | None,
+    stack: contextlib.ExitStack,
+    *,
+    upstream: bool,
 ) -> tuple[EvalSet, Services | None]:
-    """The levels to evaluate, of the configuration's one task; services are closed by the stack.
+    """The levels to evaluate, of the configuration's one task; services are closed by the stack, see `Services`.
 
     `levels` is a file all of whose levels are played, or one of `NAMED_LEVELS`.
     """
     services = None
     if config.served:
-        services = Services(config, lambda: Path(run))
+        services = Services(config, lambda: Path(run), upstream=upstream)
         stack.callback(services.close)
     batched_env = batched_envs(config, policy.tokenizer, services)[1]
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)

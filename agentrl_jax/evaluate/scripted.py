@@ -45,6 +45,7 @@ def evaluate_scripted(
     seed: int = 0,
     workers: int | None = None,
     on_instances: bool = False,
+    upstream: bool = False,
     record: str | os.PathLike[str] | None = None,
     screenshots: bool = False,
     panel: panels.Panel | None = None,
@@ -57,10 +58,10 @@ def evaluate_scripted(
     that is None too, for the published test items, or else for 200. Each is played `plays` times. `turns` defaults to
     the service's usual limit per episode. `url` is the address of a server, "local" for this process; `token_file` has
     its token. `workers` episodes, 4 by default, are played at the same time. In this process, a service that can plays
-    many episodes at once, by the rules of AgentGym's server, unless `on_instances`. The episodes are recorded in the
-    new folder `record`, if given, see `scripted_recording.record_items`, for which they are played on instances, by the
-    same rules, and once each by default; `screenshots` keeps those that the service gives there, too. `panel` is the
-    one that the items are of, if any, for the record.
+    many episodes at once, by the rules of AgentGym's server, unless `on_instances`; `upstream` keeps these rules then.
+    The episodes are recorded in the new folder `record`, if given, see `scripted_recording.record_items`, for which
+    they are played on instances, by the same rules, and once each by default; `screenshots` keeps those that the
+    service gives there, too. `panel` is the one that the items are of, if any, for the record.
 
     Returns:
         env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success
@@ -93,8 +94,8 @@ def evaluate_scripted(
         raise UserError(f"--policy is random, but what can be done in {env} is not known here; use null or constant")
     chosen, panel_digest = choose_items(service, items, episodes, seed)
     turns = turns or service.turns
-    upstream = url == "local" and service.play_many is not None and not on_instances
-    compiled = upstream and record is None
+    upstream = url == "local" and service.play_many is not None and (upstream or not on_instances)
+    compiled = upstream and record is None and not on_instances
     if compiled and workers is not None:
         raise UserError(
             f"--workers is {workers}, but all episodes of {env} are played in one program here; leave it out, or give "
@@ -112,8 +113,7 @@ def evaluate_scripted(
     else:
         with connected(service, chosen, turns, url, token_file, workers or 4) as (task, config):
             if upstream:
-                as_there = dataclasses.replace(service, oracle=service.upstream_oracle or service.oracle)
-                task = dataclasses.replace(task, service=as_there, pool=_upstream(service))
+                task = by_upstream_rules(task)
             with taken or contextlib.nullcontext():
                 played = _play(task, config, policy, action, chosen, plays, seed, taken)
         found, numbers = _outcomes(played), [episode.item for episode in played[0]]
@@ -267,9 +267,11 @@ def _play(
     return found
 
 
-def _upstream(service: Service) -> LocalPool:
-    """Instances that play by the rules of AgentGym's server."""
-    return LocalPool(dataclasses.replace(service, make=lambda upstream: service.make(True)))
+def by_upstream_rules(task: ServedTask) -> ServedTask:
+    """The task in this process by the rules of AgentGym's server."""
+    service = task.service
+    as_there = dataclasses.replace(service, oracle=service.upstream_oracle or service.oracle)
+    return dataclasses.replace(task, service=as_there, pool=LocalPool(service, upstream=True))
 
 
 def _outcomes(played: list[list[ScriptedEpisode]]) -> Outcomes:

@@ -17,7 +17,6 @@ from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import TaskLevels
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.runs.records import read_rows
-from envs_jax.splits import grid_images
 
 LEARNED = ("imitation", "rl")
 """Stages whose levels are used to update parameters."""
@@ -74,8 +73,8 @@ def seen_levels(
 
     Returns:
         `held_out`: true, or why levels are not held out; `levels`: number played; `distinct_levels`: number of distinct
-        ones; `seen_levels`: how many of those played were learned from, None if unknown; for boards, `seen_images`: how
-        many were learned from in rotated or mirrored form.
+        ones; `seen_levels`: how many of those played were learned from, None if unknown; `seen_images`: how many were
+        learned from in rotated or mirrored form, if the environment knows these forms.
     """
     found = {
         "held_out": task_levels.undivided_reason or True,
@@ -85,16 +84,20 @@ def seen_levels(
     }
     if learned is None or not isinstance(task, Task) or not task.env.has_levels:
         return found
-    return found | {"seen_images": _seen_images(learned, task, boards)}
+    try:
+        images = [task.env.level_images(board) for board in boards]
+    except NotImplementedError:
+        return found
+    return found | {"seen_images": _seen_images(learned, task, images)}
 
 
-def _seen_images(learned: set[str], task: Task, boards: np.ndarray) -> int:
-    """Number of boards of a task that were learned from, possibly rotated or mirrored."""
-    images = np.stack([grid_images(board) for board in boards])
+def _seen_images(learned: set[str], task: Task, images: Sequence[Sequence[np.ndarray]]) -> int:
+    """Number of levels of a task, each given with its images, that were learned from in any form."""
 
     def state_hash(board: jax.Array) -> jax.Array:
         return task.env.state_hash(task.env.reset_to_level(board, task.env_params)[1], task.env_params)
 
-    hashes = np.asarray(jax.jit(jax.vmap(state_hash))(jnp.asarray(images.reshape(-1, *images.shape[2:]))))
-    ids = np.array(hexadecimal(hashes)).reshape(images.shape[:2])
-    return int(np.isin(ids, list(learned)).any(axis=1).sum())
+    flat = jnp.asarray(np.stack([image for of_level in images for image in of_level]))
+    known = np.isin(hexadecimal(np.asarray(jax.jit(jax.vmap(state_hash))(flat))), list(learned))
+    parts = np.split(known, np.cumsum([len(of_level) for of_level in images])[:-1])
+    return sum(bool(part.any()) for part in parts)

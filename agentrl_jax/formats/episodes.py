@@ -18,6 +18,7 @@ from agentrl_jax.runs.rollout_records import (
     Header,
     RolloutRecord,
     of_evaluation,
+    outside,
     read_record,
     record_path,
     recorded_iterations,
@@ -197,20 +198,9 @@ def _read(
 
 def flaw_of(record: RolloutRecord, vocab_size: int) -> str:
     """Why the contents of a record cannot be read with a tokenizer; empty if they can."""
-    sizes = {
-        "num_turns": record.reward.shape[1],
-        "prompt_length": record.prompt.shape[1],
-        "observation_length": record.observation.shape[2],
-        "length": record.tokens.shape[2],
-        "final_observation_length": record.final_observation.shape[1],
-        "task": len(record.header.tasks) - 1,
-        "truncation": len(TRUNCATIONS),
-        **dict.fromkeys(("prompt", "observation", "tokens", "final_observation"), vocab_size - 1),
-    }
-    for name, most in sizes.items():
-        values = getattr(record, name)
-        if values.size and not 0 <= values.min() <= values.max() <= most:
-            return f"{name} has values from {values.min()} to {values.max()}, expected 0 to {most}"
+    for name in ("prompt", "observation", "tokens", "final_observation"):
+        if flaw := outside(name, getattr(record, name), vocab_size - 1):
+            return flaw
     sampled = np.arange(record.tokens.shape[2]) < record.length[..., None]
     logprob = record.logprob[sampled] if not _scripted(record) else np.zeros(0)
     for name, numbers in (("logprob", logprob), ("reward", record.reward)):

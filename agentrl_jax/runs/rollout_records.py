@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float32, Int32, UInt32
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
 from agentrl_jax.rollout.envs.retry import ATTEMPT
+from agentrl_jax.rollout.trajectory import TRUNCATIONS
 
 ROLLOUTS = "rollouts"
 """Name of the folder in a run's folder."""
@@ -272,7 +273,11 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         record = RolloutRecord(Header(**header | {"tasks": tuple(header["tasks"])}), **found)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; train with train.trajectories_every above 0") from error
-    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, EOFError) as error:
+    except (
+        # A damaged file can name any size, depth or method of compression.
+        *(MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error),
+        *(OSError, KeyError, TypeError, ValueError, EOFError),
+    ) as error:
         raise UserError(f"{refused} ({error}); restore a copy, or train the run again") from error
     if flaw := _flaw(record):
         raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again")
@@ -302,4 +307,20 @@ def _flaw(record: RolloutRecord) -> str:
             expected = int(name) if name.isdecimal() else sizes.setdefault(name, size)
             if size != expected:
                 return f"{field.name} has {size} for {name}, expected {expected}"
+    most = {
+        "num_turns": record.reward.shape[1],
+        "prompt_length": record.prompt.shape[1],
+        "observation_length": record.observation.shape[2],
+        "length": record.tokens.shape[2],
+        "final_observation_length": record.final_observation.shape[1],
+        "task": len(record.header.tasks) - 1,
+        "truncation": len(TRUNCATIONS),
+    }
+    return next(filter(None, (outside(name, getattr(record, name), most[name]) for name in most)), "")
+
+
+def outside(name: str, values: np.ndarray, most: int) -> str:
+    """Says that values called `name` are not all from 0 to `most`; empty if they are."""
+    if values.size and not 0 <= values.min() <= values.max() <= most:
+        return f"{name} has values from {values.min()} to {values.max()}, expected 0 to {most}"
     return ""

@@ -133,9 +133,9 @@ class _RemoteLease:
 class LocalPool:
     """Instances in this process, without HTTP. An instance that raises counts as lost."""
 
-    def __init__(self, service: Service):
-        """Creates no instance yet."""
-        self._service = service
+    def __init__(self, service: Service, *, upstream: bool = False):
+        """Creates no instance yet; `upstream` is that of `Service.make`."""
+        self._service, self._upstream = service, upstream
         self._free: list[ServiceEnvironment] = []
         self._lock = threading.Lock()
 
@@ -143,7 +143,7 @@ class LocalPool:
         """See `InstancePool`."""
         with self._lock:
             env = self._free.pop() if self._free else None
-        env = self._service.make(False) if env is None else env
+        env = self._service.make(self._upstream) if env is None else env
         try:
             with _as_lost():
                 return _LocalLease(self, env, routes_of(self._service.name).first_result(env.reset(item)))

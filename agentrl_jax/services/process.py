@@ -44,16 +44,18 @@ class ServiceProcess:
         start_seconds: float = 120.0,
         answer_seconds: float = 20.0,
         token: str | None = None,
+        upstream: bool = False,
     ):
         """Starts no process yet; the folder of `log` has to exist when it starts.
 
         It has to listen within `start_seconds`; after `answer_seconds` without an answer it is killed and restarted.
-        `token` is the bearer token of requests: None for a new one, empty to serve everybody.
+        `token` is the bearer token of requests: None for a new one, empty to serve everybody. `upstream` is that of
+        `Service.make`.
         """
         self.log = log
         self.token = secrets.token_urlsafe(32) if token is None else token
         self.restarts = 0
-        self._answer_seconds = answer_seconds
+        self._answer_seconds, self._upstream = answer_seconds, upstream
         self._env, self._max_instances, self._start_seconds = env, max_instances, start_seconds
         self._process: subprocess.Popen[str] | None = None
         self._url = ""
@@ -84,7 +86,7 @@ class ServiceProcess:
 
     def _start(self, port: str) -> str:
         words = [sys.executable, "-m", "agentrl_jax", "serve", self._env, "--port", port, "--announce"]
-        words += ["--max_instances", str(self._max_instances)]
+        words += ["--max_instances", str(self._max_instances), *(["--compat", "upstream"] if self._upstream else [])]
         if not self.token:
             return self._listening(self._open(words))
         reading, writing = os.pipe()

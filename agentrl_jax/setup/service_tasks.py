@@ -62,13 +62,15 @@ class ServedTask:
 class Services:
     """All services of a run. Nothing is started or connected before the first episode."""
 
-    def __init__(self, config: Config, folder: Callable[[], Path]):
+    def __init__(self, config: Config, folder: Callable[[], Path], *, upstream: bool = False):
         """Reads the lists of items; `folder` returns the folder for server logs, when a server is started.
+
+        With `upstream`, services that have no address play by the rules of AgentGym's servers.
 
         Raises:
             UserError: a service is unknown or lacks something, or a list of items cannot be used.
         """
-        self._config = config
+        self._config, self._upstream = config, upstream
         self._processes: list[ServiceProcess] = []
         self._restarts = 0
         self._closers: list[Callable[[], None]] = []
@@ -198,6 +200,8 @@ class Services:
     def _task(self, index: int, folder: Callable[[], Path]) -> ServedTask:
         config = self._config.tasks[index]
         service = get_service(config.env)
+        if self._upstream and not self._config.env.url:
+            service = dataclasses.replace(service, oracle=service.upstream_oracle or service.oracle)
         names = ("items", "held_out", "validation") if config.validation else ("items", "held_out")
         items = [load_items(getattr(config, name), config.env) for name in names]
         for name, numbers in zip(names, items):
@@ -218,7 +222,7 @@ class Services:
     def _pool(self, service: Service, config: TaskConfig, folder: Callable[[], Path]) -> tuple[InstancePool, str]:
         env = self._config.env
         if env.url == "local":
-            local = LocalPool(service)
+            local = LocalPool(service, upstream=self._upstream)
             self._closers.append(local.close)
             return local, "in this process"
 
@@ -239,7 +243,7 @@ class Services:
         def start() -> RemotePool:
             of_host = f"-{jax.process_index()}" if jax.process_index() else ""
             log = folder() / f"service-{config.label}{of_host}.log"
-            process = ServiceProcess(service.name, log, max_instances=most)
+            process = ServiceProcess(service.name, log, max_instances=most, upstream=self._upstream)
             self._processes.append(process)
             return connected(process.url(), process.token)
 

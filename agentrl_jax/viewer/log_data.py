@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from agentrl_jax.services.scenes import text_reader_of
 from agentrl_jax.viewer.api_folder import FILES, is_api_folder, load_api_folder
 from agentrl_jax.viewer.columns import pack, quantize, smallest
 from agentrl_jax.viewer.episodes import QUANTIZED, pack_scenes
@@ -222,15 +223,19 @@ def _scenes(episode: ImportedEpisode, screenshots: PageScreenshots | None) -> li
     item = episode.metadata.get("item_id")
     named = _ITEM.match(item) if isinstance(item, str) else None
     name = episode.task or (named[1] if named else "")
-    texts, responses, again = [""], [], []
+    if text_reader_of(name) is None:
+        return []
+    parts: list[list[str]] = [[]]
+    responses, again = [], []
     for message in episode.messages:
         if message["role"] == "assistant":
             responses.append(message["content"])
-            texts.append("")
+            parts.append([])
         elif message["role"] in ("user", "tool"):
-            texts[-1] += ("\n" if texts[-1] else "") + message["content"]
+            parts[-1] += [message["content"]] if parts[-1] or message["content"] else []
         if message.get("again"):
             again.append(len(responses))
+    texts = ["\n".join(part) for part in parts]
     scenes = attempts_scenes(name, texts if texts[-1] else texts[:-1], responses, again)
     if screenshots is None or again:
         return scenes

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Float32, Int, Int8, Int32, Key, UInt32
@@ -226,6 +227,10 @@ class BabyAI(TextEnvironment):
     def level_hash(self, state: BabyAIState, params: Any) -> UInt32[Array, "2"]:
         """Returns a hash of the level, equal for its rotations and mirror images."""
         return levels.hash_level(state)
+
+    def level_images(self, level: Int8[np.ndarray, "H W"]) -> list[Int8[np.ndarray, "H W"]]:
+        """Returns the level and those of its rotations and mirror images that fit the shape."""
+        return levels.images(level, self.shape)
 
 
 def _walk(

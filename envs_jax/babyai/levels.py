@@ -18,6 +18,7 @@ from envs_jax.babyai.codes import (
     BOX,
     CLAUSES,
     COLORS,
+    DIRECTIONS,
     EMPTY,
     HIDING,
     KEY,
@@ -156,6 +157,50 @@ def decode(level: Int8[Array, "H W"], shape: Shape) -> Start:
     )
     max_steps = 100 * header["max_steps_hundreds"] + header["max_steps_rest"]
     return Start(world, before, mission, header["number"], header["room_size"], max_steps)
+
+
+def extent(cells: Int[np.ndarray, "H W"]) -> tuple[int, int]:
+    """Returns rows and columns of a level, around which its grid is filled up with walls."""
+    inside = np.asarray(cells) != WALL
+    return int(np.flatnonzero(inside.any(axis=1))[-1]) + 2, int(np.flatnonzero(inside.any(axis=0))[-1]) + 2
+
+
+def images(level: Int8[np.ndarray, "H W"], shape: Shape) -> list[Int8[np.ndarray, "H W"]]:
+    """Returns a level, and those of its rotations and mirror images that fit the shape. Runs on the host."""
+    level = np.asarray(level)
+    rows, columns = extent(level[: shape.height])
+    return [
+        _image(level, shape, flips, transposed)
+        for transposed in (False, True)
+        if not transposed or (columns <= shape.height and rows <= shape.width)
+        for flips in ((False, False), (True, False), (False, True), (True, True))
+    ]
+
+
+def _image(
+    level: Int8[np.ndarray, "H W"], shape: Shape, flips: tuple[bool, bool], transposed: bool
+) -> Int8[np.ndarray, "H W"]:
+    """A level whose columns and rows are reversed as `flips` says, and which is then transposed."""
+    rows, columns = extent(level[: shape.height])
+    inside = level[:rows, :columns][:: -1 if flips[1] else 1, :: -1 if flips[0] else 1]
+    inside = inside.T if transposed else inside
+    grid = np.full((shape.height, shape.width), WALL, np.int8)
+    grid[: inside.shape[0], : inside.shape[1]] = inside
+    header = level[shape.height :].reshape(-1).copy()
+    order = slice(None, None, -1 if transposed else 1)
+    for name in ("x", "carried_x"):
+        at = HEADER.index(name)  # and the row after it
+        if header[at] >= 0:
+            place = [size - 1 - i if flip else i for i, size, flip in zip(header[at : at + 2], (columns, rows), flips)]
+            header[at : at + 2] = place[order]
+    heading = HEADER.index("heading")
+    ahead = (DIRECTIONS[header[heading]] * np.where(flips, -1, 1))[order]
+    header[heading] = np.flatnonzero((ahead == DIRECTIONS).all(axis=1))[0]
+    if (sum(flips) + transposed) % 2:  # left is right
+        words = (len(HEADER) + _CLAUSE * np.arange(shape.clauses)[:, None] + [4, 7]).reshape(-1)
+        sides = (header[words] >= 0) & (header[words] < len(PLACES) // 2)
+        header[words] = np.where(sides, 1 - header[words], header[words])
+    return np.concatenate([grid, header.reshape(-1, shape.width)])
 
 
 def colors_of_clauses(shape: Shape) -> Int[np.ndarray, " K"]:

@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from envs_jax.babyai.codes import DIRECTIONS, LOCKED_DOOR, NAMES, OBJECT, UNSEEN, WALL, form_of
 from envs_jax.babyai.env import BabyAI, BabyAIParams
+from envs_jax.babyai.levels import extent
 from envs_jax.babyai.text import goal_text
 from envs_jax.babyai.view import MIDDLE, SIZE
 from envs_jax.scenes import Scene, grid_scene
@@ -30,12 +31,6 @@ def scene(env: BabyAI, state: Any, params: BabyAIParams) -> Scene:
         f"Primitive actions: {int(world.steps)} of {int(state.max_steps)}.",
     ]
     return grid_scene(cells, text)
-
-
-def extent(cells: Int[np.ndarray, "H W"]) -> tuple[int, int]:
-    """Returns rows and columns of a level, around which its grid is filled up with walls."""
-    inside = np.asarray(cells) != WALL
-    return int(np.flatnonzero(inside.any(axis=1))[-1]) + 2, int(np.flatnonzero(inside.any(axis=0))[-1]) + 2
 
 
 def seen_cells(state: Any, rows: int, columns: int) -> Bool[np.ndarray, "rows columns"]:

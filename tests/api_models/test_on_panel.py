@@ -1,17 +1,22 @@
 """API models on panels: the panel's levels and limits, and a record where every episode is final."""
 
+import dataclasses
 import json
 
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
+from serving import running
 
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
 from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
-from agentrl_jax.services.environments.maze import STARTS, Oracle
+from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze, Oracle
+from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.limits import Limits
 
 SCRIPTED = {"random": "random", "null": "null", "optimal": "oracle"}
 
@@ -51,6 +56,22 @@ def test_a_service(tmp_path):
     assert rows["m"].difference["mean"] == pytest.approx(1 - lines["random"]["success"]["mean"])
     for name, agent in (("random", "random play"), ("null", "null play"), ("optimal", "optimal play (scripted)")):
         assert rows[agent].success == lines[name]["success"]
+
+
+def test_a_server_with_other_items(tmp_path):
+    """The replies are kept, and there is no record."""
+
+    class Other(Maze):
+        def reset(self, item):
+            return super().reset((item + 1) % len(STARTS))
+
+    served = dataclasses.replace(SERVICE, make=lambda upstream: Other())
+    with running(create_app(served, ROUTES["maze"], Limits())) as server, FakeApi(walk).running() as url:
+        code, out, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1", "--url", server, "--json")
+    assert (code, out) == (2, "")
+    assert f"--panel is maze-v1, but item 0 begins with another text on the server at {server}" in err
+    assert not (tmp_path / "m" / "record.json").exists()
+    assert len((tmp_path / "m" / "episodes.jsonl").read_text().splitlines()) == 25
 
 
 def test_a_compiled_environment(tmp_path):

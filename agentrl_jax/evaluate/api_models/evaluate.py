@@ -72,7 +72,8 @@ def evaluate_api(
         `optimal` success on the same items, as far as known, and `gap_closed_answered` and `gap_closed_all`, the shares
         of the difference between random and optimal play. With several samples, `pass_at` and `pass_all` over the
         items whose samples were all answered, and so is `best_of`. `outcomes`: the items, and `samples`, 1, 0 or null
-        (not answered) of each item and sample. For each number of `plays`, the success of random, null and optimal play
+        (not answered) of each item and sample. `levels`: hash of the first state of each item (`TextEpisode.level`),
+        null before its first reply. For each number of `plays`, the success of random, null and optimal play
         in at least one of so many plays, by number as `plays`, as far as known. `categories`: episodes and both
         successes of each. `turns_used`, `tokens` (sums over all replies, and `replies_without_usage`), `cost` (null
         without prices), `requests` and `retried` of this call. With several attempts, all this but the last two is of
@@ -136,6 +137,8 @@ def evaluate_api(
             result |= summarize(task, rows, samples, len(failed), lines, clusters=clusters)
         result |= {"plays": {str(k): task.lines(k) for k in plays}} if plays else {}
         result["outcomes"] = outcomes_of(task.items, rows, samples) | task.item_lines()
+        begun = {(row["item"], row["sample"]): row.get("level") for row in replies if row["turn"] == 0}
+        result["levels"] = [begun.get((item, 0)) for item in task.items]
         first, later = split_replies(rows, replies)
         result |= {"tokens": tokens_of(first), "cost": cost_of(first, price_in, price_out)}
         if best is not None:

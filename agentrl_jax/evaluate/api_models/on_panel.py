@@ -1,13 +1,17 @@
 """Panels for API models: what is played, and the record of the result."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.panels import Panel
+from agentrl_jax.rollout.envs.host_episodes import text_hash
+from agentrl_jax.rollout.trajectory import hexadecimal
 
 
 def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
@@ -23,6 +27,7 @@ def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
     fixed: dict[str, Any] = {"env": service if served else panel.env}
     if served:
         fixed |= {"items": panel.items, "turns": panel.max_actions, "style": "chat"}
+        fixed |= {"upstream": panel.options.get("mode") == "upstream"}
     else:
         env_options = tuple(sorted(panel.options.items()))
         fixed |= {"episodes": panel.levels, "seed": panel.seed, "env_options": env_options}
@@ -41,7 +46,12 @@ def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) 
     """What `records.of_result` reads of a result of `evaluate_api` without unfinished episodes.
 
     An episode that was cut or refused is final and has no outcome; the record has the numbers of both.
+
+    Raises:
+        UserError: a server has shown other items than the panel's.
     """
+    if options.url != "local":
+        _check_levels(result["levels"], options.url, panel)
     episodes, asked = result["episodes"], len(result["outcomes"]["samples"]) * result["samples"]
     assert not episodes["unfinished"], "what is unfinished can still get any outcome"
     served = result["style"] == "chat"
@@ -74,3 +84,14 @@ def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) 
         "agent": {"kind": "api", "name": result["model"]},
         "decoding": decoding,
     }
+
+
+def _check_levels(levels: Sequence[str | None], url: str, panel: Panel) -> None:
+    """Compares the first observations of a server, by their hashes, with those of the panel."""
+    known = hexadecimal(np.stack([text_hash(text) for text in panels.first_observations(panel)]))
+    for item, found, expected in zip(panel.numbers, levels, known, strict=True):
+        if found != expected:
+            raise UserError(
+                f"--panel is {panel.name}, but item {item} begins with another text on the server at {url}: the "
+                "replies are kept, and there is no record; play the server's items with --env and --items instead"
+            )

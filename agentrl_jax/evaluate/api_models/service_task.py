@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
-from agentrl_jax.evaluate.scripted import choose_items, connected, evaluate_scripted
+from agentrl_jax.evaluate.scripted import by_upstream_rules, choose_items, connected, evaluate_scripted
 from agentrl_jax.rollout.envs.host_episodes import text_hash
 from agentrl_jax.rollout.envs.host_retry import check_same_start, retry_observation
 from agentrl_jax.rollout.trajectory import hexadecimal
@@ -48,6 +48,8 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
             numbers[item] = local_item(service, item, shown)
 
     with connected(service, items, turns, options.url, options.token_file, options.concurrency) as (task, config):
+        if options.upstream and options.url == "local":
+            task = by_upstream_rules(task)
         seconds, retries = TURN_SHARE * config.env.deadline, config.env.retries
 
         def start(item: int, sample: int) -> ServiceEpisode:
@@ -71,7 +73,9 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
             item_lines=lambda: lines()[1],
             category=None if category is None else lambda item: category(numbers.get(item, item)),
             answer=_answer_of(service),
-            facts={"url": options.url} | ({"panel_digest": panel_digest} if panel_digest else {}),
+            facts={"url": options.url}
+            | ({"panel_digest": panel_digest} if panel_digest else {})
+            | ({"compat": "upstream"} if options.upstream else {}),
         )
 
 
@@ -99,6 +103,7 @@ def _lines(
             seed=options.seed or 0,
             workers=options.concurrency,
             on_instances=True,
+            upstream=options.upstream,
         )
         found[name] = played["success"]
         of_items[name] = [float(solved) for (solved,) in played["outcomes"]["samples"]]

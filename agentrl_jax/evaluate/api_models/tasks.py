@@ -68,6 +68,7 @@ class TaskOptions:
         concurrency: number of episodes that are played at once.
         attempts: maximum number of attempts at an item in one conversation, see `retries`.
         screenshots: keeps those that a service gives; None for none.
+        upstream: a service in this process has the rules of AgentGym's server, as scripted policies have them there.
     """
 
     env: str
@@ -87,6 +88,7 @@ class TaskOptions:
     concurrency: int = 16
     attempts: int = 1
     screenshots: Screenshots | None = None
+    upstream: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

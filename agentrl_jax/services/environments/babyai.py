@@ -113,9 +113,15 @@ def _stored_items() -> frozenset[int]:
     return frozenset(items.stored_indices())
 
 
-@functools.cache
 def _generator(number: int, upstream: bool) -> Callable[[Any], Any]:
-    return jax.jit(make_generator((number,), items.SHAPE, upstream=upstream))
+    with _compiling:  # the episodes of a group begin at once, on the same item
+        return _compile_generator(number, upstream)
+
+
+@functools.cache
+def _compile_generator(number: int, upstream: bool) -> Callable[[Any], Any]:
+    generate = jax.jit(make_generator((number,), items.SHAPE, upstream=upstream))
+    return generate.lower(jax.random.key(0)).compile()
 
 
 def action_id(action: str, *, upstream: bool) -> int:

@@ -1,0 +1,65 @@
+"""Rotations and mirror images of levels of BabyAI, which belong to one split."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs_jax.babyai import BabyAI, items, levels
+from envs_jax.babyai.codes import EMPTY, PLACES, WALL
+
+STORED = (115, 1843, 1860, 22, 25, 63, 13, 246)
+"""Levels of several sizes, with words of place (13), a key in a box (25), and an agent that holds something (22)."""
+
+
+@pytest.fixture(scope="module")
+def hashes():
+    """Level and state hash of levels of `items.SHAPE`."""
+
+    @jax.jit
+    @jax.vmap
+    def of(level):
+        env, params = BABYAI
+        state = env.reset_to_level(level, params)[1]
+        return env.level_hash(state, params), env.state_hash(state, params)
+
+    return lambda found: tuple(map(np.asarray, of(jnp.asarray(np.stack(found)))))
+
+
+BODY = slice(items.SHAPE.height, None)
+"""Rows of the header."""
+BABYAI = BabyAI(shape=items.SHAPE), BabyAI(shape=items.SHAPE).default_params
+
+
+def test_all_images_are_one_level(hashes):
+    """Their level hashes are equal; their state hashes, by which runs name levels, are not."""
+    words = 0
+    for level in items.load(STORED):
+        images = levels.images(level, items.SHAPE)
+        assert len(images) == 8
+        np.testing.assert_array_equal(images[0], level)
+        level_hash, state_hash = hashes(images)
+        assert len(np.unique(level_hash, axis=0)) == 1
+        distinct = {image.tobytes() for image in images}
+        assert len(np.unique(state_hash, axis=0)) == len(distinct) > 1
+        for image in images[1:]:
+            again = levels.images(image, items.SHAPE)
+            assert {x.tobytes() for x in again} == distinct
+        words += any((image[BODY] != level[BODY]).any() for image in images)
+    assert words
+
+
+def test_one_that_does_not_fit_is_left_out():
+    shape = levels.Shape(height=5, width=9, slots=4)
+    grid = np.full((shape.rows, shape.width), WALL, np.int8)
+    grid[1:4, 1:8] = EMPTY
+    flat = grid[5:].reshape(-1)
+    flat[:10] = (1, 2, 3, 0, 5, 1, 0, -1, -1, 0)
+    flat[10:18] = (1, 0, 1, 1, PLACES.index("left"), -1, -1, -1)
+    grid[5:] = flat.reshape(-1, 9)
+    images = levels.images(grid, shape)
+    assert len(images) == 4
+    headers = [image[5:].reshape(-1) for image in images]
+    assert [tuple(header[1:4]) for header in headers] == [(2, 3, 0), (6, 3, 2), (2, 1, 0), (6, 1, 2)]
+    assert [PLACES[header[14]] for header in headers] == ["left", "right", "right", "left"]
+    assert {tuple(header[7:9]) for header in headers} == {(-1, -1)}
