@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int, Int8
+from jaxtyping import Bool, Float, Int8
 
 from agentrl_jax.evaluate.statistics import any_of, success_interval
 from envs_jax import registry
@@ -61,8 +61,8 @@ def concatenate(parts: Sequence[Baselines | None]) -> Baselines | None:
     )
 
 
-def select(baselines: Baselines, levels: Bool[np.ndarray, " N"] | Int[np.ndarray, " n"]) -> Baselines:
-    """The baselines of some of N levels, chosen by a mask or by their numbers."""
+def select(baselines: Baselines, levels: Bool[np.ndarray, " N"]) -> Baselines:
+    """The baselines of some of N levels."""
     random, optimal, optimal_is, null = baselines
     return Baselines(random[levels], optimal[levels], optimal_is, None if null is None else null[levels])
 

@@ -57,11 +57,19 @@ class EvalSet(LevelSet):
         split = jnp.asarray(self.levels.split(self.split), jnp.int32)
         return self.settings.replace(temperature=jnp.full(self.chunk, temperature, jnp.float32), split=split)
 
-    def play(self, params: Params, episodes: int, temperature: float, sample: int = 0) -> Trajectory:
+    def play(
+        self,
+        params: Params,
+        episodes: int,
+        temperature: float,
+        sample: int = 0,
+        between: Callable[[], None] = lambda: None,
+    ) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
 
         An episode does not depend on `episodes`, and a level is the same at every temperature and in every `sample`,
-        which is another episode on it. Episodes whose environment fails are played again.
+        which is another episode on it. Episodes whose environment fails are played again. `between` is called after
+        every dispatch.
 
         Raises:
             UserError: environments failed every time.
@@ -72,6 +80,7 @@ class EvalSet(LevelSet):
             ids = build.evaluation_ids(first, self.chunk, self.task, self.rows, sample=sample)
             dispatch = functools.partial(self.program, params, self.key, ids, settings)
             parts.append(self._retry_failed(dispatch, min(self.chunk, episodes - first)))
+            between()
         return jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
 
     def _retry_failed(self, dispatch: Callable[[], tuple[Trajectory, Any]], count: int) -> Trajectory:

@@ -1,6 +1,7 @@
 """The held-out levels of a run: validation during training, and evaluation before and after it."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,13 +87,14 @@ class HeldOut:
         """Number of evaluation levels of each task."""
         return tuple(eval_set.number(self.evaluation.episodes) for eval_set in self.eval_sets)
 
-    def outcomes(self, params: Params) -> Evaluated:
-        """Plays every evaluation level twice: sampled and greedy."""
+    def outcomes(self, params: Params, between: Callable[[], None] = lambda: None) -> Evaluated:
+        """Plays every evaluation level twice: sampled and greedy; `between` is called after every dispatch."""
         success: dict[str, list[bool]] = {}
         levels: list[list[str]] = []
         for how, temperature in {"sampled": self.evaluation.temperature, "greedy": 0.0}.items():
             played = [
-                eval_set.play(params, number, temperature) for eval_set, number in zip(self.eval_sets, self.levels)
+                eval_set.play(params, number, temperature, between=between)
+                for eval_set, number in zip(self.eval_sets, self.levels)
             ]
             success[how] = np.concatenate([trajectory.success for trajectory in played]).tolist()
             levels = [level_ids(trajectory) for trajectory in played]

@@ -54,23 +54,30 @@ class LevelSet:
         """Number of levels to play if `wanted` are requested: a pack is limited to its own, and none counts twice."""
         return wanted if self.rows is None else min(wanted, len(self.rows))
 
-    def baselines(self, episodes: int) -> Baselines | None:
-        """Random, null and optimal play on the same levels within the agent's budget; None if unknown."""
+    def baselines(self, episodes: int | Sequence[int]) -> Baselines | None:
+        """Random, null and optimal play on the same levels within the agent's budget; None if unknown.
+
+        `episodes` is the number of levels, or, of a compiled environment, the numbers of some.
+        """
         task = self.batched_env.tasks[self.task]
         if isinstance(task, HostTask):
+            assert isinstance(episodes, int), "items of a service are played in their order"
             return None if task.baselines is None else task.baselines(episodes)
         levels = self.boards(episodes)
         budget = Budget(self.prompt.max_actions, self.prompt.max_turns, self.prompt.max_actions_per_turn)
         return level_baselines(task.name, task.env, task.env_params, levels, budget)
 
-    def boards(self, episodes: int) -> Int8[np.ndarray, "n H W"]:
-        """The first levels of a task; i8[n, 0, 0] if its levels are not boards."""
+    def boards(self, episodes: int | Sequence[int]) -> Int8[np.ndarray, "n H W"]:
+        """The first levels of a task, or some by their numbers; i8[n, 0, 0] if its levels are not boards."""
         task = self.batched_env.tasks[self.task]
+        numbers = np.arange(episodes) if isinstance(episodes, int) else np.asarray(episodes)
         if isinstance(task, HostTask):
-            return np.zeros((episodes, 0, 0), np.int8)
+            return np.zeros((len(numbers), 0, 0), np.int8)
         if self.rows is not None:
-            return np.asarray(task.env_params.levels)[self.rows[:episodes]]
-        keys = rng.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
+            return np.asarray(task.env_params.levels)[self.rows[numbers]]
+        zeros = np.zeros_like(numbers)
+        ids = build.episode_ids(group=numbers, member=zeros, task=zeros + self.task, level=zeros - 1)
+        keys = rng.level_key(self.key, ids)
         return registry.sample_levels(task.env, task.env_params, keys, self.levels.split(self.split))
 
 

@@ -57,6 +57,10 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 DETECT = "auto"
 """Value of `hosts.coordinator` with which the processes are detected, see `clusters`."""
 
+SHUTDOWN_SECONDS = 24 * 3600
+"""Seconds that processes which have ended their work wait for the others: one of them may still read back and copy a
+large checkpoint, and JAX ends all of them when the time is over. One that has died is noticed by its heartbeats."""
+
 CONNECT_SECONDS = 300
 """How long a process waits at the start for the others."""
 
@@ -107,6 +111,7 @@ def start(config: HostsConfig) -> HostsConfig:
                 initialization_timeout=CONNECT_SECONDS,
                 coordinator_bind_address=bind,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                shutdown_timeout_seconds=SHUTDOWN_SECONDS,
             )
     except (RuntimeError, ValueError) as error:
         raise UserError(missing(shortened(error, MAX_FOREIGN))) from error

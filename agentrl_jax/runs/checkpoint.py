@@ -37,6 +37,8 @@ _REGULAR = "regular"
 """Key of a checkpoint's record that says whether it counts among those that are kept."""
 _REMOVED = ".removed"
 _UNFINISHED = "unfinished"
+_COMMITTED = "commit_success.txt"
+"""Orbax's last file of a checkpoint in an object store."""
 
 
 class CheckpointError(UserError):
@@ -77,7 +79,7 @@ class Checkpoints:
             folder = self.path / str(step)
             if is_complete(folder):
                 continue
-            if _FORMAT not in _record(folder):
+            if _FORMAT not in _record(folder) and not _is_begun(folder):
                 raise CheckpointError(
                     f"{folder}: this checkpoint has no digests, so it cannot be checked for damage; an older version "
                     "wrote it: go on with that version, or use a new run folder"
@@ -357,6 +359,11 @@ def _record(folder: epath.Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def _is_begun(folder: epath.Path) -> bool:
+    """Whether Orbax has not ended a checkpoint in an object store, where folders are not renamed at the end."""
+    return "://" in str(folder) and not (folder / _COMMITTED).exists()
 
 
 def _rename_with_suffix(folder: epath.Path, suffix: str) -> epath.Path:

@@ -12,8 +12,20 @@ LARGEST = 1e18
 
 def is_in_range(leaf: Any) -> bool:
     """Whether an array or number is finite and within `LARGEST`; integers always are."""
-    is_float = jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)
-    return not is_float or bool(jnp.all(jnp.abs(leaf) <= LARGEST))  # false for NaN too
+    on_host = isinstance(leaf, jax.Array) and leaf.sharding.memory_kind == "pinned_host"
+    if not jnp.issubdtype(leaf.dtype if on_host else jnp.asarray(leaf).dtype, jnp.floating):
+        return True
+    return bool((_moved_is_within if on_host else _is_within)(leaf))
+
+
+def _is_within(leaf: Any) -> Any:
+    return jnp.all(jnp.abs(leaf) <= LARGEST)  # false for NaN too
+
+
+@jax.jit
+def _moved_is_within(leaf: Any) -> Any:
+    """For offloaded leaves: TPUs compile no reduction in the memory of the hosts."""
+    return _is_within(jax.device_put(leaf, jax.memory.Space.Device))
 
 
 def _is_key(leaf: Any) -> bool:

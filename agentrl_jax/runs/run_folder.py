@@ -52,6 +52,7 @@ _SERVICES = "url token_file deadline workers retries max_failed"
 _ROUNDING = frozenset(f"mesh.{name}" for name in ("fsdp", "sequence", "tensor", "rollout")) | {
     "devices",
     "algo.grad_accum_steps",
+    "algo.length_buckets",
     "model.attention",
     "model.remat",
     "optim.offload",

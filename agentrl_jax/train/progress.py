@@ -111,7 +111,7 @@ class RunProgress:
             why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
             self.view.note(f"{finding.alarm.name} ends the run: {why}")
             if chunks + iteration not in hosts.from_writer(self.checkpoints.steps):
-                self.save(chunks + iteration, state)
+                self.save(chunks + iteration, state, self.monitor.rows[-1].get("validation/success"))
             return state
         self.totals.seconds = self.seconds()
         record = {
@@ -128,6 +128,11 @@ class RunProgress:
             f"{before[-1] - chunks} (roll-back {self.roll_backs.count} of {self.parts.config.train.max_roll_backs})"
         )
         self._started = time.monotonic()
+        # Two states need not fit into the memory; the checkpoint has been written.
+        kept = {id(leaf) for leaf in jax.tree.leaves(state.frozen_params)}
+        for leaf in jax.tree.leaves(state):
+            if isinstance(leaf, jax.Array) and id(leaf) not in kept:
+                leaf.delete()
         return self.restore(state.frozen_params)
 
     def placement(self, shapes: Any) -> Any:

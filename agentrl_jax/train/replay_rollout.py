@@ -30,6 +30,7 @@ from agentrl_jax.runs.rollout_records import (
     sampled_fields,
 )
 from agentrl_jax.runs.run_folder import RunFolder, read_config
+from agentrl_jax.strict_json import parse_object
 from agentrl_jax.train.run import Run
 
 
@@ -105,17 +106,30 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Conso
 def _copy_before(run: Path, saved: str, scratch: Path, record: RolloutRecord) -> str:
     """Copies what a run had before the rollout of a record: records, roll-backs, the newest checkpoint in `saved`."""
     before, header = record.header.step - 1, record.header
+    number = header.roll_backs
+    # After a roll-back the run went on from one checkpoint of before it, with other keys.
+    went_back_to = None
+    if number:
+        file = run / "roll_backs" / f"{number}.json"
+        with refusals():
+            went_back_to = parse_object(file.read_bytes(), str(file)).get("step")
     with Checkpoints(saved, keep=None) as checkpoints:
         fit = [
             step
             for step in checkpoints.steps()
-            if step <= before and checkpoints.meta(step).get("roll_backs", 0) <= header.roll_backs
+            if step <= before and (step == went_back_to or checkpoints.meta(step).get("roll_backs", 0) == number)
         ]
-    for number in range(1, header.roll_backs + 1):
-        (scratch / "roll_backs").mkdir(exist_ok=True)
-        shutil.copy(run / "roll_backs" / f"{number}.json", scratch / "roll_backs")
+    if number and not fit:
+        raise UserError(
+            f"{run}: iteration {header.iteration} was played after roll-back {number}, and neither a checkpoint of "
+            f"after it nor that of step {went_back_to} is left; replay a later iteration, or keep more checkpoints "
+            "(train.keep)"
+        )
     if not fit:
         return "the start of the run, because no checkpoint before it is left"
+    for earlier in range(1, number + 1):
+        (scratch / "roll_backs").mkdir(exist_ok=True)
+        shutil.copy(run / "roll_backs" / f"{earlier}.json", scratch / "roll_backs")
     shutil.copy(run / "config.yaml", scratch)
     for name in RECORDS:
         if (run / name).exists():

@@ -298,8 +298,8 @@ class Run:
         """Evaluates the policy, and writes the summary and the curves."""
         progress, held_out, services = self.progress, self.held_out, self.parts.services
         self.view.note(f"evaluating on {sum(held_out.levels)} levels")
-        evaluated = held_out.outcomes(state.merged_params())
         last = self.parts.imitation_chunks + int(state.iteration)
+        evaluated = held_out.outcomes(state.merged_params(), lambda: self._stop_if_asked(last, state))
         learned = learned_levels(self.folder.levels(), self.folder.metrics(), last)
         seen = held_out.seen(learned, evaluated.levels)
         categories = None if services is None else services.categories(held_out.levels)

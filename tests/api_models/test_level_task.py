@@ -1,5 +1,7 @@
 """Compiled environments in the words of their prompts, on the levels that runs play."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tiny_run
@@ -88,6 +90,18 @@ def test_a_think_block_is_asked_for(levels, tmp_path):
         api.answer = lambda body: f"<think> push it </think>{solve(body)}"
         assert evaluate_api("m", url, options, tmp_path / "b")["success_all"]["mean"] == 1
     assert "Response with <think> your reasoning </think><answer>" in api.requests[0]["messages"][1]["content"]
+
+
+def test_lines_are_those_of_the_items():
+    """Whatever their numbers: other levels are neither made nor solved."""
+    options = TaskOptions(env="FrozenLake", style="compact", turns=3, actions_per_turn=2, seed=9)
+    every = level_task(dataclasses.replace(options, items="0-5")).item_lines()
+    some = level_task(dataclasses.replace(options, items="5,2,2000000000")).item_lines()
+    for name, known in every.items():
+        assert some[name][:2] == [known[5], known[2]]
+        assert len(some[name]) == 3
+    with pytest.raises(UserError, match=r"--items names 2147483648, expected numbers below 2147483648"):
+        level_task(dataclasses.replace(options, items=str(2**31)))
 
 
 def test_items_are_the_test_levels_of_a_run():

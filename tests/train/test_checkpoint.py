@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from etils import epath
 from flax import struct
 
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
@@ -301,6 +302,20 @@ def test_what_lacks_its_digests_is_not_complete_and_an_older_version_is_refused(
     for keep in (None, 2):
         with pytest.raises(CheckpointError, match=r"3: this checkpoint has no digests.*older version"):
             Checkpoints(path, keep=keep)
+
+
+def test_one_that_was_only_begun_in_an_object_store(object_store):
+    """There Orbax writes into the final folder, and names its end."""
+    path = epath.Path("gs://bucket/checkpoints")
+    (path / "5" / "state").mkdir(parents=True)
+    (path / "5" / "state" / "array").write_text("half")
+    with Checkpoints(path, keep=2) as checkpoints:
+        assert checkpoints.steps() == []
+    assert [entry.name for entry in path.iterdir()] == ["5.unfinished"]
+    (path / "6" / "state").mkdir(parents=True)
+    (path / "6" / "commit_success.txt").write_text("")
+    with pytest.raises(CheckpointError, match=r"6: this checkpoint has no digests.*older version"):
+        Checkpoints(path, keep=2)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 3e38])

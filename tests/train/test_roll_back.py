@@ -2,13 +2,17 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
+from types import SimpleNamespace
 
 import pytest
 import tiny_run
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.config import TrainConfig
+from agentrl_jax.errors import UserError
+from agentrl_jax.train import replay_rollout
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
 
 RULE = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
@@ -140,3 +144,59 @@ def test_a_record_that_cannot_be_read_is_an_error(tmp_path):
     (tmp_path / "1.json").write_text("{")
     with pytest.raises(Exception, match="cannot be read"):
         RollBacks(tmp_path)
+
+
+class Kept:
+    """Checkpoints by step, with the roll-backs before each."""
+
+    def __init__(self, known):
+        self.known = known
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return
+
+    def steps(self):
+        return sorted(self.known)
+
+    def meta(self, step):
+        return {"roll_backs": self.known[step]}
+
+
+@pytest.mark.parametrize(
+    ("known", "roll_backs", "start"),
+    [
+        ({40: 0, 50: 0, 60: 1, 110: 1}, 1, 60),
+        ({40: 0, 50: 0}, 1, 50),
+        ({40: 0, 50: 0, 60: 1}, 0, 50),
+        ({40: 0}, 1, None),
+        ({60: 1}, 0, "the start of the run"),
+    ],
+)
+def test_a_replay_begins_where_the_run_went_on(tmp_path, monkeypatch, known, roll_backs, start):
+    """After roll-back 1, to step 50, the iterations from another checkpoint on were never played."""
+    monkeypatch.setattr(replay_rollout, "Checkpoints", lambda saved, keep: Kept(known))
+    (tmp_path / "roll_backs").mkdir()
+    (tmp_path / "roll_backs" / "1.json").write_text('{"step": 50}')
+    (tmp_path / "config.yaml").write_text("seed: 1")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    for step in known:
+        (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+        (tmp_path / "checkpoints" / str(step) / "file").write_text("")
+    record = SimpleNamespace(header=SimpleNamespace(step=101, iteration=101, roll_backs=roll_backs))
+    copy = functools.partial(replay_rollout._copy_before, tmp_path, str(tmp_path / "checkpoints"), scratch, record)
+    if start is None:
+        with pytest.raises(
+            UserError, match=r"iteration 101 was played after roll-back 1, and neither .* of step 50 is"
+        ):
+            copy()
+        assert not list(scratch.iterdir())
+    elif isinstance(start, str):
+        assert copy().startswith(start)
+    else:
+        assert copy() == f"the checkpoint of step {start}"
+        assert (scratch / "checkpoints" / str(start) / "file").exists()
+        assert (scratch / "roll_backs").exists() == bool(roll_backs)

@@ -12,7 +12,7 @@ from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import retry
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
-from agentrl_jax.evaluate.baselines import level_rates, select, success_intervals, within
+from agentrl_jax.evaluate.baselines import level_rates, success_intervals, within
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.play import on_device
 from agentrl_jax.evaluate.results import STRICT
@@ -62,13 +62,12 @@ def level_task(options: TaskOptions) -> ApiTask:
         items = load_items(options.items, env) if options.items else tuple(range(chosen.number(wanted)))
     if len(set(items)) < len(items):
         raise UserError(f"--items {options.items}: an item is named twice; name each once")
-    if max(items) >= chosen.number(max(items) + 1):
-        raise UserError(f"--items names {max(items)}, expected numbers below {chosen.number(max(items) + 1)}")
+    if max(items) >= (most := chosen.number(2**31)):
+        raise UserError(f"--items names {max(items)}, expected numbers below {most}")
 
     @functools.cache
     def baselines() -> Baselines | None:
-        known = chosen.baselines(max(items) + 1)
-        return known and select(known, np.array(items))
+        return chosen.baselines(items)
 
     def lines(plays: int) -> dict[str, Any]:
         known = baselines()
