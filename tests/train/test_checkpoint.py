@@ -306,7 +306,7 @@ def test_what_lacks_its_digests_is_not_complete_and_an_older_version_is_refused(
 
 def test_one_that_was_only_begun_in_an_object_store(object_store):
     """There Orbax writes into the final folder, and names its end."""
-    path = epath.Path("gs://bucket/checkpoints")
+    path = epath.Path("s3://bucket/checkpoints")
     (path / "5" / "state").mkdir(parents=True)
     (path / "5" / "state" / "array").write_text("half")
     with Checkpoints(path, keep=2) as checkpoints:
