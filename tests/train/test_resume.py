@@ -1,6 +1,8 @@
 """Runs whose process is killed end bit for bit like a run that was not killed."""
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +10,12 @@ from pathlib import Path
 
 import pytest
 import tiny_run
+from rich.console import Console
+
+from agentrl_jax.config import load_config
+from agentrl_jax.evaluate.eval_set import EvalSet
+from agentrl_jax.stopping import Stopped
+from agentrl_jax.train import run as train_run
 
 SCRIPT = str(Path(__file__).with_name("killing_run.py"))
 
@@ -84,6 +92,28 @@ def test_a_finished_run_given_again_stays_as_it_is(finished, lives, tmp_path):
     assert lives("never") == 0
     assert lives("never") == 0
     same(tmp_path / "run", finished.folder)
+
+
+def test_sigterm_in_the_last_evaluation(finished, tmp_path, monkeypatch):
+    """Everything is saved already, so that the run ends after one dispatch; the same command evaluates."""
+    again, played, play = tmp_path / "run", [], EvalSet.play
+    shutil.copytree(finished.folder, again)
+    (again / "summary.json").unlink()
+
+    def noted(eval_set, *words, **options):
+        played.append(1)
+        return play(eval_set, *words, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EvalSet, "play", noted)
+        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: True))
+        with pytest.raises(Stopped):
+            train_run.train(load_config(finished.file, ["--run_dir", str(again)]), Console(quiet=True))
+    assert len(played) == 1
+    assert not (again / "summary.json").exists()
+    code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(again))
+    assert code == 0, err
+    same(again, finished.folder)
 
 
 @pytest.mark.slow
