@@ -26,7 +26,8 @@ from agentrl_jax.services.items import load_items
 from agentrl_jax.services.pools import LocalPool
 from agentrl_jax.services.screenshots import WITHOUT_RECORD, Screenshots, refuse_without
 from agentrl_jax.setup.scripted_play import ScriptedEpisode, play_all
-from agentrl_jax.setup.service_tasks import ServedTask, Services
+from agentrl_jax.setup.served_task import ServedTask
+from agentrl_jax.setup.service_tasks import Services
 from envs_jax.budget import Budget
 from envs_jax.splits import Split
 

@@ -1,9 +1,10 @@
 """Episodes of scripted policies on a service, several at a time."""
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from agentrl_jax.config import Config
 from agentrl_jax.errors import MAX_FOREIGN, shortened
@@ -12,9 +13,7 @@ from agentrl_jax.services.client import Lost
 from agentrl_jax.services.environment import ScriptedPolicy, StepResult
 from agentrl_jax.services.screenshots import SECONDS, Screenshots
 from agentrl_jax.services.shadow_env import local_item
-
-if TYPE_CHECKING:
-    from agentrl_jax.setup.service_tasks import ServedTask
+from agentrl_jax.setup.served_task import ServedTask
 
 
 class ScriptedEpisode(NamedTuple):
@@ -32,7 +31,7 @@ class ScriptedEpisode(NamedTuple):
 
 
 def play_all(
-    task: "ServedTask",
+    task: ServedTask,
     make_policy: Callable[[int], ScriptedPolicy],
     items: Sequence[int],
     config: Config,
@@ -47,8 +46,8 @@ def play_all(
         ValueError: the service fails, or an instance was lost in every attempt.
     """
     env, turns = config.env, config.prompt.max_turns
-    play = functools.partial(_play, task, make_policy, screenshots, turns=turns, seconds=env.deadline)
-    jobs = [functools.partial(play, item=item, retries=env.retries) for item in items]
+    play = functools.partial(_play_once, task, make_policy, screenshots, turns, env.deadline)
+    jobs = [functools.partial(_with_retries, play, env.retries, item) for item in items]
     rounds = -(-len(items) // env.workers) * (env.retries + 1)
     found = run_all(jobs, env.deadline * (turns + 1) * rounds, env.workers)
     for outcome in found:
@@ -57,32 +56,21 @@ def play_all(
     return found
 
 
-def _play(
-    task: "ServedTask",
-    make_policy: Callable[[int], ScriptedPolicy],
-    screenshots: Screenshots | None,
-    *,
-    item: int,
-    turns: int,
-    seconds: float,
-    retries: int,
-) -> ScriptedEpisode:
-    while True:
-        try:
-            return _play_once(task, make_policy, screenshots, item, turns, seconds)
-        except Lost:
-            if not retries:
-                raise
-            retries -= 1
+def _with_retries(play: Callable[[int], ScriptedEpisode], retries: int, item: int) -> ScriptedEpisode:
+    """Plays an item, and again where its instance was lost; `Lost` if it was in every attempt."""
+    for _ in range(retries):
+        with contextlib.suppress(Lost):
+            return play(item)
+    return play(item)
 
 
 def _play_once(
-    task: "ServedTask",
+    task: ServedTask,
     make_policy: Callable[[int], ScriptedPolicy],
     screenshots: Screenshots | None,
-    item: int,
     turns: int,
     seconds: float,
+    item: int,
 ) -> ScriptedEpisode:
     lease = task.pool.open(item, time.monotonic() + seconds)
     actions: list[str] = []

@@ -16,7 +16,8 @@ from agentrl_jax.services.shadow_env import NoisyOracle
 from agentrl_jax.setup import build
 from agentrl_jax.setup.play_responses import play_responses
 from agentrl_jax.setup.scripted_play import ScriptedEpisode, play_all
-from agentrl_jax.setup.service_tasks import OPENINGS, ServedTask, Services
+from agentrl_jax.setup.served_task import ServedTask
+from agentrl_jax.setup.service_tasks import OPENINGS, Services
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer
 

@@ -32,6 +32,7 @@ from agentrl_jax.services.server.access import read_token
 from agentrl_jax.services.shadow_env import local_item
 from agentrl_jax.setup import build
 from agentrl_jax.setup.scripted_play import play_all
+from agentrl_jax.setup.served_task import ServedTask
 from agentrl_jax.text.grammar import PlainResponse
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.budget import Baselines
@@ -43,20 +44,6 @@ OPENINGS = {True: "Thought:", False: "Action:"}
 
 TURN_SHARE = 0.8
 """Share of a turn's deadline for all attempts of an episode; the rest is for episodes that wait for a thread."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ServedTask:
-    """One service of a run, with its items of training, evaluation and validation."""
-
-    config: TaskConfig
-    service: Service
-    training: tuple[int, ...]
-    held_out: tuple[int, ...]
-    validation: tuple[int, ...]
-    pool: InstancePool
-    address: str
-    """Where the service runs, in words, for messages."""
 
 
 class Services:
