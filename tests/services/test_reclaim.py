@@ -1,5 +1,6 @@
 """Which instances are closed for new ones when the limit is reached, and what a hung instance costs."""
 
+import contextlib
 import threading
 import time
 
@@ -136,6 +137,36 @@ def test_requests_behind_one_that_hangs_end_too(clock):
     end = time.monotonic() + 10
     while held.hung and time.monotonic() < end:
         time.sleep(0.01)
+    assert held.hung == 0
+
+
+def test_closing_one_that_hangs_does_not_take_a_thread_nor_free_its_place(clock):
+    held, made = instances(clock, instances=1, seconds=0.2)
+    handle = held.create()
+    free, inside = threading.Event(), threading.Event()
+
+    def hang():
+        with held.use(handle):
+            inside.set()
+            free.wait(20)
+
+    hung = threading.Thread(target=hang)
+    hung.start()
+    assert inside.wait(10)
+    assert held.close(handle)
+    assert held.hung == 1
+    assert made.closed == 0
+    with pytest.raises(NoRoom, match="1 of them hung"):
+        held.create()
+    assert not held.close(handle)
+    free.set()
+    hung.join(10)
+    end, fresh = time.monotonic() + 10, None
+    while fresh is None and time.monotonic() < end:
+        with contextlib.suppress(NoRoom):
+            fresh = held.create()
+    assert fresh not in (None, handle)
+    assert made.closed == 1
     assert held.hung == 0
 
 

@@ -59,7 +59,7 @@ class Instances:
         self._open: dict[int, Instance] = {}
         self._lock = threading.Lock()
         self._handles = itertools.count(limits.first_handle)
-        self._not_listed = 0  # instances that are being created or hang; they count towards the limit
+        self._not_listed = 0  # instances that are being created or closed, or hang; they count towards the limit
         self._closed = False
         self.hung = 0
         """Instances that were abandoned and whose request is still running."""
@@ -119,7 +119,7 @@ class Instances:
         locked = False
         try:
             # Without a time limit, every request behind a hanging one would block its thread forever.
-            locked = instance.lock.acquire(timeout=min(self._limits.seconds, threading.TIMEOUT_MAX))
+            locked = instance.lock.acquire(timeout=self._request_seconds())
             if not locked or self._open.get(handle) is not instance:  # closed while this thread waited
                 raise UnknownHandle(handle)
             yield instance
@@ -131,24 +131,24 @@ class Instances:
                 instance.waiting -= 1
 
     def close(self, handle: int) -> bool:
-        """Closes an instance; False if there is none."""
-        with self._lock:
-            instance = self._open.pop(handle, None)
+        """Closes an instance, after its running request; False if there is none.
+
+        If that request takes too long, the instance is abandoned.
+        """
+        instance = self._remove(handle)
         if instance is None:
             return False
-        with instance.lock:
-            _close_env(handle, instance)
+        if instance.lock.acquire(timeout=self._request_seconds()):
+            self._close_locked(handle, instance)
+        else:
+            self._close_later(handle, instance)
         return True
 
     def abandon(self, handle: int) -> None:
         """Drops an instance whose request is still running; it is closed when that request returns."""
-        with self._lock:
-            instance = self._open.pop(handle, None)
-            if instance is None:
-                return
-            self._not_listed += 1
-            self.hung += 1
-        threading.Thread(target=self._close_hung, args=(handle, instance), daemon=True).start()
+        instance = self._remove(handle)
+        if instance is not None:
+            self._close_later(handle, instance)
 
     def expire(self) -> int:
         """Closes instances that were idle too long, and returns their number."""
@@ -164,11 +164,11 @@ class Instances:
         with self._lock:
             self._closed = True
             left, self._open = self._open, {}
+            self._not_listed += len(left)
         end, busy = self._clock() + seconds, 0
         for handle, instance in left.items():
             if instance.lock.acquire(timeout=max(end - self._clock(), 0.01)):
-                _close_env(handle, instance)
-                instance.lock.release()
+                self._close_locked(handle, instance)
             else:
                 busy += 1
         return busy
@@ -191,27 +191,48 @@ class Instances:
         """Closes an instance that has no running request and whose last one ended at `limit` or before."""
         if not instance.lock.acquire(blocking=False):
             return False
-        try:
-            with self._lock:
-                idle = not instance.waiting and instance.used <= limit and self._open.get(handle) is instance
-                if idle:
-                    del self._open[handle]
+        with self._lock:
+            idle = not instance.waiting and instance.used <= limit and self._open.get(handle) is instance
             if idle:
-                _close_env(handle, instance)
-            return idle
+                del self._open[handle]
+                self._not_listed += 1
+        if idle:
+            self._close_locked(handle, instance)
+        else:
+            instance.lock.release()
+        return idle
+
+    def _remove(self, handle: int) -> Instance | None:
+        """Takes an instance off the list; it keeps its place until it is closed."""
+        with self._lock:
+            instance = self._open.pop(handle, None)
+            self._not_listed += instance is not None
+        return instance
+
+    def _close_later(self, handle: int, instance: Instance) -> None:
+        """Closes a removed instance when its request returns, in a thread."""
+        with self._lock:
+            self.hung += 1
+
+        def closes() -> None:
+            instance.lock.acquire()
+            with self._lock:
+                self.hung -= 1
+            self._close_locked(handle, instance)
+
+        threading.Thread(target=closes, daemon=True).start()
+
+    def _close_locked(self, handle: int, instance: Instance) -> None:
+        """Closes a removed instance, whose lock this thread holds, and frees its place."""
+        try:
+            instance.env.close()
+        except Exception:
+            _log.exception("closing instance %d failed", handle)
         finally:
             instance.lock.release()
-
-    def _close_hung(self, handle: int, instance: Instance) -> None:
-        with instance.lock:
-            _close_env(handle, instance)
         with self._lock:
             self._not_listed -= 1
-            self.hung -= 1
 
-
-def _close_env(handle: int, instance: Instance) -> None:
-    try:
-        instance.env.close()
-    except Exception:
-        _log.exception("closing instance %d failed", handle)
+    def _request_seconds(self) -> float:
+        """Time to wait for the lock of an instance."""
+        return min(self._limits.seconds, threading.TIMEOUT_MAX)
