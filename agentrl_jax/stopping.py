@@ -54,6 +54,18 @@ def deferring() -> Iterator[Callable[[], bool]]:
 
 
 @contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Inside the block, which has nothing to save, the first SIGTERM ends the process in spite of `deferring`."""
+    ended = threading.Event()
+    ended.set()
+    _deferring.append(ended)
+    try:
+        yield
+    finally:
+        _deferring.remove(ended)
+
+
+@contextlib.contextmanager
 def ends_with(sentence: Callable[[], str]) -> Iterator[None]:
     """Inside the block, SIGINT and SIGTERM end the process with codes 130 and 143.
 
@@ -92,7 +104,7 @@ def _wait(read: int, sentence: Callable[[], str]) -> None:
 
 
 def _defers(number: int) -> bool:
-    """Whether the signal is left to the command, which is told of it."""
+    """Whether the signal is left to the command, which asks for it."""
     if number != signal.SIGTERM or not _deferring or _deferring[-1].is_set():
         return False
     _deferring[-1].set()

@@ -45,6 +45,32 @@ def test_no_command_needs_standard_input(words):
     assert done.returncode in (0, 2)
 
 
+TERMINATED = """
+import os, signal, sys, time
+from agentrl_jax import stopping
+with stopping.ends_with(lambda: "the sentence"), stopping.deferring() as asked:
+    with stopping.ending_at_once():
+        if sys.argv[1] == "inside":
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+    os.kill(os.getpid(), signal.SIGTERM)
+    end = time.monotonic() + 60
+    while not asked() and time.monotonic() < end:
+        time.sleep(0.01)
+    print(asked())
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "output", "error"),
+    [("inside", 143, "", "agentrl: stopped by SIGTERM; the sentence\n"), ("after", 0, "True\n", "")],
+)
+def test_where_nothing_is_saved_the_first_signal_ends_the_process(where, code, output, error):
+    words = [sys.executable, "-c", TERMINATED, where]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, output, error)
+
+
 ABORTING = """
 import ctypes, faulthandler, sys, threading, time
 from agentrl_jax import stopping

@@ -16,6 +16,7 @@ from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.setup import run_keys, start
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import host_metrics
+from agentrl_jax.stopping import ending_at_once
 from agentrl_jax.train import guards
 from agentrl_jax.train.dagger import Dagger
 from agentrl_jax.train.progress import RunProgress
@@ -28,8 +29,8 @@ def imitate(
     progress: RunProgress,
     between: Callable[[int, TrainState], None],
 ) -> TrainState:
-    """Takes the remaining gradient steps; calls `between` with the step and the state after each chunk but the last,
-    and again after a round of DAgger.
+    """Takes the remaining gradient steps; calls `between` with the step and the state before the search for plans,
+    after each chunk but the last, and again after a round of DAgger.
 
     Raises:
         UserError: there are no demonstrations, those of an earlier round are gone, or too many steps in a row were
@@ -37,7 +38,10 @@ def imitate(
     """
     config, view = parts.config.imitation, progress.view
     dagger = Dagger(parts, held_out, progress.folder.path, view.note)
-    rows, program, found, counts = _demonstrations(int(state.imitation_step), parts, progress), None, None, None
+    between(int(state.imitation_step) // IMITATION_CHUNK, state)
+    with ending_at_once():
+        rows = _demonstrations(int(state.imitation_step), parts, progress)
+    program, found, counts = None, None, None
     rates, rounds = start.imitation_rates(parts.config), 0
     key = jax.random.fold_in(parts.key, run_keys.IMITATION)
     while (done := int(state.imitation_step)) < config.steps:

@@ -97,6 +97,16 @@ class RunProgress:
         self.folder.upload()
         self.checkpoints.save(step, state.replace(frozen_params=None), meta, score=score, regular=regular, wait=False)
 
+    def replace(self, step: int, state: TrainState) -> None:
+        """Saves a state in place of one that may have been saved under its step, by a run that was stopped."""
+
+        def delete_old() -> None:
+            if step in self.checkpoints.steps():
+                self.checkpoints.delete(step)
+
+        hosts.from_writer(delete_old)
+        self.save(step, state)
+
     def roll_back(self, state: TrainState) -> TrainState:
         """Returns the state of the last regular checkpoint before the collapse began; the current one if none is.
 

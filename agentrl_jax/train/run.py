@@ -156,13 +156,14 @@ class Run:
         if isinstance(self.parts.train_env, HostEnv):
             self.parts.train_env.host_episodes.take_report()  # earlier episodes belong to no iteration
         self.view.note("evaluating the start")
-        evaluated = self.held_out.outcomes(state.merged_params())
+        step = self.parts.imitation_chunks
+        evaluated = self.held_out.outcomes(state.merged_params(), lambda: self._stop_if_asked(step, state))
         self.progress.imitation_outcomes = evaluated.success
-        self.folder.log_levels(self.parts.imitation_chunks, "test", [*itertools.chain(*evaluated.levels)])
+        self.folder.log_levels(step, "test", [*itertools.chain(*evaluated.levels)])
         begin = functools.partial(start.begin_learning, tx=self.parts.tx, reference=build.needs_reference(self.config))
         placement = self.progress.placement(jax.eval_shape(begin, state))
         state = jax.jit(begin, out_shardings=placement, donate_argnums=0)(state)
-        self.progress.save(self.parts.imitation_chunks, state)
+        self.progress.replace(step, state)
         return state
 
     def _iterate(self, state: TrainState) -> TrainState:

@@ -6,6 +6,7 @@ import pytest
 
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import get_service
+from agentrl_jax.services.environments.compiled import MAX_ACTIONS_PER_RESPONSE, SEPARATOR
 from agentrl_jax.services.protocol import ROUTES
 from envs_jax import registry
 
@@ -22,12 +23,12 @@ def test_the_oracle_solves_levels_and_rewards_are_those_of_the_environment(tag):
         assert answer.observation == env.render(state, params)
         player, total = service.oracle(item), 0.0
         for _ in range(service.turns):
-            action = player.act(answer.observation)
-            answer = instance.step(action)
-            _, state, reward, _, _ = env.step_env(
-                jax.random.key(0), state, jnp.int32(env.actions.index(action)), params
-            )
-            total += float(reward)
+            response = player.act(answer.observation)
+            answer = instance.step(response)
+            for action in response.split(SEPARATOR):
+                number = jnp.int32(env.actions.index(action))
+                _, state, reward, _, _ = env.step_env(jax.random.key(0), state, number, params)
+                total += float(reward)
             assert answer.observation == env.render(state, params)
             assert answer.score == pytest.approx(total)
             if answer.done:
@@ -36,13 +37,13 @@ def test_the_oracle_solves_levels_and_rewards_are_those_of_the_environment(tag):
     assert solved >= 5
 
 
-def success(service, policy, items):
+def success(service, policy, items, turns=None):
     """The share of items that a policy solves."""
     solved = 0
     for item in items:
         instance, player = service.make(False), policy(item)
         answer = instance.reset(item)
-        for _ in range(service.turns):
+        for _ in range(turns or service.turns):
             answer = instance.step(player.act(answer.observation))
             if answer.done:
                 break
@@ -70,6 +71,33 @@ def test_several_actions_and_unknown_ones():
     strange = one.step("Jump")
     assert strange.observation == "Actions are Left, Down, Right, Up.\n" + first.observation
     assert (strange.reward, strange.done) == (0.0, False)
+
+
+@pytest.mark.parametrize("per_response", [1, 5])
+def test_an_episode_has_the_actions_of_the_compiled_loop(per_response):
+    service = get_service("SimpleSokoban")
+    instance = service.make(False)
+    instance.reset(0)
+    budget = registry.spec("SimpleSokoban").max_actions
+    ends = [instance.step(SEPARATOR.join(["Up"] * per_response)).done for _ in range(budget // per_response)]
+    assert ends == [False] * (len(ends) - 1) + [True]
+
+
+def test_scripted_policies_use_as_many_actions_a_turn_as_an_agent_may():
+    service = get_service("SimpleSokoban")
+    budget = registry.spec("SimpleSokoban").max_actions
+    assert len(service.random(0, 0).act("").split(SEPARATOR)) == MAX_ACTIONS_PER_RESPONSE
+    fewest = budget // MAX_ACTIONS_PER_RESPONSE
+    assert success(service, service.oracle, range(8), fewest) == success(service, service.oracle, range(8))
+
+
+def test_babyai_takes_one_action_a_response():
+    """The actions that are possible after the first one are not known yet."""
+    service = get_service("BabyAI-GoToRedBall")
+    assert SEPARATOR not in service.instruction
+    one, other = service.make(False), service.make(False)
+    one.reset(3), other.reset(3)
+    assert one.step("turn left||turn left") == other.step("turn left")
 
 
 def test_a_bandit_does_not_list_its_arms_in_the_order_of_their_worth():

@@ -94,6 +94,25 @@ def test_a_finished_run_given_again_stays_as_it_is(finished, lives, tmp_path):
     same(tmp_path / "run", finished.folder)
 
 
+def test_sigterm_in_the_evaluation_before_learning(finished, tmp_path, monkeypatch):
+    """What imitation has learned is saved; the same command evaluates it from the beginning."""
+    run, played, play = tmp_path / "run", [], EvalSet.play
+
+    def noted(eval_set, *words, **options):
+        played.append(1)
+        return play(eval_set, *words, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EvalSet, "play", noted)
+        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(played)))
+        with pytest.raises(Stopped):
+            train_run.train(load_config(finished.file, ["--run_dir", str(run)]), Console(quiet=True))
+    assert (len(played), tiny_run.checkpoints(run)) == (1, [2, 3])
+    code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(run))
+    assert code == 0, err
+    same(run, finished.folder)
+
+
 def test_sigterm_in_the_last_evaluation(finished, tmp_path, monkeypatch):
     """Everything is saved already, so that the run ends after one dispatch; the same command evaluates."""
     again, played, play = tmp_path / "run", [], EvalSet.play

@@ -1,6 +1,7 @@
-"""Environments of `envs_jax` as services: the same levels, texts and rewards as in the compiled loop."""
+"""Environments of `envs_jax` as services: the same levels, texts, rewards and actions as in the compiled loop."""
 
 import functools
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from agentrl_jax.services.action_parsing import last_action
 from agentrl_jax.services.environment import ScriptedPolicy, Service, ServiceEnvironment, StepResult
-from agentrl_jax.services.environments.common import ListedPolicy, UniformPolicy
+from agentrl_jax.services.environments.common import ListedPolicy
 from envs_jax import registry
 from envs_jax.environment import TextEnvironment
 from envs_jax.reference import Reference, Situation, reference_of_plans
@@ -23,10 +24,15 @@ MAX_ACTIONS_PER_RESPONSE = 5
 
 
 class Programs(NamedTuple):
-    """An environment and its functions compiled, not batched; shared by all instances."""
+    """An environment and its functions compiled, not batched; shared by all instances.
+
+    `max_actions` is the action budget of an episode, `per_response` the maximum number of names in one response.
+    """
 
     env: TextEnvironment
     params: Any
+    max_actions: int
+    per_response: int
     reset: Callable[[jax.Array], Any]
     step: Callable[[jax.Array, Any, jax.Array], tuple[Any, jax.Array, jax.Array, jax.Array]]
 
@@ -40,7 +46,10 @@ def programs(tag: str) -> Programs:
         _, state, reward, _, _ = env.step_env(key, state, action, params)
         return state, reward, env.is_done(state, params), env.success(state, params)
 
-    return Programs(env, params, jax.jit(lambda key: env.reset_env(key, params)[1]), jax.jit(step))
+    # Where the possible actions change with the state, the names of later ones are not known yet.
+    per_response = 1 if hasattr(env, "candidates") else MAX_ACTIONS_PER_RESPONSE
+    reset = jax.jit(lambda key: env.reset_env(key, params)[1])
+    return Programs(env, params, registry.spec(tag).max_actions, per_response, reset, jax.jit(step))
 
 
 def item_key(item: int) -> jax.Array:
@@ -57,9 +66,10 @@ def noise_key(key: jax.Array) -> jax.Array:
 class Compiled(ServiceEnvironment):
     """One episode. Item i is the level generated from the key `jax.random.key(i)`.
 
-    An action is one name, or several separated by `SEPARATOR`; case does not matter. Unknown names are skipped; the
-    observation then starts with a line that lists the actions, or says that there is no such action if the environment
-    does not list them. The score is the sum of the rewards.
+    An action is one name, or several separated by `SEPARATOR` where the possible actions are always the same; case does
+    not matter. Unknown names are skipped; the observation then starts with a line that lists the actions, or says that
+    there is no such action if the environment does not list them. The episode ends with the environment's action budget
+    at the latest, which is that of the compiled loop. The score is the sum of the rewards.
     """
 
     def __init__(self, tag: str):
@@ -79,7 +89,7 @@ class Compiled(ServiceEnvironment):
 
     def step(self, action: str) -> StepResult:
         """Plays the named actions."""
-        named = [name.strip() for name in action.split(SEPARATOR)][:MAX_ACTIONS_PER_RESPONSE]
+        named = [name.strip() for name in action.split(SEPARATOR)][: self._programs.per_response]
         known = [self._names[name.lower()] for name in named if name.lower() in self._names]
         reward, done, success = 0.0, False, False
         self.executed = []
@@ -88,7 +98,8 @@ class Compiled(ServiceEnvironment):
             key = jax.random.fold_in(noise_key(self._key), self._steps)
             self._state, earned, over, solved = self._programs.step(key, self._state, jnp.int32(number))
             self._steps += 1
-            reward, done, success = reward + float(earned), bool(over), bool(solved)
+            reward, success = reward + float(earned), bool(solved)
+            done = bool(over) or self._steps >= self._programs.max_actions
             if done:
                 break
         self._score += reward
@@ -126,46 +137,62 @@ class _Oracle:
 
     def __init__(self, tag: str, item: int, reference: Reference):
         self._instance, self._reference, self._taken = Compiled(tag), reference, 0
+        self._per_response = programs(tag).per_response
         self._instance.reset(item)
 
     def act(self, observation: str) -> str:
-        """The best action; an empty one where none is known."""
-        actions = self._reference.actions[0]
-        number = int(actions[min(self._taken, len(actions) - 1), self._instance.situation(self._reference.situation)])
-        if number < 0:
-            return ""
-        self._taken += 1
-        name = self._instance.names[number]
-        self._instance.step(name)
-        return name
+        """The next best actions, as many as a response may have; fewer, or an empty one, where none is known."""
+        names: list[str] = []
+        over = False
+        while not over and len(names) < self._per_response:
+            actions = self._reference.actions[0]
+            number = int(
+                actions[min(self._taken, len(actions) - 1), self._instance.situation(self._reference.situation)]
+            )
+            if number < 0:
+                break
+            self._taken += 1
+            names.append(self._instance.names[number])
+            over = self._instance.step(names[-1]).done
+        return SEPARATOR.join(names)
+
+
+class _Random:
+    """Chooses actions uniformly at random, as many as a response may have."""
+
+    def __init__(self, actions: Sequence[str], seed: int):
+        self._actions, self._rng = actions, random.Random(seed)
+
+    def act(self, observation: str) -> str:
+        """Random actions."""
+        return SEPARATOR.join(self._rng.choice(self._actions) for _ in range(MAX_ACTIONS_PER_RESPONSE))
 
 
 def compiled_service(tag: str) -> Service:
     """The service of an environment of `envs_jax`; `ValueError` if there is none."""
-    env, params = programs(tag)[:2]
+    env, params, max_actions, per_response = programs(tag)[:4]
     spec = registry.spec(tag)
 
     def oracle(item: int) -> ScriptedPolicy:
         level = np.asarray(env.sample_level(jax.random.key(item), params))[None]
         if spec.solve is None:
             assert spec.plan is not None
-            found = reference_of_plans(spec.plan(env, params, level, spec.max_actions), np.zeros(1, bool))
+            found = reference_of_plans(spec.plan(env, params, level, max_actions), np.zeros(1, bool))
         else:
             start = jax.tree.map(lambda x: x[None], programs(tag).reset(item_key(item)))
-            found = spec.solve(env, params, level, start, spec.max_actions)
+            found = spec.solve(env, params, level, start, max_actions)
         return _Oracle(tag, item, found)
 
-    def random(item: int, seed: int) -> ScriptedPolicy:
-        if hasattr(env, "candidates"):
-            return ListedPolicy(f"player {seed} of {item}")
-        return UniformPolicy(env.actions, seed)
+    def random_policy(item: int, seed: int) -> ScriptedPolicy:
+        return ListedPolicy(f"player {seed} of {item}") if per_response == 1 else _Random(env.actions, seed)
 
+    several = per_response > 1
     legend = " ".join(f"{symbol} is {meaning}." for symbol, meaning in env.legend)
     lines = (
         env.instruction,
         legend,
-        (f"Actions: {', '.join(env.actions)}. " if env.lists_actions else "") + f"Put {SEPARATOR} between several.",
-        "Write your thoughts after Thought: and then your actions after Action:, on one line.",
+        f"Actions: {', '.join(env.actions)}. " * env.lists_actions + f"Put {SEPARATOR} between several." * several,
+        f"Write your thoughts after Thought: and then your action{'s' * several} after Action:, on one line.",
     )
     return Service(
         name=tag,
@@ -173,8 +200,8 @@ def compiled_service(tag: str) -> Service:
         items=2**32,
         instruction="\n".join(line for line in lines if line),
         read=last_action,
-        turns=spec.max_actions,
+        turns=max_actions,
         solved=lambda answer: answer.info.get("success") is True,
         oracle=oracle if spec.plan is not None else None,
-        random=random,
+        random=random_policy,
     )
