@@ -72,10 +72,13 @@ class Dagger:
         rounds = self._parts.config.imitation.dagger_rounds
         return sum(self.first_chunk(number) <= chunk for number in range(1, rounds + 1))
 
-    def demonstrations(self, number: int, chunk: int, params: Params) -> tuple[Sequences, list[str], dict[str, float]]:
+    def demonstrations(
+        self, number: int, chunk: int, params: Params, between: Callable[[], None]
+    ) -> tuple[Sequences, list[str], dict[str, float]]:
         """Returns the rows to imitate, the ids of their levels, and metrics of a round; plays it if it is due now.
 
-        `params` are those before `chunk`, as `TrainState.merged_params` returns them.
+        `params` are those before `chunk`, as `TrainState.merged_params` returns them. `between` is called between the
+        dispatches of the policy's play and between the parts of the search; if it raises, the round begins again later.
 
         Raises:
             UserError: the file of an earlier round is gone or damaged.
@@ -83,7 +86,7 @@ class Dagger:
         sets = self._levels(number)
         found = self._read(number, sets, must_exist=chunk > self.first_chunk(number))
         if found is None:
-            found = self._search(number, sets, params)
+            found = self._search(number, sets, params, between)
             self._write(number, found)
         count, solved = sum(map(len, found.plans)), float(np.mean(found.success))
         rounds = self._parts.config.imitation.dagger_rounds
@@ -111,20 +114,25 @@ class Dagger:
     def _count(self, levels: EvalSet) -> int:
         return levels.number(self._parts.config.imitation.dagger_levels)
 
-    def _search(self, number: int, sets: list[EvalSet], params: Params) -> Round:
+    def _search(self, number: int, sets: list[EvalSet], params: Params, between: Callable[[], None]) -> Round:
         success, plans = [], []
         rng = np.random.default_rng(np.asarray(jax.random.key_data(self._key(number))))
         for levels in sets:
             count, task = self._count(levels), levels.batched_env.tasks[levels.task]
             self._note(f"round {number}: the policy plays {count} levels of {task.name}")
-            trajectory = levels.play(params, count, TEMPERATURE)
+            trajectory = levels.play(params, count, TEMPERATURE, between=between)
             success.append(float(np.mean(trajectory.success)))
             episode, turn = sampled_situations(trajectory, count, rng)
-            plans.append(self._plans(levels, trajectory, episode, turn))
+            plans.append(self._plans(levels, trajectory, episode, turn, between))
         return Round(success, plans)
 
     def _plans(
-        self, levels: EvalSet, trajectory: Trajectory, episode: Int[np.ndarray, " N"], turn: Int[np.ndarray, " N"]
+        self,
+        levels: EvalSet,
+        trajectory: Trajectory,
+        episode: Int[np.ndarray, " N"],
+        turn: Int[np.ndarray, " N"],
+        between: Callable[[], None],
     ) -> list[_Plan]:
         """Plans after the policy's actions before a turn of an episode, where they fit into the episode."""
         config, task = self._parts.config, levels.batched_env.tasks[levels.task]
@@ -136,6 +144,7 @@ class Dagger:
         before = played.reshape(len(episode), -1)
         boards, rows = levels.boards(self._count(levels)), []
         for begin in range(0, len(episode), PLANNED_AT_ONCE):
+            between()
             some = slice(begin, begin + PLANNED_AT_ONCE)
             found = plan_after(task.env, task.env_params, boards[episode[some]], budget, before[some])
             for level, taken, cut, plan in zip(episode[some], before[some], turn[some], found):

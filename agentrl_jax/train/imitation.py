@@ -1,5 +1,6 @@
 """The imitation stage of a run: cross-entropy on demonstrations, chunk by chunk, with checkpoints."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ def imitate(
     between: Callable[[int, TrainState], None],
 ) -> TrainState:
     """Takes the remaining gradient steps; calls `between` with the step and the state before the search for plans,
-    after each chunk but the last, and again after a round of DAgger.
+    after each chunk but the last, and again in and after a round of DAgger.
 
     Raises:
         UserError: there are no demonstrations, those of an earlier round are gone, or too many steps in a row were
@@ -49,7 +50,8 @@ def imitate(
         of_round: dict[str, float] = {}
         while rounds < dagger.due(chunk):
             rounds += 1
-            more, levels, measured = dagger.demonstrations(rounds, chunk, state.merged_params())
+            asked = functools.partial(between, chunk, state)
+            more, levels, measured = dagger.demonstrations(rounds, chunk, state.merged_params(), asked)
             rows, program = jax.tree.map(lambda *x: jnp.concatenate(x), rows, more), None
             if dagger.first_chunk(rounds) == chunk:  # not of a round before the checkpoint that a run goes on from
                 progress.folder.log_levels(chunk + 1, "imitation", levels)

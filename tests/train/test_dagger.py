@@ -121,6 +121,27 @@ def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tm
     assert (again / "levels.jsonl").read_text() == (run.folder / "levels.jsonl").read_text()
 
 
+def test_sigterm_in_the_search_of_a_round_ends_the_run_at_once(run, tmp_path, monkeypatch):
+    """The round begins again."""
+    again, plans, asked = tmp_path / "run", Dagger._plans, []
+
+    def terminated(self, *arguments):
+        asked.append(1)
+        return plans(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dagger, "_plans", terminated)
+        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(asked)))
+        with pytest.raises(Stopped):
+            train_run.train(load_config(run.file, ["--run_dir", str(again)]), Console(quiet=True))
+    assert ([row["step"] for row in tiny_run.metrics(again)], tiny_run.checkpoints(again)) == ([1], [1])
+    assert not (again / "dagger").exists() or not [*(again / "dagger").iterdir()]
+    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
+    assert code == 0, err
+    assert rounds(again) == rounds(run.folder)
+    assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
+
+
 def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypatch):
     """The round is kept, and the same command goes on with it."""
     again, write, asked = tmp_path / "run", Dagger._write, []
