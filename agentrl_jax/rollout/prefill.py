@@ -27,8 +27,10 @@ def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineCon
     # A group stores its first observation once; where slots are refilled, or where a part of the rows is prefilled, the
     # rows of a group are not together.
     if opening := config.context == "full" and config.group_size > 1 and not config.slots and not config.prefill_rows:
-        # An episode of one turn stores nothing, but the buffers must not be empty.
-        length, turns = max(length - read, 1), turns - 1
+        # The first observation may be short, so that a limited context leaves more for the others. An episode of one
+        # turn stores nothing, but the buffers must not be empty.
+        turns -= 1
+        length = max(min(length, turns * (read + response)), 1)
     block, skips = 0, config.skips_blocks or length > LONGEST_READ_WHOLE
     if not skips:
         block = -(-length // min(2, blocks_allowed(length)))

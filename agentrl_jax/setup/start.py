@@ -54,12 +54,31 @@ def demonstration_rows(
             *(batched_env, splits, key, config.prompt, config.imitation, config.rollout.context),
             report=report,
         )
-    return imitated_rows(config, trajectory, imitated), level_ids(trajectory)
+    rows = imitated_rows(config, trajectory, imitated)
+    if not jnp.any(rows.response_mask):
+        raise ValueError(
+            f"rollout.context_tokens is {config.rollout.context_tokens}, into which no turn of the demonstrations fits"
+        )
+    return rows, level_ids(trajectory)
 
 
 def imitated_rows(config: Config, trajectory: Trajectory, imitated: Bool[Array, "E T"]) -> Sequences:
-    """The contexts of trajectories as a learner reads them, with the tokens of the turns to imitate."""
-    rows = pack_trajectories(trajectory, config.rollout.context, config.rollout.context_tokens)
+    """The contexts of trajectories as a learner reads them, with the tokens of the turns to imitate.
+
+    A trajectory ends before the first turn that does not fit into `rollout.context_tokens`.
+    """
+    limit = config.rollout.context_tokens
+    if limit and config.rollout.context == "full":
+        response = trajectory.response
+        read = jnp.where(trajectory.turn_mask, trajectory.observation_length, 0)
+        ends = trajectory.prompt_length[:, None] + jnp.cumsum(read + response.length, axis=1)
+        fits = trajectory.turn_mask & (ends <= limit)
+        trajectory = trajectory.replace(
+            num_turns=jnp.sum(fits, axis=1, dtype=jnp.int32),
+            response=response.replace(length=jnp.where(fits, response.length, 0)),
+        )
+        imitated &= fits
+    rows = pack_trajectories(trajectory, config.rollout.context, limit)
     return rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
 
 
