@@ -342,7 +342,7 @@ class UpdateRule(Section):
     packing: bool = False
     """Pack rows of different lengths together, as long as they fit into the longest row: less padding than with
     length_buckets, and one program. A prefix that rows share is computed for each. Helps only with more than one
-    microbatch. Imitation packs its plans too, but not in agentrl compare."""
+    microbatch. Imitation packs its plans too."""
 
 
 class AlgoConfig(UpdateRule):

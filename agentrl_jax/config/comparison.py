@@ -110,6 +110,8 @@ def _refusals(comparison: Comparison) -> Iterator[str]:
         yield f"run.train.mutual_information_every is {every}, which only `agentrl train` reads; use 0"
     if rounds := first.imitation.dagger_rounds:
         yield f"run.imitation.dagger_rounds is {rounds}, which only `agentrl train` reads; use 0"
+    if any(config.optim.offload for config in comparison.variants.values()):
+        yield "optim.offload is true, which only `agentrl train` reads; use false"
     if not train.iterations:
         yield "run.train.iterations is 0, so that nothing is learned; give at least 1"
     steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.variants.items()}

@@ -52,7 +52,7 @@ def operations(text: str, opcodes: Iterable[str]) -> list[Operation]:
                     unvisited.append(inner)
     wanted = set(opcodes)
     return [
-        Operation(kind, _size(matched.group(1)), depth[name])
+        Operation(kind, _size(*matched.groups()), depth[name])
         for name, lines in bodies.items()
         for line in lines
         if name in depth and (matched := _OPERATION.match(line)) and (kind := _kind(*matched.groups())) in wanted
@@ -87,11 +87,12 @@ def _kind(type_text: str, name: str) -> str:
     return MOVE if name == "copy-start" and len(spaces) > 1 else name.removesuffix("-start")
 
 
-def _size(type_text: str) -> int:
-    sizes = (
+def _size(type_text: str, name: str) -> int:
+    sizes = [
         _item_size(dtype) * math.prod(int(n) for n in dims.split(",") if n) for dtype, dims in _ARRAY.findall(type_text)
-    )
-    return max(sizes, default=0)
+    ]
+    # The result of a start holds the operands too; that of a combined collective is a tuple of its results.
+    return max(sizes, default=0) if name.endswith("-start") else sum(sizes)
 
 
 def _item_size(dtype: str) -> int:

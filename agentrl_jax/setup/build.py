@@ -15,6 +15,7 @@ from agentrl_jax.config.algo import UpdateRule
 from agentrl_jax.config.defaults import length_buckets
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.rates import rates
+from agentrl_jax.config.schema import MeshConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.learner import state
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
@@ -213,6 +214,25 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slot
         prefill_rows=config.rollout.prefill_rows,
         context_tokens=config.rollout.context_tokens,
     )
+
+
+def check_divided(mesh: MeshConfig, shape: DecoderConfig) -> None:
+    """Refuses devices that would share a decoder's matrices, but share none, because nothing can be divided by them.
+
+    Raises:
+        UserError: `mesh.fsdp` does not divide the embedding, or `mesh.tensor` neither the heads nor the inner size of
+            the feed-forward layer.
+    """
+    if shape.embed_dim % mesh.fsdp:
+        raise UserError(
+            f"mesh.fsdp is {mesh.fsdp}, which does not divide the embedding of {shape.embed_dim}, so that every "
+            "device would hold all parameters; use a divisor"
+        )
+    if shape.num_heads % mesh.tensor and shape.mlp_width % mesh.tensor:
+        raise UserError(
+            f"mesh.tensor is {mesh.tensor}, which divides neither the model's {shape.num_heads} heads nor its "
+            f"feed-forward layers of {shape.mlp_width}, so that every device would compute all of it; use a divisor"
+        )
 
 
 def check_positions(

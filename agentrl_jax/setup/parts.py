@@ -48,6 +48,7 @@ class RunParts:
         self.eval_splits = self.train_splits if self.eval_env is self.train_env else level_splits(self.eval_env)
         prefix = shared_prefix_len(self.train_env)
         self.model = build.build_model(config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
+        build.check_divided(config.mesh, self.model.decoder)
         self.tx = build.build_optimizer(config)
 
         engine = build.engine_config(

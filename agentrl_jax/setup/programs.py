@@ -324,8 +324,10 @@ class Programs:
 
 
 def total_stats(stats: RolloutStats) -> dict[str, int]:
-    """Returns the counters summed over devices, on the host."""
-    return {name: int(jnp.sum(value)) for name, value in vars(stats).items() if name != "measured"}
+    """Returns the counters summed over devices, on the host; the sum may exceed an int32."""
+    counters = {name: value for name, value in vars(stats).items() if name != "measured"}
+    halves = jax.device_get({name: (jnp.sum(x >> 16), jnp.sum(x & 0xFFFF)) for name, x in counters.items()})
+    return {name: (int(high) << 16) + int(low) for name, (high, low) in halves.items()}
 
 
 def played_metrics(stats: RolloutStats) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import numpy as np
 
 from agentrl_jax.models import block_attention
 from agentrl_jax.models.decoder import Remat
+from agentrl_jax.models.row_attention import refusal
+from agentrl_jax.models.shape import Attention
 from agentrl_jax.parallel import hlo
 from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE, Phase, PhaseBuilder
 from agentrl_jax.studies.plan import AbstractRun
@@ -106,14 +108,21 @@ def sent_bytes(collective: hlo.Operation, devices: int) -> float:
 
 def kernel_flops(builder: PhaseBuilder, name: str, rows: int) -> float:
     """Operations of attention over whole rows where a kernel computes it, which the compiler does not count."""
-    shape, length = builder.model.decoder, builder.batch.tokens.shape[1]
+    shape, length, algo = builder.model.decoder, builder.batch.tokens.shape[1], builder.config.algo
     platform = builder.mesh.devices.flat[0].platform
-    kernel = shape.attention in ("splash", "cudnn") or (shape.attention == "auto" and platform == "tpu")
+    suited: Attention = "splash" if platform == "tpu" else "cudnn"
+    served = not refusal(suited, dtype=shape.dtype, head_dim=shape.head_dim, platform=platform)
+    kernel = shape.attention in ("splash", "cudnn") or (shape.attention == "auto" and served)
     if name not in KERNEL_PASSES or not kernel or length <= block_attention.BLOCK:
         return 0.0
+    passes = KERNEL_PASSES[name]
+    if name == UPDATE:
+        # A separate critic is a second decoder, and an exact divergence needs the reference's logits.
+        passes *= 2 if builder.model.critic == "separate" else 1
+        passes += KERNEL_PASSES[SCORE] if algo.kl.estimator == "full" else 0.0
     # Two products of each pair of a query and a key that is not after it.
     pairs = rows * shape.num_heads * length**2 / 2
-    return KERNEL_PASSES[name] * shape.num_layers * pairs * 4 * shape.head_dim
+    return passes * shape.num_layers * pairs * 4 * shape.head_dim
 
 
 def divisors(number: int) -> list[int]:

@@ -75,6 +75,7 @@ class Plan:
     rollout_parameters: int
     """A second copy, in the layout of the rollout, while a rollout runs."""
     optimizer: int
+    """0 if it stays in the memory of the hosts."""
     learner_only: int
     """The state that a rollout does not read: optimizer, critic, reference."""
     cache: int
@@ -121,6 +122,7 @@ def make_plan(
     rollout_shape = build.rollout_model(config, run.model).decoder
     cache = jax.eval_shape(lambda: empty_cache(rollout_shape, run.batched_env, programs.suited(run.engine), rows))
     specs = programs.cache_specs(cache, shape)
+    optimizer = 0 if config.optim.offload else run.bytes_of(run.state.opt_state)
     return Plan(
         mesh={str(name): size for name, size in mesh.shape.items()},
         tokenizer=run.tokenizer_source,
@@ -129,8 +131,8 @@ def make_plan(
         parameters=sum(math.prod(x.shape) for x in jax.tree.leaves(policy)),
         update_parameters=run.bytes_of(params),
         rollout_parameters=bytes_each(cast, programs.placement(cast, run.shape, programs.rollout_rules)),
-        optimizer=run.bytes_of(run.state.opt_state),
-        learner_only=run.bytes_of(run.state) - run.bytes_of(_read_by_rollout(params)),
+        optimizer=optimizer,
+        learner_only=run.bytes_of(run.state.replace(opt_state=())) - run.bytes_of(_read_by_rollout(params)) + optimizer,
         cache=bytes_each(cache, jax.tree.map(lambda _, spec: NamedSharding(mesh, spec), cache, specs)),
         rollout=rollout,
         update=update,
@@ -143,7 +145,7 @@ def _model(config: Config, name: str | None) -> tuple[DecoderConfig, Tokenizer, 
             raise ValueError(f"model {name!r} is unknown; expected one of {', '.join(PUBLISHED)}")
         shape = PUBLISHED[name]
         return shape, padded(load_small(), shape.vocab_size), "the project's own"
-    pretrained = build.load_model(config.model)
+    pretrained = build.load_model(config.model, weights=False)
     tokenizer = build.load_tokenizer(config.model, pretrained)
     return build.build_model(config, tokenizer, pretrained).decoder, tokenizer, "the model's"
 
@@ -154,6 +156,7 @@ class AbstractRun:
     def __init__(self, config: Config, mesh: Mesh, model: str | None):
         self.config, self.mesh = config, mesh
         self.shape, tokenizer, self.tokenizer_source = _model(config, model)
+        build.check_divided(config.mesh, self.shape)
         self.batched_env = build.build_compiled_env(config, tokenizer)
         built = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(self.batched_env))
         computed = {name: getattr(built.decoder, name) for name in ("dtype", "cache_dtype", "attention")}

@@ -4,13 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from agentrl_jax.config import Config, ImitationConfig, PromptConfig, TaskConfig
+from agentrl_jax.config import Config, ImitationConfig, PromptConfig, RolloutConfig, TaskConfig
 from agentrl_jax.evaluate.seen import seen_levels
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import build
 from agentrl_jax.setup import demonstrations as setup_demonstrations
 from agentrl_jax.setup.demonstrations import check_imitable, demonstrations
+from agentrl_jax.setup.start import imitated_rows
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax import registry
 from envs_jax.splits import Split
@@ -55,6 +56,35 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
         executed = [names[a] for a in actions[row, 0] if a >= 0]
         assert said[: len(executed)] == executed
         assert 1 <= len(said) <= 2
+
+
+def test_demonstrations_end_where_the_context_is_full():
+    """Turns that fit are imitated as without a limit, and nothing after them is."""
+    batched_env = make_batched_env("FrozenLake-deterministic", actions=1)
+    trajectory, imitated = demonstrations(
+        batched_env,
+        level_splits(batched_env),
+        jax.random.key(3),
+        prompt=PROMPT,
+        imitation=ImitationConfig(plans="random", levels=LEVELS),
+        context="full",
+    )
+    whole = imitated_rows(Config(), trajectory, imitated)
+    turns = np.asarray(trajectory.num_turns)
+    assert set(turns) == {1, TURNS}
+    length = np.asarray(whole.length)
+    limit = int(length[turns == TURNS].min()) - 1
+    assert length[turns == 1].max() <= limit
+    cut = imitated_rows(Config(rollout=RolloutConfig(context_tokens=limit)), trajectory, imitated)
+    per_turn = [np.asarray(rows.response_mask).reshape(LEVELS, TURNS, -1) for rows in (whole, cut)]
+    np.testing.assert_array_equal(per_turn[0][:, 0], per_turn[1][:, 0])
+    assert per_turn[0][:, 1].any()
+    assert not per_turn[1][:, 1].any()
+    assert cut.tokens.shape[1] == limit
+    assert np.asarray(cut.length).max() <= limit
+    sampled = np.asarray(cut.response_mask)
+    read = [np.take_along_axis(np.asarray(x.tokens), np.asarray(cut.position), 1)[sampled] for x in (whole, cut)]
+    np.testing.assert_array_equal(*read)
 
 
 def test_planners_and_room_are_asked_for():

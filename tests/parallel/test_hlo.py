@@ -83,3 +83,17 @@ ENTRY %main (a: bf16[4,8]) -> bf16[4,8] {
 """
     found = hlo.operations(text, ("copy", hlo.MOVE))
     assert [(one.kind, one.size) for one in found] == [("move", 64), ("copy", 64), ("copy", 64)]
+
+
+def test_a_combined_collective_has_the_size_of_all_its_results():
+    text = """HloModule m
+ENTRY %main (a: f32[1024], b: bf16[8]) -> f32[1024] {
+  %a = f32[1024]{0} parameter(0)
+  %b = bf16[8]{0} parameter(1)
+  %c = (f32[1024]{0}, bf16[8]{0}) all-reduce(%a, %b), to_apply=%add
+  %d = (f32[1024]{0}, f32[4096]{0}) all-gather-start(%a), dimensions={0}
+  ROOT %e = f32[1024]{0} get-tuple-element(%c), index=0
+}
+"""
+    found = hlo.operations(text, hlo.COLLECTIVES)
+    assert [(one.kind, one.size) for one in found] == [("all-reduce", 4 * 1024 + 2 * 8), ("all-gather", 4 * 4096)]

@@ -174,6 +174,7 @@ def test_seeds_over_devices_play_the_same(played, tmp_path):
         ({"run": RUN | {"devices": 2}}, "run.devices"),
         ({"run": RUN | {"train": {"iterations": 0}}}, "run.train.iterations is 0"),
         ({"run": RUN | {"train": {"on_collapse": "stop"}}}, "run.train.on_collapse"),
+        ({"run": RUN | {"optim": {"offload": True}}}, "optim.offload is true"),
         (
             {
                 "run": RUN

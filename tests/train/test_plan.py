@@ -8,13 +8,14 @@ import pytest
 import tiny_run
 
 from agentrl_jax.config import decode
+from agentrl_jax.errors import UserError
 from agentrl_jax.models import decoder
 from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.topology import GIB, described_devices
 from agentrl_jax.rollout.prefill import empty_cache
-from agentrl_jax.studies.plan import TOKEN_LOOP, AbstractRun, make_plan
+from agentrl_jax.studies.plan import TOKEN_LOOP, AbstractRun, ProgramPlan, make_plan
 from agentrl_jax.studies.plan_report import as_json
 
 
@@ -74,6 +75,16 @@ def test_a_plan_on_the_devices_that_are_here():
     assert max((one.size for one in gathered), default=0) < plan.rollout_parameters / 4
 
 
+def test_an_offloaded_optimizer_takes_no_memory_of_the_devices():
+    """Of the same programs, which take minutes to compile otherwise, only the account is compared."""
+    compiled = ProgramPlan(0.0, 0, 0, 0, 0.0, 0.0, None, ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AbstractRun, "compile", lambda self, report: (compiled, compiled))
+        on, off = (make_plan(decode({"optim": {"offload": x}}), jax.devices()[:1], None) for x in (False, True))
+    assert (off.optimizer, on.learner_only - off.learner_only) == (0, on.optimizer)
+    assert on.optimizer > 0
+
+
 def test_an_unknown_shape_is_refused():
     with pytest.raises(ValueError, match=r"model 'gpt' is unknown; expected one of smollm2-135m"):
         make_plan(decode({}), jax.devices()[:1], "gpt")
@@ -87,6 +98,18 @@ def test_plan_at_the_command_line(tmp_path):
     code, _, err = tiny_run.command("plan", file, "--mesh.fsdp", "99")
     assert code == 2
     assert "which does not divide the" in err
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shape", "message"),
+    [
+        ({"fsdp": 3}, {}, "mesh.fsdp is 3, which does not divide the embedding of 128"),
+        ({"tensor": 5}, {}, "mesh.tensor is 5, which divides neither the model's 4 heads nor"),
+    ],
+)
+def test_devices_that_would_share_no_matrix_are_refused(mesh, shape, message):
+    with pytest.raises(UserError, match=message):
+        AbstractRun(decode({"mesh": mesh, "model": shape}), make_mesh(jax.devices()[:1]), None)
 
 
 @pytest.mark.slow
