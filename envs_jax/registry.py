@@ -4,7 +4,6 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -118,11 +117,15 @@ class Registry:
         such as `max_steps_in_episode=50`. Raises a `ValueError` for an unknown name or option, or an invalid value.
         """
         factory = self.spec(name).factory
-        accepted = tuple(inspect.signature(factory).parameters)
+        annotated = {key: parameter.annotation for key, parameter in inspect.signature(factory).parameters.items()}
+        accepted = tuple(annotated)
         chosen = {option: value for option, value in options.items() if option in accepted}
+        for option, value in chosen.items():
+            if annotated[option] in (int, int | None) and isinstance(value, float | bool):
+                raise ValueError(f"{option} of {name} is {value!r}; expected an integer")
         try:
             env, params = factory(**chosen)
-        except TypeError as error:
+        except (TypeError, AttributeError, OverflowError) as error:
             given = ", ".join(f"{option}: {value!r}" for option, value in chosen.items())
             raise ValueError(f"{name} cannot be made with {given}: {error}; give values of another type") from error
         fields = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
@@ -168,9 +171,18 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
 def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
     """Returns the value as a scalar of the parameter's dtype; refuses values of other types."""
     integer = jnp.issubdtype(dtype, jnp.integer)
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not usable or (integer and (value != int(value) or abs(value) > jnp.iinfo(dtype).max)):
+    # An integer may be too large for a float.
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float(jnp.finfo("f4").max)
+    least, most = (1, jnp.inf) if option == "max_steps_in_episode" else (-jnp.inf, jnp.inf)
+    if option.endswith("probability"):
+        least, most = 0, 1
+    if (
+        not usable
+        or not least <= value <= most
+        or (integer and (value != int(value) or abs(value) > jnp.iinfo(dtype).max))
+    ):
         kind = f"an integer of type {dtype}" if integer else "a finite number"
+        kind += f" of at least {least}" * (least > -jnp.inf) + f" and at most {most}" * (most < jnp.inf)
         raise ValueError(f"{option} of {name} is {value!r}; expected {kind}")
     return jnp.asarray(value, dtype)
 

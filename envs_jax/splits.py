@@ -17,8 +17,10 @@ from envs_jax.environment import TextEnvironment, hash_integers
 
 
 class Split(enum.IntEnum):
-    """Subsets of the levels; ANY is all levels, for runs without held-out levels."""
+    """Subsets of the levels. ANY is all levels, for runs without held-out levels, and NOT_FIXED all levels that are no
+    test levels in any case, see `TextEnvironment.test_levels`."""
 
+    NOT_FIXED = -2
     ANY = -1
     TRAIN = 0
     VALIDATION = 1
@@ -48,9 +50,11 @@ def split_of(level_hash: UInt32[Array, "2"]) -> Int32[Array, ""]:
 
 def split_of_level(env: TextEnvironment, state: Any, params: Any) -> Int32[Array, ""]:
     """Returns the split of the level of a state that was just reset."""
-    level_hash = env.level_hash(state, params)
-    fixed = jnp.any(jnp.all(level_hash == env.test_levels, axis=1))
-    return jnp.where(fixed, Split.TEST, split_of(level_hash))
+    return jnp.where(_is_fixed(env, state, params), Split.TEST, split_of(env.level_hash(state, params)))
+
+
+def _is_fixed(env: TextEnvironment, state: Any, params: Any) -> Bool[Array, ""]:
+    return jnp.any(jnp.all(env.level_hash(state, params) == env.test_levels, axis=1))
 
 
 def split_key(
@@ -66,7 +70,8 @@ def split_key(
     def try_key(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         number, _ = carry
         state = env.reset_env(jax.random.fold_in(base, number), params)[1]
-        return number + 1, split_of_level(env, state, params) == split
+        wanted = split_of_level(env, state, params) == split
+        return number + 1, jnp.where(split == Split.NOT_FIXED, ~_is_fixed(env, state, params), wanted)
 
     any_level = jnp.asarray(split) == Split.ANY
     number, found = jax.lax.while_loop(
@@ -80,6 +85,17 @@ def splits_of_levels(env: TextEnvironment, params: Any, levels: Int8[np.ndarray,
 
     def one(level: jax.Array) -> jax.Array:
         return split_of_level(env, env.reset_to_level(level, params)[1], params)
+
+    return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(levels)))
+
+
+def fixed_levels(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> Bool[np.ndarray, " N"]:
+    """Returns which levels are test levels in any case, see `TextEnvironment.test_levels`. Runs on the host."""
+    if not len(env.test_levels):
+        return np.zeros(len(levels), bool)
+
+    def one(level: jax.Array) -> jax.Array:
+        return _is_fixed(env, env.reset_to_level(level, params)[1], params)
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(levels)))
 

@@ -284,6 +284,16 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--rollout.quantization", "cache"], ['rollout.quantization is "cache"', "weights_and_cache"]),
         (["--algo.filter_group_size", "17"], ["algo.filter_group_size is 17", "rollout.group_size = 16"]),
         (["--algo.preset", "grpo", "--algo.filter_group_size", "1"], ["expected at least 2"]),
+        (
+            ["--algo.filter_group_size", "1", "--algo.advantage", "{kind: gae, reward_normalization: mean_std}"],
+            ["algo.filter_group_size is 1", "expected at least 2"],
+        ),
+        (["--algo.filter", "{kind: top_p, p: 1.0}"], ["algo.filter.p is 1", "all groups are kept"]),
+        (["--algo.filter", "{kind: top_p_softmax, p: 1.5}"], ["algo.filter.p is 1.5", "all groups are kept"]),
+        (
+            ["--algo.advantage", "{kind: gigpo, step_weight: 0, anchor: observation}"],
+            ["algo.advantage.anchor is observation", "step_weight 0"],
+        ),
         (["--algo.preset", "scaling_inter"], ["algo.horizon.turns is [5, 8, 10]", "prompt.max_turns = 5"]),
         (["--algo.kl.target", "0.1"], ["algo.kl.target is 0.1", "use kind adaptive"]),
         (["--algo.kl.horizon", "5"], ["algo.kl.horizon is 5", "use kind adaptive"]),

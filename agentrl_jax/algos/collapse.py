@@ -140,6 +140,15 @@ class Finding:
         """Whether the alarm is raised at the newest value."""
         return bool(self.raised) and self.raised[-1] == self.iterations[-1]
 
+    @property
+    def first_bad(self) -> int:
+        """Number of iterations after which the policy gave the first value that raised the alarm.
+
+        A validation measures the policy after the update of its iteration, a rollout the one before it.
+        """
+        assert self.began is not None
+        return self.began if self.alarm.metric.startswith("validation/") else self.began - 1
+
 
 def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
     """Applies an alarm to the rows of a run."""

@@ -159,6 +159,12 @@ class Gigpo(_OfEpisodes):
         if self.history == 0 and self.history_power != 1.0:
             given = f"algo.advantage.history_power is {self.history_power:g}"
             raise ValueError(f"{given}, which history 0 does not read; leave it at 1")
+        for name in ("anchor", "turn_gamma", "history") if self.step_weight == 0 else ():
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if value != default:
+                raise ValueError(
+                    f"algo.advantage.{name} is {value}, which step_weight 0 does not read; leave it at {default}"
+                )
         return self
 
 

@@ -22,6 +22,8 @@ from agentrl_jax.config.schema import Config, HostsConfig, MeshConfig
 from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
+_IMITATES = ("weight_decay", "decay", "max_grad_norm", "b1", "b2")
+"""Settings of the optimizer that imitation reads too."""
 """Sections that a variant may change; all variants share the starting point, levels and budget."""
 
 
@@ -114,12 +116,30 @@ def _refusals(comparison: Comparison) -> Iterator[str]:
         yield "optim.offload is true, which only `agentrl train` reads; use false"
     if not train.iterations:
         yield "run.train.iterations is 0, so that nothing is learned; give at least 1"
+    if first.imitation.steps:
+        yield from _differing_imitations(comparison)
     steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.variants.items()}
     (usual, expected), *others = steps.items()
     for name, number in others:
         if number != expected:
             given = f"variants.{name} takes {number} gradient steps an iteration and {usual} {expected}"
             yield f"{given}; give all the same algo.epochs x algo.minibatches"
+
+
+def _differing_imitations(comparison: Comparison) -> Iterator[str]:
+    """Names settings of imitation, which all variants share, that are not those of the first variant."""
+    (usual, first), *others = comparison.variants.items()
+    for name, config in others:
+        pairs = {
+            **{f"optim.{key}": (getattr(first.optim, key), getattr(config.optim, key)) for key in _IMITATES},
+            "algo.packing": (first.algo.packing, config.algo.packing),
+        }
+        for key, (expected, given) in pairs.items():
+            if given != expected:
+                yield (
+                    f"variants.{name} has {key} {given} and {usual} {expected}, but imitation, which all variants "
+                    "share, reads it too; give all the same, or imitation.steps 0"
+                )
 
 
 def check_same(name: str, saved: Config, now: Config) -> None:

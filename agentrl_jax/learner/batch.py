@@ -98,6 +98,12 @@ def make_batch(
     over = overlong(trajectory, settings.penalties)
     metrics["rollout/overlong"] = masked.moments(over, trajectory.turn_mask, shards)[0]
     chosen, most = _choose_episodes(trajectory, groups, settings, config, shards)
+    baseline = None
+    if greedy is not None:
+        # Without the baseline of a greedy episode that failed, a group has nothing to learn from.
+        returns = jnp.where(greedy.failed, jnp.nan, penalized_returns(greedy, settings.penalties))
+        baseline = shards.block(returns)
+        chosen &= jnp.isfinite(baseline)[:, None]
     groups = groups._replace(valid=groups.valid & chosen)
     means = shards.sum(diagnostics.group_means(*groups))
     metrics |= {f"rollout/chosen_{name}": x.value for name, x in means.items()}
@@ -111,10 +117,7 @@ def make_batch(
     rows = pack_trajectories(learnable, config.context, config.context_tokens)
     rows_per_episode = len(rows.tokens) // len(temperature)
     trained = trained_rows(rows.response_mask, rows.position, most * rows_per_episode, shards)
-    baseline = final = None
-    if greedy is not None:
-        returns = jnp.where(greedy.failed, jnp.nan, penalized_returns(greedy, settings.penalties))
-        baseline = shards.block(returns)
+    final = None
     if config.advantage.bootstrap_truncated:
         final = final_states(trajectory, config.context, config.context_tokens)
         final = final._replace(known=final.known & groups.valid.reshape(-1, 1))

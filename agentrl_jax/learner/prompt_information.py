@@ -184,7 +184,7 @@ def first_turns(valid: Bool[Array, " E"], key: Key[Array, ""], config: PromptInf
     return Sample(
         episode=episode,
         turn=jnp.zeros_like(episode),
-        prompt_episode=group * config.group_size,
+        prompt_episode=group * config.group_size + member[:, 0],  # a member that failed may have read nothing
         prompt_turn=jnp.zeros_like(group),
         own=jnp.repeat(jnp.arange(count), each),
     )

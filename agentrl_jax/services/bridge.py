@@ -95,10 +95,12 @@ class BridgedEnvironment:
         self._steps.append((action, answer))
         self.last = answer
         self._show()
+        truncated = answer.done and answer.info.get("truncated") is True
         return HostStep(
             answer.observation,
             reward=self._score_reward(answer) * self._config.scale + self._progress_reward(action),
-            terminated=answer.done,
+            terminated=answer.done and not truncated,
+            truncated=truncated,
             success=self._service.solved(answer),
             valid=bool(action.strip()),
             info=self._report_losses(),

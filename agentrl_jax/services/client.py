@@ -41,8 +41,8 @@ request that meets the closing would be lost."""
 _BUSY = frozenset((429, 502, 503, 504))
 """Status codes of a server that may answer on a later attempt."""
 
-_BROKEN = (httpx.InvalidURL, httpcore.NetworkError, httpcore.ProtocolError)
-"""A connection failed or broke."""
+_BROKEN = (httpx.InvalidURL, httpcore.NetworkError, httpcore.ProtocolError, UnicodeError)
+"""A connection failed or broke; `UnicodeError` for a host that cannot be a name."""
 
 Result = TypeVar("Result")
 

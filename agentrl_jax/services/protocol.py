@@ -28,8 +28,9 @@ class RouteSpec:
     """Routes and field names of one environment.
 
     Field names in answers: "observation", "reward", "score" and "done" are the fields of a `StepResult`; "state" and
-    "terminated" are other names for observation and done; "id" and "env_idx" are the handle; "deleted" and "truncated"
-    are false. Any other field is taken from `StepResult.info`, or null if missing there.
+    "terminated" are other names for observation and done; "id" and "env_idx" are the handle; "deleted" is
+    false, and so is "truncated" if `StepResult.info` does not have it. Any other field is taken from `StepResult.info`,
+    or null if missing there.
 
     Attributes:
         title: name in the answer of the health route; empty for servers that answer `ok`.
@@ -46,6 +47,7 @@ class RouteSpec:
         shown_fields: fields of a reset's answer that the agent is shown before the observation, one per line.
         actions_field: field of a reset's answer that lists the available actions, shown after the observation.
         cumulative_score: the score of a step is that of the whole episode, which AgentGym uses as the reward.
+        best_reward: the reward of a step is the best one of the episode so far.
         final_reward_only: only the reward of the last answer counts.
         create_starts_episode: /create starts an episode, on the item with the number of the handle.
         has_close: AgentGym's server has the route /close.
@@ -69,6 +71,7 @@ class RouteSpec:
     shown_fields: tuple[str, ...] = ()
     actions_field: str = ""
     cumulative_score: bool = False
+    best_reward: bool = False
     final_reward_only: bool = False
     create_starts_episode: bool = False
     has_close: bool = True
@@ -89,7 +92,8 @@ class RouteSpec:
             **dict.fromkeys(("id", "env_idx"), handle),
             **dict.fromkeys(("observation", "state"), answer.observation),
             **dict.fromkeys(("done", "terminated"), answer.done),
-            **dict.fromkeys(("truncated", "deleted"), False),
+            "truncated": answer.info.get("truncated", False),
+            "deleted": False,
             **{"reward": answer.reward, "score": answer.score},
         }
         return {name: known[name] if name in known else answer.info.get(name) for name in names}
@@ -126,8 +130,10 @@ _BABYAI = RouteSpec(
     cumulative_score=True,
 )
 
-COMPILED = dataclasses.replace(_BABYAI, title="", step_fields=(*_SCORED, "success"), post_views=(), screenshot=None)
-"""Our environments that AgentGym does not have: like BabyAI, with an additional field for success."""
+COMPILED = dataclasses.replace(
+    _BABYAI, title="", step_fields=(*_SCORED, "success", "truncated"), post_views=(), screenshot=None
+)
+"""Our environments that AgentGym does not have: like BabyAI, with additional fields for success and truncation."""
 
 ROUTES: Mapping[str, RouteSpec] = {
     "babyai": _BABYAI,
@@ -176,7 +182,7 @@ ROUTES: Mapping[str, RouteSpec] = {
         steps_after_done=True,
         errors=Errors.TEXT,
     ),
-    **dict.fromkeys(("weather", "movie", "academia", "todo", "sheet"), _TOOL),
+    **dict.fromkeys(("weather", "movie", "academia", "todo", "sheet"), dataclasses.replace(_TOOL, best_reward=True)),
 }
 """By AgentGym's names of the environments."""
 

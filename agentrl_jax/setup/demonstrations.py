@@ -18,7 +18,7 @@ from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup.play_plans import Plans, PlayPlans
 from envs_jax import registry
 from envs_jax.budget import Budget
-from envs_jax.splits import Split, splits_of_levels
+from envs_jax.splits import Split, fixed_levels, splits_of_levels
 
 Report = Callable[[str], None]
 """Shows a line of progress."""
@@ -230,6 +230,8 @@ def _new_training_levels(
     for index, (task, boards) in enumerate(zip(batched_env.tasks, _boards(found))):
         wanted = splits.tasks[index].split(Split.TRAIN)
         training = (wanted == Split.ANY) | (splits_of_levels(task.env, task.env_params, boards) == wanted)
+        if wanted == Split.NOT_FIXED:
+            training = ~fixed_levels(task.env, task.env_params, boards)
         for board, usable in zip(boards, training):
             content = index, board.tobytes()
             chosen.append(bool(usable) and content not in used)

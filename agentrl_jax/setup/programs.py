@@ -324,10 +324,11 @@ class Programs:
 
 
 def total_stats(stats: RolloutStats) -> dict[str, int]:
-    """Returns the counters summed over devices, on the host; the sum may exceed an int32."""
-    counters = {name: value for name, value in vars(stats).items() if name != "measured"}
+    """Returns the counters summed over devices, on the host, but of `rounds` the most; a sum may exceed an int32."""
+    counters = {name: value for name, value in vars(stats).items() if name not in ("measured", "rounds")}
     halves = jax.device_get({name: (jnp.sum(x >> 16), jnp.sum(x & 0xFFFF)) for name, x in counters.items()})
-    return {name: (int(high) << 16) + int(low) for name, (high, low) in halves.items()}
+    totals = {name: (int(high) << 16) + int(low) for name, (high, low) in halves.items()}
+    return totals | {"rounds": int(jnp.max(stats.rounds))}
 
 
 def played_metrics(stats: RolloutStats) -> dict[str, Any]:

@@ -242,10 +242,11 @@ class Services:
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
         env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
         service, items = task.service, (*task.held_out, *task.validation) if held_out else task.training
-        cumulative = routes_of(service.name).cumulative_score
+        routes = routes_of(service.name)
+        of_episode = routes.cumulative_score or routes.best_reward
         bridge = BridgeConfig(
             items=items,
-            score=("max" if cumulative else "sum") if env.score == "auto" else env.score,
+            score=("max" if of_episode else "sum") if env.score == "auto" else env.score,
             scale=1.0 / service.full_score,
             progress=0.0 if held_out else env.progress,
             seconds=TURN_SHARE * env.deadline,

@@ -151,7 +151,8 @@ class Variants:
             if iteration % every == 0 or iteration == last:
                 number, temperature = train.validation_episodes, train.validation_temperature
                 policies = states.params["policy"]
-                means = self._success(policies, self.held_out.validations, number, temperature)[0].mean(axis=1)
+                played = self._success(policies, self.held_out.validations, number, temperature)[0]
+                means, validated = played.mean(axis=1), played.shape[1]
                 validation["iteration"].append(iteration)
                 validation["success"].append(means.tolist())
                 shown = " ".join(f"{mean:6.1%}" for mean in means)
@@ -166,7 +167,7 @@ class Variants:
         return record | {
             "metrics": {key: [_rounded(row[key]) for row in rows] for key in rows[0]},
             "validation": validation,
-            "alarms": [_alarms(rows, validation, index) for index in range(len(self.seeds.numbers))],
+            "alarms": [_alarms(rows, validation, validated, index) for index in range(len(self.seeds.numbers))],
             "levels": [self.held_out.seen(known, tested) for known in learned],
             "baselines": self._baselines,
             "seconds": time.monotonic() - began,
@@ -215,8 +216,10 @@ class Variants:
         steps = played.stats.environment_steps
         if played.greedy_stats is not None:
             steps += played.greedy_stats.environment_steps
+        counters = ("rounds", "episodes", "failed")
         row = {key: np.asarray(value) for key, value in jax.device_get(metrics).items() if value.ndim == 1}
-        row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(played.stats.rounds)}
+        row |= {"environment_steps": np.asarray(steps)}
+        row |= {f"rollout/{name}": np.asarray(getattr(played.stats, name)) for name in counters}
         row["rollout/horizon"] = turns
         # Groups kept by resampling are not an unbiased sample, so use metrics over all episodes of the policy.
         row |= {key: np.asarray(mean.value) for key, mean in jax.device_get(played.stats.measured).items()}
@@ -273,15 +276,15 @@ class Variants:
         return {name: float(success.mean()) for name, success in found.items() if success is not None}
 
 
-def _alarms(rows: list[dict[str, Any]], validation: dict[str, list[Any]], index: int) -> dict[str, int]:
-    """Alarms of one seed, with the iteration in which each was first raised."""
+def _alarms(rows: list[dict[str, Any]], validation: dict[str, list[Any]], episodes: int, index: int) -> dict[str, int]:
+    """Alarms of one seed, with the iteration in which each was first raised; `episodes` are those of a validation."""
     of_seed: list[dict[str, Any]] = [
         {"iteration": number, **{key: float(value[index]) for key, value in row.items()}}
         for number, row in enumerate(rows, start=1)
     ]
     for iteration, success in zip(validation["iteration"], validation["success"]):
         if iteration:
-            of_seed[iteration - 1]["validation/success"] = success[index]
+            of_seed[iteration - 1] |= {"validation/success": success[index], "validation/episodes": episodes}
     found = (collapse.examine(alarm, of_seed) for alarm in collapse.ALARMS)
     return {finding.alarm.name: finding.raised[0] for finding in found if finding.raised}
 

@@ -113,10 +113,9 @@ class RunProgress:
         Which checkpoints are regular does not depend on where the run was interrupted.
         """
         finding, iteration, chunks = self.monitor.finding(), int(state.iteration), self.parts.imitation_chunks
-        assert finding.began is not None
         self.checkpoints.wait()
         regular = hosts.from_writer(self.checkpoints.regular_steps)
-        before = [step for step in regular if chunks <= step < chunks + finding.began]
+        before = [step for step in regular if chunks <= step < chunks + finding.first_bad]
         if collapse.is_solved(self.monitor.rows, finding) or not before:
             why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
             self.view.note(f"{finding.alarm.name} ends the run: {why}")

@@ -52,6 +52,11 @@ def _numbers(text: str) -> tuple[int, ...]:
     if ranges is None:
         raise ValueError(f"numbers is {text!r}; expected numbers of levels and ranges, such as 1-11,19")
     ends = [[int(end) for end in part.split("-")] for part in ranges[0].split(",")]
+    for first, *rest in ends:
+        if rest and rest[0] < first:
+            raise ValueError(
+                f"numbers is {text!r}, whose range {first}-{rest[0]} is empty; write the smaller end first"
+            )
     return tuple(number for pair in ends for number in range(pair[0], pair[-1] + 1))
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int8, Int32, Key
+from jaxtyping import Array, Bool, Int8, Int32, Key
 
 from envs_jax.babyai import items
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.explore import explorations
 from envs_jax.babyai.guided import guided_plans
-from envs_jax.babyai.plans import stored
+from envs_jax.babyai.plans import replay, scripts, stored
 from envs_jax.babyai.policies import play, random_actions, random_policy
 from envs_jax.babyai.search import Plan, shortest_plans
 from envs_jax.budget import EXACT, Baselines, Budget
@@ -61,23 +61,36 @@ def floors(name: str) -> Floors:
 def oracle(env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], budget: Budget) -> Baselines:
     """Estimates random play, which takes listed actions, and finds plans; stored items have stored ones.
 
-    A level whose search is given up has none, so that optimal play is at least what is returned.
+    A level whose search is given up has none, so that optimal play is at least what is returned. Stored plans count
+    where they solve the level in this environment, in which other objects may be shown.
     """
     keys = jax.random.split(jax.random.key(0), PLAYS * len(levels))
     repeated = jnp.asarray(np.repeat(levels, PLAYS, axis=0))
     success = np.asarray(play(env, params, repeated, keys, random_policy, budget.reachable)[0])
-    found = [
-        len(kept) <= budget.reachable if kept else None for kept in map(_stored_plans().get, map(_content, levels))
-    ]
-    rest = np.array([solved is None for solved in found])
+    found = _solved_by_stored_plans(env, params, levels, budget.reachable)
+    rest = ~found
     complete = True
     if rest.any():
         searched = _search(env, params, levels[rest], budget.reachable, MAX_EXACT_NODES)
         complete = all(result.complete or result.actions is not None for result in searched)
         for index, result in zip(np.flatnonzero(rest), searched):
             found[index] = result.actions is not None
-    optimal = np.array(found, np.float64)
-    return Baselines(success.reshape(len(levels), PLAYS).mean(axis=1), optimal, EXACT if complete else SEARCH)
+    random = success.reshape(len(levels), PLAYS).mean(axis=1)
+    return Baselines(random, found.astype(np.float64), EXACT if complete else SEARCH)
+
+
+def _solved_by_stored_plans(
+    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int
+) -> Bool[np.ndarray, " N"]:
+    """Which levels are stored items whose plan solves them here, in at most `limit` actions."""
+    solved = np.zeros(len(levels), bool)
+    plans = [found or () for found in map(_stored_plans().get, map(_content, levels))]
+    known = np.flatnonzero([0 < len(found) <= limit for found in plans])
+    if known.size:
+        keys = jax.random.split(jax.random.key(0), known.size)
+        actions = scripts([plans[number] for number in known], limit)
+        solved[known] = replay(env, params, jnp.asarray(levels[known]), keys, actions)[0]
+    return solved
 
 
 def plan(

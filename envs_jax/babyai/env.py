@@ -168,11 +168,11 @@ class BabyAI(TextEnvironment):
 
     def candidates(self, state: BabyAIState) -> Int32[Array, " A"]:
         """Returns the ids of the listed actions but "check available actions", with `macros.UNKNOWN` between them."""
-        return macros.listed_ids(macros.listed(state.world, state.seen), state.seen)
+        return macros.listed_ids(macros.listed(state.world, state.seen, upstream=self.upstream), state.seen)
 
     def _resolve(self, state: BabyAIState, action: Int[Array, ""]) -> tuple[macros.Macro, Int[Array, ""]]:
         """The primitive actions of an action, and the code of the answer if none is taken."""
-        macro = macros.resolve(state.world, state.seen, action)
+        macro = macros.resolve(state.world, state.seen, action, upstream=self.upstream)
         code = jnp.where(macro.possible, text.NO_CHANGE, text.refusal(state.world, state.seen, action))
         return macro, jnp.where(action == macros.CHECK, text.CHECKED, code)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Int8, UInt32
+from jaxtyping import Array, Int, Int8, Int16, Int32, UInt32
 
 from envs_jax.babyai.codes import (
     ANY,
@@ -260,16 +260,24 @@ def hash_level(state: BabyAIState) -> UInt32[Array, "2"]:
 
 
 def hash_state(state: BabyAIState) -> UInt32[Array, "2"]:
-    """Hashes where everything is, what the mission compares with, and how far it is; within one level."""
+    """Hashes where everything is, what the mission compares with, and how far it is; independent of the shape."""
     progress, world = state.progress, state.world
-    flags = jnp.concatenate([progress.done, progress.first_done[None], state.terminated[None]])
+    flags = jnp.concatenate([progress.first_done[None], state.terminated[None], progress.done])
     held = jnp.sum((progress.carried_before + 1) * np.array([1, 64, 64**2, 64**3]))
     facts = jnp.append(jnp.sum(flags.astype(jnp.int32) << np.arange(len(flags))), held)
-    known = (world.known_places.astype(jnp.int32) + 1) * 64 + np.arange(world.known_places.shape[0])
+    width = world.cells.shape[1]
+
+    def at(place: Int16[Array, " S"]) -> Int32[Array, " S"]:
+        row, column = jnp.divmod(place.astype(jnp.int32), width)
+        return jnp.where(place < 0, 1023, row * 32 + column)
+
+    # Each object with where it is now; in other shapes a level has more unused slots.
+    objects = (world.slot_cells.astype(jnp.int32) * 1024 + at(world.places)) * 1024 + at(world.known_places)
+    known = jnp.where((world.slot_cells > 0)[:, None], _mix(objects, 5), 0)
     return (
         _hash(state, False)
         + jnp.sum(_mix(facts, 4), axis=0, dtype=jnp.uint32)
-        + jnp.sum(_mix(known, 5), axis=0, dtype=jnp.uint32)
+        + jnp.sum(known, axis=0, dtype=jnp.uint32)
     )
 
 

@@ -118,7 +118,7 @@ def survey(view: Int8[Array, "7 7"], heading: Int[Array, ""], most: int) -> Surr
 class Listed(NamedTuple):
     """Which actions are listed: of the agent itself, and for each object in view.
 
-    `toggle` is true of the closed or locked door that the agent faces and could open.
+    `toggle` is true of the closed or locked door that the agent faces and could open, and of a box that hides a thing.
     """
 
     forward: Bool[Array, ""]
@@ -130,20 +130,29 @@ class Listed(NamedTuple):
     go: Bool[Array, " M"]
 
 
-def listed(world: World, seen: Surroundings) -> Listed:
-    """Returns which actions AgentGym lists."""
+def listed(world: World, seen: Surroundings, *, upstream: bool) -> Listed:
+    """Returns which actions AgentGym lists; without `upstream` a box that hides something can be opened, too."""
     form = seen.name // COLORS
     in_hand = jnp.where(world.carrying >= 0, world.slot_cells[world.carrying].astype(jnp.int32) - OBJECT, -1)
     opened = (form == CLOSED_DOOR) | (form == LOCKED_DOOR) & (in_hand == seen.name % COLORS)
+    ahead = (seen.front == 1) & (seen.side == 0)
+    openable = opened if upstream else opened | (form == BOX) & _hides_ahead(world)
     return Listed(
         forward=(seen.barrier == 0) | (seen.barrier > 1),
         drop=(world.carrying >= 0) & ~seen.blocked,
         pickup=seen.faced & (form <= BOX) & (world.carrying < 0),
         through=seen.entered & (form == OPEN_DOOR),
         toggle_through=seen.faced & opened,
-        toggle=opened & (seen.front == 1) & (seen.side == 0),
+        toggle=openable & ahead,
         go=seen.faced,
     )
+
+
+def _hides_ahead(world: World) -> Bool[Array, ""]:
+    """Whether something is hidden in the cell that the agent faces."""
+    x = world.x + jnp.array([1, 0, -1, 0])[world.heading]
+    y = world.y + jnp.array([0, 1, 0, -1])[world.heading]
+    return jnp.any((world.hidden >= 0) & (world.places == y * world.cells.shape[1] + x))
 
 
 class Macro(NamedTuple):
@@ -158,9 +167,9 @@ LENGTH = planner.MAX_DEPTH + 3
 """Most primitive actions of one action."""
 
 
-def resolve(world: World, seen: Surroundings, action: Int[Array, ""]) -> Macro:
-    """Finds the primitive actions of an action id."""
-    can = listed(world, seen)
+def resolve(world: World, seen: Surroundings, action: Int[Array, ""], *, upstream: bool) -> Macro:
+    """Finds the primitive actions of an action id; `upstream` is that of `listed`."""
+    can = listed(world, seen, upstream=upstream)
     verb, name, number = split(action)
     candidates = jnp.stack([can.pickup, can.go, can.through, can.toggle_through])[verb]
     # Doors are counted by what is in view, the rest by what can be reached.

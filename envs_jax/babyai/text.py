@@ -167,11 +167,12 @@ def describe(
     """Returns the pieces of what the agent is shown, with `NO_PIECE` between them.
 
     The goal, if it is shown, has up to `clauses` clauses. The actions are listed at the end with `lists_actions`.
-    With `upstream`, a number in two answers is what AgentGym prints there, the counts of the doors in view.
+    With `upstream`, a number in two answers is what AgentGym prints there, the counts of the doors in view, and the
+    listed actions are AgentGym's.
     """
     world, notice = state.world, state.notice
     seen = state.seen
-    can = macros.listed(world, seen)
+    can = macros.listed(world, seen, upstream=upstream)
     goal = jnp.where(shows_goal, _goal(state.mission, state.progress, clauses), NO_PIECE)
     checked = _show(notice.code == CHECKED, _list(_P.checked, can, seen))
     answer = jnp.concatenate([_answer(notice, seen, upstream=upstream), checked])

@@ -10,10 +10,10 @@ import pytest
 
 import envs_jax
 from envs_jax import registry
-from envs_jax.babyai import codes, items, levels, macros, make_babyai, search
+from envs_jax.babyai import baselines, codes, items, levels, macros, make_babyai, search
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.search import shortest_plans
-from envs_jax.splits import Split, split_of_level, splits_of_levels
+from envs_jax.splits import Split, fixed_levels, split_key, split_of_level, splits_of_levels
 from envs_jax.testing import check_env
 
 
@@ -151,6 +151,14 @@ def test_the_panel_is_the_published_one_and_never_trained_on(env):
     assert on_panel.any()
     splits = np.asarray(jax.vmap(lambda state: split_of_level(small, state, params))(states))
     assert (splits[on_panel] == Split.TEST).all()
+    # Where such a level alone is too few to be divided, training leaves out those of the panel.
+    keep = jax.jit(jax.vmap(lambda key: split_key(small, key, params, Split.NOT_FIXED)))
+    keys, found = keep(jax.random.split(jax.random.key(0), 1024))
+    assert found.all()
+    hashes = np.asarray(jax.vmap(lambda state: small.level_hash(state, params))(draw(keys)))
+    assert not (hashes[:, None] == items.panel_hashes()[None]).all(axis=2).any()
+    np.testing.assert_array_equal(fixed_levels(env, env.default_params, packed), True)
+    assert not fixed_levels(env, env.default_params, items.load(others[:23])).any()
 
 
 def test_stored_items_are_the_recorded_levels():
@@ -163,6 +171,12 @@ def test_levels_are_kept_in_a_larger_shape(env):
     small = make_babyai((1,))[0]
     level = np.asarray(small.sample_level(jax.random.key(3), small.default_params))
     larger = levels.reshape(level, small.shape, recorded.SHAPE)
+    states = [
+        jax.jit(lambda level, x=x: x.reset_to_level(level, x.default_params)[1])(jnp.asarray(of))
+        for x, of in ((small, level), (env, larger))
+    ]
+    for hashed in (levels.hash_level, levels.hash_state):
+        np.testing.assert_array_equal(*[hashed(state) for state in states])
     texts = [one.render(one.reset_to_level(kept, None)[1], None) for one, kept in ((small, level), (env, larger))]
     assert texts[0] == texts[1]
     with pytest.raises(ValueError, match="does not fit"):
@@ -261,3 +275,35 @@ def test_names_of_actions_and_their_numbers():
     for name in ("pickup red ball 1", "go to grey locked door 9", "go through blue open door 2"):
         verb, thing, number = (int(x) for x in macros.split(jnp.int32(names.index(name))))
         assert names[names.index(name)] == f"{macros.VERBS[verb]}{codes.NAMES[thing]} {number}"
+
+
+def test_a_key_in_a_box_can_be_had_by_default(env, start, step):
+    """AgentGym lists nothing that opens the box, so that its level 26 cannot be solved."""
+    names, upstream = macros.action_names(), BabyAI(recorded.SHAPE, mode="upstream")
+    state = start(next(index for index in items.others() if items.number_of(index) == 26))
+
+    def listed(env):
+        return [names[action] for action in np.asarray(env.candidates(state)) if action != macros.UNKNOWN]
+
+    for _ in range(4):  # turns until the box is seen, then walks to it
+        to_box = [name for name in listed(env) if name.startswith("go to") and "box" in name]
+        state, *_ = step(state, jnp.int32(recorded.action_id(to_box[0] if to_box else "turn left")))
+        if to_box:
+            break
+    assert set(listed(env)) - set(listed(upstream)) == {"toggle"}
+    key = int(state.world.hidden.max())
+    assert int(state.world.places[key]) < 0
+    state, *_ = step(state, jnp.int32(recorded.action_id("toggle")))
+    assert int(state.world.places[key]) >= 0
+    assert "toggle" not in listed(env)
+
+
+def test_stored_plans_count_where_they_solve_the_level():
+    """Items 1810 and 2001 need a far object, which an agent that is shown four objects cannot name."""
+    chosen = items.load((1810, 2001, 1804))
+    for shown, expected in ((10, [True, True, True]), (4, [False, False, True])):
+        few = BabyAI(items.SHAPE, mode="upstream", objects_shown=shown)
+        solved = baselines._solved_by_stored_plans(few, few.default_params, chosen, 20)
+        np.testing.assert_array_equal(solved, expected)
+    none = baselines._solved_by_stored_plans(few, few.default_params, chosen, 1)
+    assert not none[:2].any()

@@ -80,6 +80,13 @@ def test_options_reach_the_factory_and_the_parameters():
         ("Bandit", {"low_reward": float("nan")}, "is nan; expected a finite number"),
         ("Bandit", {"low_reward": "much"}, "low_reward of Bandit is 'much'; expected a finite number"),
         ("Bandit", {"low_reward": True}, "expected a finite number"),
+        ("Bandit", {"high_probability": 2.0}, "is 2.0; expected a finite number of at least 0 and at most 1"),
+        ("Bandit", {"low": 5}, "Bandit cannot be made with low: 5"),
+        ("FrozenLake", {"max_steps_in_episode": 0}, "expected an integer of type int32 of at least 1"),
+        ("FrozenLake", {"max_steps_in_episode": 10**400}, "expected an integer of type int32"),
+        ("SimpleSokoban", {"search_depth": 3.5}, "search_depth of SimpleSokoban is 3.5; expected an integer"),
+        ("BabyAI", {"objects_shown": 2.5}, "objects_shown of BabyAI is 2.5; expected an integer"),
+        ("BabyAI", {"numbers": "11-1,19"}, "whose range 11-1 is empty"),
     ],
 )
 def test_unknown_names_and_options_are_refused(name, options, message):

@@ -166,6 +166,16 @@ def test_the_budget_cuts_actions(make_host_episodes, used, said, cut):
     assert (bool(result.truncated[0]), len(host_episodes._episodes)) == (cut, 0 if cut else 1)
 
 
+@pytest.mark.parametrize(("horizon", "cut"), [(3, True), (2, False)])
+def test_in_the_last_turn_the_limit_of_turns_comes_first(make_host_episodes, horizon, cut):
+    """Each turn of a service is an action, so that the budget is used up then as well."""
+    host_episodes = make_host_episodes(("Go", "end", "stop"))
+    begin(host_episodes, [0])
+    result = act(host_episodes, ["Go"], turn=1, used=1, horizon=horizon, budget=2)[0]
+    assert bool(result.truncated[0]) == cut
+    assert len(host_episodes._episodes) == 0
+
+
 def test_wrong_answers_fail_their_row_and_are_told(make_host_episodes, caplog):
     host_episodes = make_host_episodes()
     begin(host_episodes, range(6))

@@ -290,6 +290,14 @@ def test_an_item_that_is_not_there(serve):
         client.reset(client.create(), 500)
 
 
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 70}.example"])
+def test_a_host_that_cannot_be_a_name_is_a_service_error(host):
+    client = ServiceClient(f"http://{host}:80", COMPILED, seconds=1)
+    assert not client.healthy()
+    with pytest.raises(ServiceError):
+        client.create()
+
+
 @pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "file:///etc"])
 def test_addresses_of_no_service(url):
     with pytest.raises(ValueError, match="no address of a service"):

@@ -463,3 +463,15 @@ def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
 def test_whitening_comes_last():
     plain, white = (batch_of(rule(advantage=Rloo(whiten=whiten))) for whiten in (False, True))
     np.testing.assert_allclose(white.advantage, advantages.whiten(plain.advantage, plain.mask), atol=1e-5)
+
+
+def test_a_group_whose_greedy_episode_failed_is_not_trained_on():
+    """Also where advantages are whitened, after which 0 is no longer 0."""
+    config = rule(advantage=Remax(whiten=True))
+    failed = GREEDY.turn.failed.at[0, 0].set(True)
+    batch = batch_of(config, greedy=GREEDY.replace(turn=GREEDY.turn.replace(failed=failed)))
+    size = len(batch.mask) // len(failed)
+    assert not batch.mask[:size].any()
+    assert batch.mask[size:].any()
+    whole = batch_of(config)
+    assert whole.mask[:size].any()

@@ -172,7 +172,9 @@ class HostEpisodes:
             result.format_error[row] = wrong
             result.state_hash[row] = text_hash(episode.observation)
             result.terminated[row] = step.terminated
-            result.truncated[row] = not step.terminated and (step.truncated or spent[row] + done >= budget)
+            # In the last turn it is the limit of turns that ends the episode: each takes an action of a service.
+            used_up = spent[row] + done >= budget and turns[row] + 1 < last
+            result.truncated[row] = not step.terminated and (step.truncated or used_up)
             result.success[row] = step.success
             for name, value in step.info.items():
                 result.info[name][row] = value

@@ -1,6 +1,7 @@
 """Assigns the levels of each task to training, validation and test.
 
-A task with too few different levels is not divided: every split uses all of its levels, and the run reports it.
+A task with too few different levels is not divided: every split uses all of its levels, and the run reports it. But no
+training uses those that are test levels in any case (`TextEnvironment.test_levels`).
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from jaxtyping import Array, Int
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
 from envs_jax.environment import TextEnvironment
-from envs_jax.splits import SHARES, Split, distinct_levels, splits_of_levels
+from envs_jax.splits import SHARES, Split, distinct_levels, fixed_levels, splits_of_levels
 
 SAMPLED_LEVELS = 1024
 """Levels that are sampled to see whether a task has enough different ones."""
@@ -31,18 +32,25 @@ class TaskLevels:
     """Why the levels are not divided; empty if they are."""
     split_of_row: np.ndarray | None = None
     """i32[N] split of every row of the task's level pack; None if levels are generated."""
+    fixed: np.ndarray | None = None
+    """bool[N] which rows of the pack are test levels in any case; of generated levels bool[1], whether some are."""
 
     def split(self, wanted: Split) -> Split:
         """The split to sample from when levels of `wanted` are needed."""
-        return Split.ANY if self.undivided_reason else wanted
+        if not self.undivided_reason:
+            return wanted
+        some_fixed = self.fixed is not None and bool(np.any(self.fixed))
+        return Split.NOT_FIXED if wanted == Split.TRAIN and some_fixed else Split.ANY
 
     def rows(self, wanted: Split) -> np.ndarray | None:
         """Rows i64[.] of the pack that belong to a split; None if levels are generated."""
         if self.split_of_row is None:
             return None
-        return (
-            np.arange(len(self.split_of_row)) if self.undivided_reason else np.flatnonzero(self.split_of_row == wanted)
-        )
+        if not self.undivided_reason:
+            return np.flatnonzero(self.split_of_row == wanted)
+        if self.fixed is not None and wanted == Split.TRAIN:
+            return np.flatnonzero(~self.fixed)
+        return np.arange(len(self.split_of_row))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,12 +80,13 @@ def task_levels(env: TextEnvironment, params: Any) -> TaskLevels:
     levels = getattr(params, "levels", None)
     if levels is not None and levels.shape[0] > 0:
         split_of_row = splits_of_levels(env, params, np.asarray(levels))
+        fixed = fixed_levels(env, params, np.asarray(levels))
         counts = {split: int(np.sum(split_of_row == split)) for split in SHARES}
         where = f"{len(split_of_row)} levels of its file"
     else:
-        split_of_row, where = None, f"{SAMPLED_LEVELS} draws"
+        split_of_row, where, fixed = None, f"{SAMPLED_LEVELS} draws", np.array([len(env.test_levels) > 0])
         counts = distinct_levels(env, params, SAMPLED_LEVELS)
     if min(counts.values()) >= MIN_LEVELS:
         return TaskLevels(split_of_row=split_of_row)
     found = ", ".join(f"{counts[split]} for {split.name.lower()}" for split in SHARES)
-    return TaskLevels(f"{where} hold {found}; at least {MIN_LEVELS} of each are needed", split_of_row)
+    return TaskLevels(f"{where} hold {found}; at least {MIN_LEVELS} of each are needed", split_of_row, fixed)

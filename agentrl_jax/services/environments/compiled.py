@@ -34,7 +34,7 @@ class Programs(NamedTuple):
     max_actions: int
     per_response: int
     reset: Callable[[jax.Array], Any]
-    step: Callable[[jax.Array, Any, jax.Array], tuple[Any, jax.Array, jax.Array, jax.Array]]
+    step: Callable[[jax.Array, Any, jax.Array], tuple[Any, jax.Array, jax.Array, jax.Array, jax.Array]]
 
 
 @functools.cache
@@ -44,7 +44,7 @@ def programs(tag: str) -> Programs:
 
     def step(key, state, action):
         _, state, reward, _, _ = env.step_env(key, state, action, params)
-        return state, reward, env.is_done(state, params), env.success(state, params)
+        return state, reward, env.is_done(state, params), env.is_terminated(state, params), env.success(state, params)
 
     # Where the possible actions change with the state, the names of later ones are not known yet.
     per_response = 1 if hasattr(env, "candidates") else MAX_ACTIONS_PER_RESPONSE
@@ -91,22 +91,24 @@ class Compiled(ServiceEnvironment):
         """Plays the named actions."""
         named = [name.strip() for name in action.split(SEPARATOR)][: self._programs.per_response]
         known = [self._names[name.lower()] for name in named if name.lower() in self._names]
-        reward, done, success = 0.0, False, False
+        reward, done, terminated, success = 0.0, False, False, False
         self.executed = []
         for number in known:
             self.executed.append(number)
             key = jax.random.fold_in(noise_key(self._key), self._steps)
-            self._state, earned, over, solved = self._programs.step(key, self._state, jnp.int32(number))
+            self._state, earned, *ends = self._programs.step(key, self._state, jnp.int32(number))
             self._steps += 1
-            reward, success = reward + float(earned), bool(solved)
-            done = bool(over) or self._steps >= self._programs.max_actions
+            reward += float(earned)
+            over, terminated, success = map(bool, ends)
+            done = over or self._steps >= self._programs.max_actions
             if done:
                 break
         self._score += reward
         env = self._programs.env
         names = f"Actions are {', '.join(env.actions)}." if env.lists_actions else "There is no such action."
+        info = {"success": success, "truncated": done and not terminated}
         complaint = "" if len(known) == len(named) else f"{names}\n"
-        return StepResult(complaint + self._text(), reward, self._score, done, {"success": success})
+        return StepResult(complaint + self._text(), reward, self._score, done, info)
 
     @property
     def names(self) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 import random
 import re
+import threading
 
 from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.environments.sciworld.pool import Pool
@@ -42,6 +43,8 @@ _DOOR = "door to the "
 _CHOICE = re.compile(r"^([0-9]+):\t", re.MULTILINE)
 
 _GOLD_POOL = Pool(idle=1, heap=512)  # a gold-path search exceeds the usual heap
+_SEARCHES = threading.BoundedSemaphore(4)
+"""Gold-path searches at a time, each in a process with a large heap."""
 
 
 class Oracle(PlannedPolicy):
@@ -53,12 +56,13 @@ class Oracle(PlannedPolicy):
 
     def __init__(self, task: str, variation: int, pool: Pool = _GOLD_POOL):
         """Asks a simulator of the pool for the path of a variation; errors as in `Pool.take` and `Simulator.ask`."""
-        simulator = pool.take()
-        try:
-            simulator.ask("load", task, variation, "", True)  # without simplifications, with a gold path
-            super().__init__(simulator.ask("getGoldActionSequence"), "look around")
-        finally:
-            pool.give(simulator)
+        with _SEARCHES:
+            simulator = pool.take()
+            try:
+                simulator.ask("load", task, variation, "", True)  # without simplifications, with a gold path
+                super().__init__(simulator.ask("getGoldActionSequence"), "look around")
+            finally:
+                pool.give(simulator)
 
 
 class Random:

@@ -192,7 +192,7 @@ def locate(text: str) -> int:
         raise ItemError(f"it shows {named}")
     goal_index = book.goals.index(item_id(goal[1]))
     plan = Oracle(book, goal_index).actions
-    made = {_CRAFT.match(line)[1].lstrip("0123456789 ") for line in shown}  # type: ignore[index]
+    made = {found[1].lstrip("0123456789 ") for line in shown if (found := _CRAFT.match(line))}
     gathered = {action.split(" ", 2)[2] for action in plan if action.startswith("get ")}
     shown_recipes = {
         name: left for name, known in book.recipes.items() if (left := tuple(r for r in known if str(r) in shown))
