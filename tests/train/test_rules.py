@@ -473,5 +473,5 @@ def test_a_group_whose_greedy_episode_failed_is_not_trained_on():
     size = len(batch.mask) // len(failed)
     assert not batch.mask[:size].any()
     assert batch.mask[size:].any()
-    whole = batch_of(config)
+    whole = batch_of(config, greedy=GREEDY)
     assert whole.mask[:size].any()
