@@ -188,7 +188,9 @@ def gradient(
         if rows is None:
             return _loss(score(params, part, compared), part, denominators, settings, config)
         scores = binning.unpack(bins, part, score(params, part, compared, part.segment), rows.position)
-        here = rows.replace(mask=rows.mask & binning.are_in(bins, part)[:, None])
+        # The rows are the same on all devices, but the scores are those of each device's bins.
+        replayed = shards.varying_rows(rows.replayed_logprob)
+        here = rows.replace(mask=rows.mask & binning.are_in(bins, part)[:, None], replayed_logprob=replayed)
         return _loss(scores, here, denominators, settings, config)
 
     def gradient_of(part):

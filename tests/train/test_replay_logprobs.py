@@ -183,6 +183,20 @@ def test_a_rollout_of_another_shape_is_refused(iteration, engine, words):
         )
 
 
+@pytest.mark.slow
+def test_packed_rows_are_replayed_on_several_devices():
+    """Every device has all rows and the bins of its own; the update is that of the rows."""
+    rule = {"minibatches": 1, "epochs": 1, "grad_accum_steps": 2}
+    plain, packed = (Iteration(2, {}, packing=packing, **rule) for packing in (False, True))
+    after, metrics = plain.learn("replay")
+    of_bins, in_bins = packed.learn("replay", trajectory=plain.trajectory)
+    assert in_bins["rollout/logprob_bit_equal"] == metrics["rollout/logprob_bit_equal"] == 1
+    for one, other in zip(*map(jax.tree.leaves, (after.params, of_bins.params))):
+        np.testing.assert_allclose(other, one, atol=1e-5)
+    assert metrics["actor/grad_norm"] == pytest.approx(in_bins["actor/grad_norm"], rel=1e-4)
+    assert any((x != np.asarray(y)).any() for x, y in zip(*map(jax.tree.leaves, (after.params, plain.state.params))))
+
+
 def test_value_of_one_and_gradient_of_the_other():
     value, source = jnp.float32([-1.0000001, -3e-8]), jnp.float32([-7.3, -2.1])
     out, pull = jax.vjp(lambda v, s: with_gradient_of(v, s) * 2, value, source)
