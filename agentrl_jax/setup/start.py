@@ -55,7 +55,7 @@ def demonstration_rows(
             report=report,
         )
     rows = imitated_rows(config, trajectory, imitated)
-    if not jnp.any(rows.response_mask):
+    if config.rollout.context_tokens and not jnp.any(rows.response_mask):
         raise ValueError(
             f"rollout.context_tokens is {config.rollout.context_tokens}, into which no turn of the demonstrations fits"
         )
