@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from setting_table import BASE, TRIED, put
+from setting_table import BASE, TRIED, Setting, put
 from two_updates import read
 
 from agentrl_jax.errors import UserError, refusals
@@ -21,9 +21,9 @@ from agentrl_jax.train.run import Run
 
 MESHES = ({"devices": 4, "mesh.fsdp": 2}, {"devices": 2, "mesh.sequence": 2}, {"devices": 2, "mesh.tensor": 2})
 GROUPS = {"tasks": [{**task, "groups": 4} for task in BASE["tasks"]], "train.trajectories_every": 0}
-REPLAYED = [setting for setting in TRIED if setting.name == "algo.mismatch.kind"]
+CORRECTIONS = [Setting("algo.mismatch.kind", kind) for kind in ("replay", "tis")]
 SAMPLE = 6
-"""Settings of a case, beside all corrections of log-probabilities."""
+"""Settings of a case, beside corrections of log-probabilities."""
 
 
 def trace(config):
@@ -49,7 +49,7 @@ def shapes(state):
 @pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_an_iteration_can_be_traced_or_is_refused(mesh, packing):
-    chosen, sentences = [*REPLAYED, *random.Random(str(mesh)).sample(TRIED, SAMPLE)], []
+    chosen, sentences = [*CORRECTIONS, *random.Random(str(mesh)).sample(TRIED, SAMPLE)], []
     traced = 0
     for setting in chosen:
         words = {"algo.packing": packing, "algo.grad_accum_steps": 2, **GROUPS, **mesh}
