@@ -288,8 +288,6 @@ def test_a_missing_file_is_refused(tmp_path):
             ["--algo.filter_group_size", "1", "--algo.advantage", "{kind: gae, reward_normalization: mean_std}"],
             ["algo.filter_group_size is 1", "expected at least 2"],
         ),
-        (["--algo.filter", "{kind: top_p, p: 1.0}"], ["algo.filter.p is 1", "all groups are kept"]),
-        (["--algo.filter", "{kind: top_p_softmax, p: 1.5}"], ["algo.filter.p is 1.5", "all groups are kept"]),
         (
             ["--algo.advantage", "{kind: gigpo, step_weight: 0, anchor: observation}"],
             ["algo.advantage.anchor is observation", "step_weight 0"],

@@ -209,8 +209,6 @@ def _rule(config: Config) -> Iterator[str]:
             yield f"{key} is {value}, which prompt.max_turns 1 does not read; leave it at {field.default}"
     if kept.kind == "top_k" and kept.k >= config.groups and kept.include_zero:
         yield f"algo.filter.k is {kept.k}, but a batch has {config.groups} groups, so that all are kept; use fewer"
-    if kept.kind in ("top_p", "top_p_softmax") and kept.p >= 1.0 and kept.include_zero:
-        yield f"algo.filter.p is {kept.p:g}, so that all groups are kept; use less than 1, or include_zero false"
     if kept.kind not in ("none", "fraction") and config.train.max_bad_updates == 1:
         yield f"algo.filter is {kept.kind}, which may skip updates, but train.max_bad_updates is 1; use at least 2"
     within_groups = advantage.per_group or (method != "identity" and advantage.reward_grouping == "state")
