@@ -73,6 +73,7 @@ def test_family_a_of_ours(serve):
         "score": 0.08,
         "done": False,
         "success": False,
+        "truncated": False,
     }
     assert httpx.get(f"{url}/doubled?id=0").json() == {"doubled": 16}
     assert httpx.get(f"{url}/colors").json() == ["red"]
