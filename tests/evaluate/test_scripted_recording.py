@@ -82,7 +82,7 @@ def test_boards_and_actions_of_items(lakes):
             after = episode.turns[number + 1].message if number + 1 < len(episode.turns) else episode.unanswered
             assert after in (answer.observation, None)
             assert turn.extra["reward"] == answer.reward
-        assert (episode.unanswered is None) == answer.done
+        assert (episode.unanswered is None) == (answer.done and not answer.info["truncated"])
 
 
 def test_what_a_server_played_has_no_boards(lakes):
