@@ -22,9 +22,9 @@ from agentrl_jax.config.schema import Config, HostsConfig, MeshConfig
 from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
-_IMITATES = ("weight_decay", "decay", "max_grad_norm", "b1", "b2")
-"""Settings of the optimizer that imitation reads too."""
 """Sections that a variant may change; all variants share the starting point, levels and budget."""
+_READ_BY_IMITATION = ("weight_decay", "decay", "max_grad_norm", "b1", "b2")
+"""Settings of the optimizer that imitation reads too."""
 
 
 class _File(Section):
@@ -131,7 +131,7 @@ def _differing_imitations(comparison: Comparison) -> Iterator[str]:
     (usual, first), *others = comparison.variants.items()
     for name, config in others:
         pairs = {
-            **{f"optim.{key}": (getattr(first.optim, key), getattr(config.optim, key)) for key in _IMITATES},
+            **{f"optim.{key}": (getattr(first.optim, key), getattr(config.optim, key)) for key in _READ_BY_IMITATION},
             "algo.packing": (first.algo.packing, config.algo.packing),
         }
         for key, (expected, given) in pairs.items():

@@ -107,9 +107,8 @@ def test_clients_without_close_play_on_beyond_the_places(serve):
     assert "instances_reclaimed_total 16.0" in metrics
 
 
-def test_requests_behind_one_that_hangs_end_too(clock):
-    held, _ = instances(clock, seconds=0.2)
-    handle = held.create()
+def hanging(held, handle):
+    """A thread whose request to an instance hangs, and the event that ends it."""
     free, inside = threading.Event(), threading.Event()
 
     def hang():
@@ -117,13 +116,21 @@ def test_requests_behind_one_that_hangs_end_too(clock):
             inside.set()
             free.wait(20)
 
+    thread = threading.Thread(target=hang)
+    thread.start()
+    assert inside.wait(10)
+    return thread, free
+
+
+def test_requests_behind_one_that_hangs_end_too(clock):
+    held, _ = instances(clock, seconds=0.2)
+    handle = held.create()
+
     def wait():
         with pytest.raises(UnknownHandle), held.use(handle):
             pass
 
-    hung = threading.Thread(target=hang)
-    hung.start()
-    assert inside.wait(10)
+    hung, free = hanging(held, handle)
     waiting = [threading.Thread(target=wait) for _ in range(MAX_PENDING_REQUESTS - 1)]
     for thread in waiting:
         thread.start()
@@ -143,16 +150,7 @@ def test_requests_behind_one_that_hangs_end_too(clock):
 def test_closing_one_that_hangs_does_not_take_a_thread_nor_free_its_place(clock):
     held, made = instances(clock, instances=1, seconds=0.2)
     handle = held.create()
-    free, inside = threading.Event(), threading.Event()
-
-    def hang():
-        with held.use(handle):
-            inside.set()
-            free.wait(20)
-
-    hung = threading.Thread(target=hang)
-    hung.start()
-    assert inside.wait(10)
+    hung, free = hanging(held, handle)
     assert held.close(handle)
     assert held.hung == 1
     assert made.closed == 0
