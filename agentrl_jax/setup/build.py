@@ -30,6 +30,7 @@ from agentrl_jax.parallel import layout
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import tokenizer as tokenizers
@@ -233,6 +234,20 @@ def check_divided(mesh: MeshConfig, shape: DecoderConfig) -> None:
             f"mesh.tensor is {mesh.tensor}, which divides neither the model's {shape.num_heads} heads nor its "
             f"feed-forward layers of {shape.mlp_width}, so that every device would compute all of it; use a divisor"
         )
+
+
+def check_trainable(config: Config, splits: LevelSplits) -> None:
+    """Refuses compiled tasks whose level file holds no level that may be trained on.
+
+    Raises:
+        UserError: all levels of a task's file are test levels in any case (`TextEnvironment.test_levels`).
+    """
+    for task, levels in zip(config.tasks, splits.tasks):
+        if (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
+            raise UserError(
+                f"tasks: {task.label} has no level to train on: all levels of {task.levels} are test levels "
+                "(docs/concepts/held_out.md); give others"
+            )
 
 
 def check_positions(

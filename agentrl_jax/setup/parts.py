@@ -6,7 +6,6 @@ from pathlib import Path
 import jax
 
 from agentrl_jax.config import Config, validate
-from agentrl_jax.errors import UserError
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
@@ -15,7 +14,6 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.setup.service_tasks import Services, batched_envs
-from envs_jax.splits import Split
 
 
 class RunParts:
@@ -47,12 +45,8 @@ class RunParts:
             self.services.refuse_seen()
         self.train_env, self.eval_env = batched_envs(config, self.tokenizer, self.services)
         self.train_splits = level_splits(self.train_env)
-        for task, levels in zip(config.tasks, self.train_splits.tasks):
-            if (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
-                raise UserError(
-                    f"tasks: {task.label} has no level to train on: all levels of {task.levels or task.items} are test "
-                    "levels (docs/concepts/held_out.md); give others"
-                )
+        if self.services is None:
+            build.check_trainable(config, self.train_splits)
         self.eval_splits = self.train_splits if self.eval_env is self.train_env else level_splits(self.eval_env)
         prefix = shared_prefix_len(self.train_env)
         self.model = build.build_model(config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)

@@ -80,6 +80,7 @@ class Variants:
         self.evaluation = self.programs.rollout("evaluation", self.model, self.batched_env, single)
         self.evaluate_seeds = self.seeds.each(self._evaluate_seed)
         self.splits = level_splits(self.batched_env)
+        build.check_trainable(config, self.splits)
         self.held_out = HeldOut.of_run(config, self.batched_env, self.splits, self.evaluation)
         self.imitated: list[set[str]] = [set() for _ in self.seeds.numbers]
         with jax.default_device(devices[0]):

@@ -151,7 +151,7 @@ def test_conversations_of_a_service(tmp_path):
                 shown.append(instance.step(turn.response.removeprefix("Action:").strip()).observation)
             assert [turn.message for turn in episode.turns] == shown[:-1]
             assert episode.unanswered == (None if policy == "oracle" else shown[-1])
-            assert episode.truncation == (None if policy == "oracle" else "actions")
+            assert episode.truncation == (None if policy == "oracle" else "turns")
             assert policy != "constant" or {turn.response for turn in episode.turns} == {"Action: go nowhere"}
 
 

@@ -8,7 +8,9 @@ import toy_agent
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.setup import build
+from envs_jax.splits import Split
 
 BATCHED_ENV = types.SimpleNamespace(prefix=np.zeros((1, 10)), observation_tokens=5)
 
@@ -31,3 +33,12 @@ def test_positions_hold_the_final_observation_that_a_critic_reads(context, conte
         check(longest - 1, False)
     with pytest.raises(UserError, match="final observation of 5" if more else f"{longest} tokens, but"):
         check(longest + more - 1, True)
+
+
+def test_a_level_file_of_test_levels_only_cannot_be_trained_on():
+    config = types.SimpleNamespace(tasks=[types.SimpleNamespace(label="mine", levels="panel.txt")])
+    test, fixed = np.full(4, Split.TEST), np.array([True, True, True, False])
+    build.check_trainable(config, LevelSplits((TaskLevels("too few", test, fixed),)))
+    build.check_trainable(config, LevelSplits((TaskLevels("all are drawn", None, np.array([True])),)))
+    with pytest.raises(UserError, match=r"mine has no level to train on: all levels of panel\.txt"):
+        build.check_trainable(config, LevelSplits((TaskLevels("too few", test[:3], fixed[:3]),)))
