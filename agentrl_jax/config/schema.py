@@ -360,6 +360,11 @@ class Config(Section):
         return bool(self.env.url) or any(task.env in TEXT_SERVICES for task in self.tasks)
 
     @property
+    def thinks(self) -> bool:
+        """Whether chat templates that have think blocks write them: thoughts for services are plain text instead."""
+        return self.prompt.think and not self.served
+
+    @property
     def groups(self) -> int:
         """Number of groups of a batch."""
         return sum(task.groups for task in self.tasks)

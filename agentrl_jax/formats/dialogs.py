@@ -27,7 +27,7 @@ class Dialog:
 def message_format(config: Config, tokenizer: Tokenizer) -> MessageFormat:
     """The text around the messages of a run."""
     prompt = config.prompt
-    chat = chat_format(tokenizer, prompt.think and not config.served)
+    chat = chat_format(tokenizer, config.thinks)
     openings = (OPENINGS[prompt.think],) if config.served else ("<think>" if prompt.think else "<answer>",)
     return MessageFormat(chat, openings if prompt.forced_tag else ())
 

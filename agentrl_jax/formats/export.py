@@ -6,11 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from agentrl_jax.errors import refusals
+from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.formats.atif import write_files
 from agentrl_jax.formats.episodes import RecordedEpisodes, read_together
 from agentrl_jax.formats.inspect_log import write_log
 from agentrl_jax.models.io.safetensors_files import atomic_folder, refuse_nonempty
+
+KINDS, VERSIONS, LOGS = ("atif", "inspect"), ("1.7", "1.8"), ("eval", "json")
 
 
 def export_trajectories(
@@ -33,10 +35,17 @@ def export_trajectories(
     a description of what was written.
 
     Raises:
-        UserError: the folder is not empty, there is no such record, or a package is missing.
+        UserError: a word is unknown, the folder is not empty, there is no such record, or a package is missing.
     """
     target = Path(folder)
     with refusals():
+        for name, value, known in (
+            ("kind", kind, KINDS),
+            ("version", version, VERSIONS),
+            ("log_format", log_format, LOGS),
+        ):
+            if value not in known:
+                raise UserError(f"{name} is {value!r}; expected one of {', '.join(known)}")
         refuse_nonempty(target)
         sources = read_together(run, iteration, report)
         which = " to ".join(dict.fromkeys(source.header.label for source in (sources[0], sources[-1])))

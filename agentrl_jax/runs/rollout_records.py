@@ -19,10 +19,11 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, UInt32
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
@@ -36,6 +37,11 @@ VERSION = 1
 _LARGEST = 2**31
 """Bytes that the arrays of a file may have together when they are read."""
 
+_STRICT = ConfigDict(strict=True, extra="forbid")
+_Number = Annotated[int, Field(ge=0, lt=2**31)]
+_Seed = Annotated[int, Field(ge=0, lt=2**32)]
+_Positive = Annotated[int, Field(ge=1, lt=2**31)]
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
@@ -45,15 +51,17 @@ class Evaluation:
     those of temperature 1.
     """
 
-    sample: int | None
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    sample: _Number | None
     """Number of the sample, from 0; None for the greedy episodes."""
-    seed: int
+    seed: _Seed
     """Seed of levels and sampling."""
     split: int
     """The split of the levels, a value of `envs_jax.splits.Split`; keys follow from seed and split."""
     run: str
     """The folder of the run, as it was given; empty for a scripted policy."""
-    iteration: int
+    iteration: _Number
     """Iteration of the checkpoint; 0 for a scripted policy."""
     panel: str | None = None
     """Name of the panel; None for other levels."""
@@ -61,7 +69,7 @@ class Evaluation:
     """Digest of the panel."""
     policy: str | None = None
     """The scripted policy that played, such as "random" or "constant move forward"; None for the agent of a run."""
-    attempts: int = 1
+    attempts: _Positive = 1
     """Most attempts at a level in one conversation; the horizon is that of all of them."""
 
     @property
@@ -74,22 +82,24 @@ class Evaluation:
 class Header:
     """What the episodes of a file have in common."""
 
-    step: int
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    step: _Number
     """The iteration's step in metrics.jsonl, which also counts chunks of imitation; of an evaluation, the step of the
     checkpoint."""
-    iteration: int
+    iteration: _Positive
     """Number of the iteration, from 1, as in metrics.jsonl; of an evaluation, the number of the file."""
-    roll_backs: int
+    roll_backs: _Number
     """Roll-backs before this iteration; the keys of a run depend on them."""
     tasks: tuple[str, ...]
     """Labels of the run's tasks."""
-    group_size: int
+    group_size: _Positive
     """Episodes of a group; those of a group are contiguous in the rollout."""
-    episodes: int
+    episodes: _Number
     """Episodes of the rollout, of which the first R are recorded."""
-    horizon: int
+    horizon: _Positive
     """Most turns of an episode."""
-    temperature: float
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Of sampling; 1 for a scripted policy, which has none."""
     evaluation: Evaluation | None = None
     """Set in the records of an evaluation, in which groups are levels and members are samples."""
@@ -268,9 +278,7 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
             raise UserError(f"{refused} (version {VERSION}); record it again")
-        if header.get("evaluation") is not None:
-            header["evaluation"] = Evaluation(**header["evaluation"])
-        record = RolloutRecord(Header(**header | {"tasks": tuple(header["tasks"])}), **found)
+        record = RolloutRecord(_HEADER.validate_json(json.dumps(header)), **found)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; train with train.trajectories_every above 0") from error
     except (
@@ -279,7 +287,7 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         *(OSError, KeyError, TypeError, ValueError, EOFError),
     ) as error:
         raise UserError(f"{refused} ({error}); restore a copy, or train the run again") from error
-    if flaw := _flaw(record):
+    if flaw := _flaw(record, Path(path).stem):
         raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again")
     return record
 
@@ -292,8 +300,13 @@ def of_evaluation(run: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _flaw(record: RolloutRecord) -> str:
-    """Why the arrays do not belong together; empty if they do."""
+_HEADER = TypeAdapter(Header)
+
+
+def _flaw(record: RolloutRecord, file: str) -> str:
+    """Why the parts do not belong together or into a file of this name; empty if they do."""
+    if file.isdecimal() and int(file) != record.header.iteration:
+        return f"it holds iteration {record.header.iteration}"
     sizes: dict[str, int] = {}
     for field in dataclasses.fields(RolloutRecord):
         if field.name == "header":

@@ -28,6 +28,7 @@ class Chat:
         response_end: ends a response that did not end by itself; its last piece is `end_of_turn`.
         end_of_turn: name of the token that a policy samples to end its response.
         response_lead: follows `response_header` before a response that was given, not sampled.
+        earlier_header: the template's header of earlier responses; None if it begins with that of the next one.
         after_end: follows `end_of_turn`, before the next header.
         ends_optional: the end of a system or user message may be left out before the next header.
         edits: what the template does to each kind of content (`chat_segments.CONTENTS`).
@@ -43,6 +44,7 @@ class Chat:
     response_end: Pieces
     end_of_turn: str
     response_lead: Pieces = ()
+    earlier_header: Pieces | None = None
     after_end: Pieces = ()
     ends_optional: bool = False
     edits: Mapping[str, Callable[[str], str]] = dataclasses.field(default_factory=lambda: dict.fromkeys(CONTENTS, keep))
@@ -57,14 +59,29 @@ class Chat:
         end = () if omit_end and self.ends_optional else self.system_end
         return (*self.open_system, text, *end)
 
+    @property
+    def opens_thought(self) -> bool:
+        """Whether the header of a sampled response opens a think block, which the response has to close."""
+        last = self.response_header[-1] if self.response_header else ""
+        return (last.name if isinstance(last, Special) else last).rstrip().endswith("<think>")
+
+    def given_header(self, text: str) -> Pieces:
+        """Returns the header of a response that is given as `text`, not sampled.
+
+        It is that of a sampled one, unless it would open a think block that the text does not close.
+        """
+        first_thought, closed, _ = text.partition("</think>")
+        if self.earlier_header is None or not self.opens_thought or (closed and "<think>" not in first_thought):
+            return (*self.response_header, *self.response_lead)
+        return self.earlier_header
+
     def opening(self, tag: str, *, forced: bool) -> Pieces:
         """Returns what is inserted between the header of a response and its first sampled token: `tag` if `forced`.
 
         Raises:
             ValueError: the header opens a think block, but the response format does not start inside one.
         """
-        last = self.response_header[-1] if self.response_header else ""
-        if not (last.name if isinstance(last, Special) else last).rstrip().endswith("<think>"):
+        if not self.opens_thought:
             return (tag,) if forced else ()
         if tag != "<think>" or not forced:
             raise ValueError(
@@ -169,8 +186,17 @@ def _from_segments(found: ChatSegments) -> Chat:
         user_end=found.split(user_end),
         response_header=found.split(texts["ask"].removeprefix(user_end)),
         response_lead=found.split(lead),
+        earlier_header=_earlier_header(found, user_end),
         response_end=response_end,
         end_of_turn=last.name,
         after_end=found.split(tail.removeprefix(end_text)),
         edits=found.edits,
     )
+
+
+def _earlier_header(found: ChatSegments, user_end: str) -> Pieces | None:
+    """The header of earlier responses, where it differs from that of the next one; None if it does not."""
+    earlier, ask = found.texts["response_earlier"], found.texts["ask"]
+    if earlier.startswith(ask) or not earlier.startswith(user_end):
+        return None
+    return found.split(earlier.removeprefix(user_end))

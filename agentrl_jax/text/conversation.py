@@ -56,7 +56,8 @@ def following_ids(
     """Returns the ids between two sampled responses: the end of the first, the user's message and the next header.
 
     The ids so far, the sampled ids and these form the longer conversation. If the sampled tokens are those that the
-    response's text is encoded to, `conversation_ids` gives the same ids. `response_ended` says that the response's last
+    response's text is encoded to, and it closes the think block that its header may open, `conversation_ids` gives the
+    same ids. `response_ended` says that the response's last
     token is one of `tokenizer.stop_ids`; otherwise the end-of-turn token is inserted.
 
     Raises:
@@ -64,7 +65,8 @@ def following_ids(
     """
     chat = chat_format(tokenizer, thinking)
     end = () if response_ended else chat.response_end
-    return encode_pieces(tokenizer, (*end, *chat.after_end, *chat.user_header, *_question(chat, content, "user")))
+    question = (chat.edits["user"](content), *chat.user_end, *chat.response_header)
+    return encode_pieces(tokenizer, (*end, *chat.after_end, *chat.user_header, *question))
 
 
 def conversation_pieces(chat: Chat, turns: Sequence[Turn], *, opening: str = "") -> tuple[Piece | SampledResponse, ...]:
@@ -80,11 +82,13 @@ def conversation_pieces(chat: Chat, turns: Sequence[Turn], *, opening: str = "")
             pieces += chat.system(chat.edits["system"](content))
             header, kind = chat.first_user_header, "first_user"
         elif role == "user":
-            last = index + 1 == len(turns)
-            pieces += (*header, *_question(chat, content, kind), *(inserted if last else ()))
+            pieces += (*header, chat.edits[kind](content), *chat.user_end)
+            following = turns[index + 1][1] if index + 1 < len(turns) else None
+            pieces += chat.given_header(following) if isinstance(following, str) else chat.response_header
+            pieces += inserted if following is None else ()
             header, kind = (*chat.after_end, *chat.user_header), "user"
         else:
-            pieces += (*chat.response_lead, *_opened(chat.edits["response_earlier"](content), opening))
+            pieces += _opened(chat.edits["response_earlier"](content), opening)
             pieces += chat.response_end
     return tuple(pieces)
 
@@ -107,7 +111,3 @@ def messages_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[Message]:
         elif role := roles.get(tokenizer.special_name(token)):
             found.append((role, []))
     return [(role, tokenizer.decode(part)) for role, part in found if part or role != "assistant"]
-
-
-def _question(chat: Chat, content: str, kind: str) -> tuple[Piece, ...]:
-    return (chat.edits[kind](content), *chat.user_end, *chat.response_header)

@@ -47,7 +47,8 @@ class Prompt(struct.PyTreeNode):
         digit_ids: id of the first piece of `DIGIT_PIECES`.
         turn_digits: digits of the largest turn number.
         action_digits: digits of the action budget.
-        max_message_tokens: `O`, enough for every message by pieces; the canonical encoder takes fewer tokens.
+        max_message_tokens: `O`, enough for every message by pieces. Joined text nearly always has fewer tokens; where
+            it has more, `message` returns a length above `O`, and the episode is marked (`Trajectory.overflow`).
         response_tokens: tokens of a canonical response: around the actions, between two, and of the longest action.
     """
 
@@ -244,12 +245,12 @@ def _canonical_prefix(
     """Encodes the prefix before a first message; only the message's beginning must be known."""
     beginnings: set[str] = set()
     for shown in (("always", "first"), ("always", "first", "retry")):
-        first = next(part for part in parts if part.when in shown)
+        first = next(part for part in parts if part.when in shown and (part.kind != "text" or part.pieces))
         if first.kind == "text":
             text = itertools.takewhile(lambda piece: not isinstance(piece, Special), first.pieces)
             beginnings.add("".join(map(str, text)))
         else:
-            beginnings |= {piece[:1] for piece in (pieces if first.kind == "observation" else DIGIT_PIECES)}
+            beginnings |= set(pieces if first.kind == "observation" else DIGIT_PIECES)
     found = {tuple(encode_prefix(tokenizer, prefix, beginning)) for beginning in beginnings}
     if len(found) > 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The reference parser for whole responses on the host: Python's `re` on bytes.
+"""The reference parser for whole responses on the host, on bytes and in linear time.
 
 It defines the meaning of a response. The compiled automaton is tested against it, and host environments use it.
 
@@ -17,8 +17,7 @@ import re
 
 from agentrl_jax.text.grammar import PlainResponse, ResponseGrammar
 
-_WITH_THOUGHT = re.compile(rb"<think>(.*?)</think>\s*<answer>(?P<answer>.*?)</answer>", re.DOTALL)
-_ANSWER_ONLY = re.compile(rb"<answer>(?P<answer>.*?)</answer>", re.DOTALL)
+_ANSWER_AFTER_THOUGHT = re.compile(rb"</think>\s*<answer>")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +47,10 @@ def parse_response(data: bytes, grammar: ResponseGrammar | PlainResponse) -> Hos
     """Parses `grammar.forced_text`, which was inserted before the response, and the bytes of the response."""
     if isinstance(grammar, PlainResponse):
         return HostResponse((0,), (grammar.opening + data.decode("utf-8", "replace"),), True)
-    pattern = _WITH_THOUGHT if grammar.think else _ANSWER_ONLY
-    match = pattern.search(grammar.forced_text.encode() + data)
-    if match is None:
+    answer = _answer(grammar.forced_text.encode() + data, think=grammar.think)
+    if answer is None:
         return HostResponse((), (), False)
-    items = [item.strip() for item in match["answer"].split(grammar.separator.encode())]
+    items = [item.strip() for item in answer.split(grammar.separator.encode())]
     kept = [item for item in items if item][: grammar.max_actions]
     ids = {name.encode().lower(): i for i, name in enumerate(grammar.actions)}
     return HostResponse(
@@ -60,3 +58,19 @@ def parse_response(data: bytes, grammar: ResponseGrammar | PlainResponse) -> Hos
         items=tuple(item.decode("utf-8", "replace") for item in kept),
         format_ok=True,
     )
+
+
+def _answer(data: bytes, *, think: bool) -> bytes | None:
+    """The content of the first answer block, with `think` of the first that follows a closed thought; None without one.
+
+    No later opening is tried: a block that the first one lacks is missing after the others too.
+    """
+    if think:
+        thought = data.find(b"<think>")
+        after = _ANSWER_AFTER_THOUGHT.search(data, thought + len(b"<think>")) if thought >= 0 else None
+        start = after.end() if after else -1
+    else:
+        opening = data.find(b"<answer>")
+        start = opening + len(b"<answer>") if opening >= 0 else -1
+    end = data.find(b"</answer>", start) if start >= 0 else -1
+    return data[start:end] if end >= 0 else None

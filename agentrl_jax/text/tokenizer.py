@@ -22,6 +22,9 @@ PAD_NAMES = ("<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|end_of_
 """Special tokens for padding, in order of preference."""
 
 
+_PROBES = ("player", "Player", "a b\n c", "  up  \n\n", "\0", "Up || <answer>\n\té 你 12345 don't  </answer>")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokenizer:
     """A byte-level BPE tokenizer: every ordinary token is a string of bytes, special tokens have no bytes.
@@ -160,7 +163,8 @@ def from_json(
         ValueError: the tokenizer is not byte-level, or a special token is missing.
     """
     settings = settings or TokenizerSettings()
-    file = tokenizer_file.parse(text)
+    roles = {settings.eos, settings.pad, *settings.stop_ids} - {None}
+    file = tokenizer_file.parse(text, roles)
     names, special = file.names, file.special
     size = max(names) + 1
     byte_of = {character: byte for byte, character in byte_alphabet().items()}
@@ -171,11 +175,20 @@ def from_json(
         elif i not in special:
             token_bytes[i] = name.encode()
     by_name = {names[i]: i for i in special}
+    ends = {settings.eos: "tokenizer_config.json: eos_token"} | dict.fromkeys(
+        settings.stop_ids, "generation_config.json: eos_token_id"
+    )
+    for i, name in names.items():
+        if i not in special and (where := ends.get(name) or ends.get(i)):
+            raise ValueError(
+                f"{where} is {shortened(ascii(name))}, which is ordinary text in tokenizer.json, so that no response "
+                "can end with it; name a token of added_tokens"
+            )
     response_end = settings.template.closing_token(by_name) if settings.template else None
     end = _pick(by_name, end_of_turn, (response_end, settings.eos, *END_OF_TURN_NAMES), "end_of_turn")
     padding = (settings.pad if settings.pad != names[end] else None, *PAD_NAMES)
     stops = [end, *(by_name[name] for name in (response_end, settings.eos) if name in by_name), *settings.stop_ids]
-    return Tokenizer(
+    tokenizer = Tokenizer(
         backend=file.backend,
         vocab_size=size,
         pad_id=_pick(by_name, pad, padding, "pad"),
@@ -185,6 +198,20 @@ def from_json(
         token_bytes=tuple(token_bytes),
         template=settings.template,
     )
+    _refuse_lossy(tokenizer)
+    return tokenizer
+
+
+def _refuse_lossy(tokenizer: Tokenizer) -> None:
+    """Refuses a tokenizer that changes a text, except for bytes that it does not have."""
+    known = b"".join(token or b"" for token in tokenizer.token_bytes if token and len(token) == 1)
+    for text in _PROBES:
+        kept = bytes(byte for byte in text.encode() if byte in known)
+        if (found := tokenizer.decode_bytes(tokenizer.encode(text))) != kept:
+            raise ValueError(
+                f"tokenizer.json: changes {text!r} to {found.decode('utf-8', 'replace')!r}; use a byte-level tokenizer "
+                "that keeps letter case and spaces, without a prefix space"
+            )
 
 
 def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str | None, ...], argument: str) -> int:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import tokenizers
@@ -13,6 +13,9 @@ from agentrl_jax.errors import shortened
 
 MAX_IDS = 1 << 21
 """Maximum vocabulary size, including ids without a token."""
+
+MAX_TOKEN_BYTES = 4096
+"""Maximum bytes of a token's name; the longest of usual models has a few hundred."""
 
 _MAX_DEPTH = 32
 _ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())
@@ -32,8 +35,10 @@ class TokenizerFile:
     special: frozenset[int]
 
 
-def parse(text: str) -> TokenizerFile:
+def parse(text: str, special: Collection[str | int] = ()) -> TokenizerFile:
     """Reads the text of a `tokenizer.json`.
+
+    Added tokens that `special` has, by text or id, are special even if the file does not say so.
 
     Raises:
         ValueError: the text is damaged, too large, or not a byte-level BPE tokenizer.
@@ -45,11 +50,15 @@ def parse(text: str) -> TokenizerFile:
     _check_components(layout)
     _refuse_unless_byte_level(layout)
     _check_tokens(layout)
+    if _mark_special(layout.get("added_tokens") or [], special):
+        text = json.dumps(layout)
     backend = _from_library("built", lambda: tokenizers.Tokenizer.from_str(text))
     backend.encode_special_tokens = True  # a special token's spelling inside ordinary text is split into bytes
     backend.no_padding()
     backend.no_truncation()
-    names = {i: name for name, i in backend.get_vocab(with_added_tokens=True).items()}
+    ids = backend.get_vocab(with_added_tokens=True)
+    names = {i: name for name, i in ids.items()}
+    _require(len(names) == len(ids), "{} tokens have the id of another one", len(ids) - len(names))
     added = layout.get("added_tokens") or []
     for token in added:
         content, i = token["content"], token["id"]
@@ -116,10 +125,17 @@ def _check_tokens(layout: Mapping[str, Any]) -> None:
         content = token.get("content")
         _require(isinstance(content, str) and bool(content), "added_tokens: content is {}", content)
         _check_id(token.get("id"), content)
+        _check_length(content)
         _require(isinstance(token.get("special"), bool), "added_tokens: special of {} is not true or false", content)
+        swallows = not token["special"] and (token.get("lstrip") or token.get("rstrip"))
+        _require(not swallows, "added_tokens: {} removes the spaces beside it, although it is ordinary text", content)
+    _require(
+        not model.get("dropout"), "model.dropout is {}, so that a text has no tokens of its own", model.get("dropout")
+    )
     contents = {token["content"] for token in added}  # added tokens represent their own text
     for token, i in vocab.items():
         _check_id(i, token)
+        _check_length(token)
         in_alphabet = _ALPHABET.issuperset(token) or token in contents
         _require(in_alphabet, "the token {} has characters outside the byte-level alphabet", token)
 
@@ -133,6 +149,25 @@ def _check_depth(node: Any, left: int) -> None:
 
 def _check_id(i: Any, token: str) -> None:
     _require(type(i) is int and 0 <= i < MAX_IDS, f"the id of {{}} is {{}}, not from 0 to {MAX_IDS - 1}", token, i)
+
+
+def _check_length(token: str) -> None:
+    _require(
+        len(token.encode("utf-8", "replace")) <= MAX_TOKEN_BYTES, f"{{}} is longer than {MAX_TOKEN_BYTES} bytes", token
+    )
+
+
+def _mark_special(added: list[dict[str, Any]], special: Collection[str | int]) -> bool:
+    """Marks added tokens as special, as the Transformers library does with the roles of its settings.
+
+    Returns whether any was not.
+    """
+    changed = [
+        token for token in added if not token["special"] and (token["content"] in special or token["id"] in special)
+    ]
+    for token in changed:
+        token["special"] = True
+    return bool(changed)
 
 
 def _require(holds: bool, problem: str, *values: Any) -> None:

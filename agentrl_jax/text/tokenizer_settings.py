@@ -38,8 +38,8 @@ def read_settings(files: Mapping[str, bytes], source: str) -> TokenizerSettings:
     template = text_of(files, "chat_template.jinja", source)
     for name in ("chat_template.json", "tokenizer_config.json"):
         template = template or _default_template(_json(files, name, source), f"{source}/{name}")
-    stops = _json(files, "generation_config.json", source).get("eos_token_id", [])
-    stops = stops if isinstance(stops, list) else [stops]
+    stops = _json(files, "generation_config.json", source).get("eos_token_id")
+    stops = stops if isinstance(stops, list) else [] if stops is None else [stops]
     if len(stops) > 1024 or not all(type(stop) is int and 0 <= stop < 2**31 for stop in stops):
         raise ValueError(
             f"{source}/generation_config.json: eos_token_id {shortened(stops)}; expected ids of tokens, one or a list"

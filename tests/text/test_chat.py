@@ -151,6 +151,18 @@ def test_a_think_block_that_the_response_format_lacks_is_refused(think, forced):
         compiled("reasoner", "compact", think=think, forced=forced)
 
 
+@pytest.mark.parametrize(
+    "response", ["The answer.", "<think>\nplan\n</think>\n\nThe answer.", "plan</think>The answer."]
+)
+def test_a_response_given_as_text_is_not_put_into_a_thought_that_its_header_opens(response):
+    model = ours("reasoner")
+    ids = conversation_ids(model, [("user", "hi"), ("assistant", response), ("user", "more")])
+    opened, _, rest = model.decode(ids, skip_special=False).partition("assistant\n")[2].partition("The answer.")
+    # Only the last was sampled after the header's `<think>`, which it closes.
+    assert opened.count("<think>") == opened.count("</think>") == response.count("</think>")
+    assert rest.startswith("<|im_end|>")
+
+
 @pytest.mark.parametrize(("name", "thinking"), CASES)
 @settings(max_examples=20, deadline=None)
 @given(contents=st.lists(CONTENT, min_size=3, max_size=7), system=st.booleans(), ended=st.booleans())
@@ -158,7 +170,10 @@ def test_a_conversation_is_only_ever_added_to(name, thinking, contents, system, 
     model = ours(name)
     form = chat.chat_format(model, thinking)
     lead = [("system", contents[0])] if system else []
-    messages = [*lead, *zip(("user", "assistant") * 3, contents[1:])]
+    # A response closes the think block that its header has opened, or it would be given to the next without it.
+    closing = "</think>" if form.opens_thought else ""
+    spoken = [closing + text if index % 2 else text for index, text in enumerate(contents[1:])]
+    messages = [*lead, *zip(("user", "assistant") * 3, spoken)]
     messages = messages if messages[-1][0] == "user" else messages[:-1]
     first = 1 + len(lead)
     ids = conversation_ids(model, messages[:first], thinking=thinking)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import re
 
 import chex
 import jax
@@ -227,6 +228,27 @@ def test_broken_and_nested_think_blocks(small, tables, response, answer):
     form = moves(True, True)
     assert parse_response(response.encode(), form).actions == ((0,) if answer else ())
     assert_equal_to_reference(small, form, tables[True, True], [small.encode(response)])
+
+
+TAGS = ("<think>", "</think>", "<answer>", "</answer>", " ", "\n", "Up", "x", "<", "||")
+
+
+@given(parts=st.lists(st.sampled_from(TAGS), max_size=14), think=st.booleans())
+def test_the_answer_is_that_of_one_expression(parts, think):
+    """The expression that defines the answer takes quadratic time, so the parser does not use it."""
+    text = "".join(parts).encode()
+    thought = rb"<think>.*?</think>\s*" if think else b""
+    match = re.search(thought + rb"<answer>(.*?)</answer>", text, re.DOTALL)
+    found = parse_response(text, moves(think, False, separator="@@"))
+    items = () if match is None or not match[1].strip() else (match[1].strip().decode(),)
+    assert (found.format_ok, found.items) == (match is not None, items)
+
+
+@pytest.mark.parametrize("opening", ["<think>", "<answer>", "<think></think>"])
+def test_a_response_of_opening_tags_is_read_once(opening):
+    """With time that grows with its square this would take hours."""
+    for think in (False, True):
+        assert not parse_response(opening.encode() * 1_000_000, moves(think, think)).format_ok
 
 
 def test_an_opening_tag_that_is_not_forced_must_be_written(small, tables):

@@ -1,5 +1,7 @@
 import dataclasses
+import functools
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from agentrl_jax.text import build_small_tokenizer, tokenizer
+from agentrl_jax.text.tokenizer_settings import TokenizerSettings
 
 SPELLINGS = ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|im_end|>", "<|endoftext|>", "<|"]
 
@@ -142,6 +145,64 @@ def test_ordinary_added_tokens_are_text(small):
     (token,) = more.encode("<tool_√>")
     assert token not in more.special_ids
     assert more.token_bytes[token] == "<tool_√>".encode()
+
+
+def changed(small, **changes):
+    """The shipped file with other values, by path such as `model__dropout`, and with further added tokens."""
+    layout = json.loads(small.backend.to_str())
+    layout["added_tokens"] += changes.pop("added", [])
+    for path, value in changes.items():
+        *parents, name = path.split("__")
+        node = functools.reduce(lambda found, key: found[key], parents, layout)
+        node[name] = value(node[name]) if callable(value) else value
+    return json.dumps(layout)
+
+
+def added(small, content, special=False, **flags):
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | flags
+    return {"id": small.vocab_size, "content": content, "special": special, **flags}
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+WORDS_ONLY = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, BYTE_LEVEL | {"use_regex": False}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model__dropout": 0.5}, "model.dropout is 0.5"),
+        ({"normalizer": {"type": "Lowercase"}}, "changes 'Player' to 'player'"),
+        ({"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}}, "changes 'player' to ' player'"),
+        ({"pre_tokenizer": WORDS_ONLY}, "changes 'a b"),
+        ({"model__vocab": lambda vocab: vocab | {"a": vocab["b"]}}, "1 tokens have the id of another one"),
+        ({"model__vocab": lambda vocab: vocab | {"a" * 5000: 9000}}, "is longer than 4096 bytes"),
+    ],
+    ids=["random", "letter case", "prefix space", "spaces", "the same id", "a long token"],
+)
+def test_what_changes_texts_is_refused(small, changes, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        tokenizer.from_json(changed(small, **changes))
+
+
+def test_added_tokens_that_take_spaces_from_texts_are_refused(small):
+    with pytest.raises(ValueError, match=r"'\|\|\|' removes the spaces beside it"):
+        tokenizer.from_json(changed(small, added=[added(small, "|||", lstrip=True)]))
+
+
+def test_the_end_of_sequence_is_special_even_if_its_file_does_not_say_so(small):
+    text = changed(small, added=[added(small, "<eos>")])
+    for found in (TokenizerSettings(eos="<eos>"), TokenizerSettings(stop_ids=(small.vocab_size,))):
+        model = tokenizer.from_json(text, settings=found)
+        assert small.vocab_size in model.stop_ids
+        assert small.vocab_size in model.special_ids
+        assert model.decode(model.encode("a <eos> b")) == "a <eos> b"
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: eos_token is 'a', which is ordinary text"):
+        tokenizer.from_json(text, settings=TokenizerSettings(eos="a"))
+
+
+def test_settings_that_are_null_are_not_set():
+    files = tokenizer.small_files() | {"generation_config.json": b'{"eos_token_id": null}'}
+    assert tokenizer.from_files(files, "model").stop_ids == tokenizer.load_small().stop_ids
 
 
 def test_tokenizer_is_frozen(small):

@@ -39,6 +39,6 @@ def test_a_level_file_of_test_levels_only_cannot_be_trained_on():
     config = types.SimpleNamespace(tasks=[types.SimpleNamespace(label="mine", levels="panel.txt")])
     test, fixed = np.full(4, Split.TEST), np.array([True, True, True, False])
     build.check_trainable(config, LevelSplits((TaskLevels("too few", test, fixed),)))
-    build.check_trainable(config, LevelSplits((TaskLevels("all are drawn", None, np.array([True])),)))
+    build.check_trainable(config, LevelSplits((TaskLevels("all are drawn", some_fixed=True),)))
     with pytest.raises(UserError, match=r"mine has no level to train on: all levels of panel\.txt"):
         build.check_trainable(config, LevelSplits((TaskLevels("too few", test[:3], fixed[:3]),)))

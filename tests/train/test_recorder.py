@@ -166,6 +166,25 @@ def test_damaged_files_are_refused(record, tmp_path, monkeypatch):
         read_record(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("iteration", "x"), ("iteration", None), ("iteration", 2**40), ("horizon", 0), ("tasks", [1]), ("evaluation", {})],
+)
+def test_damaged_headers_are_refused(record, tmp_path, name, value):
+    path = write_record(tmp_path, record)
+    with np.load(path) as file:
+        arrays = dict(file)
+    header = json.loads(arrays["header"].tobytes()) | {name: value}
+    np.savez(path, **arrays | {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)})
+    _refused(path, name)
+
+
+def test_a_file_by_the_name_of_another_iteration_is_refused(record, tmp_path):
+    path = write_record(tmp_path, record)
+    path = path.rename(path.with_name("000099.npz"))
+    _refused(path, f"it holds iteration {record.header.iteration}")
+
+
 def _refused(path, why=""):
     with pytest.raises(UserError, match="no rollout of a run of this version") as found:
         read_record(path)

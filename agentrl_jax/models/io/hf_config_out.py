@@ -60,14 +60,17 @@ def written_config(config: PretrainedConfig, *, dtype: str) -> dict[str, Any]:
     if parse_config(raw, "the model's original configuration").decoder != _plain(config.decoder):
         tokens = {key: raw.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         raw = dict(describe(config.decoder, max_positions=config.max_positions).raw) | tokens
-    # transformers 4 reads only this name, 5 reads it too
+    # Transformers 4 reads only these names, 5 reads them too.
+    if raw.pop("rope_parameters", None):
+        raw |= {"rope_theta": config.decoder.rope_theta, "rope_scaling": _rope_scaling(config.decoder)}
     return {key: value for key, value in raw.items() if key not in ("dtype", "torch_dtype")} | {"torch_dtype": dtype}
 
 
 def _plain(decoder: DecoderConfig) -> DecoderConfig:
     """The shape as a file can store it: without settings of the computation, and with one form for "no windows"."""
     windows = decoder.windows if any(decoder.windows) else ()
-    return dataclasses.replace(decoder, dtype="float32", attention="auto", windows=windows)
+    plain = {"dtype": "float32", "cache_dtype": "", "decode_dtype": "", "attention": "auto"}
+    return dataclasses.replace(decoder, **plain, windows=windows)
 
 
 def _model_type(decoder: DecoderConfig) -> str:

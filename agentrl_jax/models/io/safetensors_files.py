@@ -182,7 +182,10 @@ def file_tensor(leaf: Leaf, array: Any, number: int, dtype: np.dtype) -> np.ndar
 
 def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     """Writes a safetensors file in a new folder."""
-    save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses files without it
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses files without it
+    except SafetensorError as error:  # the library's form of a full disk
+        raise WeightsError(f"{path}: cannot be written ({shortened(error)}); give a folder with more space") from error
     path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files readable by their owner only
 
 

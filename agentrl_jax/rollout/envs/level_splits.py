@@ -32,15 +32,16 @@ class TaskLevels:
     """Why the levels are not divided; empty if they are."""
     split_of_row: np.ndarray | None = None
     """i32[N] split of every row of the task's level pack; None if levels are generated."""
-    fixed: np.ndarray | None = None
-    """bool[N] which rows of the pack are test levels in any case; of generated levels bool[1], whether some are."""
+    fixed_rows: np.ndarray | None = None
+    """bool[N] which rows of an undivided pack are test levels in any case; None if levels are generated."""
+    some_fixed: bool = False
+    """Whether some of the undivided levels are test levels in any case."""
 
     def split(self, wanted: Split) -> Split:
         """The split to sample from when levels of `wanted` are needed."""
         if not self.undivided_reason:
             return wanted
-        some_fixed = self.fixed is not None and bool(np.any(self.fixed))
-        return Split.NOT_FIXED if wanted == Split.TRAIN and some_fixed else Split.ANY
+        return Split.NOT_FIXED if wanted == Split.TRAIN and self.some_fixed else Split.ANY
 
     def rows(self, wanted: Split) -> np.ndarray | None:
         """Rows i64[.] of the pack that belong to a split; None if levels are generated."""
@@ -48,8 +49,8 @@ class TaskLevels:
             return None
         if not self.undivided_reason:
             return np.flatnonzero(self.split_of_row == wanted)
-        if self.fixed is not None and wanted == Split.TRAIN:
-            return np.flatnonzero(~self.fixed)
+        if self.fixed_rows is not None and wanted == Split.TRAIN:
+            return np.flatnonzero(~self.fixed_rows)
         return np.arange(len(self.split_of_row))
 
 
@@ -80,13 +81,15 @@ def task_levels(env: TextEnvironment, params: Any) -> TaskLevels:
     levels = getattr(params, "levels", None)
     if levels is not None and levels.shape[0] > 0:
         split_of_row = splits_of_levels(env, params, np.asarray(levels))
-        fixed = fixed_levels(env, params, np.asarray(levels))
+        fixed_rows = fixed_levels(env, params, np.asarray(levels))
         counts = {split: int(np.sum(split_of_row == split)) for split in SHARES}
-        where = f"{len(split_of_row)} levels of its file"
+        where, some_fixed = f"{len(split_of_row)} levels of its file", bool(np.any(fixed_rows))
     else:
-        split_of_row, where, fixed = None, f"{SAMPLED_LEVELS} draws", np.array([len(env.test_levels) > 0])
+        split_of_row, fixed_rows = None, None
         counts = distinct_levels(env, params, SAMPLED_LEVELS)
+        where, some_fixed = f"{SAMPLED_LEVELS} draws", len(env.test_levels) > 0
     if min(counts.values()) >= MIN_LEVELS:
         return TaskLevels(split_of_row=split_of_row)
     found = ", ".join(f"{counts[split]} for {split.name.lower()}" for split in SHARES)
-    return TaskLevels(f"{where} hold {found}; at least {MIN_LEVELS} of each are needed", split_of_row, fixed)
+    reason = f"{where} hold {found}; at least {MIN_LEVELS} of each are needed"
+    return TaskLevels(reason, split_of_row, fixed_rows, some_fixed)

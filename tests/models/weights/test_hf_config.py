@@ -190,6 +190,23 @@ def test_an_unchanged_model_keeps_its_configuration():
     assert written == SMOLLM2 | {"torch_dtype": "float32"}
 
 
+def test_an_unchanged_model_of_transformers_5_can_be_read_by_4():
+    """Transformers 4 would take the default frequencies, without an error."""
+    scaling = LLAMA3 | {"rope_theta": 1e6}
+    raw = {key: value for key, value in SMOLLM2.items() if key not in ("rope_theta", "rope_scaling")}
+    config = parse_config(raw | {"rope_parameters": scaling})
+    written = hf_config_out.written_config(config, dtype="float32")
+    assert "rope_parameters" not in written
+    assert (written["rope_theta"], written["rope_scaling"]["rope_type"]) == (1e6, "llama3")
+    assert parse_config(written).decoder == config.decoder
+
+
+def test_settings_of_the_computation_are_not_written():
+    decoder = parse_config(SMOLLM2).decoder
+    computed = dataclasses.replace(decoder, dtype="bfloat16", cache_dtype="float32", decode_dtype="int8")
+    assert hf_config_out.describe(computed, max_positions=64).decoder == decoder
+
+
 def test_a_changed_model_is_described_afresh():
     config = parse_config(SMOLLM2)
     decoder = dataclasses.replace(config.decoder, vocab_size=49200, dtype="bfloat16")

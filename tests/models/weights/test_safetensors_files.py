@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hf_models import FAMILIES, LAYER_NAMES, config_of, slow_logits, tensors_of, write_folder
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from agentrl_jax.models import decoder
@@ -165,7 +165,10 @@ def test_saving_restores_the_file(family, shard_bytes, tmp_path):
     again = load.load_pretrained(tmp_path / "new")
     assert again.config == loaded.config
     chex.assert_trees_all_equal(again.params, loaded.params)
-    assert json.loads((tmp_path / "new" / "config.json").read_text()) == config | {"torch_dtype": "float32"}
+    expected = config | {"torch_dtype": "float32"}
+    if rope := expected.pop("rope_parameters", None):  # what transformers 4 reads, too
+        expected |= {"rope_theta": rope["rope_theta"], "rope_scaling": None}
+    assert json.loads((tmp_path / "new" / "config.json").read_text()) == expected
 
 
 def test_saving_in_another_type(tmp_path):
@@ -193,6 +196,19 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
     with pytest.raises(WeightsError, match="old: exists and is not an empty folder"):
         load.save_pretrained(tmp_path / "old", loaded.params, loaded.config)
+
+
+def test_the_library_reports_a_full_disk_in_its_own_way(tmp_path, monkeypatch):
+    config = config_of("llama")
+    loaded = load.load_pretrained(write_folder(tmp_path / "old", config, tensors_of(config)))
+
+    def full(path, *args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("agentrl_jax.models.io.safetensors_files.save_file", full)
+    with pytest.raises(WeightsError, match=r"model.safetensors: cannot be written \(.*No space left on device"):
+        load.save_pretrained(tmp_path / "new", loaded.params, loaded.config)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
 
 
 def test_parameters_that_do_not_fit_are_not_saved(tmp_path):
