@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.config import Config, load_config
+from agentrl_jax.config.fields import LARGEST
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.evaluate.eval_set import evaluate_run as evaluate
@@ -47,7 +48,7 @@ class Policy(RunPolicy):
         return transcripts(hosts.fetch(trajectory), self.tokenizer, names)
 
 
-def load_policy(run: str | os.PathLike[str], checkpoint: str = "last") -> Policy:
+def load_policy(run: str | os.PathLike[str], checkpoint: str | int = "last") -> Policy:
     """Loads the policy of a checkpoint of a run, given by its folder, for example `runs/demo`.
 
     `checkpoint` is last, best (the highest success in validation) or the step of a checkpoint. Raises a `UserError` if
@@ -55,7 +56,7 @@ def load_policy(run: str | os.PathLike[str], checkpoint: str = "last") -> Policy
     """
     config = read_config(run)
     with refusals():
-        loaded = run_policy.load_policy(run, config, checkpoint)
+        loaded = run_policy.load_policy(run, config, str(checkpoint))
     return Policy(**vars(loaded), run=Path(run), config=config)
 
 
@@ -81,12 +82,16 @@ def rollout(
     used.
     """
     tasks = policy.config.tasks
-    if episodes < 1:
-        raise UserError(f"episodes is {episodes}, expected at least 1")
+    if not isinstance(episodes, int) or episodes < 1:
+        raise UserError(f"episodes is {episodes}, expected an integer of at least 1")
     if not 0 <= task < len(tasks):
         raise UserError(f"task is {task}, expected an index from 0 to {len(tasks) - 1}")
-    if temperature < 0:
+    if not 0 <= temperature <= LARGEST:
         raise UserError(f"temperature is {temperature}, expected 0 or more")
+    if not 0 <= seed < 2**32:
+        raise UserError(f"seed is {seed}, expected an integer from 0 to {2**32 - 1}")
+    if split not in [*Split]:
+        raise UserError(f"split is {split}, expected one of {', '.join(map(str, Split))}")
     with refusals():
         batched_env = build.build_compiled_env(policy.config, policy.tokenizer)
         engine = build.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)

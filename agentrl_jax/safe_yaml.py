@@ -18,11 +18,14 @@ _MAX_NUMBER = 64
 """Maximum number of characters in a number."""
 
 _PREFIX = "tag:yaml.org,2002:"
+_NUMBERS = (_PREFIX + "int", _PREFIX + "float")
 _PLAIN = frozenset(_PREFIX + kind for kind in ("bool", "float", "int", "map", "merge", "null", "seq", "str", "value"))
 
 
 class Loader(yaml.SafeLoader):
     """PyYAML's safe loader with size limits; it reads 1e-3 as a number and refuses duplicate keys.
+
+    Integers are decimal or begin with 0x.
 
     Dates are read as text. Tags other than those of plain values are refused.
     """
@@ -46,7 +49,7 @@ class Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         if node.tag not in _PLAIN:
             raise _error(f"the tag {node.tag!r} is not that of a plain value", mark)
-        if node.tag in (_PREFIX + "int", _PREFIX + "float") and len(node.value) > _MAX_NUMBER:
+        if node.tag in _NUMBERS and len(node.value) > _MAX_NUMBER:
             raise _error(f"a number of {len(node.value)} characters; expected at most {_MAX_NUMBER}", mark)
         if isinstance(node, yaml.ScalarNode) and (flaw := text_flaw(node.value)):
             raise _error(f"text with {flaw}", mark)
@@ -74,9 +77,20 @@ class Loader(yaml.SafeLoader):
 
 
 Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN and tag not in _NUMBERS]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+# YAML 1.1 reads 010 as 8 and 1:30 as 90. These stay text, which is refused where a number is expected.
+Loader.add_implicit_resolver(
+    _PREFIX + "int", re.compile(r"^[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"), list("-+0123456789")
+)
+Loader.add_implicit_resolver(
+    _PREFIX + "float",
+    re.compile(
+        r"^([-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+    ),
+    list("-+0123456789."),
+)
 # YAML 1.1 requires a dot in a number with an exponent; people write 1e-3.
 _EXPONENT = re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 Loader.add_implicit_resolver(_PREFIX + "float", _EXPONENT, list("-+0123456789"))

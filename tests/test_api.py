@@ -55,9 +55,13 @@ def test_transcripts_are_the_text_of_the_tokens(policy, trajectory):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"episodes": 0}, "episodes is 0, expected at least 1"),
+        ({"episodes": 0}, "episodes is 0, expected an integer of at least 1"),
         ({"task": 1}, "task is 1, expected an index from 0 to 0"),
+        ({"episodes": 2.5}, "episodes is 2.5, expected an integer of at least 1"),
         ({"temperature": -0.5}, "temperature is -0.5, expected 0 or more"),
+        ({"temperature": float("nan")}, "temperature is nan, expected 0 or more"),
+        ({"seed": 2**33}, "seed is 8589934592, expected an integer from 0 to 4294967295"),
+        ({"split": 7}, "split is 7, expected one of"),
     ],
 )
 def test_arguments_out_of_range_are_refused(policy, arguments, message):

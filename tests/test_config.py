@@ -195,6 +195,9 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_key(write, text, par
         (["seed", "1"], ["'seed'", "--algo.objective.clip_high"]),
         (["--seed", "[1"], ["--seed", "not a value"]),
         (["--seed", "x"], ['seed is "x"', "an integer"]),
+        (["--seed", "010"], ['seed is "010"', "an integer"]),  # 8 in YAML 1.1
+        (["--seed", "1:30"], ['seed is "1:30"', "an integer"]),  # 90
+        (["--optim.lr", "1:30.5"], ['optim.lr is "1:30.5"', "a number"]),
     ],
 )
 def test_a_wrong_override_is_refused_in_one_line(write, words, parts):

@@ -20,6 +20,7 @@ BASELINE = 10
 SOLVED = 0.9
 """Training success rate from which a run whose returns do not vary is solved, not collapsed."""
 _SPIKE_WINDOW = 20
+_SIGNIFICANT = ("significant_fall", "significant_rise")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,16 +153,11 @@ class Finding:
 
 def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
     """Applies an alarm to the rows of a run."""
-    known = [
-        (row["iteration"], float(row[alarm.metric]))
-        for row in rows
-        if "iteration" in row and isinstance(row.get(alarm.metric), int | float) and math.isfinite(row[alarm.metric])
-    ]
-    iterations, values = tuple(i for i, _ in known), tuple(v for _, v in known)
-    if alarm.rule in ("significant_fall", "significant_rise"):
+    iterations, values = _series(alarm, rows)
+    if alarm.rule in _SIGNIFICANT:
         return _significant_fall(alarm, rows, iterations, values)
     streak, raised, first = 0, [], None
-    start = statistics.fmean(values[: alarm.start]) if len(values) >= alarm.start else None
+    start = _start(alarm, values)
     for index, value in enumerate(values):
         reference = _reference(alarm, values, index, start)
         streak = streak + 1 if reference is not None and _beyond(alarm, value, reference) else 0
@@ -169,6 +165,22 @@ def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
             raised.append(iterations[index])
             first = first or (iterations[index - alarm.patience + 1], value, reference)
     return Finding(alarm, iterations, values, tuple(raised), *(first or (None, None, None)))
+
+
+def _series(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Iterations and values of an alarm's metric, without rows that have none."""
+    known = [
+        (row["iteration"], row[alarm.metric]) for row in rows if "iteration" in row and _is_value(row.get(alarm.metric))
+    ]
+    return tuple(i for i, _ in known), tuple(float(v) for _, v in known)
+
+
+def _is_value(found: Any) -> bool:
+    return isinstance(found, int | float) and math.isfinite(found)
+
+
+def _start(alarm: Alarm, values: Sequence[float]) -> float | None:
+    return statistics.fmean(values[: alarm.start]) if len(values) >= alarm.start else None
 
 
 def _significant_fall(
@@ -246,9 +258,25 @@ def _beyond(alarm: Alarm, value: float, reference: float) -> bool:
 
 def raised(rows: Sequence[Mapping[str, Any]]) -> tuple[Alarm, ...]:
     """The alarms raised at the newest value of their metric, if that value belongs to the newest row."""
-    found = (examine(alarm, rows) for alarm in ALARMS)
-    newest = rows[-1]["iteration"] if rows else None
-    return tuple(f.alarm for f in found if f.lasts and f.raised[-1] == newest)
+    return tuple(alarm for alarm in ALARMS if rows and _is_raised(alarm, rows))
+
+
+def _is_raised(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether `examine` finds the alarm raised at the newest row; looks at no more values than that needs."""
+    if not _is_value(rows[-1].get(alarm.metric)):
+        return False
+    if alarm.rule in _SIGNIFICANT:
+        return examine(alarm, rows).lasts
+    _, values = _series(alarm, rows)
+    if len(values) < alarm.patience:
+        return False
+    start = _start(alarm, values)
+    newest = range(len(values) - alarm.patience, len(values))
+    references = [_reference(alarm, values, index, start) for index in newest]
+    return all(
+        reference is not None and _beyond(alarm, values[index], reference)
+        for index, reference in zip(newest, references)
+    )
 
 
 def recent_success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:

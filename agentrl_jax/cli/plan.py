@@ -49,6 +49,8 @@ def run(words: list[str]) -> None:
         if command.compile is not None and (not command.sweep or command.compile < 0):
             given = f"--compile is {command.compile}"
             raise UserError(f"{given}, expected at least 0" if command.sweep else f"{given}, which needs --sweep")
+        if any(word.partition("=")[0] == "--devices" for word in overrides):
+            raise UserError("--devices is given, but a plan is for the devices of --topology; leave it out")
     config = load_config(command.file, [*overrides, "--devices", "0"])  # the topology sets the devices
     if command.sweep:
         _sweep(command, config)

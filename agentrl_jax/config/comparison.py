@@ -18,13 +18,19 @@ from pydantic import Field, ValidationError
 from agentrl_jax.config.checks import validate
 from agentrl_jax.config.fields import Count, Positive, Section
 from agentrl_jax.config.load import decode, differences, merged, read_yaml
-from agentrl_jax.config.schema import Config, HostsConfig, MeshConfig
+from agentrl_jax.config.schema import Config, HostsConfig, MeshConfig, TrainConfig
 from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
 """Sections that a variant may change; all variants share the starting point, levels and budget."""
 _READ_BY_IMITATION = ("weight_decay", "decay", "max_grad_norm", "b1", "b2")
 """Settings of the optimizer that imitation reads too."""
+
+_ONLY_TRAIN = (
+    *("checkpoint_every", "keep", "max_bad_updates", "roll_back_factor", "max_roll_backs", "mutual_information_pairs"),
+    *("trajectories_every", "trajectories", "recorded_mb"),
+)
+"""Settings of `train` that a comparison does not read."""
 
 
 class _File(Section):
@@ -114,6 +120,15 @@ def _refusals(comparison: Comparison) -> Iterator[str]:
         yield f"run.imitation.dagger_rounds is {rounds}, which only `agentrl train` reads; use 0"
     if any(config.optim.offload for config in comparison.variants.values()):
         yield "optim.offload is true, which only `agentrl train` reads; use false"
+    if first.seed + comparison.seeds > 2**32:
+        yield f"run.seed is {first.seed}, but with {comparison.seeds} seeds expected at most {2**32 - comparison.seeds}"
+    for key, expected in TrainConfig().model_dump().items():
+        if key in _ONLY_TRAIN and (given := getattr(train, key)) != expected:
+            yield f"run.train.{key} is {given}, which only `agentrl train` reads; leave it out"
+    if first.run_dir:
+        yield f"run.run_dir is {first.run_dir}, which only `agentrl train` reads; give --out"
+    if not train.validate_every:
+        yield "run.train.validate_every is 0, but a comparison shows validations; give at least 1"
     if not train.iterations:
         yield "run.train.iterations is 0, so that nothing is learned; give at least 1"
     if first.imitation.steps:

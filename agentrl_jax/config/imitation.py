@@ -14,7 +14,8 @@ class ImitationConfig(Section):
     """Imitation learning before reinforcement learning."""
 
     levels: Annotated[int, Field(ge=0, le=2**20)] = 0
-    """Number of different levels whose plans are imitated; 0: no imitation."""
+    """Number of levels of each task whose plans are imitated, different ones with plans of an oracle; 0: no
+    imitation."""
     plans: Literal["optimal", "exploring", "random"] = "optimal"
     """optimal: shortest plans, or nearly (BabyAI); exploring: the same, after looking around until what the task is
     about has been seen, without what does not fit into an episode (BabyAI); random: uniformly random actions, which
@@ -41,7 +42,7 @@ class ImitationConfig(Section):
     plays dagger_levels new training levels; plans that take over from it in as many situations are added to the
     demonstrations. For compiled environments whose planner starts in every situation: BabyAI and Sokoban."""
     dagger_levels: Annotated[int, Field(ge=0, le=2**20)] = 0
-    """Levels that the policy plays in a round of DAgger."""
+    """Levels of each task that the policy plays in a round of DAgger; those of a level file are used in rotation."""
 
     @property
     def chunks(self) -> int:

@@ -254,14 +254,14 @@ class TrainConfig(Section):
     """Number of first iterations in which only the critic is trained; the policy and its optimizer state do not change.
     (verl's trainer.critic_warmup counts from 1, so N there is N - 1 here.)"""
     checkpoint_every: Positive = 10
-    """Iterations between two checkpoints; the last iteration, and one with a better validation than all before, are
-    saved too."""
+    """Iterations, or chunks of 25 steps of imitation, between two checkpoints; the last iteration, and one with a
+    better validation than all before, are saved too."""
     keep: Positive = 2
     """Number of newest checkpoints that are kept, beside the one with the highest success in validation."""
     validate_every: Count = 10
     """Iterations between two validations on fixed levels; 0: none."""
     validation_episodes: Positive = 128
-    """Number of levels in a validation."""
+    """Number of levels of each task in a validation."""
     validation_temperature: NonNegative = 0.5
     """Sampling temperature of the validation."""
     max_bad_updates: Positive = 5
@@ -292,7 +292,7 @@ class EvalConfig(Section):
     """The held-out evaluation at the end of a run and in `agentrl eval`."""
 
     episodes: Positive = 512
-    """Number of held-out levels; of a level file each level is used at most once."""
+    """Number of held-out levels of each task; of a level file each level is used at most once."""
     temperature: AboveZero = 1.0
     """Sampling temperature of the evaluation; a greedy evaluation is always run too."""
     seed: Seed = 123

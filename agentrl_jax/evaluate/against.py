@@ -4,11 +4,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.eval_set import evaluate_run
-from agentrl_jax.evaluate.statistics import cluster_interval, paired_bootstrap, paired_interval
+from agentrl_jax.evaluate.statistics import paired_bootstrap, paired_interval
 
 DIFFERENCES = {"difference": "success", "difference_greedy": "success_greedy"}
 """Names of the differences, and the outcomes that they compare."""
@@ -27,8 +25,8 @@ def evaluate_against(
 
     Returns:
         `run` and `against`, the results of `evaluate_run`; `difference` and `difference_greedy`, first minus second
-        with a paired interval, see `statistics.paired_interval`, or with `clusters` the interval of clustered
-        differences, and as `bootstrap_low` and `bootstrap_high` the bounds of `statistics.paired_bootstrap`.
+        with a paired interval, clustered with `clusters`, see `statistics.paired_interval`, and as `bootstrap_low` and
+        `bootstrap_high` the bounds of `statistics.paired_bootstrap`.
 
     Raises:
         UserError: as in `evaluate_run`, or the runs do not play the same levels.
@@ -45,10 +43,8 @@ def evaluate_against(
     results: dict[str, Any] = {"run": first, "against": second}
     for name, outcome in DIFFERENCES.items():
         pair = first["outcomes"][outcome], second["outcomes"][outcome]
-        results[name] = paired_interval(*pair)
         clusters = first["outcomes"]["categories"] if options.get("clusters") else None
-        if clusters is not None:
-            results[name] = cluster_interval(np.subtract(*pair), clusters)
+        results[name] = paired_interval(*pair, clusters=clusters)
         low, high = paired_bootstrap(*pair, clusters)
         results[name] |= {"bootstrap_low": low, "bootstrap_high": high}
     return results

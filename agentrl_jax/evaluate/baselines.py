@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int8
 
-from agentrl_jax.evaluate.statistics import any_of, success_interval
+from agentrl_jax.evaluate.statistics import Clusters, any_of, success_interval
 from envs_jax import registry
 from envs_jax.budget import Baselines, Budget
 from envs_jax.environment import TextEnvironment
@@ -35,10 +35,9 @@ def level_baselines(
     return known and known._replace(null=null_success(env, params, levels))
 
 
-def success_intervals(baselines: Baselines) -> dict[str, Any]:
+def success_intervals(baselines: Baselines, clusters: Clusters = None) -> dict[str, Any]:
     """Confidence intervals of the success of random, optimal and, if known, null play."""
-    success = {"random": baselines.random, "optimal": baselines.optimal, "null": baselines.null}
-    return {name: success_interval(of_levels) for name, of_levels in success.items() if of_levels is not None}
+    return {name: success_interval(of_levels, clusters=clusters) for name, of_levels in level_rates(baselines).items()}
 
 
 def level_rates(baselines: Baselines) -> dict[str, list[float]]:

@@ -141,10 +141,10 @@ def evaluate_run(
     limit of actions. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the section
     `evaluation`. The sampled agent plays each level `samples` times. Of each number of samples in `best_of`, `selector`
     takes one, see `selectors`. `attempts` are numbers of attempts at a level with feedback in between, beside as many
-    samples without it, see `retry`. With `clusters`, intervals are those of `statistics.cluster_interval`, and levels
-    of one category are a cluster. `limits` replace the run's limits of turns and tokens. All episodes are recorded in
-    the new folder `record`, if given, see `recording.recording`; with `attempts`, those with retries only.
-    `screenshots` keeps those that a service gives there, too.
+    samples without it, see `retry`. With `clusters`, levels of one category are a cluster of all intervals but those
+    of the categories, see `statistics.mean_interval`. `limits` replace the run's limits of turns and tokens. All
+    episodes are recorded in the new folder `record`, if given, see `recording.recording`; with `attempts`, those with
+    retries only. `screenshots` keeps those that a service gives there, too.
 
     Returns:
         env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
@@ -264,7 +264,9 @@ def evaluate_run(
                     recorder.write(episodes, temperature, 0, attempts=max(attempts))
                 return episodes
 
-            found["retry"] = retry.evaluate(retried, temperature, retries, played, attempts, report)
+            found["retry"] = retry.evaluate(
+                *(retried, temperature, retries, played, attempts, report), clusters=categories if clusters else None
+            )
         task = eval_set.batched_env.tasks[eval_set.task]
         found["seen"] = seen_levels(learned, played.ids, eval_set.levels, task, boards)
         if wanted is not None:

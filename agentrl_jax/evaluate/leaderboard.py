@@ -196,7 +196,8 @@ def row_of(record: Record, source: str) -> Row:
     """
     panel = load_panels().get(record.panel.name)
     if panel is None:
-        raise ValueError(f"is of the panel {record.panel.name!r}, which this version of the package does not have")
+        name = shortened(record.panel.name)
+        raise ValueError(f"is of the panel {name!r}, which this version of the package does not have")
     if record.panel.sha256 != panel.sha256:
         raise ValueError(
             f"is of {panel.name} with digest {record.panel.sha256[:16]}, expected {panel.sha256[:16]}: other levels"

@@ -40,6 +40,9 @@ class LevelSet:
     categories: Sequence[str] | None = None
     """Category of each of the task's levels, if there are several."""
 
+    rotation: int = 0
+    """Number of the task's rows that come last instead of first."""
+
     @property
     def key(self) -> jax.Array:
         """Key of levels and sampling, different for each split; seeds of host environments follow from it alone."""
@@ -48,7 +51,8 @@ class LevelSet:
     @property
     def rows(self) -> np.ndarray | None:
         """Rows of the task's level pack that are played; None if levels are generated."""
-        return self.levels.rows(self.split)
+        rows = self.levels.rows(self.split)
+        return None if rows is None else np.roll(rows, -self.rotation)
 
     def number(self, wanted: int) -> int:
         """Number of levels to play if `wanted` are requested: a pack is limited to its own, and none counts twice."""

@@ -103,15 +103,19 @@ def digest(panel: Panel, shown: Sequence[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+class OtherLevels(UserError):
+    """What is shown is not what a panel has, so that nothing that was played counts for it."""
+
+
 def check_shown(panel: Panel, shown: Sequence[str]) -> None:
     """Refuses first observations that are not the panel's.
 
     Raises:
-        UserError: the digest differs.
+        OtherLevels: the digest differs.
     """
     found = digest(panel, shown)
     if found != panel.sha256:
-        raise UserError(
+        raise OtherLevels(
             f"{panel.name}: what would be played has digest {found[:16]}, expected {panel.sha256[:16]}: levels or text "
             f"of {panel.env} are not what they were; use the version of the package that the panel is from, or make a "
             "panel with a new name"

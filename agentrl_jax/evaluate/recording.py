@@ -18,13 +18,13 @@ import numpy as np
 from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.level_set import LevelSet
-from agentrl_jax.evaluate.panels import Panel
+from agentrl_jax.evaluate.panels import OtherLevels, Panel
 from agentrl_jax.learner.recorded import RecordedScores
 from agentrl_jax.models.io.safetensors_files import refuse_nonempty
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, write_record
+from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, recorded_iterations, write_record
 from agentrl_jax.runs.run_folder import write_config
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs
@@ -115,7 +115,8 @@ class EpisodeRecorder:
 def record_folder(folder: str | os.PathLike[str], config: Config, *, groups: int) -> Iterator[Path]:
     """A folder for records, whose `config.yaml` is that of the evaluation, see `recorded_config`; see `check_folder`.
 
-    It is deleted if the evaluation is refused; if it is interrupted, what was played is kept.
+    It is deleted if the evaluation is refused before it has written a record, or because what was played are not the
+    levels of its panel. If it fails later or is interrupted, the finished records are kept.
 
     Raises:
         UserError: the folder cannot be written.
@@ -128,8 +129,9 @@ def record_folder(folder: str | os.PathLike[str], config: Config, *, groups: int
         raise UserError(f"--record is {folder}, which cannot be written ({error.strerror}); name another") from error
     try:
         yield path
-    except UserError:
-        shutil.rmtree(path, ignore_errors=True)
+    except UserError as error:
+        if isinstance(error, OtherLevels) or not recorded_iterations(path):
+            shutil.rmtree(path, ignore_errors=True)
         raise
 
 

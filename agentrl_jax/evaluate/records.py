@@ -6,6 +6,8 @@ people who read the file.
 
 import hashlib
 import importlib.metadata
+import os
+import stat
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 import agentrl_jax
 from agentrl_jax.config import Config
+from agentrl_jax.errors import shortened
 from agentrl_jax.evaluate.panels import Panel
 from agentrl_jax.io import atomic_write
 from agentrl_jax.models.actor_critic import policy_decoder
@@ -139,6 +142,15 @@ class Record(_Part):
     """Success with its interval, and what else was computed when the record was made."""
 
     @model_validator(mode="after")
+    def _exact_is_scripted(self) -> "Record":
+        """Other agents' probabilities are not known, and a number between 0 and 1 is no outcome of theirs."""
+        if self.outcomes.exact and self.agent.kind != "scripted":
+            raise ValueError(
+                f"outcomes are exact, which they may be only for agents of kind scripted, not {self.agent.kind}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _episodes_without_outcome(self) -> "Record":
         """Only an API model can leave an episode without an outcome, and says of how many and why."""
         missing = sum(outcome is None for row in self.outcomes.samples for outcome in row)
@@ -187,7 +199,10 @@ def read_record(path: Path) -> Record:
         ValueError: the file is too large, cannot be read, or is no record.
     """
     try:
-        with path.open("rb") as file:
+        # Without waiting: nobody need ever write to a pipe that has the name of a record.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError(f"{path}: is no file; expected a record of `agentrl eval --panel`")
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
@@ -197,7 +212,7 @@ def read_record(path: Path) -> Record:
         return Record.model_validate(parse_object(content, str(path)))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "record"
+        where = shortened(".".join(map(str, first["loc"]))) or "record"
         raise ValueError(f"{path}: {where}: {first['msg']}; expected a record of `agentrl eval --panel`") from error
 
 

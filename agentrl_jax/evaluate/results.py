@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from agentrl_jax.evaluate.baselines import level_rates, success_intervals
 from agentrl_jax.evaluate.selectors import BestOf
-from agentrl_jax.evaluate.statistics import mean_interval, pass_all, pass_at, success_interval
+from agentrl_jax.evaluate.statistics import Clusters, mean_interval, pass_all, pass_at, success_interval
 from agentrl_jax.rollout.trajectory import Trajectory, level_ids
 from envs_jax.budget import Baselines
 
@@ -83,18 +83,18 @@ def rates(
 ) -> dict[str, Any]:
     """What `eval_set.evaluate_run` describes, from `success` on, except for `seen`.
 
-    With `clusters`, levels of one category are one cluster of the intervals of all levels.
+    With `clusters`, levels of one category are one cluster of the intervals, except for those of `categories`.
     """
     success, samples = played.success, played.success.shape[1]
     of_cluster = list(categories or ()) if clusters else None
 
-    def successes(rows: Any = slice(None), of_cluster: Sequence[str] | None = None) -> dict[str, Any]:
+    def successes(rows: Any = slice(None), of_cluster: Clusters = None) -> dict[str, Any]:
         parts = {"success": success[rows].mean(axis=1), "success_greedy": played.greedy[rows]}
         return {name: success_interval(of_levels, clusters=of_cluster) for name, of_levels in parts.items()}
 
     result: dict[str, Any] = {
         **successes(of_cluster=of_cluster),
-        "return": mean_interval(played.returns.mean(axis=1)),
+        "return": mean_interval(played.returns.mean(axis=1), clusters=of_cluster),
         "mean_turns": float(played.turns.mean()),
         "mean_tokens": float(played.tokens.mean()),
         "outcomes": {
@@ -116,7 +116,7 @@ def rates(
         strict = {STRICT: played.strict.mean(axis=1), f"{STRICT}_greedy": played.strict_greedy}
         result |= {name: success_interval(x, clusters=of_cluster) for name, x in strict.items()}
     if known is not None:
-        result |= success_intervals(known) | {"optimal_is": known.optimal_is}
+        result |= success_intervals(known, of_cluster) | {"optimal_is": known.optimal_is}
         result["outcomes"] |= level_rates(known)
         result["gap_closed"] = gap_closed(success.mean(), known.random.mean(), known.optimal.mean())
     if categories is not None:

@@ -7,6 +7,7 @@ Shapes: `n` levels, `N` attempts, `k` samples.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from agentrl_jax.config import Config, PromptConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.results import Played
 from agentrl_jax.evaluate.statistics import (
+    Clusters,
     cost_until_success,
     mean_interval,
     paired_interval,
@@ -169,10 +171,13 @@ def evaluate(
     control: Played,
     attempts: Sequence[int],
     report: Callable[[str], None],
+    *,
+    clusters: Clusters = None,
 ) -> dict[str, Any]:
     """Plays all levels with retries, sampled at a temperature and greedily; the result is that of `rates`.
 
-    `play` plays every level at a temperature, and `control` are samples of the same levels.
+    `play` plays every level at a temperature, `control` are samples of the same levels, and `clusters` names the
+    cluster of each.
     """
     report(f"up to {retries.attempts} attempts at each level, with feedback after a failure")
     if retries.new_tokens:
@@ -184,26 +189,32 @@ def evaluate(
     if sampled.context_full:
         report(f"{sampled.context_full} levels: the context was full before the last attempt was over")
     result = {"feedback": FEEDBACK, "new_tokens": retries.new_tokens, "context_full": sampled.context_full}
-    return result | {"note": NOTE, "attempts": rates(sampled, greedy, control, attempts)}
+    return result | {"note": NOTE, "attempts": rates(sampled, greedy, control, attempts, clusters)}
 
 
-def rates(sampled: Attempts, greedy: Attempts, control: Played, attempts: Sequence[int]) -> dict[str, dict[str, Any]]:
+def rates(
+    sampled: Attempts, greedy: Attempts, control: Played, attempts: Sequence[int], clusters: Clusters = None
+) -> dict[str, dict[str, Any]]:
     """Success and costs by the number of attempts, with levels as unit of the intervals.
 
     Each number has `retry` and `retry_greedy`, the success within so many attempts; `pass_at`, that of as many samples
     without feedback; `difference`, paired, of `retry` and `pass_at`; `retry_tokens` and `retry_turns` of the sampled
     agent; and `pass_at_tokens`, what its samples cost up to the first success.
     """
+    rate, mean, difference = (
+        functools.partial(interval, clusters=clusters)
+        for interval in (success_interval, mean_interval, paired_interval)
+    )
     points = {}
     for k in attempts:
         success, independent = sampled.success[:, k - 1], pass_at(control.success, k)
         points[str(k)] = {
-            "retry": success_interval(success),
-            "retry_greedy": success_interval(greedy.success[:, k - 1]),
-            "pass_at": success_interval(independent),
-            "difference": paired_interval(success, independent),
-            "retry_tokens": mean_interval(sampled.tokens[:, k - 1]),
-            "pass_at_tokens": mean_interval(cost_until_success(control.success, control.tokens, k)),
-            "retry_turns": mean_interval(sampled.turns[:, k - 1]),
+            "retry": rate(success),
+            "retry_greedy": rate(greedy.success[:, k - 1]),
+            "pass_at": rate(independent),
+            "difference": difference(success, independent),
+            "retry_tokens": mean(sampled.tokens[:, k - 1]),
+            "pass_at_tokens": mean(cost_until_success(control.success, control.tokens, k)),
+            "retry_turns": mean(sampled.turns[:, k - 1]),
         }
     return points

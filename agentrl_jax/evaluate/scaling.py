@@ -20,7 +20,7 @@ from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.limits import Limits
 from agentrl_jax.evaluate.retry import MOST_ATTEMPTS
 from agentrl_jax.evaluate.selectors import Selector
-from agentrl_jax.evaluate.statistics import any_of, pass_all, pass_at, success_interval
+from agentrl_jax.evaluate.statistics import Clusters, any_of, pass_all, pass_at, success_interval
 from agentrl_jax.io import atomic_write
 from agentrl_jax.runs.curves import COLORS, GRAY, Subplot, set_style
 from agentrl_jax.runs.run_folder import read_config
@@ -88,27 +88,27 @@ def scale(
     limits = {"turns": turns, "tokens": tokens}
     check_axes(limits | {"samples": samples, "attempts": attempts}, selector)
     config = read_config(run)
-    axes: dict[str, list[dict[str, Any]]] = {}
+    axes: dict[str, list[dict[str, Any]]] = {axis: [] for axis, numbers in limits.items() if numbers}
     found: dict[str, Any] = {}
-    for axis, numbers in limits.items():
-        points = []
-        for number in reversed(numbers):  # the largest first: what does not fit is refused early
-            report(f"{axis} {number}")
-            found = evaluate_run(run, limits=Limits(**{axis: number}), report=report, **options)
-            points.append({axis: number, **{name: found[name] for name in _KEPT if name in found}})
-        if points:
-            axes[axis] = points[::-1]
-    if samples or attempts:
+    retry: dict[str, Any] = {}
+    if samples or attempts:  # first, because the record, the selector or retries may be refused
         best: dict[str, Any] = {} if selector is None else {"best_of": tuple(samples), "selector": selector}
         found = evaluate_run(
             run, samples=max((1, *samples)), attempts=tuple(attempts), record=record, report=report, **best, **options
         )
-        axes |= {"samples": [_of_samples(found, k) for k in samples]} if samples else {}
-        axes |= {"attempts": [_of_attempts(found, k) for k in attempts]} if attempts else {}
+        clusters = found["outcomes"]["categories"] if options.get("clusters") else None
+        axes |= {"samples": [_of_samples(found, k, clusters) for k in samples]} if samples else {}
+        axes |= {"attempts": [_of_attempts(found, k, clusters) for k in attempts]} if attempts else {}
+        retry = found.get("retry", {})
+    for axis, numbers in limits.items():
+        for number in reversed(numbers):  # the largest first: what does not fit is refused early
+            report(f"{axis} {number}")
+            found = evaluate_run(run, limits=Limits(**{axis: number}), report=report, **options)
+            axes[axis].insert(0, {axis: number, **{name: found[name] for name in _KEPT if name in found}})
     named = {name: found[name] for name in ("env", "iteration", "episodes", "seed", "temperature")}
     named |= {"panel": found["panel"]} if "panel" in found else {}
     named |= {"selector": selector} if selector is not None else {}
-    named |= {"retry": {name: x for name, x in found["retry"].items() if name != "attempts"}} if attempts else {}
+    named |= {"retry": {name: x for name, x in retry.items() if name != "attempts"}} if attempts else {}
     trained = {"turns": config.prompt.max_turns, "tokens": config.prompt.max_response_tokens}
     return {"run": Path(run).resolve().name, **named, "trained": trained, "axes": axes}
 
@@ -129,26 +129,27 @@ def check_axes(axes: Mapping[str, Sequence[int]], selector: Selector | None) -> 
         raise UserError(f"--selector is {selector}, which is read only with --samples; give it too")
 
 
-def _of_samples(found: dict[str, Any], k: int) -> dict[str, Any]:
+def _of_samples(found: dict[str, Any], k: int, clusters: Clusters) -> dict[str, Any]:
     outcomes = found["outcomes"]
     success = np.array(outcomes["samples"], bool)
     point: dict[str, Any] = {"samples": k}
-    point |= {"pass_at": success_interval(pass_at(success, k)), "pass_all": success_interval(pass_all(success, k))}
+    for name, of in {"pass_at": pass_at, "pass_all": pass_all}.items():
+        point[name] = success_interval(of(success, k), clusters=clusters)
     if "best_of" in found:
         point["best_of"] = found["best_of"]["success"][str(k)]
-    return point | _of_plays(found, k)
+    return point | _of_plays(found, k, clusters)
 
 
-def _of_attempts(found: dict[str, Any], k: int) -> dict[str, Any]:
-    return {"attempts": k, **found["retry"]["attempts"][str(k)], **_of_plays(found, k)}
+def _of_attempts(found: dict[str, Any], k: int, clusters: Clusters) -> dict[str, Any]:
+    return {"attempts": k, **found["retry"]["attempts"][str(k)], **_of_plays(found, k, clusters)}
 
 
-def _of_plays(found: dict[str, Any], k: int) -> dict[str, Any]:
+def _of_plays(found: dict[str, Any], k: int, clusters: Clusters) -> dict[str, Any]:
     """Success of random and optimal play within k plays."""
     if found.get("optimal_is", "scripted") == "scripted":
         return {}
     known = {line: np.array(found["outcomes"][line]) for line in ("random", "optimal")}
-    return {line: success_interval(any_of(success, k)) for line, success in known.items()}
+    return {line: success_interval(any_of(success, k), clusters=clusters) for line, success in known.items()}
 
 
 def plot_scaling(found: dict[str, Any], path: str | os.PathLike[str]) -> None:

@@ -12,87 +12,80 @@ _RESAMPLES = 500
 """Resamples of the bootstrap that are drawn together."""
 
 
-def success_interval(
-    x: ArrayLike, *, level: float = 0.95, clusters: Sequence[str] | None = None
-) -> dict[str, float | int]:
-    """`mean_interval` of outcomes or exact probabilities, cut to [0, 1], which Student's t interval may leave.
+Clusters = Sequence[str] | None
+"""The cluster of each outcome, for example the template that an item was made from; None for independent outcomes."""
 
-    With `clusters`, the cluster of each outcome, it is `cluster_interval`.
+
+def success_interval(x: ArrayLike, *, level: float = 0.95, clusters: Clusters = None) -> dict[str, float | int]:
+    """The mean of outcomes (0 or 1) or exact probabilities, one per level, with a confidence interval inside [0, 1].
+
+    Outcomes that are all 0 or 1 get Wilson's score interval (Wilson 1927), which has positive width even at 0 and at n
+    successes. Others get `mean_interval`, cut to [0, 1]. So do all with `clusters`, except where all clusters have the
+    same mean: there is no variance to estimate, and they get Wilson's interval of as many outcomes as clusters.
+
+    Raises:
+        ValueError: as in `mean_interval`.
     """
-    interval = mean_interval(x, level=level) if clusters is None else cluster_interval(x, clusters, level=level)
+    interval = mean_interval(x, level=level, clusters=clusters)
+    if clusters is None:
+        by_wilson, count = _is_binary(np.asarray(x, np.float64)), interval["n"]
+    else:
+        by_wilson, count = interval["low"] == interval["high"], interval["clusters"]
+    if by_wilson:
+        low, high = _wilson(interval["mean"], int(count), _quantile(level))
+        return interval | {"low": low, "high": high}
     return interval | {"low": max(interval["low"], 0.0), "high": min(interval["high"], 1.0)}
 
 
-def mean_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
-    """The mean of independent outcomes, one per level, with a confidence interval: `mean`, `low`, `high` and `n`.
+def mean_interval(x: ArrayLike, *, level: float = 0.95, clusters: Clusters = None) -> dict[str, float | int]:
+    """The mean of returns, costs or counts `x` [n], one per level, with Student's t interval: mean, low, high and `n`.
 
-    Outcomes that are all 0 or 1 get Wilson's score interval (Wilson 1927), which stays inside [0, 1] and has positive
-    width even at 0 and at n successes. Others (returns, exact probabilities per level) get Student's t interval; a
-    single one gets low = high = mean.
+    It assumes no bounds, also where all values are 0 or 1 by chance; outcomes have `success_interval`. A single value,
+    and values that are all equal, get low = high = mean.
+
+    Values of one of the C `clusters` may depend on each other. Then the interval has C - 1 degrees of freedom and the
+    cluster-robust standard error (Liang and Zeger 1986), C / (C - 1) * sum over clusters of (sum of x - mean)^2 / n^2
+    under the root; low = high = mean where all clusters have the same mean. With few clusters it is still too narrow.
+    The result also has C as `clusters`.
 
     Raises:
-        ValueError: there is no outcome, or one is not finite.
+        ValueError: there is no value, one is not finite, there are fewer than two clusters, or not as many as values.
     """
-    outcomes = _outcomes(x, "x")
-    n, mean = len(outcomes), float(outcomes.mean())
-    if _is_binary(outcomes):
-        low, high = _wilson(mean, n, _quantile(level))
+    values = _outcomes(x, "x")
+    n, mean = len(values), float(values.mean())
+    if clusters is None:
+        half, counted = _t_half_width(values, level), {}
     else:
-        half = _t_half_width(outcomes, level)
-        low, high = mean - half, mean + half
-    return {"mean": mean, "low": low, "high": high, "n": n}
+        half, count = _cluster_half_width(values, clusters, level)
+        counted = {"clusters": count}
+    return {"mean": mean, "low": mean - half, "high": mean + half, "n": n} | counted
 
 
-def cluster_interval(x: ArrayLike, clusters: Sequence[str], *, level: float = 0.95) -> dict[str, float | int]:
-    """The mean of outcomes, with an interval for outcomes of one cluster that depend on each other.
-
-    `x` [n] are outcomes or paired differences, and `clusters` [n] names the cluster of each, for example the template
-    that an item was made from. The interval is Student's t with C - 1 degrees of freedom, for C clusters, and the
-    cluster-robust standard error (Liang and Zeger 1986) of the mean, C / (C - 1) * sum over clusters of (sum of x -
-    mean)^2 / n^2. With few clusters it is still too narrow. Outcomes that are all 0 or all 1
-    have no variance to estimate, and get Wilson's interval for C outcomes. `n` is the number of outcomes; `clusters` is
-    C.
-
-    Raises:
-        ValueError: the lengths differ, there are fewer than two clusters, or an outcome is not finite.
-    """
-    outcomes = _outcomes(x, "x")
-    names, number = np.unique(np.asarray(clusters, str), return_inverse=True)
-    if len(number) != len(outcomes) or len(names) < 2:
-        raise ValueError(
-            f"x has {len(outcomes)} outcomes, and clusters has {len(number)} of {len(names)} kinds; expected the "
-            "cluster of each outcome, and at least two clusters"
-        )
-    count, n, mean = len(names), len(outcomes), float(outcomes.mean())
-    if mean in (0.0, 1.0) and _is_binary(outcomes):
-        low, high = _wilson(mean, count, _quantile(level))
-        return {"mean": mean, "low": low, "high": high, "n": n, "clusters": count}
-    sums = np.bincount(number, weights=outcomes - mean)
-    error = np.sqrt(count / (count - 1) * np.sum(sums**2)) / n
-    half = float(stats.t.ppf(0.5 + level / 2, count - 1) * error)
-    return {"mean": mean, "low": mean - half, "high": mean + half, "n": n, "clusters": count}
-
-
-def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
+def paired_interval(
+    a: ArrayLike, b: ArrayLike, *, level: float = 0.95, clusters: Clusters = None
+) -> dict[str, float | int]:
     """The mean of a - b, outcomes of two agents on the same levels, with a confidence interval as `mean_interval`.
 
     Outcomes that are all 0 or 1 get Newcombe's hybrid score interval for paired proportions (Newcombe, Statistics in
     Medicine 17:2635, 1998, method 10), which keeps its confidence level for small differences and never leaves [-1, 1].
     Others get Student's t interval of the differences.
 
+    With `clusters`, `a` and `b` are outcomes or probabilities, and the interval is the clustered one of
+    `mean_interval`, cut to [-1, 1]. Where the mean difference is the same in all clusters, there is no variance to
+    estimate: the half width is Wilson's bound for the share of clusters that differ, if none of them does.
+
     Raises:
-        ValueError: the lengths differ, there is no outcome, or one is not finite.
+        ValueError: the lengths differ, there is no outcome, or one is not finite; as in `mean_interval` with clusters.
     """
     first, second = _outcomes(a, "a"), _outcomes(b, "b")
     if len(first) != len(second):
         raise ValueError(f"a has {len(first)} outcomes and b {len(second)}; a paired interval needs the same levels")
-    n, difference = len(first), float(first.mean() - second.mean())
-    if _is_binary(first) and _is_binary(second):
-        low, high = _newcombe(first.astype(bool), second.astype(bool), _quantile(level))
-    else:
-        half = _t_half_width(first - second, level)
-        low, high = difference - half, difference + half
-    return {"mean": difference, "low": low, "high": high, "n": n}
+    if clusters is not None:
+        return _clustered_difference(first - second, clusters, level)
+    if not (_is_binary(first) and _is_binary(second)):
+        return mean_interval(first - second, level=level)
+    low, high = _newcombe(first.astype(bool), second.astype(bool), _quantile(level))
+    return {"mean": float(first.mean() - second.mean()), "low": low, "high": high, "n": len(first)}
 
 
 def paired_bootstrap(
@@ -263,6 +256,32 @@ def _t_half_width(x: np.ndarray, level: float) -> float:
     if len(x) < 2:
         return 0.0
     return float(stats.t.ppf(0.5 + level / 2, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)))
+
+
+def _cluster_half_width(x: np.ndarray, clusters: Sequence[str], level: float) -> tuple[float, int]:
+    """Half the width of the interval of `mean_interval`, and the number of clusters."""
+    names, number = np.unique(np.asarray(clusters, str), return_inverse=True)
+    count = len(names)
+    if len(number) != len(x) or count < 2:
+        raise ValueError(
+            f"x has {len(x)} outcomes, and clusters has {len(number)} of {count} kinds; expected the cluster of each "
+            "outcome, and at least two clusters"
+        )
+    sums = np.bincount(number, weights=x - x.mean())
+    if np.allclose(sums, 0.0, atol=1e-9 * max(1.0, float(np.abs(x).sum()))):  # but for rounding
+        return 0.0, count
+    error = np.sqrt(count / (count - 1) * np.sum(sums**2)) / len(x)
+    return float(stats.t.ppf(0.5 + level / 2, count - 1) * error), count
+
+
+def _clustered_difference(x: np.ndarray, clusters: Sequence[str], level: float) -> dict[str, float | int]:
+    """`paired_interval` of clustered differences."""
+    interval = mean_interval(x, level=level, clusters=clusters)
+    mean, low, high = interval["mean"], interval["low"], interval["high"]
+    if low == high:
+        _, half = _wilson(0.0, int(interval["clusters"]), _quantile(level))
+        low, high = mean - half, mean + half
+    return interval | {"low": max(low, -1.0), "high": min(high, 1.0)}
 
 
 def _wilson(mean: float, n: int, z: float) -> tuple[float, float]:

@@ -134,10 +134,11 @@ def _learn(
         return state, (metrics, empty, ~good & ~left_out, state.bad_updates)
 
     state, (per_step, empty, skipped, in_a_row) = jax.lax.scan(step, state, (jnp.arange(len(order)), order))
-    taken = jnp.maximum(jnp.sum(~empty, dtype=jnp.float32), 1.0)
+    # Without a step there is nothing to measure: NaN.
+    taken = jnp.sum(~empty, dtype=jnp.float32)
     metrics = {name: jnp.sum(jnp.where(empty, 0.0, x)) / taken for name, x in per_step.items()}
     metrics["grad_norm"] = per_step["actor/grad_norm"]
-    metrics["actor/grad_norm_max"] = jnp.max(per_step["actor/grad_norm"])
+    metrics["actor/grad_norm_max"] = jnp.where(taken > 0, jnp.max(per_step["actor/grad_norm"]), jnp.nan)
     metrics["update/skipped"] = jnp.sum(skipped, dtype=jnp.float32)
     metrics["update/skipped_in_a_row"] = jnp.max(in_a_row).astype(jnp.float32)
     # Before the first step the parameters are unchanged, so the gap shows only numerical differences.

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -55,6 +57,8 @@ def create_app(model: ServedModel, sampler: Sampler, limits: Limits, *, max_wait
     batcher = Batcher(sampler, max_rows=sampler.max_rows, max_waiting=max_waiting)
     counters = _counters(batcher, sampler)
     handlers = _Handlers(model, sampler, batcher, limits.seconds)
+    described = {"id": model.name, "object": "model", "created": int(time.time()), "owned_by": "agentrl_jax"}
+    described["max_model_len"] = sampler.context
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -77,8 +81,12 @@ def create_app(model: ServedModel, sampler: Sampler, limits: Limits, *, max_wait
 
     @app.get("/v1/models")
     async def models() -> Response:
-        found = {"id": model.name, "object": "model", "owned_by": "agentrl_jax", "max_model_len": sampler.context}
-        return JSONResponse({"object": "list", "data": [found]})
+        return JSONResponse({"object": "list", "data": [described]})
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> Response:
+        handlers.check_name(name)
+        return JSONResponse(described)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request, body: ChatBody) -> Response:
@@ -121,18 +129,19 @@ class _Handlers:
 
     async def chat(self, request: Request, body: ChatBody) -> dict[str, Any]:
         """The answer to a conversation."""
-        self._check_name(body)
+        self.check_name(body.model or self._model.name)
         try:  # in a thread, because a long text takes seconds
             prompt = await anyio.to_thread.run_sync(lambda: self._model.prompt_ids(body.turns(self._model.tokenizer)))
         except ValueError as error:
             raise _Refused(400, str(error)) from error
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         choices = await self._sample(request, body, prompt, most, self._model.opening)
-        return bodies.chat_answer(body, self._model.name, prompt, choices, self._model.tokenizer)
+        answer = functools.partial(bodies.chat_answer, body, self._model.name, prompt, choices, self._model.tokenizer)
+        return await anyio.to_thread.run_sync(answer)
 
     async def complete(self, request: Request, body: CompletionBody) -> dict[str, Any]:
         """The answer to a text or token ids."""
-        self._check_name(body)
+        self.check_name(body.model or self._model.name)
         tokenizer = self._model.tokenizer
         try:
             prompt = body.prompt
@@ -144,11 +153,13 @@ class _Handlers:
         except ValueError as error:
             raise _Refused(400, str(error)) from error
         choices = await self._sample(request, body, prompt, body.max_tokens, "")
-        return bodies.completion_answer(body, self._model.name, prompt, choices, tokenizer)
+        answer = functools.partial(bodies.completion_answer, body, self._model.name, prompt, choices, tokenizer)
+        return await anyio.to_thread.run_sync(answer)
 
-    def _check_name(self, body: Sampling) -> None:
-        if body.model not in ("", self._model.name):
-            text = f"there is no model {cut(body.model, 100)!r}; expected {self._model.name!r}"
+    def check_name(self, name: str) -> None:
+        """Refuses the name of another model."""
+        if name != self._model.name:
+            text = f"there is no model {cut(name, 100)!r}; expected {self._model.name!r}"
             raise _Refused(404, text, "model_not_found")
 
     async def _sample(
@@ -172,7 +183,12 @@ class _Handlers:
         first = SampleRequest(tuple(prompt), limit, body.temperature, seed, top_k=top_k, top_p=body.top_p)
         requests = [first._replace(choice=choice) for choice in range(body.n)]
         tokenizer = self._model.tokenizer
-        return [bodies.choice_of(x, tokenizer, opening, body.stops) for x in await self._wait(request, requests)]
+        responses = await self._wait(request, requests)
+
+        def choices() -> list[Choice]:
+            return [bodies.choice_of(response, tokenizer, opening, body.stops) for response in responses]
+
+        return await anyio.to_thread.run_sync(choices)  # other requests need not wait for many long texts
 
     async def _wait(self, request: Request, requests: Sequence[SampleRequest]) -> Any:
         try:
@@ -195,6 +211,8 @@ class _Handlers:
             raise _Refused(500, f"the response could not be sampled ({type(error).__name__})") from error
         finally:
             watch.cancel()
+            for future in futures:  # of what still waits after an error, nobody reads the response
+                future.cancel()
 
 
 async def _cancel_if_gone(request: Request, responses: asyncio.Future[Any]) -> None:

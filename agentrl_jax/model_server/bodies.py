@@ -3,6 +3,7 @@
 A field that would change the answer and is not supported is refused, unless it has the value that changes nothing.
 """
 
+import bisect
 import time
 import uuid
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (False, True),
     "response_format": ({"type": "text"},),
 }
 """Fields that are refused, and their values that change nothing; null changes nothing either."""
@@ -51,12 +53,25 @@ class ContentPart(BaseModel):
 
 
 class MessageBody(BaseModel):
-    """A message. `token_ids` are those of an earlier response as it was sampled here, instead of its text."""
+    """A message. `token_ids` are those of an earlier response as it was sampled here, instead of its text.
+
+    Further fields, such as the refusal and the annotations of an answer that is sent back, do not reach the model.
+    """
 
     model_config = ConfigDict(extra="ignore")
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[ContentPart] | None = None
     token_ids: list[Token] | None = None
+    tool_calls: list[Any] | None = None
+    function_call: Any = None
+
+    @model_validator(mode="after")
+    def _without_calls(self) -> "MessageBody":
+        """The model would read a message without its calls, which often are all that it says."""
+        for name in ("tool_calls", "function_call"):
+            if getattr(self, name):
+                raise ValueError(f"{name} of a message is not supported; leave it out, and write the call as content")
+        return self
 
 
 class StreamOptions(BaseModel):
@@ -169,12 +184,14 @@ def choice_of(sampled: Sampled, tokenizer: Tokenizer, opening: str, stops: Seque
     found = [position for stop in stops if (position := text.find(stop)) >= 0]
     if not found:
         return Choice(opening + text, sampled.tokens, sampled.logprobs, "stop" if sampled.ended else "length")
-    kept = next(n for n in range(1, len(sampled.tokens) + 1) if _holds(tokenizer.decode(sampled.tokens[:n]), stops))
+
+    def holds(count: int) -> bool:
+        beginning = tokenizer.decode(sampled.tokens[:count])
+        return any(stop in beginning for stop in stops)
+
+    # By bisection: a text that a beginning holds is in every longer one.
+    kept = bisect.bisect_left(range(len(sampled.tokens)), True, key=holds)
     return Choice(opening + text[: min(found)], sampled.tokens[:kept], sampled.logprobs[:kept], "stop")
-
-
-def _holds(text: str, stops: Sequence[str]) -> bool:
-    return any(stop in text for stop in stops)
 
 
 def usage(prompt: Sequence[int], choices: Sequence[Choice]) -> dict[str, int]:

@@ -83,7 +83,7 @@ def load_served(
             return ServedModel(name, found.params, found.shape, found.tokenizer, chat, found.positions)
         config = read_config(model)
         policy = load_policy(model, config, checkpoint)
-        chat = chat_format(policy.tokenizer, config.prompt.think)
+        chat = chat_format(policy.tokenizer, config.thinks)
         inserted = _opening(config, chat) if opening == "run" else ""
     if config.prompt.style == "compact" and chat.ends_optional:
         chat = dataclasses.replace(chat, system_end=(), user_end=())

@@ -96,9 +96,16 @@ class Checkpoints:
 
     def best_step(self) -> int | None:
         """Step of the complete checkpoint with the highest score, the newest of equal ones; None if none has one."""
-        scores = {step: _record(self.path / str(step)).get(_SCORE) for step in self.steps()}
-        known = [(score, step) for step, score in scores.items() if isinstance(score, int | float)]
+        known = self._scores()
         return max(known)[1] if known else None
+
+    def best_score(self) -> float:
+        """The highest score of a complete checkpoint; -1 if none has one."""
+        return max(self._scores(), default=(-1.0, 0))[0]
+
+    def _scores(self) -> list[tuple[float, int]]:
+        scores = {step: _record(self.path / str(step)).get(_SCORE) for step in self.steps()}
+        return [(score, step) for step, score in scores.items() if isinstance(score, int | float)]
 
     def regular_steps(self) -> list[int]:
         """Steps of the complete checkpoints that are regular, see `save`, ascending."""

@@ -39,14 +39,15 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.io import FULL, atomic_write, naming, try_writing
 from agentrl_jax.parallel import hosts
 from agentrl_jax.runs import records, rollout_records
+from agentrl_jax.runs.checkpoint import complete_steps
 from agentrl_jax.runs.records import RECORDS, read_rows, to_plain
 from agentrl_jax.runs.remote import CHECKPOINTS, Mirror, is_remote
 from agentrl_jax.runs.rollout_records import ROLLOUTS, RolloutRecord
 
 _CONFIG, _HISTORY, _LOCK = "config.yaml", "config.history.jsonl", ".lock"
 _MAY_CHANGE = (
-    "iterations checkpoint_every keep validate_every validation_episodes trajectories_every trajectories "
-    "recorded_mb max_bad_updates on_collapse max_roll_backs"
+    "iterations checkpoint_every keep validate_every trajectories_every trajectories recorded_mb max_bad_updates "
+    "on_collapse max_roll_backs"
 )
 _SERVICES = "url token_file deadline workers retries max_failed"
 _ROUNDING = frozenset(f"mesh.{name}" for name in ("fsdp", "sequence", "tensor", "rollout")) | {
@@ -65,8 +66,8 @@ MAY_CHANGE = (
 )
 """Keys that may change when a run is resumed or has ended, since no computed number depends on them; on the devices,
 their mesh and how they divide the work only the rounding depends. `evaluation` is not among them, because the initial
-policy was evaluated with it and is compared with the final one. Neither is `validation_temperature`, because
-validations are compared with earlier ones."""
+policy was evaluated with it and is compared with the final one. Neither are `validation_temperature` and
+`validation_episodes`, because validations are compared with earlier ones."""
 
 SEEN_SECONDS = 5.0
 """Time in which the lock of process 0 becomes visible to the other processes."""
@@ -89,6 +90,8 @@ class RunFolder:
                 use, or is not the same on all hosts.
         """
         self.place = place = str(path if path is not None else config.run_dir)
+        if not place:
+            raise UserError("run_dir is empty; name the folder of the run with --run_dir")
         self._mirror: Mirror | None = None
         self.path, self.checkpoints = Path(place), os.path.join(place, CHECKPOINTS)
         if is_remote(place):
@@ -109,6 +112,7 @@ class RunFolder:
 
     def _open(self, config: Config) -> str:
         """Locks and checks the folder, on the writer; returns the new text of the lock, by which others know it."""
+        self._check_own()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / _LOCK, "a")  # noqa: SIM115 (open for as long as the run)
@@ -167,16 +171,20 @@ class RunFolder:
                     "another folder with --run_dir"
                 ) from error
 
+    def _check_own(self) -> None:
+        """Refuses a folder with files that are not a run's; leaves nothing in it."""
+        if (self.path / _CONFIG).exists() or not self.path.is_dir():
+            return
+        if others := {entry.name for entry in self.path.iterdir()} - {_LOCK, f"{_CONFIG}.tmp"}:
+            raise UserError(
+                f"{self.path}: holds {min(others)!r} but no {_CONFIG}, so it is no run folder; change --run_dir"
+            )
+
     def _check_config(self, config: Config) -> None:
-        """Writes the configuration, or refuses it if the folder holds files or a run that it does not belong to."""
+        """Writes the configuration, or refuses it if the folder holds a run that it does not belong to."""
+        self._check_own()
         file = self.path / _CONFIG
-        if not file.exists():
-            others = {entry.name for entry in self.path.iterdir()} - {_LOCK, f"{_CONFIG}.tmp"}
-            if others:
-                raise UserError(
-                    f"{self.path}: holds {min(others)!r} but no {_CONFIG}, so it is no run folder; change --run_dir"
-                )
-        elif (self.path / "metrics.jsonl").exists() or any((self.path / CHECKPOINTS).glob("*")):
+        if (self.path / "metrics.jsonl").exists() or any((self.path / CHECKPOINTS).glob("*")):
             stored = read_config(self.path)
             keys = [key for key in differences(stored, config) if key != "run_dir"]
             if not keys:
@@ -197,7 +205,7 @@ class RunFolder:
                 f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; {reason}; "
                 "give another folder with --run_dir, or delete this one"
             )
-        step = max((row["step"] for row in self._rows("metrics.jsonl")), default=0)
+        step = max(complete_steps(self.checkpoints), default=0)  # where the run goes on
         change = {"step": step, "changed": {key: [_at(old, key), _at(new, key)] for key in keys}}
         file = self.path / _HISTORY
         before = file.read_text(encoding="utf-8") if file.exists() else ""

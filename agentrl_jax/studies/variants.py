@@ -35,6 +35,7 @@ from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.studies.imitation import SeedImitation
 from agentrl_jax.studies.seeds import Seeds, rollout_params
+from agentrl_jax.train import guards
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, iterate
 from envs_jax.budget import optimal_label
@@ -162,6 +163,10 @@ class Variants:
             if iteration < last:
                 states, row, levels = self._iterate(config, iteration, states, update, horizons)
                 rows.append(row)
+                for index, seed in enumerate(self.seeds.numbers):
+                    of_seed = {key: value[index] for key, value in row.items()}
+                    where = f"this is seed {seed} of {name}, iteration {iteration + 1}"
+                    guards.check_logprobs(config, of_seed, functools.partial(str, where))
                 for known, hashes in zip(learned, levels):
                     known.update(hexadecimal(hashes))
         record["end"], tested = self._outcomes(states.params["policy"])
@@ -230,11 +235,11 @@ class Variants:
 
     def _evaluate_seed(
         self, policy: Any, _: None, shared: Any
-    ) -> tuple[Bool[Array, " episodes"], UInt32[Array, "episodes 2"]]:
-        """Success and level hashes of one seed's policy on the shared episodes."""
+    ) -> tuple[Bool[Array, " episodes"], Bool[Array, " episodes"], UInt32[Array, "episodes 2"]]:
+        """Success, failure and level hashes of one seed's policy on the shared episodes."""
         frozen_params, key, ids, settings = shared
         trajectory = self.evaluation(rollout_params(policy, frozen_params), key, ids, settings)[0]
-        return trajectory.success, trajectory.turn.state_hash[:, 0]
+        return trajectory.success, trajectory.failed, trajectory.turn.state_hash[:, 0]
 
     def _success(
         self, policies: Any, eval_sets: Sequence[EvalSet], episodes: int, temperature: float
@@ -248,7 +253,10 @@ class Variants:
                 ids = build.evaluation_ids(first, eval_set.chunk, eval_set.task, eval_set.rows)
                 shared = self.frozen_params, eval_set.key, ids, settings
                 found.append(self.evaluate_seeds(policies, None, shared))
-            success, hashes = (np.concatenate([np.asarray(x) for x in each], axis=1) for each in zip(*found))
+            success, failed, hashes = (np.concatenate([np.asarray(x) for x in each], axis=1) for each in zip(*found))
+            if failed[:, :number].any():
+                name = self.config.tasks[eval_set.task].label
+                raise UserError(f"no level of {name} could be generated for a held-out episode; use larger levels")
             parts.append(success[:, :number])
             levels.append(hexadecimal(hashes[0, :number]))
         return np.concatenate(parts, axis=1), levels

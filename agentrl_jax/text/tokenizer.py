@@ -163,8 +163,8 @@ def from_json(
         ValueError: the tokenizer is not byte-level, or a special token is missing.
     """
     settings = settings or TokenizerSettings()
-    roles = {settings.eos, settings.pad, *settings.stop_ids} - {None}
-    file = tokenizer_file.parse(text, roles)
+    names_of_roles = [name for name in (settings.eos, settings.pad) if name is not None]
+    file = tokenizer_file.parse(text, {*names_of_roles, *settings.stop_ids})
     names, special = file.names, file.special
     size = max(names) + 1
     byte_of = {character: byte for byte, character in byte_alphabet().items()}

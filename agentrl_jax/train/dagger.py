@@ -107,9 +107,13 @@ class Dagger:
         return jax.random.fold_in(jax.random.fold_in(self._parts.key, run_keys.DAGGER), number)
 
     def _levels(self, number: int) -> list[EvalSet]:
-        """The training levels that the policy plays in a round: generated ones are others in each round."""
+        """The training levels that the policy plays in a round: others in each, of a level file as many as it has."""
         seed = int(jax.random.bits(self._key(number)) >> 1)
-        return [dataclasses.replace(levels, split=Split.TRAIN, seed=seed) for levels in self._held_out.validations]
+        rotation = (number - 1) * self._parts.config.imitation.dagger_levels
+        return [
+            dataclasses.replace(levels, split=Split.TRAIN, seed=seed, rotation=rotation)
+            for levels in self._held_out.validations
+        ]
 
     def _count(self, levels: EvalSet) -> int:
         return levels.number(self._parts.config.imitation.dagger_levels)

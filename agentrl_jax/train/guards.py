@@ -3,7 +3,8 @@
 In all of them, `kept` returns which checkpoint is left, for the message.
 """
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.config import Config
@@ -18,6 +19,12 @@ def check_skipped(in_a_row: int, limit: int, rate: str, kept: Callable[[], str])
             f"there to learn from; expected fewer than {limit}; {kept()}; lower {rate} or "
             "optim.max_grad_norm, or see whether train/failed is high, and use a new run folder"
         )
+
+
+def empty_in_a_row(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Number of the newest iterations in a row that were skipped because no token was there to learn from."""
+    trained = (bool(row["update/trained_tokens"]) for row in reversed(rows))
+    return sum(1 for _ in itertools.takewhile(lambda some: not some, trained))
 
 
 def check_services(failed: float, limit: float, where: str, last: str, kept: Callable[[], str]) -> None:

@@ -97,6 +97,15 @@ class RunProgress:
         self.folder.upload()
         self.checkpoints.save(step, state.replace(frozen_params=None), meta, score=score, regular=regular, wait=False)
 
+    def best_score(self) -> float:
+        """The highest success in validation of a saved state; -1 if none has one. Waits for one being written."""
+
+        def known() -> float:
+            self.checkpoints.wait()
+            return self.checkpoints.best_score()
+
+        return hosts.from_writer(known)
+
     def replace(self, step: int, state: TrainState) -> None:
         """Saves a state in place of one that may have been saved under its step, by a run that was stopped."""
 

@@ -146,7 +146,7 @@ class Run:
         self.view.note("stopping at SIGTERM")
         self.progress.checkpoints.wait()
         known = hosts.from_writer(self.progress.checkpoints.latest_step)
-        if not int(state.bad_updates) and (known is None or known < step):
+        if known is None or known < step:
             self.progress.save(step, state, regular=False)
         self.progress.checkpoints.wait()
         raise Stopped
@@ -164,6 +164,8 @@ class Run:
         placement = self.progress.placement(jax.eval_shape(begin, state))
         state = jax.jit(begin, out_shardings=placement, donate_argnums=0)(state)
         self.progress.replace(step, state)
+        # Rows of iterations without a complete checkpoint before them could not be resumed.
+        hosts.from_writer(self.progress.checkpoints.wait)
         return state
 
     def _iterate(self, state: TrainState) -> TrainState:
@@ -285,13 +287,13 @@ class Run:
         skipped = int(metrics["update/skipped_in_a_row"])
         guards.check_skipped(skipped, config.max_bad_updates, "optim.lr", progress.kept)
         guards.check_logprobs(self.config, metrics, progress.kept)
-        # While updates are skipped, older checkpoints are not replaced: they may be the last good ones.
+        # While updates are not finite, older checkpoints are not replaced: they may be the last good ones.
+        unsound = int(state.bad_updates) > guards.empty_in_a_row(progress.monitor.rows)
         collapsed = bool(progress.monitor.stopped_by)
         last = iteration + 1 == config.iterations or collapsed
-        scores = [row["validation/success"] for row in progress.monitor.rows[:-1] if "validation/success" in row]
-        best = score is not None and score > max(scores, default=-1.0)
+        best = score is not None and not unsound and score > progress.best_score()
         regular = last or _due(config.checkpoint_every, iteration + 1, 0)
-        due = last or ((best or regular) and not int(state.bad_updates))
+        due = last or ((best or regular) and not unsound)
         if due and not (collapsed and config.on_collapse == "roll_back"):
             progress.save(self.parts.imitation_chunks + iteration + 1, state, score, regular=regular)
 

@@ -8,16 +8,19 @@ is replaced. The address of the API is left out, because a page may be passed on
 """
 
 import collections
+import contextlib
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
+
 from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.strict_json import finite
-from agentrl_jax.viewer.imported import MAX_EPISODES, ImportedEpisode, LogMessage, Report, Scalar, clean
+from agentrl_jax.viewer.imported import MAX_EPISODES, ImportedEpisode, LogMessage, Report, Scalar, clean, to_float
 from agentrl_jax.viewer.log_files import Unusable, parse, read_limited
 
 FILES = SETTINGS, REPLIES, EPISODES, SUMMARY = "settings.json", "replies.jsonl", "episodes.jsonl", "summary.json"
@@ -58,6 +61,7 @@ def load_api_folder(path: str | os.PathLike[str], report: Report) -> ApiFolder:
     """
     folder = Path(path)
     settings = _object(folder / SETTINGS)
+    redact = _redaction(_text(settings.get("base_url")))
     replies: dict[Key, dict[int, Row]] = collections.defaultdict(dict)
     for row in _rows(folder / REPLIES, report):
         if type(turn := row.get("turn")) is int and isinstance(row.get("reply"), dict):
@@ -69,7 +73,10 @@ def load_api_folder(path: str | os.PathLike[str], report: Report) -> ApiFolder:
         raise UserError(f"{folder}: has no reply yet; wait for the first one")
     if len(replies) > MAX_EPISODES:
         raise UserError(f"{folder}: has more than {MAX_EPISODES} episodes; evaluate fewer items in one folder")
-    why = _unfinished(folder)
+    why = {name: redact(str(reason)) for name, reason in _unfinished(folder).items()}
+    for row in (row for of_episode in replies.values() for row in of_episode.values()):
+        if refusal := _text(row["reply"].get("refusal")):  # may be what the server said of an error
+            row["reply"]["refusal"] = redact(refusal)
     episodes = [_episode(key, replies[key], finished.get(key), why, settings) for key in sorted(replies)]
     return ApiFolder(episodes, _about(settings, episodes))
 
@@ -99,6 +106,31 @@ def _object(file: Path) -> Row:
     return found if isinstance(found, dict) else {}
 
 
+def _redaction(base_url: str) -> Callable[[str], str]:
+    """What replaces an API's address in a text by "API", however a client or a server writes it.
+
+    Clients write host and scheme in lower case and leave out the port that a scheme implies, certificates name the
+    host alone, and a redirect may lead to another scheme.
+    """
+    address = base_url.rstrip("/")
+    if not address:
+        return lambda text: text
+    written = [re.escape(address)]
+    with contextlib.suppress(httpx.InvalidURL, ValueError):
+        url = httpx.URL(address)
+        hosts = {url.host, url.raw_host.decode("ascii"), f"[{url.host}]"} - {"", "[]"}
+        paths = {url.path.rstrip("/"), url.raw_path.decode("ascii").rstrip("/")} - {""}
+        if hosts:
+            written.append(rf"(?:https?://)?(?<![\w-])(?:{_any(hosts)})(?![\w-])(?::\d+)?(?:{_any(paths)})?")
+    pattern = re.compile("|".join(written), re.IGNORECASE)
+    return lambda text: pattern.sub("API", text)
+
+
+def _any(texts: Iterable[str]) -> str:
+    """A pattern of any of some texts, the longest that is there."""
+    return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))
+
+
 def _unfinished(folder: Path) -> Mapping[str, Any]:
     """Why episodes could not be finished, as the summary of an evaluation names them."""
     file = folder / SUMMARY
@@ -111,7 +143,7 @@ def _key(row: Row) -> Key:
 
 
 def _episode(
-    key: Key, replies: Mapping[int, Row], row: Row | None, why: Mapping[str, Any], settings: Row
+    key: Key, replies: Mapping[int, Row], row: Row | None, why: Mapping[str, str], settings: Row
 ) -> ImportedEpisode:
     attempts = _attempts(row)
     begins = _begins(attempts)
@@ -141,21 +173,19 @@ def _episode(
     if attempts and len(attempts) > 1:
         metadata["attempts"] = len(attempts)
     if (reason := why.get(f"item {item}, sample {sample}")) is not None and not attempts:
-        address = _text(settings.get("base_url")).rstrip("/")
-        said = str(reason).replace(address, "API") if address else str(reason)
-        metadata["why it is unfinished"] = clean(shortened(said, 1000))
+        metadata["why it is unfinished"] = clean(shortened(reason, 1000))
     metadata |= {"tokens read": tokens["prompt_tokens"], "tokens written": tokens["completion_tokens"]}
     metadata |= {"of these for reasoning": tokens["reasoning_tokens"]} if tokens["reasoning_tokens"] else {}
     metadata |= {"replies without counts of tokens": tokens["without"]} if tokens["without"] else {}
     metadata |= {"model that replied": ", ".join(models)} if models else {}
-    score = finite(last.get("score"))
     return ImportedEpisode(
         messages=tuple(messages),
-        reward=float(score) if isinstance(score, int | float) else None,
+        reward=to_float(last.get("score")),
         success=solved if attempts else None,
         metadata=metadata | _asked(settings),
         outcome=outcome,
         label=f"item {item} · sample {sample + 1}",
+        name=f"item {item}, sample {sample + 1}",
         task=clean(_text(settings.get("env"))),
         level=level if isinstance(level, str) and _LEVEL.fullmatch(level) else "",
     )

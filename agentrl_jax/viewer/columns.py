@@ -9,7 +9,7 @@ compresses better.
 import gzip
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,26 +63,38 @@ def smallest(values: np.ndarray) -> np.ndarray:
     return values.astype(np.uint8 if most < 2**8 else np.uint16 if most < 2**16 else np.int32)
 
 
-def quantize(values: np.ndarray, levels: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Stores floats as indices in a table of at most `levels` values.
+class Precision(NamedTuple):
+    """How exactly `quantize` stores numbers."""
 
-    With few distinct values the table holds them exactly. Otherwise it holds `levels - 1` values, equidistant in
-    asinh(x / scale) from the smallest to the largest, and NaN: below `scale` the absolute error is bounded, above it
-    the relative one. Every value is replaced by the nearest.
+    levels: int
+    """Most distinct values, from 4 to 65,536."""
+    scale: float
+    """Positive. Below it the absolute error is bounded, above it the relative one."""
+    share: float
+    """A number x is off by at most `share * (abs(x) + scale)`, if all are from `-most` to `most`."""
+    most: float
+
+
+def quantize(values: np.ndarray, precision: Precision) -> tuple[np.ndarray, np.ndarray]:
+    """Stores floats as indices in a table of at most `precision.levels` values.
+
+    With few distinct values the table holds them exactly. Otherwise it holds values that are equidistant in
+    asinh(x / scale) from the smallest to the largest, 0 and NaN. Every value is replaced by the nearest.
 
     Args:
         values: f32[N]; infinities become NaN.
-        levels: from 4 to 65,536.
-        scale: positive.
+        precision: how exactly.
 
     Returns:
         Table f32[K] and indices u8[N] or u16[N].
     """
+    levels, scale = precision.levels, precision.scale
     finite = np.isfinite(values)
     known = np.unique(values[finite])
     if known.size >= levels:
         low, high = np.arcsinh(float(known[0]) / scale), np.arcsinh(float(known[-1]) / scale)
-        known = np.unique((scale * np.sinh(np.linspace(low, high, levels - 1))).astype(np.float32))
+        spaced = (scale * np.sinh(np.linspace(low, high, levels - 2))).astype(np.float32)
+        known = np.unique(np.append(spaced, np.float32(0)))  # 0 often has a meaning of its own
     table = np.append(known, np.float32(np.nan)).astype(np.float32)
     indices = np.full(values.shape, known.size, np.int64)
     between = (known[1:] + known[:-1]) / 2

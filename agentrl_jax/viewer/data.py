@@ -22,6 +22,7 @@ from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.columns import pack
 from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
+from agentrl_jax.viewer.imported import to_float
 from agentrl_jax.viewer.pieces import Pieces
 from agentrl_jax.viewer.screenshots import PageScreenshots
 from agentrl_jax.viewer.text_scenes import served_scenes
@@ -188,9 +189,9 @@ class RunData:
             "trend": {
                 "iteration": [row["iteration"] for row in rows],
                 "metrics": [
-                    {"metric": metric, "name": name, "values": to_plain([_number(row.get(metric)) for row in rows])}
+                    {"metric": metric, "name": name, "values": to_plain([to_float(row.get(metric)) for row in rows])}
                     for metric, name in METRICS.items()
-                    if any(_number(row.get(metric)) is not None for row in rows)
+                    if any(to_float(row.get(metric)) is not None for row in rows)
                 ],
             },
             "lines": lines,
@@ -246,10 +247,6 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _alarms(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The alarms that were raised, with the iterations in which they were."""
     raised = {a: [row["iteration"] for row in rows if row.get(f"alarm/{a.name}")] for a in ALARMS}
@@ -284,8 +281,8 @@ def _baselines(run: Path) -> tuple[list[dict[str, Any]], str]:
     lines = []
     for name in _LINES:
         line = success.get(name) if isinstance(success, dict) else None
-        if isinstance(line, dict) and _number(line.get("mean")) is not None:
-            known = {key: _number(line.get(key)) for key in ("mean", "low", "high")}
+        if isinstance(line, dict) and to_float(line.get("mean")) is not None:
+            known = {key: to_float(line.get(key)) for key in ("mean", "low", "high")}
             about = summary.get("optimal_is", "") if name == "optimal" else ""
             lines.append(to_plain({"name": name, "about": str(about), **known}))
     return lines, ""

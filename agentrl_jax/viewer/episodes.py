@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.runs.rollout_records import RolloutRecord
-from agentrl_jax.viewer.columns import pack, quantize, smallest
+from agentrl_jax.viewer.columns import Precision, pack, quantize, smallest
 from agentrl_jax.viewer.pieces import Pieces
 
-QUANTIZED = {"logprob": (1024, 1e-2), "entropy": (256, 1e-1), "advantage": (256, 1e-1), "gap": (256, 1e-4)}
-"""Number of distinct values in a block, and the scale below which they are equidistant, see `columns.quantize`."""
+QUANTIZED = {
+    "logprob": Precision(levels=1024, scale=1e-2, share=0.006, most=100),
+    "entropy": Precision(levels=1024, scale=1e-3, share=0.006, most=100),
+    "advantage": Precision(levels=256, scale=1e-1, share=0.04, most=100),
+    "gap": Precision(levels=256, scale=1e-4, share=0.06, most=20),
+}
+"""How exactly a block stores the numbers of tokens; the page says so."""
 
 Scenes = Sequence[Sequence[dict[str, Any]]]
 """The scenes of every episode, as `scenes.run_scenes` returns them."""
@@ -81,7 +86,7 @@ def pack_episodes(record: RolloutRecord, pieces: Pieces, scenes: Scenes | None) 
         "gap": gap,
     }
     for name, values in numbers.items():
-        columns[f"{name}_table"], columns[name] = quantize(values[sampled].astype(np.float32), *QUANTIZED[name])
+        columns[f"{name}_table"], columns[name] = quantize(values[sampled].astype(np.float32), QUANTIZED[name])
     header: dict[str, Any] = {"iteration": record.header.iteration}
     if scenes is not None:
         if len(scenes) != len(record.task):

@@ -59,7 +59,8 @@ def page(runs: Sequence[PageData], *, live: str = "") -> str:
         UserError: a run has no rollouts, or the page would be larger than `LARGEST`.
     """
     blocks: list[bytes] = []
-    index: dict[str, Any] = {"version": 1, "live": live, "levels": {k: v[0] for k, v in QUANTIZED.items()}, "runs": []}
+    precision = {name: known._asdict() for name, known in QUANTIZED.items()}
+    index: dict[str, Any] = {"version": 1, "live": live, "precision": precision, "runs": []}
     for run in runs:
         entry, packed = run.refresh()
         index["runs"].append({**entry, "first_block": len(blocks)})

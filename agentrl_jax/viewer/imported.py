@@ -79,6 +79,8 @@ class ImportedEpisode:
     """Hash of the first state, 16 hexadecimal digits, as records of runs have it; empty if it is not known."""
     step: int | None = None
     """Training step in which it was played; None if it is not known."""
+    name: str = dataclasses.field(default="", compare=False)
+    """Where it stands, such as "line 3": an address of the page holds it, and it stays the same as the log grows."""
 
 
 def _to_stderr(line: str) -> None:
@@ -113,7 +115,8 @@ def load_imported(
         if len(found) == MAX_EPISODES:
             raise UserError(f"{source}: has more than {MAX_EPISODES} episodes; {file.remedy}")
         of_file: dict[str, Scalar] = {"file": clean(file.name)} if file.name else {}
-        found.append(dataclasses.replace(episode, step=file.step, metadata=of_file | episode.metadata))
+        name = ", ".join(filter(None, (clean(file.name), where)))
+        found.append(dataclasses.replace(episode, step=file.step, name=name, metadata=of_file | episode.metadata))
     if not found:
         why = f"; {bad[0]}" if bad else ""
         raise UserError(
@@ -162,7 +165,7 @@ def _ragen_success(metadata: dict[str, Any]) -> Any:
 
 
 def _made(messages: list[LogMessage], reward: Any, success: Any, metadata: dict[str, Any]) -> ImportedEpisode:
-    number, solved = _number(reward), _number(success)
+    number, solved = to_float(reward), to_float(success)
     kept = {clean(key): value for key, value in list(metadata.items())[:MAX_METADATA] if _is_scalar(value)}
     return ImportedEpisode(
         messages=tuple(messages),
@@ -199,7 +202,8 @@ def _is_scalar(value: Any) -> bool:
     return value is None or isinstance(value, str | bool | int | float)
 
 
-def _number(value: Any) -> float | None:
+def to_float(value: Any) -> float | None:
+    """A number or boolean as a float; None for anything else, and for what no float can hold."""
     found = finite(value) if isinstance(value, bool | int | float) else None
     return None if found is None else float(found)
 

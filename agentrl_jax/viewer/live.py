@@ -10,6 +10,9 @@ from agentrl_jax.viewer.export import LiveData, page
 
 HOST = "127.0.0.1"
 
+_CHUNK = 2**16
+"""Bytes that are sent at once."""
+
 
 class PageServer(http.server.ThreadingHTTPServer):
     """Serves `/`, the page with the newest records, and `/version`, a text that changes with the records.
@@ -56,7 +59,7 @@ class PageServer(http.server.ThreadingHTTPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: PageServer
     timeout = 10
-    """Seconds that a connection may be silent."""
+    """Seconds that a connection may be silent, and in which a client must take a chunk."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -86,7 +89,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            # The timeout holds for a whole write, which a slow client that reads on may exceed.
+            for start in range(0, len(body), _CHUNK):
+                self.wfile.write(body[start : start + _CHUNK])
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are not logged."""

@@ -121,6 +121,7 @@ class LogData:
             self.remedy = "show fewer steps with --newest"
         header = {
             "labels": [_label(number, e) for number, e in enumerate(episodes, start=1)],
+            "names": [episode.name for episode in episodes],
             "levels": [e.level for e in episodes] if self.of_api else [],
             "task": episodes[0].task,
         }
@@ -196,7 +197,7 @@ def _pack(shown: Sequence[_Shown]) -> bytes:
     messages = [message for episode in episodes for message in episode.messages]
     tokens = [message.get("tokens", []) for message in messages]
     logprob = np.asarray([value for of_message in tokens for _, value in of_message], np.float32)
-    table, indices = quantize(logprob, *QUANTIZED["logprob"])
+    table, indices = quantize(logprob, QUANTIZED["logprob"])
     entries = [entry for episode in episodes for entry in episode.metadata.items()]
     columns = {
         "message_count": smallest(np.asarray([len(e.messages) for e in episodes], np.int64)),

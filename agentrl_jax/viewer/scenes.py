@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, Key, UInt32
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import start_state
 from agentrl_jax.rollout.envs.host_episodes import text_hash
@@ -32,7 +32,7 @@ from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.level_files import make_env
 from envs_jax.environment import TextEnvironment
 from envs_jax.registry import registered, spec
-from envs_jax.scenes import SPRITES, Scene, SceneFunction
+from envs_jax.scenes import SPRITES, Scene, SceneFunction, grid_scene, text_scene
 from envs_jax.splits import Split
 
 __all__ = ["SPRITES", "run_scenes"]
@@ -160,7 +160,6 @@ class _Replay:
         return self.levels.split(Split.TRAIN), run_keys.of_iteration(stream, run_keys.ROLLOUT, header.iteration - 1)
 
     def _draw(self, episode: "_Executed", states: Any, params: Any) -> list[Scene]:
-        assert self.scene is not None
         starts = iter(range(2, len(episode.action) + 2))
         names = [
             f"the start of attempt {next(starts)}" if action == _AGAIN else self.env.actions[action]
@@ -168,10 +167,31 @@ class _Replay:
         ]
         scenes = []
         for number, (turn, action) in enumerate([(0, None), *zip(episode.turn.tolist(), names)]):
-            with refusals(f"the scene of {self.name}"):
-                scene = self.scene(self.env, jax.tree.map(operator.itemgetter(number), states), params)
+            scene = self._scene_of(jax.tree.map(operator.itemgetter(number), states), params)
             scenes.append({"turn": turn, "action": action, **scene})
         return scenes
+
+    def _scene_of(self, state: Any, params: Any) -> Scene:
+        """The scene of a state; whatever stops the function, which may be a user's, is a `UserError`."""
+        assert self.scene is not None
+        where = f"the scene of {self.name}"
+        try:
+            with refusals(where):
+                return _checked(self.scene(self.env, state, params))
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{where}: {type(error).__name__}: {shortened(error)}") from error
+
+
+def _checked(scene: Scene) -> Scene:
+    """The parts of a scene that a page draws, in their types; a function may write a scene without our helpers."""
+    text = [str(line) for line in scene.get("text", ())]
+    lists = [
+        (str(part["title"]), [(str(name), str(note)) for name, note in part["entries"]])
+        for part in scene.get("lists", ())
+    ]
+    return grid_scene(scene["cells"], text, lists) if scene["kind"] == "grid" else text_scene(text, lists)
 
 
 @functools.lru_cache(maxsize=16)

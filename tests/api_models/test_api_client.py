@@ -11,7 +11,7 @@ from fake_api import FakeApi, completion
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models import client as clients
 from agentrl_jax.evaluate.api_models.answers import BadReply, read_reply
-from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp, retry_after
+from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp, Refused, retry_after
 
 ASKED = [{"role": "user", "content": "Up?"}]
 KEY = "sk-very-secret"
@@ -142,13 +142,13 @@ def test_one_refused_conversation_does_not_end_the_evaluation():
     refused = (400, {}, {"error": {"message": "odd"}})
     api = FakeApi(lambda body: "yes", [refused] * 3)
     with api.running() as url, contextlib.closing(ChatClient(url, "m")) as client:
-        for kind in (GivenUp, GivenUp, UserError):
+        for kind in (Refused, Refused, UserError):
             with pytest.raises(kind, match="status 400: odd; correct it"):
                 client.ask(ASKED)
         assert client.ask(ASKED).text == "yes"
         api.faults += [refused] * 4
         for _ in range(4):
-            with pytest.raises(GivenUp, match="odd"):
+            with pytest.raises(Refused, match="odd"):
                 client.ask(ASKED)
 
 

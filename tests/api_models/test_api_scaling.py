@@ -7,6 +7,7 @@ import tiny_run
 from fake_api import FakeApi, completion
 
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
+from agentrl_jax.evaluate.api_models.scaling import scale_api
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.services.environments.maze import STARTS, Oracle, describe
 from agentrl_jax.text.styles import FEEDBACK
@@ -99,6 +100,26 @@ def test_one_attempt_is_no_retry(tmp_path):
     assert code == 0, err
     (point,) = json.loads(printed)["axes"]["attempts"]
     assert point["retry_all"]["mean"] == point["retry_answered"]["mean"] == 0.75
+
+
+@pytest.mark.parametrize("attempts", [(1,), (1, 2)])
+def test_one_attempt_is_the_first_sample(tmp_path, attempts):
+    """Of two samples of an item only the second one solves it; the point is the same with and without retries."""
+    first = []
+
+    def answer(body):
+        if any(FEEDBACK in message["content"] for message in body["messages"]):
+            return "Action: stay"
+        first.append(len(first) % 2 == 0)
+        return "Action: stay" if first[-1] else walks(body)
+
+    options = TaskOptions(env="maze", items="18", turns=1, concurrency=1)
+    with FakeApi(answer).running() as url:
+        found = scale_api(options, tmp_path, samples=(1, 2), attempts=attempts, model="m", base_url=url)
+    once = found["axes"]["attempts"][0]
+    names = ("retry_answered", "retry_all", "pass_at_all", "difference", "retry_turns", "retry_tokens")
+    assert [once[name]["mean"] for name in names] == [0, 0, 0.5, -0.5, 1, 10]
+    assert "pass@k here" in found["retry"]["note"]
 
 
 def test_further_numbers_go_on(tmp_path):

@@ -14,7 +14,8 @@ from serving import running
 from starlette.middleware import Middleware
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate.api_models import play
+from agentrl_jax.evaluate.api_models import evaluate, play
+from agentrl_jax.evaluate.api_models.client import GivenUp
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.journal import Journal
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -206,6 +207,60 @@ def test_a_server_that_is_gone_is_not_asked_for_every_item(tmp_path, monkeypatch
     assert result["success_all"] is None
 
 
+REFUSED = (400, {}, {"error": {"message": "flagged"}})
+
+
+def test_refused_conversations_do_not_keep_others_from_being_played(tmp_path, monkeypatch):
+    """There are more of them than failures in a row after which a server counts as gone."""
+    monkeypatch.setattr(play, "FAILURES_IN_A_ROW", 3)
+    refused = range(1, 8)
+    api = FakeApi(lambda body: REFUSED if any(at(item, body, 1) for item in refused) else walk(body))
+    with api.running() as url:
+        options = TaskOptions(env="maze", items="0-9", concurrency=2)
+        result = evaluate_api("m", url, options, tmp_path)
+        assert result["episodes"] == {"asked": 10, "answered": 3, "length": 0, "refusal": 0, "unfinished": 7}
+        assert "flagged" in result["unfinished"]["item 7, sample 0"]
+        before = len(api.requests)
+        again = evaluate_api("m", url, options, tmp_path)
+        assert len(api.requests) - before == len(refused), "the model has replied before, so that no option is wrong"
+    assert again["episodes"] == result["episodes"]
+
+
+def test_what_has_ended_when_play_ends_counts(monkeypatch):
+    """Of one thread's episodes two fail and the third ends before the first failure is read; the fourth is at work."""
+    monkeypatch.setattr(play, "FAILURES_IN_A_ROW", 2)
+    at_work, over, noted = threading.Event(), threading.Event(), []
+
+    def play_one(key):
+        if key == (3, 0):
+            at_work.set()
+            assert over.wait(30)
+        if key[0] < 2:
+            raise GivenUp("status 503")
+        return {"status": "answered"}
+
+    def done(key, row):
+        assert at_work.wait(30)
+        noted.append((key, row))
+
+    failed = play.play_all(play_one, [(item, 0) for item in range(5)], 1, done)
+    over.set()
+    assert noted == [((0, 0), None), ((1, 0), None), ((2, 0), {"status": "answered"})]
+    assert list(failed) == [(0, 0), (1, 0), (3, 0), (4, 0)]
+    assert failed[4, 0] == "not played, after 2 episodes in a row without a reply"
+
+
+def test_an_episode_that_ends_late_is_finished_and_rows_are_read_once(tmp_path, monkeypatch):
+    reads, rows, all_played = [], Journal.episodes.fget, evaluate.play_all
+    monkeypatch.setattr(Journal, "episodes", property(lambda journal: reads.append(1) or rows(journal)))
+    late = {(17, 0): "not played"}
+    monkeypatch.setattr(evaluate, "play_all", lambda *args: all_played(*args) | late)
+    with FakeApi(walk).running() as url:
+        result = evaluate_api("m", url, TaskOptions(env="maze", items="0-18"), tmp_path)
+    assert (result["episodes"]["asked"], result["episodes"]["answered"], result["unfinished"]) == (19, 19, {})
+    assert len(reads) == 2, "before and after play, for any number of episodes"
+
+
 def test_a_refusal_for_good_ends_the_evaluation_and_keeps_what_was_answered(tmp_path):
     allowed = True
 
@@ -276,7 +331,10 @@ def test_a_folder_is_of_one_evaluation(tmp_path):
     with pytest.raises(UserError, match="line 1 is no row"):
         Journal(tmp_path, settings)
     (tmp_path / "settings.json").write_text("{")
-    with pytest.raises(UserError, match="is not valid JSON"):
+    with pytest.raises(UserError, match="not valid JSON"):
+        Journal(tmp_path, settings)
+    (tmp_path / "settings.json").write_text("[]")
+    with pytest.raises(UserError, match="holds a JSON list; expected an object with keys, or give another --out"):
         Journal(tmp_path, settings)
 
 

@@ -60,6 +60,23 @@ def test_the_levels_of_a_file_in_ragens_words(levels, tmp_path):
     assert "Turn 2:\nState:\n######\n#PXO_#" in second[3]["content"]
 
 
+def test_other_levels_in_the_file_are_not_added_to_those_before(levels, tmp_path):
+    """An item of the same number is another level then; a finished one is not played again."""
+    first, second = tiny_run.LEVELS.strip("\n").split("\n\n")
+    api, out = FakeApi(solve), tmp_path / "out"
+    with api.running() as url:
+        options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1)
+        evaluate_api("m", url, options, out)
+        (tmp_path / "levels.txt").write_text(f"{second}\n\n{first}\n")
+        with pytest.raises(
+            UserError, match=r"out: item 0 was played on another level than it has now; give the levels"
+        ):
+            evaluate_api("m", url, dataclasses.replace(options, items="0,1"), out)
+        (tmp_path / "levels.txt").write_text(f"{first}\n\n{second}\n\n{first}\n")
+        result = evaluate_api("m", url, dataclasses.replace(options, items="0,1"), out)
+    assert (len(api.requests), result["success_all"]["mean"]) == (2, 1.0)
+
+
 def test_the_limit_that_is_sent_is_the_one_of_the_prompt(levels, tmp_path):
     api = FakeApi(solve)
     extra = {"max_tokens": None, "max_completion_tokens": 30}

@@ -8,6 +8,9 @@ import tiny_run
 from fake_api import FakeApi, completion
 from serving import running
 
+from agentrl_jax.evaluate.api_models.level_task import level_task
+from agentrl_jax.evaluate.api_models.on_panel import on_panel
+from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
 from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import Record, read_record
@@ -86,6 +89,16 @@ def test_a_compiled_environment(tmp_path):
     row = next(row for row in make_leaderboard(str(tmp_path / "m")).tables[panel.name] if row.kind == "api")
     assert row.gap_closed == pytest.approx(record["results"]["gap_closed"])
     assert (record["decoding"]["actions"], record["decoding"]["turns"]) == (panel.max_actions, 1)
+    assert record["decoding"]["seed"] == panel.seed
+    assert all("seed" not in body for body in api.requests), "the seed of levels is none of sampling"
+
+
+@pytest.mark.parametrize("seed", [None, 0, 5])
+def test_the_seed_of_requests_is_not_the_panels(seed):
+    panel = get_panel("bandit-v1")
+    options = on_panel(TaskOptions(env="", seed=seed), panel)
+    assert (options.seed, options.level_seed) == (seed, panel.seed)
+    assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
 
 
 def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):

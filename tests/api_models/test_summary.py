@@ -20,6 +20,10 @@ PLAYED = {
     4: [(False, [1], "c"), (True, [8], ""), (False, [9], "c")],
     6: [(True, [4], "d"), (True, [4], "d"), (None, [500], "cut")],
 }
+RETRIED = (
+    *("retry_answered", "retry_all", "retry_turns", "retry_tokens", "retry_tokens_read"),
+    *("pass_at_all", "difference", "pass_at_tokens"),
+)
 CATEGORIES = {3: "x", 4: "y", 6: "y"}
 
 
@@ -32,8 +36,9 @@ def task(answer=None):
         full_score=1.0,
         strict=False,
         open=None,
-        lines=lambda plays: {},
+        lines=lambda plays, clusters=None: {},
         item_lines=dict,
+        level=None,
         category=None,
         answer=answer,
         facts={},
@@ -153,8 +158,8 @@ def test_the_command_takes_one_of_two_samples(tmp_path):
 
 def test_intervals_of_clustered_items(tmp_path):
     def evaluated(items, folder, clusters=True):
-        options = TaskOptions(env="textcraft", items=items, turns=1)
-        return evaluate_api("m", url, options, tmp_path / folder, clusters=clusters)
+        options = TaskOptions(env="textcraft", items=items, turns=1, attempts=2)
+        return evaluate_api("m", url, options, tmp_path / folder, clusters=clusters, samples=2, plays=(1,))
 
     with FakeApi(lambda body: "Action: inventory").running() as url:
         plain = evaluated("0-2,125-127", "items", clusters=False)
@@ -163,6 +168,12 @@ def test_intervals_of_clustered_items(tmp_path):
         found = evaluated("0-2,125-127", "items")
         assert found["success_all"]["clusters"] == found["success_answered"]["clusters"] == len(kinds)
         assert found["success_all"]["high"] > plain["success_all"]["high"]
+        lines = [part[name] for part in (found, found["plays"]["1"]) for name in ("random", "null", "optimal")]
+        retried = [found["retry"]["attempts"]["2"][name] for name in RETRIED]
+        assert [part["clusters"] for part in (found["score_answered"], *lines, *retried)] == [2] * (
+            1 + 6 + len(RETRIED)
+        )
+        assert found["null"]["high"] > plain["null"]["high"]
         assert all("clusters" not in part["success_all"] for part in found["categories"].values())
         with pytest.raises(UserError, match=r"--clusters.*at least two clusters"):
             evaluated("3", "one")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import tiny_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.algos.collapse import ALARMS, Alarm, examine
@@ -121,6 +123,19 @@ def test_an_alarm_of_the_newest_row_is_told_of():
     assert [alarm.name for alarm in collapse.raised(rows)] == ["spread_lost"]
     assert collapse.raised(rows[:39]) == ()
     assert collapse.raised([]) == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.sampled_from([0.0, 0.01, 0.2, 0.5, 1.0, 3.0, 40.0, None, float("nan")]), max_size=60),
+    name=st.sampled_from([alarm.name for alarm in ALARMS]),
+)
+def test_the_newest_row_has_the_alarms_that_the_whole_run_has(values, name):
+    alarm = BY_NAME[name]
+    rows = [{"iteration": i, alarm.metric: value} for i, value in enumerate(values, start=1)]
+    found = examine(alarm, rows)
+    newest = bool(rows) and bool(found.raised) and found.raised[-1] == len(rows)
+    assert (alarm in collapse.raised(rows)) == newest
 
 
 def test_a_run_that_has_not_succeeded_yet_has_lost_nothing():

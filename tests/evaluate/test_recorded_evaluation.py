@@ -10,7 +10,8 @@ import tiny_run
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import eval_set
-from agentrl_jax.evaluate.panels import get_panel
+from agentrl_jax.evaluate.panels import OtherLevels, get_panel
+from agentrl_jax.evaluate.recording import record_folder
 from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_path, recorded_iterations
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.viewer.columns import unpack
@@ -219,11 +220,28 @@ def test_what_is_refused(finished, lakes, tmp_path, monkeypatch):
 
     play = eval_set.EvalSet.play
 
-    def fail_in_a_sample(self, params, episodes, temperature, sample=0):
-        if temperature:
+    def fail(self, params, episodes, temperature, sample=0):
+        if (temperature > 0, sample) == failing:
             raise UserError("the service has gone")
         return play(self, params, episodes, temperature, sample)
 
-    monkeypatch.setattr(eval_set.EvalSet, "play", fail_in_a_sample)
-    assert "the service has gone" in refused("eval", run, *WORDS, "--record", str(tmp_path / "new"))
-    assert not (tmp_path / "new").exists()
+    monkeypatch.setattr(eval_set.EvalSet, "play", fail)
+    failing, words = (False, 0), ("eval", run, *WORDS, "--record", str(tmp_path / "new"))
+    assert "the service has gone" in refused(*words)
+    assert not (tmp_path / "new").exists(), "nothing was recorded"
+    failing = (True, 1)
+    assert "the service has gone" in refused(*words)
+    assert recorded_iterations(tmp_path / "new") == [1, 2], "greedy play and the first sample are finished"
+
+
+def test_what_was_played_of_other_levels_than_the_panels_is_deleted(lakes, tmp_path):
+    def record_and_raise(folder, error):
+        with record_folder(folder, read_config(lakes[0]), groups=4):
+            record_path(folder, 1).parent.mkdir()
+            record_path(folder, 1).touch()
+            raise error
+
+    for error, kept in ((UserError("the service has gone"), True), (OtherLevels("other text"), False)):
+        with pytest.raises(type(error)):
+            record_and_raise(tmp_path / str(kept), error)
+        assert (tmp_path / str(kept)).exists() == kept

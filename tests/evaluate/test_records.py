@@ -1,6 +1,7 @@
 """Records of a panel, and the tables that are computed from them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -182,6 +183,10 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
         (unanswered("run", 1, 1), "1 outcomes are null, which they may be only for agents of kind api"),
         (unanswered("api", 1, 0), "1 outcomes are null, but 0 are counted as cut or refused"),
         (unanswered("api", 0, 2), "0 outcomes are null, but 2 are counted as cut or refused"),
+        (lambda c: c["outcomes"].update(exact=True), "only for agents of kind scripted, not run"),
+        (lambda c: (c["outcomes"].update(exact=True), c["agent"].update(kind="api")), "of kind scripted, not api"),
+        (lambda c: c["panel"].update(name="A" * 5_000_000), "AAA ... AAA"),
+        (lambda c: c.update({"B" * 5_000_000: 1}), "BBB ... BBB"),
         (lambda c: c.pop("decoding"), "decoding: Field required"),
         (lambda c: c.update(extra=1), "extra: Extra inputs"),
         (lambda c: c.update(version=2), "version"),
@@ -193,18 +198,21 @@ def test_records_that_cannot_be_used_are_named(folder, tmp_path, change, part):
     (line,) = found.left_out
     assert part in line
     assert "changed.json" in line
+    assert len(line) < 1000
 
 
 def test_other_files_are_named_and_left_out(folder, tmp_path):
     (tmp_path / "empty.json").write_text("")
     (tmp_path / "list.json").write_text("[" * 100_000)
     (tmp_path / "twice.json").write_text('{"version": 1, "version": 1}')
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "folder.json").mkdir()
     (tmp_path / "run.json").write_text((folder / "run.json").read_text())
     code, out, err = tiny_run.command("leaderboard", str(tmp_path), "--json")
     assert code == 0
     assert [row["kind"] for row in json.loads(out)["tables"][LAKES]].count("run") == 1
-    assert [line.split(":")[0] for line in err.splitlines()] == ["left out"] * 3
-    for name in ("empty.json", "list.json", "twice.json"):
+    assert [line.split(":")[0] for line in err.splitlines()] == ["left out"] * 5
+    for name in ("empty.json", "folder.json", "list.json", "pipe.json: is no file", "twice.json"):
         assert name in err
 
 

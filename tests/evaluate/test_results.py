@@ -7,7 +7,7 @@ from agentrl_jax.evaluate import against, results
 from agentrl_jax.evaluate.results import Played, gap_closed, rates
 from agentrl_jax.evaluate.selectors import BestOf
 from agentrl_jax.evaluate.statistics import (
-    cluster_interval,
+    mean_interval,
     paired_bootstrap,
     paired_interval,
     pass_at,
@@ -44,11 +44,14 @@ def test_rates_and_outcomes():
 
 
 def test_clusters_widen_every_interval_of_all_levels():
-    found = rates(played(), None, FAMILIES, clusters=True)
+    lines = Baselines(np.array([0.1, 0.2, 0.3, 0.3]), np.array([1, 1, 1, 0.5]), null=np.zeros(4))
+    found = rates(played(), lines, FAMILIES, clusters=True)
     mean = SUCCESS.mean(axis=1)
-    bounds = cluster_interval(mean, FAMILIES)
-    assert found["success"] == bounds | {"low": max(bounds["low"], 0), "high": min(bounds["high"], 1)}
+    assert found["success"] == success_interval(mean, clusters=FAMILIES)
+    assert found["return"] == mean_interval(2 * mean, clusters=FAMILIES)
     assert found["pass_at"]["2"]["clusters"] == 2
+    for name in ("random", "null", "optimal"):
+        assert found[name] == success_interval(getattr(lines, name), clusters=FAMILIES)
     assert found["categories"]["a"]["success"] == success_interval(mean[:2]), "one cluster alone has no such interval"
 
 
@@ -79,7 +82,8 @@ def test_differences_of_two_runs(monkeypatch, options):
     found = against.evaluate_against("first", "second", **options)
     expected = paired_interval([1, 0, 1, 1], [0, 0, 1, 0])
     if "clusters" in options:
-        expected = cluster_interval([1, 0, 0, 1], FAMILIES)
+        expected = paired_interval([1, 0, 1, 1], [0, 0, 1, 0], clusters=FAMILIES)
+        assert expected["clusters"] == 2
     low, high = paired_bootstrap([1, 0, 1, 1], [0, 0, 1, 0], FAMILIES if "clusters" in options else None)
     assert found["difference"] == expected | {"bootstrap_low": low, "bootstrap_high": high}
     assert asked[1]["temperature"] == 0.5

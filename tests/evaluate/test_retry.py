@@ -55,7 +55,20 @@ def test_rates_stand_beside_samples_of_the_same_levels():
     assert [found[k]["retry_tokens"]["mean"] for k in found] == [6.0, 583.5]
     # By hand: until the first success in random order, 4/3, 2, 3 and 4/3 of three samples are needed.
     assert [found[k]["pass_at_tokens"]["mean"] for k in found] == [7.0, pytest.approx(7 * (4 / 3 + 2 + 3 + 4 / 3) / 4)]
-    assert {interval["n"] for point in found.values() for interval in point.values()} == {4}
+    intervals = [interval for point in found.values() for interval in point.values()]
+    assert {(interval["n"], interval.get("clusters")) for interval in intervals} == {(4, None)}
+    clustered = retry.rates(attempts, attempts, control, (1, 3), list("aabb"))
+    assert {interval["clusters"] for point in clustered.values() for interval in point.values()} == {2}
+
+
+def test_costs_of_one_are_no_outcomes():
+    """Every level is solved by its first turn of one token: that is no share of successes."""
+    ones = np.ones((4, 1), int)
+    attempts = retry.Attempts(ones.astype(bool), ones, ones, 0)
+    found = retry.rates(attempts, attempts, SimpleNamespace(success=ones.astype(bool), tokens=ones), (1,))["1"]
+    for name in ("retry_tokens", "retry_turns", "pass_at_tokens"):
+        assert found[name] == {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 4}
+    assert found["retry"]["low"] < 1
 
 
 def test_one_attempt_is_the_plain_evaluation(finished):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tiny_run
 
-from agentrl_jax.evaluate.eval_set import evaluate_run
+from agentrl_jax.evaluate import scaling
+from agentrl_jax.evaluate.eval_set import EvalSet, evaluate_run
 from envs_jax.budget import Budget
 
 WORDS = ("--env", "FrozenLake", "--episodes", "8")
@@ -68,6 +69,18 @@ def test_the_figure_is_written(scaled):
     _, out = scaled
     assert (out / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(file.name for file in out.iterdir()) == ["scaling.json", "scaling.png"]
+
+
+def test_a_record_is_refused_before_anything_is_played(finished, tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").touch()
+    asked, evaluate = [], scaling.evaluate_run
+    monkeypatch.setattr(scaling, "evaluate_run", lambda run, **options: asked.append(1) or evaluate(run, **options))
+    monkeypatch.setattr(EvalSet, "play", lambda *args: pytest.fail("played"))
+    words = ("--turns", "2,3", "--tokens", "6", "--attempts", "1,2", "--record", str(tmp_path / "old"))
+    code, _, err = tiny_run.command("scaling", str(finished.folder), *WORDS, *words, "--out", str(tmp_path))
+    assert (code, len(asked)) == (2, 1)
+    assert "exists and is not an empty folder" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 from scipy import optimize, stats
 
 from agentrl_jax.evaluate.statistics import (
-    cluster_interval,
     cost_until_success,
     crossed_interval,
     mean_interval,
@@ -35,11 +34,11 @@ def wilson_by_search(successes, n):
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 20), (20, 20), (3, 7), (97, 512), (256, 512)])
 def test_interval_of_a_rate_is_the_inverted_score_test(successes, n):
     outcome = np.arange(n) < successes
-    result = mean_interval(outcome)
+    result = success_interval(outcome)
     assert result["mean"] == successes / n
     assert result["n"] == n
     np.testing.assert_allclose((result["low"], result["high"]), wilson_by_search(successes, n), atol=1e-9)
-    assert mean_interval(outcome.astype(float)) == result
+    assert success_interval(outcome.astype(float)) == result
 
 
 def test_interval_of_other_outcomes_is_students():
@@ -49,6 +48,15 @@ def test_interval_of_other_outcomes_is_students():
     np.testing.assert_allclose((result["low"], result["high"]), expected)
     assert mean_interval([0.3]) == {"mean": 0.3, "low": 0.3, "high": 0.3, "n": 1}
     assert mean_interval([0.5, 0.5])["low"] == 0.5
+
+
+def test_numbers_that_are_0_or_1_by_chance_are_no_outcomes():
+    """Turns, tokens and returns can leave [0, 1]; what they are is said by who asks."""
+    counts = np.arange(20) < 5
+    expected = stats.t.interval(0.95, 19, loc=0.25, scale=stats.sem(counts))
+    found = mean_interval(counts)
+    np.testing.assert_allclose((found["low"], found["high"]), expected)
+    assert mean_interval(np.zeros(20)) == {"mean": 0.0, "low": 0.0, "high": 0.0, "n": 20}
 
 
 def pairs(both, only_a, only_b, neither):
@@ -190,7 +198,7 @@ def test_samples_that_cannot_be_counted(x, k):
 
 def test_clusters_of_one_give_the_usual_interval():
     x = np.random.default_rng(0).random(30)
-    single = cluster_interval(x, [str(i) for i in range(30)])
+    single = mean_interval(x, clusters=[str(i) for i in range(30)])
     usual = mean_interval(x)
     for bound in ("mean", "low", "high"):
         assert single[bound] == pytest.approx(usual[bound])
@@ -201,8 +209,8 @@ def test_equal_outcomes_in_a_cluster_count_once():
     """Copies of an outcome add no information: the interval is that of the clusters' outcomes alone."""
     x = np.random.default_rng(1).random(12)
     names = [f"template {i}" for i in range(12)]
-    once = cluster_interval(x, names)
-    copied = cluster_interval(np.repeat(x, 5), np.repeat(names, 5).tolist())
+    once = mean_interval(x, clusters=names)
+    copied = mean_interval(np.repeat(x, 5), clusters=np.repeat(names, 5).tolist())
     for bound in ("mean", "low", "high"):
         assert copied[bound] == pytest.approx(once[bound])
     assert mean_interval(np.repeat(x, 5))["low"] > copied["low"]
@@ -211,9 +219,35 @@ def test_equal_outcomes_in_a_cluster_count_once():
 def test_clusters_without_a_failure_keep_an_interval():
     names = ["a", "a", "b", "b", "c", "c"]
     for value in (0.0, 1.0):
-        found = cluster_interval([value] * 6, names)
-        alone = mean_interval([value] * 3)
-        assert [found[bound] for bound in ("mean", "low", "high")] == [alone[b] for b in ("mean", "low", "high")]
+        assert success_interval([value] * 6, clusters=names) == success_interval([value] * 3) | {"n": 6, "clusters": 3}
+    balanced = success_interval([0, 1, 1, 0, 0, 1], clusters=names)
+    assert balanced["mean"] == 0.5
+    np.testing.assert_allclose((balanced["low"], balanced["high"]), wilson_by_search(1.5, 3))
+
+
+def test_clustered_differences_without_variance_have_symmetric_intervals():
+    """As wide as the share of clusters that may differ although none of six does."""
+    names, zeros, ones = [f"c{i % 6}" for i in range(90)], np.zeros(90), np.ones(90)
+    width = wilson_by_search(0, 6)[1]
+    for a, b, low, high in (
+        (zeros, zeros, -width, width),
+        (ones, ones, -width, width),
+        (ones, zeros, 1 - width, 1.0),
+        (zeros, ones, -1.0, width - 1),
+        (np.full(90, 0.7), np.full(90, 0.6), 0.1 - width, 0.1 + width),
+    ):
+        found = paired_interval(a, b, clusters=names)
+        np.testing.assert_allclose((found["low"], found["high"]), (low, high), atol=1e-9)
+        assert (found["n"], found["clusters"]) == (90, 6)
+
+
+def test_clustered_differences_are_those_of_a_sample_of_cluster_means():
+    draw = np.random.default_rng(3)
+    a, b = draw.random((5, 4)), draw.random((5, 4))
+    found = paired_interval(a.ravel(), b.ravel(), clusters=np.repeat(list("abcde"), 4).tolist())
+    means = (a - b).mean(axis=1)
+    expected = stats.t.interval(0.95, 4, loc=means.mean(), scale=stats.sem(means))
+    np.testing.assert_allclose((found["low"], found["high"]), expected)
 
 
 def test_cluster_intervals_cover():
@@ -223,7 +257,7 @@ def test_cluster_intervals_cover():
     hits = 0
     for _ in range(400):
         x = np.repeat(rng.normal(size=20), 6) + rng.normal(size=120)
-        interval = cluster_interval(x, names)
+        interval = mean_interval(x, clusters=names)
         hits += interval["low"] <= 0 <= interval["high"]
     assert 0.91 < hits / 400 < 0.985
 
@@ -231,7 +265,7 @@ def test_cluster_intervals_cover():
 def test_clusters_that_do_not_fit_are_refused():
     for x, names in (([0.0, 1.0], ["a", "a"]), ([0.0, 1.0, 1.0], ["a", "b"])):
         with pytest.raises(ValueError, match="at least two clusters"):
-            cluster_interval(x, names)
+            mean_interval(x, clusters=names)
 
 
 def test_paired_bootstrap_agrees_with_that_of_scipy():

@@ -1,11 +1,13 @@
 """The endpoint over HTTP: answers, refusals, limits and the run's own prompt format."""
 
+import asyncio
 import dataclasses
 import json
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import jax
@@ -17,14 +19,18 @@ from serving import running
 
 from agentrl_jax.config import load_resolved
 from agentrl_jax.errors import UserError
+from agentrl_jax.model_server import bodies
 from agentrl_jax.model_server.app import create_app
+from agentrl_jax.model_server.bodies import choice_of
 from agentrl_jax.model_server.run import make_sampler
+from agentrl_jax.model_server.sampler import Sampled
 from agentrl_jax.model_server.served_model import load_served
 from agentrl_jax.services.environments.maze import SERVICE, Maze
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.setup import build
 from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.conversation import SampledResponse, messages_of, turn_ids
+from agentrl_jax.text.tokenizer import load_small
 
 ASKED = [{"role": "user", "content": "Up?"}]
 
@@ -61,6 +67,10 @@ def ask(address):
 def test_the_model_is_listed(address, model):
     (found,) = httpx.get(f"{address}/v1/models").json()["data"]
     assert (found["id"], found["max_model_len"]) == ("tiny", 512)
+    assert abs(found["created"] - time.time()) < 1000
+    assert httpx.get(f"{address}/v1/models/tiny").json() == found
+    other = httpx.get(f"{address}/v1/models/org/other")
+    assert (other.status_code, other.json()["error"]["code"]) == (404, "model_not_found")
     assert httpx.get(f"{address}/").json() == "ok"
 
 
@@ -158,6 +168,41 @@ def test_a_stop_text_cuts_the_answer(ask, model):
     assert stop not in model.tokenizer.decode(cut["token_ids"][:-1])
 
 
+@pytest.mark.parametrize("stops", [["é"], ["o"], ["absent", "lo w"]])
+def test_a_stop_text_is_found_in_few_steps(stops):
+    """The tokens that are kept are the fewest whose text holds one, and few beginnings are decoded to find them."""
+    tokenizer, decoded = load_small(), []
+    ids = tokenizer.encode("a" * 500 + "é hello world" * 40)
+    counting = SimpleNamespace(decode=lambda tokens: decoded.append(1) or tokenizer.decode(tokens))
+    choice = choice_of(Sampled(ids, [0.0] * len(ids), True), counting, "", stops)
+    beginnings = (tokenizer.decode(ids[:count]) for count in range(1, len(ids) + 1))
+    kept = next(count for count, text in enumerate(beginnings, start=1) if any(stop in text for stop in stops))
+    assert (choice.tokens, len(choice.logprobs), choice.finish_reason) == (ids[:kept], kept, "stop")
+    assert len(ids) > 200
+    assert len(decoded) < 15
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [("chat/completions", {"messages": ASKED}), ("completions", {"prompt": "Up"})]
+)
+def test_answers_are_made_beside_the_event_loop(ask, monkeypatch, path, asked):
+    beside = []
+
+    def noting(function):
+        def noted(*args):
+            with pytest.raises(RuntimeError, match="no running event loop"):
+                asyncio.get_running_loop()
+            beside.append(function.__name__)
+            return function(*args)
+
+        return noted
+
+    for name in ("choice_of", "chat_answer", "completion_answer"):
+        monkeypatch.setattr(bodies, name, noting(getattr(bodies, name)))
+    ask(path, max_tokens=2, **asked)
+    assert beside == ["choice_of", "chat_answer" if "messages" in asked else "completion_answer"]
+
+
 def test_earlier_responses_are_read_as_sampled_if_their_tokens_are_given(ask, model):
     """These tokens are not those of their text."""
     ids = [model.tokenizer.encode(letter)[0] for letter in "Left"]
@@ -170,6 +215,15 @@ def test_earlier_responses_are_read_as_sampled_if_their_tokens_are_given(ask, mo
     ended = [*ASKED, {"role": "assistant", "token_ids": [*ids, model.tokenizer.end_of_turn_id]}, *ASKED]
     again = ask(messages=ended, temperature=0, max_tokens=1, return_token_ids=True)
     assert again["prompt_token_ids"] == answer["prompt_token_ids"]
+
+
+def test_fields_that_change_nothing_are_taken(ask):
+    """Among them those that OpenAI's client sends back of an answer without calls."""
+    said = {"role": "assistant", "content": "Up", "tool_calls": [], "function_call": None, "refusal": None}
+    options = {"temperature": 0, "max_tokens": 1, "return_token_ids": True}
+    history = [[*ASKED, message, *ASKED] for message in (said, {"role": "assistant", "content": "Up"})]
+    first = ask(messages=history[0], parallel_tool_calls=False, **options)
+    assert first["prompt_token_ids"] == ask(messages=history[1], **options)["prompt_token_ids"]
 
 
 def test_a_policy_of_single_turns_reads_no_earlier_ones(model):
@@ -201,6 +255,14 @@ def test_completions_of_text_and_of_tokens(ask, model):
         ({"top_k": 2**31}, 400, "top_k is 2147483648: Input should be less than 2147483648"),
         ({"min_p": 0.1}, 400, "min_p is not supported"),
         ({"tools": [{"type": "function"}]}, 400, "tools is not supported"),
+        *(
+            (
+                {"messages": [*ASKED, {"role": "assistant", "content": None, name: call}, *ASKED]},
+                400,
+                f"{name} of a message is not supported; leave it out, and write the call as content",
+            )
+            for name, call in (("tool_calls", [{"id": "1"}]), ("function_call", {"name": "f"}))
+        ),
         ({"temperature": -1}, 400, "temperature is -1: Input should be greater than or equal to 0"),
         ({"max_tokens": 0}, 400, "max_tokens is 0: Input should be greater than or equal to 1"),
         ({"max_tokens": 17}, 400, "max_tokens is 17, expected at most 16"),
@@ -302,6 +364,28 @@ def test_a_request_has_a_time_limit(model, sampler):
             assert answer.status_code == 504
             assert "no answer within 0.2 s" in answer.json()["error"]["message"]
         held.gate.set()
+
+
+def test_after_an_error_the_rest_of_a_request_is_not_sampled(model, sampler):
+    """The first of four responses fails; the second is at work before the answer is given."""
+
+    class Failing(Held):
+        calls = 0
+
+        def __call__(self, requests):
+            self.calls += 1
+            if self.calls == 1:
+                raise RuntimeError("RESOURCE_EXHAUSTED")
+            return super().__call__(requests)
+
+    failing = Failing(sampler)
+    with running(create_app(model, failing, Limits(seconds=60), max_waiting=8)) as url:
+        answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED, "n": 4}, timeout=60)
+        assert answer.status_code == 500
+        assert "responses_waiting 0.0" in httpx.get(f"{url}/metrics").text
+        failing.gate.set()
+        assert httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60).status_code == 200
+    assert failing.calls <= 3
 
 
 def test_nothing_is_sampled_for_a_client_that_has_gone(model, sampler):

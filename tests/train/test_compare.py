@@ -175,6 +175,17 @@ def test_seeds_over_devices_play_the_same(played, tmp_path):
         ({"run": RUN | {"train": {"iterations": 0}}}, "run.train.iterations is 0"),
         ({"run": RUN | {"train": {"on_collapse": "stop"}}}, "run.train.on_collapse"),
         ({"run": RUN | {"optim": {"offload": True}}}, "optim.offload is true"),
+        ({"run": RUN | {"seed": 2**32 - 1}, "seeds": 2}, "run.seed is 4294967295, but with 2 seeds expected at most"),
+        ({"run": RUN | {"run_dir": "runs/x"}}, "run.run_dir is runs/x, which only `agentrl train` reads"),
+        ({"run": RUN | {"train": {"iterations": 2, "validate_every": 0}}}, "run.train.validate_every is 0"),
+        (
+            {"run": RUN | {"train": {"iterations": 2, "keep": 9}}},
+            "run.train.keep is 9, which only `agentrl train` reads",
+        ),
+        (
+            {"run": RUN | {"train": {"iterations": 2, "max_bad_updates": 9}}},
+            "run.train.max_bad_updates is 9, which only",
+        ),
         (
             {
                 "run": RUN

@@ -4,14 +4,17 @@ import contextlib
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import tiny_run
 from rich.console import Console
 
 from agentrl_jax.config import load_config
+from agentrl_jax.evaluate.level_set import LevelSet
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import run as train_run
 from agentrl_jax.train.dagger import Dagger, sampled_situations
@@ -79,6 +82,16 @@ def test_plans_take_over_from_the_policy(run):
         assert len(by_step[step, "imitation"]) == len({level for level, *_ in known["plans"][0]})
     assert json.loads((run.folder / "summary.json").read_text())["held_out"] is True
     assert "round 2 of 2: " in run.output
+
+
+def test_rounds_on_a_level_file_play_others_until_all_were_played():
+    rows = np.arange(10, 15)
+    task = SimpleNamespace(rows=lambda split: rows)
+    levels = LevelSet(batched_env=None, prompt=None, task=0, levels=task, split=None, seed=0)
+    parts = SimpleNamespace(config=SimpleNamespace(imitation=SimpleNamespace(dagger_levels=2)), key=jax.random.key(0))
+    dagger = Dagger(parts, SimpleNamespace(validations=[levels]), Path(), print)
+    played = [dagger._levels(number)[0].rows[:2].tolist() for number in (1, 2, 3)]
+    assert played == [[10, 11], [12, 13], [14, 10]]
 
 
 def test_rounds_without_packing(tmp_path):

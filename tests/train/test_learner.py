@@ -426,5 +426,7 @@ def test_fewer_rows_than_minibatches_are_as_many_steps(learn):
     assert metrics["actor/grad_norm"] == pytest.approx(np.asarray(metrics["grad_norm"])[:5].mean(), rel=1e-5)
     empty, metrics = learn(speaking(0), fresh_state(model), **few)
     assert (metrics["update/skipped"], int(empty.bad_updates), int(empty.gradient_steps)) == (1, 1, 0)
+    for name in ("loss", "actor/entropy", "actor/grad_norm", "actor/grad_norm_max"):
+        assert np.isnan(metrics[name]), name
     again, _ = learn(speaking(0), empty, **few)
     assert int(again.bad_updates) == 2

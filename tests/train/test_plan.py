@@ -95,6 +95,10 @@ def test_plan_at_the_command_line(tmp_path):
     code, _, err = tiny_run.command("plan", file, "--topology", "v7:1", "--model.embed_dim", "16")
     assert (code, err.count("\n")) == (2, 1)
     assert "topology 'v7:1' is unknown" in err
+    for words in (["--devices", "banana"], ["--devices=8"]):
+        code, _, err = tiny_run.command("plan", file, *words)
+        assert code == 2
+        assert "--devices is given, but a plan is for the devices of --topology" in err
     code, _, err = tiny_run.command("plan", file, "--mesh.fsdp", "99")
     assert code == 2
     assert "which does not divide the" in err

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from agentrl_jax.config import load_config
 from agentrl_jax.evaluate.eval_set import EvalSet
+from agentrl_jax.runs import checkpoint
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import run as train_run
 
@@ -111,6 +113,24 @@ def test_sigterm_in_the_evaluation_before_learning(finished, tmp_path, monkeypat
     code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(run))
     assert code == 0, err
     same(run, finished.folder)
+
+
+def test_no_iteration_is_logged_before_the_state_at_the_start_of_learning_is_saved(finished, tmp_path, monkeypatch):
+    """Without that checkpoint its rows would be lost, so that the folder could not be used any more."""
+
+    def slow(folder, write=checkpoint.write_digests):
+        time.sleep(2.0)
+        write(folder)
+
+    def iterate(run, state):
+        raise KeyError(*run.progress.checkpoints.steps())
+
+    monkeypatch.setattr(checkpoint, "write_digests", slow)
+    monkeypatch.setattr(train_run.Run, "_iterate", iterate)
+    words = ["--run_dir", str(tmp_path / "run"), "--imitation.levels", "0", "--imitation.steps", "0"]
+    with pytest.raises(KeyError) as found:
+        train_run.train(load_config(finished.file, words), Console(quiet=True))
+    assert found.value.args == (0,)
 
 
 def test_sigterm_in_the_last_evaluation(finished, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from tensorboardX.record_writer import masked_crc32c
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import UserError
+from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.run_folder import RunFolder, read_config
 
 ROW = {"step": 1, "stage": "imitation"}
@@ -80,8 +81,12 @@ def train(config, **changes):
 
 
 def test_a_run_may_go_on_for_longer_and_its_configuration_keeps_a_history(config, tmp_path):
+    """The history has the step of the checkpoint that the run goes on from."""
     with RunFolder(config) as folder:
-        folder.log({"step": 1, "stage": "rl", "iteration": 1})
+        for step in (1, 2, 3):
+            folder.log({"step": step, "stage": "rl", "iteration": step})
+        with Checkpoints(folder.checkpoints, keep=1) as checkpoints:
+            checkpoints.save(1, {"x": np.zeros(1)})
     longer = train(config, iterations=400, validate_every=0)
     RunFolder(longer).close()
     assert read_config(config.run_dir) == longer
@@ -102,6 +107,7 @@ def test_what_would_change_what_was_done_is_refused_with_the_reason(config):
     for change, reason in (
         (train(linear, iterations=400), "optim.schedule linear depend on train.iterations"),
         (train(linear, keep=3, validation_temperature=1.0), "train.validation_temperature decides"),
+        (train(linear, validation_episodes=2), "train.validation_episodes decides"),
         (linear.replace(seed=5), "seed decides what has been done"),
     ):
         with pytest.raises(UserError, match=reason):
@@ -144,6 +150,9 @@ def test_a_folder_with_other_things_is_refused(config, tmp_path):
     (tmp_path / "run" / "thesis.txt").write_text("x")
     with pytest.raises(UserError, match=r"thesis\.txt.*no run folder"):
         RunFolder(config)
+    assert [entry.name for entry in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+    with pytest.raises(UserError, match="run_dir is empty; name the folder of the run"):
+        RunFolder(config.replace(run_dir=""))
     with pytest.raises(UserError, match="cannot be used as run folder"):
         RunFolder(config, tmp_path / "run" / "thesis.txt")
 

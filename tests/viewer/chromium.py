@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import threading
 import time
@@ -88,6 +89,11 @@ def soon(read, wanted):
 
 def length(page, place) -> int:
     return len(page.text_content(place))
+
+
+def title(page) -> tuple[int, int]:
+    """Iteration and row of the selected episode."""
+    return tuple(map(int, re.findall(r"\d+", page.text_content(".episode h2"))))
 
 
 def count(page) -> int:

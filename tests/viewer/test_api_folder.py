@@ -71,6 +71,37 @@ def test_text_is_divided_by_role(folder):
     assert not any("127.0.0.1" in str(episode) for episode in episodes)
 
 
+@pytest.mark.parametrize(
+    ("base_url", "said", "shown"),
+    [
+        ("HTTPS://LLM.Example.com:443/v1/", "https://llm.example.com/v1/chat: status 503", "API/chat: status 503"),
+        ("http://llm.example.com/a b/v1", "http://llm.example.com/a%20b/v1: Timeout", "API: Timeout"),
+        ("http://llm.example.com/v1", "it leads to https://llm.example.com/v1/x", "it leads to API/x"),
+        ("https://llm.example.com", "not valid for 'LLM.EXAMPLE.COM'", "not valid for 'API'"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1/chat: no", "API/chat: no"),
+        ("http://bücher.example", "xn--bcher-kva.example:80: no", "API: no"),
+        ("http://llm.example.com", "otherllm.example.com", "otherllm.example.com"),
+        ("no address", "no address: no", "API: no"),
+        ("", "status 503", "status 503"),
+    ],
+)  # fmt: skip
+def test_the_address_of_the_api_is_not_shown(copy, base_url, said, shown):
+    """However the client has written it; what a server says of an error stands where a reply is refused."""
+    settings = json.loads((copy / "settings.json").read_text())
+    (copy / "settings.json").write_text(json.dumps(settings | {"base_url": base_url}))
+    summary = json.loads((copy / "summary.json").read_text())
+    summary["unfinished"] = {f"item {UNFINISHED}, sample 0": said}
+    (copy / "summary.json").write_text(json.dumps(summary))
+    file = copy / "replies.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    refused = [row["reply"] for row in rows if row["item"] == REFUSED]
+    refused[0]["refusal"] = said
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (episodes, _), _ = load(copy)
+    assert episodes[UNFINISHED].metadata["why it is unfinished"] == shown
+    assert episodes[REFUSED].messages[2]["content"] == shown
+
+
 def test_log_probabilities_only_where_the_server_gave_them(folder):
     (episodes, _), _ = load(folder)
     with_tokens = [m for episode in episodes for m in episode.messages if "tokens" in m]

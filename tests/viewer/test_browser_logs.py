@@ -110,6 +110,46 @@ def test_steps_of_a_log_are_filtered(browser, tmp_path):
         expect(page.locator(".metadata").first).to_contain_text("step0/0.json")
 
 
+def test_a_link_leads_to_the_same_episode_after_others_were_added(browser, tmp_path):
+    said = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "Right"}]
+    (tmp_path / "agrl").mkdir()
+
+    def write(file, *items):
+        rows = [{"item_id": item, "conversations": said} for item in items]
+        (tmp_path / "agrl" / file).write_text(json.dumps(rows))
+        write_page(tmp_path / "log.html", [LogData(tmp_path / "agrl")])
+
+    write("1.json", 7, 8)
+    write("5.json", 9)
+    with opened(browser, (tmp_path / "log.html").as_uri()) as page:
+        page.click(".entry >> nth=2")
+        soon(lambda: page.text_content("article h2"), "Item 9")
+        write("3.json", 1, 2)
+        page.reload()
+        page.wait_for_selector(".conversation .text")
+        soon(lambda: page.text_content("article h2"), "Item 9")
+        soon(page.locator(".entry").count, 5)
+        page.evaluate("location.hash = 'e=1.json, episode 2'")
+        soon(lambda: page.text_content("article h2"), "Item 8")
+        page.keyboard.press("k")
+        soon(lambda: page.text_content("article h2"), "Item 7")
+        expect(page).to_have_url(re.compile("1.json%2C\\+episode\\+1$"))
+
+
+HIDDEN = (0x34F, 0x115F, 0x1160, 0x17B4, 0x180B, 0x180F, 0x202E, 0x3164, 0xFE0F, 0xFFA0, 0xE0041, 0xE0100)
+"""Some of the characters that nobody sees, or that turn around a text."""
+
+
+def test_invisible_characters_are_spelled_out(browser, tmp_path):
+    text = "a" + "".join(chr(code) for code in HIDDEN) + "é\tb 𝒜"
+    row = {"conversations": [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": text}]}
+    (tmp_path / "log.json").write_text(json.dumps([row]))
+    write_page(tmp_path / "log.html", [LogData(tmp_path / "log.json")])
+    with opened(browser, (tmp_path / "log.html").as_uri()) as page:
+        spelled = "".join(f"⟨U+{code:04X}⟩" for code in HIDDEN)
+        soon(lambda: page.text_content(".response .text"), f"a{spelled}é\tb 𝒜")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_of_a_log_can_be_read(browser, tmp_path, scheme):
     write_page(tmp_path / "log.html", [LogData(page_runs.write_log(tmp_path / "log.jsonl"))])
@@ -169,8 +209,23 @@ def test_api_model(browser, tmp_path):
         soon(lambda: page.text_content(".response .text"), said)
         tokens = page.locator("[data-turn='1'] .token")
         soon(tokens.all_text_contents, [text for text, _ in api_folders.LOGPROBS])
-        assert "log-prob −4" in tokens.last.get_attribute("title")
         assert tokens.last.get_attribute("class") > tokens.first.get_attribute("class")
+        expect(page.locator(".inspector")).to_contain_text("Point at a token, or move to it")
+        numbers = page.locator(".inspector dd")
+        tokens.last.hover()
+        soon(numbers.all_text_contents, ["−4", "1.83 %"])
+        page.locator("[data-turn='1'] .response h3").click()
+        page.keyboard.press("Tab")  # the keys alone reach every token
+        soon(numbers.all_text_contents, ["−0.25", "77.88 %"])
+        page.keyboard.press("ArrowRight")
+        soon(numbers.all_text_contents, ["−4", "1.83 %"])
+        page.keyboard.press("ArrowRight")
+        soon(lambda: page.text_content(".inspector code"), api_folders.LOGPROBS[0][0])
+        soon(lambda: page.text_content("article h2"), "Item 4 · sample 1")
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.className") == "conversation"
+        page.click("text=Help")
+        expect(page.locator("dialog .keys")).to_contain_text("Home and End move between tokens")
 
 
 def test_api_models_are_compared(browser, tmp_path):

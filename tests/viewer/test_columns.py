@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from agentrl_jax.viewer.columns import pack, quantize, smallest, unpack
+from agentrl_jax.viewer.episodes import QUANTIZED
 
 
 def test_columns_come_back():
@@ -46,21 +47,36 @@ def test_smallest_holds_its_values():
 
 def test_few_values_are_exact():
     values = np.asarray([0.1, -2.5, 0.1, np.nan, np.inf, 0.0], np.float32)
-    table, indices = quantize(values, 256, 0.1)
+    table, indices = quantize(values, QUANTIZED["gap"])
     expected = np.where(np.isfinite(values), values, np.nan)
     np.testing.assert_array_equal(table[indices], expected)
     assert indices.dtype == np.uint8
 
 
-@pytest.mark.parametrize(("levels", "scale", "relative"), [(1024, 1e-2, 0.01), (256, 1e-1, 0.05)])
-def test_many_values_are_close(levels, scale, relative):
-    values = -np.random.default_rng(0).exponential(1.0, 50_000).astype(np.float32)
-    values[:3] = 0.0, -20.0, np.nan
-    table, indices = quantize(values, levels, scale)
+@pytest.mark.parametrize("largest", [1e-2, 1, np.inf])
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_many_values_are_as_close_as_the_page_says(name, largest):
+    levels, scale, share, most = QUANTIZED[name]
+    draw = np.random.default_rng(0)
+    signs = {"logprob": -1, "entropy": 1}.get(name) or draw.choice([-1, 1], 50_000)
+    values = (signs * np.minimum(most, largest) * 10 ** draw.uniform(-9, 0, 50_000)).astype(np.float32)
+    values[:3] = 0.0, signs if np.isscalar(signs) else -1, np.nan
+    values[1] *= np.minimum(most, largest)
+    table, indices = quantize(values, QUANTIZED[name])
     assert len(table) <= levels
     found = table[indices]
+    assert found[0] == 0
     assert np.isnan(found[2])
     error = np.abs(found - values)[np.isfinite(values)]
-    assert (error <= relative * (scale + np.abs(values[np.isfinite(values)]))).all()
+    assert (error <= share * (scale + np.abs(values[np.isfinite(values)]))).all()
     every = np.abs(table[None, :-1] - values[3:200, None]).min(axis=1)  # the nearest of the table was taken
     np.testing.assert_array_equal(np.abs(found - values)[3:200], every)
+
+
+def test_zero_is_exact_between_many_values():
+    """An advantage of 0 is one of a token that is not trained."""
+    draw = np.random.default_rng(1)
+    values = np.where(draw.random(5000) < 0.5, 0, draw.uniform(-0.7, 3.3, 5000)).astype(np.float32)
+    for precision in QUANTIZED.values():
+        table, indices = quantize(values, precision)
+        np.testing.assert_array_equal(table[indices][values == 0], 0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import zipfile
 
 import numpy as np
@@ -60,6 +61,23 @@ def test_it_is_refused_with_its_name(tmp_path, damage):
     file = write_record(tmp_path, make_record(1))
     read_record(file)
     damage(file)
+    with pytest.raises(UserError, match=f"{file.name}: is no rollout of a run of this version"):
+        read_record(file)
+
+
+@pytest.mark.parametrize(
+    "change", [{"iteration": "1"}, {"temperature": 10**400}, {"horizon": 0}, {"roll_backs": 2**31}, {"more": 1}]
+)
+def test_headers_of_another_form_are_refused(tmp_path, change):
+    def changed(name, content):
+        if name != "header.npy":
+            return content
+        header, file = json.loads(np.load(io.BytesIO(content)).tobytes()), io.BytesIO()
+        np.save(file, np.frombuffer(json.dumps(header | change).encode(), np.uint8))
+        return file.getvalue()
+
+    file = write_record(tmp_path, make_record(1))
+    rewritten(file, changed)
     with pytest.raises(UserError, match=f"{file.name}: is no rollout of a run of this version"):
         read_record(file)
 

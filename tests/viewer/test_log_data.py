@@ -129,6 +129,21 @@ def test_steps_of_a_folder_are_its_iterations(tmp_path):
     assert [i["iteration"] for i in LogData(folder, newest=1).refresh()[0]["iterations"]] == [11]
 
 
+def test_names_of_episodes_stay_as_a_log_grows(tmp_path):
+    """The address of an episode holds its name; a log of several files grows in the middle."""
+    said = {"conversations": [{"role": "assistant", "content": "Right"}]}
+    (tmp_path / "agrl").mkdir()
+    for rank, items in (("0", (7, 7)), ("10", (9,))):
+        (tmp_path / "agrl" / f"{rank}.json").write_text(json.dumps([said | {"item_id": item} for item in items]))
+    names = lambda: decode_page(export.page([LogData(tmp_path / "agrl")]))[1][0][0]["names"]  # noqa: E731
+    before = names()
+    assert before == ["0.json, episode 1", "0.json, episode 2", "10.json, episode 1"]
+    (tmp_path / "agrl" / "2.json").write_text(json.dumps([said]))
+    assert names() == [*before[:2], "2.json, episode 1", before[2]]
+    (tmp_path / "one.jsonl").write_text(f"{json.dumps(said)}\n\n{json.dumps(said)}\n")
+    assert [episode.name for episode in load_imported(tmp_path / "one.jsonl")] == ["line 1", "line 3"]
+
+
 def test_command_shows_a_folder(tmp_path):
     folder = write_step(write_step(tmp_path / "agrl", 1, 7), 2, 8)
     code, out, err = command("view", str(folder), "--newest", "1", "--no_browser")

@@ -2,10 +2,13 @@
 
 import base64
 import hashlib
+import json
 import re
 import shutil
+import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -20,7 +23,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.runs.remote import local_copy, refresh_copy
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
-from agentrl_jax.viewer import data, export
+from agentrl_jax.viewer import data, export, live
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.live import PageServer
 from agentrl_jax.viewer.pieces import Pieces
@@ -323,6 +326,19 @@ def test_a_summary_that_cannot_be_read_is_left_out(tmp_path, records):
     assert RunData(folder).refresh()[0]["lines"] == []
 
 
+def test_numbers_that_no_float_holds_are_left_out(tmp_path, records):
+    folder = write_run(tmp_path / "run", records[:1], iterations=2)
+    first, second = (folder / "metrics.jsonl").read_text().splitlines()
+    huge = json.loads(first) | {"train/success": 10**400, "actor/entropy": -(10**400)}
+    (folder / "metrics.jsonl").write_text(f"{json.dumps(huge)}\n{second}\n")
+    (folder / "summary.json").write_text(json.dumps({"success": {"random": {"mean": 10**400}}}))
+    entry = decode_page(export.page([RunData(folder)]))[0]["runs"][0]
+    values = {metric["metric"]: metric["values"] for metric in entry["trend"]["metrics"]}
+    for metric in ("train/success", "actor/entropy"):
+        assert values[metric] == [None, json.loads(second)[metric]]
+    assert entry["lines"] == []
+
+
 def test_damaged_records_are_left_out(tmp_path, records):
     folder = write_run(tmp_path / "run", records)
     whole = record_path(folder, 10).read_bytes()
@@ -371,6 +387,29 @@ def test_live_page_follows_the_run(served, records):
     index, _ = decode_page(httpx.get(server.url).text)
     assert index["live"] == version
     assert [info["iteration"] for info in index["runs"][0]["iterations"]] == [1, 10]
+
+
+def test_a_slow_client_gets_the_whole_page(tmp_path, monkeypatch):
+    """Reading takes longer than the time in which a connection may be silent."""
+
+    class Large(PageServer):
+        def html(self):
+            return "x" * 2**23
+
+    monkeypatch.setattr(live._Handler, "timeout", 1)
+    with Large([]) as server, socket.socket() as client:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        client.connect(("127.0.0.1", server.server_port))
+        client.sendall(f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+        began, found = time.monotonic(), bytearray()
+        while part := client.recv(2**15):
+            found += part
+            time.sleep(0.01)
+        thread.join()
+    assert time.monotonic() - began > 2
+    assert found.endswith(b"\r\n\r\n" + b"x" * 2**23)
 
 
 def test_live_page_is_for_this_machine(served):

@@ -323,3 +323,40 @@ def test_a_scene_that_cannot_be_drawn_is_refused(three, monkeypatch):
     with_scene(monkeypatch, lambda env, state, params: envs_jax.scenes.grid_scene([[["teacher"]]]))
     with pytest.raises(UserError, match="the scene of Bandit: no sprite is called 'teacher'"):
         run_scenes("runs/x", config, dataclasses.replace(record, task=np.where(record.task == BANDIT, BANDIT, -1)))
+
+
+def fail(env, state, params):
+    return {}["board"]
+
+
+@pytest.mark.parametrize(
+    ("scene", "why"),
+    [
+        (fail, "KeyError: 'board'"),
+        (lambda env, state, params: None, "AttributeError: "),
+        (lambda env, state, params: {"kind": "grid"}, "KeyError: 'cells'"),
+        (lambda env, state, params: {"kind": "grid", "cells": [[[[]]]]}, "TypeError: "),
+        (lambda env, state, params: {"kind": "text", "lists": [{}]}, "KeyError: 'title'"),
+    ],
+)
+def test_whatever_stops_a_scene_is_a_refusal(three, monkeypatch, scene, why):
+    """`viewer.data` notes it and goes on without boards."""
+    config, record = three
+    with_scene(monkeypatch, scene)
+    with pytest.raises(UserError, match=f"the scene of Bandit: {why}"):
+        run_scenes("runs/x", config, dataclasses.replace(record, task=np.where(record.task == BANDIT, BANDIT, -1)))
+
+
+def test_a_scene_written_by_hand_is_drawn(three, monkeypatch):
+    """With numbers where the page expects texts."""
+    config, record = three
+    lists = [{"title": 1, "entries": [(2, 3.5)]}]
+    with_scene(
+        monkeypatch, lambda env, state, params: {"kind": "text", "text": [np.int32(4)], "lists": lists, "x": env}
+    )
+    found = run_scenes("runs/x", config, dataclasses.replace(record, task=np.where(record.task == BANDIT, BANDIT, -1)))
+    drawn = [scene for of_episode in found for scene in of_episode]
+    assert drawn
+    for shown in drawn:
+        assert (shown["text"], shown["lists"]) == (["4"], [{"title": "1", "entries": [["2", "3.5"]]}])
+        assert shown.keys() == {"turn", "action", "kind", "text", "lists"}

@@ -50,6 +50,10 @@ class GivenUp(Exception):
     """No attempt has brought a reply; the message says what came last."""
 
 
+class Refused(GivenUp):
+    """The server takes no request with this conversation, but takes others."""
+
+
 class _Later(Exception):
     """An attempt that failed, and how long the server asks to wait, in seconds."""
 
@@ -59,7 +63,11 @@ class _Later(Exception):
 
 
 class ChatClient:
-    """Asks one model. Thread-safe. `requests` counts attempts, `retried` those after a failed one."""
+    """Asks one model. Thread-safe. `requests` counts attempts, `retried` those after a failed one.
+
+    `replied` says whether the model has ever replied to the same options; who knows that it did in an earlier process
+    sets it.
+    """
 
     def __init__(
         self,
@@ -80,7 +88,7 @@ class ChatClient:
             key: sent as `Authorization: Bearer KEY`; empty for none. It appears in no message.
             options: further fields of every body, such as temperature and max_tokens; null leaves a field out, also one
                 that would be sent otherwise.
-            seconds: time of one attempt, with its whole answer.
+            seconds: time of one attempt, with its whole answer. Of headers that come in pieces it limits each piece.
             retries: attempts after the first one.
             connections: maximum number of requests at once.
 
@@ -101,7 +109,7 @@ class ChatClient:
         )
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._answered = self._replied = False
+        self._answered = self.replied = False
         self._refused = 0
         self.requests = self.retried = 0
 
@@ -114,7 +122,8 @@ class ChatClient:
         """The reply to a conversation.
 
         Raises:
-            GivenUp: all attempts have failed, the client was closed, or the server refuses this conversation.
+            GivenUp: all attempts have failed, or the client was closed.
+            Refused: the server refuses this conversation.
             UserError: the server refuses every request for good: wrong key, unknown model, no quota, invalid body.
         """
         fields = {"messages": list(messages), "seed": seed} | self._options
@@ -175,7 +184,7 @@ class ChatClient:
                 reply = read_reply(answer)
             except BadReply as error:
                 raise _Later(f"{self._url}: {self._without_key(error)}") from error
-            self._replied = True
+            self.replied = True
             return reply
         return self._of_error(status, headers, answer)
 
@@ -199,9 +208,9 @@ class ChatClient:
         if status in (400, 422):
             with self._lock:
                 self._refused += 1
-                of_this_one = self._replied or self._refused < REFUSED_REQUESTS
+                of_this_one = self.replied or self._refused < REFUSED_REQUESTS
             if of_this_one:  # one conversation that is refused must not keep the others from being played
-                raise GivenUp(f"{what}; {advice}")
+                raise Refused(f"{what}; {advice}")
         raise UserError(f"{what}; {advice}")
 
     def _send(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ def evaluate_api(
     retries: int = 8,
     price_in: float | None = None,
     price_out: float | None = None,
+    by_attempts: bool = False,
     screenshots: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
@@ -57,8 +59,9 @@ def evaluate_api(
     give them. `extra` has further fields of every request; null leaves a usual one out. The prices are of a million
     tokens. With `options.attempts`, the first sample of each item goes on after a failure, see `retries`. For each
     number of `best_of`, `selector` takes one of so many samples of an item, which are played at least, see
-    `summary.BestOfReplies`. With `clusters`, items of one category are one cluster of the intervals. `screenshots`
-    keeps those that a service gives in `out`, too.
+    `summary.BestOfReplies`. With `clusters`, items of one category are one cluster of the intervals, except for those
+    of the categories; random, null and optimal play have such intervals once every item has a finished episode. With
+    `by_attempts`, there is a `retry` also of one attempt. `screenshots` keeps those that a service gives in `out`, too.
 
     Returns:
         model, base_url, env, style, turns, items, samples, temperature, max_tokens (of a reply, null without a limit),
@@ -82,7 +85,7 @@ def evaluate_api(
 
     Raises:
         UserError: an option cannot be used, also for want of categories or of answers in words, `out` holds another
-            evaluation, or the server refuses a request for good.
+            evaluation or one of other levels, or the server refuses a request for good.
     """
     body = {"temperature": temperature, "max_tokens": options.max_tokens}
     body |= {"return_token_ids": True} if token_ids else {}
@@ -112,6 +115,8 @@ def evaluate_api(
             connections=options.concurrency,
         )
         with Journal(out, settings) as journal, contextlib.closing(client):
+            client.replied = bool(journal.replies)
+            _check_levels(task, journal)
             player = Player(
                 task=task,
                 client=client,
@@ -121,31 +126,35 @@ def evaluate_api(
                 attempts=options.attempts,
             )
             failed = _play(player, samples, options.concurrency, report)
+            # Read once, before the replies: an episode that was left at work may still end.
+            episodes, items = journal.episodes, set(task.items)
+            failed = {key: why for key, why in failed.items() if key not in episodes}
             if taken is not None:
                 report(taken.summary())
-                without = sum(taken.lacks(item, sample + 1) for item, sample in journal.episodes)
+                without = sum(taken.lacks(item, sample + 1) for item, sample in episodes)
                 if without:
                     report(f"{without} finished episodes have none; what was played without --screenshots stays so")
-            rows = [row for (item, sample), row in journal.episodes.items() if item in task.items and sample < samples]
-            replies = [row for row in journal.replies.values() if row["item"] in task.items and row["sample"] < samples]
+            rows = [row for (item, sample), row in episodes.items() if item in items and sample < samples]
+            replies = [row for row in journal.replies.values() if row["item"] in items and row["sample"] < samples]
         report("random, null and optimal play on the same items")
         result: dict[str, Any] = {name: settings[name] for name in ("model", "base_url", "env", "style", "turns")}
         result |= {"items": len(task.items), "samples": samples, "temperature": body.get("temperature")}
         result["max_tokens"] = limit
-        lines = task.lines(1)
-        with refusals("--clusters"):
-            result |= summarize(task, rows, samples, len(failed), lines, clusters=clusters)
-        result |= {"plays": {str(k): task.lines(k) for k in plays}} if plays else {}
         result["outcomes"] = outcomes_of(task.items, rows, samples) | task.item_lines()
+        of_items = result["outcomes"].get("categories") if clusters else None
+        lines = functools.partial(task.lines, clusters=of_items)
         begun = {(row["item"], row["sample"]): row.get("level") for row in replies if row["turn"] == 0}
         result["levels"] = [begun.get((item, 0)) for item in task.items]
         first, later = split_replies(rows, replies)
         result |= {"tokens": tokens_of(first), "cost": cost_of(first, price_in, price_out)}
-        if best is not None:
-            result["best_of"] = best.rates(rows, first, samples, clusters=clusters)
-        if options.attempts > 1:
-            found = summarize_retries(rows, replies, options.attempts, samples, task.lines)
-            result["retry"] = found | {"tokens": tokens_of(later), "cost": cost_of(later, price_in, price_out)}
+        with refusals("--clusters"):
+            result |= summarize(task, rows, samples, len(failed), lines(1), clusters=clusters)
+            result |= {"plays": {str(k): lines(k) for k in plays}} if plays else {}
+            if best is not None:
+                result["best_of"] = best.rates(rows, first, samples, clusters=clusters)
+            if options.attempts > 1 or by_attempts:
+                found = summarize_retries(rows, replies, options.attempts, samples, lines, clusters=clusters)
+                result["retry"] = found | {"tokens": tokens_of(later), "cost": cost_of(later, price_in, price_out)}
     result |= {"requests": client.requests, "retried": client.retried}
     result |= {"unfinished": {f"item {item}, sample {sample}": why for (item, sample), why in failed.items()}}
     with atomic_write(Path(out) / "summary.json") as stream:
@@ -181,7 +190,8 @@ def _task(options: TaskOptions) -> Iterator[ApiTask]:
 def _play(player: Player, samples: int, concurrency: int, report: Callable[[str], None]) -> dict[Key, str]:
     """Plays what the journal lacks; returns why some episodes could not be finished."""
     wanted = [(item, sample) for item in player.task.items for sample in range(samples)]
-    left = [key for key in wanted if key not in player.journal.episodes]
+    finished = player.journal.episodes
+    left = [key for key in wanted if key not in finished]
     task, client = player.task, player.client
     before = f", {len(wanted) - len(left)} of them played before" if len(left) < len(wanted) else ""
     retries = f", up to {player.attempts} attempts at each item" if player.attempts > 1 else ""
@@ -196,6 +206,20 @@ def _play(player: Player, samples: int, concurrency: int, report: Callable[[str]
             report(f"{counts.total()} of {len(left)} episodes: {numbers}; {client.requests} requests{again}")
 
     return play_all(player.play, left, concurrency, done)
+
+
+def _check_levels(task: ApiTask, journal: Journal) -> None:
+    """Raises a `UserError` if an item was played before on another level than it has now."""
+    if task.level is None:
+        return
+    items = set(task.items)
+    begun = [row for row in journal.replies.values() if row["turn"] == 0 and row["item"] in items]
+    for item, level in sorted({(row["item"], row["level"]) for row in begun if "level" in row}):
+        if level != task.level(item):
+            raise UserError(
+                f"{journal.folder}: item {item} was played on another level than it has now; give the levels of "
+                f"{task.env} that it had, or another --out"
+            )
 
 
 def read_key(variable: str, *, required: bool) -> str:

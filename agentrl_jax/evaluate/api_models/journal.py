@@ -16,6 +16,7 @@ from typing import Any
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.client import Message
 from agentrl_jax.io import atomic_write, naming
+from agentrl_jax.strict_json import parse_object
 
 Row = dict[str, Any]
 
@@ -64,12 +65,12 @@ class Journal:
 
     @property
     def episodes(self) -> dict[tuple[int, ...], Row]:
-        """The rows of the finished episodes by item and sample."""
+        """A copy of the rows of the finished episodes by item and sample."""
         return dict(self._episodes)
 
     @property
     def replies(self) -> dict[tuple[int, ...], Row]:
-        """The rows of the replies by item, sample and turn."""
+        """A copy of the rows of the replies by item, sample and turn."""
         return dict(self._replies)
 
     def reply(self, item: int, sample: int, turn: int, messages: Sequence[Message]) -> Row | None:
@@ -110,9 +111,9 @@ class Journal:
                 json.dump(settings, stream, indent=1, allow_nan=False)
             return
         try:
-            before = json.loads(path.read_bytes())
+            before = parse_object(path.read_bytes(), str(path))
         except ValueError as error:
-            raise UserError(f"{path}: is not valid JSON ({error}); give another --out") from error
+            raise UserError(f"{error}, or give another --out") from error
         now = json.loads(json.dumps(settings))
         for name in now | before:
             if before.get(name) != now.get(name):

@@ -16,6 +16,7 @@ from agentrl_jax.evaluate.baselines import level_rates, success_intervals, withi
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.play import on_device
 from agentrl_jax.evaluate.results import STRICT
+from agentrl_jax.evaluate.statistics import Clusters
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.retry import RetryState
 from agentrl_jax.rollout.recording import empty_response
@@ -41,6 +42,7 @@ def level_task(options: TaskOptions) -> ApiTask:
         UserError: there is no such environment or item, or the levels cannot be used.
     """
     env, levels = options.env, options.levels
+    seed = options.seed if options.level_seed is None else options.level_seed
     prompt = PromptConfig(
         style=options.style,  # type: ignore[arg-type]
         think=options.think,
@@ -53,7 +55,7 @@ def level_task(options: TaskOptions) -> ApiTask:
     config = Config(
         tasks=(TaskConfig(env=env, groups=1, levels=levels or "", options=dict(options.env_options)),),
         prompt=prompt,
-        evaluation=EvalConfig() if options.seed is None else EvalConfig(seed=options.seed),
+        evaluation=EvalConfig() if seed is None else EvalConfig(seed=seed),
     )
     with refusals():
         batched_env = build.build_compiled_env(config, load_small())
@@ -69,11 +71,19 @@ def level_task(options: TaskOptions) -> ApiTask:
     def baselines() -> Baselines | None:
         return chosen.baselines(items)
 
-    def lines(plays: int) -> dict[str, Any]:
+    def lines(plays: int, clusters: Clusters = None) -> dict[str, Any]:
         known = baselines()
         if known is None:
             return {}
-        return success_intervals(known if plays == 1 else within(known, plays)) | {"optimal_is": known.optimal_is}
+        of_plays = known if plays == 1 else within(known, plays)
+        return success_intervals(of_plays, clusters) | {"optimal_is": known.optimal_is}
+
+    game = Game(config, chosen, batched_env, options.attempts)
+
+    def level(item: int) -> str:
+        episode = LevelEpisode(game, item, 0)
+        episode.start()
+        return episode.level()
 
     return ApiTask(
         env=env,
@@ -82,9 +92,10 @@ def level_task(options: TaskOptions) -> ApiTask:
         turns=prompt.max_turns,
         full_score=1.0,
         strict=STRICT in batched_env.info_keys,
-        open=functools.partial(LevelEpisode, Game(config, chosen, batched_env, options.attempts)),
+        open=functools.partial(LevelEpisode, game),
         lines=lines,
         item_lines=lambda: {} if (known := baselines()) is None else level_rates(known),
+        level=level,
         category=None if chosen.categories is None else chosen.categories.__getitem__,
         answer=None,
         facts={

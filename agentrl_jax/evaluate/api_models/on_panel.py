@@ -15,9 +15,10 @@ from agentrl_jax.rollout.trajectory import hexadecimal
 
 
 def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
-    """The options with the panel's environment, levels, seed and limit of actions.
+    """The options with the panel's environment, levels and limit of actions.
 
-    In a service an action is a turn; elsewhere the model keeps its own limits of turns and of actions per turn.
+    In a service an action is a turn; elsewhere the model keeps its own limits of turns and of actions per turn. The
+    seed of requests stays the one that was given.
 
     Raises:
         UserError: an option would play something else, or the levels are not the panel's.
@@ -30,9 +31,9 @@ def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
         fixed |= {"upstream": panel.options.get("mode") == "upstream"}
     else:
         env_options = tuple(sorted(panel.options.items()))
-        fixed |= {"episodes": panel.levels, "seed": panel.seed, "env_options": env_options}
+        fixed |= {"episodes": panel.levels, "level_seed": panel.seed, "env_options": env_options}
         fixed |= {"max_actions": panel.max_actions}
-    for name in ("env", "items", "episodes", "levels", "turns" if served else "seed"):
+    for name in ("env", "items", "episodes", "levels", *(("turns",) if served else ())):
         if given := getattr(options, name):
             raise UserError(f"--{name} is {given}, which --panel {panel.name} fixes; leave it out")
     if served and options.style not in ("auto", "chat"):
@@ -57,7 +58,7 @@ def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) 
     served = result["style"] == "chat"
     decoding = {
         "samples": result["samples"],
-        "seed": options.seed or 0,
+        "seed": (options.level_seed or 0) if options.seed is None else options.seed,
         "turns": result["turns"],
         "actions": panel.max_actions,
         "actions_per_turn": 1 if served else options.actions_per_turn,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl_jax.evaluate.api_models.answers import Reply
-from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp
+from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp, Refused
 from agentrl_jax.evaluate.api_models.journal import Journal, Row, digest
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TextEpisode
 from agentrl_jax.services.client import ServiceError
@@ -43,7 +43,8 @@ class Player:
         If there may be several, it has all of them as `attempts`; only the first sample of an item has retries.
 
         Raises:
-            GivenUp: the model has not replied; the journal has the replies before.
+            GivenUp: the model has not replied, or the server refuses the conversation; the journal has the replies
+                before.
             ServiceError: the environment has failed.
             UserError: the server refuses the request for good.
         """
@@ -110,8 +111,9 @@ def play_all(
 ) -> dict[Key, str]:
     """Plays episodes in at most `concurrency` threads; returns why some could not be played to their end.
 
-    After `FAILURES_IN_A_ROW` of these the rest is not played either. `done` is called in this thread for every episode
-    that was started, with None for one that failed. Any other error ends all, and leaves the episodes at work behind.
+    After `FAILURES_IN_A_ROW` of these the rest is not played either; refused conversations do not count, since the
+    server is well. `done` is called in this thread for every episode that has ended, with None for one that failed.
+    Episodes that are at work then are left behind, and may still end. Any other error ends all, and leaves them, too.
     """
     waiting: queue.SimpleQueue[Key] = queue.SimpleQueue()
     finished: queue.SimpleQueue[tuple[Key, Row | BaseException]] = queue.SimpleQueue()
@@ -136,17 +138,20 @@ def play_all(
     failed: dict[Key, str] = {}
     left, in_a_row = dict.fromkeys(keys), 0
     try:
-        while left and in_a_row < FAILURES_IN_A_ROW:
+        # What ended before the last failure was read is on the disk, so that it is no longer left.
+        while left and not (over.is_set() and finished.empty()):
             key, found = finished.get()
             del left[key]
             if isinstance(found, GivenUp | ServiceError):
-                failed[key], in_a_row = str(found), in_a_row + 1
+                failed[key], in_a_row = str(found), in_a_row + (not isinstance(found, Refused))
                 done(key, None)
             elif isinstance(found, BaseException):
                 raise found
             else:
                 in_a_row = 0
                 done(key, found)
+            if in_a_row >= FAILURES_IN_A_ROW:
+                over.set()
     finally:
         over.set()
-    return failed | dict.fromkeys(left, f"not played, after {in_a_row} episodes in a row without a reply")
+    return failed | dict.fromkeys(left, f"not played, after {FAILURES_IN_A_ROW} episodes in a row without a reply")

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from agentrl_jax.evaluate.api_models.journal import Row
 from agentrl_jax.evaluate.retry import READS_SUCCESS
 from agentrl_jax.evaluate.statistics import (
+    Clusters,
     cost_until_success,
     mean_interval,
     paired_interval,
@@ -23,6 +24,9 @@ from agentrl_jax.evaluate.statistics import (
 from agentrl_jax.text.styles import FEEDBACK
 
 _LINES = ("random", "null", "optimal")
+
+_Kinds = Mapping[int, str] | None
+"""The category of each item, which is its cluster; None for independent items."""
 
 
 class _Attempts(NamedTuple):
@@ -55,10 +59,13 @@ def summarize_retries(
     attempts: int,
     samples: int,
     lines: Callable[[int], Mapping[str, Any]],
+    *,
+    clusters: bool = False,
 ) -> dict[str, Any]:
     """Success and costs within 1 to `attempts` attempts, with items as unit of the intervals.
 
-    `rows` are those of the finished episodes, `replies` those of their replies, and `lines` is `ApiTask.lines`.
+    `rows` are those of the finished episodes, `replies` those of their replies, and `lines` gives `ApiTask.lines` by
+    the number of plays. With `clusters`, items of one category are one cluster, as in `summary.summarize`.
 
     Returns:
         feedback, the sentence; `note`, the footnote of the table; `cut`, the number of items with a retry in which a
@@ -74,9 +81,10 @@ def summarize_retries(
     retried = _attempts(rows, replies, attempts)
     control = _control(rows, replies, samples)
     drawn = [name for name in _LINES if name in lines(attempts)]
+    kinds = {row["item"]: row["category"] for row in rows} if clusters else None
     points = {
-        str(k): _of_retries(retried, k)
-        | (_of_control(retried, control, k) if 1 < samples >= k else {})
+        str(k): _of_retries(retried, k, kinds)
+        | (_of_control(retried, control, k, kinds) if 1 < samples >= k else {})
         | {name: lines(k)[name] for name in drawn}
         for k in range(1, attempts + 1)
     }
@@ -94,7 +102,8 @@ def split_replies(rows: Sequence[Row], replies: Sequence[Row]) -> tuple[list[Row
 
 
 def _attempts(rows: Sequence[Row], replies: Sequence[Row], attempts: int) -> _Attempts:
-    played = {row["item"]: row["attempts"] for row in rows if row["sample"] == 0}
+    # Without retries the row of an episode is that of its only attempt.
+    played = {row["item"]: row.get("attempts", [row]) for row in rows if row["sample"] == 0}
     steps = np.arange(attempts)
     answered, cut, success, turns = [], [], [], []
     for of_item in played.values():
@@ -145,39 +154,49 @@ def _control(rows: Sequence[Row], replies: Sequence[Row], samples: int) -> _Cont
     )
 
 
-def _of_retries(retried: _Attempts, k: int) -> dict[str, Any]:
-    success = retried.success[:, k - 1]
+def _of_retries(retried: _Attempts, k: int, kinds: _Kinds) -> dict[str, Any]:
+    success, clusters = retried.success[:, k - 1], _clusters(retried.items, kinds)
+    answered = np.flatnonzero(retried.answered)
+    of_answered = _clusters([retried.items[i] for i in answered], kinds)
+
+    def mean(values: np.ndarray) -> dict[str, float | int] | None:
+        known = values.size and np.isfinite(values).all()
+        return mean_interval(values, clusters=clusters) if known else None
+
     return {
-        "retry_answered": success_interval(success[retried.answered]) if retried.answered.any() else None,
-        "retry_all": success_interval(success) if success.size else None,
-        "retry_turns": _mean(retried.turns[:, k - 1]),
-        "retry_tokens": _mean(retried.written[:, k - 1]),
-        "retry_tokens_read": _mean(retried.read[:, k - 1]),
+        "retry_answered": success_interval(success[answered], clusters=of_answered) if answered.size else None,
+        "retry_all": success_interval(success, clusters=clusters) if success.size else None,
+        "retry_turns": mean(retried.turns[:, k - 1]),
+        "retry_tokens": mean(retried.written[:, k - 1]),
+        "retry_tokens_read": mean(retried.read[:, k - 1]),
     }
 
 
-def _of_control(retried: _Attempts, control: _Control, k: int) -> dict[str, Any]:
+def _of_control(retried: _Attempts, control: _Control, k: int, kinds: _Kinds) -> dict[str, Any]:
     if not control.items:
         return {}
     independent, of_item = pass_at(control.success, k), dict(zip(retried.items, retried.success[:, k - 1]))
+    clusters = _clusters(control.items, kinds)
     found = {
-        "pass_at_all": success_interval(independent),
-        "difference": paired_interval([of_item[item] for item in control.items], independent),
+        "pass_at_all": success_interval(independent, clusters=clusters),
+        "difference": paired_interval([of_item[item] for item in control.items], independent, clusters=clusters),
     }
     if np.isfinite(control.written).all():
-        found["pass_at_tokens"] = mean_interval(cost_until_success(control.success, control.written, k))
+        costs = cost_until_success(control.success, control.written, k)
+        found["pass_at_tokens"] = mean_interval(costs, clusters=clusters)
     return found
 
 
-def _mean(values: np.ndarray) -> dict[str, float | int] | None:
-    return mean_interval(values) if values.size and np.isfinite(values).all() else None
+def _clusters(items: Sequence[int], kinds: _Kinds) -> Clusters:
+    return None if kinds is None else [kinds[item] for item in items]
 
 
 def _note(attempts: int, samples: int, *, has_lines: bool) -> str:
     control = "pass@k here is as many attempts without feedback on the same items"
     if not 1 < samples >= attempts:
         upto = f", which were played up to {samples}" if samples > 1 else ", which were not played"
-        control = f"its control is as many samples without feedback{upto}: give --samples {attempts} for pass@k"
+        needed = max(attempts, 2)
+        control = f"its control is as many samples without feedback{upto}: give --samples {needed} for pass@k"
     lines = "Random, null and optimal play are the probability that one of k independent plays succeeds."
     if not has_lines:
         lines = "There are no random, null and optimal play by attempts, because only single plays of them are known."

@@ -13,7 +13,7 @@ from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.scaling import check_axes
 from agentrl_jax.evaluate.selectors import Selector
-from agentrl_jax.evaluate.statistics import pass_all, pass_at, success_interval
+from agentrl_jax.evaluate.statistics import Clusters, pass_all, pass_at, success_interval
 
 _LIMITS = {"turns": "turns", "tokens": "max_tokens"}
 """Field of `TaskOptions` of an axis that limits episodes."""
@@ -69,12 +69,14 @@ def scale_api(
             out=Path(out) / (f"attempts-{most}" if most > 1 else "samples"),
             samples=max((1, *samples)),
             plays=sorted({*samples, *attempts}),
+            by_attempts=bool(attempts),
             report=report,
             **best,
             **call,
         )
         unfinished += found["episodes"]["unfinished"]
-        axes |= {"samples": [_of_samples(found, k) for k in samples]} if samples else {}
+        clusters = found["outcomes"].get("categories") if call.get("clusters") else None
+        axes |= {"samples": [_of_samples(found, k, clusters) for k in samples]} if samples else {}
         axes |= {"attempts": [_of_attempts(found, k) for k in attempts]} if attempts else {}
         retry = found.get("retry", {})
     for axis, numbers in limits.items():
@@ -111,20 +113,18 @@ def _of_limit(found: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {name: found["tokens"][counted] for name, counted in sums.items()}
 
 
-def _of_samples(found: Mapping[str, Any], k: int) -> dict[str, Any]:
-    whole = [row for row in found["outcomes"]["samples"] if None not in row]
-    solved = np.array(whole, bool)
+def _of_samples(found: Mapping[str, Any], k: int, clusters: Clusters) -> dict[str, Any]:
+    rows = found["outcomes"]["samples"]
+    whole = [number for number, row in enumerate(rows) if None not in row]
+    solved = np.array([rows[number] for number in whole], bool)
+    of_whole = None if clusters is None else [clusters[number] for number in whole]
     point: dict[str, Any] = {"samples": k}
     for name, of in {"pass_at": pass_at, "pass_all": pass_all}.items():
-        point[name] = success_interval(of(solved, k)) if whole else None
+        point[name] = success_interval(of(solved, k), clusters=of_whole) if whole else None
     if "best_of" in found:
         point["best_of"] = found["best_of"]["success"].get(str(k))
     return point | found["plays"][str(k)]
 
 
 def _of_attempts(found: Mapping[str, Any], k: int) -> dict[str, Any]:
-    """One attempt without any retries is the first sample."""
-    if "retry" in found:
-        return {"attempts": k, **found["retry"]["attempts"][str(k)]}
-    one = {"retry_answered": found["success_answered"], "retry_all": found["success_all"]}
-    return {"attempts": k, **one, **found["plays"][str(k)]}
+    return {"attempts": k, **found["retry"]["attempts"][str(k)]}

@@ -8,6 +8,7 @@ from typing import Any
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
 from agentrl_jax.evaluate.scripted import by_upstream_rules, choose_items, connected, evaluate_scripted
+from agentrl_jax.evaluate.statistics import Clusters, success_interval
 from agentrl_jax.rollout.envs.host_episodes import text_hash
 from agentrl_jax.rollout.envs.host_retry import check_same_start, retry_observation
 from agentrl_jax.rollout.trajectory import hexadecimal
@@ -59,7 +60,14 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
             )
             return ServiceEpisode(service, task.pool, bridge)
 
-        lines = functools.cache(lambda: _lines(service, items, turns, options))
+        item_lines = functools.cache(lambda: _item_lines(service, items, turns, options))
+
+        def lines(plays: int, clusters: Clusters = None) -> dict[str, Any]:
+            if plays > 1:  # single plays of a scripted policy are no probabilities
+                return {}
+            found: dict[str, Any] = {name: success_interval(x, clusters=clusters) for name, x in item_lines().items()}
+            return found | ({"optimal_is": "scripted"} if "optimal" in found else {})
+
         yield ApiTask(
             env=service.name,
             style="chat",
@@ -68,9 +76,9 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
             full_score=service.full_score,
             strict=service.strict is not None,
             open=start,
-            # Single plays of a scripted policy are no probabilities.
-            lines=lambda plays: lines()[0] if plays == 1 else {},
-            item_lines=lambda: lines()[1],
+            lines=lines,
+            item_lines=item_lines,
+            level=None,
             category=None if category is None else lambda item: category(numbers.get(item, item)),
             answer=_answer_of(service),
             facts={"url": options.url}
@@ -84,11 +92,8 @@ def _answer_of(service: Service) -> Callable[[str], str] | None:
     return None if answer is None else lambda reply: answer(service.read(reply).action or "")
 
 
-def _lines(
-    service: Service, items: tuple[int, ...], turns: int, options: TaskOptions
-) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """`ApiTask.lines` of one play, and `ApiTask.item_lines`."""
-    found: dict[str, Any] = {}
+def _item_lines(service: Service, items: tuple[int, ...], turns: int, options: TaskOptions) -> dict[str, list[float]]:
+    """`ApiTask.item_lines`."""
     of_items: dict[str, list[float]] = {}
     for name, policy in _LINES.items():
         if (policy == "oracle" and service.oracle is None) or (policy == "random" and service.remote):
@@ -105,9 +110,8 @@ def _lines(
             on_instances=True,
             upstream=options.upstream,
         )
-        found[name] = played["success"]
         of_items[name] = [float(solved) for (solved,) in played["outcomes"]["samples"]]
-    return found | ({"optimal_is": "scripted"} if "optimal" in found else {}), of_items
+    return of_items
 
 
 class ServiceEpisode:

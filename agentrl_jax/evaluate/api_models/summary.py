@@ -30,13 +30,14 @@ def summarize(
 ) -> dict[str, Any]:
     """The part of the result of `evaluate_api` that follows from the rows of the finished episodes.
 
-    With `clusters`, a `ValueError` says that the items of the episodes have fewer than two categories.
+    With `clusters`, items of one category are one cluster of the intervals, except for those of `categories`, and a
+    `ValueError` says that the items of the episodes have fewer than two categories.
     """
     answered = [row for row in rows if row["status"] == "answered"]
     result = _rates(rows, clusters)
     result["episodes"]["unfinished"] = unfinished
     result["episodes"]["asked"] += unfinished
-    result |= {"score_answered": _interval(answered, "score"), "full_score": task.full_score}
+    result |= {"score_answered": _interval(answered, "score", clusters), "full_score": task.full_score}
     if task.strict:
         result["strict_success_answered"] = _interval(answered, "strict", clusters)
     result |= lines
@@ -84,13 +85,12 @@ def _interval(rows: Sequence[Row], name: str, clusters: bool = False) -> dict[st
     if not of_item:
         return None
     means = [float(np.mean(values)) for values in of_item.values()]
-    if name == "score":
-        return mean_interval(means)
-    return success_interval(means, clusters=_clusters(rows, list(of_item)) if clusters else None)
+    interval = mean_interval if name == "score" else success_interval
+    return interval(means, clusters=categories_of(rows, list(of_item)) if clusters else None)
 
 
-def _clusters(rows: Sequence[Row], items: Sequence[int]) -> list[str]:
-    """The category of each item."""
+def categories_of(rows: Sequence[Row], items: Sequence[int]) -> list[str]:
+    """The category of each item, which has an episode among the rows."""
     kinds = {row["item"]: row["category"] for row in rows}
     return [kinds[item] for item in items]
 
@@ -110,7 +110,7 @@ def _passes(answered: Sequence[Row], samples: int, clusters: bool) -> dict[str, 
     if not whole:
         return {}
     solved = np.array([[row["solved"] for row in found] for found in whole.values()], bool)
-    of_cluster = _clusters(answered, list(whole)) if clusters else None
+    of_cluster = categories_of(answered, list(whole)) if clusters else None
     return {
         name: {str(k): success_interval(of(solved, k), clusters=of_cluster) for k in powers(samples)}
         for name, of in {"pass_at": pass_at, "pass_all": pass_all}.items()
@@ -151,7 +151,7 @@ class BestOfReplies:
         for reply in sorted(replies, key=lambda row: row["turn"]):
             of_episode[reply["item"], reply["sample"]].append(reply["reply"])
         judged = [[self._judged(of_episode[item, sample]) for sample in range(samples)] for item in whole]
-        of_cluster = _clusters(rows, list(whole)) if clusters else None
+        of_cluster = categories_of(rows, list(whole)) if clusters else None
         for k in self.numbers:
             success = success_of_best(self.selector, solved, judged, k)
             found["success"][str(k)] = success_interval(success, clusters=of_cluster)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol
 
+from agentrl_jax.evaluate.statistics import Clusters
 from agentrl_jax.services.screenshots import Screenshots
 from agentrl_jax.text.chat_template import Message
 
@@ -19,6 +20,14 @@ class Outcome(NamedTuple):
     """The last score of a service, or the sum of the rewards of a compiled environment."""
     strict: bool
     """Solved by a stricter rule, if there is one."""
+
+
+class Lines(Protocol):
+    """Random, null and optimal play on the items of a task."""
+
+    def __call__(self, plays: int, clusters: Clusters = None) -> dict[str, Any]:
+        """Success in at least one of so many plays as {mean, low, high, n} by name, as far as known, and `optimal_is`
+        (`Baselines.optimal_is`); `clusters` names the cluster of each item."""
 
 
 class TextEpisode(Protocol):
@@ -60,7 +69,9 @@ class TaskOptions:
         turns: maximum number of turns; None for the usual limit.
         actions_per_turn: maximum number of actions that a turn carries out, of a compiled environment.
         max_tokens: maximum number of tokens of a reply, which the style ragen names.
-        seed: of items and levels; None for 0, or of levels for the default of `agentrl eval RUN`.
+        seed: of requests, which have none without it, and of items and levels; None for 0, or of levels for the
+            default of `agentrl eval RUN`.
+        level_seed: of levels of a compiled environment; None for `seed`.
         url: address of the server of a service; local for this process.
         token_file: file with the token of this server.
         env_options: options of a compiled environment, by name.
@@ -81,6 +92,7 @@ class TaskOptions:
     actions_per_turn: int = 5
     max_tokens: int = 512
     seed: int | None = None
+    level_seed: int | None = None
     url: str = "local"
     token_file: str = ""
     env_options: tuple[tuple[str, Any], ...] = ()
@@ -99,10 +111,10 @@ class ApiTask:
         turns: maximum number of turns of an attempt.
         strict: whether there is a stricter rule of success.
         open: the episode of an item and a sample.
-        lines: random, null and optimal play on the same items within the same budget: success in at least one of k
-            plays as {mean, low, high, n} by name, as far as known, and `optimal_is` (`Baselines.optimal_is`).
+        lines: random, null and optimal play on the same items within the same budget.
         item_lines: success of a single play of the same lines on each item, in their order, by name, as far as known:
             a probability, or in a service an outcome.
+        level: `TextEpisode.level` of an item without playing it; None where that takes a service.
         category: category of an item that was started; None if items have none.
         answer: the answer in an episode's last reply, in a form that equal answers share, empty for none; None if
             episodes do not end with an answer in words.
@@ -116,8 +128,9 @@ class ApiTask:
     full_score: float
     strict: bool
     open: Callable[[int, int], TextEpisode]
-    lines: Callable[[int], dict[str, Any]]
+    lines: Lines
     item_lines: Callable[[], dict[str, list[float]]]
+    level: Callable[[int], str] | None
     category: Callable[[int], str] | None
     answer: Callable[[str], str] | None
     facts: dict[str, Any]

@@ -69,7 +69,7 @@ def written_config(config: PretrainedConfig, *, dtype: str) -> dict[str, Any]:
 def _plain(decoder: DecoderConfig) -> DecoderConfig:
     """The shape as a file can store it: without settings of the computation, and with one form for "no windows"."""
     windows = decoder.windows if any(decoder.windows) else ()
-    plain = {"dtype": "float32", "cache_dtype": "", "decode_dtype": "", "attention": "auto"}
+    plain: dict[str, Any] = {"dtype": "float32", "cache_dtype": "", "decode_dtype": "", "attention": "auto"}
     return dataclasses.replace(decoder, **plain, windows=windows)
 
 

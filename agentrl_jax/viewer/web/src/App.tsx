@@ -5,7 +5,7 @@ import { COLORINGS, LEVELS, QUANTITIES } from "./colors";
 import { Compare } from "./Compare";
 import type { Index, Quantity, Run } from "./data";
 import { Help } from "./Help";
-import { useNews, useTheme } from "./hooks";
+import { useAddress, useNews, useTheme } from "./hooks";
 import { useKept } from "./kept";
 import { Log } from "./log";
 import { LogView } from "./LogView";
@@ -14,19 +14,19 @@ import { Single } from "./Single";
 const PANES = ["Episodes", "Conversation", "Board"];
 
 export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
-  const address = readAddress();
-  const [view, setView] = useState<"compare" | number>(() => {
-    if (runs.length > 1 && !address.has("i") && !address.has("e")) return "compare";
-    const chosen = Number(address.get("run"));
-    return chosen in runs ? chosen : 0;
+  const [view, setView] = useState(() => addressedView(runs.length));
+  const [quantity, setQuantity] = useState(() => addressedQuantity() ?? "logprob");
+  useAddress(() => {
+    setView(addressedView(runs.length));
+    setQuantity(addressedQuantity() ?? quantity);
   });
-  const [quantity, setQuantity] = useState<Quantity>(QUANTITIES.find((known) => known === address.get("c")) ?? "logprob");
   const [theme, shown, nextTheme] = useTheme();
   const [pane, setPane] = useKept("pane", "Conversation");
   const help = useRef<HTMLDialogElement>(null);
   const news = useNews(index.live);
   const run = runs[view === "compare" ? 0 : view];
   const all = view === "compare" ? runs : [run];
+  const tokens = all.some((each) => !(each instanceof Log) || each.entry.logprobs);
   const colored = all.some((each) => !(each instanceof Log) && !each.entry.policy);
   const scored = all.some((each) => each instanceof Log && each.entry.logprobs);
   const compare = () => {
@@ -83,9 +83,22 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
       ) : (
         <Single key={view} run={run} index={view} quantity={quantity} theme={shown} pane={pane} />
       )}
-      <Help dialog={help} index={index} log={run instanceof Log ? run.entry.source : ""} />
+      <Help dialog={help} index={index} log={run instanceof Log ? run.entry.source : ""} compared={view === "compare"} tokens={tokens} />
     </>
   );
+}
+
+/** What the address shows: two runs beside each other, or one of them. */
+function addressedView(count: number): "compare" | number {
+  const address = readAddress();
+  if (count > 1 && !address.has("i") && !address.has("e")) return "compare";
+  const chosen = Number(address.get("run"));
+  return Number.isInteger(chosen) && chosen >= 0 && chosen < count ? chosen : 0;
+}
+
+function addressedQuantity(): Quantity | undefined {
+  const named = readAddress().get("c");
+  return QUANTITIES.find((known) => known === named);
 }
 
 /** Why the tokens of a run or log have no numbers to color them by. */

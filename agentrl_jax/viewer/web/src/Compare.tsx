@@ -5,7 +5,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { readAddress, writeAddress } from "./address";
 import { Conversation } from "./Conversation";
 import { Block, type Quantity, type Run } from "./data";
-import { useBlock, useKeys } from "./hooks";
+import { useAddress, useBlock, useKeys } from "./hooks";
 import { useKept } from "./kept";
 import { List } from "./List";
 import { Log, LogBlock } from "./log";
@@ -29,15 +29,18 @@ export function Compare({ runs, quantity, pane }: { runs: [Played, Played]; quan
   const all = useMemo(() => sharedLevels(...runs), [runs]);
   const [only, setOnly] = useKept("only levels that differ", false);
   const shown = useMemo(() => (only ? all.filter((entry) => entry.success[0] !== entry.success[1]) : all), [all, only]);
-  const [chosen, choose] = useState(() => Math.max(0, shown.findIndex(isAddressed)));
+  const [chosen, choose] = useState(() => addressed(all) ?? "");
+  useAddress(() => choose(addressed(all) ?? chosen));
+  const at = Math.max(0, shown.findIndex((entry) => keyOf(entry) === chosen));
   const stages = [...new Set(runs.map(stageOf))];
   const counts = (run: Played) => `${run.count.toLocaleString("en")} ${stages.length > 1 ? `episodes of ${stageOf(run)} ` : ""}in ${run.entry.name}`;
-  const entry = shown[Math.min(chosen, shown.length - 1)];
+  const entry: Shared | undefined = shown[at];
+  const select = (position: number) => choose(keyOf(shown[position]));
   useKeys((event) => {
     const by = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
-    if (!by || (event.key.startsWith("Arrow") && (event.target as Element).closest(".conversation"))) return;
+    if (!entry || !by || (event.key.startsWith("Arrow") && (event.target as Element).closest(".conversation"))) return;
     event.preventDefault();
-    choose(Math.min(shown.length - 1, Math.max(0, chosen + by)));
+    select(Math.min(shown.length - 1, Math.max(0, at + by)));
   });
   return (
     <main class="panes compare" data-pane={pane}>
@@ -63,19 +66,28 @@ export function Compare({ runs, quantity, pane }: { runs: [Played, Played]; quan
           </span>
         </div>
         {!shown.length && <p class="muted pad">{all.length ? "Success is the same on every shared level." : nothingShared(runs)}</p>}
-        <List label="Shared levels" count={shown.length} selected={entry ? shown.indexOf(entry) : -1} onSelect={choose}>
+        <List label="Shared levels" count={shown.length} selected={entry ? at : -1} onSelect={select}>
           {(position) => <Level entry={shown[position]} />}
         </List>
       </aside>
-      {entry && <Pair key={`${entry.level} ${entry.task}`} runs={runs} entry={entry} quantity={quantity} />}
+      {entry && <Pair key={keyOf(entry)} runs={runs} entry={entry} quantity={quantity} />}
     </main>
   );
 }
 
-/** Whether the address names a level. */
-function isAddressed(entry: Shared): boolean {
+/** What names a level, also where the list changes. */
+const keyOf = (entry: Shared) => `${entry.level} ${entry.task}`;
+
+/** The level that the address names, if it is one of these. */
+function addressed(entries: Shared[]): string | undefined {
   const address = readAddress();
-  return address.get("level") === entry.level && address.get("task") === entry.task;
+  const key = `${address.get("level")} ${address.get("task")}`;
+  return entries.some((entry) => keyOf(entry) === key) ? key : undefined;
+}
+
+/** The turn that the address names of a level; the first one if it names none. */
+function addressedTurn(entry: Shared, last: number): number {
+  return addressed([entry]) ? Math.max(0, Math.min(last, Number(readAddress().get("turn")) - 1)) || 0 : 0;
 }
 
 function nothingShared(runs: Played[]): string {
@@ -109,7 +121,8 @@ function Pair({ runs, entry, quantity }: { runs: [Played, Played]; entry: Shared
   const same = useMemo(() => startPair(runs, entry), [runs, entry]);
   const [rows, setRows] = useState(same);
   const last = Math.max(...runs.map((run, side) => run.rows.turns[rows[side]])) - 1;
-  const [turn, setTurn] = useState(() => (isAddressed(entry) ? Math.max(0, Math.min(last, Number(readAddress().get("turn")) - 1)) || 0 : 0));
+  const [turn, setTurn] = useState(() => addressedTurn(entry, last));
+  useAddress(() => addressed([entry]) && setTurn(addressedTurn(entry, last)));
   useEffect(() => writeAddress({ level: entry.level, task: entry.task, turn: turn + 1, c: quantity }), [entry, turn, quantity]);
   const blocks = [useBlock<Block | LogBlock>(runs[0], rows[0]), useBlock<Block | LogBlock>(runs[1], rows[1])];
   const [one, two] = blocks;
@@ -118,7 +131,6 @@ function Pair({ runs, entry, quantity }: { runs: [Played, Played]; entry: Shared
     if (by) setTurn(Math.min(last, Math.max(0, turn + by)));
   });
   const differs = one && two ? firstDifference([runs[0], one, rows[0]] as Shown, [runs[1], two, rows[1]] as Shown) : null;
-  const acts = runs[0] instanceof Log ? "replies" : "actions";
   return (
     <>
       {runs.map((run, side) => {
@@ -144,8 +156,8 @@ function Pair({ runs, entry, quantity }: { runs: [Played, Played]; entry: Shared
                 return <b>{number(run.rows.return[row])}</b>
               </span>
               {differs !== null && (
-                <button type="button" class="link" disabled={differs < 0} onClick={() => setTurn(differs)}>
-                  {differs < 0 ? `same ${acts}` : `${acts} differ from turn ${differs + 1} on`}
+                <button type="button" class="link" disabled={differs.turn < 0} onClick={() => setTurn(differs.turn)}>
+                  {differs.turn < 0 ? `same ${differs.what}` : `${differs.what} differ from turn ${differs.turn + 1} on`}
                 </button>
               )}
             </header>
@@ -196,12 +208,16 @@ function useStep(block: Drawn, within: number, turn: number, onTurn: (turn: numb
   return [step, move];
 }
 
+/** The turn, or the last one of an episode that has fewer. */
+const clamped = (block: Drawn, within: number, turn: number) => Math.min(turn, Math.max(0, block.turnCount(within) - 1));
+
 function Half({ run, row, block, quantity, turn, onTurn }: HalfProps) {
-  const [step, move] = useStep(block, run.rows.row[row], turn, onTurn);
+  const within = run.rows.row[row];
+  const [step, move] = useStep(block, within, turn, onTurn);
   return (
     <>
       <RunStage run={run} row={row} block={block} step={step} onStep={move} />
-      <Conversation run={run} row={row} block={block} quantity={quantity} turn={turn} onTurn={onTurn} label={`Conversation of ${run.entry.name}`} />
+      <Conversation run={run} row={row} block={block} quantity={quantity} turn={clamped(block, within, turn)} onTurn={onTurn} label={`Conversation of ${run.entry.name}`} />
     </>
   );
 }
@@ -209,7 +225,7 @@ function Half({ run, row, block, quantity, turn, onTurn }: HalfProps) {
 /** The side of an API model: its messages. */
 function LogHalf({ log, row, block, turn, onTurn }: { log: Log; row: number; block: LogBlock; turn: number; onTurn: (turn: number) => void }) {
   const within = log.within(row);
-  const at = Math.min(turn, Math.max(0, block.turnCount(within) - 1));
+  const at = clamped(block, within, turn);
   const [step, move] = useStep(block, within, at, onTurn);
   return (
     <>

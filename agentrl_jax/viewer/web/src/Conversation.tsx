@@ -8,9 +8,7 @@ import type { Block, Numbers, Quantity, Run, Turn } from "./data";
 import { useScrollToTurn } from "./hooks";
 import { More, Passage } from "./Passage";
 import { counted, number, parts, precise, tokenText, visible } from "./text";
-
-/** Sampled tokens of a turn that are drawn at first, and further ones each time the reader asks for more. */
-const MOST_TOKENS = 5000;
+import { Inspector, MOST_TOKENS, percent, useTokens } from "./Tokens";
 
 interface Props {
   run: Run;
@@ -25,28 +23,9 @@ interface Props {
 export function Conversation({ run, row, block, quantity, turn, onTurn, label }: Props) {
   const within = run.rows.row[row];
   const turns = useMemo(() => block.turns(within), [block, within]);
-  const [token, setToken] = useState(-1);
   const box = useRef<HTMLDivElement>(null);
-  useEffect(() => setToken(-1), [block, within]);
+  const [token, handlers] = useTokens(box);
   useScrollToTurn(box, turn, row);
-  const over = (event: Event) => {
-    const found = (event.target as Element).closest<HTMLElement>("[data-token]");
-    if (found) setToken(Number(found.dataset.token));
-  };
-  const onKeyDown = (event: KeyboardEvent) => {
-    const here = (event.target as Element).closest<HTMLElement>("[data-token]");
-    if (!here || !["ArrowLeft", "ArrowRight", "Home", "End", "Escape"].includes(event.key)) return;
-    event.preventDefault();
-    event.stopPropagation();
-    if (event.key === "Escape") {
-      box.current!.focus();
-      return;
-    }
-    const all = [...box.current!.querySelectorAll<HTMLElement>("[data-token]")];
-    const at = all.indexOf(here);
-    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1 }[event.key]!;
-    all[Math.min(all.length - 1, Math.max(0, to))].focus();
-  };
   const cause = run.rows.truncation[row];
   const drawn = useMemo(
     () => (
@@ -75,11 +54,11 @@ export function Conversation({ run, row, block, quantity, turn, onTurn, label }:
   );
   return (
     <>
-      <div ref={box} class={`conversation turn-${turn}`} role="region" aria-label={label} tabIndex={0} onMouseOver={over} onFocusIn={over} onKeyDown={onKeyDown}>
+      <div ref={box} class={`conversation turn-${turn}`} role="region" aria-label={label} tabIndex={0} {...handlers}>
         {drawn}
         <Marker box={box} turn={turn} drawn={drawn} />
       </div>
-      <Inspector run={run} block={block} token={token} />
+      {run.entry.policy ? <div class="inspector muted">{run.entry.about}</div> : <Inspector token={token < 0 ? null : numbersOf(run, block, token)} />}
     </>
   );
 }
@@ -130,7 +109,8 @@ function TurnView({ run, row, block, quantity, turn, onTurn }: { run: Run; row: 
       </span>,
     );
   }
-  const actions = [...turn.actions].map((action) => run.actionName(row, action));
+  // A reply to a service is a single action without a name.
+  const names = run.freeText(row) ? ["show this turn"] : [...turn.actions].map((action) => run.actionName(row, action));
   return (
     <section class="turn" data-turn={turn.number}>
       <Said role="observation" title={`Turn ${turn.number + 1}`} tokens={turn.observation} run={run} />
@@ -144,7 +124,7 @@ function TurnView({ run, row, block, quantity, turn, onTurn }: { run: Run; row: 
         <More left={count - most} what="tokens" onMore={() => setMost(most + MOST_TOKENS)} />
         <p class="result">
           <button type="button" class="link" onClick={() => onTurn(turn.number)} aria-label={`Show turn ${turn.number + 1} on the board`}>
-            {actions.length ? actions.map((name) => visible(name)).join(" → ") : "no action"}
+            {turn.actions.length ? names.map((name) => visible(name)).join(" → ") : "no action"}
           </button>
           <span>
             reward <b>{number(turn.reward)}</b>
@@ -157,34 +137,20 @@ function TurnView({ run, row, block, quantity, turn, onTurn }: { run: Run; row: 
   );
 }
 
-/** The numbers of one token. */
-function Inspector({ run, block, token }: { run: Run; block: Block; token: number }) {
-  if (run.entry.policy) return <div class="inspector muted">{run.entry.about}</div>;
-  if (token < 0 || token >= block.columns.tokens.length) {
-    return <div class="inspector muted">Point at a token, or move to it with Tab and the arrow keys, to read its numbers.</div>;
-  }
+/** What is known of one token. */
+function numbersOf(run: Run, block: Block, token: number): { text: string; numbers: [string, string][] } {
   const piece = run.pieces[block.columns.tokens[token]];
   const logprob = block.value("logprob", token);
-  const numbers = [
-    ["log-prob", precise(logprob)],
-    ["probability", logprob === 0 ? "100 %" : Number.isFinite(logprob) ? `${precise(100 * Math.exp(logprob), 2)} %` : "–"],
-    ["entropy", precise(block.value("entropy", token))],
-    ["advantage", precise(block.value("advantage", token))],
-    ["log-prob gap", precise(block.value("gap", token))],
-    ["trained", block.columns.trained[token] ? "yes" : "no"],
-    ["id", String(piece.id)],
-  ];
-  return (
-    <div class="inspector" role="status">
-      <code class="text">{tokenText(piece).replace(/^ +$/, (spaces) => "␣".repeat(spaces.length))}</code>
-      <dl>
-        {numbers.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
-    </div>
-  );
+  return {
+    text: tokenText(piece),
+    numbers: [
+      ["log-prob", precise(logprob)],
+      ["probability", percent(logprob)],
+      ["entropy", precise(block.value("entropy", token))],
+      ["advantage", precise(block.value("advantage", token))],
+      ["log-prob gap", precise(block.value("gap", token))],
+      ["trained", block.columns.trained[token] ? "yes" : "no"],
+      ["id", String(piece.id)],
+    ],
+  };
 }

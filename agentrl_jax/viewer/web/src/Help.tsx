@@ -1,21 +1,31 @@
 import type { RefObject } from "preact";
 
-import type { Index } from "./data";
+import type { Index, Quantity } from "./data";
+import { number } from "./text";
 
-const KEYS = [
-  ["j, k or ↓, ↑", "next and previous episode"],
-  ["←, →", "previous and next turn"],
-  ["/", "search the text of all episodes; Esc leaves the field"],
-  ["Tab", "to the first sampled token of each turn; ←, →, Home and End move between tokens, Esc leaves"],
-];
+interface Props {
+  dialog: RefObject<HTMLDialogElement | null>;
+  index: Index;
+  log: "" | "log" | "api";
+  /** Whether two runs are compared. */
+  compared: boolean;
+  /** Whether texts are shown token by token. */
+  tokens: boolean;
+}
 
-export function Help({ dialog, index, log }: { dialog: RefObject<HTMLDialogElement | null>; index: Index; log: "" | "log" | "api" }) {
+export function Help({ dialog, index, log, compared, tokens }: Props) {
+  const keys = [
+    ["j, k or ↓, ↑", `next and previous ${compared ? "level" : "episode"}`],
+    ["←, →", "previous and next turn"],
+    ...(compared ? [] : [["/", "search the text of all episodes; Esc leaves the field"]]),
+    ...(tokens ? [["Tab", "to the first sampled token of each turn; ←, →, Home and End move between tokens, Esc leaves"]] : []),
+  ];
   return (
     <dialog ref={dialog} aria-labelledby="help-title">
       <h2 id="help-title">Help</h2>
       <h3>Keys</h3>
       <dl class="keys">
-        {(log ? KEYS.slice(0, -1) : KEYS).map(([key, about]) => (
+        {keys.map(([key, about]) => (
           <div key={key}>
             <dt>
               <kbd>{key}</kbd>
@@ -61,7 +71,8 @@ function AboutApi() {
   );
 }
 
-function AboutRuns({ index }: { index: Index }) {
+function AboutRuns({ index: { precision } }: { index: Index }) {
+  const off = (name: Quantity) => `${number(100 * precision[name].share)} % and ${number(precision[name].share * precision[name].scale, 7)}`;
   return (
     <>
       <h3>Tokens</h3>
@@ -74,9 +85,10 @@ function AboutRuns({ index }: { index: Index }) {
       <p>
         The log-probability of the rollout is that of the distribution a token was sampled from, in nats. The log-prob gap is what the learner
         computed for the same token before its first step, minus that. Entropy is the learner's. In each iteration, the page stores at most{" "}
-        {index.levels.logprob.toLocaleString("en")} different log-probabilities and {index.levels.entropy} different entropies, advantages and gaps.
-        If an iteration has more, each is replaced by the nearest one stored: log-probabilities are then known to about 1 %, the others to a few percent.
-        Rewards and returns are exact.
+        {precision.logprob.levels.toLocaleString("en")} different log-probabilities and entropies, and {precision.gap.levels} different advantages and
+        gaps. If an iteration has more, each is replaced by the nearest one stored, 0 by 0. It is then off by at most{" "}
+        {off("logprob")} nats as a log-probability, {off("entropy")} nats as an entropy, {off("advantage")} as an advantage and {off("gap")} nats as a
+        gap, if no advantage is beyond ±{precision.advantage.most} and no gap beyond ±{precision.gap.most}. Rewards and returns are exact.
       </p>
       <h3>Trend</h3>
       <p>

@@ -5,36 +5,33 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { readAddress, writeAddress } from "./address";
 import { logprobClass } from "./colors";
 import { Marker } from "./Conversation";
-import { useBlock, useEpisodes, useScrollToTurn } from "./hooks";
+import { useAddress, useBlock, useEpisodes, useScrollToTurn } from "./hooks";
 import type { Log, LogBlock, Message } from "./log";
 import { More, Passage } from "./Passage";
 import { NoEpisode, OutcomeMark, Rows } from "./Rows";
 import { placeOf, Stage, START, turnOf } from "./Stage";
-import { capital, counted, number, precise, visible } from "./text";
+import { capital, counted, number, precise, tokenText, visible } from "./text";
+import { Inspector, MOST_TOKENS, percent, useTokens } from "./Tokens";
 
 /** Messages that are drawn at first, and further ones each time the reader asks for more. */
 const MOST_MESSAGES = 400;
 
 const TITLES: Record<string, string> = { system: "System", user: "User", tool: "Tool", reasoning: "Reasoning", refusal: "Why there is no reply" };
 
-/** Tokens of a message that are drawn at first, and further ones each time the reader asks for more. */
-const MOST_TOKENS = 5000;
-
-function startEpisode(log: Log): number {
-  const row = Number(readAddress().get("e")) - 1;
-  return Number.isInteger(row) && row >= 0 && row < log.count ? row : 0;
-}
+/** The episode that the address names, -1 if it names none. */
+const addressed = (log: Log) => log.named(readAddress().get("e") ?? "");
 
 export function LogView({ log, index, pane }: { log: Log; index: number; pane: string }) {
   const [{ turn, step }, setPlace] = useState(START);
-  const episodes = useEpisodes(log, () => startEpisode(log), {
+  const episodes = useEpisodes(log, () => Math.max(0, addressed(log)), {
     onSelect: () => setPlace(START),
     onTurn: (by) => block && setPlace(placeOf(block, within, turn + by)),
   });
-  const { row } = episodes;
+  const { row, select } = episodes;
+  useAddress(() => addressed(log) >= 0 && select(addressed(log)));
   const block = useBlock(log, row);
   const within = row < 0 ? 0 : log.within(row);
-  useEffect(() => writeAddress({ run: index || "", e: row + 1 }), [index, row]);
+  useEffect(() => writeAddress({ run: index || "", e: log.name(row) }), [index, row]);
   const staged = block && block.scenes.of(within).length > 0 ? block : null;
   const title = capital(log.label(row));
   return (
@@ -99,6 +96,7 @@ export function Messages({ log, row, block, turn, label }: { log: Log; row: numb
   const responses = useMemo(() => [...all.keys()].filter((i) => all[i].role === "assistant"), [all]);
   const most = Math.max(asked, (responses[turn] ?? 0) + 1);
   const box = useRef<HTMLDivElement>(null);
+  const [token, handlers] = useTokens(box);
   useScrollToTurn(box, turn, row);
   const drawn = useMemo(
     () => (
@@ -118,11 +116,24 @@ export function Messages({ log, row, block, turn, label }: { log: Log; row: numb
     [log, row, all, responses, most],
   );
   return (
-    <div ref={box} class="conversation" role="region" aria-label={label} tabIndex={0}>
-      {drawn}
-      <Marker box={box} turn={turn} drawn={drawn} />
-    </div>
+    <>
+      <div ref={box} class="conversation" role="region" aria-label={label} tabIndex={0} {...handlers}>
+        {drawn}
+        <Marker box={box} turn={turn} drawn={drawn} />
+      </div>
+      {log.entry.logprobs && <Inspector token={token < 0 ? null : numbersOf(block, token)} />}
+    </>
   );
+}
+
+/** What the server said of one token. */
+function numbersOf(block: LogBlock, token: number): { text: string; numbers: [string, string][] } {
+  const { text, logprob } = block.token(token);
+  const numbers: [string, string][] = [
+    ["log-prob", precise(logprob)],
+    ["probability", percent(logprob)],
+  ];
+  return { text: tokenText({ text, kind: "text" }), numbers };
 }
 
 function Said({ message, turn }: { message: Message; turn: number }) {
@@ -137,19 +148,19 @@ function Said({ message, turn }: { message: Message; turn: number }) {
           {counted(message.text.length, "character")}
         </span>
       </h3>
-      {message.tokens.length ? <Tokens tokens={message.tokens} /> : <Passage parts={parts} className={response ? "" : "inserted"} />}
+      {message.tokens.length ? <Tokens message={message} /> : <Passage parts={parts} className={response ? "" : "inserted"} />}
     </section>
   );
 }
 
 /** A text whose tokens are colored by the log-probabilities that the server gave. */
-function Tokens({ tokens }: { tokens: Message["tokens"] }) {
+function Tokens({ message: { tokens, from } }: { message: Message }) {
   const [most, setMost] = useState(MOST_TOKENS);
   return (
     <>
       <div class="text" dir="auto">
         {tokens.slice(0, most).map(({ text, logprob }, i) => (
-          <span key={i} class={`token ${logprobClass(logprob)}`} title={`log-prob ${precise(logprob)}, probability ${precise(100 * Math.exp(logprob), 2)} %`}>
+          <span key={i} class={`token ${logprobClass(logprob)}`} data-token={from + i} tabIndex={i ? -1 : 0}>
             {visible(text)}
           </span>
         ))}

@@ -21,8 +21,15 @@ interface Props {
 /** Boards of a group that are drawn; larger groups are listed without them. */
 const MOST_BOARDS = 32;
 
-export function actionsOf(run: Run, row: number, block: Block): string[] {
-  return block.turns(run.rows.row[row]).flatMap((turn) => [...turn.actions].map((action) => visible(run.actionName(row, action))));
+/** Characters of a reply in the list of the group. */
+const MOST_REPLY = 60;
+
+/** What was done in an episode: the names of its actions, or the beginnings of its replies to a service. */
+function actsOf(run: Run, row: number, block: Block): string[] {
+  const turns = block.turns(run.rows.row[row]);
+  if (!run.freeText(row)) return turns.flatMap((turn) => [...turn.actions].map((action) => visible(run.actionName(row, action))));
+  const replies = turns.map((turn) => block.reply(turn, run.pieces));
+  return replies.map((reply) => visible(reply.slice(0, MOST_REPLY)) + (reply.length > MOST_REPLY ? "…" : ""));
 }
 
 export function Side({ run, row, block, step, onStep, onRow }: Props) {
@@ -91,7 +98,7 @@ function Sibling({ run, row, step, chosen, drawn, onRow }: SiblingProps) {
           </span>
         </>
       )}
-      <span class="actions">{run.evaluated ? run.part(row) : block && (actionsOf(run, row, block).join(" → ") || "no action")}</span>
+      <span class="actions">{run.evaluated ? run.part(row) : block && (actsOf(run, row, block).join(" → ") || "no action")}</span>
     </button>
   );
 }

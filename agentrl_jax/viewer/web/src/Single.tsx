@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { readAddress, writeAddress } from "./address";
 import { Conversation } from "./Conversation";
 import type { Quantity, Run } from "./data";
-import { useBlock, useEpisodes } from "./hooks";
+import { useAddress, useBlock, useEpisodes } from "./hooks";
 import { NoEpisode, OutcomeMark, Rows } from "./Rows";
 import { Side } from "./Side";
 import { placeOf, START, stepBefore, turnOf } from "./Stage";
@@ -21,14 +21,17 @@ interface Props {
   pane: string;
 }
 
-export function startRow(run: Run): number {
+/** The row that the address names, -1 if it names none. */
+function addressed(run: Run): number {
   const address = readAddress();
   const [iteration, within] = [Number(address.get("i")), Number(address.get("r"))];
-  for (let row = 0; row < run.count; row++) {
-    if (run.rows.iteration[row] === iteration && run.rows.row[row] === within) return row;
-  }
+  return run.rows.row.findIndex((known, row) => known === within && run.rows.iteration[row] === iteration);
+}
+
+function startRow(run: Run): number {
   const newest = run.entry.iterations.at(-1)!.iteration;
-  return Math.max(0, run.rows.iteration.indexOf(newest));
+  const row = addressed(run);
+  return row >= 0 ? row : Math.max(0, run.rows.iteration.indexOf(newest));
 }
 
 export function Single({ run, index, quantity, theme, pane }: Props) {
@@ -38,6 +41,7 @@ export function Single({ run, index, quantity, theme, pane }: Props) {
     onTurn: (by) => block && setPlace(placeOf(block, within, turn + by)),
   });
   const { filters, setFilters, row, select } = episodes;
+  useAddress(() => addressed(run) >= 0 && select(addressed(run)));
   const block = useBlock(run, row);
   const within = run.rows.row[row];
   useEffect(() => writeAddress({ run: index || "", i: run.rows.iteration[row], r: within, c: quantity }), [index, row, quantity]);

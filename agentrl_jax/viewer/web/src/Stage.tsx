@@ -6,7 +6,7 @@ import { useMemo } from "preact/hooks";
 import { Board } from "./Board";
 import type { Block, Run } from "./data";
 import type { Drawn, Scene, Sprite } from "./scenes";
-import { parts, visible } from "./text";
+import { plain, visible } from "./text";
 
 /** Characters of an action in a title. */
 const MOST_ACTION = 200;
@@ -93,7 +93,7 @@ export function RunStage({ run, row, block, step, onStep }: { run: Run; row: num
 function Read({ run, block, within, turn }: { run: Run; block: Block; within: number; turn: number }) {
   const read = useMemo(() => {
     const found = block.turns(within)[turn];
-    return found ? parts(found.observation, run.pieces).filter((part) => !part.special).map((part) => part.text).join("") : "";
+    return found ? plain(found.observation, run.pieces) : "";
   }, [block, within, turn]);
   return (
     <>

@@ -61,7 +61,9 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
   const selected = useRef(iteration);
   const recorded = useMemo(() => run.entry.iterations.map((info) => info.iteration), [run]);
   const alarmed = useMemo(() => alarmedIterations(run), [run]);
+  const choose = useRef(onIteration);
   selected.current = iteration;
+  choose.current = onIteration;
   useEffect(() => {
     const element = holder.current!;
     const styles = getComputedStyle(document.documentElement);
@@ -141,7 +143,7 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
     plot.over.addEventListener("click", () => {
       const at = plot.posToVal(plot.cursor.left ?? 0, "x");
       const nearest = recorded.reduce((best, it) => (Math.abs(it - at) < Math.abs(best - at) ? it : best), recorded[0]);
-      onIteration(nearest);
+      choose.current(nearest);
     });
     const observer = new ResizeObserver(() => plot.setSize({ width: element.clientWidth, height: HEIGHT }));
     observer.observe(element);

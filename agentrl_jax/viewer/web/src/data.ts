@@ -2,7 +2,7 @@
 
 import type { LogEntry } from "./log";
 import { type Drawn, Scenes, type Sprite } from "./scenes";
-import { joined } from "./text";
+import { joined, plain } from "./text";
 
 export interface Piece {
   id: number;
@@ -67,10 +67,18 @@ interface RunEntry {
   first_block: number;
 }
 
+/** How exactly numbers are stored, see viewer/columns.py: off by at most `share` of their size and of the scale, up to the size `most`. */
+interface Precision {
+  levels: number;
+  scale: number;
+  share: number;
+  most: number;
+}
+
 export interface Index {
   version: number;
   live: string;
-  levels: Record<string, number>;
+  precision: Record<Quantity, Precision>;
   runs: (RunEntry | LogEntry)[];
 }
 
@@ -201,6 +209,11 @@ export class Block implements Drawn {
     return turns;
   }
 
+  /** What was sampled in a turn, as text without special tokens. */
+  reply(turn: Turn, pieces: Piece[]): string {
+    return plain(this.columns.tokens.subarray(turn.from, turn.to), pieces);
+  }
+
   value(quantity: Quantity, token: number): number {
     return this.columns[`${quantity}_table`][this.columns[quantity][token]];
   }
@@ -316,6 +329,12 @@ export class Run implements Episodes {
 
   outcome(row: number): Outcome {
     return this.rows.failed[row] ? "failed" : this.rows.success[row] ? "solved" : this.rows.truncation[row] ? "truncated" : "unsolved";
+  }
+
+  /** Whether responses are free text, as those to a service are: each is one action without a name. */
+  freeText(row: number): boolean {
+    const names = this.entry.actions[this.task(row)];
+    return names?.length === 1 && names[0] === "action";
   }
 
   actionName(row: number, action: number): string {

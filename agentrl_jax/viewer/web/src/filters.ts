@@ -1,6 +1,7 @@
 // Which rows the list shows, and in which order.
 
 import { type Episodes, OUTCOMES, type Outcome } from "./data";
+import { rounded } from "./text";
 
 /** In place of the number of an iteration, which may be 0: all of them. */
 export const ALL = -1;
@@ -64,8 +65,9 @@ export function filterRows(run: Episodes, filters: Filters, matches: Set<number>
   const found = [];
   for (let row = 0; row < run.count; row++) {
     if (filters.iteration !== ALL && iteration[row] !== filters.iteration) continue;
-    if (returns[row] < low || returns[row] > high || turns[row] < fewest || turns[row] > most) continue;
-    if (bounded && Number.isNaN(returns[row])) continue;
+    const shown = rounded(returns[row]); // a reader types what the list says, which is not quite the stored number
+    if (shown < low || shown > high || turns[row] < fewest || turns[row] > most) continue;
+    if (bounded && Number.isNaN(shown)) continue;
     if (filters.format !== "any" && errors[row] > 0 !== (filters.format === "broken")) continue;
     if (alarmed && !alarmed.has(iteration[row])) continue;
     if (matches && !matches.has(row)) continue;

@@ -86,8 +86,9 @@ export function useEpisodes(run: Episodes, start: () => number, { onSelect, onTu
     onSelect();
   };
   useEffect(() => {
-    if (rows.length && !rows.includes(row)) select(rows[0]);
-  }, [rows]);
+    // Until all blocks are searched, the chosen row may be one that will be found.
+    if (searched === 1 && rows.length && !rows.includes(row)) select(rows[0]);
+  }, [rows, searched]);
   useKeys((event) => {
     const vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
     // Up and down scroll a conversation that has the focus.
@@ -174,16 +175,32 @@ export function useNews(live: string): boolean {
   return news;
 }
 
-/** Calls the newest handler for every key that is pressed outside of fields; effects alone would lag behind fast keys. */
-export function useKeys(handler: (event: KeyboardEvent) => void): void {
+/** Calls the newest handler for every event of the window; effects alone would lag behind fast keys. */
+function useWindowEvent<K extends keyof WindowEventMap>(name: K, handler: (event: WindowEventMap[K]) => void): void {
   const newest = useRef(handler);
   newest.current = handler;
   useLayoutEffect(() => {
-    const onKeyDown = (event: KeyboardEvent) => {
-      const typing = /^(INPUT|SELECT|TEXTAREA)$/.test((event.target as HTMLElement).tagName);
-      if (!typing && !event.ctrlKey && !event.metaKey && !event.altKey) newest.current(event);
-    };
-    addEventListener("keydown", onKeyDown);
-    return () => removeEventListener("keydown", onKeyDown);
-  }, []);
+    const listener = (event: WindowEventMap[K]) => newest.current(event);
+    addEventListener(name, listener);
+    return () => removeEventListener(name, listener);
+  }, [name]);
+}
+
+/** Whether what has the focus needs a key itself: a field for its text, a slider for its arrows. */
+function needs(target: Element, key: string): boolean {
+  if (target.matches("input[type=range]")) return key.startsWith("Arrow");
+  return target.matches("select, textarea, input:not([type=checkbox])");
+}
+
+/** Calls a handler for every key that is pressed outside of fields and not while the help is open. */
+export function useKeys(handler: (event: KeyboardEvent) => void): void {
+  useWindowEvent("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (!needs(event.target as Element, event.key)) handler(event);
+  });
+}
+
+/** Calls a handler when the reader gives the open page another address, which the page itself never does. */
+export function useAddress(handler: () => void): void {
+  useWindowEvent("hashchange", handler);
 }

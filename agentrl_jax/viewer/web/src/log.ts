@@ -32,7 +32,14 @@ export interface Message {
   text: string;
   note: string;
   /** The tokens of the text, where their log-probabilities are known. */
-  tokens: { text: string; logprob: number }[];
+  tokens: LogToken[];
+  /** Number of the first of them in the block. */
+  from: number;
+}
+
+export interface LogToken {
+  text: string;
+  logprob: number;
 }
 
 /** Some consecutive episodes of a log. */
@@ -61,11 +68,16 @@ export class LogBlock implements Drawn {
     const messages = [];
     const c = this.columns;
     for (let i = this.firstMessage[within]; i < this.firstMessage[within + 1]; i++) {
-      const tokens = [];
-      for (let k = this.firstToken[i]; k < this.firstToken[i + 1]; k++) tokens.push({ text: this.texts[c.token_text[k]], logprob: c.logprob_table[c.logprob[k]] });
-      messages.push({ role: this.roles[c.message_role[i]], text: this.texts[c.message_text[i]], note: this.texts[c.message_note[i]], tokens });
+      const from = this.firstToken[i];
+      const tokens = Array.from({ length: this.firstToken[i + 1] - from }, (_, k) => this.token(from + k));
+      messages.push({ role: this.roles[c.message_role[i]], text: this.texts[c.message_text[i]], note: this.texts[c.message_note[i]], tokens, from });
     }
     return messages;
+  }
+
+  token(number: number): LogToken {
+    const c = this.columns;
+    return { text: this.texts[c.token_text[number]], logprob: c.logprob_table[c.logprob[number]] };
   }
 
   turnCount(within: number): number {
@@ -102,7 +114,7 @@ export class Log implements Episodes {
   private constructor(
     readonly entry: LogEntry,
     readonly rows: Columns,
-    private readonly header: { labels: string[]; levels: string[]; task: string },
+    private readonly header: { labels: string[]; names: string[]; levels: string[]; task: string },
   ) {
     this.outcomes = entry.outcomes.filter((outcome) => entry.ends[outcome]);
     this.first = starts(Int32Array.from(entry.blocks));
@@ -150,6 +162,16 @@ export class Log implements Episodes {
 
   label(row: number): string {
     return visible(this.header.labels[row]);
+  }
+
+  /** What an address calls an episode, which stays the same when others are added. */
+  name(row: number): string {
+    return this.header.names[row];
+  }
+
+  /** The episode of a name; -1 if there is none. */
+  named(name: string): number {
+    return this.header.names.indexOf(name);
   }
 
   level(row: number): string {

@@ -49,20 +49,26 @@ export function sharedLevels(one: Episodes, two: Episodes): Shared[] {
 /** An episode with its decoded block. */
 export type Shown = [Run, Block, number] | [Log, LogBlock, number];
 
-/** What an agent did in each turn: the names of the actions of a run, the replies of a model behind an API. */
-function acts(shown: Shown): string[] {
+type Kind = "replies of an API model" | "replies" | "actions";
+
+/** What an agent did in each turn: the names of its actions, or its replies to a service or of a model behind an API. */
+function acts(shown: Shown): { kind: Kind; turns: string[] } {
   const [run, block, row] = shown;
   if (block instanceof LogBlock) {
     const replies = block.messages((run as Log).within(row)).filter((message) => message.role === "assistant");
-    return replies.map((message) => message.text);
+    return { kind: "replies of an API model", turns: replies.map((message) => message.text) };
   }
-  return block.turns(run.rows.row[row]).map((turn) => [...turn.actions].map((action) => (run as Run).actionName(row, action)).join("\n"));
+  const { pieces } = run as Run;
+  const turns = block.turns(run.rows.row[row]);
+  if ((run as Run).freeText(row)) return { kind: "replies", turns: turns.map((turn) => block.reply(turn, pieces)) };
+  return { kind: "actions", turns: turns.map((turn) => [...turn.actions].map((action) => (run as Run).actionName(row, action)).join("\n")) };
 }
 
-/** The first turn in which two episodes differ, in actions or in replies; -1 if there is none, null for one of each kind. */
-export function firstDifference(one: Shown, two: Shown): number | null {
-  if (one[0] instanceof Log !== two[0] instanceof Log) return null;
+/** The first turn in which two episodes differ, -1 if there is none, and in what; null for one of each kind. */
+export function firstDifference(one: Shown, two: Shown): { turn: number; what: "replies" | "actions" } | null {
   const [a, b] = [acts(one), acts(two)];
-  for (let turn = 0; turn < Math.max(a.length, b.length); turn++) if (a[turn] !== b[turn]) return turn;
-  return -1;
+  if (a.kind !== b.kind) return null;
+  const most = Math.max(a.turns.length, b.turns.length);
+  const turn = Array.from({ length: most }, (_, i) => i).find((i) => a.turns[i] !== b.turns[i]) ?? -1;
+  return { turn, what: a.kind === "actions" ? "actions" : "replies" };
 }

@@ -2,12 +2,12 @@
 
 import type { Numbers, Piece } from "./data";
 
-/** Characters that are invisible or change the direction of what follows. */
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+/** Characters that are invisible or change the direction of what follows; tabs and newlines are shown as such. */
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202f\p{Cf}\p{Default_Ignorable_Code_Point}]/gu;
 
 /** The text with hidden characters spelled out, such as ⟨U+202E⟩. */
 export function visible(text: string): string {
-  return text.replace(HIDDEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  return text.replace(HIDDEN, (c) => `⟨U+${c.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
 function bytesOf(hex: string): number[] {
@@ -17,7 +17,7 @@ function bytesOf(hex: string): number[] {
 }
 
 /** A sampled token as it is shown: newlines are marked, bytes that are no character alone are hexadecimal. */
-export function tokenText(piece: Piece): string {
+export function tokenText(piece: Pick<Piece, "text" | "kind">): string {
   if (piece.kind === "bytes") return `⟨${piece.text.toUpperCase().replace(/(..)(?=.)/g, "$1 ")}⟩`;
   return visible(piece.text).replace(/\n/g, "↵\n");
 }
@@ -64,10 +64,23 @@ export function joined(tokens: Numbers, pieces: Piece[]): string {
     .join("");
 }
 
+/** Tokens as one text without the special ones. */
+export function plain(tokens: Numbers, pieces: Piece[]): string {
+  return parts(tokens, pieces)
+    .filter((part) => !part.special)
+    .map((part) => part.text)
+    .join("");
+}
+
+/** A number with the digits after the point that are shown. */
+export function rounded(value: number, digits = 3): number {
+  return Number(value.toFixed(digits));
+}
+
 /** A number with at most this many digits after the point; a dash where it is unknown. */
 export function number(value: number, digits = 3): string {
   if (!Number.isFinite(value)) return "–";
-  return String(Number(value.toFixed(digits)) || 0).replace("-", "−");
+  return String(rounded(value, digits) || 0).replace("-", "−");
 }
 
 /** The same, but with an exponent for numbers that would otherwise be shown as 0. */
