@@ -1,5 +1,6 @@
 """Retries of a run: what is summed up by attempt, one attempt is the plain evaluation, and what is refused."""
 
+import dataclasses
 import itertools
 import json
 from types import SimpleNamespace
@@ -8,6 +9,8 @@ import made_run
 import numpy as np
 import pytest
 import tiny_run
+from tokenizers import Tokenizer as Backend
+from tokenizers.normalizers import Lowercase
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import retry
@@ -82,11 +85,12 @@ def test_one_attempt_is_the_plain_evaluation(finished):
 
 
 def test_letters_that_the_tokenizer_changes_are_refused():
-    data = json.loads(tokenizers.small_files()["tokenizer.json"])
-    lower = tokenizers.from_json(json.dumps(data | {"normalizer": {"type": "Lowercase"}}))
+    small = tokenizers.load_small()
+    backend = Backend.from_str(small.backend.to_str())
+    backend.normalizer = Lowercase()
+    lower = dataclasses.replace(small, backend=backend)
     with pytest.raises(UserError, match=r"--attempts: the tokenizer of this run writes 'the attempt failed"):
         retry.feedback_tokens(lower)
-    small = tokenizers.load_small()
     assert small.decode(retry.feedback_tokens(small)) == FEEDBACK
 
 
