@@ -112,8 +112,8 @@ class RunFolder:
 
     def _open(self, config: Config) -> str:
         """Locks and checks the folder, on the writer; returns the new text of the lock, by which others know it."""
-        self._check_own()
         try:
+            self._check_own()
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / _LOCK, "a")  # noqa: SIM115 (open for as long as the run)
         except OSError as error:

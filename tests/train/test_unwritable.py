@@ -48,6 +48,7 @@ def refused(*words, path, advice):
 @pytest.fixture
 def variants(tmp_path):
     run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
+    run["train"] = {key: run["train"][key] for key in ("iterations", "validate_every", "validation_episodes")}
     file = tmp_path / "variants.yaml"
     file.write_text(yaml.safe_dump({"seeds": 1, "run": run, "variants": {"one": {}}}))
     return str(file)
