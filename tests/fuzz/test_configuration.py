@@ -61,7 +61,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ('run_dir: "a\\0b"', "a NUL character"),
         ('run_dir: "\\ud800"', "no Unicode text"),
         ('run_dir: "\\UFFFFFFFF"', "cannot be read"),
-        ("seed: 0b_", "cannot be read"),
+        ("seed: 0x_", "cannot be read"),
         ("? [a]\n: 1", "a key is a list"),
         ("tasks: [1]", "tasks.0"),
     ],

@@ -164,6 +164,7 @@ def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
         "tokenizer.ggml.token_type": [1] * 256 + [3, 1],
         "tokenizer.ggml.merges": ["z z"],
         "tokenizer.ggml.bos_token_id": 256,
+        "tokenizer.ggml.eos_token_id": 256,
     }
     path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config), settings=settings)
     made = tokenizer.from_files(load.load_pretrained(path).files, "m.gguf")
