@@ -167,6 +167,7 @@ def test_stored_items_are_the_recorded_levels():
         items.load((2044,))
 
 
+@pytest.mark.slow
 def test_levels_are_kept_in_a_larger_shape(env):
     small = make_babyai((1,))[0]
     level = np.asarray(small.sample_level(jax.random.key(3), small.default_params))

@@ -106,7 +106,7 @@ def test_an_action_depends_on_nothing_but_what_was_shown(game):
     assert (first >= 0).all()
 
 
-@pytest.mark.parametrize("most", [0, 4])
+@pytest.mark.parametrize("most", [pytest.param(0, marks=pytest.mark.slow), 4])
 def test_what_is_imitated_solves_the_level_within_the_limit(game, most):
     env, params, boards, _ = game
     spec = registry.spec("BabyAI-GoToRedBall")

@@ -142,6 +142,7 @@ def test_careful_actions_pick_up_keys_and_what_is_wanted():
     assert {"turn left", "go to blue ball 1"} <= set(names)
 
 
+@pytest.mark.slow
 def test_primitive_actions_have_plans_too():
     env, params = envs_jax.make("BabyAI-GoToObjMazeS7", actions="primitive")
     boards = registry.sample_levels(env, params, jax.random.split(jax.random.key(0), 4))

@@ -77,6 +77,7 @@ def test_a_seed_of_an_arm_is_a_run_with_that_seed(packing, played, tmp_path):
     assert np.mean(record["start"]["sampled"][1]) == pytest.approx(start)
 
 
+@pytest.mark.slow
 def test_seeds_with_other_numbers_of_bins_imitate_as_if_alone(tmp_path):
     file = write(tmp_path, run=RUN | {"algo": RUN["algo"] | {"packing": True}})
     lines = []

@@ -94,6 +94,7 @@ def test_rounds_on_a_level_file_play_others_until_all_were_played():
     assert played == [[10, 11], [12, 13], [14, 10]]
 
 
+@pytest.mark.slow
 def test_rounds_without_packing(tmp_path):
     folder = trained(tmp_path, "false").folder
     for row, known in zip(tiny_run.metrics(folder)[1:3], rounds(folder)):
@@ -114,7 +115,7 @@ def test_rounds_take_plans_that_look_around_where_the_first_ones_do(tmp_path, mo
     assert all(len(found["plans"][0]) > 0 for found in rounds(folder))
 
 
-@pytest.mark.parametrize("last", [1, 2])
+@pytest.mark.parametrize("last", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tmp_path, last):
     """Also where the process ended after a round was written and before a step was taken with it."""
     again = tmp_path / "run"
@@ -155,6 +156,7 @@ def test_sigterm_in_the_search_of_a_round_ends_the_run_at_once(run, tmp_path, mo
     assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
 
 
+@pytest.mark.slow
 def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypatch):
     """The round is kept, and the same command goes on with it."""
     again, write, asked = tmp_path / "run", Dagger._write, []
