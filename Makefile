@@ -1,5 +1,5 @@
 # make demo        train and evaluate the small agent; needs only Python 3.11+ and make
-# make test        the test suite (about 45 minutes on 2 cores the first time; compiled programs are kept)
+# make test        the test suite (nearly an hour on 2 cores the first time; compiled programs are kept)
 # make test-all    hours: the slow checks too, with coverage; then the suite as users compile it (make test-optimized),
 #                  and on the newest Python and JAX (make test-newest)
 # make lint        format, style and types

@@ -46,6 +46,7 @@ def follow(start, step, index, names):
     return state, results
 
 
+@pytest.mark.slow
 def test_contract_on_stored_levels(env):
     params = env.default_params.replace(levels=jnp.asarray(items.load(items.panel()[:8])))
     check_env(env, params, key=jax.random.key(0), num_steps=4)

@@ -106,6 +106,7 @@ def test_planners_and_room_are_asked_for():
         check_imitable(make_batched_env("FrozenLake", actions=1), 40, ImitationConfig(images=2))
 
 
+@pytest.mark.slow
 def test_plans_after_random_actions_solve_the_level_and_only_they_are_imitated():
     """The random turns are part of the episode; no turn has both kinds of actions."""
     prompt = PromptConfig(max_turns=6, max_actions_per_turn=2, max_actions=12, max_response_tokens=80)
