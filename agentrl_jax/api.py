@@ -7,6 +7,7 @@ The functions are here and not in `agentrl_jax` itself, whose folders have the n
 
 import dataclasses
 import os
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +83,16 @@ def rollout(
     used.
     """
     tasks = policy.config.tasks
-    if not isinstance(episodes, int) or episodes < 1:
+    if not isinstance(episodes, Integral) or episodes < 1:
         raise UserError(f"episodes is {episodes}, expected an integer of at least 1")
     if not 0 <= task < len(tasks):
         raise UserError(f"task is {task}, expected an index from 0 to {len(tasks) - 1}")
     if not 0 <= temperature <= LARGEST:
         raise UserError(f"temperature is {temperature}, expected 0 or more")
-    if not 0 <= seed < 2**32:
+    if not isinstance(seed, Integral) or not 0 <= seed < 2**32:
         raise UserError(f"seed is {seed}, expected an integer from 0 to {2**32 - 1}")
     if split not in [*Split]:
-        raise UserError(f"split is {split}, expected one of {', '.join(map(str, Split))}")
+        raise UserError(f"split is {split}, expected one of {', '.join(f'Split.{known.name}' for known in Split)}")
     with refusals():
         batched_env = build.build_compiled_env(policy.config, policy.tokenizer)
         engine = build.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)

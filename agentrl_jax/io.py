@@ -4,6 +4,7 @@ user is shown when one cannot be used."""
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,3 +86,16 @@ def sentence(error: BaseException, again: str) -> str | None:
         what = shortened(str(error).splitlines()[0], MAX_FOREIGN) if str(error) else "out of memory"
         return f"{what}; lower the number of groups, the batch or the size of the model"
     return None
+
+
+def read_regular(path: str | os.PathLike[str], most: int, *, follow: bool = True) -> bytes | None:
+    """The first `most` bytes of a file that others have written; None if it is no regular file.
+
+    A pipe, which nobody need ever write to, is not waited for. Without `follow`, a link is an `OSError`.
+
+    Raises:
+        OSError: the file cannot be opened or read.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    with open(os.open(path, flags), "rb") as file:
+        return file.read(most) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None

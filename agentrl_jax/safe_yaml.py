@@ -25,9 +25,7 @@ _PLAIN = frozenset(_PREFIX + kind for kind in ("bool", "float", "int", "map", "m
 class Loader(yaml.SafeLoader):
     """PyYAML's safe loader with size limits; it reads 1e-3 as a number and refuses duplicate keys.
 
-    Integers are decimal or begin with 0x.
-
-    Dates are read as text. Tags other than those of plain values are refused.
+    Integers are decimal or begin with 0x. Dates are read as text. Tags other than those of plain values are refused.
     """
 
     def __init__(self, text: str):

@@ -122,8 +122,8 @@ def _refusals(comparison: Comparison) -> Iterator[str]:
         yield "optim.offload is true, which only `agentrl train` reads; use false"
     if first.seed + comparison.seeds > 2**32:
         yield f"run.seed is {first.seed}, but with {comparison.seeds} seeds expected at most {2**32 - comparison.seeds}"
-    for key, expected in TrainConfig().model_dump().items():
-        if key in _ONLY_TRAIN and (given := getattr(train, key)) != expected:
+    for key in _ONLY_TRAIN:
+        if (given := getattr(train, key)) != getattr(TrainConfig(), key):
             yield f"run.train.{key} is {given}, which only `agentrl train` reads; leave it out"
     if first.run_dir:
         yield f"run.run_dir is {first.run_dir}, which only `agentrl train` reads; give --out"

@@ -6,8 +6,6 @@ people who read the file.
 
 import hashlib
 import importlib.metadata
-import os
-import stat
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +19,7 @@ import agentrl_jax
 from agentrl_jax.config import Config
 from agentrl_jax.errors import shortened
 from agentrl_jax.evaluate.panels import Panel
-from agentrl_jax.io import atomic_write
+from agentrl_jax.io import atomic_write, read_regular
 from agentrl_jax.models.actor_critic import policy_decoder
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.strict_json import parse_object
@@ -199,13 +197,11 @@ def read_record(path: Path) -> Record:
         ValueError: the file is too large, cannot be read, or is no record.
     """
     try:
-        # Without waiting: nobody need ever write to a pipe that has the name of a record.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError(f"{path}: is no file; expected a record of `agentrl eval --panel`")
-            content = file.read(MAX_BYTES + 1)
+        content = read_regular(path, MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    if content is None:
+        raise ValueError(f"{path}: is no file; expected a record of `agentrl eval --panel`")
     if len(content) > MAX_BYTES:
         raise ValueError(f"{path}: larger than {MAX_BYTES >> 20} MiB; expected a record of `agentrl eval --panel`")
     try:

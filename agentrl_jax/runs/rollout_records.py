@@ -114,6 +114,9 @@ class Header:
         return "greedy" if self.evaluation.sample is None else f"sample {self.evaluation.sample + 1}"
 
 
+_HEADER = TypeAdapter(Header)
+
+
 @dataclasses.dataclass(frozen=True)
 class RolloutRecord:
     """The first R episodes of the rollout of an iteration."""
@@ -298,9 +301,6 @@ def of_evaluation(run: str | os.PathLike[str]) -> bool:
         with contextlib.suppress(UserError):
             return read_record(record_path(run, iteration)).header.evaluation is not None
     return False
-
-
-_HEADER = TypeAdapter(Header)
 
 
 def _flaw(record: RolloutRecord, file: str) -> str:

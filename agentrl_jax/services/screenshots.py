@@ -12,7 +12,6 @@ import contextlib
 import io
 import os
 import shutil
-import stat
 import threading
 import time
 from collections.abc import Callable, Container
@@ -22,7 +21,7 @@ from typing import Self
 from PIL import Image
 
 from agentrl_jax.errors import UserError, shortened
-from agentrl_jax.io import atomic_write, files_under
+from agentrl_jax.io import atomic_write, files_under, read_regular
 from agentrl_jax.services.catalog import NAMES
 from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.protocol import ROUTES, routes_of
@@ -183,10 +182,9 @@ def kept_screenshot(record: str | os.PathLike[str], play: int, item: int, turn: 
 
 def _read(path: str) -> bytes:
     """A file of limited size; a link, which could lead to any file, is an `OSError`."""
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise NoScreenshot(f"{path} is no file")
-        content = file.read(MAX_BYTES + 1)
+    content = read_regular(path, MAX_BYTES + 1, follow=False)
+    if content is None:
+        raise NoScreenshot(f"{path} is no file")
     if len(content) > MAX_BYTES:
         raise NoScreenshot(f"{path} is larger than {MAX_BYTES} bytes")
     return content

@@ -12,7 +12,7 @@ from agentrl_jax.models.io import tokenizer_files
 from agentrl_jax.models.io.local_files import read_bytes
 from agentrl_jax.text import tokenizer_file
 from agentrl_jax.text.chat_template import ChatTemplate
-from agentrl_jax.text.tokenizer_file import byte_alphabet
+from agentrl_jax.text.tokenizer_file import SAMPLE, byte_alphabet
 from agentrl_jax.text.tokenizer_settings import TokenizerSettings, read_settings, text_of
 
 END_OF_TURN_NAMES = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>")
@@ -22,7 +22,7 @@ PAD_NAMES = ("<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|end_of_
 """Special tokens for padding, in order of preference."""
 
 
-_PROBES = ("player", "Player", "a b\n c", "  up  \n\n", "\0", "Up || <answer>\n\té 你 12345 don't  </answer>")
+_PROBES = ("player", "Player", "a b\n c", "  up  \n\n", "\0", SAMPLE)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -19,7 +19,8 @@ MAX_TOKEN_BYTES = 4096
 
 _MAX_DEPTH = 32
 _ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())
-_SAMPLE = "Up || <answer>\n\té 你 12345 don't  </answer>"
+SAMPLE = "Up || <answer>\n\té 你 12345 don't  </answer>"
+"""A text with letters, digits, spaces and tags, for trying a tokenizer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ def parse(text: str, special: Collection[str | int] = ()) -> TokenizerFile:
         content, i = token["content"], token["id"]
         _require(names.get(i) == content, "added_tokens: {} does not have the id {}", content, i)
     _require(bool(names), "model.vocab is empty")
-    _from_library("used", lambda: backend.encode(_SAMPLE, add_special_tokens=False))
+    _from_library("used", lambda: backend.encode(SAMPLE, add_special_tokens=False))
     return TokenizerFile(
         backend=backend,
         names=names,
@@ -130,7 +131,7 @@ def _check_tokens(layout: Mapping[str, Any]) -> None:
         swallows = not token["special"] and (token.get("lstrip") or token.get("rstrip"))
         _require(not swallows, "added_tokens: {} removes the spaces beside it, although it is ordinary text", content)
     _require(
-        not model.get("dropout"), "model.dropout is {}, so that a text has no tokens of its own", model.get("dropout")
+        not model.get("dropout"), "model.dropout is {}, so that the tokens of a text are random", model.get("dropout")
     )
     contents = {token["content"] for token in added}  # added tokens represent their own text
     for token, i in vocab.items():

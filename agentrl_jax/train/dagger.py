@@ -107,7 +107,7 @@ class Dagger:
         return jax.random.fold_in(jax.random.fold_in(self._parts.key, run_keys.DAGGER), number)
 
     def _levels(self, number: int) -> list[EvalSet]:
-        """The training levels that the policy plays in a round: others in each, of a level file as many as it has."""
+        """The training levels that the policy plays in a round: others in each, until a level file has no more."""
         seed = int(jax.random.bits(self._key(number)) >> 1)
         rotation = (number - 1) * self._parts.config.imitation.dagger_levels
         return [

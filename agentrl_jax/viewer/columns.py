@@ -94,7 +94,7 @@ def quantize(values: np.ndarray, precision: Precision) -> tuple[np.ndarray, np.n
     if known.size >= levels:
         low, high = np.arcsinh(float(known[0]) / scale), np.arcsinh(float(known[-1]) / scale)
         spaced = (scale * np.sinh(np.linspace(low, high, levels - 2))).astype(np.float32)
-        known = np.unique(np.append(spaced, np.float32(0)))  # 0 often has a meaning of its own
+        known = np.unique(np.append(spaced, np.float32(0)))  # exact, because 0 often means that there is nothing
     table = np.append(known, np.float32(np.nan)).astype(np.float32)
     indices = np.full(values.shape, known.size, np.int64)
     between = (known[1:] + known[:-1]) / 2
