@@ -33,7 +33,7 @@ def main(run: str, episodes: int, slots: int, repeats: int) -> None:
     config = read_config(run)
     policy = load_policy(run, config)
     batched_env = build.build_compiled_env(config, policy.tokenizer)
-    ids = build.evaluation_ids(0, episodes, 0)
+    ids = build.evaluation_ids(np.arange(episodes), 0)
     settings = build.rollout_settings(config, batched_env, episodes, 1.0)
     programs = Programs(make_mesh(1))
     key = jax.random.key(1)

@@ -87,7 +87,7 @@ class TextEnvironment(environment.Environment):
         return self.state_hash(state, params)
 
     def level_images(self, level: Int8[np.ndarray, "H W"]) -> list[Int8[np.ndarray, "H W"]]:
-        """Returns the levels that have the hash of a given one, itself first: its rotations and mirror images.
+        """Returns the levels that have the hash of a given one, itself first: such as rotated or mirrored ones.
 
         Runs on the host; `NotImplementedError` if they are not known.
         """

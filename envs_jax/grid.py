@@ -10,7 +10,7 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Int, Int8, Int32, Key, UInt32
 
 from envs_jax.environment import NO_PIECE, TextEnvironment, hash_integers
-from envs_jax.splits import grid_hash, grid_images
+from envs_jax.splits import grid_hash, grid_images, shifted_images
 
 FORMATS = ("grid", "coord", "grid_coord")
 """Observations: one symbol per cell; lists of (row, column); the lists, a newline and the grid."""
@@ -29,6 +29,8 @@ class GridEnvironment(TextEnvironment):
     height: int
     width: int
     num_codes: int
+    surrounding: int | None = None
+    """Code of the cells around a level, if a level means the same wherever it is on the board."""
 
     def generate_level(self, key: Key[Array, ""], params: Any) -> Int8[Array, "H W"]:
         """Generates a level."""
@@ -63,12 +65,12 @@ class GridEnvironment(TextEnvironment):
         return hash_integers(self.get_obs(state))
 
     def level_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
-        """Returns a hash of the board, equal for its rotations and mirror images."""
-        return grid_hash(self.get_obs(state))
+        """Returns a hash of the board, equal for all of its images, see `level_images`."""
+        return grid_hash(self.get_obs(state), self.surrounding)
 
     def level_images(self, level: Int8[np.ndarray, "H W"]) -> list[Int8[np.ndarray, "H W"]]:
-        """Returns the board and its rotations and mirror images."""
-        return grid_images(level)
+        """Returns the board and its rotations and mirror images, and those shifted if there are `surrounding` cells."""
+        return grid_images(level) if self.surrounding is None else shifted_images(level, self.surrounding)
 
 
 def shift(

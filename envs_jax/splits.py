@@ -89,6 +89,15 @@ def splits_of_levels(env: TextEnvironment, params: Any, levels: Int8[np.ndarray,
     return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(levels)))
 
 
+def level_hashes(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> UInt32[np.ndarray, "N 2"]:
+    """Returns the hash of each level's content. Runs on the host."""
+
+    def one(level: jax.Array) -> jax.Array:
+        return env.level_hash(env.reset_to_level(level, params)[1], params)
+
+    return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(levels)))
+
+
 def fixed_levels(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> Bool[np.ndarray, " N"]:
     """Returns which levels are test levels in any case, see `TextEnvironment.test_levels`. Runs on the host."""
     if not len(env.test_levels):
@@ -112,12 +121,19 @@ def distinct_levels(env: TextEnvironment, params: Any, draws: int) -> dict[Split
     return {split: len(np.unique(hashes[splits == split], axis=0)) for split in SHARES}
 
 
-def grid_hash(board: Int8[Array, "H W"]) -> UInt32[Array, "2"]:
-    """Hashes a board, equal for its rotations and mirror images.
+def grid_hash(board: Int8[Array, "H W"], surrounding: int | None = None) -> UInt32[Array, "2"]:
+    """Hashes a board, equal for its rotations and mirror images, and for shifts if `surrounding` is given.
 
-    A policy that has seen a board has nearly seen its mirror image, so both belong to the same split.
+    A policy that has seen a board has nearly seen its images, so all belong to the same split. `surrounding` is the
+    code of the cells around a level, of which any number of rows and columns mean the same; None if the edge of the
+    board matters.
     """
-    hashes = jax.vmap(hash_integers)(jnp.stack(grid_images(board)))
+    images = grid_images(board)
+    if surrounding is not None:
+        missing = [(0, max(board.shape) - size) for size in board.shape]
+        square = jnp.pad(board, missing, constant_values=surrounding)
+        images = [_to_corner(image, surrounding) for image in grid_images(square)]
+    hashes = jax.vmap(hash_integers)(jnp.stack(images))
     first = jnp.min(hashes[:, 0])
     second = jnp.min(jnp.where(hashes[:, 0] == first, hashes[:, 1], jnp.uint32(0xFFFFFFFF)))
     return jnp.stack([first, second])
@@ -127,3 +143,27 @@ def grid_images(board: Any) -> list[Any]:
     """Returns the images of a board [H, W] under rotations and reflections that keep its shape: 8 if square, else 4."""
     turned = [board, board.T] if board.shape[0] == board.shape[1] else [board]
     return [image[::down, ::right] for image in turned for down in (1, -1) for right in (1, -1)]
+
+
+def shifted_images(board: Int8[np.ndarray, "H W"], surrounding: int) -> list[Int8[np.ndarray, "H W"]]:
+    """Returns the different boards of the same size and `grid_hash` as a board, itself first. Runs on the host."""
+    rows, columns = (np.flatnonzero((board != surrounding).any(axis=axis)) for axis in (1, 0))
+    if not len(rows):
+        return [board]
+    inside = board[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    images = {board.tobytes(): board}
+    for turned in (inside, inside.T):
+        free_rows, free_columns = np.subtract(board.shape, turned.shape)
+        for image in (turned[::down, ::right] for down in (1, -1) for right in (1, -1)):
+            for down, right in np.ndindex(max(free_rows + 1, 0), max(free_columns + 1, 0)):
+                placed = np.full_like(board, surrounding)
+                placed[down : down + image.shape[0], right : right + image.shape[1]] = image
+                images.setdefault(placed.tobytes(), placed)
+    return list(images.values())
+
+
+def _to_corner(board: Int8[Array, "N N"], surrounding: int) -> Int8[Array, "N N"]:
+    """Shifts what is not surrounding to the first row and column."""
+    inside = board != surrounding
+    first = jnp.argmax(jnp.any(inside, axis=1)), jnp.argmax(jnp.any(inside, axis=0))
+    return jnp.roll(board, jnp.negative(jnp.stack(first)), axis=(0, 1))

@@ -77,7 +77,7 @@ class EvalSet(LevelSet):
         settings = self.settings_at(temperature)
         parts = []
         for first in range(0, episodes, self.chunk):
-            ids = build.evaluation_ids(first, self.chunk, self.task, self.rows, sample=sample)
+            ids = self.ids(first, self.chunk, episodes, sample=sample)
             dispatch = functools.partial(self.program, params, self.key, ids, settings)
             parts.append(self._retry_failed(dispatch, min(self.chunk, episodes - first)))
             between()
@@ -314,6 +314,6 @@ def _load(
         program=Programs(make_mesh(1)).rollout("evaluation", policy.model, batched_env, engine),
         chunk=config.train.validation_episodes,
         settings=build.rollout_settings(config, batched_env, 1, 0.0),
-        **vars(chosen),
+        **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)},
     )
     return eval_set, services

@@ -1,6 +1,7 @@
 """The levels of an evaluation: which ones, and what is known of them."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -10,14 +11,16 @@ from jaxtyping import Int8
 from agentrl_jax.config import Config, PromptConfig
 from agentrl_jax.config.schema import NAMED_LEVELS, PANEL
 from agentrl_jax.evaluate.baselines import level_baselines
+from agentrl_jax.evaluate.draws import Draws
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
+from agentrl_jax.rollout.trajectory import EpisodeIds
 from agentrl_jax.setup import build, run_keys
 from agentrl_jax.setup.service_tasks import Services
-from envs_jax import babyai, registry
+from envs_jax import babyai
 from envs_jax.babyai import items as babyai_items
 from envs_jax.budget import Baselines, Budget
 from envs_jax.splits import Split
@@ -25,7 +28,7 @@ from envs_jax.splits import Split
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LevelSet:
-    """Levels of one task."""
+    """Levels of one task: rows of its level pack, or generated ones, of which each content is played once."""
 
     batched_env: CompiledEnv | HostEnv
     """Environment with the task."""
@@ -55,8 +58,29 @@ class LevelSet:
         return None if rows is None else np.roll(rows, -self.rotation)
 
     def number(self, wanted: int) -> int:
-        """Number of levels to play if `wanted` are requested: a pack is limited to its own, and none counts twice."""
-        return wanted if self.rows is None else min(wanted, len(self.rows))
+        """Number of levels to play if `wanted` are requested: as many, if there are so many different ones."""
+        return len(self._draws.first(wanted)[0]) if self.rows is None else min(wanted, len(self.rows))
+
+    def ids(self, first: int, count: int, number: int, *, sample: int = 0) -> EpisodeIds:
+        """Ids of `count` episodes on the levels from `first` on, of a set of `number`; from its end on, any of them.
+
+        Every `sample` is another episode on the same levels.
+        """
+        numbers = first + np.arange(count)
+        if self.rows is not None:
+            return build.evaluation_ids(numbers, self.task, self.rows[numbers % len(self.rows)], sample=sample)
+        draws, _ = self._draws.first(number)
+        return build.evaluation_ids(draws[numbers % len(draws)], self.task, sample=sample)
+
+    @functools.cached_property
+    def _draws(self) -> Draws:
+        task = self.batched_env.tasks[self.task]
+        assert isinstance(task, Task), "services have items"
+
+        def keys(numbers: np.ndarray) -> jax.Array:
+            return rng.level_key(self.key, build.evaluation_ids(numbers, self.task))
+
+        return Draws(task.env, task.env_params, keys, self.levels.split(self.split))
 
     def baselines(self, episodes: int | Sequence[int]) -> Baselines | None:
         """Random, null and optimal play on the same levels within the agent's budget; None if unknown.
@@ -79,10 +103,7 @@ class LevelSet:
             return np.zeros((len(numbers), 0, 0), np.int8)
         if self.rows is not None:
             return np.asarray(task.env_params.levels)[self.rows[numbers]]
-        zeros = np.zeros_like(numbers)
-        ids = build.episode_ids(group=numbers, member=zeros, task=zeros + self.task, level=zeros - 1)
-        keys = rng.level_key(self.key, ids)
-        return registry.sample_levels(task.env, task.env_params, keys, self.levels.split(self.split))
+        return self._draws.first(int(numbers.max()) + 1)[1][numbers]
 
 
 def level_set(

@@ -50,7 +50,7 @@ def sciworld_items() -> list[int]:
 
 def definitions() -> tuple[Panel, ...]:
     """All panels, without their digests."""
-    boards = f"the first {_LEVELS} levels of the test split with seed {_SEED}, as in a run's default evaluation"
+    boards = f"the first {_LEVELS} different test levels with seed {_SEED}, as in a run's default evaluation"
     lake = {"height": 4, "width": 4, "frozen_probability": 0.8}
 
     def generated(name: str, env: str, levels: int, rule: str, max_actions: int, **options: float) -> Panel:
@@ -60,9 +60,9 @@ def definitions() -> tuple[Panel, ...]:
         return Panel(name, env, options, turns, rule, "", seed=_SEED, items=ranges(numbers))
 
     return (
-        generated("sokoban-6x6-v1", "SimpleSokoban", _LEVELS, boards, 10, height=6, width=6, boxes=1),
-        generated("frozen-lake-4x4-v1", "FrozenLake", _LEVELS, boards, 10, **lake, success_rate=1.0),
-        generated("frozen-lake-4x4-slippery-v1", "FrozenLake", _LEVELS, boards, 10, **lake, success_rate=1 / 3),
+        generated("sokoban-6x6-v2", "SimpleSokoban", _LEVELS, boards, 10, height=6, width=6, boxes=1),
+        generated("frozen-lake-4x4-v2", "FrozenLake", _LEVELS, boards, 10, **lake, success_rate=1.0),
+        generated("frozen-lake-4x4-slippery-v2", "FrozenLake", _LEVELS, boards, 10, **lake, success_rate=1 / 3),
         generated("bandit-v1", "Bandit", 64, f"64 episodes with seed {_SEED}; there are two orders of display", 1),
         items(
             "babyai-agentgym-v1",

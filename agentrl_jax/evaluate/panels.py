@@ -16,11 +16,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int8, Key
+from jaxtyping import Array, Int, Int8, Key
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.schema import PANEL
 from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.draws import Draws
 from agentrl_jax.rollout import rng
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import get_service
@@ -122,10 +123,10 @@ def check_shown(panel: Panel, shown: Sequence[str]) -> None:
         )
 
 
-def level_keys(seed: int, episodes: int) -> Key[Array, " n"]:
-    """Keys of the first generated test levels of a seed, as in an `EvalSet` of the test split."""
+def level_keys(seed: int, numbers: Int[np.ndarray, " n"]) -> Key[Array, " n"]:
+    """Keys of draws of test levels of a seed, as in an `EvalSet` of the test split."""
     key = run_keys.of_evaluation(seed, int(Split.TEST))
-    return rng.level_key(key, build.evaluation_ids(0, episodes, 0))
+    return rng.level_key(key, build.evaluation_ids(numbers, 0))
 
 
 def environment(panel: Panel) -> tuple[Any, Any]:
@@ -138,13 +139,14 @@ def panel_levels(panel: Panel) -> Int8[np.ndarray, "n H W"]:
     """The levels of a compiled environment's panel; i8[n, 0, 0] if its levels are no boards."""
     if panel.items:
         return babyai_items.load(panel.numbers)
-    return registry.sample_levels(*environment(panel), level_keys(panel.seed, panel.levels), Split.TEST)
+    draws = Draws(*environment(panel), functools.partial(level_keys, panel.seed), Split.TEST)
+    return draws.first(panel.levels)[1]
 
 
 def shown_at(panel: Panel, levels: Int8[np.ndarray, "n H W"]) -> list[str]:
     """What the panel's compiled environment shows first on levels, or with the panel's keys if they are no boards."""
     env, params = environment(panel)
-    starts: Any = jnp.asarray(levels) if levels.size else level_keys(panel.seed, len(levels))
+    starts: Any = jnp.asarray(levels) if levels.size else level_keys(panel.seed, np.arange(len(levels)))
     reset = env.reset_to_level if levels.size else env.reset_env
 
     def describe(start: jax.Array) -> jax.Array:

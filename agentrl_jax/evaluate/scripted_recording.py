@@ -188,7 +188,7 @@ def play_levels(
     tokenizer = load_small()
     batched_env = build.build_compiled_env(config, tokenizer)
     levels = level_set(config, batched_env, None)
-    ids = build.evaluation_ids(0, len(panel), 0, levels.rows)
+    ids = levels.ids(0, len(panel), len(panel))
     split = levels.levels.split(levels.split)
     settings = build.rollout_settings(config, batched_env, len(panel), 1.0, split=split)
     context = config.rollout.context

@@ -74,7 +74,7 @@ def seen_levels(
     Returns:
         `held_out`: true, or why levels are not held out; `levels`: number played; `distinct_levels`: number of distinct
         ones; `seen_levels`: how many of those played were learned from, None if unknown; `seen_images`: how many were
-        learned from in rotated or mirrored form, if the environment knows these forms.
+        learned from as an image, if the environment knows the images of a level (`level_images`).
     """
     found = {
         "held_out": task_levels.undivided_reason or True,

@@ -138,7 +138,7 @@ def final_table(summary: Mapping[str, Any]) -> Group:
 
 def levels_line(name: str, known: Mapping[str, Any]) -> str:
     """One line about a task's evaluation levels; `known` comes from `seen.seen_levels`."""
-    images = f", {known['seen_images']} rotated or mirrored" if "seen_images" in known else ""
+    images = f", {known['seen_images']} rotated, mirrored or shifted" if "seen_images" in known else ""
     seen = "not known how many" if known["seen_levels"] is None else known["seen_levels"]
     counts = f"{known['levels']} levels, {known['distinct_levels']} different, {seen} learned from{images}"
     return f"{name}: {counts}" + ("" if known["held_out"] is True else f"; not held out: {known['held_out']}")
@@ -160,7 +160,11 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def _rate(interval: Mapping[str, Any] | None) -> str:
-    return f"{interval['mean']:6.1%}  [{interval['low']:.1%}, {interval['high']:.1%}]" if interval else ""
+    if not interval:
+        return ""
+    # The exact probability of a single level is known without a spread.
+    single = interval["n"] == 1 and interval["low"] == interval["high"]
+    return f"{interval['mean']:6.1%}" + ("" if single else f"  [{interval['low']:.1%}, {interval['high']:.1%}]")
 
 
 def _points(interval: Mapping[str, Any]) -> str:

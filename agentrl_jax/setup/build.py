@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Int
 
 from agentrl_jax.config import Config, ModelConfig, PromptConfig, TaskConfig
 from agentrl_jax.config.algo import UpdateRule
@@ -313,15 +314,15 @@ def training_ids(config: Config) -> EpisodeIds:
 
 
 def evaluation_ids(
-    first: int, episodes: int, task: int, rows: np.ndarray | None = None, *, sample: int = 0
+    numbers: Int[np.ndarray, " n"], task: int, rows: Int[np.ndarray, " n"] | None = None, *, sample: int = 0
 ) -> EpisodeIds:
-    """Ids of a task's episodes from `first` on, one per level: sampled levels, or `rows` i[.] of the task's pack.
+    """Ids of a task's episodes by their numbers, one per level: sampled levels, or `rows` of the task's pack.
 
     Every `sample` is another episode on the same levels.
     """
-    number = first + np.arange(episodes)
-    level = np.full(episodes, -1) if rows is None else rows[number % len(rows)]
-    return episode_ids(group=number, member=np.full(episodes, sample), task=np.full(episodes, task), level=level)
+    level = np.full(len(numbers), -1) if rows is None else rows
+    member, of_task = np.full(len(numbers), sample), np.full(len(numbers), task)
+    return episode_ids(group=numbers, member=member, task=of_task, level=level)
 
 
 def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds:

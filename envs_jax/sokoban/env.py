@@ -56,6 +56,7 @@ class Sokoban(GridEnvironment):
     actions: tuple[str, ...] = ("Up", "Down", "Left", "Right")
     instruction = text.INSTRUCTION
     num_codes = len(text.SYMBOLS)
+    surrounding = WALL
 
     def __init__(
         self,

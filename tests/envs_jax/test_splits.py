@@ -17,6 +17,7 @@ from envs_jax.splits import (
     distinct_levels,
     grid_hash,
     grid_images,
+    shifted_images,
     split_key,
     split_of,
     splits_of_levels,
@@ -35,14 +36,15 @@ def drawn(name: str, split: Split) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["SimpleSokoban", "FrozenLake"])
 def test_no_board_nor_an_image_of_it_is_drawn_for_two_splits(name):
+    env, params = envs_jax.make(name)
+
     def images(split):
-        return {image.tobytes() for board in drawn(name, split) for image in grid_images(board)}
+        return {image.tobytes() for board in drawn(name, split) for image in env.level_images(board)}
 
     train, validation, test = map(images, PARTS)
     assert not train & validation
     assert not train & test
     assert not validation & test
-    env, params = envs_jax.make(name)
     for split in PARTS:
         assert (splits_of_levels(env, params, drawn(name, split)) == split).all()
 
@@ -74,6 +76,31 @@ def test_images_of_a_board_share_their_hash_and_other_boards_do_not(shape):
     assert len(hashes) == (8 if shape[0] == shape[1] else 4)
     assert (hashes == hashes[0]).all()
     assert (np.asarray(grid_hash(board.at[0, 0].set(7))) != hashes[0]).any()
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (4, 6)])
+def test_shifted_boards_are_the_same_level_where_what_surrounds_them_means_nothing(shape):
+    """All images are found by brute force over what the board can hold; the rest of the space has other hashes."""
+    room = np.array([[1, 2, 0], [1, 1, 3]], np.int8)
+    places = [
+        (image, down, right)
+        for turned in (room, room.T)
+        for image in grid_images(turned)
+        for down in range(shape[0] - image.shape[0] + 1)
+        for right in range(shape[1] - image.shape[1] + 1)
+    ]
+    boards = np.zeros((len(places), *shape), np.int8)
+    for board, (image, down, right) in zip(boards, places):
+        board[down : down + image.shape[0], right : right + image.shape[1]] = image
+    hashed = jax.jit(jax.vmap(functools.partial(grid_hash, surrounding=0)))
+    assert len(np.unique(np.asarray(hashed(boards)), axis=0)) == 1
+    found = shifted_images(boards[3], surrounding=0)
+    assert (found[0] == boards[3]).all()
+    assert sorted(board.tobytes() for board in found) == sorted({board.tobytes() for board in boards})
+    others = np.stack([np.where(boards[3] == 3, 2, boards[3]), boards[3] * 0])
+    assert len(np.unique(np.asarray(hashed(np.concatenate([boards[:1], others]))), axis=0)) == 3
+    assert len(np.unique(np.asarray(jax.vmap(grid_hash)(boards)), axis=0)) > 1
+    np.testing.assert_array_equal(shifted_images(boards[0] * 0, surrounding=0), boards[:1] * 0)
 
 
 def test_a_space_without_levels_of_a_split_is_told_by_the_flag():

@@ -19,7 +19,7 @@ from agentrl_jax.evaluate.records import Record, parameters_digest, read_record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, success_interval
 
-LAKES = "frozen-lake-4x4-v1"
+LAKES = "frozen-lake-4x4-v2"
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
     [
         (lambda c: c["panel"].update(sha256="0" * 64), "other levels"),
         (lambda c: c["panel"].update(name="bandit-v9"), "'bandit-v9'"),
-        (lambda c: c["outcomes"]["samples"].pop(), "of 511 levels; frozen-lake-4x4-v1 has 512"),
+        (lambda c: c["outcomes"]["samples"].pop(), "of 511 levels; frozen-lake-4x4-v2 has 512"),
         (lambda c: c["outcomes"]["random"].pop(), "outcomes.random are of 511 levels"),
         (lambda c: c["outcomes"]["samples"][5].pop(), "2 outcomes of level 5; expected 3"),
         (lambda c: c["outcomes"]["samples"][5].__setitem__(0, 0.5), "level 5 are not all 0 or 1"),

@@ -87,6 +87,9 @@ def test_a_pack_is_divided_by_its_rows(tmp_path):
     np.save(tmp_path / "few.npy", np.load(tmp_path / "pack.npy")[:5])
     few = divided(env="FrozenLake", levels=str(tmp_path / "few.npy"))
     assert "5 levels of its file" in few.undivided_reason
+    test = np.load(tmp_path / "pack.npy")[rows[list(SHARES).index(Split.TEST)][:1]]
+    np.save(tmp_path / "repeated.npy", np.concatenate([np.load(tmp_path / "pack.npy")[rows[0]], *[test] * 20]))
+    assert "1 for test" in divided(env="FrozenLake", levels=str(tmp_path / "repeated.npy")).undivided_reason
     np.testing.assert_array_equal(few.rows(Split.TEST), np.arange(5))
 
 

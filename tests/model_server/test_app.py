@@ -424,7 +424,7 @@ def test_the_format_of_a_run_is_that_of_its_prompts(tmp_path):
     config = load_resolved(folder / "config.yaml")
     batched_env = build.build_compiled_env(config, found.tokenizer)
     settings = build.rollout_settings(config, batched_env, 1, 0.0)
-    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(0, 1, 0))[1]
+    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(np.arange(1), 0))[1]
     ids = [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]
     without_tag = ids[: -len(found.tokenizer.encode("<answer>"))]
     assert found.prompt_ids(messages_of(found.tokenizer, without_tag)) == ids
@@ -445,7 +445,7 @@ def test_the_format_of_a_run_on_a_service_is_that_of_its_prompts(tmp_path, monke
     services = Services(config, lambda: tmp_path)
     batched_env = services.batched_env(found.tokenizer, held_out=True)
     settings = build.rollout_settings(config, batched_env, 1, 0.0)
-    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(0, 1, 0, np.arange(5)))[1]
+    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(np.arange(1), 0, np.arange(1)))[1]
     services.close()
     ids = [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]
     shown = [("system", SERVICE.instruction), ("user", Maze().reset(10).observation)]

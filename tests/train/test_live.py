@@ -97,12 +97,15 @@ def test_the_final_table():
     assert "72.0%  [69.0%, 74.0%]" in rows[2]
     assert "after RL against imitation: +30.0 points [+25.0, +34.5], paired over 512 levels" in text
     assert "Success on held-out levels" in text
-    assert "Sokoban: 512 levels, 300 different, 0 learned from, 0 rotated or mirrored" in text
+    assert "Sokoban: 512 levels, 300 different, 0 learned from, 0 rotated, mirrored or shifted" in text
     assert "Bandit: 8 levels, 2 different, 8 learned from; not held out: too few" in text
+    summary["success"]["random"] = {"mean": 0.19, "low": 0.19, "high": 0.19, "n": 1}
+    Console(file=out, width=100).print(final_table(summary))
+    assert "19.0%  [" not in out.getvalue().rpartition("Success")[2]
     del summary["paired"], summary["success_greedy"]
     Console(file=out).print(final_table(summary | {"held_out": False, "imitated": False}))
     assert "before RL" in out.getvalue()
     assert "optimal (" not in out.getvalue()
     Console(file=out).print(final_table(summary | {"optimal_is": "closed loop"}))
     assert "optimal (closed loop)" in out.getvalue()
-    assert out.getvalue().count("held-out") == 2
+    assert out.getvalue().count("held-out") == 3

@@ -31,6 +31,9 @@ from agentrl_jax.text.tokenizer import load_small
 from envs_jax.budget import Baselines
 from envs_jax.registry import spec
 
+MOST_ITEMS = 2**16
+"""Numbers of generated levels that can be named: all levels up to the largest are generated."""
+
 EPISODES = 200
 """Levels that are played unless another number is asked for, as many as items of a service."""
 
@@ -64,8 +67,9 @@ def level_task(options: TaskOptions) -> ApiTask:
         items = load_items(options.items, env) if options.items else tuple(range(chosen.number(wanted)))
     if len(set(items)) < len(items):
         raise UserError(f"--items {options.items}: an item is named twice; name each once")
-    if max(items) >= (most := chosen.number(2**31)):
-        raise UserError(f"--items names {max(items)}, expected numbers below {most}")
+    last = max(items)
+    if last >= MOST_ITEMS or last >= (most := chosen.number(last + 1)):
+        raise UserError(f"--items names {last}, expected numbers below {most if last < MOST_ITEMS else MOST_ITEMS}")
 
     @functools.cache
     def baselines() -> Baselines | None:
@@ -154,7 +158,7 @@ class LevelEpisode:
     def start(self) -> list[Message]:
         """See `TextEpisode`."""
         game, levels = self._game, self._game.levels
-        ids = build.evaluation_ids(self._item, 1, 0, levels.rows, sample=self._sample)
+        ids = levels.ids(self._item, 1, self._item + 1, sample=self._sample)
         self._state, message = game.reset(levels.key, game.settings, ids)
         self._first = self._state.envs[0]
         return game.messages(game.prefix, message)

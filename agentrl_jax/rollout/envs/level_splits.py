@@ -14,14 +14,13 @@ from jaxtyping import Array, Int
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
 from envs_jax.environment import TextEnvironment
-from envs_jax.splits import SHARES, Split, distinct_levels, fixed_levels, splits_of_levels
+from envs_jax.splits import SHARES, Split, distinct_levels, fixed_levels, level_hashes, splits_of_levels
 
 SAMPLED_LEVELS = 1024
 """Levels that are sampled to see whether a task has enough different ones."""
 
 MIN_LEVELS = 8
-"""Levels each split needs: distinct ones among the sampled, all rows of a level pack. With fewer, no level is held
-out."""
+"""Different levels that each split needs, among the sampled or in a level pack. With fewer, no level is held out."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +81,8 @@ def task_levels(env: TextEnvironment, params: Any) -> TaskLevels:
     if levels is not None and levels.shape[0] > 0:
         split_of_row = splits_of_levels(env, params, np.asarray(levels))
         fixed_rows = fixed_levels(env, params, np.asarray(levels))
-        counts = {split: int(np.sum(split_of_row == split)) for split in SHARES}
+        hashes = level_hashes(env, params, np.asarray(levels))
+        counts = {split: len(np.unique(hashes[split_of_row == split], axis=0)) for split in SHARES}
         where, some_fixed = f"{len(split_of_row)} levels of its file", bool(np.any(fixed_rows))
     else:
         split_of_row, fixed_rows = None, None
