@@ -6,10 +6,10 @@
 
 Prints the temporaries of the program in GiB. The layer is that of a published model, with bfloat16 activations and f32
 parameters; vocabulary and loss are left out. Forms: `square` has all scores of a row at once, as before there were
-blocks; the others are values of `model.attention`. With `--sequence` above 1, as many devices share the positions of
-the row, which have to be all of the topology (`--topology v5e:2x2 --sequence 4`). Needs `libtpu`; compiling takes a
-minute or two for each number. With `--here` the program is compiled for the first device of this machine and run:
-milliseconds of a gradient (the least of five).
+blocks, and is for one device a row; the others are values of `model.attention`. With `--sequence` above 1, as many
+devices share the positions of the row, which have to be all of the topology (`--topology v5e:2x2 --sequence 4`). Needs
+`libtpu`; compiling takes a minute or two for each number. With `--here` the program is compiled for the first device of
+this machine and run: milliseconds of a gradient (the least of five).
 """
 
 import argparse
@@ -81,18 +81,21 @@ def main() -> None:
     parser.add_argument("--model", choices=list(PUBLISHED), default="qwen2.5-7b")
     parser.add_argument("--topology", default="v5e:4x4")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1190, 4096, 8192, 16384])
-    parser.add_argument("--forms", nargs="+", default=["square", "blocks", "splash"])
+    parser.add_argument("--forms", nargs="+", help="by default square (of one device), blocks and splash")
     parser.add_argument("--remat", choices=list(decoder.REMAT), default="none")
     parser.add_argument("--sequence", type=int, default=1, help="devices that share the positions of a row")
     parser.add_argument("--here", action="store_true", help="run on the first device of this machine")
     options = parser.parse_args()
+    forms = options.forms or [*(["square"] if options.sequence == 1 else []), "blocks", "splash"]
+    if "square" in forms and options.sequence > 1:
+        parser.error("square is a form of a row on one device; leave it out, or --sequence")
     layer = dataclasses.replace(PUBLISHED[options.model], num_layers=1, windows=(), vocab_size=128, dtype="bfloat16")
     where = jax.devices()[0].device_kind if options.here else options.topology
     devices = (jax.devices() if options.here else described_devices(options.topology)[0])[: options.sequence]
     print(f"{options.model}, one layer on {where}, {options.sequence} devices a row, remat {options.remat}")
     of_blocks = row_attention.attention
     for length in options.lengths:
-        for form in options.forms:
+        for form in forms:
             row_attention.attention = square if form == "square" else of_blocks
             found = measure(layer, length, form, options.remat, devices, options.here)
             print(f"{length:7d} tokens   {form:7s} GiB {found}", flush=True)

@@ -6,8 +6,8 @@
 
 How to make the first environment is told in `tests/envs_jax/babyai/export_fixtures.py`; the second one has the package
 `navix`. All sides play the eighteen levels of AgentGym-RL with random listed actions, at most twenty an episode, in
-alternation and in one run. Generating the levels counts on both sides. The compiled side uses one device a core, the
-others one process a core.
+alternation and in one run. Generating the levels counts on both sides. The compiled side and navix use one device a
+core, the wrapper one process a core. navix is compared by primitive steps.
 """
 
 import argparse
@@ -18,7 +18,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROUNDS = 20
@@ -26,18 +28,31 @@ EPISODES, STEPS = 5, 48
 """Levels of an environment, and its actions, in one call of the compiled side; it idles after its last level."""
 
 
+def batched(function: Callable[..., Any], size: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A function of one key for `size` keys, shared by all devices if they divide it; and what places such keys."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    program, devices = jax.vmap(function), len(jax.devices())
+    if devices == 1 or size % devices:
+        return jax.jit(program), jnp.asarray
+    mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = PartitionSpec("data")
+    shared = jax.shard_map(program, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    return jax.jit(shared), functools.partial(jax.device_put, device=NamedSharding(mesh, spec))
+
+
 def compiled(sizes: list[int], seconds: float) -> dict[int, tuple[float, float]]:
     """Returns actions and primitive steps per second by the number of environments."""
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from jax.sharding import NamedSharding, PartitionSpec
 
     import envs_jax
     from envs_jax.babyai.policies import random_policy
 
     env, params = envs_jax.make("BabyAI")
-    mesh = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def episodes(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         level_key, play_key = jax.random.split(key)
@@ -65,15 +80,7 @@ def compiled(sizes: list[int], seconds: float) -> dict[int, tuple[float, float]]
 
     rates = {}
     for size in sizes:
-        devices = len(jax.devices()) if size % len(jax.devices()) == 0 else 1
-        play = jax.vmap(episodes)
-        if devices > 1:
-            spec = PartitionSpec("data")
-            play = jax.shard_map(play, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-            split = functools.partial(jax.device_put, device=NamedSharding(mesh, spec))
-        else:
-            split = jnp.asarray
-        program = jax.jit(play)
+        program, split = batched(episodes, size)
         make = jax.jit(lambda seed, size=size: jax.random.split(jax.random.key(seed), size))
         jax.block_until_ready(program(split(make(0))))
         taken, seed, began = np.zeros(2), 1, time.perf_counter()
@@ -134,17 +141,17 @@ def navix(name: str, size: int, seconds: float) -> dict[str, float]:
         (last, read), _ = jax.lax.scan(step, (first, jnp.int32(0)), jax.random.split(key, 128))
         return read, last.t
 
-    program = jax.jit(jax.vmap(play))
-    jax.block_until_ready(program(jax.random.split(jax.random.key(0), size)))
+    program, split = batched(play, size)
+    jax.block_until_ready(program(split(jax.random.split(jax.random.key(0), size))))
     taken, seed, began = 0, 1, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        jax.block_until_ready(program(jax.random.split(jax.random.key(seed), size)))
+        jax.block_until_ready(program(split(jax.random.split(jax.random.key(seed), size))))
         taken, seed = taken + 128 * size, seed + 1
     return {"steps": taken / (time.perf_counter() - began)}
 
 
 def call(python: str, *arguments: str) -> list[dict]:
-    """Runs this script in another interpreter, once for each core at the same time; returns what each prints."""
+    """Runs this script in another interpreter, the wrapper once for each core; returns what each run prints."""
     number = (os.cpu_count() or 1) if arguments[0] == "wrapper" else 1
     command = [python, str(Path(__file__).resolve()), "--worker", *arguments]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(number)]
@@ -215,8 +222,8 @@ def main() -> None:
         rates = {size: found[0][f"compiled, {size} environments"] for size in sizes}
         others = {name: rate for name, rate in found[0].items() if "core" in name or name.endswith("one process")}
         plot(rates, others, options.figure)
-    first = f"compiled, {sizes[-1]} environments"
     for name in found[0]:
+        first = f"compiled, {sizes[-1]}" + (", primitive" if "primitive" in name else " environments")
         middle = statistics.median(row[name] for row in found)
         ratio = statistics.median(row[first] / row[name] for row in found)
         print(f"{name:45} {middle:12,.0f} a second   compiled is {ratio:8.1f} times")

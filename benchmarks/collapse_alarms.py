@@ -2,9 +2,10 @@
 
     python benchmarks/collapse_alarms.py [--runs 1000]
 
-The runs are simulated and have 200 iterations; nothing is trained. Every iteration draws groups of episodes, one level
-per group; the probability of success has a Beta distribution over levels. `spread` is the share of the variance of an
-episode's success that is between levels. Every ten iterations, 128 fixed levels are validated.
+The runs are simulated and have 200 iterations, or 120 where success falls; nothing is trained. Every iteration draws
+groups of episodes, one level per group; the probability of success has a Beta distribution over levels. `spread` is the
+share of the variance of an episode's success that is between levels. Every ten iterations, 128 fixed levels are
+validated.
 """
 
 import argparse

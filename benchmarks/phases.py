@@ -18,12 +18,14 @@ sampler: the time of one token more. Further words change keys of the configurat
 import argparse
 import functools
 import json
+import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from worker import Worker, seconds
 
 from agentrl_jax.config import Config, load_config
@@ -34,9 +36,9 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.peaks import PEAKS, Peaks, chip_name
 from agentrl_jax.parallel.topology import TopologyError
 from agentrl_jax.setup import build
+from agentrl_jax.studies.abstract_run import AbstractRun
 from agentrl_jax.studies.costs import Cost, CostModel
 from agentrl_jax.studies.phases import DECODE, PREFILL, SCORE, UPDATE, PhaseBuilder
-from agentrl_jax.studies.plan import AbstractRun
 from agentrl_jax.studies.sweep import score_passes
 
 MEASURED = (PREFILL, DECODE, SCORE, UPDATE)
@@ -52,10 +54,9 @@ class Ours:
         device = jax.devices()[0]
         config = config.replace(devices=1, mesh=config.mesh.replace(fsdp=1, sequence=1, tensor=1, rollout="rows"))
         self.run = AbstractRun(config, make_mesh([device]), shape)
-        algo = config.algo
+        microbatches = config.algo.minibatches * config.algo.grad_accum_steps
         self.rows = rows or config.rollout.slots or self.run.episodes
-        whole = self.run.batch.tokens.shape[0] // (algo.minibatches * algo.grad_accum_steps)
-        self.microbatch = microbatch or whole
+        self.microbatch = microbatch or self.run.trained // microbatches
         self.builder = PhaseBuilder(self.run, [device])
         self.phases = {
             name: self.builder.phase(name, self.rows if name in (PREFILL, DECODE) else self.microbatch)
@@ -90,7 +91,8 @@ class Ours:
     def calls(self) -> dict[str, float]:
         """Calls of an iteration with these rows, if every turn is played with the longest response."""
         config, engine = self.run.config, self.run.engine
-        waves, rows = self.run.episodes / self.rows, self.run.batch.tokens.shape[0] / self.microbatch
+        # What a filter leaves out is neither scored nor learned from.
+        waves, rows = self.run.episodes / self.rows, self.run.trained / self.microbatch
         return {
             PREFILL: waves * engine.max_turns,
             DECODE: waves * engine.max_turns * engine.max_response_tokens,
@@ -101,7 +103,7 @@ class Ours:
     def _rollout(self, name: str) -> Callable[[], float]:
         engine_of, _ = self.builder.engine(self.rows)
         key, model, turns = jax.random.key(1), self.builder.model.decoder, self.run.engine.max_turns
-        ids = build.evaluation_ids(0, self.rows, task=0)
+        ids = build.evaluation_ids(np.arange(self.rows), task=0)
         settings = build.rollout_settings(self.run.config, self.run.batched_env, self.rows, 1.0)
         prepared = jax.jit(cached_decoder.prepare_for_decode, static_argnums=1)(self.policy, model)
 
@@ -122,13 +124,18 @@ class Ours:
 
         program, steps = self.phases[name].program, STEPS if name == DECODE else 1
 
-        @jax.jit
+        # The state is donated, as the loop of a rollout takes over its memory: otherwise the cache would be copied.
+        @functools.partial(jax.jit, donate_argnums=4)
         def several(prepared, prefixes, ids, settings, state):
             return jax.lax.fori_loop(0, steps, lambda _, s: program(prepared, prefixes, key, ids, settings, s), state)
 
         prefixes, state = jax.block_until_ready(half_played(self.policy, ids, settings))
-        arguments = (prepared, prefixes, ids, settings, state)
-        return lambda: seconds(lambda: jax.block_until_ready(several(*arguments))) / steps
+
+        def time() -> float:
+            donated = jax.block_until_ready(jax.tree.map(jnp.copy, state))
+            return seconds(lambda: jax.block_until_ready(several(prepared, prefixes, ids, settings, donated))) / steps
+
+        return time
 
     def _learner(self) -> dict[str, Callable[[], float]]:
         shapes, vocab = self.phases[UPDATE].arguments[1], self.run.model.decoder.vocab_size
@@ -205,7 +212,20 @@ def peaks_of(device: jax.Device, dtype: str) -> tuple[Peaks, str]:
     return peaks, f"peaks measured: {peaks.flops / 1e9:.0f} GFLOP/s, {peaks.bandwidth / 1e9:.1f} GB/s"
 
 
-def measure(ours: Ours, sides: dict[str, dict[str, Callable[[], float]]], peaks: Peaks, repeats: int) -> None:
+def least(times: Sequence[float | Sequence[float]]) -> float:
+    """The least of the repetitions' times; if each is a pair, the least second one minus the least first one.
+
+    The least difference would be too small, since both are noisy. NaN if the noise is larger than the difference.
+    """
+    each = np.min(times, axis=0)
+    if each.ndim == 0:
+        return float(each)
+    return float(each[1] - each[0]) if each[1] > each[0] else math.nan
+
+
+def measure(
+    ours: Ours, sides: dict[str, dict[str, Callable[[], float | Sequence[float]]]], peaks: Peaks, repeats: int
+) -> None:
     """Times the phases of all sides alternately, and prints a line for each."""
     print(
         f"{'':9s}{'side':7s}{'ms':>10s}{'tokens/s':>12s}{'turns/s':>10s}{'roofline':>10s}  {'limited by':13s}"
@@ -213,21 +233,21 @@ def measure(ours: Ours, sides: dict[str, dict[str, Callable[[], float]]], peaks:
     )
     best: dict[str, float] = {}
     for name in MEASURED:
-        runs = {side: times[name] for side, times in sides.items() if name in times}
-        took = dict.fromkeys(runs, float("inf"))
-        for repeat in range(repeats + 1):
+        runs = {side: of_side[name] for side, of_side in sides.items() if name in of_side}
+        times: dict[str, list[float | Sequence[float]]] = {side: [] for side in runs}
+        for _ in range(repeats + 1):
             for side, run in runs.items():
-                last = run()
-                took[side] = min(took[side], last) if repeat else took[side]  # the first one compiles
+                times[side].append(run())
+        took = {side: least(found[1:]) for side, found in times.items()}  # the first one compiles
         best[name], cost = took["here"], ours.cost(name)
         compute, memory = cost.flops / peaks.flops, cost.accessed / peaks.bandwidth
-        for side, least in took.items():
-            line = f"{name:9s}{side:7s}{least * 1e3:10.2f}{ours.phases[name].tokens / least:12.0f}"
-            line += f"{ours.turns(name) / least:10.1f}"
+        for side, best_time in took.items():
+            line = f"{name:9s}{side:7s}{best_time * 1e3:10.2f}{ours.phases[name].tokens / best_time:12.0f}"
+            line += f"{ours.turns(name) / best_time:10.1f}"
             if side == "here":
-                line += f"{max(compute, memory) / least:10.2f}  {'compute' if compute > memory else 'memory'}"
+                line += f"{max(compute, memory) / best_time:10.2f}  {'compute' if compute > memory else 'memory'}"
             else:
-                line += f"{'':10s}  {'':13s}{least / took['here']:.2f}"
+                line += f"{'':10s}  {'':13s}{best_time / took['here']:.2f}"
             print(line, flush=True)
     calls = ours.calls()
     whole = sum(calls[name] * best[name] for name in MEASURED)
@@ -248,6 +268,8 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--tunix-python", help="interpreter that has google-tunix")
     options, overrides = parser.parse_known_args(words)
     config = load_config(options.file, [*overrides, "--devices", "1"])
+    if options.tunix_python and config.model.precision != "float32":
+        parser.error(f"--tunix-python computes in float32, but model.precision is {config.model.precision}")
     ours, device = Ours(config, options.shape, options.rows, options.microbatch), jax.devices()[0]
     shape = ours.run.model.decoder
     peaks, where = peaks_of(device, shape.dtype)
@@ -263,7 +285,8 @@ def main(words: list[str] | None = None) -> None:
         if options.torch_python:
             workers.append(Worker(options.torch_python, "torch_side.py"))
             versions = workers[-1].ask("start", folder=folder)
-            print(f"torch {versions['torch']}, {versions['threads']} threads, {versions['device']}")
+            precision = f"products of float32 in precision {versions['float32']}"
+            print(f"torch {versions['torch']}, {versions['threads']} threads, {versions['device']}, {precision}")
             sides["torch"] = ours.of_torch(workers[-1])
         if options.tunix_python:
             workers.append(Worker(options.tunix_python, "tunix_agent.py"))

@@ -8,12 +8,10 @@ from typing import Any
 import torch
 import transformers
 from python_sokoban import Episode
+from torch_side import DEVICE
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.cache_utils import DynamicLayer
 from worker import serve
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(DEVICE)
 
 
 class RoomyLayer(DynamicLayer):

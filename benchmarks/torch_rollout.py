@@ -164,8 +164,6 @@ def measure(name: str, options: argparse.Namespace) -> None:
         def of_torch(loop: str, number: int) -> dict[str, Any]:
             return torch.ask("rollout", **shared, levels=ours.levels(number), loop=loop, seed=number)
 
-        # Loads the weights.
-        torch.ask("rollout", **{**shared, "turns": 1}, levels=ours.levels(0)[:2], loop="cached", seed=0)
         sides |= {label: functools.partial(of_torch, loop) for label, loop in loops.items() if loop in options.loops}
         if options.tunix_python:
             tunix = Worker(options.tunix_python, "tunix_agent.py")
@@ -175,10 +173,10 @@ def measure(name: str, options: argparse.Namespace) -> None:
                 asked = {key: value for key, value in shared.items() if key != "dtype"}
                 return tunix.ask("rollout", **asked, levels=ours.levels(number), batch=options.tunix_batch)
 
-            of_tunix(0)  # compiles
             sides["(c) Tunix's sampler"] = of_tunix
         print(f"\n{name}, {options.environments} environments, load {os.getloadavg()[0]:.1f}", flush=True)
-        ours.play(0)  # compiles
+        for play in sides.values():
+            play(0)  # loads weights and kernels, or compiles; at the full shape, so that no side does it later
         times: dict[str, list[float]] = {side: [] for side in sides}
         last: dict[str, dict[str, Any]] = {}
         for number in range(options.repeats):
@@ -205,12 +203,17 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--loops", nargs="+", default=["rebuild", "rebuild, roomy", "cached"])
     parser.add_argument("--environments", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=2, help="counted; one before them is not")
     parser.add_argument(
         "--precision", choices=["float32", "mixed"], default="float32", help="mixed: bfloat16 on both sides"
     )
     options = parser.parse_args()
-    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {options.precision}")
+    if options.tunix_python and options.precision != "float32":
+        parser.error(f"--tunix-python computes in float32, but --precision is {options.precision}")
+    device = jax.devices()[0]
+    reduced = device.platform == "gpu" and options.precision == "float32"
+    products = ", products in TF32 on both sides" if reduced else ""
+    print(f"jax {jax.__version__}, {device.device_kind}, {options.precision}{products}")
     for name in options.models:
         measure(name, options)
 

@@ -12,6 +12,8 @@ from worker import serve
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(DEVICE)
+if DEVICE == "cuda":
+    torch.set_float32_matmul_precision("high")  # TF32, as JAX's default is on a GPU
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 VERSIONS = {"torch": torch.__version__, "transformers": transformers.__version__}
 FOLDER: list[str] = []
@@ -31,9 +33,13 @@ def seconds(function: Callable[[], Any]) -> float:
 
 
 def start(folder: str) -> dict[str, Any]:
-    """Sets the folder of the model; returns versions and the number of threads."""
+    """Sets the folder of the model; returns versions, the number of threads and the precision of products."""
     FOLDER[:] = [folder]
-    return VERSIONS | {"threads": torch.get_num_threads(), "device": DEVICE}
+    return VERSIONS | {
+        "threads": torch.get_num_threads(),
+        "device": DEVICE,
+        "float32": torch.get_float32_matmul_precision(),
+    }
 
 
 def threads(count: int) -> None:

@@ -27,7 +27,7 @@ class Bench:
     only: str = ""
     """Only estimators whose names contain this text."""
     seed: int = 0
-    """Seed of the sampling."""
+    """Seed of the sampling; only with draws."""
     figure: str | None = None
     """Path of a figure (.png) to write."""
     format: Literal["table", "markdown", "json"] = "table"

@@ -20,6 +20,8 @@ TABLE_WIDTH = 110
 class Plan:
     """Compile a run for any devices, present or not, and print the memory and the collectives that it needs.
 
+    The programs are those of an iteration and of the evaluation.
+
     Any key of the configuration can be given after the file, as in `agentrl train`.
     """
 

@@ -29,6 +29,12 @@ class Evaluated(NamedTuple):
     levels: list[list[str]]
 
 
+def chunk_size(config: Config, replicas: int) -> int:
+    """Number of held-out episodes of one dispatch, a multiple of the rollout's replicas."""
+    wanted = min(config.train.validation_episodes, config.evaluation.episodes)
+    return -(-wanted // replicas) * replicas
+
+
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
     """Test levels (`eval_sets`) and validation levels of all tasks, in the order of `labels`, the tasks' names."""
@@ -53,8 +59,7 @@ class HeldOut:
 
         `program` has group size 1; the number of episodes per dispatch has to be a multiple of `replicas`.
         """
-        chunk = min(config.train.validation_episodes, config.evaluation.episodes)
-        chunk = -(-chunk // replicas) * replicas
+        chunk = chunk_size(config, replicas)
         settings, seed = build.rollout_settings(config, batched_env, 1, 0.0), config.evaluation.seed
 
         def eval_sets(split: Split) -> tuple[EvalSet, ...]:

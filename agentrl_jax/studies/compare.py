@@ -13,6 +13,7 @@ from agentrl_jax.config import decode
 from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import FULL, atomic_write, try_writing
+from agentrl_jax.studies.comparison_report import page
 from agentrl_jax.studies.variants import Record, Variants
 
 
@@ -46,6 +47,10 @@ def compare(
     if missing:
         with refusals():
             variants = Variants(comparison, console)
+        for name, record in records.items():
+            if record is not None and record["start"] != variants.start:
+                line = f"{name}: is stored with other starts than these, so that it is not paired with what is run now"
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
         for name in missing:
             records[name] = variants.run(name)
             with atomic_write(folder / f"{name}.json") as file:
@@ -60,7 +65,8 @@ def _read(folder: Path, name: str, comparison: Comparison) -> Record | None:
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         stored, seeds = decode(record["config"], source="config"), record["seeds"]
-    except (UserError, ValueError, KeyError, TypeError) as error:
+        page({name: record}, (), name, "")  # what a report cannot read is found out before anything is run
+    except (UserError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
             f"{file}: is no file of a variant of this version ({error}); delete it, or give another folder with --out"
         ) from error

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from agentrl_jax.algos.collapse import ALARMS
-from agentrl_jax.evaluate.statistics import crossed_interval
+from agentrl_jax.evaluate.statistics import crossed_interval, paired_interval, success_interval
 from agentrl_jax.io import atomic_write
 
 Record = Mapping[str, Any]
@@ -41,7 +41,9 @@ class Finding:
     steps: float
     """Mean environment steps per seed."""
     at_equal_steps: Interval
-    """Sampled validation success at the total environment steps of the variant that used the fewest, over seeds."""
+    """Sampled validation success at the total environment steps of the variant that used the fewest, over seeds.
+
+    One seed has no interval, only a mean."""
     entropy: tuple[float, float]
     no_spread: tuple[float, float]
     alarms: Mapping[str, int]
@@ -65,17 +67,44 @@ def _finding(name: str, record: Record, least: float) -> Finding:
 
     return Finding(
         name=name,
-        start=crossed_interval(start),
-        sampled=crossed_interval(sampled),
-        greedy=crossed_interval(_outcomes(record, "end", "greedy")),
-        gain=crossed_interval(sampled - start),
+        start=_rate(start),
+        sampled=_rate(sampled),
+        greedy=_rate(_outcomes(record, "end", "greedy")),
+        gain=_difference(sampled, start),
         steps=float(metrics["environment_steps"].sum(axis=0).mean()),
-        at_equal_steps=crossed_interval(_at_steps(record, least)[:, None]),
+        at_equal_steps=_over_seeds(_at_steps(record, least)),
         entropy=first_and_last("actor/entropy"),
         no_spread=first_and_last("rollout/zero_std_share"),
         alarms={alarm: count for alarm, count in raised.items() if count},
         skipped=int(np.nansum(metrics["update/skipped"])),
     )
+
+
+def _rate(outcomes: Float[np.ndarray, "S n"]) -> Interval:
+    """The mean over seeds and levels with its interval; of one seed, that over levels."""
+    found = crossed_interval(outcomes)
+    if found["low"] < found["high"]:
+        return found
+    # Nothing varies between resamples, which does not mean that nothing is uncertain.
+    return success_interval(outcomes.ravel(), clusters=_seeds(outcomes))
+
+
+def _difference(a: Float[np.ndarray, "S n"], b: Float[np.ndarray, "S n"]) -> Interval:
+    """As `_rate`, of a - b, paired by seed and level."""
+    found = crossed_interval(a - b)
+    return found if found["low"] < found["high"] else paired_interval(a.ravel(), b.ravel(), clusters=_seeds(a))
+
+
+def _over_seeds(success: Float[np.ndarray, " S"]) -> Interval:
+    if len(success) == 1:
+        return {"mean": float(success[0]), "n": 1}
+    return _rate(success[:, None])
+
+
+def _seeds(outcomes: Float[np.ndarray, "S n"]) -> list[str] | None:
+    """The seed of each outcome as its cluster; None for one seed, whose levels are independent."""
+    number, levels = outcomes.shape
+    return None if number == 1 else np.repeat(np.arange(number), levels).astype(str).tolist()
 
 
 def _outcomes(record: Record, when: str, how: str) -> Float[np.ndarray, "S n"]:
@@ -131,13 +160,16 @@ def page(records: Mapping[str, Record], pairs: Sequence[tuple[str, str]], title:
     first = next(iter(records.values()))
     levels, seeds = len(first["end"]["sampled"][0]), len(first["seeds"])
     known = ", ".join(f"{name} play {value:.1%}" for name, value in first["baselines"].items()) or "not known"
+    over = "over seeds and levels at the end and over seeds between" if seeds > 1 else "over levels alone"
+    number = f"{seeds} seeds" if seeds > 1 else "1 seed"
     lines = [
         f"# {title}",
         "",
-        f"{seeds} seeds a variant, {len(first['iteration'])} iterations, {levels} held-out levels (the same for all), "
-        f"where other policies reach: {known}. In brackets 95 % intervals, over seeds and levels at the end and over "
-        "seeds between; a gain and a difference are paired by seed and level.",
+        f"{number} a variant, {len(first['iteration'])} iterations, {levels} held-out levels (the same for all), "
+        f"where other policies reach: {known}. In brackets 95 % intervals, {over}; a gain and a difference are paired "
+        "by seed and level.",
         "",
+        *_notes(records),
         *_table(findings(records)),
         "",
     ]
@@ -148,12 +180,27 @@ def page(records: Mapping[str, Record], pairs: Sequence[tuple[str, str]], title:
             ends = [
                 (_outcomes(records[a], "end", how), _outcomes(records[b], "end", how)) for how in ("sampled", "greedy")
             ]
-            lines += [f"| {a} − {b} | {' | '.join(_points(crossed_interval(x - y)) for x, y in ends)} |"]
+            lines += [f"| {a} − {b} | {' | '.join(_points(_difference(x, y)) for x, y in ends)} |"]
         lines += [""]
     return "\n".join([*lines, f"![Success of every variant]({figure})", ""])
 
 
+def _notes(records: Mapping[str, Record]) -> list[str]:
+    """Lines about variants that were not run under the same conditions as the first."""
+    first, of_first = next(iter(records.items()))
+    starts = [name for name, record in records.items() if record["start"] != of_first["start"]]
+    machines = [name for name, record in records.items() if record["machine"] != of_first["machine"]]
+    lines = []
+    if starts:
+        lines += [f"Not from the starts of {first}, so that they are not paired with it: {', '.join(starts)}.", ""]
+    if machines:
+        lines += [f"Not on the machine of {first}: {', '.join(machines)}.", ""]
+    return lines
+
+
 def _percent(x: Interval) -> str:
+    if "low" not in x:
+        return f"{x['mean']:.1%}"
     return f"{x['mean']:.1%} [{100 * x['low']:.1f}, {100 * x['high']:.1f}]"
 
 

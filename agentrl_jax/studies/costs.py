@@ -12,8 +12,8 @@ from agentrl_jax.models.decoder import Remat
 from agentrl_jax.models.row_attention import refusal
 from agentrl_jax.models.shape import Attention
 from agentrl_jax.parallel import hlo
+from agentrl_jax.studies.abstract_run import AbstractRun
 from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE, Phase, PhaseBuilder
-from agentrl_jax.studies.plan import AbstractRun
 
 DEPTHS = (1, 2)
 """Layers of the programs that are compiled."""

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config
+from agentrl_jax.evaluate.held_out import chunk_size
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.parallel import layout
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.studies.abstract_run import AbstractRun, bytes_each
 from agentrl_jax.studies.costs import CostModel
 from agentrl_jax.studies.phases import DECODE, PREFILL, UPDATE, simple_mesh
-from agentrl_jax.studies.plan import AbstractRun, bytes_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +86,13 @@ class Footprint:
 
     @property
     def rollout_peak(self) -> float:
-        """Peak bytes during a rollout: the state, resharded parameters, cache and trajectories, temporaries."""
-        cost = [self.costs.cost(name, self.rows, tensor=self.rollout_tensor) for name in (DECODE, PREFILL)]
+        """Peak bytes while training or held-out episodes are played, whichever are more.
+
+        The state, resharded parameters, cache and trajectories, temporaries.
+        """
+        replicas = self.config.devices // self.rollout_tensor
+        rows = max(self.rows, chunk_size(self.config, replicas) // replicas)
+        cost = [self.costs.cost(name, rows, tensor=self.rollout_tensor) for name in (DECODE, PREFILL)]
         return self._resident + cost[0].arguments + max(x.temporaries for x in cost)
 
     @property

@@ -35,7 +35,7 @@ from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout.engine import Engine, LoopState
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
-from agentrl_jax.studies.plan import AbstractRun
+from agentrl_jax.studies.abstract_run import AbstractRun
 
 PREFILL, DECODE, SCORE, UPDATE, OPTIMIZER = "prefill", "decode", "score", "update", "optimizer"
 PHASES = (PREFILL, DECODE, SCORE, UPDATE, OPTIMIZER)

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.topology import GIB
-from agentrl_jax.studies.plan import TOKEN_LOOP, Plan, ProgramPlan
+from agentrl_jax.studies.abstract_run import ProgramPlan
+from agentrl_jax.studies.plan import TOKEN_LOOP, Plan
 
 _WHERE = ("once", "each turn or microbatch", "each token or layer")
 
@@ -16,15 +17,15 @@ _WHERE = ("once", "each turn or microbatch", "each token or layer")
 def as_json(plan: Plan, memory: int | None) -> dict[str, Any]:
     """The plan as JSON data, in bytes per device, see `plan.Plan`."""
     programs = {}
-    for name, program in (("rollout", plan.rollout), ("update", plan.update)):
+    for name, program in plan.programs.items():
         operations = [
             {"loops": depth, "operation": kind, "count": count, "largest_bytes": largest}
             for (depth, kind), (count, largest) in sorted(_by_loops(program).items())
         ]
         programs[name] = {key: _finite(value) for key, value in vars(program).items()} | {"operations": operations}
-    sizes = {key: value for key, value in vars(plan).items() if key not in programs}
-    peaks = {"rollout_peak": plan.rollout_peak, "update_peak": plan.update_peak, "memory": memory}
-    return {**sizes, **peaks, **programs}
+    sizes = {key: value for key, value in vars(plan).items() if key != "programs"}
+    peaks = {f"{name}_peak": peak for name, peak in plan.peaks.items()}
+    return {**sizes, **peaks, "memory": memory, **programs}
 
 
 def as_table(plan: Plan, memory: int | None) -> Group:
@@ -38,32 +39,33 @@ def as_table(plan: Plan, memory: int | None) -> Group:
         ("parameters, in the layout of the rollout", plan.rollout_parameters),
         ("optimizer", plan.optimizer),
         (f"keys and values ({plan.rows} rows, contexts of up to {plan.context} positions)", plan.cache),
-        ("rollout: temporaries, cache and its parameters among them", plan.rollout.temporaries),
-        ("update: temporaries, activations among them", plan.update.temporaries),
-        ("rollout: all", plan.rollout_peak),
-        ("update: all", plan.update_peak),
+        *((f"{name}: temporaries, {_among(name)} among them", one.temporaries) for name, one in plan.programs.items()),
+        *((f"{name}: all", peak) for name, peak in plan.peaks.items()),
     ):
         sizes.add_row(title, f"{value / GIB:.2f}")
-    peak = max(plan.rollout_peak, plan.update_peak)
+    peak = max(plan.peaks.values())
     if memory:
         sizes.caption = f"{peak / GIB:.2f} of {memory / GIB:.0f} GiB: {'fits' if peak <= memory else 'DOES NOT FIT'}"
     return Group(sizes, _programs(plan), f"Lengths of prompts by {plan.tokenizer} tokenizer.")
+
+
+def _among(program: str) -> str:
+    return "activations" if program == "update" else "cache and its parameters"
 
 
 def _programs(plan: Plan) -> Table:
     table = Table(
         title="Programs", title_justify="left", caption="A loop whose length the compiler does not know counts once."
     )
-    for name in ("", "rollout", "update"):
+    for name in ("", *plan.programs):
         table.add_column(name, justify="right" if name else "left")
-    both = (plan.rollout, plan.update)
-    table.add_row("compiled in", *(f"{program.seconds:.0f} s" for program in both))
-    table.add_row("operations", *(f"{program.flops:.2e}" for program in both))
-    table.add_row("bytes moved", *(f"{program.accessed:.2e}" for program in both))
-    table.add_row(
-        "the compiler's estimate", *(f"{p.estimate:.3g} s" if p.estimate and p.estimate > 0 else "none" for p in both)
-    )
-    counted = [_by_loops(program) for program in both]
+    programs = plan.programs.values()
+    table.add_row("compiled in", *(f"{program.seconds:.0f} s" for program in programs))
+    table.add_row("operations", *(f"{program.flops:.2e}" for program in programs))
+    table.add_row("bytes moved", *(f"{program.accessed:.2e}" for program in programs))
+    estimates = (program.estimate for program in programs)
+    table.add_row("the compiler's estimate", *(f"{x:.3g} s" if x and x > 0 else "none" for x in estimates))
+    counted = [_by_loops(program) for program in programs]
     for depth, kind in sorted(set().union(*counted)):
         if kind in (*hlo.COLLECTIVES, *hlo.HOST):
             title = f"{kind}, {_WHERE[min(depth, TOKEN_LOOP)]}"

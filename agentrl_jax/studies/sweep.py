@@ -1,32 +1,35 @@
 """Ranks meshes and batch sizes of a run for some devices by the estimated time of an iteration.
 
 The time of a phase is that of what limits it: operations, traffic to memory, or traffic between devices, each at the
-chip's peak rate (a roofline), so it is a lower bound, and comparisons are worth more than values. Nothing overlaps
+chip's peak rate (a roofline). It is an estimate, and no bound: no chip reaches its peak, but the compiler counts too
+many bytes, and every decode step is that of a full cache. So comparisons are worth more than values. Nothing overlaps
 between phases, episodes play all turns with the longest responses, and the time of environments is not counted.
 """
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
-from agentrl_jax.config import Config, validate
+from agentrl_jax.config import Config
 from agentrl_jax.config.schema import MeshConfig
 from agentrl_jax.errors import UserError
-from agentrl_jax.models import block_attention
 from agentrl_jax.parallel.mesh import count_slices, make_mesh
 from agentrl_jax.parallel.peaks import Peaks
-from agentrl_jax.studies.costs import Cost, CostModel, divisors
+from agentrl_jax.studies.abstract_run import AbstractRun
+from agentrl_jax.studies.costs import Cost, CostModel
 from agentrl_jax.studies.footprint import Footprint, StateSizes, state_sizes
+from agentrl_jax.studies.mesh_search import configs, learners_of, replicas_of, wider_configs
 from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE
-from agentrl_jax.studies.plan import AbstractRun, make_plan
+from agentrl_jax.studies.plan import make_plan
 
 RESHARD = "reshard"
 """The parameters of the update, brought into the layout of the rollout."""
+GREEDY = "greedy"
+"""The greedy episodes that ReMax compares with, one a group."""
 LIMITS = ("compute", "memory", "communication")
 SEARCHED = (
     *("mesh.fsdp", "mesh.sequence", "mesh.tensor", "mesh.rollout", "rollout.slots", "algo.grad_accum_steps"),
@@ -69,6 +72,7 @@ class Candidate:
     """Rows of a microbatch of each learner."""
     phases: tuple[PhaseTime, ...]
     rollout_peak: float
+    """The larger one of a rollout and of held-out episodes."""
     update_peak: float
     fits: bool
     """True if the memory of a device is not known."""
@@ -102,6 +106,8 @@ class Sweep:
     """The candidate with the settings of the file; None if they are not valid on these devices."""
     nearest: Candidate | None
     """If no candidate fits: the one that fits after the fewest changes, also of the last keys of `SEARCHED`."""
+    notes: list[str]
+    """What the estimates leave out of this configuration."""
     compiled_phases: int
     compiled_runs: int
 
@@ -143,7 +149,7 @@ class Sweeper:
             UserError: no mesh is valid for the configuration and these devices.
         """
         config, run, report = self.config, self.run, self.report
-        found = [self._candidate(made, memory, peaks) for made in _configs(config, run, self.slices)]
+        found = [self._candidate(made, memory, peaks) for made in configs(config, run, self.slices)]
         if not found:
             raise UserError(
                 f"no mesh of {len(self.devices)} devices is valid for {config.groups} groups of "
@@ -155,7 +161,7 @@ class Sweeper:
         nearest = None
         if not any(one.fits for one in found):
             report("nothing fits; searching among model.remat full, optim.offload and mesh.rollout wide")
-            wider = [self._candidate(made, memory, peaks) for made in _wider(config, run, self.slices)]
+            wider = [self._candidate(made, memory, peaks) for made in wider_configs(config, run, self.slices)]
             nearest = min((one for one in wider if one.fits), key=lambda one: _distance(one, own_values), default=None)
         ranked = sorted(found, key=_rank)
         exact = [one for one in ranked if one.fits][:compiled] or ([nearest] if nearest and compiled else [])
@@ -165,7 +171,8 @@ class Sweeper:
             ranked = [measured if one is candidate else one for one in ranked]
             own, nearest = (measured if one is candidate else one for one in (own, nearest))
         report(f"compiled {self.costs.compiled} phase programs of few layers and rows, and {len(exact)} whole runs")
-        return Sweep(sorted(ranked, key=_rank), own_values, own, nearest, self.costs.compiled, len(exact))
+        notes = list(_left_out(config))
+        return Sweep(sorted(ranked, key=_rank), own_values, own, nearest, notes, self.costs.compiled, len(exact))
 
     def _candidate(self, config: Config, memory: int | None, peaks: Peaks) -> Candidate:
         if config.mesh not in self._sizes:
@@ -187,7 +194,7 @@ class Sweeper:
     def _compiled(self, candidate: Candidate, memory: int | None) -> Candidate:
         """The candidate with the peaks of its compiled programs."""
         plan = make_plan(candidate.config, self.devices, self.model, self.report)
-        rollout, update = plan.rollout_peak, plan.update_peak
+        rollout, update = plan.playing_peak, plan.peaks["update"]
         fits = memory is None or max(rollout, update) <= memory
         return dataclasses.replace(candidate, rollout_peak=rollout, update_peak=update, fits=fits, exact=True)
 
@@ -211,61 +218,18 @@ def _check(config: Config) -> None:
         )
 
 
-def _configs(config: Config, run: AbstractRun, slices: int) -> Iterator[Config]:
-    """The valid configurations with other meshes and batch sizes; of several slices, only `data` crosses them."""
-    shape, of_slice, length = run.model.decoder, config.devices // slices, run.batch.tokens.shape[1]
-    for tensor, sequence in itertools.product(divisors(of_slice), repeat=2):
-        # A head is never split; a matrix that does not divide is not sharded, which wastes the devices.
-        if shape.num_kv_heads % tensor or shape.mlp_width % tensor:
-            continue
-        # A piece of a row shorter than a block of queries is not worth its collectives.
-        if of_slice % (tensor * sequence) or (1 < sequence != config.mesh.sequence and _short(length, sequence)):
-            continue
-        for fsdp in divisors(of_slice // (tensor * sequence)):
-            if shape.embed_dim % fsdp == 0 and (fsdp > 1 or config.mesh.rollout == "rows"):
-                mesh = config.mesh.replace(fsdp=fsdp, sequence=sequence, tensor=tensor)
-                yield from _batches(config.replace(mesh=mesh), run)
-
-
-def _short(length: int, sequence: int) -> bool:
-    return length < 2 * sequence * block_attention.BLOCK
-
-
-def _batches(config: Config, run: AbstractRun) -> Iterator[Config]:
-    """The valid configurations with other slots and gradient accumulation, the file's own included."""
-    groups, group_size = config.groups, config.rollout.group_size
-    replicas, learners = _replicas(config), _learners(config)
-    minibatch = run.trained // (config.algo.minibatches * learners)
-    steps = {config.algo.grad_accum_steps} | {n for n in divisors(max(minibatch, 1)) if n & (n - 1) == 0}
-    parts = [parts for parts in (2, 4) if groups % (replicas * parts) == 0]
-    slots = {config.rollout.slots, 0} | {groups // replicas // n * group_size for n in parts}
-    for accumulation, size in itertools.product(sorted(steps), sorted(slots)):
-        algo = config.algo.replace(grad_accum_steps=accumulation)
-        made = config.replace(algo=algo, rollout=config.rollout.replace(slots=size))
-        try:
-            validate(made, files=False)
-        except UserError:
-            continue
-        yield made
-
-
-def _wider(config: Config, run: AbstractRun, slices: int) -> Iterator[Config]:
-    """As `_configs`, with every way to save memory."""
-    remats, offloads = {config.model.remat, "full"}, {config.optim.offload, True}
-    for remat, offload, rollout in itertools.product(sorted(remats), sorted(offloads), ("rows", "wide")):
-        changed = config.replace(
-            model=config.model.replace(remat=remat),
-            optim=config.optim.replace(offload=offload),
-            mesh=config.mesh.replace(rollout=rollout),
-        )
-        yield from _configs(changed, run, slices)
+def _left_out(config: Config) -> Iterator[str]:
+    if config.algo.packing:
+        yield "algo.packing is true, but score and update count as without it: packed rows are fewer, and take less."
+    if (rounds := config.algo.dynamic_sampling) > 1:
+        yield f"algo.dynamic_sampling is {rounds}, but one round is counted; prefill and decode are of up to {rounds}."
 
 
 def _times(config: Config, footprint: Footprint, peaks: Peaks) -> Iterator[PhaseTime]:
     """The phases of an iteration."""
     mesh, algo, sizes, run = config.mesh, config.algo, footprint.sizes, footprint.run
     rows, part, engine = footprint.rows, footprint.microbatch / mesh.sequence, run.engine
-    waves = run.episodes / _replicas(config) / rows
+    waves = run.episodes / replicas_of(config) / rows
     parts = algo.minibatches * algo.grad_accum_steps
 
     def time(name: str, calls: float, flops: float, accessed: float, sent: float) -> PhaseTime:
@@ -283,6 +247,12 @@ def _times(config: Config, footprint: Footprint, peaks: Peaks) -> Iterator[Phase
     yield time(RESHARD, 1, 0.0, sizes.decoder + sizes.resharded, footprint.sent_by_reshard)
     yield of(PREFILL, waves * (engine.max_turns - 1) + first, of_replica(PREFILL, rows))
     yield of(DECODE, waves * engine.max_turns * engine.max_response_tokens, of_replica(DECODE, rows))
+    if config.algo.advantage.kind == "remax":
+        heads = run.episodes // config.rollout.group_size / replicas_of(config)
+        prefill, decode = (of_replica(name, heads) for name in (PREFILL, DECODE))
+        whole = zip(prefill, decode)
+        cost = Cost(*(engine.max_turns * (x + engine.max_response_tokens * y) for x, y in whole))
+        yield of(GREEDY, 1, cost)
     if passes := score_passes(run):
         yield of(SCORE, passes * parts, of_learner(SCORE, part), footprint.sent(gathers=1, scatters=0))
     yield of(UPDATE, algo.epochs * parts, of_learner(UPDATE, part), footprint.sent(gathers=2, scatters=1))
@@ -290,29 +260,23 @@ def _times(config: Config, footprint: Footprint, peaks: Peaks) -> Iterator[Phase
     yield of(OPTIMIZER, steps, of_learner(OPTIMIZER, 0), footprint.sent_by_step, shards=mesh.fsdp)
 
 
-def score_passes(run: AbstractRun) -> int:
-    """Forward passes over all rows before the update, see `learner.row_scores.score_rows`."""
+def score_passes(run: AbstractRun) -> float:
+    """Forward passes over the trained rows before the update, see `learner.row_scores.score_rows`."""
     config, before = run.config, run.batch.before
     reference = config.algo.kl.kind != "none" and config.algo.kl.estimator != "full"
     learner = before.old_logprob is not None and config.algo.mismatch.ratio_from != "rollout"
-    return int(config.algo.advantage.has_critic) + int(reference) + int(learner)
-
-
-def _replicas(config: Config) -> int:
-    return config.devices // (config.mesh.tensor * (config.mesh.fsdp if config.mesh.rollout == "wide" else 1))
-
-
-def _learners(config: Config) -> int:
-    return config.devices // (config.mesh.sequence * config.mesh.tensor)
+    # A row for the final state of every episode, also of those that a filter leaves out.
+    final = run.episodes / run.trained if config.algo.advantage.bootstrap_truncated else 0.0
+    return int(config.algo.advantage.has_critic) + int(reference) + int(learner) + final
 
 
 def _rows(config: Config, run: AbstractRun) -> int:
-    return config.rollout.slots or run.episodes // _replicas(config)
+    return config.rollout.slots or run.episodes // replicas_of(config)
 
 
 def _microbatch(config: Config, run: AbstractRun) -> int:
     algo = config.algo
-    return run.trained // (algo.minibatches * algo.grad_accum_steps * _learners(config))
+    return run.trained // (algo.minibatches * algo.grad_accum_steps * learners_of(config))
 
 
 def _rank(candidate: Candidate) -> tuple[bool, float, int]:

@@ -26,6 +26,7 @@ def as_json(found: Sweep, memory: int | None) -> dict[str, Any]:
         "memory": memory,
         "compiled_phases": found.compiled_phases,
         "compiled_runs": found.compiled_runs,
+        "notes": found.notes,
         "file": found.file,
         "candidates": [_candidate(one) for one in found.candidates],
         "own": found.own and _candidate(found.own),
@@ -78,6 +79,7 @@ def _notes(found: Sweep, memory: int | None) -> list[str]:
             peak = f"{kind}{nearest.peak / GIB:.2f} of {memory / GIB:.0f} GiB, {nearest.seconds:.3g} s"
             verdict = "" if nearest.fits else "; compiled, IT DOES NOT FIT EITHER"
             notes.append(f"NOTHING FITS. The nearest that does: {_words(nearest, found)} ({peak}){verdict}.")
+    notes += found.notes
     notes.append(f"Compiled: {found.compiled_phases} phase programs, {found.compiled_runs} whole runs.")
     return notes
 

@@ -134,21 +134,25 @@ class Variants:
             iteration); environment_steps [iterations][S] of each iteration; validation: {iteration, success} with
             success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; alarms: [S] mappings of alarm name to
             iteration; levels: [S] results of `HeldOut.seen` for the test levels; baselines: success of random, optimal
-            and null play on them, by name; seconds; machine.
+            and null play on them, by name; seconds: [iterations], of all seeds together, the first with compilation;
+            machine.
         """
+        # What variants share is computed before the clock starts: it would count for the first one only.
+        shared = {"start": self.start, "baselines": self._baselines}
         config, began = self.comparison.variants[name], time.monotonic()
         for line in start.notes(config):
             self.console.print(f"{name}: {line}", highlight=False, markup=False, soft_wrap=True)
         with refusals():
             states, update = self._learner(config)
         rows: list[dict[str, Any]] = []
+        seconds: list[float] = []
         validation: dict[str, list[Any]] = {"iteration": [], "success": []}
         horizons = [Horizon(config.algo.horizon, config.prompt.max_turns) for _ in self.seeds.numbers]
         learned = [set(levels) for levels in self.imitated]
         train, last = config.train, config.train.iterations
         every = train.validate_every or last
-        record: Record = {"config": to_dict(config), "seeds": list(self.seeds.numbers)}
-        record |= {"iteration": list(range(1, last + 1)), "start": self._start}
+        record: Record = {"config": to_dict(config), "seeds": list(self.seeds.numbers)} | shared
+        record["iteration"] = list(range(1, last + 1))
         for iteration in range(last + 1):
             if iteration % every == 0 or iteration == last:
                 number, temperature = train.validation_episodes, train.validation_temperature
@@ -161,7 +165,9 @@ class Variants:
                 line = f"{name:<22} {iteration:>5}/{last}  {shown}  {time.monotonic() - began:7.0f} s"
                 self._note(line)
             if iteration < last:
+                started = time.monotonic()
                 states, row, levels = self._iterate(config, iteration, states, update, horizons)
+                seconds.append(time.monotonic() - started)
                 rows.append(row)
                 for index, seed in enumerate(self.seeds.numbers):
                     of_seed = {key: value[index] for key, value in row.items()}
@@ -175,8 +181,7 @@ class Variants:
             "validation": validation,
             "alarms": [_alarms(rows, validation, validated, index) for index in range(len(self.seeds.numbers))],
             "levels": [self.held_out.seen(known, tested) for known in learned],
-            "baselines": self._baselines,
-            "seconds": time.monotonic() - began,
+            "seconds": seconds,
             "machine": machine(),
         }
 
@@ -250,7 +255,7 @@ class Variants:
             number, settings = eval_set.number(episodes), eval_set.settings_at(temperature)
             found = []
             for first in range(0, number, eval_set.chunk):
-                ids = build.evaluation_ids(first, eval_set.chunk, eval_set.task, eval_set.rows)
+                ids = eval_set.ids(first, eval_set.chunk, number)
                 shared = self.frozen_params, eval_set.key, ids, settings
                 found.append(self.evaluate_seeds(policies, None, shared))
             success, failed, hashes = (np.concatenate([np.asarray(x) for x in each], axis=1) for each in zip(*found))
@@ -262,7 +267,7 @@ class Variants:
         return np.concatenate(parts, axis=1), levels
 
     @functools.cached_property
-    def _start(self) -> dict[str, list[list[bool]]]:
+    def start(self) -> dict[str, list[list[bool]]]:
         """Outcomes of the policies that all variants start from."""
         return self._outcomes(self.policies)[0]
 

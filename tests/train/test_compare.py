@@ -115,6 +115,7 @@ def test_the_report_has_every_arm_and_pair(played):
         record = variant(out, name)
         assert np.shape(record["end"]["sampled"]) == (2, 24)
         assert record["validation"]["iteration"] == [0, 1, 2]
+        assert len(record["seconds"]) == 2  # of the iterations alone, not of what the variants share
         # All variants start from the same policies.
         assert record["start"] == variant(out, "dapo")["start"]
 

@@ -15,8 +15,10 @@ from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.topology import GIB, described_devices
 from agentrl_jax.rollout.prefill import empty_cache
-from agentrl_jax.studies.plan import TOKEN_LOOP, AbstractRun, ProgramPlan, make_plan
-from agentrl_jax.studies.plan_report import as_json
+from agentrl_jax.studies import abstract_run
+from agentrl_jax.studies.abstract_run import AbstractRun, ProgramPlan
+from agentrl_jax.studies.plan import TOKEN_LOOP, make_plan
+from agentrl_jax.studies.plan_report import as_json, as_table
 
 
 def number_of_parameters(name):
@@ -68,10 +70,18 @@ def test_a_plan_on_the_devices_that_are_here():
     read, rest = divmod(positions - 4 * (8 + 1), 2)
     assert rest == 0
     assert 0.5 * plan.context < read + 8 < plan.context
-    assert plan.rollout_peak > plan.update_parameters + plan.optimizer + plan.cache
+    assert plan.peaks["rollout"] > plan.update_parameters + plan.optimizer + plan.cache
+    # Held-out episodes are more than those of a rollout, and are played without groups that share an observation.
+    assert list(plan.programs) == ["rollout", "update", "evaluation"]
+    assert plan.programs["evaluation"].temporaries > 2 * plan.programs["rollout"].temporaries
+    assert plan.playing_peak == plan.peaks["evaluation"]
+    between = (plan.peaks["rollout"] + plan.peaks["evaluation"]) // 2
+    assert "DOES NOT FIT" in str(as_table(plan, between).renderables[0].caption)
     data = json.loads(json.dumps(as_json(plan, None), allow_nan=False))
     assert data["update"]["operations"]
-    gathered = [one for one in plan.rollout.operations if one.kind == "all-gather" and one.depth == TOKEN_LOOP]
+    assert data["evaluation_peak"] == plan.peaks["evaluation"]
+    operations = plan.programs["rollout"].operations
+    gathered = [one for one in operations if one.kind == "all-gather" and one.depth == TOKEN_LOOP]
     assert max((one.size for one in gathered), default=0) < plan.rollout_parameters / 4
 
 
@@ -79,10 +89,39 @@ def test_an_offloaded_optimizer_takes_no_memory_of_the_devices():
     """Of the same programs, which take minutes to compile otherwise, only the account is compared."""
     compiled = ProgramPlan(0.0, 0, 0, 0, 0.0, 0.0, None, ())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AbstractRun, "compile", lambda self, report: (compiled, compiled))
+        patch.setattr(AbstractRun, "compile", lambda self, report: {"rollout": compiled, "update": compiled})
         on, off = (make_plan(decode({"optim": {"offload": x}}), jax.devices()[:1], None) for x in (False, True))
     assert (off.optimizer, on.learner_only - off.learner_only) == (0, on.optimizer)
     assert on.optimizer > 0
+
+
+@pytest.mark.parametrize(
+    ("algo", "names"),
+    [
+        ({"preset": "remax", "minibatches": 1}, ["rollout", "baseline", "update", "evaluation"]),
+        ({"preset": "dapo", "minibatches": 1, "dynamic_sampling": 3}, ["rollout", "update", "evaluation"]),
+    ],
+    ids=["remax", "dapo"],
+)
+def test_the_programs_are_those_of_the_run(monkeypatch, algo, names):
+    """Only their results' shapes are looked at."""
+    results = []
+
+    def shapes(program, *arguments):
+        results.append(jax.eval_shape(program, *arguments))
+        return ProgramPlan(0.0, 0, 0, 0, 0.0, 0.0, None, ())
+
+    monkeypatch.setattr(abstract_run, "_compiled", shapes)
+    run = {"tasks": [{"env": "Bandit", "groups": 4}], "prompt": {"max_turns": 1, "max_response_tokens": 4}}
+    config = decode(run | {"rollout": {"group_size": 2}, "model": {"layers": 1, "embed_dim": 16}, "algo": algo})
+    plan = make_plan(config, jax.devices()[:1])
+    assert list(plan.programs) == names
+    found = dict(zip(names, results))
+    assert found["rollout"][0].ids.group.shape == (8,)
+    assert bool(found["rollout"][1].measured) == (config.algo.dynamic_sampling > 1)  # of groups played again
+    assert found["evaluation"][0].ids.group.shape == (128,)
+    if "baseline" in found:
+        assert found["baseline"][0].ids.group.shape == (4,)
 
 
 def test_an_unknown_shape_is_refused():
@@ -135,9 +174,8 @@ def test_qwen_on_described_tpus():
     assert plan.parameters == number_of_parameters("qwen2.5-0.5b")
     assert memory == 16 * GIB
     # The state, both layouts of the parameters, cache and temporaries.
-    assert plan.rollout_peak < memory
-    assert plan.update_peak < memory
-    in_token_loop = [one for one in plan.rollout.operations if one.depth >= TOKEN_LOOP]
+    assert max(plan.peaks.values()) < memory
+    in_token_loop = [one for one in plan.programs["rollout"].operations if one.depth >= TOKEN_LOOP]
     gathered = sum(one.size for one in in_token_loop if one.kind == "all-gather")
     assert gathered < 0.01 * plan.rollout_parameters
     # Keys or values of openings and blocks, in their dtype and in f32: one head of 64 numbers of bfloat16 on each
@@ -149,4 +187,4 @@ def test_qwen_on_described_tpus():
     kept = {x.size * 2 // x.shape[1] for x in jax.tree.leaves((cache.blocks, cache.opening.layers))}
     assert len(kept) > 1
     assert not (kept | {2 * size for size in kept}) & {one.size for one in in_token_loop if one.kind == "copy"}
-    assert not [one for one in plan.rollout.operations if one.kind in hlo.HOST]
+    assert not [one for one in plan.programs["rollout"].operations if one.kind in hlo.HOST]

@@ -11,6 +11,7 @@ import pytest
 import tiny_run
 
 from agentrl_jax.config import decode
+from agentrl_jax.config.advantages import Remax
 from agentrl_jax.errors import UserError
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.peaks import PEAKS, Peaks, chip_name
@@ -20,7 +21,7 @@ from agentrl_jax.setup import build
 from agentrl_jax.studies import phases
 from agentrl_jax.studies.costs import Cost, measure, sent_bytes
 from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PHASES, PREFILL, SCORE, UPDATE, PhaseBuilder
-from agentrl_jax.studies.sweep import SEARCHED, Sweeper
+from agentrl_jax.studies.sweep import GREEDY, SEARCHED, Sweeper
 from agentrl_jax.studies.sweep_report import as_json, as_table
 
 LAYERS, EMBED, MLP, HEADS, KV_HEADS = 4, 64, 128, 4, 2
@@ -131,7 +132,7 @@ def test_phases_run(run):
     phase = builder.phase(DECODE, 4)
     engine_of, shapes = builder.engine(4)
     params, prepared = (jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), x) for x in (shapes[0], phase.arguments[0]))
-    key, ids = jax.random.key(0), build.evaluation_ids(0, 4, task=0)
+    key, ids = jax.random.key(0), build.evaluation_ids(np.arange(4), task=0)
     settings = build.rollout_settings(CONFIG, run.batched_env, 4, 1.0)
 
     @jax.jit
@@ -169,6 +170,50 @@ def test_more_accumulation_gathers_more_and_stores_less(found):
     sent = [next(x for x in one.phases if x.name == UPDATE).communication for one in (few, many)]
     assert sent[0] < sent[1]
     assert many.update_peak < few.update_peak
+
+
+def given(**changes):
+    """A sweeper of given costs for a configuration with changes of sections."""
+    config = CONFIG.replace(**{name: getattr(CONFIG, name).replace(**values) for name, values in changes.items()})
+    made = Sweeper(config, jax.devices()[:4])
+    made.costs = GivenCosts()
+    return made
+
+
+def test_held_out_episodes_count_where_they_are_more():
+    few = given(train={"validation_episodes": 1}).rank(None, MACHINE, compiled=0)
+    many = given(train={"validation_episodes": 256}).rank(None, MACHINE, compiled=0)
+    for one, other in zip(few.candidates, many.candidates, strict=True):
+        assert other.rollout_peak > one.rollout_peak
+        assert other.seconds == one.seconds
+
+
+def test_what_a_sweep_leaves_out_is_said():
+    assert given().rank(None, MACHINE, compiled=0).notes == []
+    found = given(algo={"packing": True, "length_buckets": 1, "dynamic_sampling": 5}).rank(None, MACHINE, compiled=0)
+    assert [note.split(",")[0] for note in found.notes] == ["algo.packing is true", "algo.dynamic_sampling is 5"]
+    assert "algo.dynamic_sampling is 5" in str(as_table(found, None).renderables[-2])
+
+
+def test_the_greedy_episodes_of_remax_count():
+    remax = CONFIG.algo.replace(advantage=Remax())
+    made = Sweeper(CONFIG.replace(algo=remax), jax.devices()[:4])
+    made.costs = GivenCosts()
+    (alone,) = [one for one in made.rank(None, MACHINE, compiled=0).candidates if _replicated(one)]
+    greedy = next(phase for phase in alone.phases if phase.name == GREEDY)
+    prefill, decode = (made.costs.cost(name, 2).flops for name in (PREFILL, DECODE))  # two of eight groups a replica
+    assert greedy.compute == pytest.approx(2 * (prefill + 8 * decode) / MACHINE.flops)
+
+
+def _replicated(one):
+    return one.mesh["data"] == 4 and one.config.rollout.slots == 0 and one.config.algo.grad_accum_steps == 1
+
+
+def test_the_own_mesh_of_a_file_has_an_estimate_where_it_wastes_devices():
+    """Four heads are shared by four devices, but two key-value heads are not."""
+    made = given(mesh={"tensor": 4}).rank(None, MACHINE, compiled=0)
+    assert made.own is not None
+    assert made.own.mesh == {"data": 1, "fsdp": 1, "sequence": 1, "tensor": 4}
 
 
 def test_what_limits_a_phase_depends_on_the_machine(sweeper):

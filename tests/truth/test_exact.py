@@ -207,7 +207,13 @@ def test_nothing_is_left_in_double_precision(bench):
     assert not jax.config.jax_enable_x64
 
 
-@pytest.mark.parametrize("name", ["gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalization"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalization"),
+        *("grpo, rows by length", "whitened reinforce (reinforce_pp)"),
+    ],
+)
 def test_groups_without_end_are_what_large_ones_come_to(bench, name):
     case = next(case for case in CASES if case.name == name)
     draw = np.random.default_rng(0)
@@ -217,3 +223,22 @@ def test_groups_without_end_are_what_large_ones_come_to(bench, name):
             rows = jax.tree.map(lambda x, index=index: x[index], level.rows(case))
             large = np.asarray(apply.advantages(case, rows, len(index), jnp.float64(0.0)))
             np.testing.assert_allclose(large, level.population(case)[index], atol=0.06)
+
+
+@pytest.mark.parametrize(
+    "name", ["rloo, token_mean", "grpo, rows by length", "whitened dr_grpo (reinforce_pp baseline)"]
+)
+def test_the_own_objective_is_what_the_mean_comes_to(bench, name):
+    """Not that of a batch over both levels, whose lengths and moments differ."""
+    case, here = next(case for case in CASES if case.name == name), bench("table", "none")
+    small, large = (here.measure(case, size, Sampling(4000, 0)) for size in (2, 64))
+    assert large.own_cosine > 0.9995
+    assert large.own_cosine > max(small.own_cosine, large.cosine)
+    assert large.bias == pytest.approx(large.limit, abs=3 * large.error)
+    assert large.limit > UNBIASED
+
+
+def test_groups_that_do_not_count_make_the_error_larger(bench):
+    case, here = next(case for case in CASES if case.name == "rloo, informative groups"), bench("table", "none")
+    found = here.measure(case, 2, Sampling(4000, 0))
+    assert 1.05 < found.error / (found.noise / np.sqrt(4000)) < 1.2

@@ -32,6 +32,15 @@ def test_off_policy_it_says_how_far_the_policies_are_apart(capsys):
     assert second["bias"] > 0.05
 
 
+def test_a_narrow_table_shows_whole_names(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    run(**OPTIONS, format="table", report=lambda line: None)
+    out = capsys.readouterr().out
+    assert "…" not in out
+    rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
+    assert "".join("".join(rows).split()) == "reinforce,driftignoredrloo,driftignored"
+
+
 def test_another_direction_is_another_drift():
     one, other = (
         run(**OPTIONS | {"direction": direction, "only": "rloo, drift"}, format="markdown", report=lambda line: None)
@@ -48,6 +57,9 @@ def test_another_direction_is_another_drift():
         ({"drift": "none", "only": "truncated"}, "no estimator under --drift none is called; known are reinforce; "),
         ({"direction": -1}, "--direction is -1; expected a seed, 0 or above"),
         ({"group_size": (4,)}, "--group_size is 4; expected 2 or 3"),
+        ({"seed": 1}, "--seed is 1, but all groups are summed; add --draws"),
+        ({"num_groups": 1001}, "--draws is 1001; expected a multiple of 2"),
+        ({"figure": "bias.foo"}, "--figure is 'bias.foo', expected the path of a .png"),
     ],
 )
 def test_what_is_of_no_use_is_refused(wrong, says):

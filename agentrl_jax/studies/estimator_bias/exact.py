@@ -47,9 +47,11 @@ class Result:
     noise: float
     """Standard deviation of the gradient of one batch, scaled likewise."""
     error: float
-    """Standard error of the mean, scaled likewise, if groups were sampled; 0 if all groups were summed."""
+    """Standard error of the mean over the groups that count, scaled likewise; 0 if all groups were summed."""
     own_cosine: float | None
     """Between the mean and the gradient of the estimator's own objective, see `own_objective`; None without one."""
+    limit: float | None
+    """Bias of that objective: what is left with infinitely large groups."""
 
 
 class Sampling(NamedTuple):
@@ -71,14 +73,14 @@ class Bench:
         with jax.enable_x64(True):
             self.levels = [Level(policy, behavior, level) for level in range(task.LEVELS)]
             self.truth = np.mean([level.gradient for level in self.levels], axis=0)
-        self.mean_length = np.mean([level.chance @ level.t.mask.sum(axis=1) for level in self.levels])
+        mean_length = np.mean([level.mean_length for level in self.levels])
         sums = []
         for level in self.levels:
             gap = level.behavior_logprob - level.logprob
             ratio = np.exp(-gap)
             of_token = np.stack([abs(gap), gap, (ratio < 0.8) | (ratio > 1.28)], axis=2)
             sums.append(level.chance @ of_token.sum(axis=1))
-        self.drift_size = PolicyDrift(*(np.mean(sums, axis=0) / self.mean_length).tolist())
+        self.drift_size = PolicyDrift(*(np.mean(sums, axis=0) / mean_length).tolist())
 
     def measure(self, case: Case, group_size: int, sampling: Sampling | None = None) -> Result:
         """The mean gradient of a case over all groups of a size, compared with the true gradient.
@@ -95,7 +97,9 @@ class Bench:
             parts = [level.gradients(case, *these) for level, these in zip(self.levels, groups)]
             own = self.own_objective(case)
         chances, scores, gradients = (np.concatenate(part) for part in zip(*parts))
-        mean, square = _paired(case.pairing, chances / len(self.levels), scores, gradients)
+        chances /= len(self.levels)
+        mean, square = _paired(case.pairing, chances, scores, gradients)
+        kept = chances[scores > 0].sum() if case.pairing == "informative" else 1.0
         size = np.linalg.norm(self.truth)
         scale = float(mean @ self.truth / size**2)
         noise = float(np.sqrt(max(square - mean @ mean, 0.0)) / (abs(scale) * size))
@@ -105,31 +109,29 @@ class Bench:
             drift_size=self.drift_size,
             cosine=_cosine(mean, self.truth),
             scale=scale,
-            bias=float(np.linalg.norm(mean / scale - self.truth) / size),
+            bias=self._bias(mean),
             noise=noise,
-            error=noise / math.sqrt(sampling.num_groups) if sampling else 0.0,
+            error=noise / math.sqrt(kept * sampling.num_groups) if sampling else 0.0,
             own_cosine=None if own is None else _cosine(mean, own),
+            limit=None if own is None else self._bias(own),
         )
 
+    def _bias(self, mean: Float[np.ndarray, " P"]) -> float:
+        """`Result.bias` of a mean gradient."""
+        square = self.truth @ self.truth
+        return float(np.linalg.norm(mean * (square / (mean @ self.truth)) - self.truth) / math.sqrt(square))
+
     def own_objective(self, case: Case) -> Float[np.ndarray, " P"] | None:
-        """The gradient of a case for infinitely large groups.
+        """The gradient of a case for infinitely large groups, still one group a batch.
 
         Means and standard deviations of groups, lengths in denominators and moments of a whitened batch are then those
-        of the behavior policy. The mean's difference from this gradient is the bias of small groups; this gradient's
-        difference from the true one is that of the objective. None for pairings: infinite groups of a level are alike.
+        of the behavior policy on the group's level. The mean's difference from this gradient is the bias of small
+        groups; this gradient's difference from the true one is that of the objective, which no size of a group
+        removes. None for pairings: infinite groups of a level are alike.
         """
         if case.pairing != "none":
             return None
-        parts = [level.population(case) for level in self.levels]
-        if case.rule.whiten:
-            weights = [level.chance[:, None] * level.t.mask for level in self.levels]
-            total = sum(w.sum() for w in weights)
-            mean = sum((w * a).sum() for w, a in zip(weights, parts)) / total
-            variance = sum((w * np.square(a - mean)).sum() for w, a in zip(weights, parts)) / total
-            parts = [(a - mean) / math.sqrt(variance) for a in parts]
-        length = self.mean_length
-        gradients = [level.infinite_batch_gradient(case, a, length) for level, a in zip(self.levels, parts)]
-        return np.mean(gradients, axis=0)
+        return np.mean([level.own_gradient(case) for level in self.levels], axis=0)
 
 
 def _paired(

@@ -61,16 +61,32 @@ class Level:
         return apply.Rows(*map(jnp.asarray, arrays))
 
     def population(self, case: Case) -> Float[np.ndarray, "J S"]:
-        """Advantages relative to the behavior policy itself instead of the members of a group."""
+        """Advantages in a batch of one infinitely large group: of the behavior policy instead of its members."""
+        advantage, mask = self._unweighted(case), self.t.mask
+        if case.rule.length_weighted:
+            advantage = advantage * self.mean_length / mask.sum(axis=1, keepdims=True)
+        if case.rule.whiten:
+            chance = self.chance[:, None] * mask / self.mean_length
+            mean = np.sum(chance * advantage)
+            advantage = (advantage - mean) / np.sqrt(np.sum(chance * np.square(advantage - mean)))
+        return advantage * mask
+
+    @property
+    def mean_length(self) -> float:
+        """Mean number of sampled tokens of a trajectory."""
+        return float(self.chance @ self.t.mask.sum(axis=1))
+
+    def _unweighted(self, case: Case) -> Float[np.ndarray, "J S"]:
+        """Advantages before weights of rows and before whitening."""
         returns, mean = self.t.returns, self.chance @ self.t.returns
         rule = case.rule
         if rule.kind == "gigpo":
-            return self._gigpo(case) * self.t.mask
+            return self._gigpo(case)
         if rule.kind == "grpo" or rule.kind == "rloo" or rule.kind == "remax":
             baseline = sum(p * r for p, r in self.baselines) if rule.kind == "remax" else mean
             std = math.sqrt(self.chance @ np.square(returns - mean))
             divided = std if rule.kind == "grpo" and rule.normalize_by_std else 1.0
-            return np.broadcast_to(((returns - baseline) / divided)[:, None], self.t.mask.shape) * self.t.mask
+            return np.broadcast_to(((returns - baseline) / divided)[:, None], self.t.mask.shape)
         unwhitened = dataclasses.replace(case, rule=rule.replace(whiten=False))
         # Each trajectory is passed as a group, which these estimators ignore.
         return np.asarray(apply.advantages(unwhitened, self.rows(case), 1, jnp.float64(0.0)))
@@ -97,14 +113,13 @@ class Level:
             of_turns += rule.step_weight * share * np.where(t.turn_mask, compared.reshape(returns.shape), 0.0)
         return of_turns[:, np.arange(task.ROW) // (task.RESPONSE + 1)]
 
-    def infinite_batch_gradient(
-        self, case: Case, advantage: Float[np.ndarray, "J S"], mean_length: float
-    ) -> Float[np.ndarray, " P"]:
-        """The gradient of an infinite batch, whose rows have `mean_length` tokens on average."""
+    def own_gradient(self, case: Case) -> Float[np.ndarray, " P"]:
+        """The gradient of a batch of one infinitely large group."""
         lengths = self.t.mask.sum(axis=1, keepdims=True)
         of_row = 1.0 / lengths if case.aggregation == "seq_mean_token_mean" else np.ones(lengths.shape)
-        weights = of_row / (mean_length if case.aggregation == "token_mean" else 1.0) * self.t.mask
-        of_logprobs = apply.logprob_gradient(case, self.rows(case), jnp.asarray(advantage), jnp.asarray(weights))
+        weights = of_row / (self.mean_length if case.aggregation == "token_mean" else 1.0) * self.t.mask
+        advantage = jnp.asarray(self.population(case))
+        of_logprobs = apply.logprob_gradient(case, self.rows(case), advantage, jnp.asarray(weights))
         return np.einsum("j,js,jsp->p", self.chance, np.asarray(of_logprobs), self.slopes)
 
     def all_groups(self, group_size: int) -> tuple[Int[np.ndarray, "C M"], Float[np.ndarray, " C"]]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.studies.estimator_bias import policies
+from agentrl_jax.studies.estimator_bias import policies, task
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY
 from agentrl_jax.studies.estimator_bias.exact import Bench, Result, Sampling
 
@@ -47,7 +47,7 @@ def run(
     if not cases:
         known = "; ".join(case.name for case in all_cases)
         raise UserError(f"--only is {only!r}, which no estimator under --drift {drift} is called; known are {known}")
-    _check(group_size, direction, num_groups, figure)
+    _check(group_size, direction, num_groups, seed, figure)
     if direction and drift == "none":
         raise UserError(f"--direction is {direction}, which needs a drift; add --drift small, or leave it out")
     trained = {"table": policies.table, "one_layer": policies.one_layer}[policy]()
@@ -75,7 +75,7 @@ def run(
     return results
 
 
-def _check(group_size: tuple[int, ...], direction: int, num_groups: int, figure: str | None) -> None:
+def _check(group_size: tuple[int, ...], direction: int, num_groups: int, seed: int, figure: str | None) -> None:
     for size in group_size:
         if size < 2 or (size > 3 and not num_groups):
             raise UserError(f"--group_size is {size}; expected 2 or 3; larger groups need --draws 20000")
@@ -83,6 +83,14 @@ def _check(group_size: tuple[int, ...], direction: int, num_groups: int, figure:
         raise UserError(f"--direction is {direction}; expected a seed, 0 or above")
     if num_groups < 0 or 0 < num_groups < 1000:
         raise UserError(f"--draws is {num_groups}; expected 0 or at least 1000, with fewer the error hides the bias")
+    if num_groups % task.LEVELS:
+        raise UserError(f"--draws is {num_groups}; expected a multiple of {task.LEVELS}, as many for each level")
+    if seed < 0:
+        raise UserError(f"--seed is {seed}; expected a seed, 0 or above")
+    if seed and not num_groups:
+        raise UserError(f"--seed is {seed}, but all groups are summed; add --draws, or leave it out")
+    if figure and Path(figure).suffix != ".png":
+        raise UserError(f"--figure is {figure!r}, expected the path of a .png")
     if figure and not Path(figure).absolute().parent.is_dir():
         raise UserError(f"--figure is {figure!r}, but its folder is not there; make it, or name another")
 
@@ -96,7 +104,8 @@ def table(results: Sequence[Result], title: str) -> Table:
     """The results as a terminal table, one estimator per row."""
     shown = Table(title=title, title_justify="left")
     for name in _columns(results):
-        shown.add_column(name, justify="left" if name in ("estimator", "note") else "right")
+        # Folded, because shortened names of two estimators can be the same.
+        shown.add_column(name, justify="left" if name in ("estimator", "note") else "right", overflow="fold")
     for row in _rows(results):
         shown.add_row(*row)
     return shown
@@ -141,7 +150,7 @@ def draw(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
 
 def _columns(results: Sequence[Result]) -> list[str]:
     sizes = " / ".join(str(group_size) for group_size in dict.fromkeys(result.group_size for result in results))
-    return ["estimator", f"bias, {sizes} members", "noise", "cosine", "own cosine", "scale", "note"]
+    return ["estimator", f"bias, {sizes} members", "noise", "cosine", "own cosine", "limit", "scale", "note"]
 
 
 def _rows(results: Sequence[Result]) -> list[list[str]]:
@@ -158,4 +167,6 @@ def _rows(results: Sequence[Result]) -> list[list[str]]:
 def _cells(r: Result) -> tuple[str, ...]:
     bias = f"{r.bias:.3f} ± {r.error:.3f}" if r.error else f"{r.bias:.3f}" if biased(r) else "0"
     own_cosine = "" if r.own_cosine is None else f"{r.own_cosine:.3f}"
-    return bias, f"{r.noise:.2f}", f"{r.cosine:.3f}" if biased(r) else "1", own_cosine, f"{r.scale:.2f}"
+    limit = "" if r.limit is None else f"{r.limit:.3f}" if r.limit > UNBIASED else "0"
+    cosine = f"{r.cosine:.3f}" if biased(r) else "1"
+    return bias, f"{r.noise:.2f}", cosine, own_cosine, limit, f"{r.scale:.2f}"

@@ -1,0 +1,116 @@
+"""What the report of a comparison says about records that are made up here; nothing is trained."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+
+from agentrl_jax.config import to_dict
+from agentrl_jax.config.comparison import load_comparison
+from agentrl_jax.errors import UserError
+from agentrl_jax.studies import compare as comparisons
+from agentrl_jax.studies.comparison_report import findings, page
+
+LEVELS, ITERATIONS = 8, 2
+
+
+def record(seeds=2, success=0.5, **changes):
+    outcomes = (np.arange(seeds * LEVELS).reshape(seeds, LEVELS) % LEVELS < success * LEVELS).tolist()
+    of_seeds = np.ones((ITERATIONS, seeds))
+    names = ("environment_steps", "actor/entropy", "rollout/zero_std_share", "update/skipped")
+    made = {
+        "seeds": list(range(seeds)),
+        "iteration": [1, 2],
+        "metrics": {name: of_seeds.tolist() for name in names},
+        "validation": {"iteration": [0, 1, 2], "success": np.full((3, seeds), success).tolist()},
+        "start": {"sampled": outcomes, "greedy": outcomes},
+        "end": {"sampled": outcomes, "greedy": outcomes},
+        "alarms": [{}] * seeds,
+        "levels": [],
+        "baselines": {"random": 0.1},
+        "seconds": [1.0, 1.0],
+        "machine": {"device": "cpu"},
+    }
+    return made | changes
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5])
+@pytest.mark.parametrize("success", [0.0, 1.0])
+def test_no_interval_is_without_width(seeds, success):
+    (found,) = findings({"a": record(seeds, success)})
+    for one in (found.start, found.sampled, found.greedy, found.gain):
+        assert one["low"] <= one["mean"] <= one["high"]
+        assert one["high"] - one["low"] > 0.1
+    assert (found.sampled["mean"], found.gain["mean"]) == (success, 0.0)
+
+
+def test_one_seed_has_no_interval_over_seeds():
+    words = page({"a": record(1)}, (), "title", "figure.png")
+    assert "1 seed a variant" in words
+    assert "over levels alone" in words
+    row = next(line for line in words.splitlines() if line.startswith("| a |"))
+    assert row.split(" | ")[4] == "50.0%"
+    row = next(line for line in page({"a": record(2)}, (), "", "").splitlines() if line.startswith("| a |"))
+    assert row.split(" | ")[4].startswith("50.0% [")
+
+
+def test_what_was_not_run_under_the_same_conditions_is_named():
+    other = record(2, 0.25)
+    records = {
+        "a": record(),
+        "b": record() | {"start": other["start"]},
+        "c": record() | {"machine": {"device": "another"}},
+    }
+    words = page(records, (), "title", "figure.png")
+    assert "Not from the starts of a, so that they are not paired with it: b." in words
+    assert "Not on the machine of a: c." in words
+    assert "Not " not in page({"a": record(), "b": record()}, (), "title", "figure.png")
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A comparison of two variants, and a function that stores the record of the first."""
+    run = {"tasks": [{"env": "Bandit", "groups": 2}], "algo": {"minibatches": 1}, "train": {"iterations": ITERATIONS}}
+    variants = {"a": {"algo": {"preset": "grpo"}}, "b": {"algo": {"preset": "rloo"}}}
+    file = tmp_path / "variants.yaml"
+    run["train"] |= {"validate_every": 1}
+    file.write_text(yaml.safe_dump({"seeds": 2, "run": run, "variants": variants}))
+    comparison = load_comparison(str(file))
+
+    def store(**changes):
+        made = record(**changes) | {"config": to_dict(comparison.variants["a"])}
+        (tmp_path / "a.json").write_text(json.dumps({key: value for key, value in made.items() if value is not None}))
+
+    return comparison, tmp_path, store
+
+
+@pytest.mark.parametrize("lacks", ["metrics", "start", "machine", "baselines"])
+def test_a_file_that_lacks_a_result_is_refused(stored, lacks):
+    comparison, folder, store = stored
+    store(**{lacks: None})
+    with pytest.raises(UserError, match=r"a.json: is no file of a variant of this version"):
+        comparisons.compare(comparison, folder, only=("a",), console=Console(file=io.StringIO()))
+
+
+def test_stored_variants_with_other_starts_are_named_before_anything_runs(stored, monkeypatch):
+    comparison, folder, store = stored
+    store()
+    shown = io.StringIO()
+
+    class Made:
+        start = record(2, 0.25)["start"]
+
+        def __init__(self, *_):
+            pass
+
+        def run(self, name):
+            assert "a: is stored with other starts" in shown.getvalue()
+            return record()
+
+    monkeypatch.setattr(comparisons, "Variants", Made)
+    found = comparisons.compare(comparison, folder, only=(), console=Console(file=shown))
+    assert set(found) == {"a", "b"}
+    assert "b: is stored" not in shown.getvalue()
