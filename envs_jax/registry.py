@@ -22,6 +22,7 @@ from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.frozen_lake import scene as frozen_lake_scene
 from envs_jax.frozen_lake.open_loop import TooManyBeliefsError, committed_success
+from envs_jax.installed import register_installed
 from envs_jax.packs import Levels
 from envs_jax.reference import FLOORS, Floors, Solver
 from envs_jax.scenes import SceneFunction
@@ -68,6 +69,7 @@ class Spec:
         floors: highest success of policies that do not solve the task.
         checked_seeds: seeds of a check, unless the user gives another number.
         solved_levels: levels that a check solves; None for all.
+        single_start: all episodes start alike, and are meant to.
     """
 
     factory: Factory
@@ -84,17 +86,24 @@ class Spec:
     floors: Floors = FLOORS
     checked_seeds: int = 10_000
     solved_levels: int | None = None
+    single_start: bool = False
 
 
 class Registry:
     """A table of environments by name."""
 
-    def __init__(self, specs: dict[str, Spec]):
-        """Starts with a table of names, which is copied."""
+    def __init__(self, specs: dict[str, Spec], *, installed: bool = False):
+        """Starts with a table of names, which is copied.
+
+        With `installed`, those of other installed packages are added when a name is not in the table or all names are
+        asked for (`envs_jax.installed`).
+        """
         self._specs = dict(specs)
+        self._asks_installed = installed
 
     def registered(self) -> tuple[str, ...]:
         """Returns the names, in the order in which they were registered."""
+        self._add_installed()
         return tuple(self._specs)
 
     def register(self, name: str, factory: Factory, **options: Any) -> None:
@@ -105,10 +114,16 @@ class Registry:
 
     def spec(self, name: str) -> Spec:
         """Returns the entry of an environment; if there is none, a `ValueError` suggests similar names."""
-        if name not in self._specs:
+        if name not in self._specs and name not in self.registered():
             near = _nearest(name, self.registered())
             raise ValueError(f"no environment is called {name!r}; {near or 'known are ' + ', '.join(self._specs)}")
         return self._specs[name]
+
+    def _add_installed(self) -> None:
+        # The flag falls first, because the functions of the packages may ask for names.
+        if self._asks_installed:
+            self._asks_installed = False
+            register_installed()
 
     def make(self, name: str, **options: Any) -> tuple[TextEnvironment, Any]:
         """Makes an environment and its parameters.
@@ -320,6 +335,6 @@ BUILT_IN: dict[str, Spec] = {
 }
 """The environments of this package."""
 
-_default = Registry(BUILT_IN)
+_default = Registry(BUILT_IN, installed=True)
 registered, register, spec = _default.registered, _default.register, _default.spec
 make, baselines, level_baselines = _default.make, _default.baselines, _default.level_baselines

@@ -25,7 +25,8 @@ class _Walk(NamedTuple):
     Attributes:
         step_keys: for gymnax's `step`, which gives `step_env` the first of two keys split from it.
         first: (obs, state) after reset, [M, ...].
-        given: the same by `reset_to_level` on the level that `sample_level` returns; None if there are no levels.
+        levels: what `sample_level` returns, [M, H, W]; None if there are no levels.
+        given: (obs, state) by `reset_to_level` on these, or None.
         steps: (obs, state, reward, terminated, info) after each step, [M, T, ...].
         visited: states, with the start states, [M, 1 + T, ...].
         facts: results of the environment's methods for every visited state, NumPy arrays [M, 1 + T, ...].
@@ -35,6 +36,7 @@ class _Walk(NamedTuple):
     step_keys: Key[Array, "M T"]
     actions: Int32[Array, "M T"]
     first: Any
+    levels: Any
     given: Any
     steps: Any
     visited: Any
@@ -63,7 +65,7 @@ def check_env(env: TextEnvironment, params: Any, *, key: Key[Array, ""], num_ste
         params = params.replace(max_steps_in_episode=jnp.minimum(params.max_steps_in_episode, num_steps - 1))
         walk = _play(env, params, key, num_steps)
         _check_walk(walk)
-        for check in (_check_absorbing, _check_spaces, _check_text, _check_gymnax, _check_no_jit):
+        for check in (_check_absorbing, _check_spaces, _check_text, _check_images, _check_gymnax, _check_no_jit):
             check(env, params, walk)
     except AssertionError as error:
         raise AssertionError(f"{env.name}: {error}") from error
@@ -121,7 +123,8 @@ def _check_types(env: TextEnvironment, params: Any, key: jax.Array) -> None:
     for name, leaf in info.items():
         _require(leaf.shape == (), f"info[{name!r}] has shape {leaf.shape}; expected a scalar")
     _check_leaf("success(state)", jax.eval_shape(env.success, state, params), (), jnp.bool_)
-    _check_leaf("state_hash(state)", jax.eval_shape(env.state_hash, state, params), (2,), jnp.uint32)
+    for name in ("state_hash", "level_hash"):
+        _check_leaf(f"{name}(state)", jax.eval_shape(getattr(env, name), state, params), (2,), jnp.uint32)
     ids = jax.eval_shape(env.describe, state, params)
     _require(ids.ndim == 1, f"describe returns shape {ids.shape}; expected one row of piece ids")
     _check_leaf("describe(state)", ids, ids.shape, jnp.int32)
@@ -142,16 +145,17 @@ def _play(env: TextEnvironment, params: Any, key: jax.Array, num_steps: int) -> 
     level_keys, step_keys = _keys(rng, key, _EPISODES), _keys(rng, key, _EPISODES, num_steps)
     actions = jnp.asarray(rng.integers(env.num_actions, size=(_EPISODES, num_steps)), jnp.int32)
 
-    def episode(level_key: jax.Array, step_keys: jax.Array, chosen: jax.Array) -> tuple[Any, Any, Any]:
+    def episode(level_key: jax.Array, step_keys: jax.Array, chosen: jax.Array) -> tuple[Any, Any, Any, Any]:
         obs, state = env.reset_env(level_key, params)
-        given = env.reset_to_level(env.sample_level(level_key, params), params) if env.has_levels else None
+        level = env.sample_level(level_key, params) if env.has_levels else None
+        given = None if level is None else env.reset_to_level(level, params)
 
         def step(state: Any, inputs: Any) -> tuple[Any, Any]:
             key, action = inputs
             result = env.step_env(jax.random.split(key)[0], state, action, params)
             return result[1], result
 
-        return (obs, state), given, jax.lax.scan(step, state, (step_keys, chosen))[1]
+        return (obs, state), level, given, jax.lax.scan(step, state, (step_keys, chosen))[1]
 
     def describe(state: Any) -> dict[str, jax.Array]:
         later = state.replace(time=state.time + 1)
@@ -165,10 +169,10 @@ def _play(env: TextEnvironment, params: Any, key: jax.Array, num_steps: int) -> 
             "hash later": env.state_hash(later, params),
         }
 
-    first, given, steps = jax.jit(jax.vmap(episode))(level_keys, step_keys, actions)
+    first, levels, given, steps = jax.jit(jax.vmap(episode))(level_keys, step_keys, actions)
     visited = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), first[1], steps[1])
     facts = _over_states(describe, visited)
-    return _Walk(level_keys, step_keys, actions, first, given, steps, visited, facts)
+    return _Walk(level_keys, step_keys, actions, first, levels, given, steps, visited, facts)
 
 
 def _keys(rng: np.random.Generator, like: jax.Array, *shape: int) -> jax.Array:
@@ -266,6 +270,21 @@ def _check_text(env: TextEnvironment, params: Any, walk: _Walk) -> None:
         (same_hash | ~same_text).all(),
         "state_hash changes with state.time although the text does not; expected equal hashes of equal situations",
     )
+
+
+def _check_images(env: TextEnvironment, params: Any, walk: _Walk) -> None:
+    """All images of a level, where they are known, have its hash, by which levels are divided."""
+    if walk.levels is None:
+        return
+    try:
+        images = env.level_images(np.asarray(walk.levels[0]))
+    except NotImplementedError:
+        return
+    hashed = jax.jit(jax.vmap(lambda level: env.level_hash(env.reset_to_level(level, params)[1], params)))
+    hashes = np.asarray(hashed(jnp.stack(images)))
+    _require((images[0] == walk.levels[0]).all(), "level_images gives another level first; expected the level itself")
+    different = len(np.unique(hashes, axis=0))
+    _require(different == 1, f"the {len(images)} level_images of a level have {different} level_hash; expected one")
 
 
 def _check_gymnax(env: TextEnvironment, params: Any, walk: _Walk) -> None:

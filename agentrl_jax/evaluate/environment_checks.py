@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from agentrl_jax.errors import refusals
+from agentrl_jax.errors import MAX_FOREIGN, refusals, shortened
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.text import grammar, tokenizer
 from agentrl_jax.text.grammar import ResponseGrammar
@@ -32,7 +32,7 @@ def check_environment(
 ) -> Report:
     """Checks a compiled environment or a service; `seeds` are seeds or items, by default as many as it declares.
 
-    A service whose package is missing has one result, which is skipped.
+    A service whose package is missing has one result, which is skipped; one that cannot be started has one that fails.
 
     Raises:
         UserError: there is no such environment, or it cannot be played.
@@ -45,12 +45,16 @@ def check_environment(
         return dataclasses.replace(report, results=(*report.results, parsed))
     from agentrl_jax.evaluate.service_checks import check_service
     from agentrl_jax.services.catalog import get_service
+    from agentrl_jax.services.environment import MissingPackageError
 
     try:
         service = get_service(name)
         service.make(False).close()
-    except (ImportError, ValueError) as error:
+    except (ImportError, MissingPackageError) as error:
         return Report(name, "service", 0, 0.0, (skipped("available", str(error)),))
+    except Exception as error:  # whatever keeps a service from starting is what a check has to report
+        reason = f"it cannot be started: {type(error).__name__}: {shortened(error, MAX_FOREIGN)}"
+        return Report(name, "service", 0, 0.0, (verdict("available", reason, {}),))
     return check_service(service, items=seeds, progress=progress)
 
 
@@ -96,11 +100,13 @@ def _read(table: grammar.GrammarTable, rows: Sequence[Sequence[int]]) -> list[tu
 
 
 def as_json(reports: Sequence[Report], unchecked: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the document of a command: `schema`, `status` ("fail" if one check failed) and `environments`.
+    """Returns the document of a command: `schema`, `status` and `environments`.
 
-    `unchecked` are the names of environments that are still to be checked; the status is that of the others.
+    The status is "fail" if one check failed, else "pass" if one passed, else "skipped". `unchecked` are the names of
+    environments that are still to be checked; the status is that of the others.
     """
-    status = "fail" if any(report.status == "fail" for report in reports) else "pass"
+    found = {report.status for report in reports}
+    status = next((status for status in ("fail", "pass") if status in found), "skipped")
     environments = [report.as_json() for report in reports]
     return {"schema": SCHEMA, "status": status, "environments": environments, "unchecked": list(unchecked)}
 

@@ -24,6 +24,10 @@ class StepResult:
     info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+class MissingPackageError(ValueError):
+    """A package or a program that a service needs is not installed; the message says how to install it."""
+
+
 class ItemError(ValueError):
     """There is no such item; the message is sent to the client."""
 

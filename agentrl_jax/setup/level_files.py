@@ -15,6 +15,8 @@ from envs_jax.babyai import levels as babyai_levels
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import FrozenLake
 from envs_jax.frozen_lake import levels as frozen_lake_levels
+from envs_jax.grid import GridEnvironment
+from envs_jax.packs import LevelRules, read_pack
 from envs_jax.sokoban import Sokoban
 from envs_jax.sokoban import levels as sokoban_levels
 
@@ -26,8 +28,9 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
     """Makes a task's environment; with `task.levels` its parameters hold those levels as a pack.
 
     The board grows to the largest level of a text file. A `.npy` file holds a pack i8[N, H, W], for BabyAI of the shape
-    of its own levels; any other file is text, in XSB symbols for Sokoban and the letters S F H G for FrozenLake. The
-    `NAMED_LEVELS` are stored items of BabyAI, with AgentGym's own rules.
+    of its own levels and for another `GridEnvironment` of the size of its board; any other file is text, in XSB symbols
+    for Sokoban and the letters S F H G for FrozenLake. The `NAMED_LEVELS` are stored items of BabyAI, with AgentGym's
+    own rules.
 
     Raises:
         UserError: the environment or an option is unknown, or the levels cannot be read or do not fit the environment.
@@ -55,7 +58,10 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
     except (ValueError, OSError) as error:
         raise UserError(f"{file}: {error}") from error
     if pack is None:
-        raise UserError(f"{file}: {task.env} has no levels that can be given; leave the file out")
+        raise UserError(
+            f"{file}: {task.env} has no levels that can be given; leave the file out (files are read for Sokoban, "
+            "FrozenLake, BabyAI and environments that are a GridEnvironment)"
+        )
     return env, params.replace(levels=jnp.asarray(pack))
 
 
@@ -75,6 +81,19 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
         return FrozenLake(pack.shape[1], pack.shape[2], env.observation), pack
     if isinstance(env, BabyAI):
         return env, babyai_levels.load_pack(file, env.shape)
+    if isinstance(env, GridEnvironment):
+        if not packed:
+            raise ValueError(
+                f"levels of {env.name} are read from a .npy pack only, int8 [N, {env.height}, {env.width}]"
+            )
+        levels = read_pack(file)
+        if levels.shape[1:] != (env.height, env.width):
+            raise ValueError(
+                f"holds levels of {levels.shape[1]}x{levels.shape[2]}; expected the size of the board of {env.name}, "
+                f"{env.height}x{env.width}"
+            )
+        LevelRules(env.num_codes - 1, lambda pack: iter(())).check_pack(levels)
+        return env, levels
     return env, None
 
 

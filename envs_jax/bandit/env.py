@@ -49,7 +49,7 @@ class Bandit(TextEnvironment):
     lists_actions = False
 
     def __init__(self, pairs: tuple[tuple[str, str], ...]):
-        """Fixes the names (low arm, high arm); a `ValueError` without a pair, or for empty or equal names."""
+        """Fixes the names (low arm, high arm); a `ValueError` without a pair, or for names that are not usable."""
         names = tuple(name for pair in pairs for name in pair)
         different = {name.strip().lower() for name in names}
         if not pairs or any(len(pair) != 2 for pair in pairs) or len(different) < len(names) or "" in different:
@@ -57,6 +57,12 @@ class Bandit(TextEnvironment):
                 f"pairs is {pairs!r}; expected at least one pair (low arm, high arm) of non-empty names that differ by "
                 "more than case"
             )
+        for name in names:
+            if name != name.strip() or not name.isprintable() or "<" in name:
+                raise ValueError(
+                    f"pairs is {pairs!r}, with {name!r}; expected names of one line without < and without spaces "
+                    "around them, because the agent writes them between tags"
+                )
         self.actions = names
         self.pieces, self.piece_limits, self._describe = make_describe(names)
 

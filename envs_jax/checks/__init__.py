@@ -33,6 +33,7 @@ def check(
     floors: Floors = FLOORS,
     solve: Solver | None = None,
     solved_levels: int | None = None,
+    single_start: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Checks a compiled environment on the levels of the keys `jax.random.key(0)` to `key(seeds - 1)`.
@@ -48,6 +49,7 @@ def check(
         floors: highest success of policies that do not solve the task.
         solve: reference solutions; without them, the check "reference" is skipped.
         solved_levels: number of levels that are solved; by default all.
+        single_start: all episodes start alike, and are meant to.
         progress: called with a line of text before each part.
 
     Raises:
@@ -68,6 +70,7 @@ def check(
         floors=floors,
         solve=solve,
         solved_levels=solved_levels,
+        single_start=single_start,
         progress=progress,
     )
     results = tuple(rule(evidence) for rule in RULES)
@@ -89,5 +92,6 @@ def check_registered(
         floors=spec.floors,
         solve=spec.solve,
         solved_levels=spec.solved_levels,
+        single_start=spec.single_start,
         progress=progress,
     )

@@ -5,7 +5,7 @@ Shapes: `N` seeds.
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +44,8 @@ class Evidence(NamedTuple):
         limit: most actions of an episode, except of the reference, which may need more.
         span: lowest and highest reward; None if no range is declared.
         levels: number of different levels; None if the environment has no levels.
+        different: number of different start states.
+        single_start: the environment declares that there is only one.
         start_flaws: flaws of start states, as in `play.broken_state`.
         start_solved: start states that are solved.
         start_texts: piece ids of the first start states.
@@ -61,6 +63,8 @@ class Evidence(NamedTuple):
     seeds: UInt32[np.ndarray, " N"]
     span: tuple[float, float] | None
     levels: int | None
+    different: int
+    single_start: bool
     start_flaws: dict[str, Bool[np.ndarray, " N"]]
     start_solved: Bool[np.ndarray, " N"]
     start_texts: np.ndarray
@@ -96,6 +100,7 @@ def gather(
     floors: Floors,
     solve: Solver | None,
     solved_levels: int | None,
+    single_start: bool,
     progress: Callable[[str], None],
 ) -> Evidence:
     """Measures an environment on the seeds 0 to `seeds` - 1; see `envs_jax.checks.check`."""
@@ -114,6 +119,7 @@ def gather(
     )
     reference = None
     distinct = len(_distinct(levels)[0]) if env.has_levels else None
+    different = distinct or _different(states)
     if solve is not None:
         count = min(seeds, solved_levels or seeds)
         progress(f"solutions of {count} levels")
@@ -174,11 +180,12 @@ def gather(
         count = min(seeds, reachable.LEVELS)
         progress(f"all situations of {count} levels")
         found = reachable.search(env, params, ends, numbers[:count], jax.tree.map(lambda leaf: leaf[:count], states))
+        found, why = _not_refuted(found, [*runs.values(), *([reference_run] if reference_run else [])])
     else:
         why = f"{env.num_actions} actions are more than {reachable.MOST_ACTIONS}"
     return Evidence(
-        env, params, limit, floors, numbers, span, distinct, flaws, solved, texts[:BATCH], runs, differs, reference,
-        reference_run, found, why,
+        env, params, limit, floors, numbers, span, distinct, different, single_start, flaws, solved, texts[:BATCH],
+        runs, differs, reference, reference_run, found, why,
     )  # fmt: skip
 
 
@@ -200,6 +207,30 @@ def _distinct(levels: Int8[np.ndarray, "N H W"]) -> tuple[np.ndarray, np.ndarray
     rows = np.ascontiguousarray(levels.reshape(len(levels), -1))
     _, first, inverse = np.unique(rows.view(f"V{rows.shape[1]}")[:, 0], return_index=True, return_inverse=True)
     return first, inverse
+
+
+def _different(states: Any) -> int:
+    """Returns the number of different states, floats and keys included."""
+    rows = []
+    for leaf in jax.tree.leaves(states):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        rows.append(np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8))
+    return len(set(map(bytes, np.concatenate(rows, axis=1))))
+
+
+def _not_refuted(search: reachable.Search, runs: Sequence[Episodes]) -> tuple[reachable.Search, str]:
+    """Returns the search without its proofs that there is no solution, and why, if a policy has found one."""
+    solved = np.zeros(len(search.distance), bool)
+    for run in runs:
+        some = run.solved[: len(solved)]
+        solved[: len(some)] |= some
+    refuted = int((search.complete & (search.distance < 0) & solved).sum())
+    if not refuted:
+        return search, ""
+    why = f"it misses the solutions of {refuted} levels that a policy solves, because "
+    why += "they are rare" if search.random else "equal state_hash are followed by different situations"
+    return search._replace(complete=np.zeros_like(search.complete)), why
 
 
 def _solve(env: TextEnvironment, params: Any, solve: Solver, levels: np.ndarray, states: Any, limit: int) -> Reference:

@@ -32,11 +32,14 @@ BROKEN = (
     "bad_array",
     "other_end",
     "other_success",
+    "other_effect",
+    "not_counted",
 )
 """What a step can break: the reward is not finite, or out of the declared range; a finished state pays, or changes; a
 success does not terminate; piece ids without a piece, or no piece at all; more of a piece than `piece_limits`. What it
 returns: an observation outside of the observation space; another `terminated` or, before the end, `info["success"]`
-than the state."""
+than the state; an `info["action_is_effective"]` that cannot be true. The action is not counted in `time`, or the
+episode goes on at the limit of steps."""
 
 _NOISE, _CHOICE = 1, 2
 """Folded into the key of an episode."""
@@ -108,12 +111,18 @@ def transition(
     key: Key[Array, ""],
     state: Any,
     action: Int[Array, ""],
-) -> tuple[Any, Float32[Array, ""], dict[str, Bool[Array, ""]]]:
-    """Takes one step; returns the state, the reward, and what the step broke. `span` is the range of rewards."""
+) -> tuple[Any, Float32[Array, ""], Bool[Array, ""], dict[str, Bool[Array, ""]]]:
+    """Takes one step; returns the state, the reward, `info["action_is_effective"]`, and what the step broke.
+
+    `span` is the range of rewards.
+    """
     done = env.is_done(state, params)
     array, after, reward, terminated, info = env.step_env(key, state, action, params)
     finite = jnp.isfinite(reward)
     before, now = (fingerprint((s, env.describe(s, params)), floats=True) for s in (state, after))
+    effective, solved = info["action_is_effective"], env.success(after, params)
+    solves = solved & ~env.success(state, params)
+    endless = (after.time >= params.max_steps_in_episode) & ~env.is_done(after, params)
     broken = {
         "not_finite": ~finite,
         "out_of_range": finite & ~done & ((reward < span[0]) | (reward > span[1])),
@@ -121,10 +130,12 @@ def transition(
         "changed": done & jnp.any(before != now),
         "bad_array": ~_is_observation(env, params, array),
         "other_end": terminated != env.is_terminated(after, params),
-        "other_success": ~done & (info["success"] != env.success(after, params)),
+        "other_success": ~done & (info["success"] != solved),
+        "other_effect": jnp.where(done, effective, solves & ~effective),
+        "not_counted": ~done & ((after.time != state.time + 1) | endless),
         **broken_state(env, params, after),
     }
-    return after, reward, broken
+    return after, reward, effective, broken
 
 
 def _is_observation(env: TextEnvironment, params: Any, array: Any) -> Bool[Array, ""]:
@@ -241,7 +252,7 @@ def play(
         t, idle, states, last, found = carry
         done = jax.vmap(lambda state: env.is_done(state, params))(states)
         action = choose(t, states, last)
-        after, reward, broken = jax.vmap(
+        after, reward, _, broken = jax.vmap(
             lambda seed, state, action: transition(env, params, span, noise_key(seed, t), state, action)
         )(seeds, states, action)
         solved = jax.vmap(lambda state: env.success(state, params))(after)

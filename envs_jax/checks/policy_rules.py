@@ -11,12 +11,16 @@ import numpy as np
 from jaxtyping import Bool
 from scipy import stats
 
-from envs_jax.checks.evidence import CONSTANT, Evidence, most_successful
+from envs_jax.checks.evidence import CONSTANT, FEWEST_SEEDS, ROUNDING, Evidence, most_successful
 from envs_jax.checks.play import Episodes
+from envs_jax.checks.reachable import SITUATIONS_OF_LEVEL
 from envs_jax.checks.report import Result, skipped, verdict
 
 ALPHA = 0.001
 """Probability that chance alone breaks a bound that holds exactly."""
+
+FEWEST_OF_KIND = 32
+"""Seeds with a success, and without, from which on their rewards are compared."""
 
 
 def null_floor(evidence: Evidence) -> Result:
@@ -62,6 +66,36 @@ def random_floor(evidence: Evidence) -> Result:
     low = rate_interval(run.solved)[0]
     reason = f"the reference succeeds on {optimal:.1%}, less than {floors.gap:.1%} above random actions"
     return verdict("random_floor", reason if optimal - low < floors.gap else "", numbers)
+
+
+def reward_tells(evidence: Evidence) -> Result:
+    """Episodes that solve the task earn more, on average, than those that do not."""
+    # Episodes of a seed are no independent ones, so that the unit is a seed: its mean over the policies.
+    sums, counts = np.zeros((2, len(evidence.seeds))), np.zeros((2, len(evidence.seeds)))
+    for run in evidence.all_runs.values():
+        for kind in (False, True):
+            rows = np.flatnonzero((run.solved == kind) & np.isfinite(run.returns))
+            sums[int(kind), rows] += run.returns[rows]
+            counts[int(kind), rows] += 1
+    unsolved, solved = (total[count > 0] / count[count > 0] for total, count in zip(sums, counts))
+    if min(len(unsolved), len(solved)) < FEWEST_OF_KIND:
+        reason = f"{len(solved)} seeds have episodes with a success and {len(unsolved)} without; at least "
+        return skipped("reward_tells", f"{reason}{FEWEST_OF_KIND} of each are compared")
+    numbers = {"return_with_success": float(solved.mean()), "return_without": float(unsolved.mean())}
+    error = stats.norm.isf(ALPHA) * np.sqrt(solved.var() / len(solved) + unsolved.var() / len(unsolved))
+    low, high = numbers["return_without"], numbers["return_with_success"]
+    reason = f"episodes with a success earn {high:.3g} on average, not more than the {low:.3g} of the others"
+    return verdict("reward_tells", reason if high - low + error <= ROUNDING else "", numbers)
+
+
+def different_starts(evidence: Evidence) -> Result:
+    """Episodes do not all start alike, unless the environment declares it."""
+    name, numbers = "different_starts", {"different": evidence.different}
+    if len(evidence.seeds) < FEWEST_SEEDS:
+        return skipped(name, f"{len(evidence.seeds)} seeds are too few to tell; expected {FEWEST_SEEDS}")
+    same = evidence.different == 1 and not evidence.single_start
+    reason = f"all {len(evidence.seeds)} seeds start alike; expected levels that depend on the key, or single_start"
+    return verdict(name, reason if same else "", numbers)
 
 
 def reference(evidence: Evidence) -> Result:
@@ -117,13 +151,15 @@ def goal_reachable(evidence: Evidence) -> Result:
         numbers["situations"] = int(search.situations.sum())
         numbers |= {"transitions": search.transitions, "most_situations": int(search.situations.max())}
         numbers["random_transitions"] = search.random
-        stuck = np.flatnonzero(search.complete & (search.distance < 0))
-        cases += [(int(row), f"none of {search.situations[row]} situations is a success") for row in stuck]
+        numbers["solved_by_search"] = int((search.distance >= 0).sum())
         most = int(evidence.params.max_steps_in_episode)
-        late = np.flatnonzero(search.distance > most)
-        cases += [(int(row), f"takes {search.distance[row]} actions, but episodes end after {most}") for row in late]
-    if (solution is None or not (solution.lengths >= 0).any()) and (search is None or not search.complete.any()):
-        return skipped("goal_reachable", f"no planner is known, and no search was complete: {evidence.no_search}")
+        stuck = np.flatnonzero(search.complete & (search.distance < 0))
+        none = "none of {} situations within {} actions is a success"
+        cases += [(int(row), none.format(search.situations[row], most)) for row in stuck]
+    planned = solution is not None and (solution.lengths >= 0).any()
+    if not planned and (search is None or not (search.complete | (search.distance >= 0)).any()):
+        why = evidence.no_search or f"all were given up after {SITUATIONS_OF_LEVEL} situations"
+        return skipped("goal_reachable", f"no planner is known, and no search has a result: {why}")
     rows = sorted(cases)
     reason = f"{len({row for row, _ in rows})} levels have no solution" if rows else ""
     return verdict("goal_reachable", reason, numbers, evidence.start_case(*rows[0]) if rows else None)
@@ -162,7 +198,7 @@ def _reference_success(evidence: Evidence) -> float | None:
     """
     solution, run, search = evidence.reference, evidence.reference_run, evidence.search
     if solution is None or run is None:
-        if search is None or search.random or not search.complete.all():
+        if search is None or search.random or not (search.complete | (search.distance >= 0)).all():
             return None
         return float(((search.distance >= 0) & (search.distance <= evidence.limit)).mean())
     if solution.success is not None:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Int32, UInt32
 
-from envs_jax.checks.play import BROKEN, in_batches, joined, noise_key, transition
+from envs_jax.checks.play import BROKEN, fingerprint, in_batches, joined, noise_key, transition
 from envs_jax.environment import TextEnvironment
 
 LEVELS, SITUATIONS, SITUATIONS_OF_LEVEL = 256, 50_000, 5_000
@@ -23,8 +23,8 @@ TOGETHER = 16
 MOST_ACTIONS = 64
 """Environments with more actions are not searched."""
 
-DRAWS = 16
-"""Keys with which an action is tried where transitions are random."""
+FEW_DRAWS, DRAWS = 2, 16
+"""Keys with which an action is tried, until results differ, and where transitions are random; divisors of `BATCH`."""
 
 BATCH = 2048
 """Transitions that are computed at a time."""
@@ -35,10 +35,10 @@ class Search(NamedTuple):
 
     Attributes:
         distance: fewest actions to a success; -1 if none was found.
-        complete: the search was not given up.
-        situations: number of situations with different `state_hash`.
+        complete: all situations within the limit of actions were found, so that a level without a success has none.
+        situations: number of different situations.
         transitions: number of transitions of all levels.
-        random: whether equal actions in equal situations had different results.
+        random: equal actions in equal situations had different results.
         rewards: lowest and highest finite reward.
         broken: for each of `BROKEN` the first level and the action ids that lead to the step; None if there is none.
     """
@@ -57,27 +57,57 @@ def _advance(
     env: TextEnvironment, params: Any, span: tuple[Array, Array], states: Any, actions: Array, seeds: Array, draw: Array
 ) -> Any:
     def one(state: Any, action: Array, seed: Array, draw: Array) -> Any:
-        after, reward, broken = transition(env, params, span, noise_key(seed, draw), state, action)
-        ended = env.is_done(after, params)
-        return after, reward, broken, env.state_hash(after, params), env.success(after, params), ended
+        after, reward, effective, broken = transition(env, params, span, noise_key(seed, draw), state, action)
+        if _own_hash(env):
+            other = jnp.any(env.state_hash(state, params) != env.state_hash(after, params))
+            broken = {**broken, "other_effect": broken["other_effect"] | (other & ~effective)}
+        return (
+            after,
+            reward,
+            broken,
+            _situation(env, params, after),
+            env.success(after, params),
+            env.is_done(after, params),
+        )
 
     return jax.vmap(one)(states, actions, seeds, draw)
 
 
 @functools.partial(jax.jit, static_argnames="env")
 def _describe_starts(env: TextEnvironment, params: Any, states: Any) -> Any:
-    return jax.vmap(lambda s: (env.state_hash(s, params), env.success(s, params), env.is_done(s, params)))(states)
+    return jax.vmap(lambda s: (_situation(env, params, s), env.success(s, params), env.is_done(s, params)))(states)
+
+
+def _own_hash(env: TextEnvironment) -> bool:
+    return type(env).state_hash is not TextEnvironment.state_hash
+
+
+def _situation(env: TextEnvironment, params: Any, state: Any) -> UInt32[Array, " K"]:
+    """Tells situations apart: by the environment's own `state_hash`, else by the text and the state but for its time.
+
+    The text alone need not tell what follows.
+    """
+    hashed = env.state_hash(state, params)
+    if _own_hash(env):
+        return hashed
+    timeless = state.replace(time=jnp.zeros_like(state.time))
+    return jnp.concatenate([hashed, fingerprint(timeless, floats=True)])
 
 
 def search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.ndarray, starts: Any) -> Search:
-    """Searches start states [M, ...] of these seeds, breadth first, ignoring the limit of actions.
+    """Searches start states [M, ...] of these seeds, breadth first, up to the limit of actions.
 
     Levels are searched in their order, some at a time, until there are `SITUATIONS`; N is how many were.
     """
     found: list[Search] = []
+    draws = FEW_DRAWS
     for begin in range(0, len(seeds), TOGETHER):
         part = slice(begin, begin + TOGETHER)
-        some = _search(env, params, span, seeds[part], jax.tree.map(lambda leaf, part=part: leaf[part], starts))
+        chosen = seeds[part], jax.tree.map(lambda leaf, part=part: leaf[part], starts)
+        some = _search(env, params, span, *chosen, draws)
+        if some.random and draws < DRAWS:
+            draws = DRAWS
+            some = _search(env, params, span, *chosen, draws)
         shifted = {name: case and (case[0] + begin, case[1]) for name, case in some.broken.items()}
         found.append(some._replace(broken=shifted))
         if sum(int(each.situations.sum()) for each in found) >= SITUATIONS:
@@ -94,8 +124,10 @@ def search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.n
     )
 
 
-def _search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.ndarray, starts: Any) -> Search:
-    params = params.replace(max_steps_in_episode=jnp.int32(2**30))
+def _search(
+    env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.ndarray, starts: Any, draws: int
+) -> Search:
+    """Tries each action with as many keys; with `FEW_DRAWS`, ends where transitions turn out to be random."""
     count, actions = len(seeds), np.arange(env.num_actions, dtype=np.int32)
     hashes, solved, over = in_batches(functools.partial(_describe_starts, env, params), TOGETHER, starts)
     number: list[dict[bytes, int]] = [{row.tobytes(): 0} for row in hashes]
@@ -103,7 +135,7 @@ def _search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.
     distance = np.where(solved, 0, -1).astype(np.int32)
     complete = np.ones(count, bool)
     broken: dict[str, tuple[int, tuple[int, ...]] | None] = dict.fromkeys(BROKEN)
-    low, high, transitions, draws, random = np.inf, -np.inf, 0, DRAWS, False
+    low, high, transitions, random = np.inf, -np.inf, 0, False
     live = np.flatnonzero(~over)
     states, of_level, of_node = jax.tree.map(lambda leaf: leaf[live], starts), live, np.zeros(len(live), np.int64)
     depth = 0
@@ -116,7 +148,9 @@ def _search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.
         grown: list[tuple[Any, np.ndarray, np.ndarray]] = []
         for begin in range(0, len(row), BATCH):
             rows, taken, drawn = (part[begin : begin + BATCH] for part in (row, action, draw))
-            given = jax.tree.map(lambda leaf, i=rows: leaf[i], states), taken, seeds[of_level[rows]], drawn
+            # Each situation has keys of its own: a rare event that one of them misses, others can meet.
+            number_of_key = (of_node[rows] * DRAWS + drawn).astype(np.uint32)
+            given = jax.tree.map(lambda leaf, i=rows: leaf[i], states), taken, seeds[of_level[rows]], number_of_key
             after, reward, flags, hashed, success, ended = in_batches(
                 functools.partial(_advance, env, params, span), BATCH, *given
             )
@@ -127,9 +161,8 @@ def _search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.
                 for index in np.flatnonzero(flagged)[: broken[name] is None]:
                     level, node = int(of_level[rows[index]]), int(of_node[rows[index]])
                     broken[name] = level, (*_path(parents[level], node), int(taken[index]))
-            if draws > 1:
-                same = hashed.reshape(-1, draws, 2) if len(hashed) % draws == 0 else hashed[:, None]
-                random |= bool((same != same[:, :1]).any())
+            results = hashed.reshape(-1, draws, hashed.shape[1])
+            random |= bool((results != results[:, :1]).any())
             fresh = []
             for index, key in enumerate(map(bytes, hashed)):
                 level = int(of_level[rows[index]])
@@ -147,9 +180,7 @@ def _search(env: TextEnvironment, params: Any, span: tuple[Any, Any], seeds: np.
             if fresh:
                 kept, level_of, node_of = (np.array(column) for column in zip(*fresh))
                 grown.append((jax.tree.map(lambda leaf, i=kept: leaf[i], after), level_of, node_of))
-        if draws > 1 and not random:
-            draws = 1
-        if not grown:
+        if not grown or (random and draws < DRAWS):
             break
         states = joined([part[0] for part in grown])
         of_level, of_node = (np.concatenate([part[i] for part in grown]) for i in (1, 2))

@@ -12,11 +12,13 @@ from envs_jax.checks.evidence import Evidence
 from envs_jax.checks.play import Episodes
 from envs_jax.checks.policy_rules import (
     constant_floor,
+    different_starts,
     goal_reachable,
     null_floor,
     random_floor,
     reference,
     repeat_last_floor,
+    reward_tells,
 )
 from envs_jax.checks.report import Result, skipped, verdict
 from envs_jax.environment import NO_PIECE
@@ -74,6 +76,22 @@ def step_result(evidence: Evidence) -> Result:
     return found
 
 
+def action_is_effective(evidence: Evidence) -> Result:
+    """An action that solves the task is effective; so is one that changes an environment's own `state_hash`."""
+    reason = (
+        'info["action_is_effective"] is False of an action that solves the task or changes the situation, or True '
+        "after the end"
+    )
+    found = "what the state does not say"
+    return _no_step(evidence, "action_is_effective", "other_effect", reason, lambda run, row, step: found)
+
+
+def limit_of_steps(evidence: Evidence) -> Result:
+    """Every action counts in `time`, and an episode ends after `max_steps_in_episode` of them."""
+    reason = "the state's time does not count an action, or the episode goes on after max_steps_in_episode actions"
+    return _no_step(evidence, "limit_of_steps", "not_counted", reason, lambda run, row, step: f"after {step} actions")
+
+
 def observation(evidence: Evidence) -> Result:
     """Piece ids are inside the table or padding, give a text, and occur at most as often as declared."""
     name, env, texts = "observation", evidence.env, evidence.start_texts
@@ -127,8 +145,12 @@ RULES: tuple[Callable[[Evidence], Result], ...] = (
     absorbing_end,
     success_terminates,
     step_result,
+    action_is_effective,
+    limit_of_steps,
     observation,
     determinism,
+    different_starts,
+    reward_tells,
     null_floor,
     constant_floor,
     repeat_last_floor,

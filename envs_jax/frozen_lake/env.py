@@ -57,8 +57,10 @@ class FrozenLake(GridEnvironment):
 
     def __init__(self, height: int = 4, width: int = 4, observation: str = "grid"):
         """Fixes the size of the board, and its text (see `grid.FORMATS`); raises a `ValueError` for unusable ones."""
-        if height < 1 or width < 1 or height * width < 3:
-            raise ValueError(f"FrozenLake of {height}x{width}; expected two numbers of at least 1 and three cells")
+        if min(height, width) < 1 or max(height, width) > text.MAX_SIDE or height * width < 3:
+            raise ValueError(
+                f"FrozenLake of {height}x{width}; expected two numbers from 1 to {text.MAX_SIDE} and three cells"
+            )
         self.height, self.width, self.observation = height, width, observation
         self.legend = () if observation == "coord" else tuple(zip(text.SYMBOLS, text.MEANINGS))
         self.pieces, self.piece_limits, self._describe = text.make_describe(height, width, observation)

@@ -5,11 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Bool, Int8
 
-from envs_jax.frozen_lake.text import GOAL, START
+from envs_jax.frozen_lake.text import GOAL, MAX_SIDE, START
 from envs_jax.packs import LevelRules, Levels
-
-MAX_SIDE = 64
-"""Maximum numbers of rows and columns of a map."""
 
 _LETTERS = "FHGS"
 """Letters by cell code."""

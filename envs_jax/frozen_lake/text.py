@@ -12,6 +12,9 @@ from jaxtyping import Array, Bool, Int8, Int32
 
 from envs_jax.grid import board_text
 
+MAX_SIDE = 64
+"""Maximum numbers of rows and columns of a map."""
+
 FROZEN, HOLE, GOAL, START = range(4)
 """Cell codes of a level, i8[H, W]."""
 

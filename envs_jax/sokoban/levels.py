@@ -53,9 +53,9 @@ check_level, playable, load_pack = _RULES.check_level, _RULES.playable, _RULES.l
 def parse_xsb(text: str) -> list[Int8[np.ndarray, "H W"]]:
     """Reads levels separated by blank lines.
 
-    Lines that begin with `;` are comments. A line with more letters and digits than `#` is a title, and a line that
-    repeats one of - _ = ~ * . is a separator; both may come before or after the rows of a level. Rows may differ in
-    length: cells outside the walls become wall. Levels may differ in size.
+    Lines that begin with `;` are comments. A line with more letters and digits than `#` is a title, unless it follows a
+    row and has walls at both ends; a line that repeats one of - _ = ~ * . is a separator. Both may come before or after
+    the rows of a level. Rows may differ in length: cells outside the walls become wall. Levels may differ in size.
 
     Raises a `ValueError` if a symbol is unknown, a board is open, too large or not a playable level, or there is none.
     The message names the line and column, counted from 1.
@@ -72,7 +72,8 @@ def parse_xsb(text: str) -> list[Int8[np.ndarray, "H W"]]:
                     raise ValueError(f"line {number}: more than {MAX_LEVELS} levels; expected fewer: split the file")
             rows, closed = [], False
             continue
-        if line.startswith(";") or _is_title(line):
+        wrong_symbols = rows and line.strip().startswith("#") and line.endswith("#")
+        if line.startswith(";") or (_is_title(line) and not wrong_symbols):
             closed = bool(rows)
             continue
         if closed:

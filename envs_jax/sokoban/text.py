@@ -46,6 +46,10 @@ def make_describe(
             f"vocabulary is {symbols!r}; expected 7 different symbols without newlines, "
             f"for {', '.join(MEANINGS)}: for example {SYMBOLS!r}"
         )
+    if len(set(map(len, symbols))) > 1:
+        raise ValueError(
+            f"vocabulary is {symbols!r}; expected 7 symbols of one length, so that a row is read in one way only"
+        )
     headings = (
         f"Board: {height} rows, {width} columns\nEmpty targets:",
         "\nBoxes off target:",

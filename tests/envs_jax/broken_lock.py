@@ -42,6 +42,12 @@ class Fault(enum.IntEnum):
     FORGETS_THE_END = 19
     BOASTS = 20
     SAYS_TOO_MUCH = 21
+    PAYS_NOTHING = 22
+    ALWAYS_STARTS_ALIKE = 23
+    CLAIMS_NO_EFFECT = 24
+    CLAIMS_EFFECT_AFTER_END = 25
+    NEVER_TRUNCATES = 26
+    DOES_NOT_COUNT = 27
 
 
 @struct.dataclass
@@ -87,6 +93,7 @@ class Lock(TextEnvironment):
 
     def reset_env(self, key, params):
         code = jax.random.randint(key, (), 0, CODES)
+        code = jnp.where(params.fault == Fault.ALWAYS_STARTS_ALIKE, SPECIAL, code)
         place = place_in_batch(code)
         code = jnp.where(params.fault == Fault.RESET_KNOWS_THE_PLACE, (code + place) % CODES, code)
         solved = (params.fault == Fault.STARTS_SOLVED) & (code == SPECIAL)
@@ -119,11 +126,12 @@ class Lock(TextEnvironment):
         opened = (progress == DIGITS) & (state.progress < DIGITS)
         reward = jnp.where(opened, jnp.where(fault == Fault.PAYS_TOO_MUCH, 2.0, 1.0), 0.0)
         reward = jnp.where(opened & (fault == Fault.PAYS_NAN), jnp.nan, reward)
+        reward = jnp.where(fault == Fault.PAYS_NOTHING, 0.0, reward)
         even = place_in_batch(state.code) % 2 == 0
         reward = jnp.where(opened & (fault == Fault.REWARD_KNOWS_THE_PLACE) & even, 0.9, reward)
         reward = jnp.where((fault == Fault.PAYS_MISTAKES) & ~right, 0.5, reward)
         after = state.replace(
-            time=state.time + 1,
+            time=state.time + ((fault != Fault.DOES_NOT_COUNT) | (state.time == 0) | opened),
             terminated=state.terminated | (opened & (fault != Fault.GOES_ON)),
             progress=progress.astype(jnp.int32),
             equal=equal.astype(jnp.int32),
@@ -136,7 +144,12 @@ class Lock(TextEnvironment):
         success = self.success(after, params) | (fault == Fault.BOASTS)
         array = jnp.where(fault == Fault.RETURNS_ANOTHER_ARRAY, DIGITS + 1, after.progress)
         terminated = after.terminated & (fault != Fault.FORGETS_THE_END)
-        return array, after, reward, terminated, {"success": success, "action_is_effective": ~done}
+        effective = (~done & (fault != Fault.CLAIMS_NO_EFFECT)) | (fault == Fault.CLAIMS_EFFECT_AFTER_END)
+        return array, after, reward, terminated, {"success": success, "action_is_effective": effective}
+
+    def is_done(self, state, params):
+        truncated = self.is_truncated(state, params) & (params.fault != Fault.NEVER_TRUNCATES)
+        return state.terminated | truncated
 
     def describe(self, state, params):
         code = [1 + digit(state.code, place) for place in range(DIGITS)]

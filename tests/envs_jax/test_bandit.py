@@ -90,7 +90,12 @@ def test_what_it_says(bandit):
         (LOW, 0.1, "Engineer: 0.1 points"),
         (HIGH, 1.0, "Teacher: 1.0 points"),
         (HIGH, 0.0, "Teacher: 0.0 points"),
-        (HIGH, -2.34, "Teacher: -2.3 points"),
+        (HIGH, -2.34, "Teacher: -2.34 points"),
+        (LOW, 0.15, "Engineer: 0.15 points"),
+        (LOW, 0.04, "Engineer: 0.04 points"),
+        (HIGH, -99.99, "Teacher: -99.99 points"),
+        (HIGH, 123.4, "Teacher: 123.4 points"),
+        (HIGH, -123.45, "Teacher: -123.4 points"),
         (LOW, 105.0, "Engineer: 105.0 points"),
         (LOW, 20.5, "Engineer: 20.5 points"),
         (LOW, 1e6, "Engineer: 999.9 points"),
@@ -130,7 +135,26 @@ def test_ids_that_are_no_arm_pull_nothing(bandit, play):
     assert (state.time == 1).all()
 
 
-@pytest.mark.parametrize("pairs", [(), (("a", "A"),), (("", "b"),), (("a", "b"), ("b", "c")), (("a", "b", "c"),)])
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (),
+        (("a", "A"),),
+        (("", "b"),),
+        (("a", "b"), ("b", "c")),
+        (("a", "b", "c"),),
+        (("a\n", "b"),),
+        (("a\nc", "b"),),
+        ((" a", "b"),),
+        (("<answer>", "b"),),
+    ],
+)
 def test_bad_names_are_refused(pairs):
     with pytest.raises(ValueError, match="pairs is"):
         Bandit(pairs)
+
+
+@pytest.mark.parametrize("reward", [0.155, 100.05, 1000, float("nan"), "much", True])
+def test_rewards_that_the_text_cannot_show_are_refused(reward):
+    with pytest.raises(ValueError, match=r"high_reward of Bandit is .*expected a finite number that the text can show"):
+        make_bandit(high_reward=reward)

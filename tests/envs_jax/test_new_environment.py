@@ -91,6 +91,20 @@ class StartsElsewhere(Short):
         return self.reset_env(None, params)[0], self.reset_env(None, params)[1].replace(place=jnp.int32(0))
 
 
+class ForgetsImages(Short):
+    """Says that the mirror image of a level is the same, and hashes both differently."""
+
+    def sample_level(self, key, params):
+        return jnp.zeros((1, example.DOOR), jnp.int8).at[0, -1].set(1)
+
+    def reset_to_level(self, level, params):
+        place, state = Short.reset_env(self, None, params)
+        return place, state.replace(place=jnp.argmax(level[0]).astype(jnp.int32))
+
+    def level_images(self, level):
+        return [level, level[:, ::-1]]
+
+
 class HashesTime(Short):
     def state_hash(self, state, params):
         return hash_integers(jnp.stack([state.place, state.time]))
@@ -120,6 +134,8 @@ BROKEN = {
     r"describe\(state\) is float32": described(lambda ids: ids.astype(jnp.float32)),
     "one row of piece ids": described(lambda ids: ids[None]),
     "state_hash.* expected uint32": attributes(state_hash=lambda self, state, params: jnp.zeros(2, jnp.int32)),
+    "level_hash.* expected uint32": attributes(level_hash=lambda self, state, params: jnp.float32(0.5)),
+    "level_images of a level have 2": ForgetsImages,
     "state.time runs": stepped(lambda k, s, r: (r[0], r[1].replace(time=s.time), *r[2:])),
     "step_env's terminated is": stepped(lambda k, s, r: (*r[:3], ~r[3], r[4])),
     "is_terminated.state. is": attributes(is_terminated=lambda self, s, p: s.time > 1, is_done=Short.is_done),

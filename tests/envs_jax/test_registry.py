@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import types
+from importlib import metadata
 
 import chex
 import jax
@@ -80,6 +82,9 @@ def test_options_reach_the_factory_and_the_parameters():
         ("Bandit", {"low_reward": float("nan")}, "is nan; expected a finite number"),
         ("Bandit", {"low_reward": "much"}, "low_reward of Bandit is 'much'; expected a finite number"),
         ("Bandit", {"low_reward": True}, "expected a finite number"),
+        ("Bandit", {"low_reward": 0.155}, "with at most two decimals below 100"),
+        ("FrozenLake", {"height": 65}, "FrozenLake of 65x4; expected two numbers from 1 to 64"),
+        ("SimpleSokoban", {"vocabulary": ["a", "b", "ab", "c", "d", "e", "f"]}, "expected 7 symbols of one length"),
         ("Bandit", {"high_probability": 2.0}, "is 2.0; expected a finite number of at least 0 and at most 1"),
         ("Bandit", {"low": 5}, "Bandit cannot be made with low: 5"),
         ("FrozenLake", {"max_steps_in_episode": 0}, "expected an integer of type int32 of at least 1"),
@@ -102,6 +107,53 @@ def test_a_registry_takes_new_names_once():
     with pytest.raises(ValueError, match="'Small' is registered already"):
         own.register("Small", lambda: None)
     assert "Small" not in envs_jax.registered()
+
+
+def entry_points(monkeypatch, **functions):
+    """Makes these functions, by name, the entry points of an installed package; returns the groups that are read."""
+    groups = []
+
+    def found(group):
+        groups.append(group)
+        return [metadata.EntryPoint(name, f"my_package:{name}", group) for name in functions]
+
+    monkeypatch.setitem(sys.modules, "my_package", types.SimpleNamespace(**functions))
+    monkeypatch.setattr(metadata, "entry_points", found)
+    return groups
+
+
+def test_environments_of_installed_packages_are_registered_when_they_are_asked_for(monkeypatch, caplog):
+    own = envs_jax.Registry(registry.BUILT_IN, installed=True)
+
+    def register():
+        assert "Mine" not in own.registered(), "the function may ask for names"
+        own.register("Mine", lambda: envs_jax.make("FrozenLake", height=3))
+
+    def fails():
+        raise KeyError("color")
+
+    groups = entry_points(monkeypatch, fails=fails, register=register)
+    assert own.make("FrozenLake")[0].height == 4
+    assert groups == [], "no package is asked for a name that is known"
+    assert own.make("Mine")[0].height == 3
+    assert own.registered() == (*registry.BUILT_IN, "Mine")
+    with pytest.raises(ValueError, match="no environment is called 'Other'"):
+        own.spec("Other")
+    assert groups == ["agentrl.environments"], "once"
+    assert caplog.messages == ["entry point 'fails' (my_package:fails) of a package fails: KeyError: 'color'"]
+
+
+def test_names_of_installed_packages_are_listed(monkeypatch):
+    own = envs_jax.Registry({}, installed=True)
+    entry_points(monkeypatch, register=lambda: own.register("Mine", lambda: None))
+    assert own.registered() == ("Mine",)
+
+
+def test_the_registry_of_the_package_asks_installed_packages(monkeypatch):
+    monkeypatch.setattr(registry._default, "_asks_installed", True)
+    monkeypatch.setattr(registry._default, "_specs", dict(registry.BUILT_IN))
+    entry_points(monkeypatch, register=lambda: envs_jax.register("Mine", lambda: None, description="mine"))
+    assert envs_jax.spec("Mine").description == "mine"
 
 
 @pytest.mark.parametrize("name", NAMES)

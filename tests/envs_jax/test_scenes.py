@@ -155,11 +155,15 @@ def test_rooms(rooms, item):
 
 def test_the_scene_of_the_guide():
     """The guide registers the environment that it shows with a scene."""
-    environment, *_, scene = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     names = {}
-    exec(environment, names)
-    env, registry = names["Corridor"](), envs_jax.Registry({})
-    exec(scene, names | {"env": env, "envs_jax": registry})
+    for block in blocks:
+        if "check_env(" not in block and "agentrl_jax" not in block:
+            exec(block, names)
+    registry = names["envs_jax"] = envs_jax.Registry({})
+    names["register"]()
+    env = registry.make("Corridor")[0]
+    assert registry.spec("Corridor").max_actions == int(env.default_params.max_steps_in_episode)
     state = env.reset_env(jax.random.key(0), env.default_params)[1].replace(place=jnp.int32(2))
     drawn = registry.spec("Corridor").scene(env, jax.device_get(state), env.default_params)
     assert stacks(drawn) == [["floor", "floor", "floor+player", *["floor"] * 5, "floor+yellow open door"]]

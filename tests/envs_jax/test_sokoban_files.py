@@ -66,6 +66,7 @@ def test_round_trip():
         ("#####\n#@$x#\n#####", r"line 2, column 4: found 'x'; expected one of # @"),
         ("#####\n#@\t$.#\n#####", r"line 2, column 3: found '\\t'"),
         ("#####\n#@$.#\nmiddle\n#####", r"line 4, column 1: a row follows a title"),
+        ("#####\n#P_XO#\n#####", r"line 2, column 2: found 'P'; expected one of # @"),
         ("#####\n#@$. \n#####", r"line 2, column 2: found '@' outside the walls; expected a board closed"),
         ("\n#####\n #@$.#\n## ###", r"line 3, column 3: found '@' outside the walls"),
         ("@$.", r"line 1, column 1: found '@' outside"),

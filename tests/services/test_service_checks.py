@@ -159,6 +159,18 @@ def test_a_service_whose_package_is_missing_is_skipped_with_the_reason(monkeypat
     report = environment_checks.check_environment("sciworld")
     assert report.status == "skipped"
     assert "pip install scienceworld" in report.results[0].reason
+    assert environment_checks.as_json([report])["status"] == "skipped"
+
+
+@pytest.mark.parametrize("error", [ValueError("no such item"), RuntimeError("the simulator has ended")])
+def test_a_service_that_cannot_be_started_fails(error, monkeypatch):
+    def make(upstream):
+        raise error
+
+    monkeypatch.setattr(maze, "SERVICE", dataclasses.replace(maze.SERVICE, make=make))
+    report = environment_checks.check_environment("maze")
+    assert report.status == environment_checks.as_json([report])["status"] == "fail"
+    assert str(error) in report.results[0].reason
 
 
 def test_action_names_are_read_back_by_the_grammar():

