@@ -280,6 +280,31 @@ def test_play_hands_its_options_on(run, replace):
     assert calls == [("Bandit", {"style": "compact", "think": False, "seed": 3, "levels": None})]
 
 
+def test_the_table_of_one_level_shows_no_interval_without_width(run, replace):
+    from agentrl_jax.evaluate.statistics import success_interval
+
+    result = {"env": "Bandit", "success": success_interval([1]), "random": success_interval([0.296])}
+    replace("agentrl_jax.evaluate.eval_set", "evaluate_run", lambda *_, **options: result)
+    _, out, _ = run("eval", "runs/x", "--episodes", "1")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "%" in line]
+    assert rows == [["agent, sampled", "100.0%", "20.7%", "100.0%", "1"], ["random play", "29.6%", "-", "-", "1"]]
+
+
+def test_a_narrow_table_of_budgets_shows_whole_titles(run, monkeypatch, tmp_path):
+    from agentrl_jax.evaluate import scaling
+
+    rate, names = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 9}, ("retry", "pass_at", "difference", "random")
+    found = {"axes": {"attempts": [{"attempts": 2} | dict.fromkeys(names, rate)]}}
+    monkeypatch.setattr(scaling, "scale", lambda *_, **options: found)
+    monkeypatch.setattr(scaling, "plot_scaling", lambda *_: None)
+    monkeypatch.setenv("COLUMNS", "44")
+    code, out, _ = run("scaling", "runs/x", "--attempts", "2", "--out", str(tmp_path))
+    assert code == 0
+    assert "…" not in out
+    titles = [line.split("┃")[4].strip() for line in out.splitlines() if line.startswith("┃")]
+    assert "".join(titles) == "difference"
+
+
 def test_the_module_is_the_command():
     words = [sys.executable, "-m", "agentrl_jax", "train", "absent.yaml"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

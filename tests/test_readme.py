@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny_run
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -57,6 +58,21 @@ def test_the_ten_lines_of_the_readme_train_and_evaluate(tmp_path):
     assert found == {"seed": 1, "iterations": 2, "iteration": 2, "episodes": 4, "played": 64, "n": 64}
     assert (tmp_path / "runs" / "demo" / "summary.json").is_file()
     assert "'observation'" in printed
+
+
+def test_the_ten_lines_print_where_no_random_and_optimal_play_are_known(capsys):
+    code = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^print\((?:summary|result).*", code, re.MULTILINE)
+    for line in lines:
+        exec(line, {"summary": {"success": {"trained": 0.5}}, "result": {"success": 0.5}})
+    assert (len(lines), capsys.readouterr().out) == (2, "0.5 None\n0.5 None\n")
+
+
+def test_the_tiny_run_of_the_docs_is_that_of_the_tests():
+    page = (ROOT / "docs" / "guides" / "api_models.md").read_text(encoding="utf-8")
+    (config,), (levels,) = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("yaml", "text"))
+    assert config.strip() == tiny_run.CONFIG.strip().replace("LEVELS", "levels.txt")
+    assert levels.strip() == tiny_run.LEVELS.strip()
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ class Eval:
     a .npy pack. panel: the 90 items that AgentGym-RL tests BabyAI on; other-levels: 506 of the 22 levels of BabyAI
     that it does not use; both by AgentGym's rules."""
     panel: str | None = None
-    """Panel to play, such as sokoban-6x6-v1: fixed test levels, seed and limit of actions, checked by their digest.
+    """Panel to play, such as sokoban-6x6-v2: fixed test levels, seed and limit of actions, checked by their digest.
     With --policy: random, null or oracle. With --json: one record for `agentrl leaderboard`."""
     episodes: int | None = None
     """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
@@ -174,6 +174,7 @@ def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]
 
 
 def _print_result(result: dict[str, Any]) -> None:
+    from agentrl_jax.evaluate.interval_text import cells
     from agentrl_jax.runs.live import levels_line
     from envs_jax.budget import EXACT, optimal_label
 
@@ -198,8 +199,7 @@ def _print_result(result: dict[str, Any]) -> None:
     for kind, part in result.get("categories", {}).items():
         rows += [(f"{kind}: {titles[key]}", interval) for key, interval in part.items()]
     for title, interval in rows:
-        rates = (f"{interval[bound]:.1%}" for bound in ("mean", "low", "high"))
-        table.add_row(title, *rates, str(interval["n"]))
+        table.add_row(title, *cells(interval).values(), str(interval["n"]))
     Console().print(table)
     if result.get("gap_closed") is not None:
         share = f"{result['gap_closed']:.1%} of the gap between random and optimal play"

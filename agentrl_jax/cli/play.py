@@ -14,8 +14,8 @@ class Play:
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """Tag of the environment; `agentrl envs` lists them."""
-    style: Literal["compact", "ragen"] = "ragen"
-    """Prompt style."""
+    style: Literal["compact", "ragen"] = "compact"
+    """Prompt style; the default is that of a run (prompt.style)."""
     think: bool = False
     """Ask for a think block, as for the agent."""
     seed: int = 0

@@ -142,7 +142,7 @@ def _show(found: dict[str, Any], out: Path) -> None:
                 continue
             table = Table(title=f"{title} by {axis}", title_justify="left")
             for name in (axis, *shown):
-                table.add_column(name.replace("_", " "), justify="right", no_wrap=name == axis)
+                table.add_column(name.replace("_", " "), justify="right", no_wrap=name == axis, overflow="fold")
             for point in found_points:
                 cells = (_COLUMNS[name](point[name]) if point.get(name) is not None else "-" for name in shown)
                 table.add_row(str(point[axis]), *cells)

@@ -44,10 +44,10 @@ class View:
     """Serve the page on this machine until Ctrl-C, with new iterations, or replies, as they are recorded."""
     port: int = 0
     """Port of --live; 0 takes a free one."""
-    boards: bool = True
-    """Draw the states of the recorded episodes, which are computed again, or read from texts; --no_boards is faster."""
-    browser: bool = True
-    """Open the page in a browser; --no_browser only says where it is."""
+    no_boards: bool = False
+    """Do not draw the states of the recorded episodes, which are computed again, or read from texts; it is faster."""
+    no_browser: bool = False
+    """Do not open the page in a browser, only say where it is."""
 
 
 def run(command: View) -> None:
@@ -103,12 +103,12 @@ def _opened(place: str, command: View, copies: contextlib.ExitStack) -> "LiveDat
     if _is_log(place):
         from agentrl_jax.viewer.log_data import LogData
 
-        return LogData(place, newest=command.newest, boards=command.boards, note=_note)
+        return LogData(place, newest=command.newest, boards=not command.no_boards, note=_note)
     from agentrl_jax.runs.remote import local_copy
     from agentrl_jax.viewer.data import RunData
 
     source = copies.enter_context(local_copy(place))
-    return RunData(source, place=place, newest=command.newest, boards=command.boards, note=_note)
+    return RunData(source, place=place, newest=command.newest, boards=not command.no_boards, note=_note)
 
 
 def _file(command: View) -> Path:
@@ -139,7 +139,7 @@ def _write(file: Path, data: "Sequence[PageData]", command: View) -> None:
     size = write_page(file, data)
     _note_nothing_shared(data)
     print(f"page: {file} ({size / 1e6:.1f} MB)")
-    if not command.export and command.browser:
+    if not command.export and not command.no_browser:
         _open(file.resolve().as_uri())
 
 
@@ -159,7 +159,7 @@ def _serve(shown: "Sequence[LiveData]", command: View) -> None:
     _note_nothing_shared(shown)
     with PageServer(shown, command.port) as server:
         print(f"page: {server.url} (Ctrl-C ends it)", flush=True)
-        if command.browser:
+        if not command.no_browser:
             _open(server.url)
         server.serve_forever()
 

@@ -15,6 +15,7 @@ from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels, records, scripted_recording
 from agentrl_jax.evaluate.baselines import level_baselines, level_rates, success_intervals
+from agentrl_jax.evaluate.interval_text import cells
 from agentrl_jax.evaluate.recording import check_folder
 from agentrl_jax.evaluate.results import gap_closed
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
@@ -352,6 +353,9 @@ def as_table(result: Mapping[str, Any]) -> Table:
     for name in ("", "items", *columns):
         table.add_column(name, justify="right" if name else "left", overflow="fold", no_wrap=bool(name))
     for kind, row in {"all": result, **result.get("categories", {})}.items():
-        shown = [f"{row[name][part]:{'.2f' if name == 'score' else '.1%'}}" for name in parts for part in parts[name]]
+        shown = []
+        for name, of_name in parts.items():
+            known = cells(row[name], ".2f" if name == "score" else ".1%")
+            shown += [known[part] if part in known else f"{row[name][part]:.1%}" for part in of_name]
         table.add_row(kind, str(row["success"]["n"]), *shown)
     return table

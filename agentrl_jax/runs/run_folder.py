@@ -261,7 +261,7 @@ class RunFolder:
         return events
 
     def log_trajectories(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Appends trajectories to trajectories.jsonl; each row has its `step`."""
+        """Appends trajectories to trajectories.jsonl; each row has its `step` and its `iteration`."""
         self._append("trajectories.jsonl", to_plain(rows))
 
     def log_rollout(self, record: RolloutRecord, most_bytes: int) -> None:

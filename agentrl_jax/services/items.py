@@ -6,6 +6,7 @@ item numbers of ALFWorld's game paths. The data of AgentGym-RL is not for commer
 downloads it. All functions raise `ValueError` for what they cannot use.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,11 +28,14 @@ _MAPPINGS = "mappings_*.json"
 def load_items(source: str, environment: str) -> tuple[int, ...]:
     """Items of an environment of AgentGym, from a range such as `0-399,450`, or else from a JSON file.
 
-    A source is a range if it consists of digits, commas, hyphens and white space; otherwise it is a path.
+    A source is a range if it consists of digits, commas, hyphens and white space; otherwise it is a path. If nothing is
+    there, and a part between commas is a range, the error is that of a range.
     """
     if _RANGES.fullmatch(source):
         return parse_ranges(source)
     path = Path(source)
+    if not os.path.exists(source) and any(map(_RANGE.fullmatch, source.split(","))):
+        return parse_ranges(source)  # which names the part that is wrong
     ids = read_ids(path)
     mapping = read_mapping(path.parent) if environment == "alfworld" else None
     items = []
@@ -52,7 +56,8 @@ def parse_ranges(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise ValueError(f"items {text[:200]!r}: {part[:50]!r} is not a range; expected for example 0-399,450")
+            wrong = f"items {text[:200]!r}: {part[:50]!r} is not a range"
+            raise ValueError(f"{wrong}; expected ranges such as 0-399,450, or a JSON file")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ValueError(f"items {text[:200]!r}: the range {part.strip()!r} ends before it starts")
@@ -122,7 +127,7 @@ def _read_objects(path: Path) -> list[dict[str, Any]]:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{path}: cannot be read ({error}); expected a JSON file with items, or a range as 0-399"
+            f"{path}: cannot be read ({error}); expected a JSON file with items, or ranges such as 0-399,450"
         ) from None
     if len(content) > MAX_BYTES:
         raise ValueError(f"{path}: larger than {MAX_BYTES >> 20} MiB; split it, or leave out the conversations")

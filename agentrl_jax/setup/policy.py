@@ -58,7 +58,7 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
     with Checkpoints(folder, keep=None) as checkpoints:
         if not checkpoints.steps():
             raise none_yet
-        step = _chosen(checkpoints, checkpoint)
+        step = _chosen(checkpoints, checkpoint, config.imitation.chunks)
         state = checkpoints.restore(step, like.replace(frozen_params=None))
     if like.frozen_params is not None:
         state = state.replace(frozen_params=start(jax.random.key(0)).frozen_params)
@@ -67,15 +67,23 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
     return RunPolicy(int(state.iteration), step, model, params, tokenizer, files, started_from)
 
 
-def _chosen(checkpoints: Checkpoints, name: str) -> int:
-    """Step of a checkpoint by its name, see `load_policy`."""
-    named = {"last": checkpoints.latest_step(), "best": checkpoints.best_step()}
-    named |= {str(step): step for step in checkpoints.steps()}
+def _chosen(checkpoints: Checkpoints, name: str, chunks: int) -> int:
+    """Step of a checkpoint by its name, see `load_policy`; the first `chunks` steps are imitation."""
+    steps = {str(step): step for step in checkpoints.steps()}
+    named = {"last": checkpoints.latest_step(), "best": checkpoints.best_step()} | steps
     step = named.get(name)
     if step is None:
-        expected = ", ".join(known for known, number in named.items() if number is not None)
+        expected = [known for known in ("last", "best") if named[known] is not None]
+        expected += [_with_iteration(known, chunks) for known in steps.values()]
         why = ", because no checkpoint was validated (train.validate_every)" if name == "best" else ""
         raise UserError(
-            f"{checkpoints.path}: there is no checkpoint {shortened(name)}{why}; expected one of {expected}"
+            f"{checkpoints.path}: there is no checkpoint {shortened(name)}{why}; expected one of {', '.join(expected)}"
         )
     return step
+
+
+def _with_iteration(step: int, chunks: int) -> str:
+    """A step, with its iteration where the two differ."""
+    if not chunks:
+        return str(step)
+    return f"{step} ({f'iteration {step - chunks}' if step >= chunks else 'imitation'})"

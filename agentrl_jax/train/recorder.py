@@ -49,10 +49,11 @@ class Recorder:
         (rows, scores), config = taken, self.parts.config
         names = tuple(task.label for task in config.tasks)
         texts = transcripts(rows, self.parts.tokenizer, names)
-        folder.log_trajectories([{"step": step, **text} for text in texts])
+        iteration = step - self.parts.imitation_chunks
+        folder.log_trajectories([{"step": step, "iteration": iteration, **text} for text in texts])
         header = Header(
             step=step,
-            iteration=step - self.parts.imitation_chunks,
+            iteration=iteration,
             roll_backs=roll_backs,
             tasks=names,
             group_size=config.rollout.group_size,

@@ -93,6 +93,13 @@ class RunData:
         with refusals(self.place):
             model = self._config.model
             self._tokenizer = build.load_tokenizer(model, build.load_model(model, weights=False))
+        served, local = self._config.served, self._config.env.url == "local"
+        # Before a board is drawn, so that an environment that cannot be made is reported once.
+        self._actions = {
+            task.label: list(make_env(task)[0].actions)
+            for task in self._config.tasks
+            if not served or (local and task.env in registered())
+        }
         self._pieces = Pieces(self._tokenizer)
         self._screenshots = PageScreenshots(run, note)
         self._packed: dict[_Key, tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
@@ -166,7 +173,7 @@ class RunData:
     def _scenes(self, record: RolloutRecord) -> Scenes | None:
         """The scenes of a record; None where there are none. Boards are an extra: what stops them is only noted."""
         try:
-            drawn = scenes.run_scenes(self.source, self._config, record)
+            drawn = scenes.run_scenes(self.source, self._config, record, self._note)
         except UserError as error:
             self._note(f"no boards: {error}")
             return None
@@ -210,14 +217,10 @@ class RunData:
 
     def _action_names(self, header: dict[str, Any]) -> dict[str, list[str]]:
         """The names of actions by the label of the task; a response to a service is one action without a name."""
-        config, scripted = self._config, (header["evaluation"] or {}).get("policy") is not None
-        named = scripted and config.env.url == "local"  # actions of scripted policies there have their own numbers
-        return {
-            task.label: list(make_env(task)[0].actions)
-            if not config.served or (named and task.env in registered())
-            else ["action"]
-            for task in config.tasks
-        }
+        # Actions of scripted policies on a service in their own process have the environment's own numbers.
+        named = not self._config.served or (header["evaluation"] or {}).get("policy") is not None
+        known = self._actions if named else {}
+        return {task.label: known.get(task.label, ["action"]) for task in self._config.tasks}
 
     def _of_stage(self, headers: Sequence[dict[str, Any]]) -> dict[str, str]:
         """What the page says of rollouts in training, or of the episodes of an evaluation, which have no replay."""

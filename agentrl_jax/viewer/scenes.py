@@ -11,6 +11,7 @@ import functools
 import logging
 import operator
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -43,7 +44,12 @@ _ROWS = 64
 """Most episodes of one dispatch, which bounds the memory for their states."""
 
 
-def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecord) -> list[list[Scene]] | None:
+def run_scenes(
+    run: str | os.PathLike[str],
+    config: Config,
+    record: RolloutRecord,
+    note: Callable[[str], None] = _log.warning,
+) -> list[list[Scene]] | None:
     """Computes the scenes of every recorded episode of an iteration of a run.
 
     The scenes of an episode are those of its start and of the state after each executed primitive action, see
@@ -52,7 +58,7 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
     level begins again, there is one more scene of its start, after those of the last turn of the attempt before.
 
     An episode whose states are not those of the record, because code, configuration or levels have changed, has no
-    scenes, and one warning is logged with the number of such episodes; nor has an episode of an environment that has no
+    scenes, and `note` is called once with the number of such episodes; nor has an episode of an environment that has no
     scenes. Returns None if no environment of the run has any, for instance because they are services; a compiled
     environment that a scripted policy has played as a service in its own process has some.
 
@@ -69,7 +75,7 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
         try:
             replay = _replay_of(task.model_dump_json())
         except UserError as error:  # such as a level file that no longer exists
-            _log.warning("%s, %s: no boards of %s: %s", run, record.header.label, task.label, error)
+            note(f"{run}, {record.header.label}: no boards of {task.label}: {error}")
             continue
         if replay.scene is None:
             continue
@@ -79,10 +85,9 @@ def run_scenes(run: str | os.PathLike[str], config: Config, record: RolloutRecor
         for row, of_episode in zip(rows, found):
             scenes[row] = of_episode or []
     if missing:
-        _log.warning(
-            "%s, %s: %d of %d episodes have no boards: their states are not those of the record; the code, "
-            "the configuration or the levels have changed since",
-            *(run, record.header.label, missing, len(scenes)),
+        note(
+            f"{run}, {record.header.label}: {missing} of {len(scenes)} episodes have no boards: their states are not "
+            "those of the record; the code, the configuration or the levels have changed since"
         )
     return scenes if drawn else None
 

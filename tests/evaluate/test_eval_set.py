@@ -212,6 +212,8 @@ def test_other_mistakes_are_one_line(finished, tmp_path):
     assert "holds no config.yaml" in refused(tmp_path)
     assert "--episodes is 0" in refused(finished.folder, "--episodes", "0")
     assert "--temperature is 0.0" in refused(finished.folder, "--temperature", "0")
+    message = refused(finished.folder, "--checkpoint", "4")
+    assert "expected one of last, best, 5 (iteration 2), 7 (iteration 4)" in message
     copy = tmp_path / "copy"
     shutil.copytree(finished.folder, copy)
     for step in tiny_run.checkpoints(copy):

@@ -44,7 +44,7 @@ def level(tmp_path):
 def test_a_person_reads_what_the_agent_reads(typed, level, capsys):
     typed("Right\nright || Up\nUp\n")
     with pytest.raises(SystemExit) as end:
-        cli.main(["play", "SimpleSokoban", "--style", "compact", "--levels", level])
+        cli.main(["play", "SimpleSokoban", "--levels", level])
     out, err = capsys.readouterr()
     assert not end.value.code
     assert out == FIRST + SECOND  # the second response solves the level, so the third line is not read

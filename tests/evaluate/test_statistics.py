@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from agentrl_jax.evaluate.interval_text import cells, number, points, rate
 from agentrl_jax.evaluate.statistics import (
     cost_until_success,
     crossed_interval,
@@ -70,6 +71,14 @@ def test_an_interval_of_probabilities_stays_among_them():
     assert success_interval([0.01, 0.9])["low"] == 0.0
     inside = [0.5, 0.45, 0.55, 0.5]
     assert success_interval(inside) == mean_interval(inside)
+
+
+def test_a_single_probability_is_shown_without_bounds():
+    single = success_interval([0.689])
+    assert (rate(single), points(single), number(single)) == ("68.9%", "+68.9", "0.7")
+    assert cells(single) == {"mean": "68.9%", "low": "-", "high": "-"}
+    assert rate(success_interval([1])) == "100.0% [20.7, 100.0]"
+    assert rate(success_interval([0.5, 0.5])) == "50.0% [50.0, 50.0]"
 
 
 def test_paired_interval_of_independent_rates_is_that_of_unpaired_ones():

@@ -26,7 +26,7 @@ def test_without_the_package(recorded_run, tmp_path, monkeypatch):
     )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "needs the package inspect-ai" in err
-    assert "pip install 'agentrl_jax[inspect]'" in err
+    assert "pip install 'inspect-ai>=0.3.285,<0.4'" in err
     assert not any(tmp_path.iterdir())
 
 

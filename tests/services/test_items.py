@@ -54,7 +54,7 @@ def test_ranges_name_items_in_order(text, expected):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "is not a range; expected for example 0-399,450"),
+        ("", "is not a range; expected ranges such as 0-399,450, or a JSON file"),
         (",", "is not a range"),
         ("1,", "'' is not a range"),
         ("-3", "'-3' is not a range"),
@@ -65,6 +65,8 @@ def test_ranges_name_items_in_order(text, expected):
         ("5-3", "'5-3' ends before it starts"),
         ("0-999999999999", "more than 10000000 items"),
         ("1,0-3", "named twice"),
+        ("0-9,abc", "items '0-9,abc': 'abc' is not a range"),
+        ("0-9," + 5000 * "x", "is not a range"),
     ],
 )
 def test_a_wrong_range_is_named(text, complaint):
@@ -74,7 +76,7 @@ def test_a_wrong_range_is_named(text, complaint):
 
 @pytest.mark.parametrize("text", ["\u0663", "x", "1.5", "1;2"])
 def test_what_is_no_range_is_a_path(text):
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"cannot be read .* or ranges such as 0-399,450"):
         load_items(text, "babyai")
     with pytest.raises(ValueError, match="is not a range"):
         parse_ranges(text)

@@ -152,7 +152,7 @@ def test_a_validation_plays_as_many_levels_at_the_temperature_that_is_set():
 
 def test_trajectories_are_written_as_text(finished):
     rows = [json.loads(line) for line in (finished.folder / "trajectories.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [6] * 3 + [7] * 3
+    assert [(row["step"], row["iteration"]) for row in rows] == [(6, 3)] * 3 + [(7, 4)] * 3
     assert {row["task"] for row in rows} == {"SimpleSokoban"}
     assert all(1 <= len(row["turns"]) <= 2 for row in rows)
     responses = [turn["response"] for row in rows for turn in row["turns"] if not turn["format_error"]]

@@ -198,7 +198,7 @@ class DrawnBoards:
     SPRITES = SPRITES
     last_text = "reward so far 0"
 
-    def run_scenes(self, run, config, record):
+    def run_scenes(self, run, config, record, note=None):
         """Boards of all episodes but the last, which has none."""
         episodes = []
         for row in range(len(record.task) - 1):

@@ -23,7 +23,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.runs.remote import local_copy, refresh_copy
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
-from agentrl_jax.viewer import data, export, live
+from agentrl_jax.viewer import data, export, live, scenes
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.live import PageServer
 from agentrl_jax.viewer.pieces import Pieces
@@ -104,7 +104,7 @@ def test_scenes_are_stored_by_distinct_stacks(run, records):
 
 def test_text_scenes_have_no_cells(tmp_path, records, monkeypatch):
     class Texts(page_runs.DrawnBoards):
-        def run_scenes(self, run, config, record):
+        def run_scenes(self, run, config, record, note=None):
             return [[{"kind": "text", "turn": 0, "action": None, "text": ["two arms"]}] for _ in record.task]
 
     monkeypatch.setattr(data, "scenes", Texts())
@@ -115,7 +115,7 @@ def test_text_scenes_have_no_cells(tmp_path, records, monkeypatch):
 
 def test_no_boards_are_no_error(run, monkeypatch):
     class Broken(page_runs.DrawnBoards):
-        def run_scenes(self, run, config, record):
+        def run_scenes(self, run, config, record, note=None):
             raise UserError("levels.txt: there is no such file")
 
     notes = []
@@ -124,6 +124,24 @@ def test_no_boards_are_no_error(run, monkeypatch):
     assert "scenes" not in header
     assert "no boards: levels.txt: there is no such file" in notes
     assert "scenes" not in decode_page(export.page([RunData(run, boards=False)]))[1][1][0]
+
+
+def test_an_unknown_environment_is_one_error(tmp_path, records, monkeypatch, caplog):
+    monkeypatch.setattr(data, "scenes", scenes)
+    file = write_run(tmp_path / "run", records[:1]) / "config.yaml"
+    file.write_text(file.read_text().replace("env: FrozenLake", "env: Corridor"))
+    code, out, err = command("view", str(file.parent), "--no_browser")
+    assert (code, out, caplog.text) == (2, "", "")
+    assert err.startswith("agentrl: no environment is called 'Corridor'")
+    assert err.count("\n") == 1
+
+
+def test_the_help_says_what_an_option_does():
+    _, out, _ = command("view", "--help")
+    words = " ".join(out.replace("│", " ").split())
+    assert "--no_boards Do not draw" in words
+    assert "--no_browser Do not open" in words
+    assert "default: True" not in words
 
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- <script>alert(2)</script> \u202egnp.exe ]]>"

@@ -291,6 +291,10 @@ def test_a_level_file_that_is_gone_gives_no_boards(rooms, caplog):
     gone = config.replace(tasks=(task.replace(levels="gone.npy"),))
     assert run_scenes("runs/x", gone, record) is None
     assert "no boards of BabyAI-PutNextS7N4Carrying: gone.npy: there is no such file" in caplog.text
+    notes = []
+    caplog.clear()
+    assert run_scenes("runs/x", gone, record, notes.append) is None
+    assert (len(notes), caplog.text) == (1, "")
 
 
 def test_services_have_no_boards(three):

@@ -233,7 +233,7 @@ def test_a_play_that_fails_leaves_nothing(tmp_path, monkeypatch):
             "--screenshots: wordle gives none, expected babyai",
         ),
         (("--policy", "random", "--env", "FrozenLake", "--record", "new"), "--screenshots: FrozenLake gives none"),
-        (("--policy", "random", "--panel", "sokoban-6x6-v1", "--record", "new"), "gives none, expected babyai"),
+        (("--policy", "random", "--panel", "sokoban-6x6-v2", "--record", "new"), "gives none, expected babyai"),
         (("--api", "m", "--base_url", "http://x", "--env", "FrozenLake", "--out", "new"), "FrozenLake gives none"),
         (
             ("--api", "m", "--base_url", "http://x", "--env", "maze", "--attempts", "2", "--out", "new"),

@@ -6,7 +6,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from agentrl_jax.evaluate.interval_text import number, points, rate
+from agentrl_jax.evaluate.interval_text import cells, number, points, rate
 from envs_jax.budget import EXACT, optimal_label
 
 
@@ -16,7 +16,7 @@ def as_table(result: Mapping[str, Any]) -> Table:
     for name in ("", "mean", "low", "high", "items"):
         table.add_column(name, justify="right" if name else "left")
     for title, interval in _rows(result):
-        rates = [f"{interval[bound]:.1%}" for bound in ("mean", "low", "high")] if interval else ["-"] * 3
+        rates = list(cells(interval).values()) if interval else ["-"] * 3
         table.add_row(escape(title), *rates, str(interval["n"]) if interval else "0")
     return table
 
@@ -28,7 +28,7 @@ def retry_tables(result: Mapping[str, Any]) -> Iterator[Table]:
         table = Table(title=title, title_justify="left")
         columns = [name for name in kinds if any(point.get(name) for point in found.values())]
         for name in ("attempts", *columns):
-            table.add_column(name.replace("_", " "), justify="right", no_wrap=name == "attempts")
+            table.add_column(name.replace("_", " "), justify="right", no_wrap=name == "attempts", overflow="fold")
         for k, point in found.items():
             table.add_row(k, *(kinds[name](point[name]) if point.get(name) else "-" for name in columns))
         yield table
