@@ -15,8 +15,8 @@ from envs_jax import registry
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split
 
-MOST_DRAWS = 32
-"""Draws for each wanted level, after which there are fewer different ones."""
+PATIENCE = 1024
+"""Draws in a row without a new level, after which there are no more."""
 
 _AT_ONCE = 128
 
@@ -24,7 +24,7 @@ _AT_ONCE = 128
 class Draws:
     """The draws 0, 1, ... of a split, without those whose level, or an image of it, was drawn before.
 
-    They do not depend on how many are wanted. Draws of environments without levels are all different.
+    They do not depend on how many are wanted. All draws of environments without levels count.
     """
 
     def __init__(
@@ -38,23 +38,25 @@ class Draws:
         self._env, self._params, self._keys, self._split = env, params, keys, split
         self._tried, self._seen = 0, set[bytes]()
         self._numbers: list[int] = []
+        self._exhausted = False
         self._levels: list[Int8[np.ndarray, "H W"]] = []
 
     def first(self, wanted: int) -> tuple[Int[np.ndarray, " n"], Int8[np.ndarray, "n H W"]]:
         """The numbers of the first `wanted` draws, and their levels, i8[n, 0, 0] if they are no boards.
 
-        They are fewer if as many different ones are not among `MOST_DRAWS` times as many draws.
+        They are fewer if `PATIENCE` draws in a row give no new one.
         """
         if not self._env.has_levels:
             return np.arange(wanted), np.zeros((wanted, 0, 0), np.int8)
-        while len(self._numbers) < wanted and self._tried < MOST_DRAWS * wanted:
+        while len(self._numbers) < wanted and not self._exhausted:
             self._draw(self._tried + np.arange(min(wanted, _AT_ONCE)))
         return np.array(self._numbers[:wanted]), np.stack(self._levels[:wanted])
 
     def _draw(self, numbers: Int[np.ndarray, " n"]) -> None:
         levels = registry.sample_levels(self._env, self._params, self._keys(numbers), self._split)
         for number, level in zip(numbers.tolist(), levels):
-            if level.tobytes() not in self._seen:
+            self._exhausted |= number - (self._numbers[-1] if self._numbers else 0) > PATIENCE
+            if level.tobytes() not in self._seen and not self._exhausted:
                 self._numbers.append(number)
                 self._levels.append(level)
                 self._seen.update(image.tobytes() for image in self._images(level))

@@ -314,6 +314,6 @@ def _load(
         program=Programs(make_mesh(1)).rollout("evaluation", policy.model, batched_env, engine),
         chunk=config.train.validation_episodes,
         settings=build.rollout_settings(config, batched_env, 1, 0.0),
-        **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)},
+        **vars(chosen),
     )
     return eval_set, services

@@ -9,8 +9,8 @@ import numpy as np
 from agentrl_jax.config import Config, EvalConfig, TrainConfig
 from agentrl_jax.evaluate.baselines import concatenate
 from agentrl_jax.evaluate.eval_set import EvalSet, Params
-from agentrl_jax.evaluate.seen import seen_levels
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.evaluate.seen import board_ids, seen_levels
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.metrics import trajectory_metrics
@@ -91,6 +91,16 @@ class HeldOut:
     def levels(self) -> tuple[int, ...]:
         """Number of evaluation levels of each task."""
         return tuple(eval_set.number(self.evaluation.episodes) for eval_set in self.eval_sets)
+
+    def board_ids(self) -> set[str] | None:
+        """The ids of all evaluation levels; None if those of a task are no boards."""
+        found: set[str] = set()
+        for eval_set, number in zip(self.eval_sets, self.levels):
+            task = eval_set.batched_env.tasks[eval_set.task]
+            if not isinstance(task, Task) or not task.env.has_levels:
+                return None
+            found.update(board_ids(task, eval_set.boards(number)))
+        return found
 
     def outcomes(self, params: Params, between: Callable[[], None] = lambda: None) -> Evaluated:
         """Plays every evaluation level twice: sampled and greedy; `between` is called after every dispatch."""

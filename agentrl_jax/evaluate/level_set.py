@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from jaxtyping import Int8
+from jaxtyping import Int, Int8
 
 from agentrl_jax.config import Config, PromptConfig
 from agentrl_jax.config.schema import NAMED_LEVELS, PANEL
@@ -20,7 +20,7 @@ from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import EpisodeIds
 from agentrl_jax.setup import build, run_keys
 from agentrl_jax.setup.service_tasks import Services
-from envs_jax import babyai
+from envs_jax import babyai, registry
 from envs_jax.babyai import items as babyai_items
 from envs_jax.budget import Baselines, Budget
 from envs_jax.splits import Split
@@ -28,7 +28,7 @@ from envs_jax.splits import Split
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LevelSet:
-    """Levels of one task: rows of its level pack, or generated ones, of which each content is played once."""
+    """Levels of one task: rows of its level pack, or generated ones."""
 
     batched_env: CompiledEnv | HostEnv
     """Environment with the task."""
@@ -45,6 +45,8 @@ class LevelSet:
 
     rotation: int = 0
     """Number of the task's rows that come last instead of first."""
+    distinct: bool = True
+    """Each content is played once. Otherwise levels are those that the environment draws, or all rows."""
 
     @property
     def key(self) -> jax.Array:
@@ -55,11 +57,15 @@ class LevelSet:
     def rows(self) -> np.ndarray | None:
         """Rows of the task's level pack that are played; None if levels are generated."""
         rows = self.levels.rows(self.split)
-        return None if rows is None else np.roll(rows, -self.rotation)
+        if rows is None:
+            return None
+        if self.distinct and self.levels.repeated_rows is not None:
+            rows = rows[~self.levels.repeated_rows[rows]]
+        return np.roll(rows, -self.rotation)
 
     def number(self, wanted: int) -> int:
         """Number of levels to play if `wanted` are requested: as many, if there are so many different ones."""
-        return len(self._draws.first(wanted)[0]) if self.rows is None else min(wanted, len(self.rows))
+        return len(self._draws(wanted)[0]) if self.rows is None else min(wanted, len(self.rows))
 
     def ids(self, first: int, count: int, number: int, *, sample: int = 0) -> EpisodeIds:
         """Ids of `count` episodes on the levels from `first` on, of a set of `number`; from its end on, any of them.
@@ -69,18 +75,19 @@ class LevelSet:
         numbers = first + np.arange(count)
         if self.rows is not None:
             return build.evaluation_ids(numbers, self.task, self.rows[numbers % len(self.rows)], sample=sample)
-        draws, _ = self._draws.first(number)
+        draws, _ = self._draws(number)
         return build.evaluation_ids(draws[numbers % len(draws)], self.task, sample=sample)
 
-    @functools.cached_property
-    def _draws(self) -> Draws:
+    def _draws(self, wanted: int) -> tuple[Int[np.ndarray, " n"], Int8[np.ndarray, "n H W"]]:
+        """Numbers of the draws that give the first `wanted` levels, and the levels."""
         task = self.batched_env.tasks[self.task]
         assert isinstance(task, Task), "services have items"
-
-        def keys(numbers: np.ndarray) -> jax.Array:
-            return rng.level_key(self.key, build.evaluation_ids(numbers, self.task))
-
-        return Draws(task.env, task.env_params, keys, self.levels.split(self.split))
+        split = self.levels.split(self.split)
+        if self.distinct:
+            return _known_draws(task, self.task, self.seed, self.split, split).first(wanted)
+        numbers = np.arange(wanted)
+        keys = rng.level_key(self.key, build.evaluation_ids(numbers, self.task))
+        return numbers, registry.sample_levels(task.env, task.env_params, keys, split)
 
     def baselines(self, episodes: int | Sequence[int]) -> Baselines | None:
         """Random, null and optimal play on the same levels within the agent's budget; None if unknown.
@@ -103,7 +110,18 @@ class LevelSet:
             return np.zeros((len(numbers), 0, 0), np.int8)
         if self.rows is not None:
             return np.asarray(task.env_params.levels)[self.rows[numbers]]
-        return self._draws.first(int(numbers.max()) + 1)[1][numbers]
+        return self._draws(int(numbers.max()) + 1)[1][numbers]
+
+
+@functools.lru_cache(maxsize=16)
+def _known_draws(task: Task, number: int, seed: int, split: Split, sampled_split: Split) -> Draws:
+    """The draws of a task, which all sets of the same levels share: finding different ones takes seconds."""
+    key = run_keys.of_evaluation(seed, int(split))
+
+    def keys(numbers: np.ndarray) -> jax.Array:
+        return rng.level_key(key, build.evaluation_ids(numbers, number))
+
+    return Draws(task.env, task.env_params, keys, sampled_split)
 
 
 def level_set(

@@ -91,13 +91,17 @@ def seen_levels(
     return found | {"seen_images": _seen_images(learned, task, images)}
 
 
-def _seen_images(learned: set[str], task: Task, images: Sequence[Sequence[np.ndarray]]) -> int:
-    """Number of levels of a task, each given with its images, that were learned from in any form."""
+def board_ids(task: Task, boards: Int8[np.ndarray, "n H W"]) -> list[str]:
+    """The ids of levels, as `trajectory.level_ids` returns them for episodes on these."""
 
     def state_hash(board: jax.Array) -> jax.Array:
         return task.env.state_hash(task.env.reset_to_level(board, task.env_params)[1], task.env_params)
 
-    flat = jnp.asarray(np.stack([image for of_level in images for image in of_level]))
-    known = np.isin(hexadecimal(np.asarray(jax.jit(jax.vmap(state_hash))(flat))), list(learned))
+    return hexadecimal(np.asarray(jax.jit(jax.vmap(state_hash))(jnp.asarray(boards))))
+
+
+def _seen_images(learned: set[str], task: Task, images: Sequence[Sequence[np.ndarray]]) -> int:
+    """Number of levels of a task, each given with its images, that were learned from in any form."""
+    known = np.isin(board_ids(task, np.stack([image for of_level in images for image in of_level])), list(learned))
     parts = np.split(known, np.cumsum([len(of_level) for of_level in images])[:-1])
     return sum(bool(part.any()) for part in parts)

@@ -48,6 +48,10 @@ def compare(
         with refusals():
             variants = Variants(comparison, console)
         for name, record in records.items():
+            if record is not None and record["test_levels"] != variants.test_levels:
+                raise UserError(
+                    f"{folder / name}.json: was evaluated on other held-out levels; delete it, or give another --out"
+                )
             if record is not None and record["start"] != variants.start:
                 line = f"{name}: is stored with other starts than these, so that it is not paired with what is run now"
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -55,7 +59,13 @@ def compare(
             records[name] = variants.run(name)
             with atomic_write(folder / f"{name}.json") as file:
                 json.dump(records[name], file)
-    return {name: record for name, record in records.items() if record is not None}
+    found = {name: record for name, record in records.items() if record is not None}
+    levels = {record["test_levels"] for record in found.values()}
+    if len(levels) > 1:
+        raise UserError(
+            f"{folder}: variants were evaluated on other held-out levels; delete some, or give another --out"
+        )
+    return found
 
 
 def _read(folder: Path, name: str, comparison: Comparison) -> Record | None:
@@ -64,7 +74,7 @@ def _read(folder: Path, name: str, comparison: Comparison) -> Record | None:
         return None
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        stored, seeds = decode(record["config"], source="config"), record["seeds"]
+        stored, seeds, _ = decode(record["config"], source="config"), record["seeds"], record["test_levels"]
         page({name: record}, (), name, "")  # what a report cannot read is found out before anything is run
     except (UserError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(

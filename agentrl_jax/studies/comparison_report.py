@@ -180,7 +180,9 @@ def page(records: Mapping[str, Record], pairs: Sequence[tuple[str, str]], title:
             ends = [
                 (_outcomes(records[a], "end", how), _outcomes(records[b], "end", how)) for how in ("sampled", "greedy")
             ]
-            lines += [f"| {a} − {b} | {' | '.join(_points(_difference(x, y)) for x, y in ends)} |"]
+            paired = records[a]["start"] == records[b]["start"]
+            cells = [_points(_difference(x, y)) if paired else "not paired" for x, y in ends]
+            lines += [f"| {a} − {b} | {' | '.join(cells)} |"]
         lines += [""]
     return "\n".join([*lines, f"![Success of every variant]({figure})", ""])
 

@@ -5,6 +5,8 @@ Dimensions: `S` seeds, the first axis of everything that differs by seed; `n` he
 
 import dataclasses
 import functools
+import hashlib
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -132,13 +134,13 @@ class Variants:
         Returns:
             config; seeds; iteration: 1 to the last; metrics by name, [iterations][S] (means over the minibatches of an
             iteration); environment_steps [iterations][S] of each iteration; validation: {iteration, success} with
-            success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; alarms: [S] mappings of alarm name to
-            iteration; levels: [S] results of `HeldOut.seen` for the test levels; baselines: success of random, optimal
-            and null play on them, by name; seconds: [iterations], of all seeds together, the first with compilation;
-            machine.
+            success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; test_levels: digest of the n levels;
+            alarms: [S] mappings of alarm name to iteration; levels: [S] results of `HeldOut.seen` for the test levels;
+            baselines: success of random, optimal and null play on them, by name; seconds: [iterations], of all seeds
+            together, the first with compilation; machine.
         """
         # What variants share is computed before the clock starts: it would count for the first one only.
-        shared = {"start": self.start, "baselines": self._baselines}
+        shared = {"start": self.start, "baselines": self._baselines, "test_levels": self.test_levels}
         config, began = self.comparison.variants[name], time.monotonic()
         for line in start.notes(config):
             self.console.print(f"{name}: {line}", highlight=False, markup=False, soft_wrap=True)
@@ -267,9 +269,18 @@ class Variants:
         return np.concatenate(parts, axis=1), levels
 
     @functools.cached_property
+    def _at_start(self) -> tuple[dict[str, list[list[bool]]], list[list[str]]]:
+        return self._outcomes(self.policies)
+
+    @property
     def start(self) -> dict[str, list[list[bool]]]:
         """Outcomes of the policies that all variants start from."""
-        return self._outcomes(self.policies)[0]
+        return self._at_start[0]
+
+    @property
+    def test_levels(self) -> str:
+        """SHA-256 of the ids of the held-out levels."""
+        return hashlib.sha256("".join(itertools.chain(*self._at_start[1])).encode()).hexdigest()
 
     def _outcomes(self, policies: Any) -> tuple[dict[str, list[list[bool]]], list[list[str]]]:
         evaluation, eval_sets = self.config.evaluation, self.held_out.eval_sets

@@ -12,6 +12,7 @@ policy of the round.
 
 import dataclasses
 import functools
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,8 @@ class Round:
 
     success: list[float]
     plans: list[list[_Plan]]
+    levels: str
+    """SHA-256 of the levels of all tasks."""
 
 
 class Dagger:
@@ -111,7 +114,7 @@ class Dagger:
         seed = int(jax.random.bits(self._key(number)) >> 1)
         rotation = (number - 1) * self._parts.config.imitation.dagger_levels
         return [
-            dataclasses.replace(levels, split=Split.TRAIN, seed=seed, rotation=rotation)
+            dataclasses.replace(levels, split=Split.TRAIN, seed=seed, rotation=rotation, distinct=False)
             for levels in self._held_out.validations
         ]
 
@@ -128,7 +131,12 @@ class Dagger:
             success.append(float(np.mean(trajectory.success)))
             episode, turn = sampled_situations(trajectory, count, rng)
             plans.append(self._plans(levels, trajectory, episode, turn, between))
-        return Round(success, plans)
+        return Round(success, plans, self._digest(sets))
+
+    def _digest(self, sets: list[EvalSet]) -> str:
+        """Of the levels of a round, which another version of an environment may draw otherwise."""
+        boards = [np.ascontiguousarray(levels.boards(self._count(levels))) for levels in sets]
+        return hashlib.sha256(b"".join(of_task.tobytes() for of_task in boards)).hexdigest()
 
     def _plans(
         self,
@@ -200,14 +208,16 @@ class Dagger:
         if stored is None:
             return None
         try:
-            found = Round(stored["success"], stored["plans"])
-            fits = len(found.success) == len(sets) and all(
-                self._fit(levels, plans) for levels, plans in zip(sets, found.plans, strict=True)
-            )
+            found = Round(stored["success"], stored["plans"], stored["levels"])
+            fits = len(found.success) == len(sets) and found.levels == self._digest(sets)
+            fits &= all(self._fit(levels, plans) for levels, plans in zip(sets, found.plans, strict=True))
         except (KeyError, TypeError, ValueError):
             fits = False
         if not fits:
-            raise UserError(f"{self._file(number)}: does not hold the plans of a round; restore it, or use a new run")
+            raise UserError(
+                f"{self._file(number)}: does not hold the plans of a round on these levels; "
+                "restore it, or use a new run"
+            )
         return found
 
     def _fit(self, levels: EvalSet, plans: list[_Plan]) -> bool:

@@ -17,7 +17,7 @@ from rich.console import Console
 from agentrl_jax.algos import mutual_information
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.defaults import with_defaults
-from agentrl_jax.errors import refusals
+from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.seen import learned_levels
 from agentrl_jax.evaluate.service_report import failure_rows, of_all_hosts, service_metrics
@@ -135,8 +135,23 @@ class Run:
         if self.parts.imitation_chunks and int(state.imitation_step) < self.config.imitation.steps:
             state = imitate(state, self.parts, self.held_out, progress, self._stop_if_asked)
         if not progress.imitation_outcomes:
-            state = self._begin_learning(state)
+            return self._begin_learning(state)
+        self._check_test_levels()
         return state
+
+    def _check_test_levels(self) -> None:
+        """Refuses to go on if the evaluation at the end would not be on the levels of that at the start.
+
+        Raises:
+            UserError: an environment has other levels than the version that began the run.
+        """
+        played = next((row["levels"] for row in reversed(self.folder.levels()) if row["stage"] == "test"), None)
+        now = self.held_out.board_ids()
+        if played is not None and now is not None and now != set(played):
+            raise UserError(
+                f"{self.folder.path}: was evaluated at its start on other levels than those of this version; go on "
+                "with the version that began the run, or begin a new one"
+            )
 
     def _stop_if_asked(self, step: int, state: TrainState) -> None:
         """Saves the state and ends the run if a process got SIGTERM; called between two steps."""

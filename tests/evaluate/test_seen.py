@@ -89,6 +89,11 @@ def test_a_pack_is_divided_by_its_rows(tmp_path):
     assert "5 levels of its file" in few.undivided_reason
     test = np.load(tmp_path / "pack.npy")[rows[list(SHARES).index(Split.TEST)][:1]]
     np.save(tmp_path / "repeated.npy", np.concatenate([np.load(tmp_path / "pack.npy")[rows[0]], *[test] * 20]))
+    twice = np.load(tmp_path / "pack.npy")
+    np.save(tmp_path / "twice.npy", np.concatenate([twice, twice[:, ::-1]]))
+    found = divided(env="FrozenLake", levels=str(tmp_path / "twice.npy"))
+    assert not found.repeated_rows[rows[0]].all()
+    assert found.repeated_rows[256:].all()
     assert "1 for test" in divided(env="FrozenLake", levels=str(tmp_path / "repeated.npy")).undivided_reason
     np.testing.assert_array_equal(few.rows(Split.TEST), np.arange(5))
 

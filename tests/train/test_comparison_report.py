@@ -33,6 +33,7 @@ def record(seeds=2, success=0.5, **changes):
         "baselines": {"random": 0.1},
         "seconds": [1.0, 1.0],
         "machine": {"device": "cpu"},
+        "test_levels": "a digest",
     }
     return made | changes
 
@@ -64,7 +65,9 @@ def test_what_was_not_run_under_the_same_conditions_is_named():
         "b": record() | {"start": other["start"]},
         "c": record() | {"machine": {"device": "another"}},
     }
-    words = page(records, (), "title", "figure.png")
+    words = page(records, (("b", "a"), ("c", "a")), "title", "figure.png")
+    assert "| b − a | not paired | not paired |" in words
+    assert "| c − a | +0.0 [" in words
     assert "Not from the starts of a, so that they are not paired with it: b." in words
     assert "Not on the machine of a: c." in words
     assert "Not " not in page({"a": record(), "b": record()}, (), "title", "figure.png")
@@ -87,7 +90,7 @@ def stored(tmp_path):
     return comparison, tmp_path, store
 
 
-@pytest.mark.parametrize("lacks", ["metrics", "start", "machine", "baselines"])
+@pytest.mark.parametrize("lacks", ["metrics", "start", "machine", "baselines", "test_levels"])
 def test_a_file_that_lacks_a_result_is_refused(stored, lacks):
     comparison, folder, store = stored
     store(**{lacks: None})
@@ -101,7 +104,7 @@ def test_stored_variants_with_other_starts_are_named_before_anything_runs(stored
     shown = io.StringIO()
 
     class Made:
-        start = record(2, 0.25)["start"]
+        start, test_levels = record(2, 0.25)["start"], "a digest"
 
         def __init__(self, *_):
             pass
@@ -114,3 +117,7 @@ def test_stored_variants_with_other_starts_are_named_before_anything_runs(stored
     found = comparisons.compare(comparison, folder, only=(), console=Console(file=shown))
     assert set(found) == {"a", "b"}
     assert "b: is stored" not in shown.getvalue()
+    Made.test_levels = "another"
+    (folder / "b.json").unlink()
+    with pytest.raises(UserError, match=r"a.json: was evaluated on other held-out levels"):
+        comparisons.compare(comparison, folder, only=(), console=Console(file=shown))

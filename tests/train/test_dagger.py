@@ -183,9 +183,10 @@ def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypat
     [
         (None, "cannot be read"),
         ("{", "cannot be read"),
-        ('{"success": [0.5], "plans": []}', "plans of a round"),
-        ('{"success": [0.5], "plans": [[[12, 0, [1]]]]}', "plans of a round"),
-        ('{"success": [0.5], "plans": [[[0, 0, ["x"]]]]}', "plans of a round"),
+        ('{"success": [0.5], "plans": [], "levels": "DIGEST"}', "plans of a round"),
+        ('{"success": [0.5], "plans": [[[12, 0, [1]]]], "levels": "DIGEST"}', "plans of a round"),
+        ('{"success": [0.5], "plans": [[[0, 0, ["x"]]]], "levels": "DIGEST"}', "plans of a round"),
+        ('{"success": [0.5], "plans": [[]], "levels": "of others"}', "plans of a round on these levels"),
     ],
 )
 def test_a_round_whose_file_is_gone_or_damaged_is_named(run, tmp_path, text, message):
@@ -196,9 +197,10 @@ def test_a_round_whose_file_is_gone_or_damaged_is_named(run, tmp_path, text, mes
             shutil.rmtree(again / "checkpoints" / str(step))
     rows = (again / "metrics.jsonl").read_text().splitlines(keepends=True)
     (again / "metrics.jsonl").write_text("".join(rows[:4]))
+    known = json.loads((again / "dagger" / "1.json").read_text())
     (again / "dagger" / "1.json").unlink()
     if text is not None:
-        (again / "dagger" / "1.json").write_text(text)
+        (again / "dagger" / "1.json").write_text(text.replace("DIGEST", known["levels"]))
     code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
     assert code == 2
     assert "dagger/1.json" in err

@@ -1,6 +1,7 @@
 """Runs whose process is killed end bit for bit like a run that was not killed."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -166,3 +167,16 @@ def test_a_run_that_ended_goes_on_for_longer_like_one_that_never_did(finished, t
     assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(finished.folder)
     assert tiny_run.checkpoint(tmp_path / "run", 7) == tiny_run.checkpoint(finished.folder, 7)
     assert tiny_run.summary(tmp_path / "run") == tiny_run.summary(finished.folder)
+
+
+def test_a_run_that_was_evaluated_on_other_levels_does_not_go_on(finished, tmp_path):
+    """As by a version that draws others: its end could not be compared with its start."""
+    again = tmp_path / "run"
+    shutil.copytree(finished.folder, again)
+    rows = [json.loads(row) for row in (again / "levels.jsonl").read_text().splitlines()]
+    (tested,) = (row for row in rows if row["stage"] == "test")
+    tested["levels"][0] = "0" * 16
+    (again / "levels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(again), "--train.iterations", "5")
+    assert code == 2
+    assert "was evaluated at its start on other levels than those of this version" in err

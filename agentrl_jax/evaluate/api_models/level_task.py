@@ -67,9 +67,11 @@ def level_task(options: TaskOptions) -> ApiTask:
         items = load_items(options.items, env) if options.items else tuple(range(chosen.number(wanted)))
     if len(set(items)) < len(items):
         raise UserError(f"--items {options.items}: an item is named twice; name each once")
-    last = max(items)
-    if last >= MOST_ITEMS or last >= (most := chosen.number(last + 1)):
-        raise UserError(f"--items names {last}, expected numbers below {most if last < MOST_ITEMS else MOST_ITEMS}")
+    if options.items:
+        generated = chosen.rows is None and batched_env.tasks[0].env.has_levels
+        most = chosen.number(min(max(items) + 1, MOST_ITEMS) if generated else max(items) + 1)
+        if max(items) >= most:
+            raise UserError(f"--items names {max(items)}, expected numbers below {most}")
 
     @functools.cache
     def baselines() -> Baselines | None:

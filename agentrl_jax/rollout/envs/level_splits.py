@@ -33,6 +33,8 @@ class TaskLevels:
     """i32[N] split of every row of the task's level pack; None if levels are generated."""
     fixed_rows: np.ndarray | None = None
     """bool[N] which rows of an undivided pack are test levels in any case; None if levels are generated."""
+    repeated_rows: np.ndarray | None = None
+    """bool[N] which rows have the content of a row before them; None if that is not known, or levels are generated."""
     some_fixed: bool = False
     """Whether some of the undivided levels are test levels in any case."""
 
@@ -81,15 +83,16 @@ def task_levels(env: TextEnvironment, params: Any) -> TaskLevels:
     if levels is not None and levels.shape[0] > 0:
         split_of_row = splits_of_levels(env, params, np.asarray(levels))
         fixed_rows = fixed_levels(env, params, np.asarray(levels))
-        hashes = level_hashes(env, params, np.asarray(levels))
-        counts = {split: len(np.unique(hashes[split_of_row == split], axis=0)) for split in SHARES}
+        first_rows = np.unique(level_hashes(env, params, np.asarray(levels)), axis=0, return_index=True)[1]
+        repeated = ~np.isin(np.arange(len(split_of_row)), first_rows)
+        counts = {split: int(np.sum((split_of_row == split) & ~repeated)) for split in SHARES}
         where, some_fixed = f"{len(split_of_row)} levels of its file", bool(np.any(fixed_rows))
     else:
-        split_of_row, fixed_rows = None, None
+        split_of_row, fixed_rows, repeated = None, None, None
         counts = distinct_levels(env, params, SAMPLED_LEVELS)
         where, some_fixed = f"{SAMPLED_LEVELS} draws", len(env.test_levels) > 0
     if min(counts.values()) >= MIN_LEVELS:
-        return TaskLevels(split_of_row=split_of_row)
+        return TaskLevels(split_of_row=split_of_row, repeated_rows=repeated)
     found = ", ".join(f"{counts[split]} for {split.name.lower()}" for split in SHARES)
     reason = f"{where} hold {found}; at least {MIN_LEVELS} of each are needed"
-    return TaskLevels(reason, split_of_row, fixed_rows, some_fixed)
+    return TaskLevels(reason, split_of_row, fixed_rows, repeated, some_fixed)
