@@ -31,7 +31,7 @@ from agentrl_jax.text.tokenizer import load_small
 from envs_jax.budget import Baselines
 from envs_jax.registry import spec
 
-MOST_ITEMS = 2**16
+MOST_ITEMS = 2**14
 """Numbers of generated levels that can be named: all levels up to the largest are generated."""
 
 EPISODES = 200
@@ -68,10 +68,10 @@ def level_task(options: TaskOptions) -> ApiTask:
     if len(set(items)) < len(items):
         raise UserError(f"--items {options.items}: an item is named twice; name each once")
     if options.items:
-        generated = chosen.rows is None and batched_env.tasks[0].env.has_levels
-        most = chosen.number(min(max(items) + 1, MOST_ITEMS) if generated else max(items) + 1)
-        if max(items) >= most:
-            raise UserError(f"--items names {max(items)}, expected numbers below {most}")
+        last, generated = max(items), chosen.rows is None and batched_env.tasks[0].env.has_levels
+        most = MOST_ITEMS if generated and last >= MOST_ITEMS else chosen.number(last + 1)
+        if last >= most:
+            raise UserError(f"--items names {last}, expected numbers below {most}")
 
     @functools.cache
     def baselines() -> Baselines | None:
