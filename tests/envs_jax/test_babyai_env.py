@@ -227,6 +227,7 @@ def test_plans_are_shortest_and_replay(start, step, env):
         assert [bool(info["success"]) for *_, info in results] == [False] * (len(plan.actions) - 1) + [True]
 
 
+@pytest.mark.slow
 def test_plans_of_primitive_actions_solve_the_level():
     env, params = envs_jax.make("BabyAI-GoToRedBallNoDists", actions="primitive")
     assert env.actions[2] == "move forward"

@@ -134,6 +134,7 @@ def test_plans_after_random_actions_solve_the_level_and_only_they_are_imitated()
     assert {(actions[row, : before[row]] >= 0).sum() for row in range(LEVELS)} == {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_images_of_levels_are_solved_by_the_same_plans_and_are_new_training_levels(monkeypatch):
     prompt = PromptConfig(max_turns=6, max_actions_per_turn=2, max_actions=12, max_response_tokens=80)
     tasks = (TaskConfig(env="BabyAI-GoToRedBallNoDists", groups=1, options={"mode": "upstream"}),)
