@@ -65,7 +65,9 @@ class LevelSet:
 
     def number(self, wanted: int) -> int:
         """Number of levels to play if `wanted` are requested: as many, if there are so many different ones."""
-        return len(self._draws(wanted)[0]) if self.rows is None else min(wanted, len(self.rows))
+        if self.rows is not None:
+            return min(wanted, len(self.rows))
+        return len(self._different(wanted)[0]) if self.distinct else wanted
 
     def ids(self, first: int, count: int, number: int, *, sample: int = 0) -> EpisodeIds:
         """Ids of `count` episodes on the levels from `first` on, of a set of `number`; from its end on, any of them.
@@ -75,19 +77,14 @@ class LevelSet:
         numbers = first + np.arange(count)
         if self.rows is not None:
             return build.evaluation_ids(numbers, self.task, self.rows[numbers % len(self.rows)], sample=sample)
-        draws, _ = self._draws(number)
+        draws = self._different(number)[0] if self.distinct else np.arange(number)
         return build.evaluation_ids(draws[numbers % len(draws)], self.task, sample=sample)
 
-    def _draws(self, wanted: int) -> tuple[Int[np.ndarray, " n"], Int8[np.ndarray, "n H W"]]:
-        """Numbers of the draws that give the first `wanted` levels, and the levels."""
+    def _different(self, wanted: int) -> tuple[Int[np.ndarray, " n"], Int8[np.ndarray, "n H W"]]:
+        """Numbers of the draws that give the first `wanted` different levels, and the levels."""
         task = self.batched_env.tasks[self.task]
         assert isinstance(task, Task), "services have items"
-        split = self.levels.split(self.split)
-        if self.distinct:
-            return _known_draws(task, self.task, self.seed, self.split, split).first(wanted)
-        numbers = np.arange(wanted)
-        keys = rng.level_key(self.key, build.evaluation_ids(numbers, self.task))
-        return numbers, registry.sample_levels(task.env, task.env_params, keys, split)
+        return _known_draws(task, self.task, self.seed, self.split, self.levels.split(self.split)).first(wanted)
 
     def baselines(self, episodes: int | Sequence[int]) -> Baselines | None:
         """Random, null and optimal play on the same levels within the agent's budget; None if unknown.
@@ -110,7 +107,10 @@ class LevelSet:
             return np.zeros((len(numbers), 0, 0), np.int8)
         if self.rows is not None:
             return np.asarray(task.env_params.levels)[self.rows[numbers]]
-        return self._draws(int(numbers.max()) + 1)[1][numbers]
+        if self.distinct:
+            return self._different(int(numbers.max()) + 1)[1][numbers]
+        keys = rng.level_key(self.key, build.evaluation_ids(numbers, self.task))
+        return registry.sample_levels(task.env, task.env_params, keys, self.levels.split(self.split))
 
 
 @functools.lru_cache(maxsize=16)
