@@ -27,7 +27,7 @@ from agentrl_jax.setup import policy as run_policy
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.train.run import train
-from envs_jax.splits import Split
+from envs_jax.splits import SHARES, Split
 
 __all__ = ["Policy", "evaluate", "load_config", "load_policy", "rollout", "train"]
 
@@ -77,7 +77,7 @@ def rollout(
     another shape adds in another order. Each call compiles its program, unless a persistent compilation cache is set
     up (`jax_compilation_cache_dir`).
 
-    If the task has a level file, `episodes` is at most the number of its levels in the split. `task` is an index into
+    Levels are all different: episodes are fewer than wanted where the split has not so many. `task` is an index into
     the configuration of the run. `Split.TEST` levels never occur in training. Temperature 0 takes the most likely
     token. Raises a `UserError` if an argument is out of range, the run was trained on services, or the levels cannot be
     used.
@@ -91,8 +91,8 @@ def rollout(
         raise UserError(f"temperature is {temperature}, expected 0 or more")
     if not isinstance(seed, Integral) or not 0 <= seed < 2**32:
         raise UserError(f"seed is {seed}, expected an integer from 0 to {2**32 - 1}")
-    if split not in [*Split]:
-        raise UserError(f"split is {split}, expected one of {', '.join(f'Split.{known.name}' for known in Split)}")
+    if split not in SHARES:
+        raise UserError(f"split is {split}, expected one of {', '.join(f'Split.{known.name}' for known in SHARES)}")
     with refusals():
         batched_env = build.build_compiled_env(policy.config, policy.tokenizer)
         engine = build.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)

@@ -61,7 +61,8 @@ def test_transcripts_are_the_text_of_the_tokens(policy, trajectory):
         ({"temperature": -0.5}, "temperature is -0.5, expected 0 or more"),
         ({"temperature": float("nan")}, "temperature is nan, expected 0 or more"),
         ({"seed": 2**33}, "seed is 8589934592, expected an integer from 0 to 4294967295"),
-        ({"split": 7}, "split is 7, expected one of"),
+        ({"split": 7}, "split is 7, expected one of Split.TRAIN"),
+        ({"split": Split.ANY}, "split is -1, expected one of Split.TRAIN"),
     ],
 )
 def test_arguments_out_of_range_are_refused(policy, arguments, message):

@@ -261,7 +261,7 @@ class TrainConfig(Section):
     validate_every: Count = 10
     """Iterations between two validations on fixed levels; 0: none."""
     validation_episodes: Positive = 128
-    """Number of levels of each task in a validation."""
+    """Number of levels of each task in a validation, all different; fewer where there are not so many."""
     validation_temperature: NonNegative = 0.5
     """Sampling temperature of the validation."""
     max_bad_updates: Positive = 5
@@ -292,7 +292,7 @@ class EvalConfig(Section):
     """The held-out evaluation at the end of a run and in `agentrl eval`."""
 
     episodes: Positive = 512
-    """Number of held-out levels of each task; of a level file each level is used at most once."""
+    """Number of held-out levels of each task, all different; fewer where there are not so many."""
     temperature: AboveZero = 1.0
     """Sampling temperature of the evaluation; a greedy evaluation is always run too."""
     seed: Seed = 123
