@@ -39,6 +39,8 @@ CONFIG = decode(
             "minibatches": 1,
             "grad_accum_steps": 2,
         },
+        # As few held-out episodes at a time as training episodes, so that these decide what fits.
+        "evaluation": {"episodes": 16},
     }
 )
 MACHINE = Peaks(flops=1e11, bandwidth=1e10, link=1e9)
@@ -182,7 +184,7 @@ def given(**changes):
 
 def test_held_out_episodes_count_where_they_are_more():
     few = given(train={"validation_episodes": 1}).rank(None, MACHINE, compiled=0)
-    many = given(train={"validation_episodes": 256}).rank(None, MACHINE, compiled=0)
+    many = given(train={"validation_episodes": 256}, evaluation={"episodes": 256}).rank(None, MACHINE, compiled=0)
     for one, other in zip(few.candidates, many.candidates, strict=True):
         assert other.rollout_peak > one.rollout_peak
         assert other.seconds == one.seconds
