@@ -68,7 +68,7 @@ def random_floor(evidence: Evidence) -> Result:
     return verdict("random_floor", reason if optimal - low < floors.gap else "", numbers)
 
 
-def reward_tells(evidence: Evidence) -> Result:
+def reward_follows_success(evidence: Evidence) -> Result:
     """Episodes that solve the task earn more, on average, than those that do not."""
     # Episodes of a seed are no independent ones, so that the unit is a seed: its mean over the policies.
     sums, counts = np.zeros((2, len(evidence.seeds))), np.zeros((2, len(evidence.seeds)))
@@ -80,12 +80,12 @@ def reward_tells(evidence: Evidence) -> Result:
     unsolved, solved = (total[count > 0] / count[count > 0] for total, count in zip(sums, counts))
     if min(len(unsolved), len(solved)) < FEWEST_OF_KIND:
         reason = f"{len(solved)} seeds have episodes with a success and {len(unsolved)} without; at least "
-        return skipped("reward_tells", f"{reason}{FEWEST_OF_KIND} of each are compared")
+        return skipped("reward_follows_success", f"{reason}{FEWEST_OF_KIND} of each are compared")
     numbers = {"return_with_success": float(solved.mean()), "return_without": float(unsolved.mean())}
     error = stats.norm.isf(ALPHA) * np.sqrt(solved.var() / len(solved) + unsolved.var() / len(unsolved))
     low, high = numbers["return_without"], numbers["return_with_success"]
     reason = f"episodes with a success earn {high:.3g} on average, not more than the {low:.3g} of the others"
-    return verdict("reward_tells", reason if high - low + error <= ROUNDING else "", numbers)
+    return verdict("reward_follows_success", reason if high - low + error <= ROUNDING else "", numbers)
 
 
 def different_starts(evidence: Evidence) -> Result:

@@ -148,7 +148,7 @@ def _search(
         grown: list[tuple[Any, np.ndarray, np.ndarray]] = []
         for begin in range(0, len(row), BATCH):
             rows, taken, drawn = (part[begin : begin + BATCH] for part in (row, action, draw))
-            # Each situation has keys of its own: a rare event that one of them misses, others can meet.
+            # Each situation has other keys: a rare event that one of them misses, others can meet.
             number_of_key = (of_node[rows] * DRAWS + drawn).astype(np.uint32)
             given = jax.tree.map(lambda leaf, i=rows: leaf[i], states), taken, seeds[of_level[rows]], number_of_key
             after, reward, flags, hashed, success, ended = in_batches(

@@ -18,7 +18,7 @@ from envs_jax.checks.policy_rules import (
     random_floor,
     reference,
     repeat_last_floor,
-    reward_tells,
+    reward_follows_success,
 )
 from envs_jax.checks.report import Result, skipped, verdict
 from envs_jax.environment import NO_PIECE
@@ -150,7 +150,7 @@ RULES: tuple[Callable[[Evidence], Result], ...] = (
     observation,
     determinism,
     different_starts,
-    reward_tells,
+    reward_follows_success,
     null_floor,
     constant_floor,
     repeat_last_floor,

@@ -60,7 +60,7 @@ CAUGHT_BY = {
     Fault.SAYS_TOO_MUCH: "observation",
     Fault.ORACLE_IS_WRONG: "reference",
     Fault.ORACLE_IS_LONG: "reference",
-    Fault.PAYS_NOTHING: "reward_tells",
+    Fault.PAYS_NOTHING: "reward_follows_success",
     Fault.ALWAYS_STARTS_ALIKE: "different_starts",
     Fault.CLAIMS_NO_EFFECT: "action_is_effective",
     Fault.CLAIMS_EFFECT_AFTER_END: "action_is_effective",
@@ -99,7 +99,7 @@ def test_levels_that_take_longer_than_an_episode_are_found():
 
 
 def test_mistakes_that_pay_are_caught_by_the_reward_and_by_the_reference():
-    assert failures(report_on(Fault.PAYS_MISTAKES)) == ["reward_tells", "reference"]
+    assert failures(report_on(Fault.PAYS_MISTAKES)) == ["reward_follows_success", "reference"]
 
 
 def test_an_environment_may_declare_that_it_always_starts_alike():
