@@ -5,6 +5,7 @@ Seed s of a variant is the run that `agentrl train` does with the variant's conf
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -26,8 +27,8 @@ def compare(
     at the variant that was interrupted.
 
     Raises:
-        UserError: the folder cannot be written, one of its variants was run with another configuration, or an entry of
-            the comparison is invalid.
+        UserError: the folder cannot be written, one of its variants was run with another configuration or evaluated on
+            other levels, or an entry of the comparison is invalid.
     """
     folder = Path(out)
     try:
@@ -44,28 +45,31 @@ def compare(
         raise UserError(f"--only names {unknown[0]!r}, expected one of {', '.join(comparison.variants)}")
     records = {name: _read(folder, name, comparison) for name in comparison.variants}
     missing = [name for name, record in records.items() if record is None and (not only or name in only)]
+    stored = {name: record for name, record in records.items() if record is not None}
     if missing:
         with refusals():
             variants = Variants(comparison, console)
-        for name, record in records.items():
-            if record is not None and record["test_levels"] != variants.test_levels:
-                raise UserError(
-                    f"{folder / name}.json: was evaluated on other held-out levels; delete it, or give another --out"
-                )
-            if record is not None and record["start"] != variants.start:
+        _check_levels(folder, stored, variants.test_levels)
+        for name, record in stored.items():
+            if record["start"] != variants.start:
                 line = f"{name}: is stored with other starts than these, so that it is not paired with what is run now"
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
         for name in missing:
             records[name] = variants.run(name)
             with atomic_write(folder / f"{name}.json") as file:
                 json.dump(records[name], file)
-    found = {name: record for name, record in records.items() if record is not None}
-    levels = {record["test_levels"] for record in found.values()}
-    if len(levels) > 1:
-        raise UserError(
-            f"{folder}: variants were evaluated on other held-out levels; delete some, or give another --out"
-        )
-    return found
+    elif stored:
+        _check_levels(folder, stored, next(iter(stored.values()))["test_levels"])
+    return {name: record for name, record in records.items() if record is not None}
+
+
+def _check_levels(folder: Path, stored: Mapping[str, Record], expected: str) -> None:
+    """Refuses records of other held-out levels than those whose digest is `expected`."""
+    for name, record in stored.items():
+        if record["test_levels"] != expected:
+            raise UserError(
+                f"{folder / name}.json: was evaluated on other held-out levels; delete it, or give another --out"
+            )
 
 
 def _read(folder: Path, name: str, comparison: Comparison) -> Record | None:
