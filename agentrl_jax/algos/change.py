@@ -17,7 +17,7 @@ from scipy import stats
 
 FALSE_ALARMS = 3e-5
 """Largest p-value that both tests accept as a fall. A run is tested at every iteration over several windows, so this is
-far below the share of unchanged runs that raise an alarm; benchmarks/collapse_alarms.py measignificants that share."""
+far below the share of unchanged runs that raise an alarm; benchmarks/collapse_alarms.py measures that share."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,6 +63,7 @@ def test_a_field_can_be_left_out(ask):
         (200, {}, {"error": {"message": "the provider failed", "code": 502}}),
         (200, {}, b'{"choices": NaN}'),
         (200, {}, completion("cut he", "abort")),  # vLLM 0.32, when /pause breaks off what is being sampled
+        (200, {}, completion("cut he", "network_error")),  # GLM
     ],
 )
 def test_what_is_asked_again(ask, fault):
@@ -214,6 +215,24 @@ def too_long(message, **error):
         (too_long("prompt is too long: 631 tokens > 512 maximum", type="invalid_request_error"), "length", ""),
         ((400, {}, {"error": {"message": "filtered", "code": "content_filter"}}), "refusal", ""),
         ((400, {}, {"error": {"message": "flagged", "code": "invalid_prompt"}}), "refusal", ""),
+        ((400, {}, {"object": "error", "message": "a maximum context length of 9 tokens", "code": 400}), "length", ""),
+        (
+            (
+                400,
+                {},
+                [{"error": {"code": 400, "message": "The input token count (9) exceeds the maximum number of tokens"}}],
+            ),
+            "length",
+            "",
+        ),
+        (too_long("The decoder prompt (length 9) is longer than the maximum model length of 8."), "length", ""),
+        (too_long("the model is loaded with context length of only 8 tokens"), "length", ""),
+        ((422, {}, {"error": "`inputs` must have less than 8 tokens. Given: 9", "type": "validation"}), "length", ""),
+        (completion("cut he", "MAX_TOKENS"), "length", "cut he"),
+        (completion(None, "SAFETY"), "refusal", ""),
+        (completion(None, "content_filter: PROHIBITED_CONTENT"), "refusal", ""),
+        (completion("", "sensitive"), "refusal", ""),
+        (completion("ok", None), "stop", "ok"),
         (completion("ok", "eos"), "stop", "ok"),
         (completion([{"type": "text", "text": "o"}, {"type": "text", "text": "k"}]), "stop", "ok"),
         (completion(None, "tool_calls"), "stop", ""),

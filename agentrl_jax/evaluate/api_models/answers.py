@@ -12,16 +12,23 @@ Finish = Literal["stop", "length", "refusal"]
 
 _LENGTH = ("length", "max_tokens", "model_length")
 _REFUSED = ("content_filter", "refusal", "safety")
+_REFUSED += ("blocklist", "image_safety", "prohibited_content", "recitation", "spii")  # Gemini
+_REFUSED += ("sensitive",)  # GLM
 _REFUSAL_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation", "invalid_prompt")
 _QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
-_ABORTED = ("abort", "error")
-"""vLLM ends a reply so, with status 200 and its beginning, if its engine is paused."""
+_ABORTED = ("abort", "error", "insufficient_system_resource", "network_error")
+"""vLLM, DeepSeek and GLM end a reply so, with status 200 and its beginning, if something has failed."""
 _TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error")
 _TOO_LONG = (
     "maximum context length",  # OpenAI, vLLM, llama-cpp-python, Mistral
+    "longer than the maximum model length",  # vLLM
     "exceeds the available context size",  # llama-server of llama.cpp
     "longer than the model's context length",  # SGLang
     "prompt is too long",  # Anthropic
+    "exceeds the maximum number of tokens",  # Gemini
+    "context length of only",  # LM Studio
+    "`inputs` must have less than",  # Text Generation Inference, and the next
+    "`max_new_tokens` must be <=",
 )
 
 
@@ -66,13 +73,15 @@ def read_reply(answer: Any) -> Reply:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise BadReply(f"the answer has no message: {shortened(choice, 200)}")
-    if choice.get("finish_reason") in _ABORTED:
-        raise BadReply(f"the server broke the reply off: finish_reason is {choice['finish_reason']}")
+    # Gemini writes SAFETY, and behind some proxies content_filter: SAFETY.
+    reason = _text(choice.get("finish_reason")).lower().partition(":")[0].strip()
+    if reason in _ABORTED:
+        raise BadReply(f"the server broke the reply off: finish_reason is {reason}")
     refusal = _text(message.get("refusal"))
     finish: Finish = "stop"
-    if choice.get("finish_reason") in _LENGTH:
+    if reason in _LENGTH:
         finish = "length"
-    elif refusal or choice.get("finish_reason") in _REFUSED:
+    elif refusal or reason in _REFUSED:
         finish = "refusal"
     usage = _mapping(answer.get("usage"))
     of_completion, of_prompt = (_mapping(usage.get(f"{kind}_tokens_details")) for kind in ("completion", "prompt"))
@@ -118,10 +127,17 @@ def invalid_field(status: int, answer: Any) -> bool:
 
 
 def error_of(answer: Any) -> Mapping[str, Any]:
-    """The object `error` of an answer; its `message` is the text if a server sends only text."""
+    """The object `error` of an answer; its `message` is the text if a server sends only text.
+
+    Gemini sends a list with one answer. SGLang and older versions of vLLM send the error without an object around it.
+    """
+    if isinstance(answer, list) and len(answer) == 1:
+        answer = answer[0]
     if not isinstance(answer, dict):
         return {}
     error = answer.get("error", answer.get("detail"))
+    if error is None and isinstance(answer.get("message"), str):
+        return answer
     return error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
 
 
