@@ -75,5 +75,5 @@ setup(
         # Writes Inspect logs; `inspect view` comes with it. Its releases are frequent: tested with 0.3.285.
         "inspect": ["inspect-ai>=0.3.285,<0.4"],
     },
-    entry_points={"console_scripts": ["agentrl=agentrl_jax.cli.main:main"]},
+    entry_points={"console_scripts": ["agentrl=agentrl_jax.__main__:main"]},
 )

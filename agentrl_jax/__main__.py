@@ -1,5 +1,18 @@
-"""`python -m agentrl_jax` is the command `agentrl`."""
+"""The command `agentrl`, also as `python -m agentrl_jax`."""
 
-from agentrl_jax.cli.main import main
+import sys
+from typing import NoReturn
 
-main()
+
+def main() -> NoReturn:
+    """Imports the commands, which takes a second, and runs the one that is given."""
+    try:
+        from agentrl_jax.cli.main import main as run
+    except KeyboardInterrupt:
+        print("agentrl: stopped", file=sys.stderr)
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

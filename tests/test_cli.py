@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from agentrl_jax import __main__
 from agentrl_jax.cli import main as cli
 from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError
@@ -317,6 +318,20 @@ def test_the_module_is_the_command():
         check=True,
     )
     assert (reader.stdout.startswith("Train an agent"), reader.stderr) == (True, "")
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_one_line(monkeypatch, capsys):
+    class Interrupted:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "agentrl_jax.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "agentrl_jax.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "agentrl: stopped\n")
 
 
 def test_importing_everything_leaves_out_what_only_pretrained_models_need():

@@ -57,7 +57,7 @@ class Checkpoints:
         read, a run may be writing to the folder.
 
         Raises:
-            CheckpointError: the folder holds checkpoints of an older version, without digests.
+            CheckpointError: all checkpoints in the folder are of an older version, without digests.
         """
         self.path = epath.Path(path if "://" in str(path) else os.path.abspath(path))
         self._keep = keep
@@ -75,11 +75,12 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self.path, options=options, item_handlers=handlers)
 
     def _clear(self) -> None:
+        complete = complete_steps(self.path)
         for step in _numbered(self.path):
             folder = self.path / str(step)
             if is_complete(folder):
                 continue
-            if _FORMAT not in _record(folder) and not _is_begun(folder):
+            if not complete and _FORMAT not in _record(folder) and not _is_begun(folder):
                 raise CheckpointError(
                     f"{folder}: this checkpoint has no digests, so it cannot be checked for damage; an older version "
                     "wrote it: go on with that version, or use a new run folder"

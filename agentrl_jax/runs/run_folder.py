@@ -272,7 +272,12 @@ class RunFolder:
 
     def log_levels(self, step: int, stage: str, levels: Sequence[str]) -> None:
         """Appends the ids of the distinct levels played in a stage, see `agentrl_jax.evaluate.seen`."""
-        self._append("levels.jsonl", [{"step": step, "stage": stage, "levels": sorted(set(levels))}])
+        self._append("levels.jsonl", [_levels_row(step, stage, levels)])
+
+    def log_levels_once(self, step: int, stage: str, levels: Sequence[str]) -> None:
+        """As `log_levels`, but a row that is there already, from before a kill, is not written again."""
+        if _levels_row(step, stage, levels) not in self.levels():
+            self.log_levels(step, stage, levels)
 
     def log_failures(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Appends episodes whose environment failed to failures.jsonl; each row has its `step`."""
@@ -410,3 +415,7 @@ def _at(tree: Any, key: str) -> str:
             return "absent"
         tree = tree[name]
     return json.dumps(tree)
+
+
+def _levels_row(step: int, stage: str, levels: Sequence[str]) -> dict[str, Any]:
+    return {"step": step, "stage": stage, "levels": sorted(set(levels))}

@@ -86,7 +86,7 @@ def _demonstrations(done: int, parts: RunParts, progress: RunProgress) -> Sequen
         )
     view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
     if not done:
-        progress.folder.log_levels(0, "imitation", levels)
+        progress.folder.log_levels_once(0, "imitation", levels)
     return rows
 
 

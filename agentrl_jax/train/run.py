@@ -174,7 +174,7 @@ class Run:
         step = self.parts.imitation_chunks
         evaluated = self.held_out.outcomes(state.merged_params(), lambda: self._stop_if_asked(step, state))
         self.progress.imitation_outcomes = evaluated.success
-        self.folder.log_levels(step, "test", [*itertools.chain(*evaluated.levels)])
+        self.folder.log_levels_once(step, "test", [*itertools.chain(*evaluated.levels)])
         begin = functools.partial(start.begin_learning, tx=self.parts.tx, reference=build.needs_reference(self.config))
         placement = self.progress.placement(jax.eval_shape(begin, state))
         state = jax.jit(begin, out_shardings=placement, donate_argnums=0)(state)

@@ -297,10 +297,18 @@ def test_what_lacks_its_digests_is_not_complete_and_an_older_version_is_refused(
         checkpoints.save(3, make_state(3))
         assert checkpoints.steps() == [2, 3]
     assert {entry.name for entry in path.iterdir()} == {"2", "3"}
-    (path / "3" / "digests.json").unlink()
-    (path / "3" / "meta" / "metadata").write_text('{"step": 3}')
+    (path / "1").mkdir()  # the rest of a copy that was made while it was removed
+    (path / "1" / "_CHECKPOINT_METADATA").write_text("{}")
+    with Checkpoints(path, keep=None) as checkpoints:
+        assert checkpoints.steps() == [2, 3]
+    with Checkpoints(path, keep=2) as checkpoints:
+        assert checkpoints.steps() == [2, 3]
+    assert {entry.name for entry in path.iterdir()} == {"1.unfinished", "2", "3"}
+    for step in ("2", "3"):
+        (path / step / "digests.json").unlink()
+        (path / step / "meta" / "metadata").write_text(f'{{"step": {step}}}')
     for keep in (None, 2):
-        with pytest.raises(CheckpointError, match=r"3: this checkpoint has no digests.*older version"):
+        with pytest.raises(CheckpointError, match=r"2: this checkpoint has no digests.*older version"):
             Checkpoints(path, keep=keep)
 
 

@@ -281,6 +281,15 @@ def test_the_summary_replaces_the_old_one(config, tmp_path):
     assert not list((tmp_path / "run").glob("*.tmp"))
 
 
+def test_levels_of_a_step_that_is_repeated_after_a_kill_are_recorded_once(config):
+    for _ in range(2):
+        with RunFolder(config) as folder:
+            folder.log_levels_once(3, "test", ["b", "a"])
+    with RunFolder(config) as folder:
+        folder.log_levels_once(3, "test", ["c"])
+        assert [row["levels"] for row in folder.levels()] == [["a", "b"], ["c"]]
+
+
 def test_one_process_at_a_time_and_a_killed_one_lets_go(config):
     with RunFolder(config), pytest.raises(UserError, match="another process"):
         RunFolder(config)
