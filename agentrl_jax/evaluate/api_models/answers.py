@@ -11,9 +11,11 @@ Finish = Literal["stop", "length", "refusal"]
 """How a reply ended: by itself, cut by a limit of tokens, or withheld by the model or its provider."""
 
 _LENGTH = ("length", "max_tokens", "model_length")
-_REFUSED = ("content_filter", "refusal", "safety")
-_REFUSED += ("blocklist", "image_safety", "prohibited_content", "recitation", "spii")  # Gemini
-_REFUSED += ("sensitive",)  # GLM
+_REFUSED = (
+    *("content_filter", "refusal", "safety"),
+    *("blocklist", "image_safety", "prohibited_content", "recitation", "spii"),  # Gemini
+    "sensitive",  # GLM
+)
 _REFUSAL_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation", "invalid_prompt")
 _QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
 _ABORTED = ("abort", "error", "insufficient_system_resource", "network_error")
