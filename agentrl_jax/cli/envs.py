@@ -73,13 +73,16 @@ def run(command: Envs) -> None:
         return
     caption = f"Success within the action budget, one action a turn, exact on {command.levels} levels"
     table = Table(caption=f"{caption} of seed {command.seed}")
+    console = Console()
+    whole_tags = console.width >= 80  # tags can be copied; on a narrower terminal the columns after them need the room
     for title in ("environment", "random", "optimal", "actions", "description"):
         number = title in ("random", "optimal", "actions")
-        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
+        no_wrap = number or (title == "environment" and whole_tags)
+        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=no_wrap)
     for name, *rates, actions, description in rows:
         shown = ("unknown" if rate is None else f"{rate:.1%}" for rate in rates)
         table.add_row(name, *shown, str(actions), description)
-    Console().print(table)
+    console.print(table)
 
 
 def _check(command: Envs) -> None:

@@ -3,6 +3,7 @@
 Errors that the user can fix end as one line on standard error and exit code 2.
 """
 
+import importlib.metadata
 import io
 import logging
 import os
@@ -90,6 +91,9 @@ def _run(words: list[str]) -> None:
     for word in words:
         if flaw := text_flaw(word):
             raise UserError(f"{shortened(ascii(word))}: has {flaw}; expected plain text")
+    if words[:1] == ["--version"]:
+        print(f"agentrl {_version()}")
+        return
     if len(words) > 1 and words[0] in ("train", "plan"):
         (train.run if words[0] == "train" else plan.run)(words[1:])
         return
@@ -97,7 +101,7 @@ def _run(words: list[str]) -> None:
         command: Any = tyro.extras.subcommand_cli_from_dict(
             {_name(kind): kind for kind in (train.Train, plan.Plan, *_COMMANDS)},
             prog="agentrl",
-            description="Multi-turn reinforcement learning of language-model agents.",
+            description="Multi-turn reinforcement learning of language-model agents. --version prints the version.",
             args=words or ["--help"],
             use_underscores=True,
             config=(tyro.conf.FlagCreatePairsOff,),
@@ -106,6 +110,15 @@ def _run(words: list[str]) -> None:
     if seed is not None and not 0 <= seed < 2**32:
         raise UserError(f"--seed is {seed}, expected an integer from 0 to {2**32 - 1}")
     _COMMANDS[type(command)](command)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("agentrl_jax")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(
+            "--version: the package agentrl_jax is not installed, Python only finds its folder; run pip install ."
+        ) from None
 
 
 def _name(kind: type) -> str:

@@ -22,8 +22,9 @@ class Train:
 
 _HELP = """Train an agent: agentrl train FILE.yaml [--key value ...]
 
-FILE.yaml holds any of the keys below (experiments/ has examples); keys given here win over the file. A run that was
-stopped goes on from its last checkpoint when the same command is given again. With a file, --help shows its values."""
+FILE.yaml holds any of the keys below (the repository has examples, in experiments/); keys given here win over the file.
+A run that was stopped goes on from its last checkpoint when the same command is given again. With a file, --help shows
+its values."""
 
 
 def run(words: list[str]) -> None:

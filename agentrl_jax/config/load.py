@@ -169,7 +169,10 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
             content = file.read(safe_yaml.MAX_BYTES + 1)
         text = content.decode()
     except FileNotFoundError:
-        raise UserError(f"{name}: no such file; give the path of a YAML file, e.g. one of experiments/") from None
+        raise UserError(
+            f"{name}: no such file; give the path of a YAML file, e.g. one of experiments/ in the repository; `agentrl "
+            "train --help` lists all keys"
+        ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{name}: cannot be read as UTF-8 text ({shortened(error)}); give a YAML file") from error
     if len(content) > safe_yaml.MAX_BYTES:

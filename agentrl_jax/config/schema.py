@@ -275,8 +275,9 @@ class TrainConfig(Section):
     max_roll_backs: Count = 3
     """Maximum roll-backs after which training continues; the next one ends the run at that checkpoint."""
     mutual_information_every: Count = 0
-    """Iterations between two measurements of the mutual information of responses and prompts (docs/guides/collapse.md)
-    and of the distance from the policy at the start of learning; the first iteration is always measured; 0: none."""
+    """Iterations between two measurements of the mutual information of responses and prompts, which falls when
+    responses depend less on the prompt, and of the distance from the policy at the start of learning; the first
+    iteration is always measured; 0: none."""
     mutual_information_pairs: Annotated[int, Field(ge=2, le=2**16)] = 64
     """Maximum responses of a measurement; each is scored under the prompts of all of them."""
     trajectories_every: Count = 10

@@ -39,8 +39,8 @@ def described_devices(name: str, slices: int = 1) -> tuple[list[jax.Device], int
         )
     if importlib.util.find_spec("libtpu") is None:
         raise TopologyError(
-            f"topology {name} needs the TPU compiler, which is not installed; pip install --no-deps libtpu, or give "
-            "the topology local"
+            f"topology {name} needs the TPU compiler, which is not installed; pip install 'libtpu==0.0.42.*' (the "
+            "extra `plan`, for JAX 0.10.2), or give the topology local"
         )
     # Otherwise the library queries the metadata server of the machine and waits for it.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")

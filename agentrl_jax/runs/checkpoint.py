@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -39,6 +40,14 @@ _REMOVED = ".removed"
 _UNFINISHED = "unfinished"
 _COMMITTED = "commit_success.txt"
 """Orbax's last file of a checkpoint in an object store."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Given directory is read only")
+
+
+# Orbax warns whenever a folder is opened to be read.
+logging.getLogger("absl").addFilter(_is_news)
 
 
 class CheckpointError(UserError):

@@ -22,7 +22,8 @@ def get_service(name: str) -> Service:
 
     if name in registry.registered():
         return compiled_service(name)
-    known = (*NAMES, *registry.registered())
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    local = (*TEXT_SERVICES, *registry.registered())
+    near = difflib.get_close_matches(name, (*local, *INSTRUCTIONS), n=1)
+    known = f"known are {', '.join(local)}; and, at the address of AgentGym's server only, {', '.join(INSTRUCTIONS)}"
+    hint = f"did you mean {near[0]}?" if near else known
     raise ValueError(f"no environment is called {name!r}; {hint}")

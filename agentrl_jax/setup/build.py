@@ -246,8 +246,8 @@ def check_trainable(config: Config, splits: LevelSplits) -> None:
     for task, levels in zip(config.tasks, splits.tasks):
         if (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
             raise UserError(
-                f"tasks: {task.label} has no level to train on: all levels of {task.levels} are test levels "
-                "(docs/concepts/held_out.md); give others"
+                f"tasks: {task.label} has no level to train on: all levels of {task.levels} are test levels, which "
+                "its environment names and no run trains on; give others"
             )
 
 

@@ -13,7 +13,8 @@
 #SBATCH --open-mode=append
 set -euo pipefail
 
-: "${1:?the YAML file of the run is missing}"
+file=${1:?the YAML file of the run is missing}
+shift
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 coordinator=${hosts[0]}:$((20000 + SLURM_JOB_ID % 10000)) # jobs that share a host need different ports
 
@@ -25,7 +26,7 @@ code=0
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c \
     'exec agentrl train "$@" --hosts.count "$SLURM_NTASKS" --hosts.index "$SLURM_PROCID"' \
-    agentrl "$@" --devices 0 --hosts.coordinator "$coordinator" || code=$?
+    agentrl "$file" --devices 0 "$@" --hosts.coordinator "$coordinator" || code=$?
 if [[ $code == 143 ]]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -370,7 +370,7 @@ def test_without_java_the_message_says_what_to_install(monkeypatch):
 def test_without_a_package_the_message_says_what_to_install(monkeypatch, package):
     pytest.importorskip("scienceworld")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=rf"package {package}.*pip install scienceworld"):
+    with pytest.raises(ValueError, match=rf"package {package}.*pip install scienceworld==1\.2\.3`"):
         SERVICE.make(False)
 
 

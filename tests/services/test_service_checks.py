@@ -158,7 +158,7 @@ def test_a_service_whose_package_is_missing_is_skipped_with_the_reason(monkeypat
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     report = environment_checks.check_environment("sciworld")
     assert report.status == "skipped"
-    assert "pip install scienceworld" in report.results[0].reason
+    assert "pip install scienceworld==1.2.3`" in report.results[0].reason
     assert environment_checks.as_json([report])["status"] == "skipped"
 
 

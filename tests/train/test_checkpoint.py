@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import logging
 import shutil
 import signal
 import subprocess
@@ -148,6 +149,12 @@ def test_a_checkpoint_is_written_in_the_background(tmp_path, monkeypatch):
                 checkpoints.raise_failure()
         checkpoints.save(3, {"a": jnp.ones(4)})
         assert checkpoints.steps() == [1, 3]
+
+
+def test_a_reader_is_not_warned_that_it_only_reads(saved, caplog):
+    with Checkpoints(saved, keep=None):
+        logging.getLogger("absl").warning("other warnings of Orbax")
+    assert caplog.messages == ["other warnings of Orbax"]
 
 
 def test_a_reader_leaves_the_folder_alone(saved, tmp_path):

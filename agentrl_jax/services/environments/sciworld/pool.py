@@ -30,7 +30,8 @@ def find_java() -> str:
     for package in ("scienceworld", "py4j"):
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(
-                f"SciWorld needs the Python package {package}, which is not installed; run `pip install scienceworld`"
+                f"SciWorld needs the Python package {package}, which is not installed; run `pip install "
+                "scienceworld==1.2.3`"
             )
     home = os.environ.get("JAVA_HOME")
     java = (shutil.which(os.path.join(home, "bin", "java")) if home else None) or shutil.which("java")
