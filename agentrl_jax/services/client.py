@@ -75,11 +75,14 @@ class ServiceClient:
         """Opens no connection yet, and never more than `connections` at once.
 
         `url` is the base address of the server, e.g. http://127.0.0.1:8000, with or without the prefix of the routes
-        (`ValueError` if it is not an http address); `token` is a bearer token for all requests, empty for none.
+        (`ValueError` if it is not an http address, or has a query or a fragment); `token` is a bearer token for all
+        requests, empty for none.
         """
         base = url.rstrip("/")
         if not base.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is no address of a service; expected one such as http://127.0.0.1:8000")
+        if "?" in base or "#" in base:
+            raise ValueError(f"{url!r} has a query or a fragment; expected scheme, host, port and path only")
         self.url = base if not routes.prefix or base.endswith(routes.prefix) else base + routes.prefix
         self.routes, self.seconds = routes, seconds
         # Uncompressed bodies only: a compressed one can be far longer than the bytes counted.

@@ -304,6 +304,12 @@ def test_addresses_of_no_service(url):
         ServiceClient(url, COMPILED)
 
 
+@pytest.mark.parametrize("url", ["http://a/?x=1", "http://a/#b"])
+def test_addresses_with_more_than_a_path(url):
+    with pytest.raises(ValueError, match="query or a fragment"):
+        ServiceClient(url, COMPILED)
+
+
 def test_a_token_is_sent(serve):
     service, _ = counting()
     url = serve(service, COMPILED, Limits(token="abc"))
