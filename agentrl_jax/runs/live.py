@@ -113,13 +113,15 @@ def final_table(summary: Mapping[str, Any]) -> Group:
 
     `summary` is the content of summary.json: `success` and `success_greedy`, each with an interval `{mean, low, high,
     n}` for any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no evaluation level can
-    occur in training; `levels`, see `seen.seen_levels`; `imitated`, whether RL started from imitation; optionally
-    `optimal_is`, see `Baselines`, `paired`, and `by_category`, the same for each category of level.
+    occur in training; `levels`, see `seen.seen_levels`; `imitated`, whether RL started from imitation; `iterations` of
+    RL, without which nothing is said of it; optionally `optimal_is`, see `Baselines`, `paired`, and `by_category`, the
+    same for each category of level.
     """
     levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
     start = "after imitation" if summary["imitated"] else "before RL"
     best = optimal_label(summary.get("optimal_is", EXACT))
-    learners = {"null": "null", "random": "random", "imitation": start, "trained": "after RL", "optimal": best}
+    after = {"trained": "after RL"} if summary["iterations"] else {}
+    learners = {"null": "null", "random": "random", "imitation": start, **after, "optimal": best}
     table = Table(title=f"Success on {levels}, with 95 % intervals", title_justify="left")
     for name in ("", "sampled", "greedy", "levels"):
         table.add_column(name, justify="right" if name else "left")
@@ -132,7 +134,8 @@ def final_table(summary: Mapping[str, Any]) -> Group:
             if key in sampled:
                 cells = (name, _rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")
                 table.add_row(*cells, style="bold" if key == "trained" else "")
-    lines = [Text(f"{label}: {_points(interval)}") for label, interval in summary.get("paired", {}).items()]
+    paired = summary.get("paired", {}) if after else {}
+    lines = [Text(f"{label}: {_points(interval)}") for label, interval in paired.items()]
     return Group(table, *lines, *(Text(levels_line(name, known)) for name, known in summary["levels"].items()))
 
 

@@ -86,6 +86,7 @@ def test_the_final_table():
             "Bandit": {"held_out": "too few", "levels": 8, "distinct_levels": 2, "seen_levels": 8},
         },
         "imitated": True,
+        "iterations": 7,
         "paired": {"after RL against imitation": {"mean": 0.3, "low": 0.25, "high": 0.345, "n": 512}},
     }
     out = io.StringIO()
@@ -99,6 +100,10 @@ def test_the_final_table():
     assert "Success on held-out levels" in text
     assert "Sokoban: 512 levels, 300 different, 0 learned from, 0 rotated, mirrored or shifted" in text
     assert "Bandit: 8 levels, 2 different, 8 learned from; not held out: too few" in text
+    Console(file=out, width=100).print(final_table(summary | {"iterations": 0}))
+    without = out.getvalue().rpartition("Success")[2]
+    assert "after imitation" in without
+    assert "after RL" not in without
     summary["success"]["random"] = {"mean": 0.19, "low": 0.19, "high": 0.19, "n": 1}
     Console(file=out, width=100).print(final_table(summary))
     assert "19.0%  [" not in out.getvalue().rpartition("Success")[2]
@@ -108,4 +113,4 @@ def test_the_final_table():
     assert "optimal (" not in out.getvalue()
     Console(file=out).print(final_table(summary | {"optimal_is": "closed loop"}))
     assert "optimal (closed loop)" in out.getvalue()
-    assert out.getvalue().count("held-out") == 3
+    assert out.getvalue().count("held-out") == 4
