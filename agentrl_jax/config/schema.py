@@ -102,7 +102,7 @@ class ServiceConfig(Section):
     """File with the token that the server at `url` requires. A server that the run starts gets a random token."""
     score: Literal["auto", "sum", "last", "max"] = "auto"
     """Return of an episode: the sum of its rewards, its last score (as in AgentGym), or its maximum score. auto: max
-    where scores or rewards are of the whole episode, else sum."""
+    where scores are of the whole episode, last where rewards are (the best one so far), else sum."""
     progress: NonNegative = 0.0
     """Weight of an episode's progress (0 to 1) that is added to the return in training; for services that report it
     (textcraft). Failed episodes keep it, so it is not potential-based shaping: use less than 1, the reward of

@@ -47,7 +47,7 @@ class RouteSpec:
         shown_fields: fields of a reset's answer that the agent is shown before the observation, one per line.
         actions_field: field of a reset's answer that lists the available actions, shown after the observation.
         cumulative_score: the score of a step is that of the whole episode, which AgentGym uses as the reward.
-        best_reward: the reward of a step is the best one of the episode so far.
+        best_reward: the reward of a step is the best one of the episode so far; the last step of `todo` may lower it.
         final_reward_only: only the reward of the last answer counts.
         create_starts_episode: /create starts an episode, on the item with the number of the handle.
         has_close: AgentGym's server has the route /close.

@@ -18,7 +18,7 @@ from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask, host_task
-from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
+from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment, ScoreRule
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient, ServiceError
 from agentrl_jax.services.environment import Service
@@ -242,11 +242,9 @@ class Services:
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
         env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
         service, items = task.service, (*task.held_out, *task.validation) if held_out else task.training
-        routes = routes_of(service.name)
-        of_episode = routes.cumulative_score or routes.best_reward
         bridge = BridgeConfig(
             items=items,
-            score=("max" if of_episode else "sum") if env.score == "auto" else env.score,
+            score=score_rule(service.name) if env.score == "auto" else env.score,
             scale=1.0 / service.full_score,
             progress=0.0 if held_out else env.progress,
             seconds=TURN_SHARE * env.deadline,
@@ -273,6 +271,12 @@ class Services:
             validation=len(task.validation) if held_out else 0,
             baselines=functools.partial(self.baselines, index),
         )
+
+
+def score_rule(service: str) -> ScoreRule:
+    """The rule of `env.score: auto`. Where rewards are the best so far, the last one is AgentGym's score."""
+    routes = routes_of(service)
+    return "max" if routes.cumulative_score else "last" if routes.best_reward else "sum"
 
 
 def batched_envs(

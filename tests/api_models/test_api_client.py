@@ -10,7 +10,7 @@ from fake_api import FakeApi, completion
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models import client as clients
-from agentrl_jax.evaluate.api_models.answers import BadReply, read_reply
+from agentrl_jax.evaluate.api_models.answers import BadReply, read_reply, without_thought
 from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp, Refused, retry_after
 
 ASKED = [{"role": "user", "content": "Up?"}]
@@ -252,6 +252,21 @@ def test_reasoning_tokens_and_ids_are_kept_apart():
     assert (reply.text, reply.reasoning, reply.reasoning_tokens, reply.cached_tokens) == ("Up", "hm", 4, 64)
     assert (reply.prompt_token_ids, reply.token_ids) == ([1, 2], [3])
     assert read_reply(completion("Up", reasoning="hm")).reasoning == "hm"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<think>a</think>b", "b"),
+        ("\n<think>\na\n</think>\n\nb</think>", "\n\nb</think>"),
+        ("a</think>b", "b"),
+        ("a <think>b</think> c", "a <think>b</think> c"),
+        ("<think>a", "<think>a"),
+        ("a", "a"),
+    ],
+)
+def test_a_thought_at_the_start_is_not_said(text, said):
+    assert without_thought(text) == said
 
 
 @pytest.mark.parametrize("answer", [None, [], "", {}, {"choices": {}}, {"choices": [1]}, {"choices": [{"message": 1}]}])

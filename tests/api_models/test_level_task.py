@@ -109,6 +109,17 @@ def test_a_think_block_is_asked_for(levels, tmp_path):
     assert "Response with <think> your reasoning </think><answer>" in api.requests[0]["messages"][1]["content"]
 
 
+def test_a_thought_that_a_server_leaves_in_the_text_is_not_played(levels, tmp_path):
+    def answer(body):
+        return f"<think>perhaps <answer>Left</answer>?</think>{solve(body)}"
+
+    api = FakeApi(answer)
+    with api.running() as url:
+        options = TaskOptions(env="SimpleSokoban", levels=levels, max_tokens=40, concurrency=1)
+        result = evaluate_api("m", url, options, tmp_path / "out")
+    assert (result["success_all"]["mean"], len(api.requests)) == (1.0, 2)
+
+
 def test_lines_are_those_of_the_items():
     """Whatever their numbers: other levels are neither made nor solved."""
     options = TaskOptions(env="FrozenLake", style="compact", turns=3, actions_per_turn=2, seed=9)

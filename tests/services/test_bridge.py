@@ -18,6 +18,7 @@ from agentrl_jax.services.pools import LocalPool, RemotePool
 from agentrl_jax.services.protocol import COMPILED, ROUTES
 from agentrl_jax.services.screenshots import SECONDS
 from agentrl_jax.services.server.app import create_app
+from agentrl_jax.setup.service_tasks import score_rule
 
 ITEMS = (3, 7, 11)
 
@@ -123,6 +124,14 @@ def test_an_environment_that_breaks_is_not_used_again():
         env.step("fail", ())
     env.close()
     assert pool.left == [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("service", "rule"), [("textcraft", "sum"), ("sciworld", "max"), ("weather", "last"), ("todo", "last")]
+)
+def test_the_rule_of_a_service(service, rule):
+    """AgentGym's todo lowers the reward in its last step, when what was reached is not what was asked for."""
+    assert score_rule(service) == rule
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,16 @@ def read_reply(answer: Any) -> Reply:
     )
 
 
+def without_thought(text: str) -> str:
+    """What is said after a thought at the start, which servers without a parser for it leave in the text.
+
+    Where the template has opened the thought, the text only closes it.
+    """
+    thought, closing, said = text.partition("</think>")
+    at_start = thought.lstrip().startswith("<think>") or "<think>" not in thought
+    return said if closing and at_start else text
+
+
 def reply_of_error(status: int, answer: Any) -> Reply | None:
     """The reply that an error stands for: the conversation was too long, or the provider filtered it; else None."""
     if status not in (400, 403, 413, 422):

@@ -11,6 +11,7 @@ import numpy as np
 from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import retry
+from agentrl_jax.evaluate.api_models.answers import without_thought
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
 from agentrl_jax.evaluate.baselines import level_rates, success_intervals, within
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
@@ -173,7 +174,9 @@ class LevelEpisode:
     def step(self, reply: str) -> list[Message]:
         """See `TextEpisode`."""
         game, before, attempt = self._game, self._outcome, self._attempt
-        parsed = on_device(parse_response(reply.encode("utf-8", "replace"), game.grammar), game.grammar)
+        asked_to_think = isinstance(game.grammar, ResponseGrammar) and game.grammar.think
+        said = reply if asked_to_think else without_thought(reply)
+        parsed = on_device(parse_response(said.encode("utf-8", "replace"), game.grammar), game.grammar)
         self._state, result, message = game.step(
             game.settings, self._state, empty_response(1, 1), parsed, jnp.ones(1, bool)
         )

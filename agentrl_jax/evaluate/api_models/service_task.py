@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.api_models.answers import without_thought
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
 from agentrl_jax.evaluate.scripted import by_upstream_rules, choose_items, connected, evaluate_scripted
 from agentrl_jax.evaluate.statistics import Clusters, success_interval
@@ -136,7 +137,7 @@ class ServiceEpisode:
 
     def step(self, reply: str) -> list[Message]:
         """See `TextEpisode`."""
-        self._shown = self._env.step(reply, ()).observation
+        self._shown = self._env.step(without_thought(reply), ()).observation
         return [("user", self._shown)]
 
     def again(self) -> list[Message]:
