@@ -152,6 +152,7 @@ def test_a_checkpoint_is_written_in_the_background(tmp_path, monkeypatch):
 
 
 def test_a_reader_is_not_warned_that_it_only_reads(saved, caplog):
+    caplog.set_level(logging.WARNING, logger="absl")  # the command sets another one
     with Checkpoints(saved, keep=None):
         logging.getLogger("absl").warning("other warnings of Orbax")
     assert caplog.messages == ["other warnings of Orbax"]
