@@ -32,6 +32,7 @@ def run(command: Compare) -> None:
 
     comparison = load_comparison(command.file)
     simulate_cpu_devices(comparison.devices)  # before JAX is used, which importing the environments does
+    from agentrl_jax.io import atomic_write
     from agentrl_jax.studies import comparison_report as reports
     from agentrl_jax.studies.compare import compare
 
@@ -41,7 +42,8 @@ def run(command: Compare) -> None:
     with stopping.ends_with(lambda: "the same command goes on with the variant it was at"):
         records = compare(comparison, out, only=command.only, console=console)
     reports.draw(records, out / "curves.png", stem)
-    (out / "report.md").write_text(reports.page(records, comparison.pairs, stem, "curves.png"), encoding="utf-8")
+    with atomic_write(out / "report.md") as file:
+        file.write(reports.page(records, comparison.pairs, stem, "curves.png"))
     table = Table(title="Success on held-out levels, sampled", title_justify="left")
     for name in ("variant", "start", "end", "low", "high", "gain"):
         table.add_column(name, justify="left" if name == "variant" else "right")

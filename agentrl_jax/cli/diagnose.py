@@ -7,6 +7,8 @@ from typing import Annotated
 
 import tyro
 
+from agentrl_jax.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True)
 class Diagnose:
@@ -22,11 +24,18 @@ class Diagnose:
 
 def run(command: Diagnose) -> None:
     """Prints whether a run has collapsed."""
-    from agentrl_jax.evaluate.diagnose import diagnose
+    from agentrl_jax.evaluate.diagnose import diagnose, plot_indicators
 
+    found = diagnose(command.run)
     figure = command.figure or str(Path(command.run) / "diagnosis.png")
-    found = diagnose(command.run, figure)
+    failed = None
+    try:
+        plot_indicators(command.run, figure)
+    except UserError as error:  # the diagnosis of a run that cannot be written to is shown all the same
+        failed = error
     if command.json:
-        print(json.dumps(found | {"figure": figure}, allow_nan=False))
+        print(json.dumps(found | {"figure": None if failed else figure}, allow_nan=False))
     else:
-        print("\n".join([*found["lines"], f"figure: {figure}"]))
+        print("\n".join([*found["lines"], *([] if failed else [f"figure: {figure}"])]))
+    if failed:
+        raise failed

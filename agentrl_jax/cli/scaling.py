@@ -15,6 +15,7 @@ from agentrl_jax.cli.api_options import ApiOptions, asked, refuse
 from agentrl_jax.cli.checks import check_env, check_level_file, check_out_folder
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.interval_text import number, points, rate
+from agentrl_jax.io import try_writing
 from agentrl_jax.services.catalog import NAMES
 
 
@@ -120,6 +121,14 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
         )
     if command.out is not None:
         check_out_folder(command.out, Path(command.out))
+    elif Path(command.run).is_dir():
+        try:
+            try_writing(command.run)
+        except OSError as error:
+            raise UserError(
+                f"{command.run}: cannot be written ({error.strerror}), expected a folder for scaling.json and its "
+                "figure; name one with --out"
+            ) from error
     from agentrl_jax.evaluate.scaling import scale
 
     return scale(

@@ -39,8 +39,8 @@ _READ = frozenset(
 """Names of the metrics that are read here."""
 
 
-def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Reads a run, finished or not, and says what its metrics show; `figure` is a PNG to write with a plot of them.
+def diagnose(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads a run, finished or not, and says what its metrics show.
 
     Returns:
         "verdict": collapsed, solved, warnings or healthy, or unknown while there are too few iterations; "text": the
@@ -48,21 +48,24 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
         "alarms": for each raised alarm its name, metric, iterations and values.
 
     Raises:
-        UserError: the folder holds no run, the run has no iteration yet, or the figure cannot be written.
+        UserError: the folder holds no run, or the run has no iteration yet.
     """
-    read_config(run)  # refuses a folder without a run
     rows = _iterations(run)
-    if not rows:
-        raise UserError(f"{run}: has no iteration of reinforcement learning yet; wait for the first one")
-    findings = [examine(alarm, rows) for alarm in ALARMS]
-    if figure is not None:
-        if not Path(figure).absolute().parent.is_dir():
-            raise UserError(f"--figure is {str(figure)!r}, but its folder is not there; make it, or name another")
-        try:
-            plot_curves(rows, figure, title=Path(run).name, subplots=SUBPLOTS)
-        except OSError as error:
-            raise UserError(f"{figure}: the figure cannot be written ({error.strerror}); change --figure") from error
-    return judge(rows, findings)
+    return judge(rows, [examine(alarm, rows) for alarm in ALARMS])
+
+
+def plot_indicators(run: str | os.PathLike[str], figure: str | os.PathLike[str]) -> None:
+    """Plots what `diagnose` reads, as a PNG.
+
+    Raises:
+        UserError: as in `diagnose`, or the figure cannot be written.
+    """
+    if not Path(figure).absolute().parent.is_dir():
+        raise UserError(f"--figure is {str(figure)!r}, but its folder is not there; make it, or name another")
+    try:
+        plot_curves(_iterations(run), figure, title=Path(run).name, subplots=SUBPLOTS)
+    except OSError as error:
+        raise UserError(f"{figure}: the figure cannot be written ({error.strerror}); change --figure") from error
 
 
 def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dict[str, Any]:
@@ -104,7 +107,8 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
 
 
 def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The RL rows; raises UserError for a line that is not a row, or a metric read here that is not a number."""
+    """The RL rows; raises UserError for no run, no row, a line that is not one, or a metric that is not a number."""
+    read_config(run)  # refuses a folder without a run
     try:
         found = read_rows(Path(run) / "metrics.jsonl")
     except OSError as error:
@@ -117,6 +121,8 @@ def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
             "sets it aside"
         )
     rows = [row for _, row in found.rows if row["stage"] == "rl"]
+    if not rows:
+        raise UserError(f"{run}: has no iteration of reinforcement learning yet; wait for the first one")
     for number, row in enumerate(rows, start=1):
         for name in _READ & row.keys():
             value = row[name]

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
+import logging
 import queue
 import random
 import ssl
@@ -27,6 +29,8 @@ from agentrl_jax.services.connection import DeadlineConnection
 from agentrl_jax.services.environment import ItemError, StepResult
 from agentrl_jax.services.protocol import Errors, RouteSpec
 from agentrl_jax.strict_json import parse
+
+_log = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Longest answer that is read, in bytes."""
@@ -95,6 +99,10 @@ class ServiceClient:
         for _ in range(connections):
             self._connections.put(DeadlineConnection(keepalive=KEPT_SECONDS, tls=tls))
 
+    @property
+    def _root(self) -> str:
+        return (self.url.removesuffix(self.routes.prefix) if self.routes.prefix else self.url) + "/"
+
     def close(self) -> None:
         """Closes the connections that are not in use."""
         with contextlib.suppress(queue.Empty):
@@ -103,12 +111,30 @@ class ServiceClient:
 
     def healthy(self, seconds: float = 5.0) -> bool:
         """Whether the server answers within some seconds."""
-        base = self.url.removesuffix(self.routes.prefix) if self.routes.prefix else self.url
         try:
-            with self._send("GET", f"{base}/", None, time.monotonic() + seconds) as response:
+            with self._send("GET", self._root, None, time.monotonic() + seconds) as response:
                 return response.status < 500
         except (httpcore.TimeoutException, *_BROKEN, Lost):
             return False
+
+    def wait(self, seconds: float) -> None:
+        """Waits until the server answers, whatever it answers; `ServiceError` if it does not within some seconds."""
+        until, pause = time.monotonic() + seconds, FIRST_PAUSE
+        for attempt in itertools.count():
+            try:
+                with self._send("GET", self._root, None, until):
+                    return
+            except (httpcore.TimeoutException, *_BROKEN, Lost) as error:
+                reason = f"{type(error).__name__}: {error}"
+            if time.monotonic() + pause >= until:
+                raise ServiceError(
+                    f"{self._root}: no answer within {seconds:.0f} s ({reason}), expected a running service; start it, "
+                    "or correct the address"
+                )
+            if not attempt:
+                _log.warning("%s: no answer (%s); waiting for it, at most %.0f s", self._root, reason, seconds)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def create(self, item: int = 0, *, deadline: float | None = None) -> int:
         """Opens an instance and returns its handle; some services need the item number already here."""

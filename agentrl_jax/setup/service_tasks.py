@@ -46,6 +46,10 @@ TURN_SHARE = 0.8
 """Share of a turn's deadline for all attempts of an episode; the rest is for episodes that wait for a thread."""
 
 
+REACH_SHARE = 0.5
+"""Share of the first turn's deadline in which a service at an address has to answer at all."""
+
+
 class Services:
     """All services of a run. Nothing is started or connected before the first episode."""
 
@@ -222,7 +226,13 @@ class Services:
             return pool
 
         if env.url:
-            return connected(env.url, read_token(env.token_file)), f"at {env.url}"
+            pool = connected(env.url, read_token(env.token_file))
+
+            def reached() -> RemotePool:
+                pool.client.wait(REACH_SHARE * env.deadline)
+                return pool
+
+            return _LazyPool(reached), f"at {env.url}"
         episodes = self._config.groups * self._config.rollout.group_size
         # Twice, because an instance that one episode has given up may still be open while the next one starts.
         most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
@@ -290,7 +300,10 @@ def batched_envs(
 
 
 class _LazyPool:
-    """An instance pool that is made, with its server, when the first instance is opened; a failure is remembered."""
+    """An instance pool that is made when the first instance is opened, with its server or once there is an answer.
+
+    A failure is remembered.
+    """
 
     def __init__(self, start: Callable[[], RemotePool]):
         self._start = start

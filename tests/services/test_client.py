@@ -281,6 +281,30 @@ def test_a_server_that_is_not_there(scripted):
     with pytest.raises(Lost, match="ConnectError"):
         client.create()
     client.shut(0)
+    with pytest.raises(
+        ServiceError, match=r"/: no answer within 0 s \(ConnectError: .*; start it, or correct"
+    ) as error:
+        client.wait(0.3)
+    assert not isinstance(error.value, Lost)  # which would be tried again
+
+
+def test_a_server_that_starts_late_is_waited_for_and_may_answer_anything(scripted, caplog):
+    client = ServiceClient(scripted((500, {})).url, COMPILED, seconds=5)
+    client.wait(5)
+    assert not caplog.records
+    late = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)  # for a free port
+    address = late.server_address
+    late.server_close()
+
+    def start():
+        with http.server.HTTPServer(address, http.server.BaseHTTPRequestHandler) as server:
+            server.handle_request()
+
+    threading.Timer(0.5, start).start()
+    ServiceClient(f"http://127.0.0.1:{address[1]}", COMPILED, seconds=5).wait(20)
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        f"http://127.0.0.1:{address[1]}/: no answer"
+    ]
 
 
 def test_an_item_that_is_not_there(serve):

@@ -71,8 +71,10 @@ def test_a_run_on_a_read_only_disk_can_be_read_and_not_gone_on_with(finished, va
     refused("train", finished.file, "--run_dir", str(run / "new"), path=run / "new", advice="--run_dir")
     refused("compare", variants, "--out", str(run), path=run, advice="--out")
     refused("export", str(finished.folder), str(run / "new"), path=run / "new", advice="give another")
-    code, _, err = tiny_run.command("diagnose", str(run / "run"))
+    refused("scaling", str(run / "run"), "--samples", "2", path=run / "run", advice="--out")
+    code, out, err = tiny_run.command("diagnose", str(run / "run"))
     assert (code, err.count("\n")) == (2, 1)
+    assert "too few to tell" in out
     assert f"{run / 'run' / 'diagnosis.png'}: the figure cannot be written (Read-only file system)" in err
     assert "--figure" in err
 
