@@ -31,12 +31,13 @@ def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineCon
         # turn stores nothing, but the buffers must not be empty.
         turns -= 1
         length = max(min(length, turns * (read + response)), 1)
-    block, skips = 0, config.skips_blocks or length > LONGEST_READ_WHOLE
+    block, first, skips = 0, 0, config.skips_blocks or length > LONGEST_READ_WHOLE
     if not skips:
         block = -(-length // min(2, blocks_allowed(length)))
     elif config.context == "full" and 1 < turns <= blocks_allowed(length):
-        block = read + response
-    cache = init_cache(model, rows, length, response=response, block=block).replace(skips=skips)
+        # A response and the observation after it; the first observation follows no response.
+        block, first = read + response, 0 if opening else read
+    cache = init_cache(model, rows, length, response=response, block=block, first=first).replace(skips=skips)
     if not opening:
         return cache
     groups = rows // config.group_size

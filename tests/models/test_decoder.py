@@ -94,11 +94,11 @@ def test_what_comes_later_changes_nothing_before(params, tokens):
     assert not np.allclose(before[:, 7:], after[:, 7:])
 
 
-@pytest.mark.parametrize("block", [LENGTH + 3, 4])
+@pytest.mark.parametrize(("block", "first"), [(LENGTH + 3, 0), (4, 0), (5, 2)])
 @pytest.mark.parametrize("chunks", [[11], [4, 7], [1] * 11, [3, 1, 1, 5, 1]], ids=str)
-def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks, block):
+def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks, block, first):
     """Prefill in chunks of any length, and token by token."""
-    cache = init_cache(CONFIG, ROWS, LENGTH + 3, block=block)
+    cache = init_cache(CONFIG, ROWS, LENGTH + 3, block=block, first=first)
     seen, parts = 0, []
     for size in chunks:
         start, count = jnp.full(ROWS, seen), jnp.full(ROWS, size)

@@ -132,6 +132,16 @@ def test_a_group_stores_its_first_observation_once():
         assert positions(group_size=GROUP_SIZE, **changes)[1] is None
 
 
+@pytest.mark.parametrize("group_size", [1, GROUP_SIZE])
+def test_blocks_end_where_observations_end(group_size):
+    """So that a turn reads no block of which it has filled a part."""
+    config = toy_agent.engine_config(max_turns=3, max_response_tokens=200, group_size=group_size)
+    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, GROUP_SIZE)
+    read = toy_agent.BATCHED_ENV.observation_tokens
+    first = [] if cache.opening else [read]
+    assert [key.shape[2] for key, _ in cache.blocks[0]] == [*first, 200 + read, 200 + read]
+
+
 def test_blocks_that_are_always_read_change_nothing(compiled, policy, batch):
     """As on accelerators: two blocks, empty ones among them."""
     ids, trajectory, _ = batch
