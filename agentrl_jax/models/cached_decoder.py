@@ -81,6 +81,40 @@ def forward_with_cache(
     Raises:
         ValueError: stacked parameters, or `rows`, with a cache that has an opening.
     """
+    return _append_chunk(params, config, cache, tokens, start, count, prefix, rows, only_last=False)
+
+
+def prefill_with_cache(
+    params: Params,
+    config: DecoderConfig,
+    cache: KVCache,
+    tokens: Int[Array, "B C"],
+    start: Int[Array, " B"],
+    count: Int[Array, " B"],
+    prefix: SharedPrefix | None = None,
+    rows: Int[Array, " B"] | None = None,
+) -> tuple[Float[Array, "B D"], KVCache]:
+    """Like `forward_with_cache`, but returns the hidden state of the last real token of each row.
+
+    The last layer computes nothing else of the other tokens than their keys and values.
+    """
+    hidden, cache = _append_chunk(params, config, cache, tokens, start, count, prefix, rows, only_last=True)
+    return hidden[:, 0], cache
+
+
+def _append_chunk(
+    params: Params,
+    config: DecoderConfig,
+    cache: KVCache,
+    tokens: Int[Array, "B C"],
+    start: Int[Array, " B"],
+    count: Int[Array, " B"],
+    prefix: SharedPrefix | None,
+    rows: Int[Array, " B"] | None,
+    *,
+    only_last: bool,
+) -> tuple[Float[Array, "B C D"], KVCache]:
+    """`forward_with_cache`, or with `only_last` the states of `prefill_with_cache`, [B, 1, D]."""
     if rows is not None and cache.opening is not None:
         raise ValueError("some rows read no cache with an opening, which is of whole groups; give all rows")
     columns = jnp.arange(tokens.shape[1])
@@ -92,7 +126,13 @@ def forward_with_cache(
         return cache.write(layer, key, value, offsets, rows)
 
     positions = start[:, None] + columns
-    return _read(params, config, cache, tokens, positions, write, prefix, stored, count > 0, decoding=False, rows=rows)
+    last = jnp.maximum(count - 1, 0) if only_last else None
+    return _read(
+        *(params, config, cache, tokens, positions, write, prefix, stored, count > 0),
+        decoding=False,
+        rows=rows,
+        last=last,
+    )
 
 
 def decode_with_cache(
@@ -136,28 +176,39 @@ def _read(
     *,
     decoding: bool,
     rows: Int[Array, " B"] | None = None,
+    last: Int[Array, " B"] | None = None,
 ) -> tuple[Float[Array, "B C D"], KVCache]:
-    """Runs all layers on tokens that `write` adds to the cache, whose blocks then end before position `stored`."""
+    """Runs all layers on tokens that `write` adds to the cache, whose blocks then end before position `stored`.
+
+    With `last`, returns the hidden state of this token of each row alone, [B, 1, D].
+    """
     opening = _prefix_length(prefix, stored)
     first = opening + cache.opening_length
     longest = jnp.max(jnp.where(active, stored - first, 0))
     angles = layers.rotary_angles(positions, config)
     x = matmul.lookup(params["embedding"], tokens, config.dtype)
 
-    def layer(x, weights, cache, prefix, index, window):
+    def layer(x, weights, cache, prefix, index, window, last=None):
         query, key, value = layers.project(weights, config, x, angles)
         cache = write(cache, index, key, value)
-        segments = cache.block_segments(index, positions, first, stored, longest, window, rows)
-        segments += [prefix.segment(index, positions, window)] if prefix else []
-        segments += [cache.opening.segment(index, positions, opening, window)] if cache.opening else []
-        segments += [cache.response_segment(index, positions, stored, window)] if decoding else []
+        seeing = positions
+        if last is not None:
+            x, of_last, seeing = jax.tree.map(lambda leaf: _token(leaf, last), (x, angles, positions))
+            query = layers.project(weights, config, x, of_last)[0]
+        segments = cache.block_segments(index, seeing, first, stored, longest, window, rows)
+        segments += [prefix.segment(index, seeing, window)] if prefix else []
+        segments += [cache.opening.segment(index, seeing, opening, window)] if cache.opening else []
+        segments += [cache.response_segment(index, seeing, stored, window)] if decoding else []
         return layers.finish(weights, config, x, attention.attend_cached(query, segments)), cache
 
     if isinstance(params["layers"], tuple):
         for index, weights in enumerate(params["layers"]):
-            x, cache = layer(x, weights, cache, prefix, index, config.windows[index] if config.windows else 0)
+            window = config.windows[index] if config.windows else 0
+            final = index == config.num_layers - 1
+            x, cache = layer(x, weights, cache, prefix, index, window, last if final else None)
     else:
         x, cache = _scan_layers(layer, x, params, config, cache, prefix)
+        x = x if last is None else _token(x, last)
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), cache
 
 
@@ -192,6 +243,11 @@ def _scan_layers(
         written += [jax.tree.map(lambda leaf, i=i: leaf[i], blocks) for i in range(end - start)]
         start = end
     return x, cache.replace(blocks=tuple(written))
+
+
+def _token(x: jax.Array, column: Int[Array, " B"]) -> jax.Array:
+    """One token of each row: [B, C, ...] -> [B, 1, ...]."""
+    return jnp.take_along_axis(x, column.reshape(-1, *[1] * (x.ndim - 1)), axis=1)
 
 
 def _prefix_length(prefix: SharedPrefix | None, like: Int[Array, " B"]) -> Int[Array, " B"]:

@@ -1,12 +1,14 @@
 """Keys and values of the tokens that a model has read, in segments that are read and written where they are needed.
 
 A row's context is a prefix, which many rows share and no row stores; an opening, which the rows of a group share; what
-it has read and written since, in blocks of equal size (the last may be smaller), of which only the filled ones are
-read; and the response that is being decoded, in a buffer that is small enough to be rewritten at every token.
+it has read and written since, in blocks of equal size (the first and the last may be smaller), of which only the filled
+ones are read; and the response that is being decoded, in a buffer that is small enough to be rewritten at every token.
 
 Shapes: `B` rows in `Gr` groups of contiguous rows, `C` tokens of a chunk, `R` prefixes of at most `P` tokens, openings
 of at most `O` tokens, `W` positions of a block, `L` tokens of a response; `K` key-value heads and `Dh` as in `layers`.
 """
+
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -82,16 +84,16 @@ class KVCache(struct.PyTreeNode):
         return jnp.int32(0) if self.opening is None else self.opening.of_rows(self.response[0][0].shape[0])
 
     @property
-    def block(self) -> int:
-        """Positions W of a block."""
-        return self.blocks[0][0][0].shape[2]
+    def bounds(self) -> list[int]:
+        """Offsets at which the blocks start, and the end of the last."""
+        return [0, *itertools.accumulate(key.shape[2] for key, _ in self.blocks[0])]
 
     def first(self, groups: int, length: int) -> "KVCache":
         """A cache for a row of each group to read its first tokens, at most `length`; they are its only blocks."""
         response = jax.tree.map(lambda x: x[:groups], self.response)
         if self.opening is not None:
             return self.replace(blocks=tuple((pair,) for pair in self.opening.layers), response=response, opening=None)
-        number = -(-length // self.block)
+        number = sum(start < length for start in self.bounds[:-1])
         blocks = tuple(layer[:number] for layer in self.blocks)
         return self.replace(blocks=jax.tree.map(lambda x: x[:groups], blocks), response=response)
 
@@ -110,13 +112,13 @@ class KVCache(struct.PyTreeNode):
 
         With `rows`, the chunk is of these rows of the cache, else of all.
         """
-        size, rows = self.block, (jnp.arange(len(offsets)) if rows is None else rows)[:, None]
+        rows = (jnp.arange(len(offsets)) if rows is None else rows)[:, None]
         chunk = _as_stored(self.blocks[layer][0], (key, value))
         written = []
-        for number, pair in enumerate(self.blocks[layer]):
+        for pair, (start, end) in zip(self.blocks[layer], itertools.pairwise(self.bounds)):
             # An offset outside of the block is given one past its end, where writes are dropped.
-            inside = offsets // size == number
-            local = jnp.where(inside, offsets - number * size, size)
+            inside = (start <= offsets) & (offsets < end)
+            local = jnp.where(inside, offsets, end) - start
             written.append(
                 jax.tree.map(lambda buffer, new, to=local: buffer.at[rows, :, to].set(new, mode="drop"), pair, chunk)
             )
@@ -186,12 +188,12 @@ class KVCache(struct.PyTreeNode):
         positions are skipped, if any are.
         """
         found = []
-        for number, (key, value) in enumerate(self.blocks[layer]):
-            position = first[:, None] + number * self.block + jnp.arange(key.shape[2])
+        for (key, value), start in zip(self.blocks[layer], self.bounds):
+            position = first[:, None] + start + jnp.arange(key.shape[2])
             seen = visible(position, positions, window) & (position < stored[:, None])[:, None]
             # Without an opening, the first block is read by every row.
-            always = not self.skips or (number == 0 and self.opening is None)
-            found.append(Segment(key, value, seen, None if always else number * self.block < longest, rows))
+            always = not self.skips or (start == 0 and self.opening is None)
+            found.append(Segment(key, value, seen, None if always else start < longest, rows))
         return found
 
     def response_segment(
@@ -218,13 +220,17 @@ def blocks_allowed(length: int) -> int:
     return max(1, min(MAX_BLOCKS, length // SMALLEST_BLOCK))
 
 
-def init_cache(config: DecoderConfig, batch: int, length: int, *, response: int = 0, block: int = 0) -> KVCache:
+def init_cache(
+    config: DecoderConfig, batch: int, length: int, *, response: int = 0, block: int = 0, first: int = 0
+) -> KVCache:
     """An all-zero cache of `batch` rows: `length` positions in blocks of `block`, and responses of `response` tokens.
 
-    With 0 there are as many blocks as allowed, of equal size.
+    With a `block` of 0 there are as many blocks as allowed, of equal size. The first block has `first` positions, or
+    with 0 as many as the others.
     """
     block = block or -(-length // blocks_allowed(length))
-    sizes = [min(block, length - start) for start in range(0, length, block)]
+    bounds = [0, *range(first or block, length, block), length]
+    sizes = [end - start for start, end in itertools.pairwise(bounds)]
     dtype = config.cache_dtype or config.dtype
 
     def empty(size: int) -> CachedKeys:

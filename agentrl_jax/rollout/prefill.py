@@ -31,12 +31,13 @@ def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineCon
         # turn stores nothing, but the buffers must not be empty.
         turns -= 1
         length = max(min(length, turns * (read + response)), 1)
-    block, skips = 0, config.skips_blocks or length > LONGEST_READ_WHOLE
+    block, first, skips = 0, 0, config.skips_blocks or length > LONGEST_READ_WHOLE
     if not skips:
         block = -(-length // min(2, blocks_allowed(length)))
     elif config.context == "full" and 1 < turns <= blocks_allowed(length):
-        block = read + response
-    cache = init_cache(model, rows, length, response=response, block=block).replace(skips=skips)
+        # A response and the observation after it; the first observation follows no response.
+        block, first = read + response, 0 if opening else read
+    cache = init_cache(model, rows, length, response=response, block=block, first=first).replace(skips=skips)
     if not opening:
         return cache
     groups = rows // config.group_size
@@ -56,7 +57,7 @@ def prefill_prefixes(
         return None
     prefix, count = jnp.asarray(batched_env.prefix), jnp.asarray(batched_env.prefix_length)
     cache = init_cache(model, tasks, length, block=length)
-    _, cache = cached_decoder.forward_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)
+    _, cache = cached_decoder.prefill_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)
     return shared_prefix(cache, count, task)
 
 
@@ -75,20 +76,19 @@ def chunked_prefill(
 
     Works in chunks of `size` tokens until the longest row is read; with 0, or O and more, all O at once. Returns the
     hidden state of the last token that each row reads, meaningless where `length` is 0, and the new cache. `params`,
-    `prefix` and `rows` are those of `cached_decoder.forward_with_cache`.
+    `prefix` and `rows` are those of `cached_decoder.prefill_with_cache`.
     """
     if not 0 < size < tokens.shape[1]:
-        hidden, cache = cached_decoder.forward_with_cache(params, model, cache, tokens, start, length, prefix, rows)
-        return _last(hidden, length), cache
+        return cached_decoder.prefill_with_cache(params, model, cache, tokens, start, length, prefix, rows)
     tokens = jnp.pad(tokens, ((0, 0), (0, -tokens.shape[1] % size)))
 
     def read(number, cache):
         part = jax.lax.dynamic_slice_in_dim(tokens, number * size, size, axis=1)
         count = jnp.clip(length - number * size, 0, size)
-        hidden, cache = cached_decoder.forward_with_cache(
+        hidden, cache = cached_decoder.prefill_with_cache(
             params, model, cache, part, start + number * size, count, prefix, rows
         )
-        return count, _last(hidden, count), cache
+        return count, hidden, cache
 
     def next_chunk(carry):
         number, last, cache = carry
@@ -149,8 +149,3 @@ def _nothing_read(
     hidden = jax.eval_shape(read, 0, cache)[1]
     # Computed from `length`, so that it varies over devices like the value that replaces it.
     return jnp.broadcast_to(0 * length[:, None], (len(length), hidden.shape[1])).astype(hidden.dtype)
-
-
-def _last(hidden: Float[Array, "B C D"], length: Int[Array, " B"]) -> Float[Array, "B D"]:
-    """Hidden state of the last real token of each row of a chunk."""
-    return jnp.take_along_axis(hidden, jnp.maximum(length - 1, 0)[:, None, None], axis=1)[:, 0]

@@ -18,8 +18,15 @@ def sample(
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
     noise = jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:], jnp.float32))(keys)
     perturbed = scaled + jnp.where(greedy[:, None], 0.0, noise)
-    token = jnp.argmax(perturbed, axis=-1).astype(jnp.int32)
+    token = jax.lax.platform_dependent(perturbed, cpu=_first_largest, default=lambda x: jnp.argmax(x, axis=-1))
+    token = token.astype(jnp.int32)
     return token, score(logits, temperature, token)
+
+
+def _first_largest(x: Float[Array, "B V"]) -> Int[Array, " B"]:
+    """`jnp.argmax` over the vocabulary as two plain reductions; a CPU computes one of pairs number by number."""
+    smaller = x < jnp.max(x, axis=-1, keepdims=True)
+    return jnp.min(jnp.where(smaller, x.shape[-1], jnp.arange(x.shape[-1])), axis=-1)
 
 
 def score(logits: Float[Array, "B V"], temperature: Float[Array, " B"], token: Int[Array, " B"]) -> Float[Array, " B"]:

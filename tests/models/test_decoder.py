@@ -94,11 +94,11 @@ def test_what_comes_later_changes_nothing_before(params, tokens):
     assert not np.allclose(before[:, 7:], after[:, 7:])
 
 
-@pytest.mark.parametrize("block", [LENGTH + 3, 4])
+@pytest.mark.parametrize(("block", "first"), [(LENGTH + 3, 0), (4, 0), (5, 2)])
 @pytest.mark.parametrize("chunks", [[11], [4, 7], [1] * 11, [3, 1, 1, 5, 1]], ids=str)
-def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks, block):
+def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks, block, first):
     """Prefill in chunks of any length, and token by token."""
-    cache = init_cache(CONFIG, ROWS, LENGTH + 3, block=block)
+    cache = init_cache(CONFIG, ROWS, LENGTH + 3, block=block, first=first)
     seen, parts = 0, []
     for size in chunks:
         start, count = jnp.full(ROWS, seen), jnp.full(ROWS, size)
@@ -124,6 +124,21 @@ def test_ragged_rows_equal_the_parallel_pass(params, tokens, extend):
             )
         filled = filled + np.array(counts)
     assert filled.tolist() == [LENGTH] * ROWS
+
+
+@pytest.mark.parametrize("prepare", [cached_decoder.prepare_for_decode, cached_decoder.prepare_stacked])
+@pytest.mark.parametrize("windows", [(), (0, 4)])
+def test_prefill_returns_the_state_of_the_last_token_and_the_same_cache(params, tokens, prepare, windows):
+    config = dataclasses.replace(CONFIG, windows=windows)
+    laid, start, count = prepare(params, config), jnp.array([2, 0, 1]), jnp.array([3, 5, 1])
+    read = functools.partial(jax.jit, static_argnums=1)
+    cache = jax.tree.map(lambda x: x + 0.5, init_cache(config, ROWS, LENGTH, block=4))
+    args = laid, config, cache, tokens[:, :5], start, count
+    hidden, written = read(cached_decoder.forward_with_cache)(*args)
+    last, same = read(cached_decoder.prefill_with_cache)(*args)
+    expected = hidden[jnp.arange(ROWS), count - 1]
+    np.testing.assert_allclose(last, expected, atol=2e-5, rtol=2e-5)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5, rtol=2e-5), written, same)
 
 
 def test_rows_and_positions_that_are_not_written_keep_every_bit(params, tokens, extend):

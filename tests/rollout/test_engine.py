@@ -132,6 +132,16 @@ def test_a_group_stores_its_first_observation_once():
         assert positions(group_size=GROUP_SIZE, **changes)[1] is None
 
 
+@pytest.mark.parametrize("group_size", [1, GROUP_SIZE])
+def test_blocks_end_where_observations_end(group_size):
+    """So that a turn reads no block of which it has filled a part."""
+    config = toy_agent.engine_config(max_turns=3, max_response_tokens=200, group_size=group_size)
+    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, GROUP_SIZE)
+    read = toy_agent.BATCHED_ENV.observation_tokens
+    first = [] if cache.opening else [read]
+    assert [key.shape[2] for key, _ in cache.blocks[0]] == [*first, 200 + read, 200 + read]
+
+
 def test_blocks_that_are_always_read_change_nothing(compiled, policy, batch):
     """As on accelerators: two blocks, empty ones among them."""
     ids, trajectory, _ = batch
@@ -198,7 +208,7 @@ def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, 
 
 
 def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
-    widths, extend = {0: set(), 3: set()}, cached_decoder.forward_with_cache
+    widths, extend = {0: set(), 3: set()}, cached_decoder.prefill_with_cache
     ids = toy_agent.rows(batch[0], np.arange(16))
     for chunk, seen in widths.items():
 
@@ -206,7 +216,7 @@ def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
             seen.add(tokens.shape[1])
             return extend(params, model, cache, tokens, *rest)
 
-        monkeypatch.setattr(cached_decoder, "forward_with_cache", read)
+        monkeypatch.setattr(cached_decoder, "prefill_with_cache", read)
         config = toy_agent.engine_config(chunk=chunk)
         shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
         jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))
@@ -215,13 +225,13 @@ def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
 
 
 def test_as_many_rows_are_read_at_once_as_are_set(policy, batch, monkeypatch):
-    ids, seen, extend = toy_agent.rows(batch[0], np.arange(16)), set(), cached_decoder.forward_with_cache
+    ids, seen, extend = toy_agent.rows(batch[0], np.arange(16)), set(), cached_decoder.prefill_with_cache
 
     def read(params, model, cache, tokens, *rest):
         seen.add((len(tokens), cache.opening is None))
         return extend(params, model, cache, tokens, *rest)
 
-    monkeypatch.setattr(cached_decoder, "forward_with_cache", read)
+    monkeypatch.setattr(cached_decoder, "prefill_with_cache", read)
     config = toy_agent.engine_config(group_size=GROUP_SIZE, prefill_rows=3)
     shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
     jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))
