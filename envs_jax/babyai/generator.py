@@ -33,6 +33,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int8, Int32, Key
 
 from envs_jax.babyai import levels, tables
+from envs_jax.babyai.bits import nth_bit
 from envs_jax.babyai.codes import COLORS, EMPTY, HIDING, KEY, NO_VERB, OBJECT, PUT_NEXT, WALL, color_of
 from envs_jax.babyai.instructions import can_be_given, draw_goal, draw_sentence, fitting, seen_at
 from envs_jax.babyai.parts import ALL, INSIDE, LOCKED, NOT_ALL, OUTSIDE, ROOMS, TARGET
@@ -47,7 +48,6 @@ from envs_jax.babyai.rooms import (
     build_doors,
     flood,
     nth,
-    nth_bit,
     whole,
 )
 from envs_jax.babyai.state import NOTHING, Mission, World

@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt32
 
+from envs_jax.babyai.bits import pack
 from envs_jax.babyai.codes import (
     ANY,
     BEFORE,
     DIRECTIONS,
     DOOR,
     DROP,
+    GO_TO,
     GRAY,
     NO_VERB,
     OBJECT,
@@ -29,6 +31,9 @@ from envs_jax.babyai.view import ahead_of
 
 CONTINUE, SUCCESS, FAILURE = range(3)
 """Results of a check."""
+
+SLOT_WORDS = 2
+"""Words of a set of slots; comparing sets is the larger part of a check."""
 
 
 def named(world: World, room_size: Int[Array, ""], described: Int[Array, "*K 3"]) -> Bool[Array, "*K S"]:
@@ -62,18 +67,12 @@ def start(world: World, room_size: Int[Array, ""], mission: Mission) -> Progress
     kind, color = mission.described[..., 0], mission.described[..., 1]
     walls = (kind == ANY) & ((color == ANY) | (color == GRAY))
     return Progress(
-        tracked=pack(tracked),
+        tracked=pack(tracked, SLOT_WORDS),
         several=wanted & (walls | (jnp.sum(tracked, axis=-1) > 1)),
         done=jnp.zeros(mission.verb.shape, bool),
         first_done=jnp.bool_(False),
         carried_before=jnp.full(mission.verb.shape, NOTHING, jnp.int32),
     )
-
-
-def pack(slots: Bool[Array, "*K S"]) -> UInt32[Array, "*K 2"]:
-    """Returns a set of slots as 64 bits; testing sets is the larger part of a check."""
-    bits = jnp.pad(slots, [(0, 0)] * (slots.ndim - 1) + [(0, 64 - slots.shape[-1])]).reshape(*slots.shape[:-1], 2, 32)
-    return jnp.sum(bits.astype(jnp.uint32) << np.arange(32, dtype=np.uint32), axis=-1, dtype=jnp.uint32)
 
 
 def _single(slot: Int[Array, "*K"]) -> UInt32[Array, "*K 2"]:
@@ -83,9 +82,12 @@ def _single(slot: Int[Array, "*K"]) -> UInt32[Array, "*K 2"]:
 
 
 def check(
-    world: World, mission: Mission, progress: Progress, action: Int[Array, ""]
+    world: World, mission: Mission, progress: Progress, action: Int[Array, ""] | None
 ) -> tuple[Progress, Int[Array, ""]]:
-    """Returns the progress and the result after a primitive action, which has been taken in `world`."""
+    """Returns the progress and the result after a primitive action, which has been taken in `world`.
+
+    None stands for any action but to pick up, drop or toggle, after which less is to be checked.
+    """
     results = _check_clauses(world, mission, progress, action)
     paired = mission.verb.reshape(2, 2)[:, 1] != NO_VERB
     first = jnp.where((mission.order == SINGLE) | (mission.order == BEFORE), 0, 1)
@@ -113,7 +115,9 @@ def check(
     return updated, result
 
 
-def _check_clauses(world: World, mission: Mission, progress: Progress, action: Int[Array, ""]) -> Int[Array, " C"]:
+def _check_clauses(
+    world: World, mission: Mission, progress: Progress, action: Int[Array, ""] | None
+) -> Int[Array, " C"]:
     """Returns the result of every clause."""
     width = world.cells.shape[1]
     x, y = ahead_of(world)
@@ -124,11 +128,15 @@ def _check_clauses(world: World, mission: Mission, progress: Progress, action: I
     def among(tracked: UInt32[Array, "C 2"], found: UInt32[Array, "*C 2"]) -> Bool[Array, " C"]:
         return jnp.any(tracked & found != 0, axis=-1)
 
-    went = among(first, pack(world.known_places == place))
+    went = among(first, pack(world.known_places == place, SLOT_WORDS))
+
+    verb = mission.verb.astype(jnp.int32)
+    if action is None:
+        return jnp.where(went & (verb == GO_TO), SUCCESS, CONTINUE)
 
     toggled = action == TOGGLE
     form = form_of(world.cells[y, x].astype(jnp.int32))
-    opened = toggled & (form == OPEN_DOOR) & among(first, pack(world.places == place))
+    opened = toggled & (form == OPEN_DOOR) & among(first, pack(world.places == place, SLOT_WORDS))
     wrong_door = toggled & (form >= OPEN_DOOR)
 
     lifted = action == PICKUP
@@ -139,11 +147,11 @@ def _check_clauses(world: World, mission: Mission, progress: Progress, action: I
     known = world.known_places
     near = (known == place - 1) | (known == place + 1) | (known == place - width) | (known == place + width)
     dropped = (action == DROP) & (before >= 0) & (now < 0)
-    put = dropped & among(first, _single(before)) & among(second, pack(near))
+    put = dropped & among(first, _single(before)) & among(second, pack(near, SLOT_WORDS))
 
     nothing = jnp.zeros_like(went)
     wrong_door, holding = (jnp.broadcast_to(flag, went.shape) for flag in (wrong_door, holding))
-    verb, clauses = mission.verb.astype(jnp.int32), np.arange(mission.verb.shape[0])
+    clauses = np.arange(mission.verb.shape[0])
     success = jnp.stack([nothing, went, opened, picked, put])[verb, clauses]
     failure = jnp.stack([nothing, nothing, wrong_door, holding, holding])[verb, clauses] & mission.strict
     return jnp.where(success, SUCCESS, jnp.where(failure, FAILURE, CONTINUE))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32
 
+from envs_jax.babyai.bits import nth_bit
 from envs_jax.babyai.codes import CLOSED_DOOR, COLORS, LOCKED_DOOR
 from envs_jax.babyai.parts import EITHER, LOCKED, RANDOM, ROOMS, sides, wall
 from envs_jax.babyai.tables import Row
@@ -68,17 +69,6 @@ def nth(counts: Int[Array, "*K N"], rank: Int[Array, "*K"]) -> tuple[Int32[Array
     before = ends <= rank[..., None]
     group = jnp.minimum(jnp.sum(before, axis=-1), counts.shape[-1] - 1).astype(jnp.int32)
     return group, rank - jnp.max(jnp.where(before, ends, 0), axis=-1)
-
-
-def nth_bit(bits: Int32[Array, "*K"], rank: Int[Array, "*K"]) -> Int32[Array, "*K"]:
-    """Returns the position of the set bit of a rank."""
-    position = jnp.zeros_like(bits)
-    for width in (16, 8, 4, 2, 1):
-        low = jax.lax.population_count(bits & (1 << width) - 1)
-        above = rank >= low
-        bits, rank = jnp.where(above, bits >> width, bits), rank - jnp.where(above, low, 0)
-        position += jnp.where(above, width, 0)
-    return position
 
 
 def any_bit(bits: Int32[Array, "*K"], uniform: Float[Array, "*K"]) -> Int32[Array, "*K"]:
