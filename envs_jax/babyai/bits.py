@@ -10,10 +10,20 @@ WORD = 32
 
 def pack(members: Bool[Array, "*K S"], words: int) -> UInt32[Array, "*K {words}"]:
     """Returns a set of at most `32 * words` numbers as bits."""
-    missing = WORD * words - members.shape[-1]
-    bits = jnp.pad(members, [(0, 0)] * (members.ndim - 1) + [(0, missing)])
-    bits = bits.reshape(*members.shape[:-1], words, WORD).astype(jnp.uint32)
-    return jnp.sum(bits << np.arange(WORD, dtype=np.uint32), axis=-1, dtype=jnp.uint32)
+    numbers, halves = np.arange(members.shape[-1])[:, None], np.arange(2 * words)
+    weights = np.where(numbers // 16 == halves, np.float32(2) ** (numbers % 16), np.float32(0))
+    sums = (members.astype(jnp.float32) @ weights).astype(jnp.uint32)
+    return sums[..., ::2] | sums[..., 1::2] << 16
+
+
+def nth(counts: Int[Array, "*K N"], rank: Int[Array, "*K"]) -> tuple[Int32[Array, "*K"], Int32[Array, "*K"]]:
+    """Returns the group in which the element of a rank is, and its rank in there, for groups of some counts."""
+    # XLA's own cumulative sums are slow on a CPU.
+    ends = counts.astype(jnp.float32) @ np.triu(np.ones((counts.shape[-1],) * 2, np.float32))
+    ends = ends.astype(jnp.int32)
+    before = ends <= rank[..., None]
+    group = jnp.minimum(jnp.sum(before, axis=-1), counts.shape[-1] - 1).astype(jnp.int32)
+    return group, rank - jnp.max(jnp.where(before, ends, 0), axis=-1)
 
 
 def nth_bit(bits: Int[Array, "*K"], rank: Int[Array, "*K"]) -> Int32[Array, "*K"]:

@@ -82,7 +82,7 @@ def survey(view: Int8[Array, "7 7"], heading: Int[Array, ""], most: int) -> Surr
     free = planner.free_cells(view, heading)
     faced_cells, entered_cells = planner.reachable(free)
     cells = view.reshape(-1)[ORDER].astype(jnp.int32)
-    is_object, rank = cells >= OBJECT, np.arange(most)
+    is_object, rank = cells >= OBJECT, jnp.arange(most)
     exists = rank < jnp.sum(is_object)
     nearest_first = nth_member(jnp.broadcast_to(pack(is_object, 2), (most, 2)), rank)
     name = jnp.where(exists, cells[nearest_first] - OBJECT, -1)

@@ -1,8 +1,9 @@
 """Missions: which objects a description names, and whether an action fulfils the mission (MiniGrid's verifier).
 
-Shapes: `S` object slots, `C` clauses.
+Shapes: `S` object slots, `C` clauses, `P` = 1 + the number of `codes.PLACES`.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt32
@@ -11,6 +12,7 @@ from envs_jax.babyai.bits import pack
 from envs_jax.babyai.codes import (
     ANY,
     BEFORE,
+    COLORS,
     DIRECTIONS,
     DOOR,
     DROP,
@@ -25,6 +27,7 @@ from envs_jax.babyai.codes import (
     TOGGLE,
     color_of,
     form_of,
+    type_of,
 )
 from envs_jax.babyai.state import NOTHING, Mission, Progress, World
 from envs_jax.babyai.view import ahead_of
@@ -36,16 +39,13 @@ SLOT_WORDS = 2
 """Words of a set of slots; comparing sets is the larger part of a check."""
 
 
-def named(world: World, room_size: Int[Array, ""], described: Int[Array, "*K 3"]) -> Bool[Array, "*K S"]:
-    """Returns which objects on the grid fit descriptions (type, color, place), seen from where the agent is.
+def seen_at(world: World, room_size: Int[Array, ""]) -> Bool[Array, "P S"]:
+    """Returns which objects are on the grid, and which of them are in each of `PLACES`, seen from where the agent is.
 
     A place is a half-plane of the room of the agent, walls included.
     """
-    kind, color, place = (described[..., i, None].astype(jnp.int32) for i in range(3))
-    cells, width = world.slot_cells.astype(jnp.int32), world.cells.shape[1]
-    fits = (world.places != NOTHING) & (cells >= OBJECT)
-    fits &= (kind == ANY) | (kind == jnp.minimum(form_of(cells), DOOR))
-    fits &= (color == ANY) | (color == color_of(cells))
+    width = world.cells.shape[1]
+    there = (world.places != NOTHING) & (world.slot_cells >= OBJECT)
     columns, rows = world.places % width, world.places // width
     right, forward = jnp.asarray(DIRECTIONS)[(world.heading + 1) % 4], jnp.asarray(DIRECTIONS)[world.heading]
     to_right = (columns - world.x) * right[0] + (rows - world.y) * right[1]
@@ -55,20 +55,31 @@ def named(world: World, room_size: Int[Array, ""], described: Int[Array, "*K 3"]
     in_room = (columns >= left_of_room) & (columns < left_of_room + room_size)
     in_room &= (rows >= top_of_room) & (rows < top_of_room + room_size)
     sides = jnp.stack([to_right < 0, to_right > 0, ahead > 0, ahead < 0])
-    there = sides[jnp.maximum(place[..., 0], 0)]
-    return fits & ((place == ANY) | in_room & there)
+    return there & jnp.concatenate([jnp.ones_like(there)[None], in_room & sides])
+
+
+def _named(world: World, room_size: Int[Array, ""], described: Int[Array, "*K 3"]) -> UInt32[Array, "*K 2"]:
+    """Returns the slots that fit descriptions (type, color, place): the intersection of what fits each of the three."""
+    cells = world.slot_cells.astype(jnp.int32)
+    types, colors = np.arange(ANY, DOOR + 1)[:, None], np.arange(ANY, COLORS)[:, None]
+    by_type = pack((types == ANY) | (types == type_of(cells)), SLOT_WORDS)
+    by_color = pack((colors == ANY) | (colors == color_of(cells)), SLOT_WORDS)
+    by_place = pack(seen_at(world, room_size), SLOT_WORDS)
+    kind, color, place = (described[..., i].astype(jnp.int32) - ANY for i in range(3))
+    return by_type[kind] & by_color[color] & by_place[place]
 
 
 def start(world: World, room_size: Int[Array, ""], mission: Mission) -> Progress:
     """Fixes the objects of a mission at the start of an episode."""
     wanted = (mission.verb != NO_VERB)[:, None] & (np.arange(2) < 1 + (mission.verb == PUT_NEXT)[:, None])
-    tracked = named(world, room_size, mission.described) & wanted[..., None]
+    tracked = jnp.where(wanted[..., None], _named(world, room_size, mission.described), 0)
+    count = jnp.sum(jax.lax.population_count(tracked), axis=-1)
     # Walls are gray things without a type of their own in missions.
     kind, color = mission.described[..., 0], mission.described[..., 1]
     walls = (kind == ANY) & ((color == ANY) | (color == GRAY))
     return Progress(
-        tracked=pack(tracked, SLOT_WORDS),
-        several=wanted & (walls | (jnp.sum(tracked, axis=-1) > 1)),
+        tracked=tracked,
+        several=wanted & (walls | (count > 1)),
         done=jnp.zeros(mission.verb.shape, bool),
         first_done=jnp.bool_(False),
         carried_before=jnp.full(mission.verb.shape, NOTHING, jnp.int32),

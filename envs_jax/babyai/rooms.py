@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32
 
-from envs_jax.babyai.bits import nth_bit
+from envs_jax.babyai.bits import nth, nth_bit
 from envs_jax.babyai.codes import CLOSED_DOOR, COLORS, LOCKED_DOOR
 from envs_jax.babyai.parts import EITHER, LOCKED, RANDOM, ROOMS, sides, wall
 from envs_jax.babyai.tables import Row
@@ -59,16 +59,6 @@ class Draws:
 def whole(uniforms: Float[Array, "*K"], count: int | Int[Array, ""]) -> Int32[Array, "*K"]:
     """Maps uniform numbers to integers from 0 to `count` - 1."""
     return jnp.floor(uniforms * count).astype(jnp.int32)
-
-
-def nth(counts: Int[Array, "*K N"], rank: Int[Array, "*K"]) -> tuple[Int32[Array, "*K"], Int32[Array, "*K"]]:
-    """Returns the group in which the element of a rank is, and its rank in there, for groups of some counts."""
-    # XLA's own cumulative sums are slow on a CPU.
-    ends = counts.astype(jnp.float32) @ np.triu(np.ones((counts.shape[-1],) * 2, np.float32))
-    ends = ends.astype(jnp.int32)
-    before = ends <= rank[..., None]
-    group = jnp.minimum(jnp.sum(before, axis=-1), counts.shape[-1] - 1).astype(jnp.int32)
-    return group, rank - jnp.max(jnp.where(before, ends, 0), axis=-1)
 
 
 def any_bit(bits: Int32[Array, "*K"], uniform: Float[Array, "*K"]) -> Int32[Array, "*K"]:

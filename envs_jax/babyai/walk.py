@@ -34,13 +34,13 @@ class Plan(NamedTuple):
 class Walk(NamedTuple):
     """A walk that is under way: whether it goes on, the number of its next action, and what the last one led to.
 
-    While moves are taken, `world` and `progress` are only what they change, as a dict.
+    `world` and `progress` are a `World` and a `Progress`, or dicts of what moves change in them.
     """
 
     going: Bool[Array, " B"]
     number: Int32[Array, " B"]
-    world: World
-    progress: Progress
+    world: Any
+    progress: Any
     view: Int8[Array, "B 7 7"]
     result: Int32[Array, " B"]
 
@@ -57,8 +57,7 @@ def walk(
 
     def take_moves(active: jax.Array, here: Walk, given: tuple[Plan, World, Progress]) -> tuple[jax.Array, Walk]:
         plan, world, progress = given
-        whole = here._replace(world=world.replace(**here.world), progress=progress.replace(**here.progress))
-        after = _small(take(active, whole, plan, moves=True))
+        after = _small(take(active, _whole(here, world, progress), plan, moves=True))
         return after.going & physics.is_move(_next(plan, after)), after
 
     def both(here: Walk) -> Walk:
@@ -74,9 +73,13 @@ def walk(
 
 
 def _small(here: Walk) -> Walk:
-    world: Any = {name: getattr(here.world, name) for name in _POSE}
-    progress: Any = {name: getattr(here.progress, name) for name in _CHECKED}
+    world = {name: getattr(here.world, name) for name in _POSE}
+    progress = {name: getattr(here.progress, name) for name in _CHECKED}
     return here._replace(world=world, progress=progress)
+
+
+def _whole(here: Walk, world: World, progress: Progress) -> Walk:
+    return here._replace(world=world.replace(**here.world), progress=progress.replace(**here.progress))
 
 
 def _next(plan: Plan, here: Walk) -> Int32[Array, " B"]:
