@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
+from jaxtyping import Array, Bool, Int
 
 
 def on_rows(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,22 +52,55 @@ def _broadcast(size: int, batched: Any, arguments: Any) -> Any:
     )
 
 
-def by_length(
-    function: Callable[..., Any], lengths: jax.Array, arguments: Any, *, parts: int = 16, smallest: int = 32
-) -> Any:
-    """Calls a function on parts of the rows, the longest first, so that a loop over few long rows has few rows.
+def where_rows(rows: Bool[Array, " B"], new: Any, old: Any) -> Any:
+    """Returns the first pytree in some rows, and the second one in the others."""
+    return jax.tree.map(lambda a, b: jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
 
-    `function` takes and returns pytrees with leaves [rows, ...], and its result for a row does not depend on the other
-    rows. The results have the order of the rows.
+
+def while_active(
+    step: Callable[..., Any], active: Bool[Array, " B"], state: Any, given: Any, *, shrink: int = 4, smallest: int = 32
+) -> Any:
+    """Repeats a step until no row is active, with fewer rows where few are active.
+
+    `step(active, state, given)` returns which of the active rows still are, and the state, which it does not change in
+    the other rows. Leaves are [B, ...]; the result for a row does not depend on the other rows.
     """
-    rows = lengths.shape[0]
-    number = max(1, min(parts, rows // smallest))
-    while rows % number:
-        number -= 1
-    if number == 1:
-        return function(*arguments)
-    order = jnp.argsort(-lengths)
-    split = jax.tree.map(lambda leaf: leaf[order].reshape(number, rows // number, *leaf.shape[1:]), arguments)
-    results = jax.lax.map(lambda part: function(*part), split)
-    back = jnp.argsort(order)
-    return jax.tree.map(lambda leaf: leaf.reshape(rows, *leaf.shape[2:])[back], results)
+    rows = active.shape[0]
+    few = rows // shrink if rows >= shrink * smallest else 0
+    active, state = jax.lax.while_loop(
+        lambda carry: jnp.sum(carry[0]) > few, lambda carry: step(*carry, given), (active, state)
+    )
+    if few:
+        chosen, found = _first_rows(active, few)
+        part = while_active(step, found, _take(state, chosen), _take(given, chosen), shrink=shrink, smallest=smallest)
+        state = _put(state, chosen, part)
+    return state
+
+
+def in_turns(step: Callable[..., Any], active: Bool[Array, " B"], state: Any, given: Any, *, turns: int = 8) -> Any:
+    """Takes one step in each active row, in as many turns as are needed, each with at most one in `turns` of the rows.
+
+    `step(active, state, given)` returns the state; see `while_active`.
+    """
+    some = -(-active.shape[0] // turns)
+
+    def turn(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        active, state = carry
+        chosen, found = _first_rows(active, some)
+        part = step(found, _take(state, chosen), _take(given, chosen))
+        return active.at[chosen].set(False, mode="drop"), _put(state, chosen, part)
+
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), turn, (active, state))[1]
+
+
+def _first_rows(active: Bool[Array, " B"], size: int) -> tuple[Int[Array, " K"], Bool[Array, " K"]]:
+    """Returns the first active rows, and which of them exist; the others are no rows."""
+    return jnp.nonzero(active, size=size, fill_value=len(active))[0], jnp.arange(size) < jnp.sum(active)
+
+
+def _take(tree: Any, rows: Int[Array, " K"]) -> Any:
+    return jax.tree.map(lambda leaf: leaf.at[rows].get(mode="clip"), tree)
+
+
+def _put(tree: Any, rows: Int[Array, " K"], part: Any) -> Any:
+    return jax.tree.map(lambda leaf, new: leaf.at[rows].set(new, mode="drop"), tree, part)

@@ -11,11 +11,12 @@ from flax import struct
 from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Float32, Int, Int8, Int32, Key, UInt32
 
-from envs_jax.babyai import items, levels, macros, mission, physics, text
-from envs_jax.babyai.codes import NO_OPERATION, NUM_CELLS
-from envs_jax.babyai.state import BabyAIState, Mission, Notice, Progress, World
+from envs_jax.babyai import items, levels, macros, mission, text
+from envs_jax.babyai.codes import NUM_CELLS
+from envs_jax.babyai.state import BabyAIState, Notice
 from envs_jax.babyai.view import SIZE, look
-from envs_jax.batching import by_length, on_rows
+from envs_jax.babyai.walk import Plan, walk
+from envs_jax.batching import on_rows
 from envs_jax.environment import EnvParams, TextEnvironment
 
 MODES = ("intended", "upstream")
@@ -178,11 +179,9 @@ class BabyAI(TextEnvironment):
 
     def _run(self, state: BabyAIState, macro: macros.Macro, runs: Bool[Array, ""]) -> BabyAIState:
         """Takes the primitive actions, until the view does not change."""
-        length = jnp.where(runs, macro.length, 0)
-        walk = functools.partial(by_length, functools.partial(_walk, stops=not self.upstream))
-        world, progress, view, result = on_rows(lambda length, *rest: walk(length, (length, *rest)))(
-            length, macro.actions, state.world, state.progress, state.view, state.mission, state.max_steps
-        )
+        plan = Plan(jnp.where(runs, macro.length, 0), macro.actions, state.mission, state.max_steps)
+        walk_rows = on_rows(functools.partial(walk, stops=not self.upstream))
+        world, progress, view, result = walk_rows(plan, state.world, state.progress, state.view)
         fulfilled, completed = result == mission.SUCCESS, result != mission.CONTINUE
         reward = jnp.where(fulfilled, 1 - 0.9 * (world.steps / state.max_steps), 0.0).astype(jnp.float32)
         return state.replace(
@@ -231,44 +230,6 @@ class BabyAI(TextEnvironment):
     def level_images(self, level: Int8[np.ndarray, "H W"]) -> list[Int8[np.ndarray, "H W"]]:
         """Returns the level and those of its rotations and mirror images that fit the shape."""
         return levels.images(level, self.shape)
-
-
-def _walk(
-    length: Int32[Array, " B"],
-    actions: Int8[Array, "B D"],
-    world: World,
-    progress: Progress,
-    view: Int8[Array, "B 7 7"],
-    goal: Mission,
-    max_steps: Int32[Array, " B"],
-    *,
-    stops: bool,
-) -> tuple[World, Progress, Int8[Array, "B 7 7"], Int32[Array, " B"]]:
-    """Takes up to `length` primitive actions in each row, until the view does not change.
-
-    With `stops`, also until the mission is fulfilled or failed, or MiniGrid's limit is reached. Returns the result of
-    the last check.
-    """
-
-    def step(carry: tuple) -> tuple:
-        going, number, world, progress, view, result = carry
-        action = jnp.where(going, actions[:, number].astype(jnp.int32), NO_OPERATION)
-        world = jax.vmap(physics.act)(world, action)
-        checked, now = jax.vmap(mission.check)(world, goal, progress, action)
-        progress = _where(going, checked, progress)
-        result = jnp.where(going, now, result)
-        seen = jax.vmap(look)(world)
-        goes_on = going & (number + 1 < length) & jnp.any(seen != view, axis=(1, 2))
-        if stops:
-            goes_on &= (result == mission.CONTINUE) & (world.steps < max_steps)
-        return goes_on, number + 1, world, progress, seen, result
-
-    first = length > 0, jnp.int32(0), world, progress, view, jnp.full(length.shape, mission.CONTINUE)
-    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), step, first)[2:]
-
-
-def _where(rows: Bool[Array, " B"], new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
 
 
 class PrimitiveBabyAI(BabyAI):

@@ -33,8 +33,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int8, Int32, Key
 
 from envs_jax.babyai import levels, tables
+from envs_jax.babyai.bits import nth, nth_bit
 from envs_jax.babyai.codes import COLORS, EMPTY, HIDING, KEY, NO_VERB, OBJECT, PUT_NEXT, WALL, color_of
-from envs_jax.babyai.instructions import can_be_given, draw_goal, draw_sentence, fitting, seen_at
+from envs_jax.babyai.instructions import can_be_given, draw_goal, draw_sentence, fitting
+from envs_jax.babyai.mission import seen_at
 from envs_jax.babyai.parts import ALL, INSIDE, LOCKED, NOT_ALL, OUTSIDE, ROOMS, TARGET
 from envs_jax.babyai.recipes import NAMES
 from envs_jax.babyai.rooms import (
@@ -46,8 +48,6 @@ from envs_jax.babyai.rooms import (
     bits_of,
     build_doors,
     flood,
-    nth,
-    nth_bit,
     whole,
 )
 from envs_jax.babyai.state import NOTHING, Mission, World
@@ -60,7 +60,7 @@ MAX_TRIES = 128
 """Level 11 accepts the fewest layouts, 27 %: with 32 tries, one of 23,000 of its levels would fail."""
 
 RETRIED = 8
-"""One row of so many is tried again at a time."""
+"""One row of so many is tried again at a time, or one of them more often."""
 
 _UNIFORMS = 96
 """More than what a level needs apart from its things."""
@@ -107,8 +107,9 @@ def _accepted_layouts(
 ) -> tuple[Bool[Array, " B"], Layout]:
     """Draws a layout for each row of the table until it is accepted; returns whether it was.
 
-    After a first try of all rows, each turn tries some of those that are left, so that a level which is rejected often
-    does not draw the others again. The try of a number depends on the key alone.
+    After a first try of all rows, each turn makes so many tries of those that are left: the next one of each row, or
+    the next few where fewer rows are left. So few turns wait for a row that is rejected often. The try of a number
+    depends on the key alone.
     """
     some = max(1, len(keys) // RETRIED)
 
@@ -119,17 +120,17 @@ def _accepted_layouts(
 
     def retry(carry: tuple[jax.Array, jax.Array, Layout]) -> tuple[jax.Array, jax.Array, Layout]:
         tries, accepted, layouts = carry
-        chosen = jnp.argsort(accepted | (tries >= MAX_TRIES), stable=True)[:some]
-        good, found = attempt(keys[chosen], packed[chosen], tries[chosen])
-        open_rows = ~accepted[chosen] & (tries[chosen] < MAX_TRIES)
-        taken = open_rows & good
-
-        def write(old: jax.Array, new: jax.Array) -> jax.Array:
-            mask = taken.reshape(-1, *[1] * (new.ndim - 1))
-            return old.at[chosen].set(jnp.where(mask, new, old[chosen]))
-
-        layouts = jax.tree.map(write, layouts, found)
-        return tries.at[chosen].add(open_rows.astype(jnp.int32)), accepted.at[chosen].max(taken), layouts
+        is_open = ~accepted & (tries < MAX_TRIES)
+        number = jnp.minimum(jnp.sum(is_open), some)
+        left = jnp.nonzero(is_open, size=some, fill_value=0)[0]
+        turn = jnp.arange(some)
+        chosen, ahead = left[turn % number], turn // number
+        good, found = attempt(keys[chosen], packed[chosen], tries[chosen] + ahead)
+        good &= tries[chosen] + ahead < MAX_TRIES
+        first_good = jnp.full(len(keys), some).at[chosen].min(jnp.where(good, turn, some))
+        taken = jnp.where(first_good[chosen] == turn, chosen, len(keys))
+        layouts = jax.tree.map(lambda old, new: old.at[taken].set(new, mode="drop"), layouts, found)
+        return tries.at[chosen].add(1), accepted.at[taken].set(True, mode="drop"), layouts
 
     tries = jnp.zeros(len(keys), jnp.int32)
     accepted, layouts = attempt(keys, packed, tries)

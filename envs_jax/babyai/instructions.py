@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from envs_jax.babyai.bits import nth
 from envs_jax.babyai.codes import (
     AFTER,
     ANY,
@@ -25,9 +26,8 @@ from envs_jax.babyai.codes import (
     form_of,
     type_of,
 )
-from envs_jax.babyai.mission import named
 from envs_jax.babyai.parts import ACT, BY_COLOR, BY_PLACE, BY_SOME, BY_TYPE, SEQUENCE
-from envs_jax.babyai.rooms import Draws, any_bit, bits_of, nth, whole
+from envs_jax.babyai.rooms import Draws, any_bit, bits_of, whole
 from envs_jax.babyai.state import NOTHING, Mission, World
 from envs_jax.babyai.tables import DRAWN, TARGETS, Row
 
@@ -38,14 +38,8 @@ _MAY_BE[GO_TO, 0], _MAY_BE[OPEN, 0] = True, ~_NO_DOOR
 _MAY_BE[PICK_UP, 0], _MAY_BE[PUT_NEXT] = _NO_DOOR, [_NO_DOOR, np.ones(_TYPES, bool)]
 
 
-def seen_at(world: World, room_size: Int[Array, ""]) -> Bool[Array, "P S"]:
-    """Returns what is anywhere, and what is in each place as seen from the start."""
-    places = np.array([(ANY, ANY, place) for place in (ANY, *range(len(PLACES)))])
-    return named(world, room_size, jnp.asarray(places))
-
-
 def fitting(world: World, seen: Bool[Array, "P S"], mission: Mission) -> Bool[Array, "C 2 S"]:
-    """Returns what `mission.named` does for the descriptions of all clauses, from what is `seen_at` the places."""
+    """Returns what the descriptions of all clauses name, from what is `mission.seen_at` the places."""
     kind, color, place = (mission.described[..., i, None].astype(jnp.int32) for i in range(3))
     cells = world.slot_cells
     fits = jnp.any(seen & (place[..., None] + 1 == np.arange(len(PLACES) + 1)[:, None]), axis=-2)

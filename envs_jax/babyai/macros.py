@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int8, Int32, UInt32
 
 from envs_jax.babyai import planner
+from envs_jax.babyai.bits import nth_member, pack
 from envs_jax.babyai.codes import (
     BOX,
     CLOSED_DOOR,
@@ -81,14 +82,13 @@ def survey(view: Int8[Array, "7 7"], heading: Int[Array, ""], most: int) -> Surr
     free = planner.free_cells(view, heading)
     faced_cells, entered_cells = planner.reachable(free)
     cells = view.reshape(-1)[ORDER].astype(jnp.int32)
-    # Sorting moves the objects to the front, and is faster in batches than `jnp.nonzero`.
-    nothing = len(ORDER) * 64
-    found = jnp.sort(jnp.where(cells >= OBJECT, np.arange(len(ORDER)) * 64 + cells - OBJECT, nothing))[:most]
-    name = jnp.where(found < nothing, found % 64, -1)
-    place = jnp.asarray(np.append(ORDER, 0))[found // 64]
+    is_object, rank = cells >= OBJECT, jnp.arange(most)
+    exists = rank < jnp.sum(is_object)
+    nearest_first = nth_member(jnp.broadcast_to(pack(is_object, 2), (most, 2)), rank)
+    name = jnp.where(exists, cells[nearest_first] - OBJECT, -1)
+    place = jnp.where(exists, jnp.asarray(ORDER)[nearest_first], 0)
     front, side = SIZE - 1 - place // SIZE, place % SIZE - MIDDLE
     bit = (front + 1) * planner.ROWS + side + MIDDLE
-    exists = name >= 0
 
     def among(cells: UInt32[Array, "2"]) -> Bool[Array, " M"]:
         return exists & (cells[bit // 32] >> (bit % 32).astype(jnp.uint32) & 1).astype(bool)

@@ -1,18 +1,22 @@
 """Missions: which objects a description names, and whether an action fulfils the mission (MiniGrid's verifier).
 
-Shapes: `S` object slots, `C` clauses.
+Shapes: `S` object slots, `C` clauses, `P` = 1 + the number of `codes.PLACES`.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt32
 
+from envs_jax.babyai.bits import pack
 from envs_jax.babyai.codes import (
     ANY,
     BEFORE,
+    COLORS,
     DIRECTIONS,
     DOOR,
     DROP,
+    GO_TO,
     GRAY,
     NO_VERB,
     OBJECT,
@@ -23,6 +27,7 @@ from envs_jax.babyai.codes import (
     TOGGLE,
     color_of,
     form_of,
+    type_of,
 )
 from envs_jax.babyai.state import NOTHING, Mission, Progress, World
 from envs_jax.babyai.view import ahead_of
@@ -30,17 +35,17 @@ from envs_jax.babyai.view import ahead_of
 CONTINUE, SUCCESS, FAILURE = range(3)
 """Results of a check."""
 
+SLOT_WORDS = 2
+"""Words of a set of slots; comparing sets is the larger part of a check."""
 
-def named(world: World, room_size: Int[Array, ""], described: Int[Array, "*K 3"]) -> Bool[Array, "*K S"]:
-    """Returns which objects on the grid fit descriptions (type, color, place), seen from where the agent is.
+
+def seen_at(world: World, room_size: Int[Array, ""]) -> Bool[Array, "P S"]:
+    """Returns which objects are on the grid, and which of them are in each of `PLACES`, seen from where the agent is.
 
     A place is a half-plane of the room of the agent, walls included.
     """
-    kind, color, place = (described[..., i, None].astype(jnp.int32) for i in range(3))
-    cells, width = world.slot_cells.astype(jnp.int32), world.cells.shape[1]
-    fits = (world.places != NOTHING) & (cells >= OBJECT)
-    fits &= (kind == ANY) | (kind == jnp.minimum(form_of(cells), DOOR))
-    fits &= (color == ANY) | (color == color_of(cells))
+    width = world.cells.shape[1]
+    there = (world.places != NOTHING) & (world.slot_cells >= OBJECT)
     columns, rows = world.places % width, world.places // width
     right, forward = jnp.asarray(DIRECTIONS)[(world.heading + 1) % 4], jnp.asarray(DIRECTIONS)[world.heading]
     to_right = (columns - world.x) * right[0] + (rows - world.y) * right[1]
@@ -50,30 +55,35 @@ def named(world: World, room_size: Int[Array, ""], described: Int[Array, "*K 3"]
     in_room = (columns >= left_of_room) & (columns < left_of_room + room_size)
     in_room &= (rows >= top_of_room) & (rows < top_of_room + room_size)
     sides = jnp.stack([to_right < 0, to_right > 0, ahead > 0, ahead < 0])
-    there = sides[jnp.maximum(place[..., 0], 0)]
-    return fits & ((place == ANY) | in_room & there)
+    return there & jnp.concatenate([jnp.ones_like(there)[None], in_room & sides])
+
+
+def _named(world: World, room_size: Int[Array, ""], described: Int[Array, "*K 3"]) -> UInt32[Array, "*K 2"]:
+    """Returns the slots that fit descriptions (type, color, place): the intersection of what fits each of the three."""
+    cells = world.slot_cells.astype(jnp.int32)
+    types, colors = np.arange(ANY, DOOR + 1)[:, None], np.arange(ANY, COLORS)[:, None]
+    by_type = pack((types == ANY) | (types == type_of(cells)), SLOT_WORDS)
+    by_color = pack((colors == ANY) | (colors == color_of(cells)), SLOT_WORDS)
+    by_place = pack(seen_at(world, room_size), SLOT_WORDS)
+    kind, color, place = (described[..., i].astype(jnp.int32) - ANY for i in range(3))
+    return by_type[kind] & by_color[color] & by_place[place]
 
 
 def start(world: World, room_size: Int[Array, ""], mission: Mission) -> Progress:
     """Fixes the objects of a mission at the start of an episode."""
     wanted = (mission.verb != NO_VERB)[:, None] & (np.arange(2) < 1 + (mission.verb == PUT_NEXT)[:, None])
-    tracked = named(world, room_size, mission.described) & wanted[..., None]
+    tracked = jnp.where(wanted[..., None], _named(world, room_size, mission.described), 0)
+    count = jnp.sum(jax.lax.population_count(tracked), axis=-1)
     # Walls are gray things without a type of their own in missions.
     kind, color = mission.described[..., 0], mission.described[..., 1]
     walls = (kind == ANY) & ((color == ANY) | (color == GRAY))
     return Progress(
-        tracked=pack(tracked),
-        several=wanted & (walls | (jnp.sum(tracked, axis=-1) > 1)),
+        tracked=tracked,
+        several=wanted & (walls | (count > 1)),
         done=jnp.zeros(mission.verb.shape, bool),
         first_done=jnp.bool_(False),
         carried_before=jnp.full(mission.verb.shape, NOTHING, jnp.int32),
     )
-
-
-def pack(slots: Bool[Array, "*K S"]) -> UInt32[Array, "*K 2"]:
-    """Returns a set of slots as 64 bits; testing sets is the larger part of a check."""
-    bits = jnp.pad(slots, [(0, 0)] * (slots.ndim - 1) + [(0, 64 - slots.shape[-1])]).reshape(*slots.shape[:-1], 2, 32)
-    return jnp.sum(bits.astype(jnp.uint32) << np.arange(32, dtype=np.uint32), axis=-1, dtype=jnp.uint32)
 
 
 def _single(slot: Int[Array, "*K"]) -> UInt32[Array, "*K 2"]:
@@ -83,9 +93,12 @@ def _single(slot: Int[Array, "*K"]) -> UInt32[Array, "*K 2"]:
 
 
 def check(
-    world: World, mission: Mission, progress: Progress, action: Int[Array, ""]
+    world: World, mission: Mission, progress: Progress, action: Int[Array, ""] | None
 ) -> tuple[Progress, Int[Array, ""]]:
-    """Returns the progress and the result after a primitive action, which has been taken in `world`."""
+    """Returns the progress and the result after a primitive action, which has been taken in `world`.
+
+    None stands for any action but to pick up, drop or toggle, after which less is to be checked.
+    """
     results = _check_clauses(world, mission, progress, action)
     paired = mission.verb.reshape(2, 2)[:, 1] != NO_VERB
     first = jnp.where((mission.order == SINGLE) | (mission.order == BEFORE), 0, 1)
@@ -113,7 +126,9 @@ def check(
     return updated, result
 
 
-def _check_clauses(world: World, mission: Mission, progress: Progress, action: Int[Array, ""]) -> Int[Array, " C"]:
+def _check_clauses(
+    world: World, mission: Mission, progress: Progress, action: Int[Array, ""] | None
+) -> Int[Array, " C"]:
     """Returns the result of every clause."""
     width = world.cells.shape[1]
     x, y = ahead_of(world)
@@ -124,11 +139,15 @@ def _check_clauses(world: World, mission: Mission, progress: Progress, action: I
     def among(tracked: UInt32[Array, "C 2"], found: UInt32[Array, "*C 2"]) -> Bool[Array, " C"]:
         return jnp.any(tracked & found != 0, axis=-1)
 
-    went = among(first, pack(world.known_places == place))
+    went = among(first, pack(world.known_places == place, SLOT_WORDS))
+
+    verb = mission.verb.astype(jnp.int32)
+    if action is None:
+        return jnp.where(went & (verb == GO_TO), SUCCESS, CONTINUE)
 
     toggled = action == TOGGLE
     form = form_of(world.cells[y, x].astype(jnp.int32))
-    opened = toggled & (form == OPEN_DOOR) & among(first, pack(world.places == place))
+    opened = toggled & (form == OPEN_DOOR) & among(first, pack(world.places == place, SLOT_WORDS))
     wrong_door = toggled & (form >= OPEN_DOOR)
 
     lifted = action == PICKUP
@@ -139,11 +158,11 @@ def _check_clauses(world: World, mission: Mission, progress: Progress, action: I
     known = world.known_places
     near = (known == place - 1) | (known == place + 1) | (known == place - width) | (known == place + width)
     dropped = (action == DROP) & (before >= 0) & (now < 0)
-    put = dropped & among(first, _single(before)) & among(second, pack(near))
+    put = dropped & among(first, _single(before)) & among(second, pack(near, SLOT_WORDS))
 
     nothing = jnp.zeros_like(went)
     wrong_door, holding = (jnp.broadcast_to(flag, went.shape) for flag in (wrong_door, holding))
-    verb, clauses = mission.verb.astype(jnp.int32), np.arange(mission.verb.shape[0])
+    clauses = np.arange(mission.verb.shape[0])
     success = jnp.stack([nothing, went, opened, picked, put])[verb, clauses]
     failure = jnp.stack([nothing, nothing, wrong_door, holding, holding])[verb, clauses] & mission.strict
     return jnp.where(success, SUCCESS, jnp.where(failure, FAILURE, CONTINUE))

@@ -1,7 +1,7 @@
 """MiniGrid's primitive actions: turn, walk, pick up, drop, toggle."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from envs_jax.babyai.codes import (
     BALL,
@@ -26,6 +26,25 @@ from envs_jax.babyai.state import NOTHING, World
 from envs_jax.babyai.view import ahead_of
 
 
+def is_move(action: Int[Array, "*K"]) -> Bool[Array, "*K"]:
+    """Returns whether an action is none that can change anything but the agent's place and heading."""
+    return (action != PICKUP) & (action != DROP) & (action != TOGGLE)
+
+
+def move(world: World, action: Int[Array, ""]) -> World:
+    """Turns or walks; any other action only counts, and `NO_OPERATION` does not."""
+    x, y = ahead_of(world)
+    cell = world.cells[y, x].astype(jnp.int32)
+    walks = (action == FORWARD) & ((cell == EMPTY) | (form_of(cell) == OPEN_DOOR))
+    turn = jnp.where(action == RIGHT, 1, jnp.where(action == LEFT, 3, 0))
+    return world.replace(
+        x=jnp.where(walks, x, world.x),
+        y=jnp.where(walks, y, world.y),
+        heading=(world.heading + turn) % 4,
+        steps=world.steps + (action != NO_OPERATION),
+    )
+
+
 def act(world: World, action: Int[Array, ""]) -> World:
     """Takes one primitive action; one that is not possible only counts."""
     width = world.cells.shape[1]
@@ -37,7 +56,6 @@ def act(world: World, action: Int[Array, ""]) -> World:
     empty_handed = carrying < 0
     in_hand = world.slot_cells[carrying].astype(jnp.int32)
 
-    walks = (action == FORWARD) & ((cell == EMPTY) | (form == OPEN_DOOR))
     lifts = (action == PICKUP) & empty_handed & ((form == KEY) | (form == BALL) | (form == BOX))
     drops = (action == DROP) & ~empty_handed & (cell == EMPTY)
     toggles = action == TOGGLE
@@ -57,15 +75,10 @@ def act(world: World, action: Int[Array, ""]) -> World:
     appears = (slots == content) & unpacks | (slots == carrying) & drops
     places = jnp.where(here & (lifts | unpacks), NOTHING, world.places)
     places = jnp.where(appears, place, places).astype(jnp.int16)
-    turn = jnp.where(action == RIGHT, 1, jnp.where(action == LEFT, 3, 0))
-    return world.replace(
+    return move(world, action).replace(
         cells=world.cells.at[y, x].set(after),
         slot_cells=jnp.where(here & (opens | closes), after, world.slot_cells),
         places=places,
         known_places=jnp.where(action == DROP, places, world.known_places),
-        x=jnp.where(walks, x, world.x),
-        y=jnp.where(walks, y, world.y),
-        heading=(world.heading + turn) % 4,
         carrying=jnp.where(lifts, slot, jnp.where(drops, NOTHING, carrying)),
-        steps=world.steps + (action != NO_OPERATION),
     )

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32
 
+from envs_jax.babyai.bits import nth, nth_bit
 from envs_jax.babyai.codes import CLOSED_DOOR, COLORS, LOCKED_DOOR
 from envs_jax.babyai.parts import EITHER, LOCKED, RANDOM, ROOMS, sides, wall
 from envs_jax.babyai.tables import Row
@@ -58,27 +59,6 @@ class Draws:
 def whole(uniforms: Float[Array, "*K"], count: int | Int[Array, ""]) -> Int32[Array, "*K"]:
     """Maps uniform numbers to integers from 0 to `count` - 1."""
     return jnp.floor(uniforms * count).astype(jnp.int32)
-
-
-def nth(counts: Int[Array, "*K N"], rank: Int[Array, "*K"]) -> tuple[Int32[Array, "*K"], Int32[Array, "*K"]]:
-    """Returns the group in which the element of a rank is, and its rank in there, for groups of some counts."""
-    # XLA's own cumulative sums are slow on a CPU.
-    ends = counts.astype(jnp.float32) @ np.triu(np.ones((counts.shape[-1],) * 2, np.float32))
-    ends = ends.astype(jnp.int32)
-    before = ends <= rank[..., None]
-    group = jnp.minimum(jnp.sum(before, axis=-1), counts.shape[-1] - 1).astype(jnp.int32)
-    return group, rank - jnp.max(jnp.where(before, ends, 0), axis=-1)
-
-
-def nth_bit(bits: Int32[Array, "*K"], rank: Int[Array, "*K"]) -> Int32[Array, "*K"]:
-    """Returns the position of the set bit of a rank."""
-    position = jnp.zeros_like(bits)
-    for width in (16, 8, 4, 2, 1):
-        low = jax.lax.population_count(bits & (1 << width) - 1)
-        above = rank >= low
-        bits, rank = jnp.where(above, bits >> width, bits), rank - jnp.where(above, low, 0)
-        position += jnp.where(above, width, 0)
-    return position
 
 
 def any_bit(bits: Int32[Array, "*K"], uniform: Float[Array, "*K"]) -> Int32[Array, "*K"]:
