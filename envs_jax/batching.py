@@ -77,16 +77,15 @@ def while_active(
     return state
 
 
-def in_turns(step: Callable[..., Any], active: Bool[Array, " B"], state: Any, given: Any, *, turns: int = 8) -> Any:
-    """Takes one step in each active row, in as many turns as are needed, each with at most one in `turns` of the rows.
+def in_turns(step: Callable[..., Any], active: Bool[Array, " B"], state: Any, given: Any, size: int) -> Any:
+    """Takes one step in each active row, in as many turns as are needed, each with at most `size` rows.
 
     `step(active, state, given)` returns the state; see `while_active`.
     """
-    some = -(-active.shape[0] // turns)
 
     def turn(carry: tuple[Any, Any]) -> tuple[Any, Any]:
         active, state = carry
-        chosen, found = _first_rows(active, some)
+        chosen, found = _first_rows(active, size)
         part = step(found, _take(state, chosen), _take(given, chosen))
         return active.at[chosen].set(False, mode="drop"), _put(state, chosen, part)
 

@@ -22,11 +22,15 @@ from jaxtyping import Array, Bool, Int, Int8, Int32, UInt32
 
 from envs_jax.babyai.codes import BOX, COLORS, FORWARD, KEY, LEFT, OBJECT, RIGHT, WALL
 from envs_jax.babyai.view import MIDDLE, SIZE
-from envs_jax.batching import on_rows
+from envs_jax.batching import in_turns, on_rows
 
 ROWS = SIZE + 1
+_STEPS_PER_TEST = 2
 MAX_DEPTH = 63
 """Longest path; a longer one counts as none."""
+
+ROWS_AT_ONCE = 256
+"""On a CPU, rows whose paths are searched at once: the layers of more rows do not fit into its second cache."""
 
 Cells = tuple[UInt32[Array, "*B"], ...]
 Nodes = tuple[Cells, ...]
@@ -115,8 +119,9 @@ def _grow(frontier: Nodes, found: Nodes, free: Cells) -> Nodes:
     return _map(lambda new, old: new & ~old, near, found)
 
 
-def _union(nodes: Nodes) -> UInt32[Array, "B 2"]:
-    return jnp.stack([a | b | c | d for a, b, c, d in zip(*nodes)], axis=-1)
+def _near(cells: Cells) -> Cells:
+    """Returns the cells beside a set of cells."""
+    return tuple(a | b | c | d for a, b, c, d in zip(*(move(cells) for move in (_ahead, _right, _back, _left))))
 
 
 @on_rows
@@ -124,17 +129,17 @@ def reachable(free: UInt32[Array, "B 2"]) -> tuple[UInt32[Array, "B 2"], UInt32[
     """Returns the cells that some path leads to face, and those that a path leads onto."""
     allowed = free[:, 0], free[:, 1]
 
-    def grow(carry: tuple) -> tuple:
-        found, frontier, depth = carry
-        frontier = _grow(frontier, found, allowed)
-        return _or(found, frontier), frontier, depth + 1
+    # Turning is always possible, so that a cell is reached in all headings or in none; and no path is too long, as
+    # that takes more walls and objects in view than a level has.
+    def spread(carry: tuple[Cells, Bool[Array, ""]]) -> tuple[Cells, Bool[Array, ""]]:
+        before = reached = carry[0]
+        for _ in range(_STEPS_PER_TEST):
+            reached = tuple(old | near & inside for old, near, inside in zip(reached, _near(reached), allowed))
+        return reached, jnp.any((reached[0] != before[0]) | (reached[1] != before[1]))
 
-    def going(carry: tuple) -> Bool[Array, ""]:
-        return jnp.any(_exists(carry[1])) & (carry[2] <= MAX_DEPTH)
-
-    first = _agent(free.shape[0])
-    nodes = jax.lax.while_loop(going, grow, (first, first, jnp.int32(1)))[0]
-    return _union(_step(nodes)), _union(nodes)
+    own = _agent(free.shape[0])[0]
+    reached = jax.lax.while_loop(lambda carry: carry[1], spread, (own, jnp.bool_(True)))[0]
+    return jnp.stack(_near(reached), axis=-1), jnp.stack(reached, axis=-1)
 
 
 @on_rows
@@ -145,6 +150,22 @@ def path(
 
     The target is a set of one cell, or empty. With `arrive`, the path ends on it, else where the agent faces it.
     """
+    searches = jnp.any(target != 0, axis=1)
+
+    def some_at_once(*given: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rows = len(searches)
+        nothing = jnp.zeros((rows, MAX_DEPTH + 1), jnp.int8), jnp.zeros(rows, jnp.int32)
+        return in_turns(lambda _, __, given: _paths(*given), searches, nothing, given, ROWS_AT_ONCE)
+
+    if len(searches) <= ROWS_AT_ONCE:
+        return _paths(free, target, arrive)
+    return jax.lax.platform_dependent(free, target, arrive, cpu=some_at_once, default=_paths)
+
+
+def _paths(
+    free: UInt32[Array, "B 2"], target: UInt32[Array, "B 2"], arrive: Bool[Array, " B"]
+) -> tuple[Int8[Array, "B D"], Int32[Array, " B"]]:
+    """Returns what `path` does."""
     allowed, cell = (free[:, 0], free[:, 1]), (target[:, 0], target[:, 1])
     on_it = (cell, cell, cell, cell)
     goals = _map(lambda there, before: jnp.where(arrive, there, before), on_it, _step_back(on_it))
@@ -152,27 +173,22 @@ def path(
     first = _map(lambda word: jnp.where(_exists(goals), word, 0), _agent(free.shape[0]))
 
     def grow(carry: tuple) -> tuple:
-        layers, found, frontier, depth = carry
+        layers, found, frontier, last, depth, level = carry
+        frontier = _grow(frontier, found, allowed)
+        hit = _and(frontier, goals)
+        ended = _exists(hit)
+        layers, found, level = _set(layers, level + 1, frontier), _or(found, frontier), level + 1
         # A row whose goal has been found ends here.
-        ended = _exists(_and(frontier, goals))
-        frontier = _grow(_map(lambda word: jnp.where(ended, 0, word), frontier), found, allowed)
-        return _set(layers, depth, frontier), _or(found, frontier), frontier, depth + 1
+        frontier = _map(lambda word: jnp.where(ended, 0, word), frontier)
+        return layers, found, frontier, _or(last, hit), jnp.where(ended, level, depth), level
 
     def going(carry: tuple) -> Bool[Array, ""]:
-        return jnp.any(_exists(carry[2])) & (carry[3] <= MAX_DEPTH)
+        return jnp.any(_exists(carry[2])) & (carry[-1] < MAX_DEPTH)
 
     layers = _set(_map(lambda word: jnp.zeros((MAX_DEPTH + 1, *word.shape), jnp.uint32), first), 0, first)
-    layers, _, _, end = jax.lax.while_loop(going, grow, (layers, first, first, jnp.int32(1)))
-
-    def find(carry: tuple) -> tuple:
-        depth, last, level = carry
-        hit = _and(_at(layers, level), goals)
-        found = _exists(hit)
-        return jnp.where(found, level, depth), _map(lambda a, b: jnp.where(found, a, b), hit, last), level - 1
-
-    nothing = _map(jnp.zeros_like, first)
-    start = jnp.zeros(free.shape[:1], jnp.int32), nothing, end - 1
-    depth, last, _ = jax.lax.while_loop(lambda carry: carry[2] >= 0, find, start)
+    last, depth = _and(first, goals), jnp.zeros(free.shape[:1], jnp.int32)
+    frontier = _map(lambda word: jnp.where(_exists(last), 0, word), first)
+    layers, _, _, last, depth, _ = jax.lax.while_loop(going, grow, (layers, first, frontier, last, depth, jnp.int32(0)))
     several = sum(jax.lax.population_count(word) for word in jax.tree.leaves(last)) > 1
     depth_of_choice = jnp.where(several, depth, 0)
     chosen, _ = _walk(_between(layers, last, depth_of_choice), depth_of_choice, last=False)

@@ -21,6 +21,9 @@ _POSE = ("x", "y", "heading", "steps")
 _CHECKED = ("done", "first_done", "carried_before")
 """What moves change in a world and in the progress of a mission; copying the rest would cost more than the moves."""
 
+_OTHERS = 8
+"""About one action in so many is another one than moves."""
+
 
 class Plan(NamedTuple):
     """What does not change during a walk."""
@@ -64,7 +67,7 @@ def walk(
         moves = here.going & physics.is_move(_next(plan, here))
         moved = while_active(take_moves, moves, _small(here), (plan, here.world, here.progress))
         here = moved._replace(world=here.world.replace(**moved.world), progress=here.progress.replace(**moved.progress))
-        return in_turns(partial(take, moves=False), here.going, here, plan)
+        return in_turns(partial(take, moves=False), here.going, here, plan, -(-len(here.going) // _OTHERS))
 
     result = jnp.full_like(plan.length, mission.CONTINUE)
     first = Walk(plan.length > 0, jnp.zeros_like(plan.length), world, progress, view, result)

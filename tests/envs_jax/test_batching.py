@@ -1,0 +1,53 @@
+"""Loops over rows, and sets as bits, beside plain Python."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs_jax.babyai.bits import nth, nth_bit, nth_member, pack
+from envs_jax.batching import in_turns, while_active
+
+
+@pytest.mark.parametrize("rows", [1, 31, 128, 600])
+def test_a_loop_with_fewer_and_fewer_rows_takes_each_to_its_own_end(rows):
+    ends = jax.random.randint(jax.random.key(rows), (rows,), 0, 40)
+    begins = jax.random.randint(jax.random.key(rows + 1), (rows,), 0, 10)
+
+    def step(active, state, ends):
+        state = jnp.where(active, state + 1, state)
+        return active & (state < ends), state
+
+    found = jax.jit(lambda: while_active(step, begins < ends, begins, ends))()
+    np.testing.assert_array_equal(found, np.maximum(begins, ends))
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (100, 7), (100, 100), (64, 8)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_steps_in_turns_are_taken_once_in_the_active_rows_alone(rows, size, share):
+    active = jax.random.bernoulli(jax.random.key(0), share, (rows,))
+    state, given = jnp.arange(rows), 100 * jnp.arange(1, rows + 1)
+    found = jax.jit(lambda: in_turns(lambda _, state, given: state + given, active, state, given, size))()
+    np.testing.assert_array_equal(found, np.where(active, state + given, state))
+
+
+@pytest.mark.parametrize(("size", "words"), [(5, 1), (32, 1), (48, 2), (84, 3)])
+def test_members_of_a_set_are_found_by_rank(size, words):
+    members = np.random.default_rng(size).random((50, size)) < 0.4
+    packed = pack(jnp.asarray(members), words)
+    for row, bits in zip(members, np.asarray(packed)):
+        assert sum(int(word) << 32 * number for number, word in enumerate(bits)) == sum(
+            1 << int(one) for one in np.flatnonzero(row)
+        )
+        numbers = np.flatnonzero(row)
+        ranks = jnp.arange(len(numbers))
+        repeated = jnp.broadcast_to(jnp.asarray(bits), (len(numbers), words))
+        np.testing.assert_array_equal(nth_member(repeated, ranks), numbers)
+
+
+def test_the_element_of_a_rank_is_in_the_group_that_counts_say():
+    counts = np.array([3, 0, 2, 5])
+    groups, ranks = nth(jnp.asarray(counts)[None], jnp.arange(counts.sum()))
+    np.testing.assert_array_equal(groups, np.repeat(np.arange(4), counts))
+    np.testing.assert_array_equal(ranks, np.concatenate([np.arange(count) for count in counts]))
+    assert int(nth_bit(jnp.int32(0b1011000), jnp.int32(2))) == 6
