@@ -13,6 +13,7 @@ core, the wrapper one process a core. navix is compared by primitive steps.
 import argparse
 import functools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -24,61 +25,95 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROUNDS = 20
-EPISODES, STEPS = 5, 48
-"""Levels of an environment, and its actions, in one call of the compiled side; it idles after its last level."""
+STEPS, MEAN_ACTIONS, REPLACED = 96, 12, 4
+"""Actions of an environment in one call of the compiled side, and mean actions of an episode, rounded down.
+
+A call first generates the levels of all its environments. An environment whose episode ends goes on with the next
+level. What it does while it waits for one is not counted: more than one in `REPLACED` may end at once, or no level is
+left. The levels that are left over at the end, and the episodes that are cut off there, count as work all the same.
+"""
+
+
+LEVELS_AT_ONCE = 512
+"""On a CPU, levels that are generated together: what more of them need does not fit into its caches."""
 
 
 def batched(function: Callable[..., Any], size: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """A function of one key for `size` keys, shared by all devices if they divide it; and what places such keys."""
+    """A function of a batch of keys for `size` keys, shared by all devices if they divide it; and what places them."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
-    program, devices = jax.vmap(function), len(jax.devices())
+    devices = len(jax.devices())
     if devices == 1 or size % devices:
-        return jax.jit(program), jnp.asarray
+        return jax.jit(function), jnp.asarray
     mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = PartitionSpec("data")
-    shared = jax.shard_map(program, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    shared = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     return jax.jit(shared), functools.partial(jax.device_put, device=NamedSharding(mesh, spec))
 
 
-def compiled(sizes: list[int], seconds: float) -> dict[int, tuple[float, float]]:
-    """Returns actions and primitive steps per second by the number of environments."""
+def random_play() -> Callable[..., Any]:
+    """Returns a function of a batch of keys that plays `STEPS` actions in an environment for each key.
+
+    It returns the number of actions and of primitive steps, [1, 2], and a sum over the text.
+    """
     import jax
     import jax.numpy as jnp
-    import numpy as np
 
     import envs_jax
     from envs_jax.babyai.policies import random_policy
 
     env, params = envs_jax.make("BabyAI")
+    reset = jax.vmap(lambda key: env.reset_env(key, params)[1])
+    describe = jax.vmap(lambda state: jnp.sum(env.describe(state, params)))
 
-    def episodes(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        level_key, play_key = jax.random.split(key)
-        starts = jax.vmap(lambda key: env.reset_env(key, params)[1])(jax.random.split(level_key, EPISODES))
+    @jax.vmap
+    def act(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        action = random_policy(key, env.candidates(state))
+        return env.step_env(key, state, action, params)[1], ~env.is_done(state, params)
+
+    def episodes(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rows = len(keys)
+        levels = math.ceil(rows * (1 + STEPS / MEAN_ACTIONS) + 3 * math.sqrt(rows))
+        level_key, play_key = jax.random.split(keys[0])
+        parts = -(-levels // LEVELS_AT_ONCE) if jax.default_backend() == "cpu" else 1
+        level_keys = jax.random.split(level_key, (parts, -(-levels // parts)))
+        starts = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(reset, level_keys))
+        some = -(-rows // REPLACED)
+
+        def replace(state: Any, used: jax.Array) -> tuple[Any, jax.Array]:
+            done = jax.vmap(env.is_done, (0, None))(state, params)
+            ended = jnp.nonzero(done, size=some, fill_value=rows)[0]
+            fresh = used + jnp.arange(some)
+            ended = jnp.where(fresh < levels, ended, rows)
+            state = jax.tree.map(
+                lambda old, new: old.at[ended].set(new.at[fresh].get(mode="clip"), mode="drop"), state, starts
+            )
+            return state, used + jnp.sum(ended < rows)
 
         def step(carry: tuple, key: jax.Array) -> tuple[tuple, jax.Array]:
-            state, episode, read = carry
-            plays = ~env.is_done(state, params)
-            action = random_policy(key, env.candidates(state))
+            state, used, read = carry
             before = state.world.steps
-            _, state, *_ = env.step_env(key, state, action, params)
-            primitive = jnp.where(plays, state.world.steps - before, 0)
-            ended = plays & env.is_done(state, params)
-            episode += ended
-            fresh = ended & (episode < EPISODES)
-            state = jax.tree.map(
-                lambda new, old: jnp.where(fresh, new[jnp.minimum(episode, EPISODES - 1)], old), starts, state
-            )
-            return (state, episode, read + jnp.sum(env.describe(state, params))), (plays, primitive)
+            state, plays = act(state, jax.random.split(key, rows))
+            counts = jnp.stack([jnp.sum(plays), jnp.sum(jnp.where(plays, state.world.steps - before, 0))])
+            state, used = replace(state, used)
+            return (state, used, read + describe(state)), counts
 
-        first = jax.tree.map(lambda leaf: leaf[0], starts)
-        carry = first, jnp.int32(0), jnp.sum(env.describe(first, params))
-        (_, _, read), (plays, primitive) = jax.lax.scan(step, carry, jax.random.split(play_key, STEPS))
-        return jnp.stack([jnp.sum(plays), jnp.sum(primitive)]), read
+        first = jax.tree.map(lambda leaf: leaf[:rows], starts)
+        carry = first, jnp.int32(rows), describe(first)
+        (_, _, read), counts = jax.lax.scan(step, carry, jax.random.split(play_key, STEPS))
+        return jnp.sum(counts, axis=0)[None], read
 
-    rates = {}
+    return episodes
+
+
+def compiled(sizes: list[int], seconds: float) -> dict[int, tuple[float, float]]:
+    """Returns actions and primitive steps per second by the number of environments."""
+    import jax
+    import numpy as np
+
+    episodes, rates = random_play(), {}
     for size in sizes:
         program, split = batched(episodes, size)
         make = jax.jit(lambda seed, size=size: jax.random.split(jax.random.key(seed), size))
@@ -141,7 +176,7 @@ def navix(name: str, size: int, seconds: float) -> dict[str, float]:
         (last, read), _ = jax.lax.scan(step, (first, jnp.int32(0)), jax.random.split(key, 128))
         return read, last.t
 
-    program, split = batched(play, size)
+    program, split = batched(jax.vmap(play), size)
     jax.block_until_ready(program(split(jax.random.split(jax.random.key(0), size))))
     taken, seed, began = 0, 1, time.perf_counter()
     while time.perf_counter() - began < seconds:

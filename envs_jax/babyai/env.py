@@ -155,9 +155,9 @@ class BabyAI(TextEnvironment):
             reward=state.reward if self.upstream else jnp.float32(0),
             completed=jnp.bool_(False),
         )
-        after = jax.tree.map(lambda a, b: jnp.where(runs, a, b), moved, answered)
+        after = _choose(runs, moved, answered)
         after = after.replace(time=state.time + 1, score=state.score + after.reward)
-        after = jax.tree.map(lambda a, b: jnp.where(active, a, b), after, state)
+        after = _choose(active, after, state)
         reward = jnp.where(active, after.reward, 0.0)
         info = {
             "success": self.success(after, params),
@@ -230,6 +230,19 @@ class BabyAI(TextEnvironment):
     def level_images(self, level: Int8[np.ndarray, "H W"]) -> list[Int8[np.ndarray, "H W"]]:
         """Returns the level and those of its rotations and mirror images that fit the shape."""
         return levels.images(level, self.shape)
+
+
+def _choose(condition: Bool[Array, ""], new: BabyAIState, old: BabyAIState) -> BabyAIState:
+    """Returns the new state if the condition holds, else the old one.
+
+    Where it does not hold, nothing is walked, so that the states agree in all that is large: only the rest is copied.
+    """
+    names = ("time", "terminated", "notice", "reward", "score", "completed", "failed")
+    chosen = {
+        name: jax.tree.map(lambda a, b: jnp.where(condition, a, b), getattr(new, name), getattr(old, name))
+        for name in names
+    }
+    return new.replace(**chosen)
 
 
 class PrimitiveBabyAI(BabyAI):
