@@ -33,7 +33,6 @@ level. What it does while it waits for one is not counted: more than one in `REP
 left. The levels that are left over at the end, and the episodes that are cut off there, count as work all the same.
 """
 
-
 LEVELS_AT_ONCE = 512
 """On a CPU, levels that are generated together: what more of them need does not fit into its caches."""
 

@@ -46,8 +46,10 @@ class Ours:
             batch, length = tokens.shape
             cache = init_cache(config, batch, PROMPT, response=CACHE - PROMPT)
             zeros = jnp.zeros(batch, jnp.int32)
-            hidden, cache = cached_decoder.forward_with_cache(params, config, cache, tokens, zeros, zeros + length)
-            return decoder.logits(params, hidden[:, -1]), cache
+            last, cache = cached_decoder.forward_with_cache(
+                params, config, cache, tokens, zeros, zeros + length, only_last=True
+            )
+            return decoder.logits(params, last[:, 0]), cache
 
         return run
 

@@ -1,7 +1,8 @@
 """Functions that see the whole batch where they are vmapped.
 
 `jax.vmap` turns a loop into one that copies the state of every row in every turn, because each row may end at another
-one. A function on rows can do better: it ends when all rows have, writes in place, and treats long rows together.
+one. A function on rows can do better: it ends when all rows have, writes in place, and goes on with few rows where few
+are left.
 """
 
 from collections.abc import Callable

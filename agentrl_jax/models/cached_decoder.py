@@ -69,6 +69,8 @@ def forward_with_cache(
     count: Int[Array, " B"],
     prefix: SharedPrefix | None = None,
     rows: Int[Array, " B"] | None = None,
+    *,
+    only_last: bool = False,
 ) -> tuple[Float[Array, "B C D"], KVCache]:
     """Appends a chunk of tokens, padded on the right, to the blocks of each row.
 
@@ -76,45 +78,12 @@ def forward_with_cache(
     context that begins with the row's prefix if there is one. Positions from there on are overwritten, earlier ones are
     read. `count` is the number of real tokens of each row; for a row with 0 the cache is unchanged. With `rows`, the B
     rows of the other arguments are these rows of the cache, which has no opening. Returns the hidden states (arbitrary
-    beyond `count`) and the cache.
+    beyond `count`) and the cache. With `only_last`, it returns the state of the last real token of each row, [B, 1, D],
+    and the last layer computes only keys and values of the other tokens.
 
     Raises:
         ValueError: stacked parameters, or `rows`, with a cache that has an opening.
     """
-    return _append_chunk(params, config, cache, tokens, start, count, prefix, rows, only_last=False)
-
-
-def prefill_with_cache(
-    params: Params,
-    config: DecoderConfig,
-    cache: KVCache,
-    tokens: Int[Array, "B C"],
-    start: Int[Array, " B"],
-    count: Int[Array, " B"],
-    prefix: SharedPrefix | None = None,
-    rows: Int[Array, " B"] | None = None,
-) -> tuple[Float[Array, "B D"], KVCache]:
-    """Like `forward_with_cache`, but returns the hidden state of the last real token of each row.
-
-    The last layer computes nothing else of the other tokens than their keys and values.
-    """
-    hidden, cache = _append_chunk(params, config, cache, tokens, start, count, prefix, rows, only_last=True)
-    return hidden[:, 0], cache
-
-
-def _append_chunk(
-    params: Params,
-    config: DecoderConfig,
-    cache: KVCache,
-    tokens: Int[Array, "B C"],
-    start: Int[Array, " B"],
-    count: Int[Array, " B"],
-    prefix: SharedPrefix | None,
-    rows: Int[Array, " B"] | None,
-    *,
-    only_last: bool,
-) -> tuple[Float[Array, "B C D"], KVCache]:
-    """`forward_with_cache`, or with `only_last` the states of `prefill_with_cache`, [B, 1, D]."""
     if rows is not None and cache.opening is not None:
         raise ValueError("some rows read no cache with an opening, which is of whole groups; give all rows")
     columns = jnp.arange(tokens.shape[1])

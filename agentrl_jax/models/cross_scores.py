@@ -31,12 +31,14 @@ def logprobs_after(
     rows, size = responses.shape
     cache = init_cache(config, 1, context.shape[0], block=context.shape[0])
     start = jnp.zeros(1, jnp.int32)
-    last, cache = cached_decoder.prefill_with_cache(params, config, cache, context[None], start, context_length[None])
+    last, cache = cached_decoder.forward_with_cache(
+        params, config, cache, context[None], start, context_length[None], only_last=True
+    )
     prefix = shared_prefix(cache, context_length[None], jnp.zeros(rows, jnp.int32))
     cache = init_cache(config, rows, size, block=size)
     start = jnp.full(rows, context_length)
     hidden, _ = cached_decoder.forward_with_cache(params, config, cache, responses, start, length, prefix)
-    before = jnp.concatenate([jnp.repeat(last[:, None], rows, axis=0), hidden[:, :-1]], axis=1)
+    before = jnp.concatenate([jnp.repeat(last, rows, axis=0), hidden[:, :-1]], axis=1)
     temperature = jnp.where(temperature > 0, temperature, 1.0)
     logprob, _ = logprob_and_entropy(params, Vocabulary(config.vocab_size), before, responses, temperature[:, None])
     return jnp.where(jnp.arange(size) < length[:, None], logprob, 0.0)

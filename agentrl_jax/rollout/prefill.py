@@ -57,7 +57,8 @@ def prefill_prefixes(
         return None
     prefix, count = jnp.asarray(batched_env.prefix), jnp.asarray(batched_env.prefix_length)
     cache = init_cache(model, tasks, length, block=length)
-    _, cache = cached_decoder.prefill_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)
+    start = jnp.zeros_like(count)
+    _, cache = cached_decoder.forward_with_cache(params, model, cache, prefix, start, count, only_last=True)
     return shared_prefix(cache, count, task)
 
 
@@ -76,19 +77,22 @@ def chunked_prefill(
 
     Works in chunks of `size` tokens until the longest row is read; with 0, or O and more, all O at once. Returns the
     hidden state of the last token that each row reads, meaningless where `length` is 0, and the new cache. `params`,
-    `prefix` and `rows` are those of `cached_decoder.prefill_with_cache`.
+    `prefix` and `rows` are those of `cached_decoder.forward_with_cache`.
     """
     if not 0 < size < tokens.shape[1]:
-        return cached_decoder.prefill_with_cache(params, model, cache, tokens, start, length, prefix, rows)
+        last, cache = cached_decoder.forward_with_cache(
+            params, model, cache, tokens, start, length, prefix, rows, only_last=True
+        )
+        return last[:, 0], cache
     tokens = jnp.pad(tokens, ((0, 0), (0, -tokens.shape[1] % size)))
 
     def read(number, cache):
         part = jax.lax.dynamic_slice_in_dim(tokens, number * size, size, axis=1)
         count = jnp.clip(length - number * size, 0, size)
-        hidden, cache = cached_decoder.prefill_with_cache(
-            params, model, cache, part, start + number * size, count, prefix, rows
+        last, cache = cached_decoder.forward_with_cache(
+            params, model, cache, part, start + number * size, count, prefix, rows, only_last=True
         )
-        return count, hidden, cache
+        return count, last[:, 0], cache
 
     def next_chunk(carry):
         number, last, cache = carry

@@ -128,11 +128,11 @@ class ServiceClient:
                 reason = f"{type(error).__name__}: {error}"
             if time.monotonic() + pause >= until:
                 raise ServiceError(
-                    f"{self._root}: no answer within {seconds:.0f} s ({reason}), expected a running service; start it, "
+                    f"{self._root}: no answer within {seconds:g} s ({reason}), expected a running service; start it, "
                     "or correct the address"
                 )
             if not attempt:
-                _log.warning("%s: no answer (%s); waiting for it, at most %.0f s", self._root, reason, seconds)
+                _log.warning("%s: no answer (%s); waiting for it, at most %g s", self._root, reason, seconds)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 

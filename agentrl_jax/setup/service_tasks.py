@@ -45,7 +45,6 @@ OPENINGS = {True: "Thought:", False: "Action:"}
 TURN_SHARE = 0.8
 """Share of a turn's deadline for all attempts of an episode; the rest is for episodes that wait for a thread."""
 
-
 REACH_SHARE = 0.5
 """Share of the first turn's deadline in which a service at an address has to answer at all."""
 

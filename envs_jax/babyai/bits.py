@@ -8,11 +8,12 @@ from jaxtyping import Array, Bool, Int, Int32, UInt32
 WORD = 32
 
 
-def pack(members: Bool[Array, "*K S"], words: int) -> UInt32[Array, "*K {words}"]:
-    """Returns a set of at most `32 * words` numbers as bits."""
-    numbers, halves = np.arange(members.shape[-1])[:, None], np.arange(2 * words)
+def pack(included: Bool[Array, "*K S"], words: int) -> UInt32[Array, "*K {words}"]:
+    """Returns a set of numbers below `32 * words` as bits, lowest first."""
+    # A product adds up the bits; two halves of a word, since sums of 32 bits are not exact in float32.
+    numbers, halves = np.arange(included.shape[-1])[:, None], np.arange(2 * words)
     weights = np.where(numbers // 16 == halves, np.float32(2) ** (numbers % 16), np.float32(0))
-    sums = (members.astype(jnp.float32) @ weights).astype(jnp.uint32)
+    sums = (included.astype(jnp.float32) @ weights).astype(jnp.uint32)
     return sums[..., ::2] | sums[..., 1::2] << 16
 
 
@@ -27,7 +28,7 @@ def nth(counts: Int[Array, "*K N"], rank: Int[Array, "*K"]) -> tuple[Int32[Array
 
 
 def nth_bit(bits: Int[Array, "*K"], rank: Int[Array, "*K"]) -> Int32[Array, "*K"]:
-    """Returns the position of the set bit of a rank."""
+    """Returns the position of the set bit of a rank, from 0; arbitrary if there are fewer."""
     position = jnp.zeros(bits.shape, jnp.int32)
     for width in (16, 8, 4, 2, 1):
         low = jax.lax.population_count(bits & (1 << width) - 1).astype(jnp.int32)
@@ -37,8 +38,11 @@ def nth_bit(bits: Int[Array, "*K"], rank: Int[Array, "*K"]) -> Int32[Array, "*K"
     return position
 
 
-def nth_member(packed: UInt32[Array, "*K W"], rank: Int[Array, "*K"]) -> Int32[Array, "*K"]:
-    """Returns the member of a rank of a packed set. It costs less than sorting the members, or counting them."""
+def nth_number(packed: UInt32[Array, "*K W"], rank: Int[Array, "*K"]) -> Int32[Array, "*K"]:
+    """Returns the number of a rank, from 0, in a packed set; arbitrary if there are fewer.
+
+    It costs less than sorting the numbers, or counting them up to each.
+    """
     word, first = packed[..., 0], jnp.zeros(rank.shape, jnp.int32)
     for number in range(1, packed.shape[-1]):
         count = jax.lax.population_count(word).astype(jnp.int32)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int8, Int32, UInt32
 
 from envs_jax.babyai import planner
-from envs_jax.babyai.bits import nth_member, pack
+from envs_jax.babyai.bits import nth_number, pack
 from envs_jax.babyai.codes import (
     BOX,
     CLOSED_DOOR,
@@ -84,7 +84,7 @@ def survey(view: Int8[Array, "7 7"], heading: Int[Array, ""], most: int) -> Surr
     cells = view.reshape(-1)[ORDER].astype(jnp.int32)
     is_object, rank = cells >= OBJECT, jnp.arange(most)
     exists = rank < jnp.sum(is_object)
-    nearest_first = nth_member(jnp.broadcast_to(pack(is_object, 2), (most, 2)), rank)
+    nearest_first = nth_number(jnp.broadcast_to(pack(is_object, 2), (most, 2)), rank)
     name = jnp.where(exists, cells[nearest_first] - OBJECT, -1)
     place = jnp.where(exists, jnp.asarray(ORDER)[nearest_first], 0)
     front, side = SIZE - 1 - place // SIZE, place % SIZE - MIDDLE

@@ -25,9 +25,12 @@ from envs_jax.babyai.view import MIDDLE, SIZE
 from envs_jax.batching import in_turns, on_rows
 
 ROWS = SIZE + 1
-_STEPS_PER_TEST = 2
 MAX_DEPTH = 63
-"""Longest path; a longer one counts as none."""
+"""Longest path that is searched. None is longer: a shortest way over cells has at most 60 moves and turns, by
+enumeration of all ways in each of the four ranges of `free_cells`, and two turns face whatever is beside its end."""
+
+_STEPS_PER_TEST = 2
+"""Steps of the flood between two tests of whether it still grows, so that there are fewer tests."""
 
 ROWS_AT_ONCE = 256
 """On a CPU, rows whose paths are searched at once: the layers of more rows do not fit into its second cache."""
@@ -129,8 +132,7 @@ def reachable(free: UInt32[Array, "B 2"]) -> tuple[UInt32[Array, "B 2"], UInt32[
     """Returns the cells that some path leads to face, and those that a path leads onto."""
     allowed = free[:, 0], free[:, 1]
 
-    # Turning is always possible, so that a cell is reached in all headings or in none; and no path is too long, as
-    # that takes more walls and objects in view than a level has.
+    # Turning is always possible, so that a cell is reached in all headings or in none.
     def spread(carry: tuple[Cells, Bool[Array, ""]]) -> tuple[Cells, Bool[Array, ""]]:
         before = reached = carry[0]
         for _ in range(_STEPS_PER_TEST):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key
 
-from envs_jax.babyai.bits import WORD, nth_member, pack
+from envs_jax.babyai.bits import WORD, nth_number, pack
 from envs_jax.babyai.env import BabyAI
 
 Policy = Callable[[Key[Array, ""], Int32[Array, " A"]], Int[Array, ""]]
@@ -22,7 +22,7 @@ def random_policy(key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array,
     """Takes one of the listed actions, each with the same probability."""
     is_listed = listed >= 0
     rank = jax.random.randint(key, (), 0, jnp.sum(is_listed))
-    return listed[nth_member(pack(is_listed, -(-len(listed) // WORD)), rank)]
+    return listed[nth_number(pack(is_listed, -(-len(listed) // WORD)), rank)]
 
 
 @functools.partial(jax.jit, static_argnames=("env", "policy", "rounds"))

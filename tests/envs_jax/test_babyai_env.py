@@ -1,5 +1,6 @@
 """BabyAI as intended: its contract, its rules where they differ from the original's, and its held-out levels."""
 
+import dataclasses
 import functools
 
 import babyai_fixtures as recorded
@@ -194,6 +195,12 @@ def test_packs_are_checked(tmp_path):
     np.save(tmp_path / "wall.npy", broken)
     with pytest.raises(ValueError, match=r"wall.npy, level 2 is no level of BabyAI"):
         levels.load_pack(tmp_path / "wall.npy", recorded.SHAPE)
+    hiding = pack.copy()
+    hiding[0, 0, 0] = codes.HIDING
+    np.save(tmp_path / "box.npy", hiding)
+    np.testing.assert_array_equal(levels.load_pack(tmp_path / "box.npy", recorded.SHAPE), hiding)
+    with pytest.raises(ValueError, match=r"box.npy, level 1 is no level of BabyAI of .*hides=False"):
+        levels.load_pack(tmp_path / "box.npy", dataclasses.replace(recorded.SHAPE, hides=False))
     np.save(tmp_path / "shape.npy", pack[:, :20])
     with pytest.raises(ValueError, match=r"levels of shape \(20, 22\)"):
         levels.load_pack(tmp_path / "shape.npy", recorded.SHAPE)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs_jax.babyai.bits import nth, nth_bit, nth_member, pack
+from envs_jax.babyai.bits import nth, nth_bit, nth_number, pack
 from envs_jax.batching import in_turns, while_active
 
 
@@ -32,17 +32,17 @@ def test_steps_in_turns_are_taken_once_in_the_active_rows_alone(rows, size, shar
 
 
 @pytest.mark.parametrize(("size", "words"), [(5, 1), (32, 1), (48, 2), (84, 3)])
-def test_members_of_a_set_are_found_by_rank(size, words):
-    members = np.random.default_rng(size).random((50, size)) < 0.4
-    packed = pack(jnp.asarray(members), words)
-    for row, bits in zip(members, np.asarray(packed)):
+def test_numbers_of_a_set_are_found_by_rank(size, words):
+    included = np.random.default_rng(size).random((50, size)) < 0.4
+    packed = pack(jnp.asarray(included), words)
+    for row, bits in zip(included, np.asarray(packed)):
         assert sum(int(word) << 32 * number for number, word in enumerate(bits)) == sum(
             1 << int(one) for one in np.flatnonzero(row)
         )
         numbers = np.flatnonzero(row)
         ranks = jnp.arange(len(numbers))
         repeated = jnp.broadcast_to(jnp.asarray(bits), (len(numbers), words))
-        np.testing.assert_array_equal(nth_member(repeated, ranks), numbers)
+        np.testing.assert_array_equal(nth_number(repeated, ranks), numbers)
 
 
 def test_the_element_of_a_rank_is_in_the_group_that_counts_say():

@@ -128,15 +128,15 @@ def test_ragged_rows_equal_the_parallel_pass(params, tokens, extend):
 
 @pytest.mark.parametrize("prepare", [cached_decoder.prepare_for_decode, cached_decoder.prepare_stacked])
 @pytest.mark.parametrize("windows", [(), (0, 4)])
-def test_prefill_returns_the_state_of_the_last_token_and_the_same_cache(params, tokens, prepare, windows):
+def test_the_state_of_the_last_token_alone_comes_with_the_same_cache(params, tokens, prepare, windows):
     config = dataclasses.replace(CONFIG, windows=windows)
     laid, start, count = prepare(params, config), jnp.array([2, 0, 1]), jnp.array([3, 5, 1])
-    read = functools.partial(jax.jit, static_argnums=1)
     cache = jax.tree.map(lambda x: x + 0.5, init_cache(config, ROWS, LENGTH, block=4))
     args = laid, config, cache, tokens[:, :5], start, count
-    hidden, written = read(cached_decoder.forward_with_cache)(*args)
-    last, same = read(cached_decoder.prefill_with_cache)(*args)
-    expected = hidden[jnp.arange(ROWS), count - 1]
+    read = jax.jit(cached_decoder.forward_with_cache, static_argnums=1, static_argnames="only_last")
+    hidden, written = read(*args)
+    last, same = read(*args, only_last=True)
+    expected = hidden[jnp.arange(ROWS), count - 1][:, None]
     np.testing.assert_allclose(last, expected, atol=2e-5, rtol=2e-5)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5, rtol=2e-5), written, same)
 

@@ -208,15 +208,15 @@ def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, 
 
 
 def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
-    widths, extend = {0: set(), 3: set()}, cached_decoder.prefill_with_cache
+    widths, extend = {0: set(), 3: set()}, cached_decoder.forward_with_cache
     ids = toy_agent.rows(batch[0], np.arange(16))
     for chunk, seen in widths.items():
 
-        def read(params, model, cache, tokens, *rest, seen=seen):
+        def read(params, model, cache, tokens, *rest, only_last, seen=seen):
             seen.add(tokens.shape[1])
-            return extend(params, model, cache, tokens, *rest)
+            return extend(params, model, cache, tokens, *rest, only_last=only_last)
 
-        monkeypatch.setattr(cached_decoder, "prefill_with_cache", read)
+        monkeypatch.setattr(cached_decoder, "forward_with_cache", read)
         config = toy_agent.engine_config(chunk=chunk)
         shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
         jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))
@@ -225,13 +225,13 @@ def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
 
 
 def test_as_many_rows_are_read_at_once_as_are_set(policy, batch, monkeypatch):
-    ids, seen, extend = toy_agent.rows(batch[0], np.arange(16)), set(), cached_decoder.prefill_with_cache
+    ids, seen, extend = toy_agent.rows(batch[0], np.arange(16)), set(), cached_decoder.forward_with_cache
 
-    def read(params, model, cache, tokens, *rest):
+    def read(params, model, cache, tokens, *rest, only_last):
         seen.add((len(tokens), cache.opening is None))
-        return extend(params, model, cache, tokens, *rest)
+        return extend(params, model, cache, tokens, *rest, only_last=only_last)
 
-    monkeypatch.setattr(cached_decoder, "prefill_with_cache", read)
+    monkeypatch.setattr(cached_decoder, "forward_with_cache", read)
     config = toy_agent.engine_config(group_size=GROUP_SIZE, prefill_rows=3)
     shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
     jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))

@@ -282,7 +282,7 @@ def test_a_server_that_is_not_there(scripted):
         client.create()
     client.shut(0)
     with pytest.raises(
-        ServiceError, match=r"/: no answer within 0 s \(ConnectError: .*; start it, or correct"
+        ServiceError, match=r"/: no answer within 0.3 s \(ConnectError: .*; start it, or correct"
     ) as error:
         client.wait(0.3)
     assert not isinstance(error.value, Lost)  # which would be tried again
