@@ -35,8 +35,8 @@ from jaxtyping import Array, Bool, Int, Int8, Int32, Key
 from envs_jax.babyai import levels, tables
 from envs_jax.babyai.bits import nth, nth_bit
 from envs_jax.babyai.codes import COLORS, EMPTY, HIDING, KEY, NO_VERB, OBJECT, PUT_NEXT, WALL, color_of
-from envs_jax.babyai.instructions import can_be_given, draw_goal, draw_sentence, fitting
-from envs_jax.babyai.mission import seen_at
+from envs_jax.babyai.instructions import can_be_given, draw_goal, draw_sentence
+from envs_jax.babyai.mission import fitting, traits
 from envs_jax.babyai.parts import ALL, INSIDE, LOCKED, NOT_ALL, OUTSIDE, ROOMS, TARGET
 from envs_jax.babyai.recipes import NAMES
 from envs_jax.babyai.rooms import (
@@ -189,13 +189,13 @@ def _draw(row: Row, size: levels.Shape, draws: Draws) -> tuple[Bool[Array, ""], 
     )
 
     goal, first = draw_goal(row, world, draws)
-    seen = seen_at(world, row.room_size)
+    bits = traits(world, row.room_size)
     locked = _in_rooms(doors.locked_room, places, row.room_size, size)
-    sentence, complete = draw_sentence(row, world, seen, locked, draws)
+    sentence, complete = draw_sentence(row, world, bits, locked, draws)
     mission = jax.tree.map(
         lambda a, b, like: jnp.where(row.is_goal, a, b).astype(like.dtype), goal, sentence, Mission.empty()
     )
-    fits = fitting(world, seen, mission)
+    fits = fitting(bits, mission.described) & (mission.verb != NO_VERB)[:, None, None]
 
     agent = bits_at(size.height, placed.x[None], placed.y[None], jnp.array([True]))
     reached = flood(agent, ~walls, ~walls & ~placed.objects)

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Int32
 
 from envs_jax.babyai.bits import nth
 from envs_jax.babyai.codes import (
@@ -26,6 +26,7 @@ from envs_jax.babyai.codes import (
     form_of,
     type_of,
 )
+from envs_jax.babyai.mission import at_places
 from envs_jax.babyai.parts import ACT, BY_COLOR, BY_PLACE, BY_SOME, BY_TYPE, SEQUENCE
 from envs_jax.babyai.rooms import Draws, any_bit, bits_of, whole
 from envs_jax.babyai.state import NOTHING, Mission, World
@@ -36,15 +37,6 @@ _NO_DOOR = np.arange(_TYPES) != DOOR
 _MAY_BE = np.zeros((PUT_NEXT + 1, 2, _TYPES), bool)
 _MAY_BE[GO_TO, 0], _MAY_BE[OPEN, 0] = True, ~_NO_DOOR
 _MAY_BE[PICK_UP, 0], _MAY_BE[PUT_NEXT] = _NO_DOOR, [_NO_DOOR, np.ones(_TYPES, bool)]
-
-
-def fitting(world: World, seen: Bool[Array, "P S"], mission: Mission) -> Bool[Array, "C 2 S"]:
-    """Returns what the descriptions of all clauses name, from what is `mission.seen_at` the places."""
-    kind, color, place = (mission.described[..., i, None].astype(jnp.int32) for i in range(3))
-    cells = world.slot_cells
-    fits = jnp.any(seen & (place[..., None] + 1 == np.arange(len(PLACES) + 1)[:, None]), axis=-2)
-    fits &= ((kind == ANY) | (kind == type_of(cells))) & ((color == ANY) | (color == color_of(cells)))
-    return fits & (mission.verb != NO_VERB)[:, None, None]
 
 
 def draw_goal(row: Row, world: World, draws: Draws) -> tuple[Mission, Int[Array, ""]]:
@@ -90,15 +82,17 @@ def draw_goal(row: Row, world: World, draws: Draws) -> tuple[Mission, Int[Array,
 
 
 def draw_sentence(
-    row: Row, world: World, seen: Bool[Array, "P S"], locked_square: Bool[Array, " S"], draws: Draws
+    row: Row, world: World, bits: Int32[Array, " S"], locked_square: Bool[Array, " S"], draws: Draws
 ) -> tuple[Mission, Bool[Array, ""]]:
     """Draws a mission of MiniGrid's general generator; also returns whether all descriptions fit something.
 
-    MiniGrid draws type, color and place until something fits. Here each fitting combination has its weight.
+    `bits` are `mission.traits`. MiniGrid draws type, color and place until something fits. Here each fitting
+    combination has its weight.
     """
     cells = world.slot_cells.astype(jnp.int32)
     pairs = 1 << jnp.maximum(type_of(cells), 0) * COLORS + color_of(cells)
-    there = jnp.bitwise_or.reduce(jnp.where(seen & (row.unlocks | ~locked_square), pairs, 0), axis=-1)
+    seen = at_places(bits) & (row.unlocks | ~locked_square)
+    there = jnp.bitwise_or.reduce(jnp.where(seen, pairs, 0), axis=-1)
     fits = bits_of(there, _TYPES * COLORS).reshape(-1, _TYPES, COLORS)
     fits = jnp.concatenate([jnp.any(fits, axis=-1, keepdims=True), fits], axis=-1)
     weights = jnp.moveaxis(fits, 0, -1) * row.place_weights
@@ -114,14 +108,13 @@ def draw_sentence(
 
     may_be = jnp.asarray(_MAY_BE)[verb]
     wanted = jnp.any(may_be, axis=-1)
-    chances = jnp.where(may_be[..., None, None], weights, 0)
-    chances = chances.reshape(CLAUSES, 2, _TYPES * (COLORS + 1), -1)
-    by_pair = jnp.sum(chances, axis=-1)
-    total = jnp.sum(by_pair, axis=-1)
-    pair, rank = nth(by_pair, whole(draws.take(CLAUSES, 2), total))
-    of_pair = jnp.take_along_axis(chances, pair[..., None, None], axis=2)[:, :, 0]
-    place = nth(of_pair, rank)[0]
-    described = jnp.stack([pair // (COLORS + 1), pair % (COLORS + 1) - 1, place - 1], axis=-1)
+    by_pair = jnp.sum(weights, axis=-1)
+    by_type = jnp.where(may_be, jnp.sum(by_pair, axis=-1), 0)
+    total = jnp.sum(by_type, axis=-1)
+    type_, rank = nth(by_type, whole(draws.take(CLAUSES, 2), total))
+    color, rank = nth(by_pair[type_], rank)
+    place = nth(weights[type_, color], rank)[0]
+    described = jnp.stack([type_, color - 1, place - 1], axis=-1)
     mission = Mission(
         verb=verb,
         strict=jnp.zeros(CLAUSES, bool),

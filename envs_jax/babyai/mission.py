@@ -6,7 +6,7 @@ Shapes: `S` object slots, `C` clauses, `P` = 1 + the number of `codes.PLACES`.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, UInt32
+from jaxtyping import Array, Bool, Int, Int32, UInt32
 
 from envs_jax.babyai.bits import pack
 from envs_jax.babyai.codes import (
@@ -22,6 +22,7 @@ from envs_jax.babyai.codes import (
     OBJECT,
     OPEN_DOOR,
     PICKUP,
+    PLACES,
     PUT_NEXT,
     SINGLE,
     TOGGLE,
@@ -38,15 +39,21 @@ CONTINUE, SUCCESS, FAILURE = range(3)
 SLOT_WORDS = 2
 """Words of a set of slots; comparing sets is the larger part of a check."""
 
+_COLOR_BIT = DOOR + 1
+_PLACE_BIT = _COLOR_BIT + COLORS
+_ON_GRID_BIT = _PLACE_BIT + len(PLACES)
+_ON_GRID = 1 << _ON_GRID_BIT
 
-def seen_at(world: World, room_size: Int[Array, ""]) -> Bool[Array, "P S"]:
-    """Returns which objects are on the grid, and which of them are in each of `PLACES`, seen from where the agent is.
 
-    A place is a half-plane of the room of the agent, walls included.
+def traits(world: World, room_size: Int[Array, ""]) -> Int32[Array, " S"]:
+    """Returns what a description can say of each object, as bits: its type, its color, and `PLACES`.
+
+    A place is a half-plane of the room of the agent, walls included, seen from where the agent is. Objects that are not
+    on the grid have no bit.
     """
-    width = world.cells.shape[1]
     there = (world.places != NOTHING) & (world.slot_cells >= OBJECT)
-    columns, rows = world.places % width, world.places // width
+    cells = jnp.where(there, world.slot_cells.astype(jnp.int32), OBJECT)
+    rows, columns = jnp.divmod(jnp.where(there, world.places.astype(jnp.int32), 0), world.cells.shape[1])
     right, forward = jnp.asarray(DIRECTIONS)[(world.heading + 1) % 4], jnp.asarray(DIRECTIONS)[world.heading]
     to_right = (columns - world.x) * right[0] + (rows - world.y) * right[1]
     ahead = (columns - world.x) * forward[0] + (rows - world.y) * forward[1]
@@ -54,25 +61,31 @@ def seen_at(world: World, room_size: Int[Array, ""]) -> Bool[Array, "P S"]:
     top_of_room = world.y // (room_size - 1) * (room_size - 1)
     in_room = (columns >= left_of_room) & (columns < left_of_room + room_size)
     in_room &= (rows >= top_of_room) & (rows < top_of_room + room_size)
-    sides = jnp.stack([to_right < 0, to_right > 0, ahead > 0, ahead < 0])
-    return there & jnp.concatenate([jnp.ones_like(there)[None], in_room & sides])
+    # Shifts of sums, because XLA's CPU compiler makes no vector code of what a fusion concatenates.
+    bits = 1 << type_of(cells) | 1 << _COLOR_BIT + color_of(cells) | _ON_GRID
+    for place, is_there in enumerate((to_right < 0, to_right > 0, ahead > 0, ahead < 0)):
+        bits |= jnp.where(in_room & is_there, 1 << _PLACE_BIT + place, 0)
+    return jnp.where(there, bits, 0)
 
 
-def _named(world: World, room_size: Int[Array, ""], described: Int[Array, "*K 3"]) -> UInt32[Array, "*K 2"]:
-    """Returns the slots that fit descriptions (type, color, place): the intersection of what fits each of the three."""
-    cells = world.slot_cells.astype(jnp.int32)
-    types, colors = np.arange(ANY, DOOR + 1)[:, None], np.arange(ANY, COLORS)[:, None]
-    by_type = pack((types == ANY) | (types == type_of(cells)), SLOT_WORDS)
-    by_color = pack((colors == ANY) | (colors == color_of(cells)), SLOT_WORDS)
-    by_place = pack(seen_at(world, room_size), SLOT_WORDS)
-    kind, color, place = (described[..., i].astype(jnp.int32) - ANY for i in range(3))
-    return by_type[kind] & by_color[color] & by_place[place]
+def at_places(bits: Int32[Array, " S"]) -> Bool[Array, "P S"]:
+    """Returns from `traits` which objects are on the grid, and which of them are in each of `PLACES`."""
+    return bits & (1 << np.array([_ON_GRID_BIT, *range(_PLACE_BIT, _ON_GRID_BIT)], np.int32))[:, None] != 0
+
+
+def fitting(bits: Int32[Array, " S"], described: Int[Array, "*K 3"]) -> Bool[Array, "*K S"]:
+    """Returns which objects of these `traits` fit descriptions (type, color, place)."""
+    needed = jnp.int32(_ON_GRID)
+    for part, first in enumerate((0, _COLOR_BIT, _PLACE_BIT)):
+        value = described[..., part].astype(jnp.int32)
+        needed |= jnp.where(value == ANY, 0, 1 << first + value)
+    return bits & needed[..., None] == needed[..., None]
 
 
 def start(world: World, room_size: Int[Array, ""], mission: Mission) -> Progress:
     """Fixes the objects of a mission at the start of an episode."""
     wanted = (mission.verb != NO_VERB)[:, None] & (np.arange(2) < 1 + (mission.verb == PUT_NEXT)[:, None])
-    tracked = jnp.where(wanted[..., None], _named(world, room_size, mission.described), 0)
+    tracked = pack(fitting(traits(world, room_size), mission.described) & wanted[..., None], SLOT_WORDS)
     count = jnp.sum(jax.lax.population_count(tracked), axis=-1)
     # Walls are gray things without a type of their own in missions.
     kind, color = mission.described[..., 0], mission.described[..., 1]
