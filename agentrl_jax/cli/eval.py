@@ -72,7 +72,8 @@ class Eval:
     seed: int | None = None
     """Seed of levels and sampling; default: evaluation.seed of the run."""
     against: str | None = None
-    """Folder of another run that plays the same levels; the differences have intervals with the levels as pairs."""
+    """Folder of another run of the same task, which plays the same levels; the differences have intervals with the
+    levels as pairs."""
     json: bool = False
     """Print one JSON object with success.{mean,low,high,n} instead of a table."""
     out: str | None = None
