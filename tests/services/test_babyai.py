@@ -13,7 +13,8 @@ from PIL import Image
 
 from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
+from agentrl_jax.evaluate.scripted import evaluate_scripted
+from agentrl_jax.evaluate.scripted_report import as_table
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import ItemError
