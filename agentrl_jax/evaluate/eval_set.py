@@ -16,7 +16,7 @@ from jaxtyping import Bool
 from agentrl_jax.config import Config
 from agentrl_jax.config.checks import check_sizes
 from agentrl_jax.config.schema import PANEL
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import UserError, counted, refusals
 from agentrl_jax.evaluate import panels, recording, records, results, retry
 from agentrl_jax.evaluate.evaluated_task import with_task
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
@@ -209,7 +209,7 @@ def evaluate_run(
         if clusters and not divided:
             raise UserError(f"--clusters needs levels with categories, but those of {env} have none; leave it out")
         times = f", {samples} samples of each" if samples > 1 else ""
-        report(f"{number} levels of {env}{times}, iteration {policy.iteration}")
+        report(f"{counted(number, 'level')} of {env}{times}, iteration {policy.iteration}")
         temperature = temperature or config.evaluation.temperature
         recorder = taken = None
         if screenshots:
