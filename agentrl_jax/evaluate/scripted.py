@@ -119,7 +119,7 @@ def evaluate_scripted(
 
     if compiled:
         found, numbers = play_compiled(policy, action, plays), list(chosen)
-        lines = lines_beside(service, policy, found, play_compiled)
+        lines = lines_beside(service, policy, found, play_compiled, report)
     else:
         with connected(service, chosen, turns, url, token_file, workers or 4) as (task, config):
             if upstream:
@@ -132,7 +132,7 @@ def evaluate_scripted(
                 return outcomes_of(play_on_instances(task, config, policy, "", chosen, 1, seed, None))
 
             beside = play_compiled if upstream and not on_instances else play_once
-            lines = lines_beside(service, policy, found, beside)
+            lines = lines_beside(service, policy, found, beside, report)
         if record is not None:
             named = f"{policy} {action}".strip()
             evaluation = Evaluation(sample=0, seed=seed, split=int(Split.ANY), run="", iteration=0, policy=named)

@@ -22,9 +22,14 @@ LINES = {"random": "random", "null": "null", "optimal": "oracle"}
 
 
 def lines_beside(
-    service: Service, policy: str, found: Outcomes, play: Callable[[str], Outcomes]
+    service: Service,
+    policy: str,
+    found: Outcomes,
+    play: Callable[[str], Outcomes],
+    report: Callable[[str], None],
 ) -> dict[str, Outcomes]:
     """Random, null and optimal play, as far as a service has them, by name; `found` are the outcomes of `policy`."""
+    report("random, null and optimal play on the same items")
     known = {"oracle": service.oracle is not None, "random": not service.remote, "null": True}
     return {name: found if of == policy else play(of) for name, of in LINES.items() if known[of]}
 
