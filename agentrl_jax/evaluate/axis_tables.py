@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.evaluate.interval_text import BASELINES, number, points, rate
@@ -27,6 +28,9 @@ _GROUPS: dict[str, dict[str, Callable[[Any], str]]] = {
 }
 """Tables by title, each with its columns in their order, and how each is written."""
 
+_BORDER = 3
+"""Of a column, with its spaces."""
+
 
 def axis_tables(axis: str, found: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     """Tables of the points of an axis, without columns in which nothing is known; no word of a heading is broken.
@@ -37,11 +41,24 @@ def axis_tables(axis: str, found: Sequence[Mapping[str, Any]]) -> Iterator[Table
         known = [name for name in columns if any(point.get(name) is not None for point in found)]
         if not known:
             continue
-        table = Table(title=f"{title} by {axis}", title_justify="left")
-        for name in (axis, *known):
-            words = name.split("_")
-            table.add_column(" ".join(words), justify="right", overflow="fold", min_width=max(map(cell_len, words)))
+        rows = [[name.replace("_", " ") for name in (axis, *known)]]
         for point in found:
             cells = (columns[name](point[name]) if point.get(name) is not None else "-" for name in known)
-            table.add_row(str(point[axis]), *cells)
+            rows.append([str(point[axis]), *cells])
+        table = Table(title=f"{title} by {axis}", title_justify="left")
+        for heading, width in zip(rows[0], _widths(rows, Console().width)):
+            table.add_column(heading, justify="right", overflow="fold", width=width)
+        for row in rows[1:]:
+            table.add_row(*row)
         yield table
+
+
+def _widths(rows: Sequence[Sequence[str]], total: int) -> list[int]:
+    """Widths of columns that fit a terminal: the widest ones give way, but not below their longest word."""
+    texts = list(zip(*rows))
+    widths = [max(map(cell_len, column)) for column in texts]
+    least = [max(cell_len(word) for text in column for word in text.split()) for column in texts]
+    for _ in range(sum(widths) + _BORDER * len(widths) + 1 - total):
+        if wide := [i for i, width in enumerate(widths) if width > least[i]]:
+            widths[max(wide, key=lambda i: widths[i])] -= 1
+    return widths
