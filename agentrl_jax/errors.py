@@ -42,6 +42,11 @@ def shortened(value: object, limit: int = MAX_QUOTE) -> str:
     return f"{text[:head]} ... {text[len(text) - (limit - 5 - head) :]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with a noun, which gets its plural s unless the number is 1."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def text_flaw(text: str) -> str | None:
     """Returns why a text cannot be written to a file or used as a path, or None."""
     if "\0" in text:

@@ -1,10 +1,12 @@
 """The budget of an episode, and the success of reference policies within it."""
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 
 EXACT, CLOSED_LOOP = "exact", "closed loop"
 
@@ -34,6 +36,18 @@ class Budget:
         """Whether every action can have its own turn, so that the agent sees the state before each."""
         return self.turns >= self.reachable
 
+    def turns_of(self, actions: Int[np.ndarray, "..."]) -> Float64[np.ndarray, "..."]:
+        """Returns the numbers of turns of episodes with so many actions; -1 for an episode that uses all it can."""
+        used = np.where(actions < 0, self.reachable, np.clip(actions, 1, self.reachable))
+        return np.ceil(used / self.actions_per_turn)
+
+    def mean_turns(self, unended: Float64[np.ndarray, "N T"]) -> Float64[np.ndarray, " N"]:
+        """Returns the mean number of turns, given the probability of not being over after 0, 1, ... actions.
+
+        T is at least `reachable`; the first turn is always played.
+        """
+        return 1.0 + unended[:, self.actions_per_turn : self.reachable : self.actions_per_turn].sum(axis=1)
+
     @classmethod
     def one_per_turn(cls, actions: int) -> "Budget":
         """Returns the budget of an agent that sees the state before each of its actions."""
@@ -45,12 +59,14 @@ class Baselines(NamedTuple):
 
     `optimal_is` says what `optimal` is. "exact": the best that an agent with this budget can reach; "closed loop": of a
     policy that sees the state before every action, an upper bound for others; else another description.
+    `turns` has the mean number of turns of an episode on each level, by the name of the policy, where it is known.
     """
 
     random: Float64[np.ndarray, " N"]
     optimal: Float64[np.ndarray, " N"]
     optimal_is: str = EXACT
     null: Float64[np.ndarray, " N"] | None = None
+    turns: Mapping[str, Float64[np.ndarray, " N"]] = MappingProxyType({})
 
 
 def optimal_label(kind: str, name: str = "optimal") -> str:

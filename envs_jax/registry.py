@@ -235,22 +235,29 @@ def _sample_levels(env: TextEnvironment, keys: jax.Array, params: Any, split: ja
 
 def _sokoban_oracle(env: Any, params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
     # Transitions are deterministic, so nothing is lost by choosing many actions at once.
-    actions = budget.reachable
-    return Baselines(sokoban_oracle.random_success(levels, actions), sokoban_oracle.optimal_success(levels, actions))
+    success = sokoban_oracle.random_success(levels, budget.reachable)
+    lengths = sokoban_oracle.plan_lengths(levels, budget.reachable)
+    turns = {"random": budget.mean_turns(1.0 - success), "optimal": budget.turns_of(lengths)}
+    return Baselines(success[:, -1], (lengths >= 0).astype(np.float64), turns=turns)
 
 
 def _frozen_lake_oracle(env: Any, params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
     rate, actions = float(params.success_rate), budget.reachable
     random = frozen_lake_oracle.random_success(levels, actions, rate)
+    turns = {"random": budget.mean_turns(frozen_lake_oracle.random_unended(levels, actions))}
+    if rate == 1:  # with slips, optimal policies differ in their turns
+        turns["optimal"] = budget.turns_of(frozen_lake_oracle.plan_lengths(levels, actions))
     try:
-        return Baselines(random, committed_success(levels, budget, rate), EXACT)
+        return Baselines(random, committed_success(levels, budget, rate), EXACT, turns=turns)
     except TooManyBeliefsError:
-        return Baselines(random, frozen_lake_oracle.optimal_success(levels, actions, rate), CLOSED_LOOP)
+        optimal = frozen_lake_oracle.optimal_success(levels, actions, rate)
+        return Baselines(random, optimal, CLOSED_LOOP, turns=turns)
 
 
 def _bandit_oracle(env: Any, params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
     # Success means pulling the high arm of the two with the only action of an episode.
-    return Baselines(np.full(len(levels), 0.5), np.ones(len(levels)))
+    one = np.ones(len(levels))
+    return Baselines(one / 2, one, turns={"random": one, "optimal": one})
 
 
 def _one_by_one(solve: Callable[[Int8[np.ndarray, "H W"]], Int32[np.ndarray, " L"] | None]) -> Planner:

@@ -10,6 +10,7 @@ import hypothesis
 import jax
 import pytest
 import shape_checks
+import skips
 
 # They take a sixth of the time of tests that compile little.
 if os.environ.get("TEST_SHAPES") == "1":
@@ -69,6 +70,17 @@ def pytest_collection_modifyitems(items):
         return item.path.name not in WITH_FINISHED_RUN, not {"train", "evaluate"} & set(item.path.parts)
 
     items.sort(key=rank)
+
+
+if skips.REQUIRED:
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(item, call):
+        return skips.as_failure((yield))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(collector):
+        return skips.as_failure((yield))
 
 
 @pytest.fixture(scope="session")

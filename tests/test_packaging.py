@@ -68,6 +68,14 @@ def test_the_advice_to_install_is_that_of_the_extras(monkeypatch):
     assert f"pip install '{extras['plan'][0]}'" in (ROOT / "docs" / "guides" / "devices.md").read_text(encoding="utf-8")
 
 
+def test_the_tools_that_are_tested_are_those_of_the_docs():
+    inspect = pins("requirements-inspect.txt")["inspect-ai"]
+    assert Requirement(setup_arguments()["extras_require"]["inspect"][0]).specifier.contains(inspect)
+    text = (ROOT / "docs" / "guides" / "formats.md").read_text(encoding="utf-8")
+    assert f"Inspect {inspect}" in text
+    assert f"Harbor {pins('requirements-harbor.txt')['harbor']}" in text
+
+
 @pytest.mark.parametrize(("given", "devices"), [([], 0), (["--devices", "4"], 4)])
 def test_devices_that_are_given_to_the_script_of_slurm_win(tmp_path, given, devices):
     if not shutil.which("bash"):

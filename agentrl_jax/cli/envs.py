@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.cli.checks import check_at_least_1, check_out_file
-from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.errors import UserError, counted, shortened
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import NAMES
 
@@ -71,7 +71,7 @@ def run(command: Envs) -> None:
         keys = ("env", "random", "optimal", "max_actions", "description")
         print(json.dumps([dict(zip(keys, row)) for row in rows]))
         return
-    caption = f"Success within the action budget, one action a turn, exact on {command.levels} levels"
+    caption = f"Success within the action budget, one action a turn, exact on {counted(command.levels, 'level')}"
     table = Table(caption=f"{caption} of seed {command.seed}")
     console = Console()
     whole_tags = console.width >= 80  # tags can be copied; on a narrower terminal the columns after them need the room

@@ -13,7 +13,7 @@ from rich.table import Table
 from agentrl_jax.cli import eval_api
 from agentrl_jax.cli.api_options import refuse
 from agentrl_jax.cli.checks import check_at_least_1, check_env, check_items, check_level_file, check_out_file
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, counted
 from agentrl_jax.services.catalog import NAMES
 
 
@@ -72,7 +72,8 @@ class Eval:
     seed: int | None = None
     """Seed of levels and sampling; default: evaluation.seed of the run."""
     against: str | None = None
-    """Folder of another run that plays the same levels; the differences have intervals with the levels as pairs."""
+    """Folder of another run of the same task, which plays the same levels; the differences have intervals with the
+    levels as pairs."""
     json: bool = False
     """Print one JSON object with success.{mean,low,high,n} instead of a table."""
     out: str | None = None
@@ -151,7 +152,7 @@ def run(command: Eval) -> None:
         bounds = ("mean", "low", "high", "bootstrap_low", "bootstrap_high")
         mean, low, high, *bootstrap = (f"{100 * difference[bound]:+.1f}" for bound in bounds)
         line = f"{command.run} over {command.against}, {how}: {mean} points [{low}, {high}], paired over "
-        line += f"{difference['n']} levels; bootstrap [{', '.join(bootstrap)}]"
+        line += f"{counted(difference['n'], 'level')}; bootstrap [{', '.join(bootstrap)}]"
         Console().print(line, highlight=False)
 
 
@@ -174,9 +175,8 @@ def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]
 
 
 def _print_result(result: dict[str, Any]) -> None:
-    from agentrl_jax.evaluate.interval_text import cells
+    from agentrl_jax.evaluate.interval_text import BASELINES, baseline_title, baseline_turns, cells
     from agentrl_jax.runs.live import levels_line
-    from envs_jax.budget import EXACT, optimal_label
 
     agent = result.get("policy", "agent, sampled")
     titles = {
@@ -184,9 +184,7 @@ def _print_result(result: dict[str, Any]) -> None:
         "success_greedy": "agent, greedy",
         "strict_success": "agent, sampled, strict",
         "strict_success_greedy": "agent, greedy, strict",
-        "null": "null play",
-        "random": "random play",
-        "optimal": optimal_label(result.get("optimal_is", EXACT), "optimal play"),
+        **{name: baseline_title(result, name) for name in BASELINES},
     }
     table = Table(title="Success", title_justify="left")
     for name in ("", "mean", "low", "high", "levels"):
@@ -207,6 +205,8 @@ def _print_result(result: dict[str, Any]) -> None:
     if "mean_turns" in result:
         tokens = f" and {result['mean_tokens']:.1f} sampled tokens" if "mean_tokens" in result else ""
         Console().print(f"{agent}: {result['mean_turns']:.1f} turns{tokens} per episode", highlight=False)
+    if turns := baseline_turns(result):
+        Console().print(turns, highlight=False)
     if "seen" in result:
         Console().print(levels_line(result["env"], result["seen"]), highlight=False)
 
@@ -216,7 +216,8 @@ def _eval_scripted(command: Eval) -> None:
         raise UserError("--policy evaluates a scripted policy: give --env ENV or --panel NAME, and no run")
     check_at_least_1(command, "episodes", "plays", "turns", "workers")
     check_items(command)
-    from agentrl_jax.evaluate.scripted import as_table, evaluate_on_panel, evaluate_scripted, lines_of
+    from agentrl_jax.evaluate.scripted import evaluate_on_panel, evaluate_scripted
+    from agentrl_jax.evaluate.scripted_report import as_table, lines_of
 
     options = {name: getattr(command, name) for name in ("env", "policy", "episodes", *_OF_SCRIPTED)}
     options |= {

@@ -20,12 +20,12 @@ _COLUMNS = (
     *("pass@k", "gap", "turns", "tokens", "seen", "source"),
 )
 
-_LEFT_OUT = ("source", "seen", "k", "pass@k", "tokens", "greedy", "turns", "gap", "95 %", "difference")
+_LEFT_OUT = ("source", "seen", "k", "pass@k", "greedy", "tokens", "turns", "gap", "95 %", "difference")
 """Columns that a narrow terminal does not show, in the order in which they are left out."""
 
 _LEFT_ALIGNED = ("agent", "source")
 
-_AGENT_WIDTH, _BORDER = 24, 3
+_AGENT_WIDTH, _BORDER = 20, 3
 """Letters for names of agents, which alone may be folded; and a column's border with its spaces."""
 
 
@@ -116,7 +116,7 @@ def _cells(row: Any) -> list[str]:
         return "" if value is None else f"{value:.1f}"
 
     interval = f"{percent(row.success['low'])} to {percent(row.success['high'])}" if "low" in row.success else ""
-    turns = number(row.turns) if row.limit is None else f"{number(row.turns) or '?'} of {row.limit}"
+    turns = number(row.turns) + ("" if row.turns is None or row.limit is None else f" of {row.limit}")
     return [
         _name(row),
         percent(row.success["mean"]) + ("*" if row.unanswered else ""),

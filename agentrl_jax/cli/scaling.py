@@ -3,25 +3,22 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from agentrl_jax.cli.api_options import ApiOptions, asked, refuse
 from agentrl_jax.cli.checks import check_env, check_level_file, check_out_folder
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate.interval_text import number, points, rate
 from agentrl_jax.io import try_writing
 from agentrl_jax.services.catalog import NAMES
 
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """Evaluate a run, or an API model, with more or less of one budget at a time; plot random and optimal play, too."""
+    """Evaluate a run, or an API model, with more or less of one budget at a time; with null, random, optimal play."""
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
     """Folder of the run; left out with --api."""
@@ -142,42 +139,13 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(found: dict[str, Any], out: Path) -> None:
-    for axis, found_points in found["axes"].items():
-        columns = [name for name in _COLUMNS if any(point.get(name) is not None for point in found_points)]
-        costs = [name for name in columns if "tokens" in name] if len(columns) > _MOST_COLUMNS else []
-        rates = [name for name in columns if name not in costs]
-        for title, shown in (("Success", rates), ("Tokens of a level", costs)):
-            if not shown:
-                continue
-            table = Table(title=f"{title} by {axis}", title_justify="left")
-            for name in (axis, *shown):
-                table.add_column(name.replace("_", " "), justify="right", no_wrap=name == axis, overflow="fold")
-            for point in found_points:
-                cells = (_COLUMNS[name](point[name]) if point.get(name) is not None else "-" for name in shown)
-                table.add_row(str(point[axis]), *cells)
-            Console().print(table)
+    from agentrl_jax.evaluate.axis_tables import axis_tables
+
+    for axis, points in found["axes"].items():
+        Console().print(*axis_tables(axis, points), sep="\n")
         if axis == "attempts" and "retry" in found:
             Console().print(found["retry"]["note"], highlight=False)
     Console().print(f"figure: {out / 'scaling.png'}", highlight=False)
-
-
-_MOST_COLUMNS = 7
-"""Columns of a table that a terminal of 80 characters can show; with more, those of tokens are another table."""
-_RATES = (
-    *("success", "success_greedy", "success_answered", "success_all", "retry", "retry_greedy", "retry_answered"),
-    *("retry_all", "pass_at", "pass_at_all", "pass_all", "best_of"),
-)
-_COLUMNS: dict[str, Callable[[Any], str]] = {
-    **dict.fromkeys(_RATES, rate),
-    "difference": points,
-    "retry_tokens": number,
-    "retry_tokens_read": number,
-    "pass_at_tokens": number,
-    **dict.fromkeys(("random", "null", "optimal"), rate),
-    "tokens_read": "{:,}".format,
-    "tokens_written": "{:,}".format,
-}
-"""Columns of a table in their order, if its axis has them, and how each is written."""
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
-from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.config import Config
 from agentrl_jax.config.checks import check_sizes
 from agentrl_jax.config.schema import PANEL
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import UserError, counted, refusals
 from agentrl_jax.evaluate import panels, recording, records, results, retry
+from agentrl_jax.evaluate.evaluated_task import with_task
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.limits import Limits, with_limits
 from agentrl_jax.evaluate.seen import learned_from, seen_levels
@@ -32,7 +33,6 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
-from envs_jax import registry
 from envs_jax.splits import MAX_LEVEL_TRIES
 
 TRIES = 3
@@ -182,7 +182,7 @@ def evaluate_run(
         raise UserError(f"--panel is {panel}, which fixes the levels, but there is also {given[0]}; leave it out")
     wanted = None if panel is None else panels.get_panel(panel)
     with refusals():
-        config = _with_task(own, str(run), env, levels) if wanted is None else panels.on_panel(own, wanted, str(run))
+        config = with_task(own, str(run), env, levels, panel)
         changes = {name: value for name, value in (("episodes", episodes), ("seed", seed)) if value is not None}
         config = config.replace(evaluation=config.evaluation.replace(**changes))
         config = config if limits is None else with_limits(config, limits)
@@ -209,7 +209,7 @@ def evaluate_run(
         if clusters and not divided:
             raise UserError(f"--clusters needs levels with categories, but those of {env} have none; leave it out")
         times = f", {samples} samples of each" if samples > 1 else ""
-        report(f"{number} levels of {env}{times}, iteration {policy.iteration}")
+        report(f"{counted(number, 'level')} of {env}{times}, iteration {policy.iteration}")
         temperature = temperature or config.evaluation.temperature
         recorder = taken = None
         if screenshots:
@@ -273,20 +273,6 @@ def evaluate_run(
             found["panel"] = {"name": wanted.name, "sha256": wanted.sha256}
             found |= records.of_run(str(run), policy, config, temperature, samples)
         return found
-
-
-def _with_task(config: Config, run: str, env: str | None, levels: str | None) -> Config:
-    """The configuration of a run with the one task to evaluate, on given levels or its own."""
-    if config.served and levels is not None:
-        raise UserError(f"{run}: was trained on services, whose items it names; leave out --levels")
-    if config.served and env not in (None, *(task.env for task in config.tasks)):
-        names = ", ".join(task.env for task in config.tasks)
-        raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
-    tasks = {task.env: task for task in reversed(config.tasks)}
-    task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
-    if task.env not in tasks:
-        config = config.replace(prompt=config.prompt.replace(max_actions=registry.spec(task.env).max_actions))
-    return config.replace(tasks=(task if levels is None else task.replace(levels=levels),))
 
 
 def _load(

@@ -27,6 +27,10 @@ class Evaluated(NamedTuple):
 
     success: dict[str, list[bool]]
     levels: list[list[str]]
+    mean_turns: float
+    """Of a sampled episode."""
+    mean_tokens: float
+    """Sampled tokens of a sampled episode."""
 
 
 def chunk_size(config: Config, replicas: int) -> int:
@@ -106,6 +110,7 @@ class HeldOut:
         """Plays every evaluation level twice: sampled and greedy; `between` is called after every dispatch."""
         success: dict[str, list[bool]] = {}
         levels: list[list[str]] = []
+        used: dict[str, dict[str, float]] = {}
         for how, temperature in {"sampled": self.evaluation.temperature, "greedy": 0.0}.items():
             played = [
                 eval_set.play(params, number, temperature, between=between)
@@ -113,7 +118,10 @@ class HeldOut:
             ]
             success[how] = np.concatenate([trajectory.success for trajectory in played]).tolist()
             levels = [level_ids(trajectory) for trajectory in played]
-        return Evaluated(success, levels)
+            turns = np.concatenate([trajectory.num_turns for trajectory in played])
+            tokens = np.concatenate([trajectory.response.length.sum(axis=1) for trajectory in played])
+            used[how] = {"mean_turns": float(turns.mean()), "mean_tokens": float(tokens.mean())}
+        return Evaluated(success, levels, **used["sampled"])
 
     def validation(self, params: Params) -> dict[str, float]:
         """Metrics of every task on its validation levels, and their mean success."""

@@ -1,12 +1,31 @@
-"""Intervals of `statistics` as text for tables.
+"""Intervals of `statistics`, and the lines beside an agent, as text for tables.
 
 The bounds of a single value that is no outcome, such as an exact probability, are the value itself, because nothing is
 known of its spread. They are not shown.
 """
 
 from collections.abc import Mapping
+from typing import Any
+
+from envs_jax.budget import EXACT, optimal_label
 
 Interval = Mapping[str, float | int]
+
+BASELINES = ("null", "random", "optimal")
+"""Names of the lines beside an agent in the order of tables."""
+
+
+def baseline_title(result: Mapping[str, Any], name: str) -> str:
+    """The title of null, random or optimal play in the table of a result."""
+    title = f"{name} play"
+    return optimal_label(result.get("optimal_is", EXACT), title) if name == "optimal" else title
+
+
+def baseline_turns(result: Mapping[str, Any]) -> str | None:
+    """A line with the turns of null, random and optimal play, as far as a result has them; None without any."""
+    turns = result.get("baseline_turns", {})
+    known = [f"{turns[name]:.1f} {name}" for name in BASELINES if name in turns]
+    return f"turns per episode of the other lines: {', '.join(known)}" if known else None
 
 
 def rate(interval: Interval) -> str:

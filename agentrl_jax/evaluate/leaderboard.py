@@ -12,6 +12,7 @@ from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.evaluate.panels import Panel, get_panel, load_panels
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.results import gap_closed
+from agentrl_jax.evaluate.scripted_items import LINES
 from agentrl_jax.evaluate.statistics import paired_interval, pass_at, success_interval
 from agentrl_jax.strict_json import parse_object
 from envs_jax.budget import EXACT, optimal_label
@@ -21,8 +22,8 @@ PUBLISHED = Path(__file__).with_name("data") / "published.json"
 MAX_FILES = 10_000
 """Most files of a folder."""
 
-_BASELINES = {"random": "random", "null": "null", "optimal": "oracle"}
-"""Outcomes of reference policies in a record, and the scripted policy of each."""
+_SCRIPTED_TOKENS = 0.0
+"""Scripted policies, and the reference policies of a record, sample no tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +163,7 @@ def baseline_rows(records: Mapping[str, Record]) -> tuple[_Rows, list[str]]:
     scripted = {record.agent.name for record in records.values() if record.agent.kind == "scripted"}
     rows: _Rows = []
     notes = []
-    for name, policy in _BASELINES.items():
+    for name, policy in LINES.items():
         known = [(source, record) for source, record in records.items() if getattr(record.outcomes, name) is not None]
         if policy in scripted or not known:
             continue
@@ -181,6 +182,8 @@ def baseline_rows(records: Mapping[str, Record]) -> tuple[_Rows, list[str]]:
             kind="baseline",
             success=success_interval(success),
             gap_closed=_gap(first, float(success.mean())),
+            turns=first.baseline_turns.get(name),
+            tokens=_SCRIPTED_TOKENS,
             limit=first.decoding.turns,
             source=source,
         )
@@ -217,7 +220,7 @@ def row_of(record: Record, source: str) -> Row:
         pass_at=success_interval(pass_at(solved == 1, samples.shape[1])) if several else None,
         gap_closed=_gap(record, float(success.mean())),
         turns=record.mean_turns,
-        tokens=record.mean_tokens,
+        tokens=_SCRIPTED_TOKENS if record.agent.kind == "scripted" else record.mean_tokens,
         limit=record.decoding.turns,
         seen=None if record.seen is None else record.seen.seen_levels,
         parameters_sha256=record.agent.parameters_sha256,

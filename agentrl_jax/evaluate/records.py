@@ -135,6 +135,9 @@ class Record(_Part):
     """Mean number of turns of a sampled episode, of an answered one of an API model."""
     mean_tokens: _Finite | None
     """Mean number of sampled tokens of a sampled episode."""
+    baseline_turns: dict[str, _Finite] = Field(default_factory=dict)
+    """Mean numbers of turns of reference policies within the agent's limits, by the names of their outcomes, as far as
+    known; older records have none."""
     seen: Seen | None
     results: dict[str, Any]
     """Success with its interval, and what else was computed when the record was made."""
@@ -179,6 +182,7 @@ def of_result(result: Mapping[str, Any]) -> Record:
             **{name: result[name] for name in ("panel", "agent", "decoding")},
             "code": code(),
             **{name: result.get(name) for name in ("optimal_is", "mean_turns", "mean_tokens", "seen")},
+            "baseline_turns": result.get("baseline_turns", {}),
             "results": {name: result[name] for name in computed if name in result},
         }
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from agentrl_jax.evaluate.baselines import level_rates, success_intervals
+from agentrl_jax.evaluate.baselines import level_rates, mean_turns, success_intervals
 from agentrl_jax.evaluate.selectors import BestOf
 from agentrl_jax.evaluate.statistics import Clusters, mean_interval, pass_all, pass_at, success_interval
 from agentrl_jax.rollout.trajectory import Trajectory, level_ids
@@ -117,6 +117,7 @@ def rates(
         result |= {name: success_interval(x, clusters=of_cluster) for name, x in strict.items()}
     if known is not None:
         result |= success_intervals(known, of_cluster) | {"optimal_is": known.optimal_is}
+        result["baseline_turns"] = mean_turns(known)
         result["outcomes"] |= level_rates(known)
         result["gap_closed"] = gap_closed(success.mean(), known.random.mean(), known.optimal.mean())
     if categories is not None:

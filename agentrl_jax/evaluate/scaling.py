@@ -15,9 +15,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, counted
 from agentrl_jax.evaluate.eval_set import evaluate_run
+from agentrl_jax.evaluate.interval_text import BASELINES
 from agentrl_jax.evaluate.limits import Limits
+from agentrl_jax.evaluate.results import gap_closed
 from agentrl_jax.evaluate.retry import MOST_ATTEMPTS
 from agentrl_jax.evaluate.selectors import Selector
 from agentrl_jax.evaluate.statistics import Clusters, any_of, pass_all, pass_at, success_interval
@@ -52,7 +54,10 @@ _LINES = {
         "pass_at_all": "pass@k, no feedback, all items",
     },
 }
-_KEPT = ("success", "success_greedy", "random", "optimal", "optimal_is", "gap_closed", "mean_turns", "mean_tokens")
+_KEPT = (
+    *("success", "success_greedy", "null", "random", "optimal", "optimal_is", "baseline_turns"),
+    *("gap_closed", "mean_turns", "mean_tokens"),
+)
 
 
 def scale(
@@ -76,10 +81,12 @@ def scale(
     Returns:
         run, env, iteration, episodes, seed, temperature; `trained`, the run's own turns and tokens; `axes`, with a list
         for each axis that was given. A point of turns or tokens has this number, `success` and `success_greedy`,
-        `random` and `optimal` within these limits, and what else `evaluate_run` knows; a point of samples has
-        `samples` (k), `pass_at`, `pass_all`, with a selector `best_of`, and `random` and `optimal`, the probability
-        that one of k plays succeeds (not for services, whose lines are single plays); a point of attempts has
-        `attempts`, what `retry.rates` describes, and the same two lines. With attempts there is also a `retry` with the
+        `null`, `random` and `optimal` within these limits, and what else `evaluate_run` knows; a point of samples has
+        `samples` (k), `pass_at`, `pass_all`, with a selector `best_of`, `mean_turns` and `mean_tokens` of all k
+        samples, and `null`, `random` and `optimal`, the probability that one of k plays succeeds (in services, where
+        only single plays are known, for k = 1 alone); a point of attempts has `attempts`, what `retry.rates` describes,
+        and the same three lines. Beside these lines stands `gap_closed`, the share of the difference between random and
+        optimal play that `success`, `pass_at` or `retry` closes. With attempts there is also a `retry` with the
         feedback, and what else `retry.evaluate` knows of all of them.
 
     Raises:
@@ -137,29 +144,34 @@ def _of_samples(found: dict[str, Any], k: int, clusters: Clusters) -> dict[str, 
         point[name] = success_interval(of(success, k), clusters=clusters)
     if "best_of" in found:
         point["best_of"] = found["best_of"]["success"][str(k)]
-    return point | _of_plays(found, k, clusters)
+    point |= {name: k * found[name] for name in ("mean_turns", "mean_tokens")}
+    return point | _of_plays(found, k, clusters, point["pass_at"]["mean"])
 
 
 def _of_attempts(found: dict[str, Any], k: int, clusters: Clusters) -> dict[str, Any]:
-    return {"attempts": k, **found["retry"]["attempts"][str(k)], **_of_plays(found, k, clusters)}
+    point = found["retry"]["attempts"][str(k)]
+    return {"attempts": k, **point, **_of_plays(found, k, clusters, point["retry"]["mean"])}
 
 
-def _of_plays(found: dict[str, Any], k: int, clusters: Clusters) -> dict[str, Any]:
-    """Success of random and optimal play within k plays."""
-    if found.get("optimal_is", "scripted") == "scripted":
+def _of_plays(found: dict[str, Any], k: int, clusters: Clusters, success: float) -> dict[str, Any]:
+    """Success of null, random and optimal play within k plays, and the share of the gap that a success closes."""
+    outcomes = found["outcomes"]
+    if "optimal_is" not in found or (found["optimal_is"] == "scripted" and k > 1):
         return {}
-    known = {line: np.array(found["outcomes"][line]) for line in ("random", "optimal")}
-    return {line: success_interval(any_of(success, k), clusters=clusters) for line, success in known.items()}
+    lines: dict[str, Any] = {
+        line: success_interval(any_of(outcomes[line], k), clusters=clusters) for line in BASELINES if line in outcomes
+    }
+    return lines | {"gap_closed": gap_closed(success, lines["random"]["mean"], lines["optimal"]["mean"])}
 
 
 def plot_scaling(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Plots the axes of `scale` into a PNG with intervals, random and optimal play; the file is replaced atomically."""
     axes = found["axes"]
-    figure = Figure(figsize=(4.6 * len(axes), 3.5), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(4.6 * len(axes), 4.0), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     for axis, (name, points) in zip(figure.subplots(1, len(axes), squeeze=False).flat, axes.items()):
         _draw(axis, name, points, found["trained"].get(name), found.get("selector", ""))
-    title = f"{found['run']} on {found['episodes']} levels of {found['env']}"
+    title = f"{found['run']} on {counted(found['episodes'], 'level')} of {found['env']}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", parse_math=False)
     with atomic_write(path, binary=True) as file:
         figure.savefig(file, format="png", dpi=130)
@@ -198,4 +210,5 @@ def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | No
     axis.xaxis.set_major_formatter(ScalarFormatter())
     set_style(axis, Subplot(title, (), is_share=True), label)
     if axis.lines:
-        axis.legend(fontsize=8, frameon=False, loc="best")
+        # Below the axis, where no line or band is.
+        axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)

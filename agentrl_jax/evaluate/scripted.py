@@ -1,34 +1,33 @@
-"""Scripted policies on a service: what its oracle, random and empty actions reach on a set of items."""
+"""Scripted policies: what an oracle, random and empty actions reach on the items of a service, or on a panel."""
 
 import contextlib
 import dataclasses
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
-from rich.table import Table
 
-from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import UserError, counted, refusals
 from agentrl_jax.evaluate import panels, records, scripted_recording
-from agentrl_jax.evaluate.baselines import level_baselines, level_rates, success_intervals
-from agentrl_jax.evaluate.interval_text import cells
+from agentrl_jax.evaluate.baselines import level_baselines, level_rates, mean_turns, success_intervals
 from agentrl_jax.evaluate.recording import check_folder
 from agentrl_jax.evaluate.results import gap_closed
+from agentrl_jax.evaluate.scripted_items import (
+    LINES,
+    by_upstream_rules,
+    connected,
+    lines_beside,
+    outcomes_of,
+    play_on_instances,
+)
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.runs.rollout_records import Evaluation
 from agentrl_jax.services.catalog import get_service
-from agentrl_jax.services.environment import Outcomes, ScriptedPolicy, Service
-from agentrl_jax.services.environments.common import PlannedPolicy
+from agentrl_jax.services.environment import Outcomes, Service
 from agentrl_jax.services.items import load_items
-from agentrl_jax.services.pools import LocalPool
 from agentrl_jax.services.screenshots import WITHOUT_RECORD, Screenshots, refuse_without
-from agentrl_jax.setup.scripted_play import ScriptedEpisode, play_all
-from agentrl_jax.setup.served_task import ServedTask
-from agentrl_jax.setup.service_tasks import Services
 from envs_jax.budget import Budget
 from envs_jax.splits import Split
 
@@ -71,8 +70,12 @@ def evaluate_scripted(
         strict_success, if the service has a stricter rule; `categories` with these of each, if items have categories.
         With several plays, each also has `standard_error`, that of the mean on these very items. `panel_digest` names
         the published test items, if they are played, and `compat` is "upstream" if the rules are those of AgentGym's
-        server. `outcomes.samples` has the success of each play of each item; `mean_turns` is given where instances
-        were played.
+        server. `mean_turns` and `mean_tokens` are of an episode; a scripted policy samples no tokens, so that the
+        second is 0. `random`, `null` and `optimal`, as far as the service has them: the success of these policies on
+        the same items within the same turns, one play of each item but for random play where it is compiled; by their
+        names, `baseline_turns` (means), `baseline_score`, and if there is one `baseline_strict_success`; with all three
+        `optimal_is`, and `gap_closed`, the share of the difference between random and optimal play (null without one).
+        `outcomes.samples` has the success of each play of each item, and `outcomes` that of the three on each.
 
     Raises:
         UserError: there is no such service or policy, an item does not exist, or the service fails.
@@ -106,20 +109,30 @@ def evaluate_scripted(
     plays = plays or (service.random_plays if policy == "random" and compiled else 1)
     times = f"{plays} plays of each, " if plays > 1 else ""
     action = action or ""
-    report(f"{policy} on {len(chosen)} items of {env}, {times}at most {turns} turns each")
-    used: dict[str, float] = {}
-    if compiled:
+    report(f"{policy} on {counted(len(chosen), 'item')} of {env}, {times}at most {counted(turns, 'turn')} each")
+
+    def play_compiled(policy: str, action: str = "", plays: int | None = None) -> Outcomes:
         assert service.play_many is not None
+        plays = plays or (service.random_plays if policy == "random" else 1)
         with refusals():
-            found, numbers = service.play_many(policy, action, chosen, turns, plays, seed), list(chosen)
+            return service.play_many(policy, action, chosen, turns, plays, seed)
+
+    if compiled:
+        found, numbers = play_compiled(policy, action, plays), list(chosen)
+        lines = lines_beside(service, policy, found, play_compiled, report)
     else:
         with connected(service, chosen, turns, url, token_file, workers or 4) as (task, config):
             if upstream:
                 task = by_upstream_rules(task)
             with taken or contextlib.nullcontext():
-                played = _play(task, config, policy, action, chosen, plays, seed, taken)
-        found, numbers = _outcomes(played), [episode.item for episode in played[0]]
-        used["mean_turns"] = float(np.mean([len(episode.actions) for row in played for episode in row]))
+                played = play_on_instances(task, config, policy, action, chosen, plays, seed, taken)
+            found, numbers = outcomes_of(played), [episode.item for episode in played[0]]
+
+            def play_once(policy: str) -> Outcomes:
+                return outcomes_of(play_on_instances(task, config, policy, "", chosen, 1, seed, None))
+
+            beside = play_compiled if upstream and not on_instances else play_once
+            lines = lines_beside(service, policy, found, beside, report)
         if record is not None:
             named = f"{policy} {action}".strip()
             evaluation = Evaluation(sample=0, seed=seed, split=int(Split.ANY), run="", iteration=0, policy=named)
@@ -136,8 +149,11 @@ def evaluate_scripted(
         "plays": plays,
     }
     result |= {"seed": seed, "full_score": service.full_score} | _rates(service, found)
-    result |= used
-    result["outcomes"] = {"samples": found.solved.astype(int).tolist()}
+    result |= {"mean_turns": float(found.turns.mean()), "mean_tokens": 0.0}
+    result["outcomes"] = {"samples": found.solved.astype(int).tolist()} | {
+        name: of_line.solved.mean(axis=1).tolist() for name, of_line in lines.items()
+    }
+    result |= _beside(service, result["success"]["mean"], lines)
     result |= {"panel_digest": panel_digest} if panel_digest else {}
     result |= {"compat": "upstream"} if upstream else {}
     if service.category is not None:
@@ -163,9 +179,9 @@ def evaluate_on_panel(
     """Evaluates the policy random, null or oracle on the panel called `name`, for `records.of_result`.
 
     In compiled environments other than BabyAI the result is exact: the probability of success on each level, not an
-    outcome. There, oracle is the best that an agent with one action a turn can reach, the result also has `random`,
-    `null` and `optimal` success and `gap_closed`, and `mean_turns` is of one episode on each level, with random actions
-    from `seed`. With a new folder `record`, these episodes are recorded; `screenshots` is that of `evaluate_scripted`.
+    outcome. There, oracle is the best that an agent with one action a turn can reach, and `mean_turns` is exact too,
+    unless policies of equal success differ in it: then it is of one episode on each level, with random actions from
+    `seed`. With a new folder `record`, such episodes are recorded; `screenshots` is that of `evaluate_scripted`.
 
     Raises:
         UserError: there is no such panel or policy, the levels are not the panel's, or the service fails.
@@ -197,8 +213,12 @@ def evaluate_on_panel(
         )
     else:
         result = _exact(policy, panel)
-        report(f"{policy} on {len(panel)} levels of {name}, for the mean number of turns")
-        result["mean_turns"] = scripted_recording.play_levels(record, policy, panel, seed, report)
+        turns = result["baseline_turns"].get({of: line for line, of in LINES.items()}[policy])
+        if record is not None or turns is None:
+            report(f"{policy} on {len(panel)} levels of {name}, one episode on each")
+            played = scripted_recording.play_levels(record, policy, panel, seed, report)
+            turns = played if turns is None else turns
+        result |= {"mean_turns": turns, "mean_tokens": 0.0}
     samples = 1 if exact else result["plays"]
     named = {"panel": {"name": panel.name, "sha256": panel.sha256}, **records.of_scripted(policy, panel, samples, seed)}
     return result | named
@@ -217,6 +237,7 @@ def _exact(policy: str, panel: panels.Panel) -> dict[str, Any]:
         "items": len(panel),
         "success": success_interval(success),
         **success_intervals(known),
+        "baseline_turns": mean_turns(known),
         "gap_closed": gap_closed(success.mean(), known.random.mean(), known.optimal.mean()),
         "outcomes": {"samples": [[x] for x in success.tolist()], "exact": True, **level_rates(known)},
         "optimal_is": known.optimal_is,
@@ -248,72 +269,6 @@ def sampled_items(service: Service, episodes: int, seed: int) -> tuple[int, ...]
     return tuple(sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct))))
 
 
-def _play(
-    task: ServedTask,
-    config: Config,
-    policy: str,
-    action: str,
-    chosen: tuple[int, ...],
-    plays: int,
-    seed: int,
-    screenshots: Screenshots | None,
-) -> list[list[ScriptedEpisode]]:
-    """Plays on instances; for each play, the episode of each item."""
-    found = []
-    for play in range(plays):
-        if screenshots is not None:
-            screenshots.play = play + 1
-        policies = _policies(task.service, policy, action, seed + (play << 32))
-        with refusals():
-            found.append(play_all(task, policies, chosen, config, screenshots))
-    return found
-
-
-def by_upstream_rules(task: ServedTask) -> ServedTask:
-    """The task in this process by the rules of AgentGym's server."""
-    service = task.service
-    as_there = dataclasses.replace(service, oracle=service.upstream_oracle or service.oracle)
-    return dataclasses.replace(task, service=as_there, pool=LocalPool(service, upstream=True))
-
-
-def _outcomes(played: list[list[ScriptedEpisode]]) -> Outcomes:
-    plays = len(played)
-    columns = [[getattr(episode, name) for episode in row] for name in ("solved", "score", "strict") for row in played]
-    solved, score, strict = (np.array(columns[start : start + plays]).T for start in range(0, 3 * plays, plays))
-    return Outcomes(solved, score.astype(float), strict)
-
-
-@contextlib.contextmanager
-def connected(
-    service: Service, chosen: tuple[int, ...], turns: int, url: str, token_file: str, workers: int
-) -> Iterator[tuple[ServedTask, Config]]:
-    """The service as the task of a run, and its configuration, to play items inside the block.
-
-    Raises:
-        UserError: an item does not exist, or the token file cannot be read.
-    """
-    listed = ",".join(map(str, chosen))
-    config = Config(
-        tasks=(TaskConfig(env=service.name, groups=1, items=listed, held_out=listed),),
-        env=ServiceConfig(url=url, token_file=token_file, workers=workers),
-        prompt=PromptConfig(style="chat", max_turns=turns),
-    )
-    services = Services(config, lambda: Path("."))
-    try:
-        yield services.tasks[0], config
-    finally:
-        services.close()
-
-
-def _policies(service: Service, policy: str, action: str, seed: int) -> Callable[[int], ScriptedPolicy]:
-    if policy == "oracle":
-        assert service.oracle is not None
-        return service.oracle
-    if policy in ("null", "constant"):
-        return lambda item: PlannedPolicy((), then=action)
-    return lambda item: service.random(item, seed + item)
-
-
 def _rates(service: Service, found: Outcomes) -> dict[str, Any]:
     """The means of outcomes, with their intervals."""
     rates = {
@@ -332,30 +287,14 @@ def _standard_error(values: np.ndarray) -> dict[str, float]:
     return {"standard_error": float(np.sqrt((values.var(axis=1, ddof=1) / plays).sum()) / items)}
 
 
-def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
-    """What stands below `as_table`, as far as it is known."""
-    if "mean_turns" in result:
-        yield f"{result['policy']}: {result['mean_turns']:.1f} turns per episode, at most {result['turns']}"
-
-
-def as_table(result: Mapping[str, Any]) -> Table:
-    """The result of `evaluate_scripted` as a table for the terminal."""
-    title = f"{result['policy']} in {result['env']}; scores of {result['full_score']:g}"
-    title += f"; {result['plays']} plays of each item" if result["plays"] > 1 else ""
-    table = Table(title=title, title_justify="left")
-    whole = ("mean", "low", "high")
-    error = ("standard_error",) if result["plays"] > 1 else ()
-    parts = {"success": whole + error, "score": whole}
-    if "strict_success" in result:  # leave out the intervals that would make the table too wide
-        parts |= {"score": ("mean",), "strict_success": ("mean",)}
-    titles = {"success": "solved", "score": "score", "strict_success": "strictly", "standard_error": "s.e."}
-    columns = [titles[name] if part == "mean" else titles.get(part, part) for name in parts for part in parts[name]]
-    for name in ("", "items", *columns):
-        table.add_column(name, justify="right" if name else "left", overflow="fold", no_wrap=bool(name))
-    for kind, row in {"all": result, **result.get("categories", {})}.items():
-        shown = []
-        for name, of_name in parts.items():
-            known = cells(row[name], ".2f" if name == "score" else ".1%")
-            shown += [known[part] if part in known else f"{row[name][part]:.1%}" for part in of_name]
-        table.add_row(kind, str(row["success"]["n"]), *shown)
-    return table
+def _beside(service: Service, success: float, lines: Mapping[str, Outcomes]) -> dict[str, Any]:
+    """What `evaluate_scripted` says of random, null and optimal play, given the success of its policy."""
+    rates = {name: _rates(service, found) for name, found in lines.items()}
+    result: dict[str, Any] = {name: of_line["success"] for name, of_line in rates.items()}
+    result["baseline_turns"] = {name: float(found.turns.mean()) for name, found in lines.items()}
+    for kind in ("score", *(("strict_success",) if service.strict is not None else ())):
+        result[f"baseline_{kind}"] = {name: of_line[kind] for name, of_line in rates.items()}
+    if "optimal" in lines and "random" in lines:
+        share = gap_closed(success, rates["random"]["success"]["mean"], rates["optimal"]["success"]["mean"])
+        result |= {"optimal_is": "scripted", "gap_closed": share}
+    return result

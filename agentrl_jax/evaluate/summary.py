@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from agentrl_jax.evaluate.baselines import select, success_intervals
+from agentrl_jax.evaluate.baselines import mean_turns, select, success_intervals
+from agentrl_jax.evaluate.results import gap_closed
 from agentrl_jax.evaluate.statistics import paired_interval, success_interval
 from envs_jax.budget import Baselines
 
@@ -21,7 +22,7 @@ Outcomes = Mapping[str, Sequence[bool]]
 def success_tables(
     start: Outcomes, trained: Outcomes, baselines: Baselines | None, *, imitated: bool
 ) -> dict[str, Any]:
-    """Success rates with intervals, and what RL added to them.
+    """Success rates with intervals, what RL added to them, and the share of the gap that sampled success closes.
 
     `start` and `trained` are outcomes before and after RL on the same levels, which `baselines` is about, too.
     `imitated` says whether RL started from imitation.
@@ -40,7 +41,14 @@ def success_tables(
         f"RL, sampled, over the better of {source} ({best})": paired_interval(trained["sampled"], start[best]),
     }
     tables = {"success": success, "success_greedy": greedy, "paired": paired, "imitated": imitated}
-    return tables | ({} if baselines is None else {"optimal_is": baselines.optimal_is})
+    if baselines is None:
+        return tables
+    share = gap_closed(success["trained"]["mean"], success["random"]["mean"], success["optimal"]["mean"])
+    return tables | {
+        "optimal_is": baselines.optimal_is,
+        "baseline_turns": mean_turns(baselines),
+        "gap_closed": share,
+    }
 
 
 def tables_by_category(

@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from agentrl_jax.errors import counted
 from envs_jax.budget import EXACT, optimal_label
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -114,8 +115,8 @@ def final_table(summary: Mapping[str, Any]) -> Group:
     `summary` is the content of summary.json: `success` and `success_greedy`, each with an interval `{mean, low, high,
     n}` for any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no evaluation level can
     occur in training; `levels`, see `seen.seen_levels`; `imitated`, whether RL started from imitation; `iterations` of
-    RL, without which nothing is said of it; optionally `optimal_is`, see `Baselines`, `paired`, and `by_category`, the
-    same for each category of level.
+    RL, without which nothing is said of it; optionally `optimal_is`, see `Baselines`, `paired`, `gap_closed`,
+    `mean_turns` and `mean_tokens` of sampled episodes, and `by_category`, the same for each category of level.
     """
     levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
     start = "after imitation" if summary["imitated"] else "before RL"
@@ -136,6 +137,14 @@ def final_table(summary: Mapping[str, Any]) -> Group:
                 table.add_row(*cells, style="bold" if key == "trained" else "")
     paired = summary.get("paired", {}) if after else {}
     lines = [Text(f"{label}: {_points(interval)}") for label, interval in paired.items()]
+    ended = "after RL" if after else start
+    if summary.get("gap_closed") is not None:
+        lines.append(
+            Text(f"{ended}, sampled: closes {summary['gap_closed']:.1%} of the gap between random and optimal")
+        )
+    if "mean_turns" in summary:
+        used = f"{summary['mean_turns']:.1f} turns and {summary['mean_tokens']:.1f} sampled tokens per episode"
+        lines.append(Text(f"{ended}, sampled: {used}"))
     return Group(table, *lines, *(Text(levels_line(name, known)) for name, known in summary["levels"].items()))
 
 
@@ -143,7 +152,7 @@ def levels_line(name: str, known: Mapping[str, Any]) -> str:
     """One line about a task's evaluation levels; `known` comes from `seen.seen_levels`."""
     images = f", {known['seen_images']} rotated, mirrored or shifted" if "seen_images" in known else ""
     seen = "not known how many" if known["seen_levels"] is None else known["seen_levels"]
-    counts = f"{known['levels']} levels, {known['distinct_levels']} different, {seen} learned from{images}"
+    counts = f"{counted(known['levels'], 'level')}, {known['distinct_levels']} different, {seen} learned from{images}"
     return f"{name}: {counts}" + ("" if known["held_out"] is True else f"; not held out: {known['held_out']}")
 
 
@@ -172,4 +181,4 @@ def _rate(interval: Mapping[str, Any] | None) -> str:
 
 def _points(interval: Mapping[str, Any]) -> str:
     mean, low, high = (100 * interval[key] for key in ("mean", "low", "high"))
-    return f"{mean:+.1f} points [{low:+.1f}, {high:+.1f}], paired over {interval['n']} levels"
+    return f"{mean:+.1f} points [{low:+.1f}, {high:+.1f}], paired over {counted(interval['n'], 'level')}"

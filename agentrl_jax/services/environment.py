@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from agentrl_jax.services.action_parsing import Reader
 
@@ -58,11 +58,12 @@ class ScriptedPolicy(Protocol):
 
 
 class Outcomes(NamedTuple):
-    """How N items went in P plays of each: whether they were solved, the last score, and `Service.strict`."""
+    """How N items went in P plays of each: whether they were solved, the last score, `Service.strict`, and turns."""
 
     solved: Bool[np.ndarray, "N P"]
     score: Float[np.ndarray, "N P"]
     strict: Bool[np.ndarray, "N P"]
+    turns: Int[np.ndarray, "N P"]
 
 
 class Panel(NamedTuple):

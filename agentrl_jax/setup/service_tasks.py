@@ -168,11 +168,12 @@ class Services:
         played = hosts.from_writer(lambda: self._play_baselines(task, episodes))
         if played is None:
             return None
-        random, scripted, null = map(np.array, played)
-        return Baselines(random, scripted, "scripted", null)
+        names = ("random", "optimal", "null")
+        success, turns = (dict(zip(names, map(np.array, of_names))) for of_names in played)
+        return Baselines(optimal_is="scripted", turns=turns, **success)
 
-    def _play_baselines(self, task: int, episodes: int) -> list[list[float]] | None:
-        """Success of random, scripted and null play, by item."""
+    def _play_baselines(self, task: int, episodes: int) -> list[list[list[float]]] | None:
+        """Success of random, scripted and null play, by item, and their numbers of turns."""
         served, oracle = self.tasks[task], self.tasks[task].service.oracle
         items = served.held_out[:episodes]
         if oracle is None or None in self._numbers_of(served, items):
@@ -185,7 +186,10 @@ class Services:
         )
         with refusals():
             episodes_of = [play_all(served, policy, items, self._config) for policy in policies]
-        return [[float(episode.solved) for episode in played] for played in episodes_of]
+        return [
+            [[float(episode.solved) for episode in played] for played in episodes_of],
+            [[float(len(episode.actions)) for episode in played] for played in episodes_of],
+        ]
 
     def _task(self, index: int, folder: Callable[[], Path]) -> ServedTask:
         config = self._config.tasks[index]

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from agentrl_jax.algos.collapse import ALARMS
+from agentrl_jax.evaluate.results import gap_closed
 from agentrl_jax.evaluate.statistics import crossed_interval, paired_interval, success_interval
 from agentrl_jax.io import atomic_write
 
@@ -38,6 +39,8 @@ class Finding:
     greedy: Interval
     gain: Interval
     """Sampled success after training minus that before, paired by seed on the same levels."""
+    gap_closed: float | None
+    """Share of the difference between random and optimal play that sampled success closes; None if unknown."""
     steps: float
     """Mean environment steps per seed."""
     at_equal_steps: Interval
@@ -71,6 +74,7 @@ def _finding(name: str, record: Record, least: float) -> Finding:
         sampled=_rate(sampled),
         greedy=_rate(_outcomes(record, "end", "greedy")),
         gain=_difference(sampled, start),
+        gap_closed=_gap_closed(float(sampled.mean()), record["baselines"]),
         steps=float(metrics["environment_steps"].sum(axis=0).mean()),
         at_equal_steps=_over_seeds(_at_steps(record, least)),
         entropy=first_and_last("actor/entropy"),
@@ -78,6 +82,16 @@ def _finding(name: str, record: Record, least: float) -> Finding:
         alarms={alarm: count for alarm, count in raised.items() if count},
         skipped=int(np.nansum(metrics["update/skipped"])),
     )
+
+
+def _gap_closed(success: float, baselines: Mapping[str, float]) -> float | None:
+    optimal = next((value for name, value in baselines.items() if name.startswith("optimal")), None)
+    return None if optimal is None else gap_closed(success, baselines["random"], optimal)
+
+
+def baselines_line(record: Record) -> str:
+    """What random, null and optimal play reach on the levels of a record, in words."""
+    return ", ".join(f"{name} play {value:.1%}" for name, value in record["baselines"].items()) or "not known"
 
 
 def _rate(outcomes: Float[np.ndarray, "S n"]) -> Interval:
@@ -159,7 +173,7 @@ def page(records: Mapping[str, Record], pairs: Sequence[tuple[str, str]], title:
     """
     first = next(iter(records.values()))
     levels, seeds = len(first["end"]["sampled"][0]), len(first["seeds"])
-    known = ", ".join(f"{name} play {value:.1%}" for name, value in first["baselines"].items()) or "not known"
+    known = baselines_line(first)
     over = "over seeds and levels at the end and over seeds between" if seeds > 1 else "over levels alone"
     number = f"{seeds} seeds" if seeds > 1 else "1 seed"
     lines = [

@@ -22,6 +22,7 @@ from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.live import LiveView
 from agentrl_jax.runs.records import RECORDS, truncate
 from agentrl_jax.runs.remote import CHECKPOINTS, copy_file, local_copy
+from agentrl_jax.runs.replay_start import replay_start
 from agentrl_jax.runs.rollout_records import (
     RolloutRecord,
     read_record,
@@ -30,7 +31,6 @@ from agentrl_jax.runs.rollout_records import (
     sampled_fields,
 )
 from agentrl_jax.runs.run_folder import RunFolder, read_config
-from agentrl_jax.strict_json import parse_object
 from agentrl_jax.train.run import Run
 
 
@@ -105,40 +105,30 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Conso
 
 def _copy_before(run: Path, saved: str, scratch: Path, record: RolloutRecord) -> str:
     """Copies what a run had before the rollout of a record: records, roll-backs, the newest checkpoint in `saved`."""
-    before, header = record.header.step - 1, record.header
-    number = header.roll_backs
-    # After a roll-back the run went on from one checkpoint of before it, with other keys.
-    went_back_to = None
-    if number:
-        file = run / "roll_backs" / f"{number}.json"
-        with refusals():
-            went_back_to = parse_object(file.read_bytes(), str(file)).get("step")
+    header = record.header
     with Checkpoints(saved, keep=None) as checkpoints:
-        fit = [
-            step
-            for step in checkpoints.steps()
-            if step <= before and (step == went_back_to or checkpoints.meta(step).get("roll_backs", 0) == number)
-        ]
-    if number and not fit:
-        raise UserError(
-            f"{run}: iteration {header.iteration} was played after roll-back {number}, and neither a checkpoint of "
-            f"after it nor that of step {went_back_to} is left; replay a later iteration, or keep more checkpoints "
-            "(train.keep)"
+        step = replay_start(
+            run,
+            header.iteration,
+            header.step,
+            header.roll_backs,
+            checkpoints.steps(),
+            lambda step: checkpoints.meta(step).get("roll_backs", 0),
         )
-    if not fit:
+    if step is None:
         return "the start of the run, because no checkpoint before it is left"
-    for earlier in range(1, number + 1):
+    for earlier in range(1, header.roll_backs + 1):
         (scratch / "roll_backs").mkdir(exist_ok=True)
         shutil.copy(run / "roll_backs" / f"{earlier}.json", scratch / "roll_backs")
     shutil.copy(run / "config.yaml", scratch)
     for name in RECORDS:
         if (run / name).exists():
             shutil.copy(run / name, scratch)
-            truncate(scratch / name, fit[-1])
-    newest = epath.Path(saved) / str(fit[-1])
+            truncate(scratch / name, step)
+    newest = epath.Path(saved) / str(step)
     for file in files_under(newest):
-        copy_file(file, scratch / CHECKPOINTS / str(fit[-1]) / file.relative_to(newest).as_posix())
-    return f"the checkpoint of step {fit[-1]}"
+        copy_file(file, scratch / CHECKPOINTS / str(step) / file.relative_to(newest).as_posix())
+    return f"the checkpoint of step {step}"
 
 
 def _different(record: RolloutRecord, rows: Any) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from rich.console import Console
 from agentrl_jax.algos import mutual_information
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.defaults import with_defaults
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import UserError, counted, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.seen import learned_levels
 from agentrl_jax.evaluate.service_report import failure_rows, of_all_hosts, service_metrics
@@ -315,7 +315,7 @@ class Run:
     def _finish(self, state: TrainState) -> dict[str, Any]:
         """Evaluates the policy, and writes the summary and the curves."""
         progress, held_out, services = self.progress, self.held_out, self.parts.services
-        self.view.note(f"evaluating on {sum(held_out.levels)} levels")
+        self.view.note(f"evaluating on {counted(sum(held_out.levels), 'level')}")
         last = self.parts.imitation_chunks + int(state.iteration)
         evaluated = held_out.outcomes(state.merged_params(), lambda: self._stop_if_asked(last, state))
         learned = learned_levels(self.folder.levels(), self.folder.metrics(), last)
@@ -327,6 +327,8 @@ class Run:
             known["seen_items"] = count
         summary = {
             **success_tables(*outcomes, imitated=imitated),
+            "mean_turns": evaluated.mean_turns,
+            "mean_tokens": evaluated.mean_tokens,
             "by_category": {} if categories is None else tables_by_category(categories, *outcomes, imitated=imitated),
             "held_out": all(task["held_out"] is True for task in seen.values()),
             "seen_levels": None if learned is None else sum(task["seen_levels"] for task in seen.values()),

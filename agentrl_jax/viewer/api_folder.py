@@ -164,7 +164,8 @@ def _episode(
         models |= {clean(reply["model"]): None} if _text(reply.get("model")) else {}
     last = attempts[-1] if attempts else {}
     solved = any(attempt.get("solved") is True for attempt in attempts)
-    outcome = "unfinished" if not attempts else _ENDS.get(str(last.get("status")), "solved" if solved else "unsolved")
+    unanswered = _ENDS.get(str(last.get("status")))
+    outcome = "unfinished" if not attempts else unanswered or ("solved" if solved else "unsolved")
     item, sample = key
     metadata: dict[str, Scalar] = {"item": item, "sample": sample + 1}
     metadata |= {name: last[name] for name in ("status", "strict") if isinstance(last.get(name), str | bool)}
@@ -180,8 +181,9 @@ def _episode(
     metadata |= {"model that replied": ", ".join(models)} if models else {}
     return ImportedEpisode(
         messages=tuple(messages),
-        reward=to_float(last.get("score")),
-        success=solved if attempts else None,
+        # Earlier versions wrote a score of 0 where a reply was cut or withheld.
+        reward=None if unanswered else to_float(last.get("score")),
+        success=solved if attempts and not unanswered else None,
         metadata=metadata | _asked(settings),
         outcome=outcome,
         label=f"item {item} · sample {sample + 1}",

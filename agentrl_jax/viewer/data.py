@@ -24,6 +24,7 @@ from agentrl_jax.viewer.columns import pack
 from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
 from agentrl_jax.viewer.imported import to_float
 from agentrl_jax.viewer.pieces import Pieces
+from agentrl_jax.viewer.replay_notes import replay_notes
 from agentrl_jax.viewer.screenshots import PageScreenshots
 from agentrl_jax.viewer.text_scenes import served_scenes
 from envs_jax.registry import registered
@@ -160,6 +161,7 @@ class RunData:
             "label": record.header.label,
             "evaluation": None if evaluation is None else dataclasses.asdict(evaluation),
             "step": record.header.step,
+            "roll_backs": record.header.roll_backs,
             "recorded": len(record.task),
             "episodes": record.header.episodes,
             "group_size": record.header.group_size,
@@ -183,16 +185,22 @@ class RunData:
     def _index(self, headers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         rows = [row for _, row in read_rows(self.source / "metrics.jsonl").rows if row["stage"] == "rl"]
         lines, flaw = _baselines(self.source)
-        if flaw:
+        flaws = [flaw] if flaw else []
+        stage = self._of_stage(headers)
+        replays = [""] * len(headers)
+        if stage["replay"]:
+            replays, flaw = replay_notes(self.source, self.place, headers)
+            flaws += [flaw] if flaw else []
+        for flaw in flaws:
             self._note(flaw)
         return {
             "kind": "run",
             "name": Path(self.place).resolve().name,
-            **self._of_stage(headers),
+            **stage,
             "tasks": headers[-1]["tasks"],
             "actions": self._action_names(headers[-1]),
             "truncations": list(TRUNCATIONS),
-            "iterations": list(headers),
+            "iterations": [{**header, "replay_note": note} for header, note in zip(headers, replays)],
             "trend": {
                 "iteration": [row["iteration"] for row in rows],
                 "metrics": [
@@ -202,7 +210,7 @@ class RunData:
                 ],
             },
             "lines": lines,
-            "notes": [*self._left_out(), *([flaw] if flaw else [])],
+            "notes": [*self._left_out(), *flaws],
             "alarms": _alarms(rows),
             "pieces": self._pieces.table(),
             "sprites": scenes.SPRITES,

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int8, Int32, Key
+from jaxtyping import Array, Int8, Int32, Key
 
 from envs_jax.babyai import items
 from envs_jax.babyai.env import BabyAI
@@ -66,31 +66,33 @@ def oracle(env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], budget: 
     """
     keys = jax.random.split(jax.random.key(0), PLAYS * len(levels))
     repeated = jnp.asarray(np.repeat(levels, PLAYS, axis=0))
-    success = np.asarray(play(env, params, repeated, keys, random_policy, budget.reachable)[0])
-    found = _solved_by_stored_plans(env, params, levels, budget.reachable)
-    rest = ~found
+    success, _, _, actions = map(np.asarray, play(env, params, repeated, keys, random_policy, budget.reachable))
+    lengths = _lengths_of_stored_plans(env, params, levels, budget.reachable)
+    rest = np.flatnonzero(lengths < 0)
     complete = True
-    if rest.any():
+    if rest.size:
         searched = _search(env, params, levels[rest], budget.reachable, MAX_EXACT_NODES)
         complete = all(result.complete or result.actions is not None for result in searched)
-        for index, result in zip(np.flatnonzero(rest), searched):
-            found[index] = result.actions is not None
-    random = success.reshape(len(levels), PLAYS).mean(axis=1)
-    return Baselines(random, found.astype(np.float64), EXACT if complete else SEARCH)
+        lengths[rest] = [-1 if result.actions is None else len(result.actions) for result in searched]
+    random, turns = (x.reshape(len(levels), PLAYS).mean(axis=1) for x in (success, budget.turns_of(actions)))
+    of_plans = {"optimal": budget.turns_of(lengths)} if complete else {}
+    kind = EXACT if complete else SEARCH
+    return Baselines(random, (lengths >= 0).astype(np.float64), kind, turns={"random": turns, **of_plans})
 
 
-def _solved_by_stored_plans(
+def _lengths_of_stored_plans(
     env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int
-) -> Bool[np.ndarray, " N"]:
-    """Which levels are stored items whose plan solves them here, in at most `limit` actions."""
-    solved = np.zeros(len(levels), bool)
+) -> Int32[np.ndarray, " N"]:
+    """Actions of the stored plan of each level; -1 where there is none that solves it here within `limit` actions."""
+    lengths = np.full(len(levels), -1, np.int32)
     plans = [found or () for found in map(_stored_plans().get, map(_content, levels))]
     known = np.flatnonzero([0 < len(found) <= limit for found in plans])
     if known.size:
         keys = jax.random.split(jax.random.key(0), known.size)
         actions = scripts([plans[number] for number in known], limit)
-        solved[known] = replay(env, params, jnp.asarray(levels[known]), keys, actions)[0]
-    return solved
+        solved, _, _, taken = map(np.asarray, replay(env, params, jnp.asarray(levels[known]), keys, actions))
+        lengths[known] = np.where(solved, taken, -1)
+    return lengths
 
 
 def plan(

@@ -133,7 +133,7 @@ def determinism(evidence: Evidence) -> Result:
             case = (
                 evidence.start_case(row, found) if what == "start" else evidence.case("random", run, row, None, found)
             )
-            reason = f"{len(rows)} seeds give a different {what} in another batch, at another place in it"
+            reason = f"seeds that differ in their {what} in another batch, at another place in it: {len(rows)}"
             return verdict("determinism", reason, numbers, case)
     return verdict("determinism", "", numbers)
 

@@ -30,6 +30,27 @@ def random_success(levels: Levels, budget: int, success_rate: float) -> Float64[
     return _success(levels, budget, success_rate, lambda values: values.mean(axis=-1))
 
 
+def random_unended(levels: Levels, budget: int) -> Float64[np.ndarray, "N T"]:
+    """Returns the probability that an episode is not over after 0, 1, ... `budget` uniform random actions.
+
+    Slips do not matter: with them, too, every direction has the same probability.
+    """
+    levels = np.asarray(levels)
+    number, height, width = levels.shape
+    flat, ahead = levels.reshape(number, -1), neighbors(height, width)
+    live = (flat != GOAL) & (flat != HOLE)
+    values = [live.astype(np.float64)]
+    for _ in range(budget):
+        values.append(live * values[-1][:, ahead].mean(axis=-1))
+    return np.stack([value[flat == START] for value in values], axis=1)
+
+
+def plan_lengths(levels: Levels, budget: int) -> Int32[np.ndarray, " N"]:
+    """Returns the number of actions of `plan`, -1 where there is none of at most `budget` actions."""
+    plans = (plan(level) for level in np.asarray(levels))
+    return np.array([-1 if path is None or len(path) > budget else len(path) for path in plans], np.int32)
+
+
 def best_actions(levels: Levels, budget: int, success_rate: float) -> Int16[np.ndarray, "N T S"]:
     """Returns the action of an optimal closed-loop policy in each cell, after 0, 1, ... `budget` - 1 actions.
 

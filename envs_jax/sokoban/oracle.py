@@ -81,7 +81,10 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
 
 def solve(level: Int8[np.ndarray, "H W"]) -> Int32[np.ndarray, " L"] | None:
     """Returns a shortest plan as action ids (empty if the level is solved), or None; errors are those of `explore`."""
-    graph = explore(level, stop_when_solved=True)
+    return _plan(explore(level, stop_when_solved=True))
+
+
+def _plan(graph: Graph) -> Int32[np.ndarray, " L"] | None:
     if not graph.solved.any():
         return None
     plan, position = [], int(np.argmax(graph.solved))
@@ -113,23 +116,24 @@ def plan_after(
     return None if plan is None or len(taken) + len(plan) > limit else plan
 
 
-def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Float64[np.ndarray, " N"]:
-    """Returns 1.0 where a plan of at most `budget` actions solves the level, else 0.0."""
-    graphs = (explore(level, depth_limit=budget, stop_when_solved=True) for level in levels)
-    return np.array([float(graph.solved.any()) for graph in graphs], np.float64)
+def plan_lengths(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Int32[np.ndarray, " N"]:
+    """Returns the number of actions of a shortest plan, -1 where none of at most `budget` actions solves the level."""
+    plans = (_plan(explore(level, depth_limit=budget, stop_when_solved=True)) for level in levels)
+    return np.array([-1 if plan is None else len(plan) for plan in plans], np.int32)
 
 
-def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Float64[np.ndarray, " N"]:
-    """Returns the exact probability that `budget` uniform random actions solve the level."""
-    success = []
-    for level in levels:
+def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Float64[np.ndarray, "N T"]:
+    """Returns the exact probability that 0, 1, ... `budget` uniform random actions solve the level."""
+    success = np.zeros((len(levels), budget + 1))
+    for level, by_actions in zip(levels, success):
         graph = explore(level, depth_limit=budget)
         mass: np.ndarray = np.zeros(len(graph.solved))
         mass[0] = 1.0
-        for _ in range(budget):
+        by_actions[0] = mass[graph.solved].sum()
+        for actions in range(1, budget + 1):
             mass = np.bincount(graph.next.reshape(-1), np.repeat(mass / 4, 4), len(mass))
-        success.append(mass[graph.solved].sum())
-    return np.array(success, np.float64)
+            by_actions[actions] = mass[graph.solved].sum()
+    return success
 
 
 def _targets_and_start(level: np.ndarray) -> tuple[frozenset[int], Position]:

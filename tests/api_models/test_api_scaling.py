@@ -51,9 +51,11 @@ def test_points_are_evaluations(scaled, tmp_path):
     with FakeApi(walks).running() as url:
         alone = evaluate_api("m", url, TaskOptions(env="maze", items=ITEMS, turns=2), tmp_path / "out")
     (two,) = [point for point in found["axes"]["turns"] if point["turns"] == 2]
-    for name in ("success_answered", "success_all", "random", "null", "optimal", "gap_closed_all"):
+    for name in ("success_answered", "success_all", "random", "null", "optimal", "baseline_turns", "gap_closed_all"):
         assert two[name] == alone[name]
     assert two["tokens_written"] == alone["tokens"]["completion_tokens"]
+    assert (two["mean_turns"], two["mean_tokens"]) == (alone["turns_used"], two["tokens_written"] / 4)
+    assert two["baseline_turns"]["null"] == 2
     assert asked > 40
     assert again == 0
     folders = sorted(path.name for path in out.iterdir() if path.is_dir())
@@ -73,6 +75,14 @@ def test_success_grows_with_the_budget(scaled):
     assert [point["retry_all"]["mean"] for point in axes["attempts"]] == [0.75, 1.0]
     assert [point["pass_at_all"]["mean"] for point in axes["attempts"]] == [0.75, 0.75]
     assert scaled[0]["retry"]["feedback"] == FEEDBACK
+
+
+def test_samples_cost_what_all_of_them_do(scaled):
+    once, twice = scaled[0]["axes"]["samples"]
+    for name in ("mean_turns", "mean_tokens"):
+        assert twice[name] == 2 * once[name] > 0
+    assert once["gap_closed"] == (0.75 - once["random"]["mean"]) / (once["optimal"]["mean"] - once["random"]["mean"])
+    assert "gap_closed" not in twice, "single plays of a scripted policy are no probabilities"
 
 
 def test_a_table_and_a_figure(scaled):

@@ -313,7 +313,7 @@ def test_stored_plans_count_where_they_solve_the_level():
     chosen = items.load((1810, 2001, 1804))
     for shown, expected in ((10, [True, True, True]), (4, [False, False, True])):
         few = BabyAI(items.SHAPE, mode="upstream", objects_shown=shown)
-        solved = baselines._solved_by_stored_plans(few, few.default_params, chosen, 20)
-        np.testing.assert_array_equal(solved, expected)
-    none = baselines._solved_by_stored_plans(few, few.default_params, chosen, 1)
-    assert not none[:2].any()
+        lengths = baselines._lengths_of_stored_plans(few, few.default_params, chosen, 20)
+        np.testing.assert_array_equal(lengths > 0, expected)
+    none = baselines._lengths_of_stored_plans(few, few.default_params, chosen, 1)
+    assert (none[:2] == -1).all()

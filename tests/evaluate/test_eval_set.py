@@ -84,6 +84,10 @@ def test_the_tasks_of_the_run_give_what_its_summary_says(finished):
     ):
         pooled = np.average([part[name]["mean"] for part in parts], weights=[2, 12])
         assert pooled == pytest.approx(summary[table][key]["mean"])
+    for name in ("mean_turns", "mean_tokens"):
+        assert np.average([part[name] for part in parts], weights=[2, 12]) == pytest.approx(summary[name])
+    random, optimal = (summary["success"][line]["mean"] for line in ("random", "optimal"))
+    assert summary["gap_closed"] == pytest.approx((summary["success"]["trained"]["mean"] - random) / (optimal - random))
 
 
 def test_sokoban_levels_from_a_file(finished, tmp_path):

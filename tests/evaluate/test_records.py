@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ from agentrl_jax.evaluate.interval_text import points
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
 from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import Record, parameters_digest, read_record
-from agentrl_jax.evaluate.scripted import evaluate_on_panel
+from agentrl_jax.evaluate.scripted import evaluate_on_panel, evaluate_scripted
 from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, success_interval
 
 LAKES = "frozen-lake-4x4-v2"
@@ -125,12 +126,54 @@ def test_scripted_policies_stand_beside_each_other(folder):
     assert row_of(record, "").turns == 1.0
     code, out, _ = tiny_run.command("eval", "--policy", "null", "--panel", "bandit-v1")
     assert code == 0
-    for words in ("random play", "optimal play", "null: closes -100.0% of the gap", "null: 1.0 turns per episode"):
+    said = ("null: closes -100.0% of the gap", "null: 1.0 turns and 0.0 sampled tokens per episode", "1.0 optimal")
+    for words in ("random play", "optimal play", *said):
         assert words in out
     code, out, _ = tiny_run.command("eval", "--policy", "null", "--env", "maze", "--items", "3,4", "--turns", "7")
     assert code == 0
-    assert "null: 7.0 turns per episode, at most 7" in out
-    assert "random" not in out, "no other policy was played"
+    assert "null: 7.0 turns per episode, at most 7, and 0.0 sampled tokens" in out
+    assert re.search(r"of the other lines: 7\.0 null, \d\.\d random, \d\.\d optimal", out)
+    for line in ("null play", "random play", "optimal play"):
+        assert line in out
+
+
+def test_a_service_stands_beside_the_other_policies(tmp_path):
+    """Its record and row have null, random and optimal play on the same items, within the same turns."""
+    policies = ("oracle", "null", "random")
+    found = {policy: evaluate_scripted("maze", policy, items="3-9", turns=20, seed=4) for policy in policies}
+    for result in found.values():
+        for name, policy in {"optimal": "oracle", "null": "null", "random": "random"}.items():
+            alone = found[policy]
+            assert result[name]["mean"] == alone["success"]["mean"]
+            assert result["baseline_turns"][name] == alone["mean_turns"]
+            assert result["baseline_score"][name]["mean"] == alone["score"]["mean"]
+            assert result["outcomes"][name] == [solved for (solved,) in alone["outcomes"]["samples"]]
+        assert (result["mean_tokens"], result["optimal_is"]) == (0.0, "scripted")
+    assert [found[policy]["gap_closed"] for policy in ("oracle", "random")] == [1.0, 0.0]
+    constant = evaluate_scripted("maze", "constant", action="move up", items="3-9", turns=20, seed=4)
+    assert constant["random"] == found["random"]["success"]
+
+
+def test_an_old_record_has_no_turns_of_baselines(folder, tmp_path):
+    """They are read, and their rows have empty cells; newer ones have the turns."""
+    new = read_record(folder / "run.json")
+    assert new.baseline_turns["null"] == new.decoding.turns
+    content = json.loads((folder / "run.json").read_text())
+    del content["baseline_turns"]
+    for name, text in {"old": json.dumps(content), "new": new.model_dump_json()}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    cells = {}
+    for name in ("old", "new"):
+        code, out, _ = tiny_run.command("leaderboard", str(tmp_path / name), "--markdown")
+        assert code == 0
+        assert "?" not in out
+        heading, _, *rows = [line.strip("| ").split(" | ") for line in out.splitlines() if line.startswith("|")]
+        assert "tokens" in heading
+        cells[name] = {row[0]: row[heading.index("turns")].strip() for row in rows if len(row) == len(heading)}
+    assert cells["old"]["null play (baseline)"] == ""
+    assert cells["new"]["null play (baseline)"] == f"{new.decoding.turns}.0 of {new.decoding.turns}"
+    assert cells["new"]["random play (baseline)"].endswith(f" of {new.decoding.turns}")
 
 
 def test_scripted_policies_of_a_service_play(tmp_path):

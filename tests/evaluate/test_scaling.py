@@ -1,15 +1,20 @@
 """Test-time scaling of a tiny run: its points are those of `agentrl eval`, and lines follow the budget."""
 
+import io
 import json
+import re
 
 import numpy as np
 import pytest
 import tiny_run
+from rich.console import Console
 
 from agentrl_jax.evaluate import scaling
+from agentrl_jax.evaluate.axis_tables import axis_tables
 from agentrl_jax.evaluate.eval_set import EvalSet, evaluate_run
 from envs_jax.budget import Budget
 
+_INTERVALS = ("success", "retry", "retry_greedy", "pass_at", "difference", "null", "random", "optimal")
 WORDS = ("--env", "FrozenLake", "--episodes", "8")
 
 
@@ -63,6 +68,49 @@ def test_lines_follow_the_budget(finished, scaled):
     random = np.array(evaluate_run(finished.folder, env="FrozenLake", episodes=8)["outcomes"]["random"])
     for point in found["axes"]["samples"]:
         assert point["random"]["mean"] == pytest.approx(np.mean(1 - (1 - random) ** point["samples"]))
+    assert (two["baseline_turns"]["null"], three["baseline_turns"]["null"]) == (2, 3)
+    reached = {"turns": "success", "samples": "pass_at", "attempts": "retry"}
+    for axis, name in reached.items():
+        for point in found["axes"][axis]:
+            assert point["null"]["mean"] == 0
+            random, optimal = (point[line]["mean"] for line in ("random", "optimal"))
+            assert point["gap_closed"] == pytest.approx((point[name]["mean"] - random) / (optimal - random))
+
+
+def test_turns_and_tokens_of_samples_are_of_all(finished, scaled):
+    plain = evaluate_run(finished.folder, env="FrozenLake", episodes=8, samples=4)
+    for point in scaled[0]["axes"]["samples"]:
+        for name in ("mean_turns", "mean_tokens"):
+            assert point[name] == pytest.approx(point["samples"] * plain[name])
+
+
+def test_no_heading_breaks_within_a_word(scaled):
+    """All tables in 80 columns, where numbers take more room than they have."""
+    wide = {"mean": 1.0, "low": 0.9431, "high": 1.0, "n": 64}
+    axes = scaled[0]["axes"]
+    for axis, found in axes.items():
+        points = [{name: wide if name in _INTERVALS else value for name, value in point.items()} for point in found]
+        for table in axis_tables(axis, points):
+            out = io.StringIO()
+            Console(file=out, width=80).print(table)
+            assert max(map(len, out.getvalue().splitlines())) <= 80
+            words = {word for column in table.columns for word in column.header.split()}
+            assert words <= set(re.findall(r"[a-z]+", out.getvalue().split("┡")[0]))
+    titles = [table.title for table in axis_tables("attempts", axes["attempts"])]
+    kinds = ("Success", "Null, random and optimal play", "Turns and tokens")
+    assert titles == [f"{kind} by attempts" for kind in kinds]
+
+
+def test_legends_cover_no_data(scaled, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(scaling.Figure, "savefig", lambda figure, *args, **options: drawn.append(figure))
+    scaling.plot_scaling(scaled[0], tmp_path / "figure.png")
+    (figure,) = drawn
+    figure.canvas.draw()
+    for axis in figure.axes:
+        legend = axis.get_legend().get_window_extent()
+        assert legend.y1 < axis.get_window_extent().y0
+        assert legend.y0 >= 0
 
 
 def test_the_figure_is_written(scaled):

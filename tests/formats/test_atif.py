@@ -11,7 +11,7 @@ import tiny_run
 from agentrl_jax.formats.episodes import read_episodes
 
 HARBOR = os.environ.get("HARBOR_PYTHON", "")
-"""A Python 3.12 or newer with the package harbor 0.25.0."""
+"""A Python 3.12 or newer with the package harbor 0.25.0, as `make test-tools` makes it."""
 
 ROOT = {
     *("schema_version", "session_id", "trajectory_id", "agent", "steps", "notes", "final_metrics"),

@@ -13,7 +13,8 @@ from PIL import Image
 
 from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
+from agentrl_jax.evaluate.scripted import evaluate_scripted
+from agentrl_jax.evaluate.scripted_report import as_table
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import ItemError
@@ -293,7 +294,13 @@ def test_the_panel_by_scripted_policies():
     assert same["policy"] == "constant move forward"
     assert 0 < same["success"]["mean"] < 0.3
     for result in (random, nothing, same):
-        assert as_table(result).row_count == 7
+        assert as_table(result).row_count == 10, "all, null, random and optimal play, and the categories"
+        assert (result["null"]["mean"], result["optimal"]["mean"], result["optimal_is"]) == (0, 1, "scripted")
+        assert (result["baseline_turns"]["null"], result["mean_tokens"]) == (20, 0)
+    assert same["random"]["mean"] == pytest.approx(random["success"]["mean"], abs=0.03)
+    assert same["gap_closed"] == pytest.approx(
+        (same["success"]["mean"] - same["random"]["mean"]) / (1 - same["random"]["mean"])
+    )
     with pytest.raises(
         UserError, match="there is no action 'move forwards' in babyai; expected one such as move forward"
     ):

@@ -12,7 +12,7 @@ from agentrl_jax.config import to_dict
 from agentrl_jax.config.comparison import load_comparison
 from agentrl_jax.errors import UserError
 from agentrl_jax.studies import compare as comparisons
-from agentrl_jax.studies.comparison_report import findings, page
+from agentrl_jax.studies.comparison_report import baselines_line, findings, page
 
 LEVELS, ITERATIONS = 8, 2
 
@@ -46,6 +46,17 @@ def test_no_interval_is_without_width(seeds, success):
         assert one["low"] <= one["mean"] <= one["high"]
         assert one["high"] - one["low"] > 0.1
     assert (found.sampled["mean"], found.gain["mean"]) == (success, 0.0)
+
+
+def test_the_share_of_the_gap():
+    lines = {"random": 0.1, "optimal (closed loop)": 0.9, "null": 0.0}
+    (found,) = findings({"a": record(baselines=lines)})
+    assert found.gap_closed == pytest.approx(0.5)
+    assert (
+        baselines_line(record(baselines=lines)) == "random play 10.0%, optimal (closed loop) play 90.0%, null play 0.0%"
+    )
+    (found,) = findings({"a": record()})
+    assert found.gap_closed is None, "optimal play is not known"
 
 
 def test_one_seed_has_no_interval_over_seeds():

@@ -51,8 +51,21 @@ def test_episodes_are_those_that_were_played(folder):
     assert [summary["episodes"][name] for name in asked] == [5, 2, 1, 1, 1]
     for name, kind in (("tokens read", "prompt_tokens"), ("tokens written", "completion_tokens")):
         assert sum(episode.metadata[name] for episode in episodes) == summary["tokens"][kind]
-    assert [episode.reward for episode in episodes] == [1, 0, 0, None, 0]
+    assert [episode.reward for episode in episodes] == [1, None, None, None, 0]
     assert episodes[SOLVED].metadata["of these for reasoning"] == 4 * roles(episodes[SOLVED]).count("assistant")
+
+
+def test_an_episode_that_was_not_answered_has_no_score(folder, copy):
+    """Earlier versions wrote 0, which the page does not take for a failure either."""
+    file = copy / "episodes.jsonl"
+    rows = {row["item"]: row for row in map(json.loads, file.read_text().splitlines())}
+    assert {item: row["score"] for item, row in rows.items()} == {SOLVED: 1, HOSTILE: 0, CUT: None, REFUSED: None}
+    for item in (CUT, REFUSED):
+        rows[item]["score"] = 0.0
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
+    assert load(copy) == load(folder)
+    _, ((_, columns), *_) = decode_page(export.page([LogData(copy)]))
+    np.testing.assert_array_equal(columns["return"], [1, np.nan, np.nan, np.nan, 0])
 
 
 def test_text_is_divided_by_role(folder):

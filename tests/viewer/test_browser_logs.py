@@ -203,6 +203,15 @@ def test_api_model(browser, tmp_path):
         soon(lambda: page.text_content("article h2"), "Item 1 · sample 1")
         expect(page.locator(".end").first).to_contain_text("cut by a limit of tokens")
         page.click("text=Clear filters")
+        returns = page.locator(".entry .number").all_text_contents
+        soon(returns, ["1", "–", "–", "–", "0"])
+        page.select_option("[aria-label=Order]", "worst")
+        soon(returns, ["0", "1", "–", "–", "–"])
+        page.select_option("[aria-label=Order]", "recorded")
+        page.fill("[aria-label='Highest return']", "0")
+        soon(status, "1 of 5 episodes")
+        page.click("text=Clear filters")
+        soon(status, "5 of 5 episodes")
         page.click(".entry >> nth=4")
         soon(lambda: page.text_content("article h2"), "Item 4 · sample 1")
         said = f"{api_folders.SCRIPT}\nAction: half ? of a pair, ⟨U+0007⟩ and ⟨U+202E⟩"
@@ -238,8 +247,13 @@ def test_api_models_are_compared(browser, tmp_path):
     with opened(browser, (tmp_path / "page.html").as_uri()) as page:
         note = page.text_content(".note")
         assert "4 levels have recorded evaluation episodes in both runs (5 in one, 5 in two)" in note
-        assert "cut or withheld counts as not solved" in note
-        assert "100 % · 0 %" in page.locator(".entry").first.text_content()
+        assert "cut or withheld is not in these means" in note
+        rates = [entry.split("maze")[0][16:] for entry in page.locator(".entry").all_text_contents()]
+        assert sorted(rates) == ["0 % · 0 %", "100 % · 0 %", "– · –", "– · –"]
+        assert rates[0] == "100 % · 0 %"
+        page.check("text=only levels on which success differs")
+        soon(page.locator(".entry").count, 1)
+        page.uncheck("text=only levels on which success differs")
         soon(page.locator("select[aria-label^='Episode of'] option").all_text_contents, [
             "item 0 · sample 1: solved", "item 0 · sample 1: unsolved",
         ])  # fmt: skip

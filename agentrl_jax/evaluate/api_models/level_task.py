@@ -13,7 +13,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import retry
 from agentrl_jax.evaluate.api_models.answers import without_thought
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
-from agentrl_jax.evaluate.baselines import level_rates, success_intervals, within
+from agentrl_jax.evaluate.baselines import level_rates, mean_turns, success_intervals, within
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.play import on_device
 from agentrl_jax.evaluate.results import STRICT
@@ -83,7 +83,9 @@ def level_task(options: TaskOptions) -> ApiTask:
         if known is None:
             return {}
         of_plays = known if plays == 1 else within(known, plays)
-        return success_intervals(of_plays, clusters) | {"optimal_is": known.optimal_is}
+        turns = mean_turns(of_plays)
+        found = success_intervals(of_plays, clusters) | {"optimal_is": known.optimal_is}
+        return found | ({"baseline_turns": turns} if turns else {})
 
     game = Game(config, chosen, batched_env, options.attempts)
 

@@ -79,6 +79,7 @@ def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) 
         "gap_closed": result.get("gap_closed_all"),
         "outcomes": outcomes,
         "optimal_is": result.get("optimal_is"),
+        "baseline_turns": result.get("baseline_turns", {}),
         "mean_turns": result["turns_used"],
         "mean_tokens": tokens["completion_tokens"] / asked if counted else None,
         "panel": {"name": panel.name, "sha256": panel.sha256},

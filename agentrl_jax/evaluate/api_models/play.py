@@ -39,7 +39,8 @@ class Player:
     def play(self, key: Key) -> Row:
         """Plays an episode and writes its row, which has how it ended as `status`: answered, length or refusal.
 
-        A reply that was cut or withheld ends the episode and is not carried out. The row is that of the first attempt.
+        A reply that was cut or withheld ends the episode and is not carried out; its `score` is null, because what the
+        environment gave before is not the model's result. The row is that of the first attempt.
         If there may be several, it has all of them as `attempts`; only the first sample of an item has retries.
 
         Raises:
@@ -79,7 +80,8 @@ class Player:
         return row
 
     def _attempt(self, status: str, turns: int, outcome: Outcome) -> Row:
-        row: Row = {"status": status, "turns": turns, "solved": bool(outcome.solved), "score": float(outcome.score)}
+        score = float(outcome.score) if status == "answered" else None
+        row: Row = {"status": status, "turns": turns, "solved": bool(outcome.solved), "score": score}
         return row | ({"strict": bool(outcome.strict)} if self.task.strict else {})
 
     def _reply(

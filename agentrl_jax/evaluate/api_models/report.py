@@ -1,13 +1,13 @@
 """The result of `evaluate_api` as a table for the terminal."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from agentrl_jax.evaluate.interval_text import cells, number, points, rate
-from envs_jax.budget import EXACT, optimal_label
+from agentrl_jax.evaluate.axis_tables import axis_tables
+from agentrl_jax.evaluate.interval_text import BASELINES, baseline_title, baseline_turns, cells
 
 
 def as_table(result: Mapping[str, Any]) -> Table:
@@ -23,15 +23,7 @@ def as_table(result: Mapping[str, Any]) -> Table:
 
 def retry_tables(result: Mapping[str, Any]) -> Iterator[Table]:
     """Success, and what it costs, within 1, 2, ... attempts, of a result with `retry`."""
-    found = result["retry"]["attempts"]
-    for title, kinds in _OF_RETRIES.items():
-        table = Table(title=title, title_justify="left")
-        columns = [name for name in kinds if any(point.get(name) for point in found.values())]
-        for name in ("attempts", *columns):
-            table.add_column(name.replace("_", " "), justify="right", no_wrap=name == "attempts", overflow="fold")
-        for k, point in found.items():
-            table.add_row(k, *(kinds[name](point[name]) if point.get(name) else "-" for name in columns))
-        yield table
+    return axis_tables("attempts", [{"attempts": k, **point} for k, point in result["retry"]["attempts"].items()])
 
 
 def retry_lines_of(result: Mapping[str, Any]) -> Iterator[str]:
@@ -67,6 +59,8 @@ def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
         f"{turns}{tokens['prompt_tokens']} tokens read and {tokens['completion_tokens']} written{reasoning} in "
         f"{tokens['replies']} replies"
     )
+    if of_lines := baseline_turns(result):
+        yield of_lines
     if tokens["replies_without_usage"]:
         yield f"the server gave no numbers of tokens for {tokens['replies_without_usage']} replies, which count as 0"
     if result["cost"] is not None:
@@ -75,18 +69,6 @@ def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
         episode, why = next(iter(result["unfinished"].items()))
         yield f"unfinished: {episode}: {why}"
 
-
-_OF_RETRIES: dict[str, dict[str, Callable[[Mapping[str, float | int]], str]]] = {
-    "Success by attempts at an item": {
-        **dict.fromkeys(("retry_answered", "retry_all", "pass_at_all"), rate),
-        "difference": points,
-        **dict.fromkeys(("random", "optimal"), rate),
-    },
-    "Turns and tokens of an item by attempts": dict.fromkeys(
-        ("retry_turns", "retry_tokens", "retry_tokens_read", "pass_at_tokens"), number
-    ),
-}
-"""Columns of the tables of retries in their order, if they are known, and how each is written."""
 
 _STATUSES = {
     "answered": "answered",
@@ -107,9 +89,6 @@ def _rows(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if "best_of" in result:
         selector, chosen = result["best_of"]["selector"], result["best_of"]["success"]
         yield from ((f"model, best of {k} by {selector}", interval) for k, interval in chosen.items())
-    optimal = optimal_label(result.get("optimal_is", EXACT), "optimal play")
-    for name, title in {"null": "null play", "random": "random play", "optimal": optimal}.items():
-        if name in result:
-            yield title, result[name]
+    yield from ((baseline_title(result, name), result[name]) for name in BASELINES if name in result)
     for kind, part in result.get("categories", {}).items():
         yield from ((f"{kind}: {title}", part[name]) for name, title in titles.items())

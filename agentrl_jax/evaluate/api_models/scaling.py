@@ -11,13 +11,17 @@ import numpy as np
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
+from agentrl_jax.evaluate.results import gap_closed
 from agentrl_jax.evaluate.scaling import check_axes
 from agentrl_jax.evaluate.selectors import Selector
 from agentrl_jax.evaluate.statistics import Clusters, pass_all, pass_at, success_interval
 
 _LIMITS = {"turns": "turns", "tokens": "max_tokens"}
 """Field of `TaskOptions` of an axis that limits episodes."""
-_KEPT = ("success_answered", "success_all", "random", "null", "optimal", "optimal_is", "gap_closed_all", "turns_used")
+_KEPT = (
+    *("success_answered", "success_all", "null", "random", "optimal", "optimal_is", "baseline_turns"),
+    "gap_closed_all",
+)
 
 
 def scale_api(
@@ -43,11 +47,14 @@ def scale_api(
     Returns:
         run (the model), env, episodes (items), seed (null for the usual one), temperature, `unfinished` (their number
         in all evaluations, which the same call asks for again) and `axes`, with a list for each axis that was given. A
-        point of turns or tokens has this number, `success_answered`, `success_all`, and random, null and optimal play
-        within these limits, as `evaluate_api` describes them, with `tokens_read` and `tokens_written`, the sums over
-        all replies. A point of samples has `pass_at`, `pass_all` and with a selector `best_of`, over the items whose
-        samples were all answered (null without one). A point of attempts has what `summarize_retries` describes; both
-        have the same three lines of k plays, as far as known.
+        point of turns or tokens has this number, `success_answered`, `success_all`, `gap_closed_all`, and random, null
+        and optimal play within these limits, as `evaluate_api` describes them, with `mean_turns` of an answered
+        episode, `mean_tokens`, written in an episode, and `tokens_read` and `tokens_written`, the sums over all
+        replies. A point of samples has `pass_at`, `pass_all` and with a selector `best_of`, over the items whose
+        samples were all answered (null without one), and `mean_turns` and `mean_tokens` of all k samples. A point of
+        attempts has what `summarize_retries` describes. Both have the same three lines of k plays, as far as known, and
+        `gap_closed` by `pass_at` or `retry_all`. Means are null where the server did not count all tokens, or
+        episodes are unfinished.
 
     Raises:
         UserError: no axis is given, a number is not usable, or as in `evaluate_api`.
@@ -110,7 +117,24 @@ def _limit_in(extra: Mapping[str, Any]) -> str | None:
 def _of_limit(found: Mapping[str, Any]) -> dict[str, Any]:
     sums = {"tokens_read": "prompt_tokens", "tokens_written": "completion_tokens"}
     kept = {name: found[name] for name in _KEPT if name in found}
-    return kept | {name: found["tokens"][counted] for name, counted in sums.items()}
+    return kept | _used(found, 1) | {name: found["tokens"][counted] for name, counted in sums.items()}
+
+
+def _used(found: Mapping[str, Any], samples: int) -> dict[str, float | None]:
+    """Mean turns and written tokens of so many episodes."""
+    episodes, tokens = found["episodes"], found["tokens"]
+    counted = not (episodes["unfinished"] or tokens["replies_without_usage"])
+    turns = found["turns_used"]
+    return {
+        "mean_turns": None if turns is None else samples * turns,
+        "mean_tokens": samples * tokens["completion_tokens"] / episodes["asked"] if counted else None,
+    }
+
+
+def _gap(success: Mapping[str, Any] | None, lines: Mapping[str, Any]) -> dict[str, float | None]:
+    if success is None or not {"random", "optimal"} <= lines.keys():
+        return {}
+    return {"gap_closed": gap_closed(success["mean"], lines["random"]["mean"], lines["optimal"]["mean"])}
 
 
 def _of_samples(found: Mapping[str, Any], k: int, clusters: Clusters) -> dict[str, Any]:
@@ -123,8 +147,10 @@ def _of_samples(found: Mapping[str, Any], k: int, clusters: Clusters) -> dict[st
         point[name] = success_interval(of(solved, k), clusters=of_whole) if whole else None
     if "best_of" in found:
         point["best_of"] = found["best_of"]["success"].get(str(k))
-    return point | found["plays"][str(k)]
+    lines = found["plays"][str(k)]
+    return point | _used(found, k) | lines | _gap(point["pass_at"], lines)
 
 
 def _of_attempts(found: Mapping[str, Any], k: int) -> dict[str, Any]:
-    return {"attempts": k, **found["retry"]["attempts"][str(k)]}
+    point = found["retry"]["attempts"][str(k)]
+    return {"attempts": k, **point, **_gap(point["retry_all"], point)}

@@ -8,7 +8,8 @@ from typing import Any
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.api_models.answers import without_thought
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
-from agentrl_jax.evaluate.scripted import by_upstream_rules, choose_items, connected, evaluate_scripted
+from agentrl_jax.evaluate.scripted import choose_items, evaluate_scripted
+from agentrl_jax.evaluate.scripted_items import LINES, by_upstream_rules, connected
 from agentrl_jax.evaluate.statistics import Clusters, success_interval
 from agentrl_jax.rollout.envs.host_episodes import text_hash
 from agentrl_jax.rollout.envs.host_retry import check_same_start, retry_observation
@@ -22,9 +23,6 @@ from agentrl_jax.services.screenshots import refuse_without
 from agentrl_jax.services.shadow_env import local_item
 from agentrl_jax.setup.service_tasks import TURN_SHARE
 from agentrl_jax.text.chat_template import Message
-
-_LINES = {"random": "random", "null": "null", "optimal": "oracle"}
-"""Scripted policies of the lines beside a model's."""
 
 
 @contextlib.contextmanager
@@ -61,13 +59,17 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
             )
             return ServiceEpisode(service, task.pool, bridge)
 
-        item_lines = functools.cache(lambda: _item_lines(service, items, turns, options))
+        played = functools.cache(lambda: _play_lines(service, items, turns, options))
 
         def lines(plays: int, clusters: Clusters = None) -> dict[str, Any]:
             if plays > 1:  # single plays of a scripted policy are no probabilities
                 return {}
             found: dict[str, Any] = {name: success_interval(x, clusters=clusters) for name, x in item_lines().items()}
-            return found | ({"optimal_is": "scripted"} if "optimal" in found else {})
+            kept = ("optimal_is", "baseline_turns")
+            return found | {name: played()[name] for name in kept if name in played()}
+
+        def item_lines() -> dict[str, list[float]]:
+            return {name: played()["outcomes"][name] for name in LINES if name in played()["outcomes"]}
 
         yield ApiTask(
             env=service.name,
@@ -93,26 +95,20 @@ def _answer_of(service: Service) -> Callable[[str], str] | None:
     return None if answer is None else lambda reply: answer(service.read(reply).action or "")
 
 
-def _item_lines(service: Service, items: tuple[int, ...], turns: int, options: TaskOptions) -> dict[str, list[float]]:
-    """`ApiTask.item_lines`."""
-    of_items: dict[str, list[float]] = {}
-    for name, policy in _LINES.items():
-        if (policy == "oracle" and service.oracle is None) or (policy == "random" and service.remote):
-            continue
-        played = evaluate_scripted(
-            service.name,
-            policy,  # type: ignore[arg-type]
-            items=",".join(map(str, items)),
-            turns=turns,
-            url=options.url,
-            token_file=options.token_file,
-            seed=options.seed or 0,
-            workers=options.concurrency,
-            on_instances=True,
-            upstream=options.upstream,
-        )
-        of_items[name] = [float(solved) for (solved,) in played["outcomes"]["samples"]]
-    return of_items
+def _play_lines(service: Service, items: tuple[int, ...], turns: int, options: TaskOptions) -> dict[str, Any]:
+    """The result of null play, which has random and optimal play beside it."""
+    return evaluate_scripted(
+        service.name,
+        "null",
+        items=",".join(map(str, items)),
+        turns=turns,
+        url=options.url,
+        token_file=options.token_file,
+        seed=options.seed or 0,
+        workers=options.concurrency,
+        on_instances=True,
+        upstream=options.upstream,
+    )
 
 
 class ServiceEpisode:

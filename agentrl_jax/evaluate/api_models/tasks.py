@@ -26,8 +26,9 @@ class Lines(Protocol):
     """Random, null and optimal play on the items of a task."""
 
     def __call__(self, plays: int, clusters: Clusters = None) -> dict[str, Any]:
-        """Success in at least one of so many plays as {mean, low, high, n} by name, as far as known, and `optimal_is`
-        (`Baselines.optimal_is`); `clusters` names the cluster of each item."""
+        """Success in at least one of so many plays as {mean, low, high, n} by name, as far as known, `optimal_is`
+        (`Baselines.optimal_is`), and as `baseline_turns` the mean turns of single plays by name; `clusters` names the
+        cluster of each item."""
 
 
 class TextEpisode(Protocol):

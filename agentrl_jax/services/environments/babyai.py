@@ -250,12 +250,11 @@ def play_many(policy: str, action: str, chosen: Sequence[int], turns: int, plays
     for begin in range(0, len(rows), _ROWS):
         part = np.arange(begin, begin + _ROWS) % len(rows)  # filled up, so that one program is enough
         batch = jnp.asarray(levels[rows[part]]), keys[part], jnp.asarray(actions[rows[part]])
-        played = plans.replay(env, params, *batch)
-        found.append(jax.device_get(played[:3]))
-    solved, strict, score = (
+        found.append(jax.device_get(plans.replay(env, params, *batch)))
+    solved, strict, score, taken = (
         np.concatenate(parts)[: len(rows)].reshape(len(chosen), plays) for parts in zip(*found, strict=True)
     )
-    return Outcomes(solved, score, strict)
+    return Outcomes(solved, score, strict, taken)
 
 
 def _action_id(name: str) -> int:

@@ -10,7 +10,7 @@ import { useKept } from "./kept";
 import { List } from "./List";
 import { Log, LogBlock } from "./log";
 import { Messages } from "./LogView";
-import { firstDifference, type Shared, sharedLevels, type Shown } from "./pairs";
+import { firstDifference, gap, type Shared, sharedLevels, type Shown } from "./pairs";
 import { OutcomeMark } from "./Rows";
 import type { Drawn } from "./scenes";
 import { Notes } from "./Single";
@@ -23,12 +23,12 @@ type Played = Run | Log;
 const stageOf = (run: Played) => (run instanceof Log ? "evaluation" : run.entry.stage);
 const partOf = (run: Played, row: number) => (run instanceof Log ? run.label(row) : `${run.part(row)}, row ${run.rows.row[row]}`);
 
-const percent = (share: number) => `${Math.round(100 * share)} %`;
+const percent = (share: number) => (Number.isNaN(share) ? "–" : `${Math.round(100 * share)} %`);
 
 export function Compare({ runs, quantity, pane }: { runs: [Played, Played]; quantity: Quantity; pane: string }) {
   const all = useMemo(() => sharedLevels(...runs), [runs]);
   const [only, setOnly] = useKept("only levels that differ", false);
-  const shown = useMemo(() => (only ? all.filter((entry) => entry.success[0] !== entry.success[1]) : all), [all, only]);
+  const shown = useMemo(() => (only ? all.filter((entry) => gap(entry.success) > 0) : all), [all, only]);
   const [chosen, choose] = useState(() => addressed(all) ?? "");
   useAddress(() => choose(addressed(all) ?? chosen));
   const at = Math.max(0, shown.findIndex((entry) => keyOf(entry) === chosen));
@@ -51,7 +51,7 @@ export function Compare({ runs, quantity, pane }: { runs: [Played, Played]; quan
             {stages.length === 1 && stages[0]} episodes in both runs ({runs.map(counts).join(", ")}).{" "}
             {stages.includes("training") && "The episodes may be of different iterations. "}
             {stages.includes("evaluation") && "Success and return on a level are means of its greedy episode and its samples, or of the plays of a scripted policy. "}
-            {runs.some((run) => run instanceof Log) && "An episode with a reply that was cut or withheld counts as not solved. "}
+            {runs.some((run) => run instanceof Log) && "An episode with a reply that was cut or withheld is not in these means. "}
             Levels on which success differs most come first, then those on which the return does.
           </p>
           {runs.map((run, side) => !(run instanceof Log) && <Notes key={side} run={run} />)}

@@ -63,7 +63,7 @@ function AboutApi() {
       <p>
         Grey messages were read by the model, framed ones were written by it; what it thought before, where the server gives it apart, is reasoning. A
         turn is one reply with the messages before it. The return is the score. An episode with a reply that was cut by a limit of tokens, or withheld,
-        is neither solved nor unsolved; an unfinished one has not ended. Numbers of tokens and log-probabilities are the server&apos;s, where it gives
+        is neither solved nor unsolved, and has no return; an unfinished one has not ended. Numbers of tokens and log-probabilities are the server&apos;s, where it gives
         them; the stronger the color of a token, the less probable it was. Tokens of a text that is not colored are not known. Characters that are
         invisible or change the direction of a text are spelled out, like ⟨U+202E⟩.
       </p>
@@ -92,8 +92,8 @@ function AboutRuns({ index: { precision } }: { index: Index }) {
       </p>
       <h3>Trend</h3>
       <p>
-        The dotted and the dashed line are the success of random and of optimal play, with a band for the interval, from the summary of a finished run. Marks at the
-        top are iterations with an alarm or a warning, those at the bottom are recorded iterations; a click chooses the nearest.
+        The dotted and the dashed line are the success of random and of optimal play, with a band for the 95 % interval over the levels of the final
+        evaluation, from the summary of a finished run. Marks at the top are iterations with an alarm or a warning, those at the bottom are recorded iterations; a click chooses the nearest.
       </p>
     </>
   );

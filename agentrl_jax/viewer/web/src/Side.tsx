@@ -40,6 +40,7 @@ export function Side({ run, row, block, step, onStep, onRow }: Props) {
       <section>
         <h3>{run.entry.replay ? "Replay" : "Level"}</h3>
         {run.entry.replay && <Command text={run.replayCommand(row)} />}
+        {run.replayNote(row) && <p class="replay-note">{run.replayNote(row)}</p>}
         {run.level(row) && (
           <p class="muted">
             {run.entry.replay && "Level "}

@@ -1,9 +1,9 @@
-// Metrics over iterations, with the lines of random and optimal play.
+// Metrics over iterations, with random and optimal play as lines with bands.
 
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import uPlot from "uplot";
 
-import type { Metric, Run } from "./data";
+import type { Baseline, Metric, Run } from "./data";
 import { ALL } from "./filters";
 import { useKept } from "./kept";
 import { counted, number } from "./text";
@@ -16,7 +16,7 @@ interface Props {
   theme: string;
 }
 
-const HEIGHT = 104;
+const HEIGHT = 124;
 /** Dashes and gaps of the lines of random and optimal play, pixels; the legend has the same. */
 const DASHES: Record<string, number[]> = { random: [1.5, 3], optimal: [6, 3] };
 const SUCCESS = ["train/success", "validation/success"];
@@ -47,6 +47,12 @@ export function Trend({ run, iteration, onIteration, theme }: Props) {
     </div>
   );
 }
+
+/** A share without its sign, as in the legend. */
+const points = (share: number) => (100 * share).toFixed(1);
+
+/** Both ends of a 95 % interval, such as "13.2 to 17.2"; empty if it is not known. */
+const ends = ({ low, high }: Baseline) => (low === null || high === null ? "" : `${points(low)} to ${points(high)}`);
 
 /** The iterations with alarms, and whether one of them was a collapse. */
 function alarmedIterations(run: Run): Map<number, boolean> {
@@ -97,9 +103,13 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
             (u) => {
               for (const line of lines) {
                 if (line.low === null || line.high === null) continue;
+                const { left, width } = u.bbox;
+                const [top, bottom] = [Math.min(1, line.high), line.low].map((end) => Math.round(u.valToPos(end, "y", true)));
                 u.ctx.fillStyle = color("--band");
-                const top = u.valToPos(Math.min(1, line.high), "y", true);
-                u.ctx.fillRect(u.bbox.left, top, u.bbox.width, Math.max(1, u.valToPos(line.low, "y", true) - top));
+                u.ctx.fillRect(left, top, width, bottom - top);
+                // The bands of large evaluations are hardly higher than the lines: edges set them off.
+                u.ctx.fillStyle = color("--band-edge");
+                for (const y of [top, bottom]) u.ctx.fillRect(left, y - devicePixelRatio / 2, width, devicePixelRatio);
               }
             },
           ],
@@ -154,12 +164,12 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
     };
   }, [run, theme, metrics.map((metric) => metric.metric).join()]);
   useEffect(() => chart.current?.redraw(false), [iteration]);
-  const shown = (value: number | null | undefined) => (value == null ? "–" : share ? `${(100 * value).toFixed(1)} %` : number(value));
+  const shown = (value: number | null | undefined) => (value == null ? "–" : share ? `${points(value)} %` : number(value));
   const newest = metrics.map((metric) => ({ name: metric.name, value: metric.values.findLast((value) => value !== null) }));
   const spoken = [
     `${label} over ${run.entry.trend.iteration.length} iterations`,
     ...newest.map((metric) => `${metric.name}, newest ${shown(metric.value)}`),
-    ...(share ? run.entry.lines.map((line) => `${line.name} play ${shown(line.mean)}`) : []),
+    ...(share ? run.entry.lines.map((line) => `${line.name} play ${shown(line.mean)}${ends(line) && `, 95 % interval ${ends(line)} %`}`) : []),
     ...(alarmed.size ? [`alarms in ${counted(alarmed.size, "iteration")}`] : []),
   ].join("; ");
   return (
@@ -173,9 +183,10 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
         {share &&
           run.entry.lines.map((line) => (
             <span key={line.name} class={`series ${line.name}`}>
-              {line.name} <b>{shown(line.mean)}</b>
+              {line.name} <b>{shown(line.mean)}</b> {ends(line) && <span class="muted">{ends(line)}</span>}
             </span>
           ))}
+        {share && run.entry.lines.some(ends) && <span class="series band">95 % interval</span>}
         {share && [...alarmed.values()].includes(true) && <span class="series alarmed">collapse alarm</span>}
         {share && [...alarmed.values()].includes(false) && <span class="series warned">warning</span>}
       </figcaption>

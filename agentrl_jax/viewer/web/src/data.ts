@@ -17,6 +17,8 @@ export interface IterationInfo {
   label: string;
   recorded: number;
   episodes: number;
+  /** Of a run: what the replay of its episodes does before them; empty if it starts at once. */
+  replay_note?: string;
 }
 
 export interface Metric {
@@ -366,6 +368,10 @@ export class Run implements Episodes {
     return found;
   }
 
+  replayNote(row: number): string {
+    return this.entry.iterations[this.blockOf(row)].replay_note ?? "";
+  }
+
   replayCommand(row: number): string {
     return `${this.entry.replay} --iteration ${this.rows.iteration[row]} --row ${this.rows.row[row]}`;
   }
@@ -373,4 +379,6 @@ export class Run implements Episodes {
 
 export type Outcome = "solved" | "unsolved" | "truncated" | "failed" | "unknown" | "cut" | "refused" | "unfinished";
 export const OUTCOMES: Outcome[] = ["solved", "unsolved", "truncated", "failed", "unknown", "cut", "refused", "unfinished"];
+/** A reply was cut or withheld, so that nothing is known of what the model can do: the episode is no failure. */
+export const UNANSWERED: Outcome[] = ["cut", "refused"];
 export type { Numbers };

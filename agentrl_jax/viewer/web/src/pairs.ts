@@ -1,6 +1,6 @@
 // The levels that two runs, or evaluations, share, and how their episodes on them differ.
 
-import { Block, type Episodes, Run } from "./data";
+import { Block, type Episodes, Run, UNANSWERED } from "./data";
 import { Log, LogBlock } from "./log";
 
 export interface Shared {
@@ -8,11 +8,19 @@ export interface Shared {
   level: string;
   /** Rows of the first and of the second run on this level. */
   rows: [number[], number[]];
+  /** NaN where no episode was answered. */
   success: [number, number];
   returns: [number, number];
 }
 
-const mean = (rows: number[], value: (row: number) => number) => rows.reduce((sum, row) => sum + value(row), 0) / rows.length;
+/** The mean of the values that are known; NaN if none is. */
+function mean(rows: number[], value: (row: number) => number): number {
+  const known = rows.map(value).filter((found) => !Number.isNaN(found));
+  return known.reduce((sum, found) => sum + found, 0) / known.length;
+}
+
+/** The size of a difference; an unknown value differs from nothing. */
+export const gap = ([a, b]: [number, number]) => Math.abs(a - b) || 0;
 
 function byLevel(run: Episodes): Map<string, number[]> {
   const found = new Map<string, number[]>();
@@ -30,7 +38,7 @@ function byLevel(run: Episodes): Map<string, number[]> {
 export function sharedLevels(one: Episodes, two: Episodes): Shared[] {
   const others = byLevel(two);
   const found: Shared[] = [];
-  const solved = (run: Episodes) => (row: number) => Number(run.outcome(row) === "solved");
+  const solved = (run: Episodes) => (row: number) => (UNANSWERED.includes(run.outcome(row)) ? NaN : Number(run.outcome(row) === "solved"));
   for (const [key, rows] of byLevel(one)) {
     const other = others.get(key);
     if (!other) continue;
@@ -42,7 +50,6 @@ export function sharedLevels(one: Episodes, two: Episodes): Shared[] {
       returns: [mean(rows, (row) => one.rows.return[row]), mean(other, (row) => two.rows.return[row])],
     });
   }
-  const gap = ([a, b]: [number, number]) => Math.abs(a - b) || 0; // an unknown return is no difference
   return found.sort((a, b) => gap(b.success) - gap(a.success) || gap(b.returns) - gap(a.returns));
 }
 

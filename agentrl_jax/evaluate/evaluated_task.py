@@ -1,0 +1,45 @@
+"""The task that an evaluation of a run plays: from its own configuration, options of the command, or a panel."""
+
+from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.config.checks import check_sizes
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate import panels
+from agentrl_jax.setup import build
+from envs_jax import registry
+
+
+def with_task(config: Config, run: str, env: str | None, levels: str | None, panel: str | None) -> Config:
+    """The configuration of a run with the one task to evaluate: on a panel, or on given levels or its own.
+
+    Raises:
+        UserError: the run cannot play it, or there is no such panel.
+    """
+    if panel is not None:
+        return panels.on_panel(config, panels.get_panel(panel), run)
+    if config.served and levels is not None:
+        raise UserError(f"{run}: was trained on services, whose items it names; leave out --levels")
+    if config.served and env not in (None, *(task.env for task in config.tasks)):
+        names = ", ".join(task.env for task in config.tasks)
+        raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
+    tasks = {task.env: task for task in reversed(config.tasks)}
+    task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
+    if task.env not in tasks:
+        config = config.replace(prompt=config.prompt.replace(max_actions=registry.spec(task.env).max_actions))
+    return config.replace(tasks=(task if levels is None else task.replace(levels=levels),))
+
+
+def check_playable(config: Config) -> None:
+    """Refuses a task of compiled environments that the run of a configuration cannot play, before its model is loaded.
+
+    Raises:
+        UserError: its tokenizer cannot write the texts, the levels cannot be used, or the model has too few positions.
+    """
+    check_sizes(config)
+    if config.served:
+        return
+    with refusals():
+        pretrained = build.load_model(config.model, weights=False)
+        tokenizer = build.load_tokenizer(config.model, pretrained)
+        batched_env = build.build_compiled_env(config, tokenizer)
+        engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
+        build.check_positions(None if pretrained is None else pretrained.config, batched_env, engine)
