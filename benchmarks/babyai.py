@@ -25,12 +25,12 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROUNDS = 20
-STEPS, MEAN_ACTIONS, REPLACED = 96, 12, 4
+STEPS, MEAN_ACTIONS, REPLACED = 192, 12.5, 16
 """Actions of an environment in one call of the compiled side, and mean actions of an episode, rounded down.
 
 A call first generates the levels of all its environments. An environment whose episode ends goes on with the next
-level. What it does while it waits for one is not counted: more than one in `REPLACED` may end at once, or no level is
-left. The levels that are left over at the end, and the episodes that are cut off there, count as work all the same.
+level; one in `REPLACED` is replaced at a time. Where no level is left it waits, which is not counted. The levels that
+are left over at the end, and the episodes that are cut off there, count as work all the same.
 """
 
 LEVELS_AT_ONCE = 512
@@ -82,14 +82,19 @@ def random_play() -> Callable[..., Any]:
         some = -(-rows // REPLACED)
 
         def replace(state: Any, used: jax.Array) -> tuple[Any, jax.Array]:
+            def turn(carry: tuple) -> tuple:
+                done, state, used = carry
+                ended = jnp.nonzero(done, size=some, fill_value=rows)[0]
+                fresh = used + jnp.arange(some)
+                ended = jnp.where(fresh < levels, ended, rows)
+                state = jax.tree.map(
+                    lambda old, new: old.at[ended].set(new.at[fresh].get(mode="clip"), mode="drop"), state, starts
+                )
+                return done.at[ended].set(False, mode="drop"), state, used + jnp.sum(ended < rows)
+
             done = jax.vmap(env.is_done, (0, None))(state, params)
-            ended = jnp.nonzero(done, size=some, fill_value=rows)[0]
-            fresh = used + jnp.arange(some)
-            ended = jnp.where(fresh < levels, ended, rows)
-            state = jax.tree.map(
-                lambda old, new: old.at[ended].set(new.at[fresh].get(mode="clip"), mode="drop"), state, starts
-            )
-            return state, used + jnp.sum(ended < rows)
+            start = done, state, used
+            return jax.lax.while_loop(lambda carry: jnp.any(carry[0]) & (carry[2] < levels), turn, start)[1:]
 
         def step(carry: tuple, key: jax.Array) -> tuple[tuple, jax.Array]:
             state, used, read = carry
