@@ -45,13 +45,14 @@ def run(command: Compare) -> None:
     with atomic_write(out / "report.md") as file:
         file.write(reports.page(records, comparison.pairs, stem, "curves.png"))
     table = Table(title="Success on held-out levels, sampled", title_justify="left")
-    for name in ("variant", "start", "end", "low", "high", "gain", "gap"):
+    for name in ("variant", "start", "end", "low", "high", "gain", "gap", "turns", "tokens"):
         table.add_column(name, justify="left" if name == "variant" else "right")
     for found in reports.findings(records):
         end = found.sampled
         rates = (f"{rate:.1%}" for rate in (found.start["mean"], end["mean"], end["low"], end["high"]))
         gap = "-" if found.gap_closed is None else f"{found.gap_closed:.1%}"
-        table.add_row(found.name, *rates, f"{100 * found.gain['mean']:+.1f}", gap)
+        used = ("-" if mean is None else f"{mean:.1f}" for mean in (found.turns, found.tokens))
+        table.add_row(found.name, *rates, f"{100 * found.gain['mean']:+.1f}", gap, *used)
     console.print(table)
     console.print(f"on the same levels: {reports.baselines_line(next(iter(records.values())))}", highlight=False)
     console.print(f"report: {out / 'report.md'}", highlight=False)

@@ -41,6 +41,9 @@ class Finding:
     """Sampled success after training minus that before, paired by seed on the same levels."""
     gap_closed: float | None
     """Share of the difference between random and optimal play that sampled success closes; None if unknown."""
+    turns: float | None
+    tokens: float | None
+    """Means of a sampled episode at the end; None in records of earlier versions."""
     steps: float
     """Mean environment steps per seed."""
     at_equal_steps: Interval
@@ -75,6 +78,8 @@ def _finding(name: str, record: Record, least: float) -> Finding:
         greedy=_rate(_outcomes(record, "end", "greedy")),
         gain=_difference(sampled, start),
         gap_closed=_gap_closed(float(sampled.mean()), record["baselines"]),
+        turns=_mean_used(record, "mean_turns"),
+        tokens=_mean_used(record, "mean_tokens"),
         steps=float(metrics["environment_steps"].sum(axis=0).mean()),
         at_equal_steps=_over_seeds(_at_steps(record, least)),
         entropy=first_and_last("actor/entropy"),
@@ -87,6 +92,10 @@ def _finding(name: str, record: Record, least: float) -> Finding:
 def _gap_closed(success: float, baselines: Mapping[str, float]) -> float | None:
     optimal = next((value for name, value in baselines.items() if name.startswith("optimal")), None)
     return None if optimal is None else gap_closed(success, baselines["random"], optimal)
+
+
+def _mean_used(record: Record, what: str) -> float | None:
+    return float(np.mean(record["used"][what])) if "used" in record else None
 
 
 def baselines_line(record: Record) -> str:
@@ -144,9 +153,9 @@ def _band(success: Float[np.ndarray, "k S"]) -> tuple[Float[np.ndarray, " k"], F
 def _table(found: Sequence[Finding]) -> list[str]:
     """The findings as lines of a Markdown table."""
     lines = [
-        "| variant | sampled | greedy | gain (sampled) | at equal environment steps | environment steps | entropy, "
-        "first → last | groups without spread | alarms (seeds) | skipped steps |",
-        "| --- | --- | --- | --- | --- | ---: | --- | --- | --- | ---: |",
+        "| variant | sampled | greedy | gain (sampled) | gap closed | turns | tokens | at equal environment steps | "
+        "environment steps | entropy, first → last | groups without spread | alarms (seeds) | skipped steps |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | --- | ---: | --- | --- | --- | ---: |",
     ]
     for f in found:
         alarms = ", ".join(f"{name} {count}" for name, count in f.alarms.items()) or "none"
@@ -155,6 +164,9 @@ def _table(found: Sequence[Finding]) -> list[str]:
             _percent(f.sampled),
             _percent(f.greedy),
             _points(f.gain),
+            "-" if f.gap_closed is None else f"{f.gap_closed:.1%}",
+            "-" if f.turns is None else f"{f.turns:.1f}",
+            "-" if f.tokens is None else f"{f.tokens:.1f}",
             _percent(f.at_equal_steps),
             f"{f.steps:,.0f}",
             f"{f.entropy[0]:.2f} → {f.entropy[1]:.2f}",

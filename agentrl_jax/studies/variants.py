@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, UInt32
+from jaxtyping import Array, Bool, Int, UInt32
 from rich.console import Console
 
 from agentrl_jax.algos import collapse
@@ -134,7 +134,8 @@ class Variants:
         Returns:
             config; seeds; iteration: 1 to the last; metrics by name, [iterations][S] (means over the minibatches of an
             iteration); environment_steps [iterations][S] of each iteration; validation: {iteration, success} with
-            success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; test_levels: digest of the n levels;
+            success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; used: {mean_turns, mean_tokens}, [S], of
+            an episode sampled at the end; test_levels: digest of the n levels;
             alarms: [S] mappings of alarm name to iteration; levels: [S] results of `HeldOut.seen` for the test levels;
             baselines: success of random, optimal and null play on them, by name; seconds: [iterations], of all seeds
             together, the first with compilation; machine.
@@ -159,7 +160,7 @@ class Variants:
             if iteration % every == 0 or iteration == last:
                 number, temperature = train.validation_episodes, train.validation_temperature
                 policies = states.params["policy"]
-                played = self._success(policies, self.held_out.validations, number, temperature)[0]
+                played = self._play(policies, self.held_out.validations, number, temperature)[0]
                 means, validated = played.mean(axis=1), played.shape[1]
                 validation["iteration"].append(iteration)
                 validation["success"].append(means.tolist())
@@ -177,7 +178,7 @@ class Variants:
                     guards.check_logprobs(config, of_seed, functools.partial(str, where))
                 for known, hashes in zip(learned, levels):
                     known.update(hexadecimal(hashes))
-        record["end"], tested = self._outcomes(states.params["policy"])
+        record["end"], record["used"], tested = self._outcomes(states.params["policy"])
         return record | {
             "metrics": {key: [_rounded(row[key]) for row in rows] for key in rows[0]},
             "validation": validation,
@@ -242,17 +243,23 @@ class Variants:
 
     def _evaluate_seed(
         self, policy: Any, _: None, shared: Any
-    ) -> tuple[Bool[Array, " episodes"], Bool[Array, " episodes"], UInt32[Array, "episodes 2"]]:
-        """Success, failure and level hashes of one seed's policy on the shared episodes."""
+    ) -> tuple[
+        Bool[Array, " episodes"], Bool[Array, " episodes"], Int[Array, "episodes 2"], UInt32[Array, "episodes 2"]
+    ]:
+        """Success, failure, (turns, sampled tokens) and level hashes of one seed's policy on the shared episodes."""
         frozen_params, key, ids, settings = shared
         trajectory = self.evaluation(rollout_params(policy, frozen_params), key, ids, settings)[0]
-        return trajectory.success, trajectory.failed, trajectory.turn.state_hash[:, 0]
+        used = jnp.stack([trajectory.num_turns, trajectory.response.length.sum(axis=1)], axis=1)
+        return trajectory.success, trajectory.failed, used, trajectory.turn.state_hash[:, 0]
 
-    def _success(
+    def _play(
         self, policies: Any, eval_sets: Sequence[EvalSet], episodes: int, temperature: float
-    ) -> tuple[Bool[np.ndarray, "S n"], list[list[str]]]:
-        """Success on the first levels of every task's eval set, the same for all seeds, and their ids."""
-        parts, levels = [], []
+    ) -> tuple[Bool[np.ndarray, "S n"], Int[np.ndarray, "S n 2"], list[list[str]]]:
+        """Success, and turns and sampled tokens, on the first levels of every task's eval set, and the levels' ids.
+
+        All seeds play the same levels.
+        """
+        parts, parts_used, levels = [], [], []
         for eval_set in eval_sets:
             number, settings = eval_set.number(episodes), eval_set.settings_at(temperature)
             found = []
@@ -260,16 +267,19 @@ class Variants:
                 ids = eval_set.ids(first, eval_set.chunk, number)
                 shared = self.frozen_params, eval_set.key, ids, settings
                 found.append(self.evaluate_seeds(policies, None, shared))
-            success, failed, hashes = (np.concatenate([np.asarray(x) for x in each], axis=1) for each in zip(*found))
+            success, failed, used, hashes = (
+                np.concatenate([np.asarray(x) for x in each], axis=1) for each in zip(*found)
+            )
             if failed[:, :number].any():
                 name = self.config.tasks[eval_set.task].label
                 raise UserError(f"no level of {name} could be generated for a held-out episode; use larger levels")
             parts.append(success[:, :number])
+            parts_used.append(used[:, :number])
             levels.append(hexadecimal(hashes[0, :number]))
-        return np.concatenate(parts, axis=1), levels
+        return np.concatenate(parts, axis=1), np.concatenate(parts_used, axis=1), levels
 
     @functools.cached_property
-    def _at_start(self) -> tuple[dict[str, list[list[bool]]], list[list[str]]]:
+    def _at_start(self) -> tuple[dict[str, list[list[bool]]], dict[str, list[float]], list[list[str]]]:
         return self._outcomes(self.policies)
 
     @property
@@ -280,16 +290,19 @@ class Variants:
     @property
     def test_levels(self) -> str:
         """SHA-256 of the ids of the held-out levels."""
-        return hashlib.sha256("".join(itertools.chain(*self._at_start[1])).encode()).hexdigest()
+        return hashlib.sha256("".join(itertools.chain(*self._at_start[-1])).encode()).hexdigest()
 
-    def _outcomes(self, policies: Any) -> tuple[dict[str, list[list[bool]]], list[list[str]]]:
+    def _outcomes(self, policies: Any) -> tuple[dict[str, list[list[bool]]], dict[str, list[float]], list[list[str]]]:
+        """Success sampled and greedy, mean turns and tokens of a sampled episode, and the ids of the levels."""
         evaluation, eval_sets = self.config.evaluation, self.held_out.eval_sets
-        outcomes: dict[str, list[list[bool]]] = {}
-        levels: list[list[str]] = []
-        for how, temperature in {"sampled": evaluation.temperature, "greedy": 0.0}.items():
-            success, levels = self._success(policies, eval_sets, evaluation.episodes, temperature)
-            outcomes[how] = success.tolist()
-        return outcomes, levels
+        sampled, used, levels = self._play(policies, eval_sets, evaluation.episodes, evaluation.temperature)
+        greedy = self._play(policies, eval_sets, evaluation.episodes, 0.0)[0]
+        turns, tokens = used.mean(axis=1).T.tolist()
+        return (
+            {"sampled": sampled.tolist(), "greedy": greedy.tolist()},
+            {"mean_turns": turns, "mean_tokens": tokens},
+            levels,
+        )
 
     @functools.cached_property
     def _baselines(self) -> dict[str, float]:

@@ -48,6 +48,16 @@ def test_no_interval_is_without_width(seeds, success):
     assert (found.sampled["mean"], found.gain["mean"]) == (success, 0.0)
 
 
+def test_turns_and_tokens_are_means_over_seeds():
+    used = {"mean_turns": [2.0, 3.0], "mean_tokens": [10.0, 21.0]}
+    known, unknown = findings({"a": record(used=used), "earlier": record()})
+    assert (known.turns, known.tokens) == (2.5, 15.5)
+    assert (unknown.turns, unknown.tokens) == (None, None), "records of earlier versions lack them"
+    lines = page({"a": record(used=used), "earlier": record()}, (), "title", "figure").splitlines()
+    assert "| 2.5 | 15.5 |" in next(line for line in lines if line.startswith("| a |"))
+    assert "| - | - |" in next(line for line in lines if line.startswith("| earlier |"))
+
+
 def test_the_share_of_the_gap():
     lines = {"random": 0.1, "optimal (closed loop)": 0.9, "null": 0.0}
     (found,) = findings({"a": record(baselines=lines)})
@@ -64,9 +74,9 @@ def test_one_seed_has_no_interval_over_seeds():
     assert "1 seed a variant" in words
     assert "over levels alone" in words
     row = next(line for line in words.splitlines() if line.startswith("| a |"))
-    assert row.split(" | ")[4] == "50.0%"
+    assert row.split(" | ")[7] == "50.0%"
     row = next(line for line in page({"a": record(2)}, (), "", "").splitlines() if line.startswith("| a |"))
-    assert row.split(" | ")[4].startswith("50.0% [")
+    assert row.split(" | ")[7].startswith("50.0% [")
 
 
 def test_what_was_not_run_under_the_same_conditions_is_named():
