@@ -116,7 +116,11 @@ def board_text(
         pieces += [*headings, " none", *(f" ({row},{column})" for row in range(height) for column in range(width))]
 
     def describe_list(heading: int | jax.Array, mask: jax.Array, most: int) -> jax.Array:
-        index = jnp.nonzero(mask.reshape(-1), size=most, fill_value=-1)[0]
+        if most == 1:  # a minimum is much faster than `nonzero`, which counts and scatters
+            cell = jnp.min(jnp.where(mask.reshape(-1), jnp.arange(mask.size), mask.size), keepdims=True)
+            index = jnp.where(cell < mask.size, cell, -1)
+        else:
+            index = jnp.nonzero(mask.reshape(-1), size=most, fill_value=-1)[0]
         ids = jnp.where(index >= 0, none + 1 + index, NO_PIECE)
         ids = ids.at[0].set(jnp.where(index[0] >= 0, ids[0], none))
         return jnp.concatenate([jnp.array([first_heading + heading]), ids]).astype(jnp.int32)
@@ -128,7 +132,20 @@ def board_text(
         parts = [describe_list(*entry) for entry in lists]
         if observation == "grid_coord":
             parts += [jnp.array([newline], jnp.int32), grid]
-        ids = jnp.concatenate(parts)
-        return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
+        return _without_gaps(parts)
 
     return pieces, describe
+
+
+def _without_gaps(parts: Sequence[Int32[Array, " n"]]) -> Int32[Array, " P"]:
+    """Concatenates ids, each part with its padding at its end, and moves all padding to the end.
+
+    Each id is looked up at its place before the move: a sort by `ids == NO_PIECE` takes ten times as long on a CPU.
+    """
+    ids = jnp.concatenate(parts)
+    source, end = jnp.arange(ids.size), 0
+    for part in parts:
+        end += part.size
+        padding = jnp.sum(part == NO_PIECE)
+        source += jnp.where(source >= end - padding, padding, 0)
+    return ids.at[source].get(mode="fill", fill_value=NO_PIECE)

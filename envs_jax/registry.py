@@ -49,6 +49,7 @@ class Spec:
     Attributes:
         factory: function from options to (env, params).
         description: one line for users.
+        success_rule: when an episode counts as solved, in words: what `success` of the environment says.
         max_actions: actions of an episode, unless the user sets another budget.
         oracle: (env, params, levels, budget) -> success f64[N] of the uniform random and of the optimal policy within
             `budget.reachable` actions, a pair or a `Baselines`. With random transitions the optimum also depends on the
@@ -74,6 +75,7 @@ class Spec:
 
     factory: Factory
     description: str = ""
+    success_rule: str = ""
     max_actions: int = 10
     oracle: Oracle | None = None
     plan: Planner | None = None
@@ -292,6 +294,7 @@ _DESCRIPTIONS = {
 }
 _bandits = functools.partial(
     Spec,
+    success_rule="the high arm of the two was pulled, whatever it paid",
     max_actions=1,
     oracle=_bandit_oracle,
     scene=bandit_scene.scene,
@@ -300,6 +303,7 @@ _bandits = functools.partial(
 )
 _frozen_lakes = functools.partial(
     Spec,
+    success_rule="the player is on the goal",
     oracle=_frozen_lake_oracle,
     plan=_one_by_one(frozen_lake_oracle.plan),
     scene=frozen_lake_scene.scene,
@@ -308,6 +312,7 @@ _frozen_lakes = functools.partial(
 )
 _sokobans = functools.partial(
     Spec,
+    success_rule="every target is covered by a box",
     oracle=_sokoban_oracle,
     plan=_one_by_one(sokoban_oracle.solve),
     plan_after=_sokoban_plan_after,
@@ -317,6 +322,7 @@ _sokobans = functools.partial(
 )
 _babyais = functools.partial(
     Spec,
+    success_rule="the mission is fulfilled and has not failed; with mode=upstream, the sum of the rewards is above 0",
     max_actions=20,
     oracle=babyai_baselines.oracle,
     plan=babyai_baselines.plan,

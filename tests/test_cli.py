@@ -229,6 +229,7 @@ def test_envs_lists_every_environment(run, monkeypatch):
     assert [row["env"] for row in rows] == list(registry.registered())
     known = dict(zip(("random", "optimal"), BASELINES["FrozenLake"]))
     assert rows[5] == {**rows[5], "env": "FrozenLake", **known, "max_actions": 10}
+    assert rows[5]["success_rule"] == "the player is on the goal"
     _, out, _ = run("envs", "--json", "--levels", "9")
     rows = json.loads(out)
     assert asked == list(registry.registered())
@@ -237,6 +238,10 @@ def test_envs_lists_every_environment(run, monkeypatch):
     _, out, _ = run("envs", "--seed", "1")
     assert "12.5%" in out
     assert "unknown" in out
+    out, rules = out.split("When an episode counts as solved")
+    assert "the player is on the goal" in " ".join(rules.split())
+    assert "textcraft" in rules
+    assert "webarena" in rules
     tags = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
     assert [tag for tag in tags if tag] == list(registry.registered()), "a tag can be copied"
 

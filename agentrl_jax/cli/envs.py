@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import itertools
 import json
 import math
 import sys
@@ -13,10 +14,13 @@ from rich.table import Table
 from agentrl_jax.cli.checks import check_at_least_1, check_out_file
 from agentrl_jax.errors import UserError, counted, shortened
 from agentrl_jax.service_names import TEXT_SERVICES
-from agentrl_jax.services.catalog import NAMES
+from agentrl_jax.services.catalog import NAMES, success_rule
 
 if TYPE_CHECKING:
     from envs_jax.checks.report import Report
+
+MOST_NAMES = 12
+"""Most names in one row of the rules of success."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +70,9 @@ def run(command: Envs) -> None:
                 budget = Budget.one_per_turn(spec.max_actions)
                 values = registry.baselines(name, jax.random.key(command.seed), command.levels, budget)
             random, optimal = (None if math.isnan(value) else value for value in values)
-            rows.append((name, random, optimal, spec.max_actions, spec.description))
+            rows.append((name, random, optimal, spec.max_actions, spec.description, spec.success_rule))
     if command.json:
-        keys = ("env", "random", "optimal", "max_actions", "description")
+        keys = ("env", "random", "optimal", "max_actions", "description", "success_rule")
         print(json.dumps([dict(zip(keys, row)) for row in rows]))
         return
     caption = f"Success within the action budget, one action a turn, exact on {counted(command.levels, 'level')}"
@@ -79,10 +83,26 @@ def run(command: Envs) -> None:
         number = title in ("random", "optimal", "actions")
         no_wrap = number or (title == "environment" and whole_tags)
         table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=no_wrap)
-    for name, *rates, actions, description in rows:
+    for name, *rates, actions, description, _ in rows:
         shown = ("unknown" if rate is None else f"{rate:.1%}" for rate in rates)
         table.add_row(name, *shown, str(actions), description)
     console.print(table)
+    console.print(
+        _success_rules({name: rule for name, *_, rule in rows} | {name: success_rule(name) for name in NAMES})
+    )
+
+
+def _success_rules(rules: dict[str, str]) -> Table:
+    """The rules by name, those of services too, with one row for neighbors that share one."""
+    table = Table(title="When an episode counts as solved", title_justify="left")
+    for title in ("environments and services", "rule"):
+        table.add_column(title, overflow="fold")
+    for rule, group in itertools.groupby(rules, key=rules.__getitem__):
+        names = tuple(group)
+        # Many are the levels of one environment, whose names the table above lists.
+        shown = names if len(names) <= MOST_NAMES else (names[0], "...", names[-1])
+        table.add_row(", ".join(shown), rule)
+    return table
 
 
 def _check(command: Envs) -> None:

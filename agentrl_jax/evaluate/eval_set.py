@@ -28,6 +28,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.runs.run_folder import read_config
+from agentrl_jax.services.catalog import success_rule
 from agentrl_jax.services.screenshots import WITHOUT_RECORD, Screenshots, refuse_without
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
@@ -245,7 +246,7 @@ def evaluate_run(
         if services is not None:  # known only now, for servers that number their items differently
             categories = services.categories([number])
         found = {"env": env, "iteration": policy.iteration, "episodes": number, "samples": samples}
-        found |= {"seed": eval_set.seed, "temperature": temperature}
+        found |= {"seed": eval_set.seed, "temperature": temperature, "success_rule": success_rule(env)}
         with refusals("--clusters"):
             found |= results.rates(
                 played, eval_set.baselines(number), categories, clusters=clusters, best=best, best_of=best_of

@@ -18,9 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 import agentrl_jax
 from agentrl_jax.config import Config
 from agentrl_jax.errors import shortened
-from agentrl_jax.evaluate.panels import Panel
+from agentrl_jax.evaluate.panels import Panel, get_panel
 from agentrl_jax.io import atomic_write, read_regular
 from agentrl_jax.models.actor_critic import policy_decoder
+from agentrl_jax.services.catalog import success_rule
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.strict_json import parse_object
 
@@ -126,6 +127,8 @@ class Record(_Part):
     version: Literal[1]
     panel: PanelId
     agent: Agent
+    success_rule: str | None = None
+    """When an episode counts as solved, in words; older records have none."""
     code: Code
     decoding: Decoding
     outcomes: Outcomes
@@ -180,6 +183,7 @@ def of_result(result: Mapping[str, Any]) -> Record:
             "version": VERSION,
             "outcomes": {"samples": samples, "exact": outcomes.get("exact", False), "greedy": greedy, **named},
             **{name: result[name] for name in ("panel", "agent", "decoding")},
+            "success_rule": success_rule(get_panel(result["panel"]["name"]).env),
             "code": code(),
             **{name: result.get(name) for name in ("optimal_is", "mean_turns", "mean_tokens", "seen")},
             "baseline_turns": result.get("baseline_turns", {}),

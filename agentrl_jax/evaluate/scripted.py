@@ -65,7 +65,8 @@ def evaluate_scripted(
     service gives there, too. `panel` is the one that the items are of, if any, for the record.
 
     Returns:
-        env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success
+        env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success_rule
+        and, if there is one, strict_rule, which say in words what is counted; success
         {mean, low, high, n} over items; score of the same form, of the episodes' last scores, out of `full_score`;
         strict_success, if the service has a stricter rule; `categories` with these of each, if items have categories.
         With several plays, each also has `standard_error`, that of the mean on these very items. `panel_digest` names
@@ -148,6 +149,8 @@ def evaluate_scripted(
         "items": len(chosen),
         "plays": plays,
     }
+    result |= {"success_rule": service.success_rule}
+    result |= {"strict_rule": service.strict_rule} if service.strict is not None else {}
     result |= {"seed": seed, "full_score": service.full_score} | _rates(service, found)
     result |= {"mean_turns": float(found.turns.mean()), "mean_tokens": 0.0}
     result["outcomes"] = {"samples": found.solved.astype(int).tolist()} | {

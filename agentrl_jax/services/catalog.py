@@ -11,6 +11,16 @@ NAMES = (*TEXT_SERVICES, *INSTRUCTIONS)
 """Names of services that are not environments of `envs_jax`."""
 
 
+def success_rule(name: str) -> str:
+    """When an episode of an environment or a service counts as solved, in words; errors are those of `get_service`."""
+    if name not in NAMES:
+        from envs_jax import registry
+
+        if name in registry.registered():
+            return registry.spec(name).success_rule
+    return get_service(name).success_rule
+
+
 def get_service(name: str) -> Service:
     """The service of this name, also of `envs_jax`; `ValueError` if there is none, or a package it needs is missing."""
     if name in TEXT_SERVICES:

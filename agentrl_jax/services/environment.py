@@ -90,6 +90,8 @@ class Service:
         marked: responses put their action after `Action:`.
         distinct: number of items of which all later ones are variants; 0 if there are no variants. For TextCraft, item
             544k + g is goal g with all words of the item names permuted and with other distractors.
+        solved: whether the last answer says that the item is solved.
+        success_rule: the same in words.
         full_score: score of a solved item, by which rewards are divided.
         progress: progress of a local instance on its item, from 0 to 1 when solved; None if unknown.
         advise: the oracle's next action in a local instance's current state; None if there is no oracle, or only one
@@ -101,6 +103,7 @@ class Service:
         facts: JSON data that a client may read by name without an instance.
         table: what each item is, as JSON; None if there is nothing to list.
         strict: a stricter rule of success than `solved`, of the last answer; None if there is none.
+        strict_rule: the same in words; empty if there is none.
         answer: the answer in an action, in a form that equal answers share, empty for none; None if episodes do not end
             with an answer in words.
         panel: the published test items, which scripted policies play by default; `ValueError` if they are not what they
@@ -122,6 +125,7 @@ class Service:
     read: Reader
     turns: int
     solved: Callable[[StepResult], bool]
+    success_rule: str
     oracle: Callable[[int], ScriptedPolicy] | None
     random: Callable[[int, int], ScriptedPolicy]
     remote: bool = False
@@ -137,6 +141,7 @@ class Service:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     table: Callable[[], Any] | None = None
     strict: Callable[[StepResult], bool] | None = None
+    strict_rule: str = ""
     answer: Callable[[str], str] | None = None
     panel: Callable[[], Panel] | None = None
     play_many: Callable[[str, str, Sequence[int], int, int, int], Outcomes] | None = None

@@ -6,6 +6,7 @@ Shapes: `N` seeds.
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -120,10 +121,17 @@ def gather(
     reference = None
     distinct = len(_distinct(levels)[0]) if env.has_levels else None
     different = distinct or _different(states)
-    if solve is not None:
-        count = min(seeds, solved_levels or seeds)
-        progress(f"solutions of {count} levels")
-        reference = _solve(env, params, solve, levels[:count], jax.tree.map(lambda leaf: leaf[:count], states), limit)
+    order = np.random.default_rng(_ORDER).permutation(seeds)
+    with ThreadPoolExecutor(1) as pool:
+        # Python's solvers use one core, and the compiled start states another one.
+        progress(f"{seeds} start states again, in another order and batches of {other_size}")
+        second = pool.submit(in_batches, functools.partial(begin, from_level=False), other_size, numbers[order])
+        if solve is not None:
+            count = min(seeds, solved_levels or seeds)
+            progress(f"solutions of {count} levels")
+            first = jax.tree.map(lambda leaf: leaf[:count], states)
+            reference = _solve(env, params, solve, levels[:count], first, limit)
+        _, again, *_, other_digests = second.result()
     longest = min(int(params.max_steps_in_episode), max(limit, int(reference.lengths.max()) if reference else 0))
     shape = reference.actions.shape[1:] if reference else (1, 1)
     situation = reference.situation if reference else any_situation
@@ -161,9 +169,7 @@ def gather(
         action = env.actions.index(worst.removeprefix(CONSTANT))
         runs[worst] = episodes(FOLLOW, numbers, states, np.full_like(nothing, action), size, limit)
 
-    progress(f"{seeds} start states and random episodes again, in another order and batches of {other_size}")
-    order = np.random.default_rng(_ORDER).permutation(seeds)
-    _, again, *_, other_digests = in_batches(functools.partial(begin, from_level=False), other_size, numbers[order])
+    progress(f"{seeds} random episodes again, in another order and batches of {other_size}")
     replayed = episodes(RANDOM, numbers[order], again, nothing, other_size, limit)
     moved = (other_digests != digests[order]).any(axis=1) | _floats_differ(states, again, order)
     differs = {"start": order[moved]} | _differences(runs["random"], replayed, order)

@@ -5,6 +5,7 @@ Shapes: `B` episodes of a batch, `N` all episodes, `T` recorded actions, `S` sit
 
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -40,6 +41,9 @@ success does not terminate; piece ids without a piece, or no piece at all; more 
 returns: an observation outside of the observation space; another `terminated` or, before the end, `info["success"]`
 than the state; an `info["action_is_effective"]` that cannot be true. The action is not counted in `time`, or the
 episode goes on at the limit of steps."""
+
+AT_A_TIME = 2
+"""Batches that are computed at a time."""
 
 _NOISE, _CHOICE = 1, 2
 """Folded into the key of an episode."""
@@ -160,15 +164,20 @@ def broken_state(env: TextEnvironment, params: Any, state: Any) -> dict[str, Boo
 
 
 def in_batches(function: Callable[..., Any], size: int, *rows: Any) -> Any:
-    """Calls a function on batches of one size of rows, pytrees of NumPy arrays [N, ...]; returns NumPy arrays."""
+    """Calls a function on batches of one size of rows, pytrees of NumPy arrays [N, ...]; returns NumPy arrays.
+
+    Two batches are computed at a time, because most operations of XLA use one core of a CPU.
+    """
     count = len(jax.tree.leaves(rows)[0])
-    found = []
-    for begin in range(0, count, size):
+
+    def one(begin: int) -> Any:
         chosen = np.minimum(np.arange(begin, begin + size), count - 1)
-        part = jax.device_get(function(*jax.tree.map(lambda leaf, i=chosen: leaf[i], rows)))
-        kept = min(size, count - begin)
-        found.append(jax.tree.map(lambda leaf, kept=kept: leaf[:kept], part))
-    return joined(found)
+        part = jax.device_get(function(*jax.tree.map(lambda leaf: leaf[chosen], rows)))
+        return jax.tree.map(lambda leaf: leaf[: count - begin], part)
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        # The first batch compiles the program, which the others use.
+        return joined([one(0), *pool.map(one, range(size, count, size))])
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -40,6 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key
 
+from envs_jax.batching import on_rows, while_active
 from envs_jax.grid import neighbors
 from envs_jax.sokoban.text import BOX, DIRECTIONS, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
@@ -169,7 +170,7 @@ def _search_one_box(grid: _Grid, start: Placed, search_depth: int, wanted: jax.A
     cells = jnp.arange(grid.size)
     target = start.targets[0]
     allowed = start.floor[:, None] & start.floor[None, :] & ~jnp.eye(grid.size, dtype=bool)
-    behind = jnp.asarray(grid.behind.T[:, :, None] == np.arange(grid.size))  # bool[4, C, C]: the box is behind
+    behind = grid.behind.T[:, :, None] == np.arange(grid.size)  # bool[4, C, C]: the box is behind
 
     def shift(mask: jax.Array, direction: int) -> jax.Array:
         down, right = DIRECTIONS[direction]
@@ -178,22 +179,23 @@ def _search_one_box(grid: _Grid, start: Placed, search_depth: int, wanted: jax.A
         row, column = max(-down, 0), max(-right, 0)
         return board[row : row + grid.rows, column : column + grid.columns].reshape(mask.shape)
 
-    def expand(carry):
-        moves, frontier, reached = carry
+    def expand(active, state, allowed):
+        moves, frontier, reached = state
         found = jnp.zeros_like(frontier)
         for direction in range(4):
             walked = shift(frontier & ~behind[direction], direction)
             pulling = jnp.any(frontier & behind[direction], axis=1, keepdims=True)
             found |= (walked | (shift(pulling, direction) & behind[direction])) & allowed
-        frontier = found & (reached > search_depth)
-        return moves + 1, frontier, jnp.where(frontier, moves + 1, reached)
+        frontier = found & (reached > search_depth) & active
+        moves += active
+        return jnp.any(frontier) & (moves < search_depth - 2), (moves, frontier, jnp.where(frontier, moves, reached))
 
-    frontier = (cells[:, None] == start.player) & (cells == target) & wanted
-    reached = jnp.where(frontier, 0, search_depth + 1)
-    _, _, reached = jax.lax.while_loop(
-        lambda carry: jnp.any(carry[1]) & (carry[0] < search_depth - 2), expand, (jnp.int32(0), frontier, reached)
-    )
+    @on_rows
+    def reach(frontier, allowed):
+        state = jnp.zeros(len(frontier), jnp.int32), frontier, jnp.where(frontier, 0, search_depth + 1)
+        return while_active(jax.vmap(expand), jnp.any(frontier, axis=(1, 2)), state, allowed)[-1]
 
+    reached = reach((cells[:, None] == start.player) & (cells == target) & wanted, allowed)
     displacement = jnp.asarray(grid.distance)[target]
     score = jnp.where((reached <= search_depth) & (cells[:, None] != target), displacement, 0)
     best = jnp.argmax(score * (search_depth + 2) - reached)
@@ -203,7 +205,6 @@ def _search_one_box(grid: _Grid, start: Placed, search_depth: int, wanted: jax.A
 
 def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax.Array) -> Placed:
     """Depth-first reverse play. Returns the best position; displacement 0 if there is none or `wanted` is false."""
-    ahead, behind, distance = jnp.asarray(grid.ahead), jnp.asarray(grid.behind), jnp.asarray(grid.distance)
     floor = jnp.append(start.floor, False)
     levels = search_depth - 1
 
@@ -211,42 +212,49 @@ def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax
         """Returns one number for a position; it does not distinguish the boxes."""
         return (player * grid.size + jnp.min(boxes, axis=-1)) * grid.size + jnp.max(boxes, axis=-1)
 
-    def visit(carry):
-        depth, stack, count, visited, best = carry
+    def visit(active, state, given):
+        depth, stack, count, visited, best = state
+        floor, targets = given
+        ahead, behind, distance = jnp.asarray(grid.ahead), jnp.asarray(grid.behind), jnp.asarray(grid.distance)
         player, boxes, last, swaps = stack[depth, 0], stack[depth, 1:3], stack[depth, 3], stack[depth, 4]
         next_players = ahead[player]
         pulls = behind[player][:, None] == boxes
         boxes_next = jnp.where(pulls, player, boxes)
         next_ids = position_id(next_players, boxes_next)
-        known = jnp.any(visited == next_ids[:, None], axis=1)
+        known = jnp.any(visited[:, None] == next_ids, axis=0)
         legal = floor[next_players] & ~jnp.any(next_players[:, None] == boxes, axis=1)
         open_ = legal & ~known & (depth + 1 < levels) & (count < MAX_VISITED)
         # Directions tried before lead to visited positions, so the first open direction is the next to try.
-        descend, direction = jnp.any(open_), jnp.argmax(open_)
+        descend, direction = active & jnp.any(open_), jnp.argmax(open_)
 
         player, boxes, pull = next_players[direction], boxes_next[direction], pulls[direction]
         pulled = jnp.where(jnp.any(pull), jnp.argmax(pull), last)
         swaps = swaps + (pulled != last)
-        displacement = jnp.sum(distance[boxes, start.targets])
-        hidden = jnp.any(start.targets == player) | jnp.any(boxes[:, None] == start.targets)
+        displacement = jnp.sum(distance[boxes, targets])
+        hidden = jnp.any(targets == player) | jnp.any(boxes[:, None] == targets)
         score = jnp.where(hidden, 0, swaps * displacement)
         position = jnp.stack([player, boxes[0], boxes[1], pulled, swaps]).astype(jnp.int32)
         here = jnp.arange(levels)[:, None] == depth + 1
         result = jnp.stack([score, displacement, player, boxes[0], boxes[1]]).astype(jnp.int32)
-        return (
-            jnp.where(descend, depth + 1, depth - 1),
+        depth = jnp.where(descend, depth + 1, depth - 1)
+        return active & (depth >= 0), (
+            depth,
             jnp.where(descend & here, position, stack),
             count + descend,
-            jnp.where(descend & (jnp.arange(MAX_VISITED) == count), next_ids[direction], visited),
+            visited.at[jnp.where(descend, count, MAX_VISITED)].set(next_ids[direction], mode="drop"),
             jnp.where(descend & (score > best[0]), result, best),
         )
+
+    @on_rows
+    def search(wanted, stack, visited, best, given):
+        none = jnp.zeros(len(wanted), jnp.int32)
+        return while_active(jax.vmap(visit), wanted, (none, stack, none + 1, visited, best), given)[-1]
 
     root = jnp.concatenate([start.player[None], start.boxes, jnp.array([-1, 0], jnp.int32)])
     stack = jnp.zeros((levels, 5), jnp.int32).at[0].set(root)
     visited = jnp.full(MAX_VISITED, -1, jnp.int32).at[0].set(position_id(start.player, start.boxes))
     best = jnp.concatenate([jnp.zeros(2, jnp.int32), root[:3]])
-    carry = (jnp.where(wanted, 0, -1), stack, jnp.int32(1), visited, best)
-    best = jax.lax.while_loop(lambda carry: carry[0] >= 0, visit, carry)[-1]
+    best = search(wanted, stack, visited, best, (floor, start.targets))
     return start._replace(player=best[2], boxes=best[3:5], displacement=best[1])
 
 

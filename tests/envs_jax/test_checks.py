@@ -1,6 +1,7 @@
 """Every check catches the fault that it names and no other; references and searches agree with the exact oracles."""
 
 import json
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from odd_door import ConfusedDoor, Door, Kind
 import envs_jax
 from envs_jax import registry
 from envs_jax.checks import MOST_SEEDS, check, check_registered, evidence, reachable
-from envs_jax.checks.play import fingerprint, joined, key_of, noise_key
+from envs_jax.checks.play import fingerprint, in_batches, joined, key_of, noise_key
 from envs_jax.checks.rules import RULES
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
@@ -297,3 +298,22 @@ def test_no_code_of_the_lock_is_one_number():
     codes = np.asarray(digit(np.arange(14)[:, None], np.arange(4)))
     assert set(codes.sum(axis=1).tolist()) == {1, 2, 3}
     assert LIMIT == 8
+
+
+@pytest.mark.parametrize("count", [1, 4, 10])
+def test_batches_that_are_computed_at_the_same_time_keep_their_order(count):
+    rows = np.arange(count), {"squares": np.arange(count) ** 2}
+    called, last = [], threading.Event()
+
+    def function(numbers, more):
+        called.append(len(numbers))
+        if numbers[0] == 8:
+            last.set()
+        if numbers[0] == 4:
+            assert last.wait(60), "the next batch begins before this one ends"
+        return numbers, more["squares"] + 1
+
+    found = in_batches(function, 4, *rows)
+    assert np.array_equal(found[0], rows[0])
+    assert np.array_equal(found[1], rows[1]["squares"] + 1)
+    assert called == [4] * -(-count // 4), "batches have one size, so that one program is enough"

@@ -32,6 +32,7 @@ def test_every_name_makes_an_environment():
         env, params = envs_jax.make(name)
         spec = envs_jax.spec(name)
         assert spec.description
+        assert spec.success_rule
         assert spec.max_actions <= params.max_steps_in_episode
         assert len(env.actions) == env.num_actions
 

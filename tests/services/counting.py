@@ -65,6 +65,7 @@ def counting(kind=Counting):
         read=ParsedAction,
         turns=5,
         solved=lambda answer: answer.done,
+        success_rule="the episode is over",
         oracle=None,
         random=lambda item, seed: None,
         views=("doubled",),

@@ -21,6 +21,7 @@ from agentrl_jax.evaluate.api_models.summary import BestOfReplies, cost_of, outc
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, TaskOptions
 from agentrl_jax.evaluate.selectors import Selector
 from agentrl_jax.io import atomic_write
+from agentrl_jax.services.catalog import success_rule
 from agentrl_jax.services.screenshots import Screenshots, refuse_without
 from envs_jax.registry import registered
 
@@ -138,7 +139,12 @@ def evaluate_api(
             replies = [row for row in journal.replies.values() if row["item"] in items and row["sample"] < samples]
         report("random, null and optimal play on the same items")
         result: dict[str, Any] = {name: settings[name] for name in ("model", "base_url", "env", "style", "turns")}
-        result |= {"items": len(task.items), "samples": samples, "temperature": body.get("temperature")}
+        result |= {
+            "success_rule": success_rule(task.env),
+            "items": len(task.items),
+            "samples": samples,
+            "temperature": body.get("temperature"),
+        }
         result["max_tokens"] = limit
         result["outcomes"] = outcomes_of(task.items, rows, samples) | task.item_lines()
         of_items = result["outcomes"].get("categories") if clusters else None

@@ -204,6 +204,7 @@ def compiled_service(tag: str) -> Service:
         read=last_action,
         turns=max_actions,
         solved=lambda answer: answer.info.get("success") is True,
+        success_rule=spec.success_rule,
         oracle=oracle if spec.plan is not None else None,
         random=random_policy,
     )

@@ -169,6 +169,7 @@ SERVICE = Service(
     read=first_action,
     turns=LIMIT,
     solved=lambda answer: answer.reward == 1,
+    success_rule="the last reward is 1, which is paid for reaching the goal",
     oracle=lambda item: Oracle(),
     random=lambda item, seed: UniformPolicy(list(MOVES), seed),
     content=lambda item: f"from {STARTS[item]}",

@@ -50,6 +50,7 @@ def remote_service(name: str) -> Service:
         marked=name not in ("searchqa", "webarena", "sqlgym"),
         turns=TURNS[name],
         solved=lambda answer: answer.reward == 1,  # the full reward comes in one turn
+        success_rule="the last reward is 1",
         oracle=None,
         random=functools.partial(_refuse, name),
         remote=True,

@@ -130,6 +130,7 @@ SERVICE = Service(
     read=first_action,
     turns=TRIES,
     solved=lambda answer: answer.reward == 1,
+    success_rule="the last reward is 1, which is paid for five greens",
     oracle=lambda item: Oracle(),
     # A bare number would also be a seed of the game: the policy would then guess the target itself.
     random=lambda item, seed: UniformPolicy([" ".join(word) for word in WORDS], f"player {seed} of {item}"),

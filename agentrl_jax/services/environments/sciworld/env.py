@@ -193,6 +193,7 @@ SERVICE = Service(
     read=last_action,
     turns=30,
     solved=lambda answer: answer.score == SOLVED,
+    success_rule=f"the score is {SOLVED:g}, the highest one",
     oracle=lambda item: Oracle(*find_item(item)),
     random=lambda item, seed: Random(seed),
     full_score=SOLVED,

@@ -220,6 +220,7 @@ SERVICE = Service(
     read=single_line_action,
     turns=20,
     solved=lambda answer: answer.done and answer.reward > 0,
+    success_rule="the episode is over and the last reward is above 0, which is paid for crafting the goal",
     oracle=lambda item: Oracle(book_of(item), item),
     random=lambda item, seed: Random(seed),
     distinct=GOALS,
