@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 PYTHON_NEWEST ?= python3.13
 BIN := .venv/bin
 
-# Two processes (three compile more, and take longer on two cores); tests/conftest.py tells which tests stay in one of
+# Two processes (three compile more, and take longer on two cores); tests/conftest.py says which tests stay in one of
 # them, because they share compiled programs. Skipped tests are listed at the end, with what they lack.
 PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -rs
 

@@ -110,7 +110,6 @@ class HeldOut:
         """Plays every evaluation level twice: sampled and greedy; `between` is called after every dispatch."""
         success: dict[str, list[bool]] = {}
         levels: list[list[str]] = []
-        used: dict[str, dict[str, float]] = {}
         for how, temperature in {"sampled": self.evaluation.temperature, "greedy": 0.0}.items():
             played = [
                 eval_set.play(params, number, temperature, between=between)
@@ -118,10 +117,10 @@ class HeldOut:
             ]
             success[how] = np.concatenate([trajectory.success for trajectory in played]).tolist()
             levels = [level_ids(trajectory) for trajectory in played]
-            turns = np.concatenate([trajectory.num_turns for trajectory in played])
-            tokens = np.concatenate([trajectory.response.length.sum(axis=1) for trajectory in played])
-            used[how] = {"mean_turns": float(turns.mean()), "mean_tokens": float(tokens.mean())}
-        return Evaluated(success, levels, **used["sampled"])
+            if how == "sampled":
+                turns = np.concatenate([trajectory.num_turns for trajectory in played])
+                tokens = np.concatenate([trajectory.response.length.sum(axis=1) for trajectory in played])
+        return Evaluated(success, levels, float(turns.mean()), float(tokens.mean()))
 
     def validation(self, params: Params) -> dict[str, float]:
         """Metrics of every task on its validation levels, and their mean success."""

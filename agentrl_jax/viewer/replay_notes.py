@@ -26,9 +26,8 @@ def replay_notes(run: Path, place: str, headers: Sequence[Mapping[str, Any]]) ->
         roll_backs = {step: unchecked_roll_backs(saved, step) for step in steps}
     except Exception as error:  # each store has its own errors
         why = shortened(error, MAX_FOREIGN)
-        return [""] * len(
-            headers
-        ), f"The checkpoints cannot be listed ({why}), so that it is not known how replays start."
+        flaw = f"The checkpoints cannot be listed ({why}), so that it is not known how replays start."
+        return [""] * len(headers), flaw
     return [_note(run, header, steps, roll_backs) for header in headers], ""
 
 

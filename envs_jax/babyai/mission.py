@@ -61,7 +61,7 @@ def traits(world: World, room_size: Int[Array, ""]) -> Int32[Array, " S"]:
     top_of_room = world.y // (room_size - 1) * (room_size - 1)
     in_room = (columns >= left_of_room) & (columns < left_of_room + room_size)
     in_room &= (rows >= top_of_room) & (rows < top_of_room + room_size)
-    # Shifts of sums, because XLA's CPU compiler makes no vector code of what a fusion concatenates.
+    # Bits instead of a row for each place: XLA's CPU compiler makes no vector code of what a fusion concatenates.
     bits = 1 << type_of(cells) | 1 << _COLOR_BIT + color_of(cells) | _ON_GRID
     for place, is_there in enumerate((to_right < 0, to_right > 0, ahead > 0, ahead < 0)):
         bits |= jnp.where(in_room & is_there, 1 << _PLACE_BIT + place, 0)

@@ -19,8 +19,8 @@ from agentrl_jax.evaluate.statistics import Clusters, pass_all, pass_at, success
 _LIMITS = {"turns": "turns", "tokens": "max_tokens"}
 """Field of `TaskOptions` of an axis that limits episodes."""
 _KEPT = (
-    *("success_answered", "success_all", "null", "random", "optimal", "optimal_is", "baseline_turns"),
-    "gap_closed_all",
+    *("success_answered", "success_all", "gap_closed_all"),
+    *("null", "random", "optimal", "optimal_is", "baseline_turns"),
 )
 
 
