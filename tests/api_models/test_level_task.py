@@ -142,7 +142,8 @@ def test_items_are_the_test_levels_of_a_run():
     levels = level_set(config, build.build_compiled_env(config, load_small()), None)
     known, (env, params) = levels.baselines(6), registry.make("FrozenLake")
     chosen = known._replace(random=known.random[[2, 5]], optimal=known.optimal[[2, 5]], null=known.null[[2, 5]])
-    assert task.lines(1) == success_intervals(chosen) | {"optimal_is": known.optimal_is}
+    turns = {"random": known.turns["random"][[2, 5]].mean(), "null": 3}
+    assert task.lines(1) == success_intervals(chosen) | {"optimal_is": known.optimal_is, "baseline_turns": turns}
     for item in (2, 5):
         episode = task.open(item, 0)
         shown = episode.start()[1][1]

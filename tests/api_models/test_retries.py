@@ -300,7 +300,7 @@ def test_the_table(tmp_path):
         code, out, err = tiny_run.command(*words, "--out", str(tmp_path), "--attempts", "2", "--samples", "2")
     assert code == 0, err
     assert "6 episodes of maze, at most 3 turns each, up to 2 attempts at each item" in err
-    table, said = out.split("Success by attempts at an item")
+    table, said = out.split("Success by attempts")
     assert "model, over all episodes" in table
     for words in ("retry", "answered", "difference", "33.3%", "66.7%"):
         assert words in said
