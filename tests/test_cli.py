@@ -369,3 +369,11 @@ def test_importing_everything_leaves_out_what_only_pretrained_models_need():
     )
     done = subprocess.run([sys.executable, "-c", everything], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_importing_the_commands_starts_no_backend():
+    """Devices are set, and processes joined, before JAX computes anything; gymnax computes when it is imported."""
+    script = "import jax, agentrl_jax.cli.main; jax.config.update('jax_num_cpu_devices', 3); print(jax.device_count())"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "3\n"

@@ -7,8 +7,6 @@ known of its spread. They are not shown.
 from collections.abc import Mapping
 from typing import Any
 
-from envs_jax.budget import EXACT, optimal_label
-
 Interval = Mapping[str, float | int]
 
 BASELINES = ("null", "random", "optimal")
@@ -17,6 +15,9 @@ BASELINES = ("null", "random", "optimal")
 
 def baseline_title(result: Mapping[str, Any], name: str) -> str:
     """The title of null, random or optimal play in the table of a result."""
+    # gymnax starts JAX's backends when it is imported, and commands import this module before processes are joined.
+    from envs_jax.budget import EXACT, optimal_label
+
     title = f"{name} play"
     return optimal_label(result.get("optimal_is", EXACT), title) if name == "optimal" else title
 

@@ -463,7 +463,6 @@ def test_a_signal_to_one_process_saves_and_ends_all(file, tmp_path):
     assert [text[1] for text in texts] == [sentence] * 2
 
 
-@pytest.mark.slow
 def test_hosts_that_do_not_share_the_folder_are_told(file, tmp_path):
     """As if each had a file system of its own."""
     codes, texts = Hosts(2, file, [tmp_path / "run", tmp_path / "other"]).end()
