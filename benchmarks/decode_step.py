@@ -9,7 +9,7 @@ observed and 64 sampled tokens. Layouts of a row's context:
 * dense: each row stores all positions in one buffer, and its response in another;
 * turns: the prefix is shared by all rows, and a row has a block for each turn, skipped if no row has reached it;
 * halves: the prefix is shared by all rows, and a row has two blocks, which are always read;
-* groups: as halves, but the first observation is shared by a group.
+* groups: as halves, but a group shares its first observation, and a copy of the prefix before it.
 
 The cycles are the compiler's estimates, added up over the instructions of the program; transfers to on-chip memory that
 it starts in advance have none, so the bytes are printed too. Needs `libtpu`; a program compiles in about half a minute.
@@ -49,7 +49,7 @@ def context(layout: str, shape: DecoderConfig, rows: int, group_size: int) -> tu
         own -= READ
         first = init_cache(shape, rows // group_size, READ, block=READ).blocks
         length = jnp.full(rows // group_size, READ, jnp.int32)
-        opening = Opening(tuple(pair for (pair,) in first), length)
+        opening = Opening(tuple(pair for (pair,) in first), length).with_prefix(prefix)
     cache = init_cache(shape, rows, own, response=SAID, block=-(-own // 2))
     return cache.replace(opening=opening, skips=False), prefix
 

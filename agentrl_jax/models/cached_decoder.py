@@ -153,6 +153,7 @@ def _read(
     """
     opening = _prefix_length(prefix, stored)
     first = opening + cache.opening_length
+    apart = cache.opening is None or not cache.opening.prefix
     longest = jnp.max(jnp.where(active, stored - first, 0))
     angles = layers.rotary_angles(positions, config)
     x = matmul.lookup(params["embedding"], tokens, config.dtype)
@@ -165,7 +166,7 @@ def _read(
             x, of_last, seeing = jax.tree.map(lambda leaf: _token(leaf, last), (x, angles, positions))
             query = layers.project(weights, config, x, of_last)[0]
         segments = cache.block_segments(index, seeing, first, stored, longest, window, rows)
-        segments += [prefix.segment(index, seeing, window)] if prefix else []
+        segments += [prefix.segment(index, seeing, window)] if prefix and apart else []
         segments += [cache.opening.segment(index, seeing, opening, window)] if cache.opening else []
         segments += [cache.response_segment(index, seeing, stored, window)] if decoding else []
         return layers.finish(weights, config, x, attention.attend_cached(query, segments)), cache

@@ -1,8 +1,9 @@
 """Keys and values of the tokens that a model has read, in segments that are read and written where they are needed.
 
-A row's context is a prefix, which many rows share and no row stores; an opening, which the rows of a group share; what
-it has read and written since, in blocks of equal size (the first and the last may be smaller), of which only the filled
-ones are read; and the response that is being decoded, in a buffer that is small enough to be rewritten at every token.
+A row's context is a prefix, which many rows share and no row stores; an opening, which the rows of a group share, and
+which can include a copy of the prefix; what it has read and written since, in blocks of equal size (the first and the
+last may be smaller), of which only the filled ones are read; and the response that is being decoded, in a buffer that
+is small enough to be rewritten at every token.
 
 Shapes: `B` rows in `Gr` groups of contiguous rows, `C` tokens of a chunk, `R` prefixes of at most `P` tokens, openings
 of at most `O` tokens, `W` positions of a block, `L` tokens of a response; `K` key-value heads and `Dh` as in `layers`.
@@ -12,6 +13,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
@@ -36,21 +38,46 @@ class SharedPrefix(struct.PyTreeNode):
     row: Int[Array, " B"]
     """Number of each row's prefix."""
 
+    @property
+    def positions(self) -> int:
+        """P, the positions of each prefix."""
+        return self.layers[0][0].shape[1] // len(self.length)
+
     def segment(self, layer: int, positions: Int[Array, "B C"], window: int | Int[Array, ""]) -> Segment:
         """The prefixes of one layer, of which queries at `positions` see those positions of their own prefix."""
         key, value = self.layers[layer]
-        size = key.shape[1] // self.length.shape[0]
-        number, position = jnp.divmod(jnp.arange(key.shape[1]), size)
+        number, position = np.divmod(np.arange(key.shape[1]), self.positions)
         own = (number == self.row[:, None]) & (position < self.length[self.row][:, None])
-        return Segment(key, value, own[:, None] & visible(position[None], positions, window))
+        return Segment(key, value, own[:, None] & visible(jnp.asarray(position[None]), positions, window))
+
+    def of_groups(self, layer: int, groups: int) -> tuple[CachedKeys, CachedKeys]:
+        """A copy of the prefix of each group of contiguous rows: leaves [Gr, K, P, Dh], scales of integers 1 for Dh."""
+        rows = self.row[:: len(self.row) // groups]
+
+        def chosen(x: jax.Array) -> jax.Array:
+            return x.reshape(x.shape[0], len(self.length), -1, x.shape[2])[:, rows].swapaxes(0, 1)
+
+        return jax.tree.map(chosen, self.layers[layer])
 
 
 class Opening(struct.PyTreeNode):
     """Keys and values of what the rows of a group read first, stored once for the group."""
 
     layers: tuple[tuple[CachedKeys, CachedKeys], ...]
-    """By layer: leaves [Gr, K, O, Dh], scales of integers 1 for Dh."""
+    """By layer: leaves [Gr, K, O, Dh], scales of integers 1 for Dh; with a prefix P + O for O."""
     length: Int[Array, " Gr"]
+    """Tokens without those of the prefix."""
+    prefix: int = struct.field(default=0, pytree_node=False)
+    """P columns at the front, which hold the prefix of the group; 0 if prefixes are read apart."""
+
+    def with_prefix(self, prefix: SharedPrefix) -> "Opening":
+        """These openings, with the prefix of each group before them."""
+        groups = len(self.length)
+        before = (prefix.of_groups(layer, groups) for layer in range(len(self.layers)))
+        layers = tuple(
+            jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=2), *pairs) for pairs in zip(before, self.layers)
+        )
+        return self.replace(layers=layers, prefix=prefix.positions)
 
     def of_rows(self, rows: int) -> Int[Array, " B"]:
         """The length for each of so many rows."""
@@ -59,11 +86,15 @@ class Opening(struct.PyTreeNode):
     def segment(
         self, layer: int, positions: Int[Array, "B C"], start: Int[Array, " B"], window: int | Int[Array, ""]
     ) -> Segment:
-        """The openings of one layer, which begin at position `start`, as queries of the rows see them."""
+        """The openings of one layer, which begin at position `start`, as later queries of the rows see them."""
         key, value = self.layers[layer]
-        column = jnp.arange(key.shape[2])
-        inside = (column < self.of_rows(len(start))[:, None])[:, None]
-        return Segment(key, value, inside & visible(start[:, None] + column, positions, window))
+        column = np.arange(key.shape[2]) - self.prefix
+        before = column < 0
+        position = jnp.where(before, column + self.prefix, start[:, None] + column)
+        inside = jnp.where(before, position < start[:, None], column < self.of_rows(len(start))[:, None])
+        if isinstance(window, int) and not window:
+            return Segment(key, value, inside[:, None])
+        return Segment(key, value, inside[:, None] & visible(position, positions, window))
 
 
 class KVCache(struct.PyTreeNode):
@@ -97,10 +128,15 @@ class KVCache(struct.PyTreeNode):
         blocks = tuple(layer[:number] for layer in self.blocks)
         return self.replace(blocks=jax.tree.map(lambda x: x[:groups], blocks), response=response)
 
-    def with_first(self, first: "KVCache", length: Int[Array, " Gr"]) -> "KVCache":
-        """This cache when all rows of each group have read the `length` tokens that a row of `first` has."""
+    def with_first(self, first: "KVCache", length: Int[Array, " Gr"], prefix: SharedPrefix | None = None) -> "KVCache":
+        """This cache when all rows of each group have read the `length` tokens that a row of `first` has.
+
+        Where blocks are not skipped, openings include the prefixes of their groups. Both are then one segment, and
+        groups read one prefix and not all.
+        """
         if self.opening is not None:
-            return self.replace(opening=Opening(tuple(pair for (pair,) in first.blocks), length))
+            opening = Opening(tuple(pair for (pair,) in first.blocks), length)
+            return self.replace(opening=opening if self.skips or prefix is None else opening.with_prefix(prefix))
         group_size, number = self.response[0][0].shape[0] // len(length), len(first.blocks[0])
         blocks = jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), first.blocks)
         return self.replace(blocks=tuple(new + old[number:] for new, old in zip(blocks, self.blocks)))
@@ -189,7 +225,7 @@ class KVCache(struct.PyTreeNode):
         """
         found = []
         for (key, value), start in zip(self.blocks[layer], self.bounds):
-            position = first[:, None] + start + jnp.arange(key.shape[2])
+            position = first[:, None] + (start + np.arange(key.shape[2]))
             seen = visible(position, positions, window) & (position < stored[:, None])[:, None]
             # Without an opening, the first block is read by every row.
             always = not self.skips or (start == 0 and self.opening is None)
@@ -201,7 +237,7 @@ class KVCache(struct.PyTreeNode):
     ) -> Segment:
         """The responses of a layer, which start at position `stored`, as queries see them."""
         key, value = self.response[layer]
-        return Segment(key, value, visible(stored[:, None] + jnp.arange(key.shape[2]), positions, window))
+        return Segment(key, value, visible(stored[:, None] + np.arange(key.shape[2]), positions, window))
 
 
 def _as_stored(pair: tuple[CachedKeys, CachedKeys], chunks: tuple[Chunk, Chunk]) -> tuple[Chunk, ...]:

@@ -169,7 +169,8 @@ class Engine:
         # The other blocks stay empty, and need not be compiled.
         first = cache.first(task.shape[0], tokens.shape[1])
         logits, first = self._read(self.stacked, first, task, tokens, self._prefix_length(task), length)
-        logits, cache = jnp.repeat(logits, config.group_size, axis=0), cache.with_first(first, length)
+        cache = cache.with_first(first, length, self._prefix_of(ids.task))
+        logits = jnp.repeat(logits, config.group_size, axis=0)
         episode, sample_keys, zeros = jnp.arange(slots), rng.sample_key(self.key, ids), jnp.zeros(slots, jnp.int32)
         token, logprob = self._next_token(logits, episode, sample_keys, turn=zeros, number=zeros)
         return LoopState(
