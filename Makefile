@@ -1,7 +1,9 @@
 # make demo        train and evaluate the small agent; needs only Python 3.11+ and make
 # make test        the test suite (nearly an hour on 2 cores the first time; compiled programs are kept)
 # make test-all    hours: the slow checks too, with coverage; then the suite as users compile it (make test-optimized),
-#                  on the newest Python and JAX (make test-newest), and with tools of others (make test-tools)
+#                  on the newest Python and JAX (make test-newest), for TPUs (make test-tpu), and with tools of others
+#                  (make test-tools)
+# make test-tpu    programs compiled for TPUs that need not be present (20 minutes): meshes, plans, cycles of a step
 # make test-tools  the tests that the others skip without Harbor, Inspect, Chromium or Node: trajectories in the formats
 #                  of Harbor (ATIF 1.7 and 1.8) and Inspect, and the page of `agentrl view` in a browser; needs Chromium,
 #                  Node 20 or newer and Python 3.13, and fails where one is missing
@@ -22,7 +24,7 @@ PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -rs
 # Compiled programs are kept between runs; tests that start processes of their own share them.
 CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
 
-.PHONY: demo test test-all test-slow test-optimized test-newest test-tools lint docs page format clean
+.PHONY: demo test test-all test-slow test-optimized test-newest test-tpu test-tools lint docs page format clean
 
 demo: .venv/installed
 	$(BIN)/agentrl train experiments/demo.yaml
@@ -31,7 +33,7 @@ demo: .venv/installed
 test: .venv/installed-dev
 	$(CACHE) $(BIN)/python $(PYTEST) -m "not slow" --timeout 1200
 
-test-all: test-slow test-optimized test-newest test-tools
+test-all: test-slow test-optimized test-newest test-tpu test-tools
 
 # Quick and slow tests, with arrays compared with their annotations. Processes that tests start are counted too.
 test-slow: .venv/installed-dev
@@ -42,6 +44,11 @@ test-optimized: .venv/installed-dev
 
 test-newest: .venv-newest/installed
 	$(CACHE) .venv-newest/bin/python $(PYTEST) -m "not slow"
+
+# The TPU compiler is kept out of .venv, since JAX looks for a TPU where it is installed.
+test-tpu: .venv/installed-dev .libtpu/installed
+	$(CACHE) TEST_TOOLS=1 PYTHONPATH=$(CURDIR)/.libtpu $(BIN)/python $(PYTEST) \
+		tests/parallel/test_slices.py tests/train/test_plan.py tests/train/test_sweep.py tests/benchmarks/test_decode_step.py
 
 # Where a tool is missing these tests fail, instead of being skipped.
 TOOL_TESTS := tests/formats tests/viewer tests/evaluate/test_recorded_evaluation.py tests/evaluate/test_scripted_recording.py
@@ -69,7 +76,7 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-newest .venv-inspect .venv-harbor .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info
+	rm -rf .venv .venv-newest .venv-inspect .venv-harbor .libtpu .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info
 
 .venv/created:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv was found; install one or run: make PYTHON=/path/to/python"; exit 2; }
@@ -105,6 +112,10 @@ endef
 .venv-harbor/installed: requirements-harbor.txt
 	$(NEWEST_VENV)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-harbor.txt
+	touch $@
+
+.libtpu/installed: requirements-tpu.txt | .venv/created
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) -r requirements-tpu.txt
 	touch $@
 
 .venv-inspect/installed: requirements.txt requirements-dev.txt requirements-inspect.txt setup.py pyproject.toml

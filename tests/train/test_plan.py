@@ -178,13 +178,15 @@ def test_qwen_on_described_tpus():
     in_token_loop = [one for one in plan.programs["rollout"].operations if one.depth >= TOKEN_LOOP]
     gathered = sum(one.size for one in in_token_loop if one.kind == "all-gather")
     assert gathered < 0.01 * plan.rollout_parameters
-    # Keys or values of openings and blocks, in their dtype and in f32: one head of 64 numbers of bfloat16 on each
-    # device. The compiler keeps responses of some layers in on-chip memory and must write them back.
+    # Keys or values of openings, with prefixes, and of blocks, in their dtype and in f32: one head of 64 numbers of
+    # bfloat16 on each device. The compiler keeps responses of some layers in on-chip memory and must write them back.
     run = AbstractRun(config.replace(devices=16), make_mesh(devices, fsdp=2, tensor=2), "qwen2.5-0.5b")
     cache = jax.eval_shape(
         lambda: empty_cache(run.model.decoder, run.batched_env, run.programs.suited(run.engine), plan.rows)
     )
-    kept = {x.size * 2 // x.shape[1] for x in jax.tree.leaves((cache.blocks, cache.opening.layers))}
+    prefix = run.batched_env.prefix.shape[1]
+    kept = {x.size * 2 // x.shape[1] for x in jax.tree.leaves(cache.blocks)}
+    kept |= {x.shape[0] * (prefix + x.shape[2]) * x.shape[3] * 2 for x in jax.tree.leaves(cache.opening.layers)}
     assert len(kept) > 1
     assert not (kept | {2 * size for size in kept}) & {one.size for one in in_token_loop if one.kind == "copy"}
     assert not [one for one in plan.programs["rollout"].operations if one.kind in hlo.HOST]
