@@ -3,6 +3,7 @@
     python benchmarks/torch_rollout.py --torch-python VENV/bin/python
     python benchmarks/torch_rollout.py --torch-python VENV/bin/python --models smollm2 --environments 16
     python benchmarks/torch_rollout.py --torch-python VENV/bin/python --tunix-python VENV/bin/python --models demo
+    JAX_NUM_CPU_DEVICES=2 python benchmarks/torch_rollout.py --torch-python VENV/bin/python --models demo --devices 1 2
 
 The same on all sides: SimpleSokoban on the same levels, RAGEN's prompt, the whole conversation as context, 5 turns and
 exactly 64 sampled tokens per turn: torch may not end a response earlier, and here no token ends one. The action budget
@@ -17,7 +18,7 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -54,7 +55,7 @@ TEMPLATE = (
 class Ours:
     """The compiled rollout of one model, and the data that the other sides need."""
 
-    def __init__(self, name: str, environments: int, precision: str):
+    def __init__(self, name: str, environments: int, precision: str, devices: Sequence[int]):
         self.config = configuration(name, environments, precision)
         pretrained = build.load_model(self.config.model)
         tokenizer = build.load_tokenizer(self.config.model, pretrained)
@@ -69,16 +70,18 @@ class Ours:
         self.pretrained, self.tokenizer = pretrained, tokenizer
         self.ids = build.training_ids(self.config)
         self.settings = build.rollout_settings(self.config, self.batched_env, environments, 1.0)
-        self.program = Programs(make_mesh(1)).rollout("rollout", self.model, self.batched_env, self.engine)
+        self.programs = {
+            count: Programs(make_mesh(count)).rollout("rollout", self.model, self.batched_env, self.engine)
+            for count in devices
+        }
 
-    def play(self, number: int) -> dict[str, Any]:
-        """Plays one rollout."""
+    def play(self, devices: int, number: int) -> dict[str, Any]:
+        """Plays one rollout on so many devices."""
         kept: list[Any] = []
+        program = self.programs[devices]
 
         def run() -> None:
-            kept.extend(
-                jax.block_until_ready(self.program(self.params, jax.random.key(number), self.ids, self.settings))
-            )
+            kept.extend(jax.block_until_ready(program(self.params, jax.random.key(number), self.ids, self.settings)))
 
         took = seconds(run)
         trajectory, stats = kept
@@ -151,9 +154,11 @@ def configuration(name: str, environments: int, precision: str) -> Config:
 
 def measure(name: str, options: argparse.Namespace) -> None:
     """Plays rollouts with all sides alternately and prints a table."""
-    ours = Ours(name, options.environments, options.precision)
+    ours = Ours(name, options.environments, options.precision, options.devices)
     loops = {"(a) chat rebuilt": "rebuild", "(a) cache not copied": "rebuild, roomy", "(b) cache kept": "cached"}
-    sides: dict[str, Callable[[int], dict[str, Any]]] = {"here": ours.play}
+    labels = {count: f"here, {count} devices" if count > 1 else "here" for count in options.devices}
+    sides: dict[str, Callable[[int], dict[str, Any]]]
+    sides = {label: functools.partial(ours.play, count) for count, label in labels.items()}
     with tempfile.TemporaryDirectory() as folder:
         ours.save(f"{folder}/model")
         shared = {"folder": f"{folder}/model", "task": ours.task(), "turns": TURNS, "tokens": TOKENS}
@@ -186,10 +191,11 @@ def measure(name: str, options: argparse.Namespace) -> None:
                 print(f"  {side}: {times[side][-1]:.1f} s", flush=True)
         for worker in workers:
             worker.close()
-    print(f"{'':22s} {'seconds':>8s} {'read':>8s} {'sampled':>8s} {'sampled/s':>9s}  here is faster by")
+    first = labels[options.devices[0]]
+    print(f"{'':22s} {'seconds':>8s} {'read':>8s} {'sampled':>8s} {'sampled/s':>9s}  {first} is faster by")
     for side, took in times.items():
         least, counts = min(took), last[side]
-        ratio = least / min(times["here"])
+        ratio = least / min(times[first])
         speed = counts["sampled"] / least
         print(f"{side:22s} {least:8.1f} {counts['read']:8d} {counts['sampled']:8d} {speed:9.1f}  {ratio:.2f}")
     print(f"load {os.getloadavg()[0]:.1f} at the end", flush=True)
@@ -203,6 +209,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--loops", nargs="+", default=["rebuild", "rebuild, roomy", "cached"])
     parser.add_argument("--environments", type=int, default=64)
+    parser.add_argument(
+        "--devices", type=int, nargs="+", default=[1], help="of this project's sides, among those that JAX finds"
+    )
     parser.add_argument("--repeats", type=int, default=2, help="counted; one before them is not")
     parser.add_argument(
         "--precision", choices=["float32", "mixed"], default="float32", help="mixed: bfloat16 on both sides"
