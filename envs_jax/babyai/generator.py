@@ -57,7 +57,7 @@ from envs_jax.batching import on_rows
 __all__ = ["MAX_TRIES", "NAMES", "make_generator", "shape_of"]
 
 MAX_TRIES = 128
-"""Level 11 accepts the fewest layouts, 27 %: with 32 tries, one of 23,000 of its levels would fail."""
+"""Level 11 accepts the fewest layouts, 25 %: with 32 tries, one of 11,000 of its levels would fail."""
 
 RETRIED = 8
 """One row of so many is tried again at a time, or one of them more often."""
