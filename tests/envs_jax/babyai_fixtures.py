@@ -28,8 +28,9 @@ def read(name):
 
 
 @functools.cache
-def instructions():
-    return json.loads(bytes(read("levels")["instruction"]))
+def instructions(name):
+    stored = bytes(read(name)["instruction"])
+    return json.loads(zlib.decompress(stored) if name == "layouts" else stored)
 
 
 def _described(desc):
@@ -74,11 +75,11 @@ def cells_of(grid, contains, height, width):
 
 
 @functools.cache
-def all_levels():
-    """Every recorded level, i8[N, H, W] of `SHAPE`."""
-    data = read("levels")
+def all_levels(name="levels"):
+    """Every recorded level of a file, i8[N, H, W] of `SHAPE`."""
+    data = read(name)
     made = []
-    for row, instruction in enumerate(instructions()):
+    for row, instruction in enumerate(instructions(name)):
         height, width = int(data["height"][row]), int(data["width"][row])
         cells = cells_of(data["grid"][row], data["contains"][row], height, width)
         x, y, heading = data["agent"][row].tolist()

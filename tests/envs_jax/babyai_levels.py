@@ -91,11 +91,20 @@ class Levels:
 
 
 def draw(upstream, count, numbers=ALL, seed=0, batch=4096):
-    shape = shape_of(numbers)
+    return Levels(draw_arrays(upstream, count, numbers, seed, batch), shape_of(numbers))
+
+
+def draw_arrays(upstream, count, numbers=ALL, seed=0, batch=4096, shape=None):
+    """Levels as the generator returns them, i8[N, H, W]; of the smallest shape, if none is given."""
     with xla_settings.optimized():
-        program = jax.jit(jax.vmap(make_generator(numbers, shape, upstream=upstream)))
+        program = jax.jit(jax.vmap(make_generator(numbers, shape or shape_of(numbers), upstream=upstream)))
         keys = jax.random.split(jax.random.key(seed), count).reshape(-1, batch)
-        return Levels(np.concatenate([np.asarray(program(part)) for part in keys]), shape)
+        return np.concatenate([np.asarray(program(part)) for part in keys])
+
+
+def numbers_of(arrays):
+    """The number in the header of each level, of a shape that holds all forty."""
+    return arrays[:, shape_of(ALL).height, 0]
 
 
 def clause_tree(verbs, order):

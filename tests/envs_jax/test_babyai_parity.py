@@ -97,6 +97,17 @@ def test_play_of_three_seeds_of_every_level_equals_the_original(env, play):
     check_sequences(env, play, np.flatnonzero(seeds < 3))
 
 
+def test_recorded_experts_play_every_level_but_26_to_its_end():
+    traces = recorded.read("traces")
+    expert = traces["sequence_kind"] == 4
+    last = traces["sequence_start"][1:][expert] - 1
+    assert traces["done"][last].all()
+    assert (traces["terminated"][last] & (traces["reward"][last] > 0.5)).all()
+    # No listed action opens the box of level 26.
+    numbers = set(recorded.read("levels")["level"][traces["sequence_item"][expert]].tolist())
+    assert numbers == set(range(1, 41)) - {26}
+
+
 @pytest.mark.slow
 def test_all_recorded_play_equals_the_original(env, play):
     check_sequences(env, play, np.arange(len(recorded.read("traces")["sequence_item"])))

@@ -11,6 +11,7 @@ recreate everything (Python 3.11; `gym`, `matplotlib` and `PIL` are replaced by 
     minigrid_venv/bin/python tests/envs_jax/babyai/export_fixtures.py levels --wrapper $WRAPPER
     minigrid_venv/bin/python tests/envs_jax/babyai/export_fixtures.py traces --wrapper $WRAPPER
     minigrid_venv/bin/python tests/envs_jax/babyai/export_fixtures.py distributions --wrapper $WRAPPER
+    minigrid_venv/bin/python tests/envs_jax/babyai/export_fixtures.py layouts --wrapper $WRAPPER
 
 Items: data indices 0 to 2003 of the eighteen levels that AgentGym uses, and seeds 0 to 22 of the other levels, in
 increasing order of the index (level = index mod 40 + 1, seed = index div 40). The server creates an environment per
@@ -32,8 +33,9 @@ item and resets it twice with the same seed; so does everything here.
 `traces.npz`:
     index i32[N]; first_text, first_image u8[N, 8]: digests of what the server's reset returned;
     sequence_item i32[S] (row of `index`), sequence_kind i8[S] (0 uniform, 1 busy hands, 2 greedy, 3 blocked doors, only
-        where seeds 0 to 4 have doors), sequence_start i32[S + 1]: sequence s has the steps from sequence_start[s] up to
-        sequence_start[s + 1]. A sequence ends after twenty steps or with `done`;
+        where seeds 0 to 4 have doors, 4 plans of `expert_plans.json`, which `find_expert_plans.py` searched in this
+        repository), sequence_start i32[S + 1]: sequence s has the steps from sequence_start[s] up to
+        sequence_start[s + 1]. A sequence ends after twenty steps, with `done` or with its plan;
     actions u8[B]: JSON list of action texts; action u16[T]: the text sent, as position in that list; awkward bool[T]:
         it was drawn to provoke a refusal (often in a fifth of the sequences of kinds 0 and 1, now and then in those of
         kind 2) or was not listed;
@@ -50,6 +52,9 @@ item and resets it twice with the same seed; so does everything here.
 A digest is blake2b with 8 bytes, of the UTF-8 text or of the view's 147 bytes in C order.
 
 `distributions.json`: see `count_levels`.
+
+`layouts.npz`: seeds 200,000 to 200,249 of the numbers in `record_layouts.NUMBERS`, reset once, with some of the columns
+of `levels.npz`. `instruction` is compressed by zlib, and has positions only where the agent carries something.
 """
 
 import argparse
@@ -57,21 +62,26 @@ from pathlib import Path
 
 from original import load_wrapper
 from record_distributions import export_distributions
+from record_layouts import export_layouts
 from record_levels import export_levels
 from record_traces import export_traces
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("levels", "traces", "distributions"))
+    parser.add_argument("what", choices=("levels", "traces", "distributions", "layouts"))
     parser.add_argument("--wrapper", type=Path, required=True, help="environment.py of AgentGym's BabyAI server")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "fixtures")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     module = load_wrapper(options.wrapper)
-    {"levels": export_levels, "traces": export_traces, "distributions": export_distributions}[options.what](
-        module, options.out
-    )
+    exports = {
+        "levels": export_levels,
+        "traces": export_traces,
+        "distributions": export_distributions,
+        "layouts": export_layouts,
+    }
+    exports[options.what](module, options.out)
 
 
 if __name__ == "__main__":

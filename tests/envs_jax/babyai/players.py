@@ -115,6 +115,11 @@ def blocker(rng, game, plan):
     return pick(rng, doors) if doors else explore(rng, game, listed)
 
 
+def expert(rng, game, plan):
+    """Follows a plan that was searched with the whole level known."""
+    return plan.pop(0)
+
+
 def explore(rng, game, listed):
     keyless = game.env.unwrapped.carrying is None
     locks = any(

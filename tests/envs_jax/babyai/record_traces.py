@@ -1,6 +1,8 @@
 """Records play: what the server answers, and MiniGrid's primitive actions."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 from original import (
@@ -8,6 +10,7 @@ from original import (
     BLOCKED_SEEDS,
     BLOCKER,
     BUSY,
+    EXPERT,
     GREEDY,
     LEVELS,
     PRIMITIVE_SEEDS,
@@ -25,18 +28,20 @@ from original import (
     pose,
     text_digest,
 )
-from players import awkward, blocker, busy_hands, greedy, pick, reason, scarce, uniform
+from players import awkward, blocker, busy_hands, expert, greedy, pick, reason, scarce, uniform
+
+EXPERT_PLANS = Path(__file__).parent / "fixtures" / "expert_plans.json"
 
 
-def play(server, index, kind, texts, said):
-    """One sequence: the columns of its steps."""
-    players = (uniform, busy_hands, greedy, blocker)
+def play(server, index, kind, texts, said, script=None):
+    """One sequence: the columns of its steps. `script` are the actions of an expert."""
+    players = (uniform, busy_hands, greedy, blocker, expert)
     rng = np.random.default_rng([index, kind])
     first = server.reset(index)
-    game, plan, steps = server.game, [], []
+    game, plan, steps = server.game, list(script or ()), []
     odd = kind in (UNIFORM, BUSY) and (index % LEVELS + index // LEVELS) % 5 == 4 - kind
     seen = first["observation"]
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if script is None else len(script)):
         if kind == GREEDY:
             strange = scarce(game, SCARCEST) and rng.random() < 0.5
         else:
@@ -141,6 +146,11 @@ def export_traces(module, out):
             text_item.append(row)
             openings.append(first["observation"])
         first_text.append(text_digest(first["observation"]))
+    for index, script in json.loads(EXPERT_PLANS.read_text(encoding="utf-8")).items():
+        steps.extend(play(server, int(index), EXPERT, None, said, script)[1])
+        items.append(indices.tolist().index(int(index)))
+        kinds.append(EXPERT)
+        starts.append(len(steps))
     words = sorted({step["action"] for step in steps})
     position = {word: k for k, word in enumerate(words)}
     arrays = {
