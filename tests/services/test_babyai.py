@@ -248,6 +248,16 @@ def test_the_oracle_plans_on_the_levels_that_are_played():
     assert SERVICE.play_many("oracle", "", (item,), 20, 1, 0).solved.all()
 
 
+@pytest.mark.parametrize("item", [26, 33, 186])
+def test_the_oracle_solves_items_that_a_full_search_gives_up(item):
+    assert item not in plans.stored()
+    for upstream, oracle in ((False, SERVICE.oracle), (True, SERVICE.upstream_oracle)):
+        actions = oracle(item).actions
+        assert 0 < len(actions) <= plans.ROUNDS
+        assert SERVICE.solved(play(item, actions, upstream=upstream)[-1])
+    assert SERVICE.play_many("oracle", "", (item,), plans.ROUNDS, 1, 0).solved.all()
+
+
 def test_random_play_takes_listed_actions():
     start = play(0, [], upstream=False)[0].observation
     listed = common.listed_actions(start)
