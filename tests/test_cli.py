@@ -56,7 +56,7 @@ def one_line(code, err):
         ),
         (["eval", "--help"], ["RUN", "--levels", "XSB", "--json"]),
         (["envs", "--help"], ["--levels", "--json", "--check", "--seeds"]),
-        (["play", "--help"], ["ENV", "--style", "compact"]),
+        (["play", "--help"], ["ENV", "--style", "compact", "panel", "other-levels"]),
     ],
 )
 def test_help(run, words, parts):
@@ -115,6 +115,7 @@ API = ("--api", "m", "--base_url", "http://127.0.0.1:9/v1", "--env", "maze", "--
         (["play", "Bandit", "--style", "long"], ["long", "compact"]),
         (["play", "Bandit", "--levels", "absent.txt"], ["absent.txt", "no such file"]),
         (["play", "Bandit", "--levels", "."], ["no file"]),
+        (["play", "BabyAI-GoToObjS6", "--levels", "panel"], ["--levels is panel", "play BabyAI, or leave"]),
         (["play", "Bandit", "--seed", "-1"], ["--seed is -1", "from 0"]),
         (["chat", "nowhere"], ["nowhere", "no such folder"]),
         (["chat", "nowhere", "--temperature", "-1"], ["--temperature is -1", "0 or more"]),

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 import tyro
 
 from agentrl_jax.cli.checks import check_env, check_level_file
+from agentrl_jax.config.schema import NAMED_LEVELS
+from agentrl_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,13 +23,19 @@ class Play:
     seed: int = 0
     """Seed of the level and of the environment's randomness."""
     levels: str | None = None
-    """File with levels as text; the first one is played."""
+    """File with levels as text; the first one is played. For BabyAI also panel, the published test items, or
+    other-levels, the stored items of the other levels."""
 
 
 def run(command: Play) -> None:
     """Plays one episode."""
     check_env(command.env, "env")
     check_level_file(command.levels)
+    if command.levels in NAMED_LEVELS and command.env.startswith("BabyAI-"):
+        raise UserError(
+            f"--levels is {command.levels}, which are items of many levels, but {command.env} is a single one; play "
+            "BabyAI, or leave --levels out"
+        )
     from agentrl_jax.evaluate.play import play
 
     options = dataclasses.asdict(command)

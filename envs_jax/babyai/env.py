@@ -50,8 +50,8 @@ class BabyAI(TextEnvironment):
 
     With `mode="upstream"` the dynamics are AgentGym's own: a reward counts only if it came with the last primitive
     action; the episode ends only with a reward above 0.5; a mission goes on after failure and after a late success; an
-    action that is not possible repeats the last reward; there is no limit of primitive actions. `success` is then its
-    published rule, a sum of rewards above 0.
+    action that is not possible repeats the last reward; there is no limit of primitive actions; to open the first of
+    two doors fails a strict mission to open the second. `success` is then its published rule, a sum of rewards above 0.
     """
 
     lists_actions = False
@@ -180,7 +180,7 @@ class BabyAI(TextEnvironment):
     def _run(self, state: BabyAIState, macro: macros.Macro, runs: Bool[Array, ""]) -> BabyAIState:
         """Takes the primitive actions, until the view does not change."""
         plan = Plan(jnp.where(runs, macro.length, 0), macro.actions, state.mission, state.max_steps)
-        walk_rows = on_rows(functools.partial(walk, stops=not self.upstream))
+        walk_rows = on_rows(functools.partial(walk, upstream=self.upstream))
         world, progress, view, result = walk_rows(plan, state.world, state.progress, state.view)
         fulfilled, completed = result == mission.SUCCESS, result != mission.CONTINUE
         reward = jnp.where(fulfilled, 1 - 0.9 * (world.steps / state.max_steps), 0.0).astype(jnp.float32)
@@ -249,7 +249,8 @@ class PrimitiveBabyAI(BabyAI):
     """BabyAI with MiniGrid's seven actions, by their ids there, and AgentGym's text without the list of actions.
 
     An action that does not change anything counts and is answered with the observation. Reward, success and ends are
-    those of the mode "intended", which are MiniGrid's own; by default an episode has at most 128 actions.
+    those of the mode "intended", which are MiniGrid's own but for two doors in a strict order; by default an episode
+    has at most 128 actions.
     """
 
     lists_actions = True

@@ -31,6 +31,12 @@ FAMILIES = {
 }
 """The families of the published tables, by level."""
 
+UNSOLVABLE = (246, 566, 1406, 1459)
+"""Stored items that nobody can solve by the intended rules, all of them training items.
+
+Three have their key behind the door that it opens; the goal of the last is fenced in by things that must not be taken.
+"""
+
 PANEL_DIGEST = "c6282edd26aaadca82044522238044546914521dd120942069a616957029dfea"
 """SHA-256 of the levels of `panel()`, in order."""
 

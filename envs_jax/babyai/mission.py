@@ -106,11 +106,12 @@ def _single(slot: Int[Array, "*K"]) -> UInt32[Array, "*K 2"]:
 
 
 def check(
-    world: World, mission: Mission, progress: Progress, action: Int[Array, ""] | None
+    world: World, mission: Mission, progress: Progress, action: Int[Array, ""] | None, *, upstream: bool = True
 ) -> tuple[Progress, Int[Array, ""]]:
     """Returns the progress and the result after a primitive action, which has been taken in `world`.
 
-    None stands for any action but to pick up, drop or toggle, after which less is to be checked.
+    None stands for any action but to pick up, drop or toggle, after which less is to be checked. With `upstream`, as in
+    MiniGrid, the action that fulfils the first part can fail the second: nobody can open two doors in a strict order.
     """
     results = _check_clauses(world, mission, progress, action)
     paired = mission.verb.reshape(2, 2)[:, 1] != NO_VERB
@@ -127,6 +128,9 @@ def check(
     first_done = joined & (progress.first_done | (part_results[first] == SUCCESS))
     # The second part is checked from the action on that fulfils the first one.
     result = jnp.where(first_done, part_results[1 - first], part_results[first])
+    if not upstream:
+        just_now = first_done & ~progress.first_done
+        result = jnp.where(just_now & (result == FAILURE), CONTINUE, result)
     part_checked = jnp.where(np.arange(2) == first, ~progress.first_done, first_done)
     checked = part_checked[:, None] & ~(paired[:, None] & done)
     updated = Progress(

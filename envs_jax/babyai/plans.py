@@ -2,7 +2,7 @@
 
 A plan reaches the goal within 20 actions both by AgentGym's rules and by the intended ones. It has the fewest actions
 of all plans, except on the few items on which that search is given up: there, of all plans that carry nothing but keys
-and what the mission is about.
+and what the mission is about. Where that search is given up too, it is a short one of `guided`, not proven shortest.
 """
 
 import functools
@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int8, Int32, Key
 
 from envs_jax.babyai import items, macros
 from envs_jax.babyai.env import BabyAI
-from envs_jax.babyai.guided import careful_actions
+from envs_jax.babyai.guided import careful_actions, guided_plans
 from envs_jax.babyai.policies import random_policy
 from envs_jax.babyai.search import shortest_plans
 
@@ -55,7 +55,10 @@ def find(
     *,
     max_nodes: tuple[int, int] = (MAX_NODES, MAX_CAREFUL_NODES),
 ) -> list[Plan | None]:
-    """Searches a plan for each level, of at most `rounds` actions; `max_nodes` are the limits of both searches."""
+    """Searches a plan for each level, of at most `rounds` actions; `max_nodes` are the limits of both full searches.
+
+    Levels that these give up get a guided plan, which may be longer than the shortest; None where there is none either.
+    """
     plans: list[Plan | None] = [None] * len(levels)
     left = list(range(len(levels)))
     for most in sorted({MAX_NODES, max_nodes[0]}):  # many levels at a time only as long as they are small
@@ -66,6 +69,9 @@ def find(
     for number in left:
         usable = careful_actions(levels[number], env.shape)[None]
         (plan,) = shortest_plans(env, params, levels[[number]], rounds, max_nodes=max_nodes[1], usable=usable)
+        plans[number] = plan.actions
+    left = [number for number in left if plans[number] is None]
+    for number, plan in zip(left, guided_plans(env, params, levels[left], rounds) if left else []):
         plans[number] = plan.actions
     return plans
 

@@ -49,14 +49,14 @@ class Walk(NamedTuple):
 
 
 def walk(
-    plan: Plan, world: World, progress: Progress, view: Int8[Array, "B 7 7"], *, stops: bool
+    plan: Plan, world: World, progress: Progress, view: Int8[Array, "B 7 7"], *, upstream: bool
 ) -> tuple[World, Progress, Int8[Array, "B 7 7"], Int32[Array, " B"]]:
     """Takes up to `length` primitive actions in each row, until the view does not change.
 
-    With `stops`, also until the mission is fulfilled or failed, or MiniGrid's limit is reached. Returns the result of
-    the last check.
+    Without `upstream`, also until the mission is fulfilled or failed, or MiniGrid's limit is reached. Returns the
+    result of the last check.
     """
-    take = partial(_take, stops=stops)
+    take = partial(_take, upstream=upstream)
 
     def take_moves(active: jax.Array, here: Walk, given: tuple[Plan, World, Progress]) -> tuple[jax.Array, Walk]:
         plan, world, progress = given
@@ -89,13 +89,14 @@ def _next(plan: Plan, here: Walk) -> Int32[Array, " B"]:
     return jnp.take_along_axis(plan.actions, here.number[:, None], axis=1, mode="clip")[:, 0].astype(jnp.int32)
 
 
-def _take(active: Bool[Array, " B"], here: Walk, plan: Plan, *, moves: bool, stops: bool) -> Walk:
+def _take(active: Bool[Array, " B"], here: Walk, plan: Plan, *, moves: bool, upstream: bool) -> Walk:
     """Takes the next action in the active rows; with `moves`, it is one that only moves."""
     action = jnp.where(active, _next(plan, here), NO_OPERATION)
     world = jax.vmap(physics.move if moves else physics.act)(here.world, action)
-    checked, result = jax.vmap(mission.check)(world, plan.mission, here.progress, None if moves else action)
+    check = jax.vmap(partial(mission.check, upstream=upstream))
+    checked, result = check(world, plan.mission, here.progress, None if moves else action)
     seen, number = jax.vmap(look)(world), here.number + 1
     goes_on = (number < plan.length) & jnp.any(seen != here.view, axis=(1, 2))
-    if stops:
+    if not upstream:
         goes_on &= (result == mission.CONTINUE) & (world.steps < plan.max_steps)
     return where_rows(active, Walk(goes_on, number, world, checked, seen, result), here)

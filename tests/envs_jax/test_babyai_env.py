@@ -308,6 +308,17 @@ def test_a_key_in_a_box_can_be_had_by_default(env, start, step):
     assert "toggle" not in listed(env)
 
 
+def test_two_doors_can_be_opened_in_a_strict_order_by_default(start, step):
+    """In MiniGrid the action that opens the first door fails the mission to open the second."""
+    first, second = ["toggle and go through red closed door 1"], ["turn left", "go to purple closed door 1", "toggle"]
+    state, results = follow(start, step, 15, first + second)
+    assert [bool(terminated) for _, terminated, _ in results] == [False] * 3 + [True]
+    assert results[-1][0] > 0.5
+    assert not state.failed
+    state, results = follow(start, step, 15, second)
+    assert (float(results[-1][0]), bool(state.failed)) == (0.0, True)
+
+
 def test_stored_plans_count_where_they_solve_the_level():
     """Items 1810 and 2001 need a far object, which an agent that is shown four objects cannot name."""
     chosen = items.load((1810, 2001, 1804))

@@ -96,11 +96,11 @@ def _compile(upstream: bool) -> Programs:
 def level_of(item: int, *, upstream: bool) -> Level:
     """The level of an item, of `items.SHAPE`: AgentGym's own if it is stored, otherwise one of the same distribution.
 
-    Raises `ItemError` if there is no such item.
+    Without `upstream` a stored one that nobody can solve is generated too. Raises `ItemError` if there is no such item.
     """
     if not 0 <= item < ITEMS:
         raise ItemError(f"The data_idx {item} is not valid: expected 0 to {ITEMS - 1}.")
-    if item in _stored_items():
+    if item in _stored_items(upstream):
         return items.load((item,))[0]
     level = np.asarray(_generator(items.number_of(item), upstream)(jax.random.key(item)))
     if not level[items.SHAPE.height, 0]:
@@ -109,8 +109,9 @@ def level_of(item: int, *, upstream: bool) -> Level:
 
 
 @functools.cache
-def _stored_items() -> frozenset[int]:
-    return frozenset(items.stored_indices())
+def _stored_items(upstream: bool) -> frozenset[int]:
+    """The stored items that are played as they are."""
+    return frozenset(items.stored_indices()) - (frozenset() if upstream else frozenset(items.UNSOLVABLE))
 
 
 def _generator(number: int, upstream: bool) -> Callable[[Any], Any]:
@@ -141,7 +142,8 @@ class BabyAIInstance(ServiceEnvironment):
     """One episode.
 
     Item i is level i mod 40 + 1 with seed i div 40, as in AgentGym: the stored items are the levels that its server
-    makes. Any other item below 2**31 is a level of the same kind and distribution, but not the same one.
+    makes, but for `items.UNSOLVABLE`. Any other item below 2**31, and these four, is a level of the same kind and
+    distribution, but not the same one.
 
     Answers are the original's, text by text, with these differences:
 
@@ -151,7 +153,8 @@ class BabyAIInstance(ServiceEnvironment):
       0.5 or less (which can be repeated), and beyond the limit, where rewards are negative.
     * An action that is not possible has reward 0. There, it repeats the last reward, which is added to the score again.
     * Where two texts print a Python dict in place of a number, there is the number.
-    * Levels that are generated can be solved.
+    * Every level can be solved. There, a key can be behind its own door, the goal fenced in, and the action that opens
+      the first of two doors fails a strict mission to open the second.
     * `pick up` means `pickup`.
 
     With `upstream`, all of these are as there. In both, the tenth object of a name cannot be named in an action, and
@@ -219,11 +222,26 @@ def is_strict_success(answer: StepResult) -> bool:
 
 @functools.cache
 def _plan(item: int, upstream: bool) -> plans.Plan | None:
-    """A plan for the level of a mode, by AgentGym's rules; one that is not stored is searched for, in seconds."""
-    if item in plans.stored():
+    """A plan for the level of a mode, by AgentGym's rules; one that is not stored is searched for, in seconds.
+
+    In the default mode it is one by the intended rules where there is none by AgentGym's that keeps them too.
+    """
+    if item in plans.stored() and item in _stored_items(upstream):
         return plans.stored()[item]
-    env, params = programs(True)[:2]
-    return plans.find(env, params, level_of(item, upstream=upstream)[None])[0]
+    level = level_of(item, upstream=upstream)[None]
+    (plan,) = plans.find(*programs(True)[:2], level)
+    if not upstream and not _solves(plan or (), level[0]):
+        (plan,) = plans.find(*programs(False)[:2], level)
+    return plan
+
+
+def _solves(plan: plans.Plan, level: Level) -> bool:
+    """Whether a plan reaches the goal by the intended rules."""
+    env, params, reset, step = programs(False)
+    state, _ = reset(level)
+    for action in plan:
+        state, _ = step(state, np.int32(action))
+    return bool(env.success(state, params))
 
 
 def oracle(item: int, *, upstream: bool = False) -> ScriptedPolicy:
