@@ -10,12 +10,12 @@ the same distribution:
 3. The mission (`instructions`).
 4. Checks. A layout that fails is drawn again with another key, at most `MAX_TRIES` times.
 
-By default every level can be solved, as intended, except where MiniGrid's rules fail a mission of level 16 with two
-doors: the action that opens the first is also one on a wrong second door. `upstream=True` keeps slips of MiniGrid: in
-levels 7 and 24, the key can lie in the room that it opens, and the locked room has as many objects as the others; level
-27 has a shorter limit than its source says. In level 20, all objects of the mission can be fenced in by others, which
-the agent must not take; these layouts are rejected by default. All other levels can be solved, because everything but
-walls and doors can be moved, and a locked room has one door, whose key lies outside.
+By default every level can be solved, as intended. `upstream=True` keeps slips of MiniGrid: in levels 7 and 24, the key
+can lie in the room that it opens, and the locked room has as many objects as the others; level 27 has a shorter limit
+than its source says. In level 20, all objects of the mission can be fenced in by others, which the agent must not take;
+these layouts are rejected by default. All other levels can be solved, because everything but walls and doors can be
+moved, and a locked room has one door, whose key lies outside; in level 16 by the rules of `mode="intended"` only (see
+`mission.check`).
 
 Two things are never kept. In missions of levels 35 to 37, MiniGrid still avoids the locked room of a layout that it
 rejected. And it never returns for one in a thousand layouts of level 35, where the agent's room has no cell to start
