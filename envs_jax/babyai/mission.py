@@ -1,4 +1,4 @@
-"""Missions: which objects a description names, and whether an action fulfils the mission (MiniGrid's verifier).
+"""Missions: which objects a description names, and whether an action fulfills the mission (MiniGrid's verifier).
 
 Shapes: `S` object slots, `C` clauses, `P` = 1 + the number of `codes.PLACES`.
 """
@@ -111,7 +111,7 @@ def check(
     """Returns the progress and the result after a primitive action, which has been taken in `world`.
 
     None stands for any action but to pick up, drop or toggle, after which less is to be checked. With `upstream`, as in
-    MiniGrid, the action that fulfils the first part can fail the second: nobody can open two doors in a strict order.
+    MiniGrid, the action that fulfills the first part can fail the second: nobody can open two doors in a strict order.
     """
     results = _check_clauses(world, mission, progress, action)
     paired = mission.verb.reshape(2, 2)[:, 1] != NO_VERB
@@ -126,7 +126,7 @@ def check(
 
     joined = mission.order != SINGLE
     first_done = joined & (progress.first_done | (part_results[first] == SUCCESS))
-    # The second part is checked from the action on that fulfils the first one.
+    # The second part is checked from the action on that fulfills the first one.
     result = jnp.where(first_done, part_results[1 - first], part_results[first])
     if not upstream:
         just_now = first_done & ~progress.first_done
