@@ -260,7 +260,10 @@ def choose_items(
     """
     with refusals():
         if items:
-            return load_items(items, service.name), None
+            chosen = load_items(items, service.name)
+            if max(chosen) >= service.items:
+                raise UserError(f"--items names {max(chosen)}, expected numbers below {service.items}")
+            return chosen, None
         if service.panel and episodes is None:
             return service.panel()
     return sampled_items(service, episodes or 200, seed), None

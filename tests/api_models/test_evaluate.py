@@ -377,7 +377,7 @@ def test_the_table_and_the_key(tmp_path, monkeypatch):
         ("--retries -1", "--retries is -1, expected 0 or more"),
         ("--style ragen", "--style is ragen, but maze is played as a service"),
         ("--think", "--think has no effect on maze, which is played as a service; leave it out"),
-        ("--items 25", "expected numbers below 25"),
+        ("--items 25", "--items names 25, expected numbers below 25"),
         ("--items a.json", "a.json: cannot be read"),
         ("--env nowhere", "no environment is called 'nowhere'"),
         (
