@@ -15,6 +15,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
 
 TINY = """
+devices: 2
 tasks: [{env: FrozenLake, groups: 2}]
 prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 6}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}

@@ -3,10 +3,13 @@
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
+
+from agentrl_jax.config import load_resolved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +28,12 @@ class Replay:
 
 def run(command: Replay) -> None:
     """Prints the episode, and whether it is the recorded one; exit code 1 if it is not."""
+    from agentrl_jax.parallel.mesh import simulate_cpu_devices
+
+    # Before JAX is used, which importing the environments does. What is wrong with the folder is said later.
+    config = Path(command.run) / "config.yaml"
+    if config.is_file():
+        simulate_cpu_devices(load_resolved(config).devices)
     from agentrl_jax.train.replay_rollout import replay_row
 
     found = replay_row(command.run, command.iteration, command.row, Console(stderr=True))

@@ -45,6 +45,8 @@ def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, sequenc
         if devices > len(present) or (hosts > 1 and devices not in (0, len(present))):
             here = f"the {hosts} hosts have" if hosts > 1 else "this host has"
             allowed = f"{len(present)} or 0" if hosts > 1 else "at most that or 0"
+            if hosts == 1 and present[0].platform == "cpu":
+                allowed += f", or start Python with JAX_NUM_CPU_DEVICES={devices}"
             raise ValueError(f"devices is {devices}, but {here} {len(present)}; set devices to {allowed}")
         devices = present[: devices or None]
     slices = count_slices(devices)

@@ -1,4 +1,4 @@
-"""A second start of a run compiles nothing, because the command keeps compiled programs."""
+"""A second start of a run compiles nothing, as the command keeps programs; and a replay has the devices of its run."""
 
 import json
 import os
@@ -29,3 +29,7 @@ def test_programs_are_kept_for_the_next_start(tmp_path):
     assert json.loads((tmp_path / "one" / "summary.json").read_text())["devices"] == 2
     assert tiny_run.metrics(tmp_path / "one") == tiny_run.metrics(tmp_path / "two")
     assert (tmp_path / "cache" / "agentrl_jax" / "compiled").stat().st_mode & 0o077 == 0
+    command = [sys.executable, "-m", "agentrl_jax", "replay", str(tmp_path / "one"), "--iteration", "1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "equal to the record bit for bit: every field" in done.stdout
