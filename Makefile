@@ -3,7 +3,7 @@
 # make test-all    hours: the slow checks too, with coverage; then the suite as users compile it (make test-optimized),
 #                  on the newest Python and JAX (make test-newest), for TPUs (make test-tpu), and with tools of others
 #                  (make test-tools)
-# make test-tpu    programs compiled for TPUs that need not be present (20 minutes): meshes, plans, cycles of a step
+# make test-tpu    programs compiled for TPUs that need not be present: meshes, plans, cycles of a step
 # make test-tools  the tests that the others skip without Harbor, Inspect, Chromium or Node: trajectories in the formats
 #                  of Harbor (ATIF 1.7 and 1.8) and Inspect, and the page of `agentrl view` in a browser; needs Chromium,
 #                  Node 20 or newer and Python 3.13, and fails where one is missing
