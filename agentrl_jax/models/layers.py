@@ -75,7 +75,7 @@ def finish(
     normed = rms_norm(x, weights["mlp_norm"], config.norm_eps)
     gated = jax.nn.silu(_linear(weights, "gate", normed)) * _linear(weights, "up", normed)
     if x.shape[1] == 1:
-        # For a single token a TPU would compute `up` inside the product with `down`, in small parts, which takes longer.
+        # For one token a TPU would compute `up` inside the product with `down`, in small parts, which takes longer.
         gated = jax.lax.platform_dependent(gated, tpu=jax.lax.optimization_barrier, default=lambda gated: gated)
     return x + _linear(weights, "down", gated)
 
