@@ -2,6 +2,7 @@
 
     python benchmarks/decode_step.py
     python benchmarks/decode_step.py --models qwen2.5-7b --layouts halves --rows 128
+    python benchmarks/decode_step.py --layouts groups --quantization none weights weights_and_cache
 
 Two layers without embedding and LM head, bfloat16, all positions filled: a prefix of 260 tokens and five turns of 122
 observed and 64 sampled tokens. Layouts of a row's context:
@@ -12,11 +13,13 @@ observed and 64 sampled tokens. Layouts of a row's context:
 * groups: as halves, but a group shares its first observation, and a copy of the prefix before it.
 
 The cycles are the compiler's estimates, added up over the instructions of the program; transfers to on-chip memory that
-it starts in advance have none, so the bytes are printed too. Needs `libtpu`; a program compiles in about half a minute.
+it starts in advance have none, so the bytes between the chip and its large memory are printed too, and those of all
+inputs. `--quantization` is `rollout.quantization`. Needs `libtpu`; a program compiles in about half a minute.
 """
 
 import argparse
 import dataclasses
+import itertools
 import re
 import time
 
@@ -29,7 +32,9 @@ from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, Opening, SharedPrefix, init_cache, shared_prefix
 from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.parallel.hlo_traffic import memory_bytes
 from agentrl_jax.parallel.topology import described_devices
+from agentrl_jax.setup.build import INTEGERS
 
 PREFIX, READ, SAID, TURNS = 260, 122, 64, 5
 LAYOUTS = ("dense", "turns", "halves", "groups")
@@ -54,8 +59,8 @@ def context(layout: str, shape: DecoderConfig, rows: int, group_size: int) -> tu
     return cache.replace(opening=opening, skips=False), prefix
 
 
-def measure(shape: DecoderConfig, layout: str, rows: int, group_size: int, device: jax.Device) -> tuple[int, float]:
-    """Estimated cycles of a step, and the bytes that it moves."""
+def measure(shape: DecoderConfig, layout: str, rows: int, group_size: int, device: jax.Device) -> tuple[int, int, int]:
+    """Estimated cycles of a step, the bytes that it moves, and those of its inputs."""
 
     def step(params, cache, prefix, token, position, length, active):
         hidden, cache = cached_decoder.decode_with_cache(
@@ -74,14 +79,16 @@ def measure(shape: DecoderConfig, layout: str, rows: int, group_size: int, devic
     chosen = jax.tree.map(lambda _: Format(Layout.AUTO, place), shapes)
     options = {"in_shardings": chosen, "out_shardings": (chosen[1], None)}
     compiled = jax.jit(step, donate_argnums=1, **options).lower(*shapes).compile()
-    cycles = re.findall(r'"estimated_cycles":"(\d+)"', compiled.as_text())
-    return sum(map(int, cycles)), compiled.cost_analysis()["bytes accessed"]
+    text = compiled.as_text()
+    cycles = re.findall(r'"estimated_cycles":"(\d+)"', text)
+    return sum(map(int, cycles)), memory_bytes(text), compiled.memory_analysis().argument_size_in_bytes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cycles of one decoding step by the layout of its cache.")
     parser.add_argument("--models", choices=list(PUBLISHED), nargs="+", default=["qwen2.5-0.5b", "qwen2.5-7b"])
     parser.add_argument("--layouts", choices=LAYOUTS, nargs="+", default=list(LAYOUTS))
+    parser.add_argument("--quantization", choices=list(INTEGERS), nargs="+", default=["none"])
     parser.add_argument("--topology", default="v5e:2x2")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--group-size", type=int, default=16)
@@ -92,12 +99,15 @@ def main() -> None:
     print(f"{options.rows} rows in groups of {options.group_size}, a chip of {options.topology}")
     for name in options.models:
         shape = dataclasses.replace(PUBLISHED[name], num_layers=2, windows=(), vocab_size=128, dtype="bfloat16")
-        for layout in options.layouts:
+        for layout, quantization in itertools.product(options.layouts, options.quantization):
             began = time.monotonic()
-            cycles, moved = measure(shape, layout, options.rows, options.group_size, device)
+            integers = dataclasses.replace(shape, **dict.fromkeys(INTEGERS[quantization], "int8"))
+            cycles, moved, held = measure(integers, layout, options.rows, options.group_size, device)
             seconds = time.monotonic() - began
             print(
-                f"{name:14s} {layout:7s} {cycles:10,d} cycles {moved / 2**20:8,.0f} MiB ({seconds:.0f} s)", flush=True
+                f"{name:14s} {layout:7s} {quantization:18s}{cycles:10,d} cycles {moved / 2**20:8,.0f} MiB moved "
+                f"{held / 2**20:8,.0f} MiB held ({seconds:.0f} s)",
+                flush=True,
             )
 
 

@@ -6,9 +6,9 @@
 
 Runs on the device that JAX finds first, with random parameters. The phases are those of `agentrl_jax.studies.phases`,
 at a cache that is filled by playing half of the turns. The roofline is the larger of operations / peak operations and
-bytes / peak bandwidth, both as the compiler counts them for a full cache. Peaks are in `agentrl_jax.parallel.peaks`; on
-a device without an entry, like a CPU, those of a large matrix product and a large copy in the same run. The compiler
-counts bytes as if no cache of the processor held them, so the share of a small model can exceed 1.
+bytes / peak bandwidth, for a full cache, as `agentrl_jax.studies.costs` counts them. Peaks are in
+`agentrl_jax.parallel.peaks`; on a device without an entry, like a CPU, those of a large matrix product and a large copy
+in the same run. Bytes count as if no cache of the processor held them, so the share of a small model can exceed 1.
 
 torch, eagerly, computes the same shapes with the same weights; its prefill has no tokens before it, its scores are of
 all tokens, and its update is the gradient of the mean token loss. Tunix, for Llama shapes, has its own
@@ -77,7 +77,7 @@ class Ours:
         return {PREFILL: self._rollout(PREFILL), DECODE: self._rollout(DECODE), **self._learner()}
 
     def cost(self, name: str) -> Cost:
-        """What the compiler counts for a call of a phase."""
+        """What a call of a phase costs."""
         return self.costs.cost(name, self.rows if name in (PREFILL, DECODE) else self.microbatch)
 
     def turns(self, name: str) -> float:

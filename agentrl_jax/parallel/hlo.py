@@ -1,24 +1,18 @@
 """Finds the operations inside the loops of a compiled program, from its HLO text."""
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterable
+
+from agentrl_jax.parallel.hlo_text import Instruction, parse
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 HOST = ("infeed", "outfeed", "send", "recv")
 MOVE = "move"
 """An asynchronous copy between two memories of a device; its data is what a kernel reads or writes."""
 
-_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8}
-_HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
-_INSTRUCTION = re.compile(r"^(?:ROOT )?%?([\w.\-]+) = (.*)$")
-_OPERATION = re.compile(r"^(\(.*?\)|\S+) ([a-z][\w\-]*)\(")
 _CALLED = re.compile(r"(condition|body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
-_LAYOUT = re.compile(r"\][^\[\]{}]*\{([^}]*)\}")
-_SPACE = re.compile(r"S\(\d+\)")
-_ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,61 +34,43 @@ def operations(text: str, opcodes: Iterable[str]) -> list[Operation]:
     computation that is called from several places is counted once, at its largest depth. Of an asynchronous operation
     the start is counted, the end is not. `text` is `compiled.as_text()`.
     """
-    bodies, entry = _computations(text)
+    computations, entry = parse(text)
     depth = {entry: 0}
     unvisited = [entry]
     while unvisited:
         name = unvisited.pop()
-        for line in bodies[name]:
-            for inner, deeper in _called(line):
-                if inner in bodies and depth[name] + deeper > depth.get(inner, -1):
+        for instruction in computations[name].values():
+            for inner, deeper in called(instruction):
+                if inner in computations and depth[name] + deeper > depth.get(inner, -1):
                     depth[inner] = depth[name] + deeper
                     unvisited.append(inner)
     wanted = set(opcodes)
     return [
-        Operation(kind, _size(*matched.groups()), depth[name])
-        for name, lines in bodies.items()
-        for line in lines
-        if name in depth and (matched := _OPERATION.match(line)) and (kind := _kind(*matched.groups())) in wanted
+        Operation(kind, _size(instruction), depth[name])
+        for name, computation in computations.items()
+        for instruction in computation.values()
+        if name in depth and (kind := _kind(instruction)) in wanted
     ]
 
 
-def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Right-hand sides of the instructions of every computation, and the name of the entry computation."""
-    bodies: dict[str, list[str]] = {}
-    entry, current = "", None
-    for line in text.splitlines():
-        if header := _HEADER.match(line):
-            current = bodies.setdefault(header.group(1), [])
-            entry = header.group(1) if line.startswith("ENTRY") else entry
-        elif current is not None and (instruction := _INSTRUCTION.match(line.strip())):
-            current.append(instruction.group(2))
-    return bodies, entry
-
-
-def _called(line: str) -> list[tuple[str, int]]:
+def called(instruction: Instruction) -> list[tuple[str, int]]:
     """Computations that an instruction calls, each with 1 for a loop's body or condition, else 0; none for a fusion."""
-    if " fusion(" in line:
+    if instruction.opcode == "fusion":
         return []
-    called = [(name, int(role in ("body", "condition"))) for role, name in _CALLED.findall(line)]
-    for names in _BRANCHES.findall(line):
-        called += [(name.strip().lstrip("%"), 0) for name in names.split(",")]
-    return called
+    found = [(name, int(role in ("body", "condition"))) for role, name in _CALLED.findall(instruction.attributes)]
+    for names in _BRANCHES.findall(instruction.attributes):
+        found += [(name.strip().lstrip("%"), 0) for name in names.split(",")]
+    return found
 
 
-def _kind(type_text: str, name: str) -> str:
-    spaces = {tuple(_SPACE.findall(layout)) for layout in _LAYOUT.findall(type_text)[:2]}
-    return MOVE if name == "copy-start" and len(spaces) > 1 else name.removesuffix("-start")
+def _kind(instruction: Instruction) -> str:
+    spaces = {x.space for x in instruction.arrays[:2]}
+    is_move = instruction.opcode == "copy-start" and len(spaces) > 1
+    return MOVE if is_move else instruction.opcode.removesuffix("-start")
 
 
-def _size(type_text: str, name: str) -> int:
-    sizes = [
-        _item_size(dtype) * math.prod(int(n) for n in dims.split(",") if n) for dtype, dims in _ARRAY.findall(type_text)
-    ]
+def _size(instruction: Instruction) -> int:
     # The result of a start holds the operands too; that of a combined collective is a tuple of its results.
-    return max(sizes, default=0) if name.endswith("-start") else sum(sizes)
-
-
-def _item_size(dtype: str) -> int:
-    bits = re.search(r"\d+$", dtype)
-    return _BYTES.get(dtype) or max(1, int(bits.group()) // 8 if bits else 1)
+    if instruction.opcode.endswith("-start"):
+        return max((x.size for x in instruction.arrays), default=0)
+    return instruction.size

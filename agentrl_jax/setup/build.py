@@ -150,10 +150,17 @@ def build_model(
     )
 
 
+INTEGERS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "weights": ("decode_dtype",),
+    "weights_and_cache": ("decode_dtype", "cache_dtype"),
+}
+"""The fields of `DecoderConfig` that are int8 by `rollout.quantization`."""
+
+
 def rollout_model(config: Config, model: ActorCritic) -> ActorCritic:
     """The model as it plays training episodes, quantized if `rollout.quantization` says so."""
-    integers = {"none": (), "weights": ("decode_dtype",), "weights_and_cache": ("decode_dtype", "cache_dtype")}
-    changed: dict[str, Any] = dict.fromkeys(integers[config.rollout.quantization], "int8")
+    changed: dict[str, Any] = dict.fromkeys(INTEGERS[config.rollout.quantization], "int8")
     return dataclasses.replace(model, decoder=dataclasses.replace(model.decoder, **changed))
 
 

@@ -24,6 +24,7 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import hlo
+from agentrl_jax.parallel.hlo_traffic import memory_bytes
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.recording import empty_trajectory
@@ -45,8 +46,8 @@ class ProgramPlan:
     temporaries: int
     code: int
     flops: float
-    accessed: float
-    """Bytes read and written."""
+    accessed: int
+    """Bytes read from a device's large memory and written to it, see `parallel.hlo_traffic`."""
     estimate: float | None
     """The compiler's own time estimate in seconds; None if it makes none."""
     operations: tuple[hlo.Operation, ...]
@@ -210,7 +211,7 @@ def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
 def _compiled(program: Any, *arguments: Any) -> ProgramPlan:
     began = time.monotonic()
     compiled = program.lower(*arguments).compile()
-    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    text, memory, cost = compiled.as_text(), compiled.memory_analysis(), compiled.cost_analysis() or {}
     aliased = memory.alias_size_in_bytes
     return ProgramPlan(
         seconds=time.monotonic() - began,
@@ -218,9 +219,9 @@ def _compiled(program: Any, *arguments: Any) -> ProgramPlan:
         temporaries=memory.temp_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
         flops=float(cost.get("flops", math.nan)),
-        accessed=float(cost.get("bytes accessed", math.nan)),
+        accessed=memory_bytes(text),
         estimate=cost.get("optimal_seconds"),
-        operations=tuple(hlo.operations(compiled.as_text(), (*hlo.COLLECTIVES, *hlo.HOST, "copy"))),
+        operations=tuple(hlo.operations(text, (*hlo.COLLECTIVES, *hlo.HOST, "copy"))),
     )
 
 

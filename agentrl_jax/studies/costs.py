@@ -1,7 +1,8 @@
 """What one call of a phase costs a device, for any depth and number of rows, from a few compiled programs."""
 
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,14 +13,14 @@ from agentrl_jax.models.decoder import Remat
 from agentrl_jax.models.row_attention import refusal
 from agentrl_jax.models.shape import Attention
 from agentrl_jax.parallel import hlo
+from agentrl_jax.parallel.hlo_traffic import memory_bytes
 from agentrl_jax.studies.abstract_run import AbstractRun
 from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE, Phase, PhaseBuilder
 
-DEPTHS = (1, 2)
-"""Layers of the programs that are compiled."""
-ROWS = {PREFILL: (1, 2), DECODE: (128, 256), SCORE: (1, 2), UPDATE: (1, 2), OPTIMIZER: (1,)}
-"""Their rows; an optimizer's step has none. With fewer rows of a decode step, the compiler would copy the cache of a
-layer to the chip's own memory and count that."""
+DEPTHS = (2, 4)
+"""Layers of the programs that are compiled. One layer alone is compiled differently."""
+LARGEST = {PREFILL: 16, DECODE: 256, SCORE: 4, UPDATE: 2, OPTIMIZER: 1}
+"""Most rows of these programs; an optimizer's step has none."""
 
 KERNEL_PASSES = {SCORE: 1.0, UPDATE: 4.5}
 """Attention of a whole row in forward passes: the backward pass of a kernel repeats the forward pass and takes 2.5
@@ -31,7 +32,7 @@ class Cost(NamedTuple):
 
     flops: float
     accessed: float
-    """Read from and written to memory."""
+    """Read from the device's large memory and written to it, see `parallel.hlo_traffic`."""
     sent: float
     """Sent to other devices of `tensor` by collectives that are computed as rings."""
     arguments: float
@@ -42,10 +43,11 @@ class Cost(NamedTuple):
 class CostModel:
     """Compiles the phases with few layers and rows, and extrapolates.
 
-    Every further layer of a stack of equal layers costs the same, and so does every further row, so costs are bilinear
-    in both: exactly for operations and collectives, nearly for bytes and temporaries, about which the compiler decides.
-    Layers with different windows count as if they had none. The compiler counts a write to the cache as a pass over it,
-    and reads of a chip's own memory like others, so bytes are too many rather than too few.
+    Every further layer of a stack of equal layers costs the same, and so does every further row: exactly for operations
+    and collectives, nearly for bytes and temporaries, because the compiler decides what stays in on-chip memory, and
+    decides otherwise for more rows. So a number of rows up to `LARGEST` is compiled if it is a power of two, or lies on
+    the line between two that are; a larger one lies on the line through the two largest. Layers with different windows
+    count as if they had none.
     """
 
     def __init__(self, run: AbstractRun, devices: list[jax.Device], report: Callable[[str], None]):
@@ -53,25 +55,26 @@ class CostModel:
         self.compiled = 0
         """Number of programs compiled so far."""
         self._builders: dict[tuple[int, int, Remat], PhaseBuilder] = {}
-        self._corners: dict[tuple[str, int, Remat], list[np.ndarray]] = {}
+        self._at_rows: dict[tuple[str, int, int, Remat], np.ndarray] = {}
 
     def cost(self, name: str, rows: float, *, tensor: int = 1, remat: Remat | None = None) -> Cost:
         """The cost of the phase `name` for `rows` rows on `tensor` devices; 0 rows leave what no row adds to."""
         remat = self.run.model.remat if remat is None or name != UPDATE else remat
-        key = name, tensor, remat
-        if key not in self._corners:
-            self._corners[key] = [self._at_depth(name, n, tensor, remat) for n in ROWS[name]]
-        corners, points = self._corners[key], ROWS[name]
-        value = corners[0]
-        if len(points) > 1:
-            value = value + (corners[1] - corners[0]) * (rows - points[0]) / (points[1] - points[0])
-        return Cost(*np.maximum(value, 0.0).tolist())
+        points = compiled_rows(rows, LARGEST[name])
+        values = [self._at_depth(name, n, tensor, remat) for n in points]
+        if len(points) == 1:
+            return Cost(*values[0].tolist())
+        value = _line(points, values, rows)
+        # Part of a row costs at least its share of one.
+        return Cost(*np.maximum(value, values[0] * min(rows / points[0], 1.0)).tolist())
 
     def _at_depth(self, name: str, rows: int, tensor: int, remat: Remat) -> np.ndarray:
         """Cost at the run's own depth, from that of two shallow decoders."""
-        first, second = (self._measured(name, rows, tensor, depth, remat) for depth in DEPTHS)
-        layers = self.run.model.decoder.num_layers
-        return first + (second - first) * (layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
+        key = name, rows, tensor, remat
+        if key not in self._at_rows:
+            shallow = [self._measured(name, rows, tensor, depth, remat) for depth in DEPTHS]
+            self._at_rows[key] = np.maximum(_line(DEPTHS, shallow, self.run.model.decoder.num_layers), 0.0)
+        return self._at_rows[key]
 
     def _measured(self, name: str, rows: int, tensor: int, depth: int, remat: Remat) -> np.ndarray:
         key = depth, tensor, remat
@@ -85,14 +88,29 @@ class CostModel:
         return np.array(cost._replace(flops=cost.flops + kernels))
 
 
+def compiled_rows(rows: float, largest: int) -> tuple[int, ...]:
+    """The number of rows itself if it is compiled, otherwise the two that a line is drawn through."""
+    if largest == 1:
+        return (1,)
+    below = min(2 ** int(math.log2(max(rows, 1))), largest)
+    return (below,) if rows == below else (min(below, largest // 2), 2 * min(below, largest // 2))
+
+
+def _line(at: Sequence[float], values: Sequence[np.ndarray], x: float) -> np.ndarray:
+    """The line through two points, which never falls."""
+    (first, second), (low, high) = at, values
+    return low + np.maximum(high - low, 0.0) * (x - first) / (second - first)
+
+
 def measure(phase: Phase, devices: int) -> Cost:
-    """The compiler's account of a phase; a kernel that it does not know counts no operations."""
+    """What the compiled phase costs; a kernel that the compiler does not know counts no operations."""
     compiled: Any = phase.lower(unroll=True).compile()
     counted, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
-    collectives = hlo.operations(compiled.as_text(), hlo.COLLECTIVES) if devices > 1 else []
+    text = compiled.as_text()
+    collectives = hlo.operations(text, hlo.COLLECTIVES) if devices > 1 else []
     return Cost(
         flops=float(counted.get("flops", 0.0)),
-        accessed=float(counted.get("bytes accessed", 0.0)),
+        accessed=float(memory_bytes(text)),
         sent=sum(sent_bytes(one, devices) for one in collectives),
         arguments=memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,

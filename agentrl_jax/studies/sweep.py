@@ -1,9 +1,9 @@
 """Ranks meshes and batch sizes of a run for some devices by the estimated time of an iteration.
 
 The time of a phase is that of what limits it: operations, traffic to memory, or traffic between devices, each at the
-chip's peak rate (a roofline). It is an estimate, and no bound: no chip reaches its peak, but the compiler counts too
-many bytes, and every decode step is that of a full cache. So comparisons are worth more than values. Nothing overlaps
-between phases, episodes play all turns with the longest responses, and the time of environments is not counted.
+chip's peak rate (a roofline). It is an estimate: no chip reaches its peak, but every decode step is that of a full
+cache. So comparisons are worth more than values. Nothing overlaps between phases, episodes play all turns with the
+longest responses, and the time of environments is not counted.
 """
 
 import dataclasses

@@ -19,7 +19,7 @@ from agentrl_jax.parallel.topology import GIB, HBM, TopologyError, described_dev
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.setup import build
 from agentrl_jax.studies import phases
-from agentrl_jax.studies.costs import Cost, measure, sent_bytes
+from agentrl_jax.studies.costs import Cost, CostModel, compiled_rows, measure, sent_bytes
 from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PHASES, PREFILL, SCORE, UPDATE, PhaseBuilder
 from agentrl_jax.studies.sweep import GREEDY, SEARCHED, Sweeper
 from agentrl_jax.studies.sweep_report import as_json, as_table
@@ -99,8 +99,38 @@ def test_costs_of_a_deeper_decoder_follow_from_two_shallow_ones(run, costs, name
     measured = measure(PhaseBuilder(run, jax.devices()[:1]).phase(name, rows), 1)
     extrapolated = costs.cost(name, rows)
     assert extrapolated.flops == pytest.approx(measured.flops, rel=0.02)
-    assert extrapolated.accessed == pytest.approx(measured.accessed, rel=0.15)
+    assert extrapolated.accessed == pytest.approx(measured.accessed, rel=0.1)
     assert extrapolated.arguments == pytest.approx(measured.arguments, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("rows", "largest", "expected"),
+    [
+        (1, 4, (1,)),
+        (3, 4, (2, 4)),
+        (4, 4, (4,)),
+        (5, 4, (2, 4)),
+        (0, 4, (1, 2)),
+        (0.5, 4, (1, 2)),
+        (192, 256, (128, 256)),
+        (7, 1, (1,)),
+    ],
+)
+def test_compiled_numbers_of_rows(rows, largest, expected):
+    assert compiled_rows(rows, largest) == expected
+
+
+def test_costs_never_fall_with_rows_or_layers(monkeypatch, run):
+    """The compiler may count less for a larger program, as it does here for 4 layers and for 2 rows."""
+
+    def measured(self, name, rows, tensor, depth, remat):
+        return np.full(len(Cost._fields), (10.0 - depth) * (5.0 if rows == 2 else 4.0 + rows))
+
+    monkeypatch.setattr(CostModel, "_measured", measured)
+    costs = CostModel(run, jax.devices()[:1], lambda line: None)
+    found = [costs.cost(SCORE, rows).accessed for rows in (0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 100)]
+    assert found == sorted(found)
+    assert found[1] > 0
 
 
 @pytest.mark.slow
@@ -271,7 +301,18 @@ def test_devices_without_peak_rates_are_refused(tmp_path):
 def test_a_sweep_for_described_tpus():
     config = CONFIG.replace(model=CONFIG.model.replace(precision="mixed", remat="full"))
     devices, memory = described_devices("v5e:2x2")
-    best = Sweeper(config, devices, "qwen2.5-0.5b").rank(memory, PEAKS[chip_name(devices[0])], compiled=0)
-    assert any(one.fits for one in best.candidates)
-    decode_step = next(x for x in best.candidates[0].phases if x.name == DECODE)
-    assert decode_step.limit == "memory"  # few rows: every step reads all parameters
+    sweeper = Sweeper(config, devices, "qwen2.5-0.5b")
+    peaks = PEAKS[chip_name(devices[0])]
+    found = sweeper.rank(memory, peaks, compiled=0)
+    assert any(one.fits for one in found.candidates)
+    decoder = sweeper.run.model.decoder
+    layer = 2 * (2 * decoder.embed_dim * (decoder.embed_dim + decoder.num_kv_heads * decoder.head_dim))
+    layer += 2 * 3 * decoder.embed_dim * decoder.mlp_width
+    matrices = layer * decoder.num_layers + 2 * decoder.embed_dim * decoder.vocab_size
+    for one in found.candidates:
+        assert all(phase.compute > 0 and phase.memory > 0 for phase in one.phases if phase.name != "reshard")
+        # Few rows: a step reads all matrices, whose parts the devices of a replica share, and little else.
+        decode_step = next(x for x in one.phases if x.name == DECODE)
+        assert decode_step.limit == "memory"
+        read = decode_step.memory / decode_step.calls * peaks.bandwidth * one.mesh["tensor"]
+        assert 1.0 < read / matrices < 1.3
