@@ -1,0 +1,78 @@
+"""Processes that are connected as those of several hosts are, on this machine."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+
+DEVICES = ("--devices", "0")
+GLOO = re.compile(r"^\[Gloo\].*\n", re.MULTILINE)
+"""What the library of the collectives prints when processes are connected."""
+LOST = ("process 0 has ended, or cannot be reached", "another process has ended, or cannot be reached")
+"""What is said when process 0, or another one, is lost."""
+
+
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+class Hosts:
+    """The processes of `agentrl train`, with `devices` CPU devices each."""
+
+    def __init__(self, count, file, run, *words, devices=1):
+        address = free_address()
+        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
+        runs = run if isinstance(run, list) else [run] * count
+        self.processes = []
+        for index in range(count):
+            command = [sys.executable, "-m", "agentrl_jax", "train", file, "--run_dir", str(runs[index]), *DEVICES]
+            if count > 1:
+                command += ["--hosts.coordinator", address, "--hosts.count", str(count), "--hosts.index", str(index)]
+            process = subprocess.Popen(
+                [*command, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            self.processes.append(process)
+
+    def end(self, seconds=300):
+        """Waits; returns exit codes, and standard output and error of each process."""
+        deadline = time.monotonic() + seconds
+        texts = []
+        for process in self.processes:
+            try:
+                texts.append(process.communicate(timeout=max(deadline - time.monotonic(), 1)))
+            except subprocess.TimeoutExpired:
+                for each in self.processes:
+                    each.kill()
+                raise
+        codes = [process.returncode for process in self.processes]
+        return codes, [tuple(GLOO.sub("", text) for text in of_process) for of_process in texts]
+
+
+def until(condition, hosts, seconds=200):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert all(process.poll() is None for process in hosts.processes), hosts.end(1)
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def two_processes(script, *words, variables=lambda index: {}):
+    """Runs a script with the address, the process's number and the words; returns exit codes and texts."""
+    command = [sys.executable, "-c", script, free_address()]
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    processes = [
+        subprocess.Popen(
+            [*command, str(index), *words],
+            env=environment | variables(index),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    texts = [process.communicate(timeout=200) for process in processes]
+    return [process.returncode for process in processes], texts
