@@ -73,8 +73,22 @@ class CostModel:
         key = name, rows, tensor, remat
         if key not in self._at_rows:
             shallow = [self._measured(name, rows, tensor, depth, remat) for depth in DEPTHS]
-            self._at_rows[key] = np.maximum(_line(DEPTHS, shallow, self.run.model.decoder.num_layers), 0.0)
+            cost = Cost(*np.maximum(_line(DEPTHS, shallow, self.run.model.decoder.num_layers), 0.0).tolist())
+            if name == UPDATE:
+                cost = cost._replace(temporaries=self._update_temporaries(rows, tensor, remat))
+            self._at_rows[key] = np.array(cost)
         return self._at_rows[key]
+
+    def _update_temporaries(self, rows: int, tensor: int, remat: Remat) -> float:
+        """Those of the update at full depth with its loops, which compile as fast for any depth.
+
+        Written out, the logits of all chunks of tokens would be in memory at once.
+        """
+        self.report(f"compiling {UPDATE} with its loops: {rows} rows, tensor {tensor}")
+        self.compiled += 1
+        phase = PhaseBuilder(self.run, self.devices[:tensor], remat=remat).phase(UPDATE, rows)
+        memory: Any = phase.lower().compile().memory_analysis()
+        return memory.temp_size_in_bytes
 
     def _measured(self, name: str, rows: int, tensor: int, depth: int, remat: Remat) -> np.ndarray:
         key = depth, tensor, remat

@@ -170,7 +170,7 @@ class Sweeper:
             measured = self._compiled(candidate, memory)
             ranked = [measured if one is candidate else one for one in ranked]
             own, nearest = (measured if one is candidate else one for one in (own, nearest))
-        report(f"compiled {self.costs.compiled} phase programs of few layers and rows, and {len(exact)} whole runs")
+        report(f"compiled {self.costs.compiled} phase programs and {len(exact)} whole runs")
         notes = list(_left_out(config))
         return Sweep(sorted(ranked, key=_rank), own_values, own, nearest, notes, self.costs.compiled, len(exact))
 

@@ -316,3 +316,7 @@ def test_a_sweep_for_described_tpus():
         assert decode_step.limit == "memory"
         read = decode_step.memory / decode_step.calls * peaks.bandwidth * one.mesh["tensor"]
         assert 1.0 < read / matrices < 1.3
+    (exact,) = (one for one in sweeper.rank(memory, peaks, compiled=1).candidates if one.exact)
+    (estimate,) = (one for one in found.candidates if one.settings == exact.settings)
+    assert 0.7 < estimate.rollout_peak / exact.rollout_peak < 1.5
+    assert 0.7 < estimate.update_peak / exact.update_peak < 1.5
