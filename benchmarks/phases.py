@@ -169,7 +169,9 @@ class Ours:
             pad_token_id=tokenizer.pad_id,
         )
         files = dict(build.tokenizer_files(self.run.config.model))
-        files["tokenizer_config.json"] = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}).encode()
+        special = {"eos_token": tokenizer.end_of_turn_id, "pad_token": tokenizer.pad_id}
+        names = {name: tokenizer.special_name(number) for name, number in special.items()}
+        files["tokenizer_config.json"] = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}).encode()
         save_pretrained(
             folder, actor_critic.plain_decoder(self.state.merged_params(), self.run.model), described, files=files
         )
