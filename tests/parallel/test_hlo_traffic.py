@@ -6,6 +6,9 @@ import pytest
 
 from agentrl_jax.parallel.hlo_traffic import memory_bytes
 
+SIZE = 64 * 8 * 4
+"""Bytes of `a`, and of `b`."""
+
 
 def compiled(program, *shapes, donated=()):
     arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
@@ -23,9 +26,6 @@ def module(entry, *others):
     )
 
 
-SIZE = 64 * 8 * 4
-
-
 def test_a_product_reads_both_matrices_and_writes_one():
     text = compiled(lambda x, w: x @ w, ((256, 128), jnp.float32), ((128, 512), jnp.float32))
     assert memory_bytes(text) == 4 * (256 * 128 + 128 * 512 + 256 * 512)
@@ -40,20 +40,34 @@ def test_lookups_and_updates_in_place_count_what_they_touch():
     assert 2 * 4 * 64 <= memory_bytes(text) < 6 * 4 * 64
 
 
-def test_a_loop_counts_once_and_a_condition_its_largest_branch():
+BRANCHES = (
+    """%small (p: f32[64,8]) -> f32[64,8] {
+  %p = f32[64,8]{1,0} parameter(0)
+  ROOT %q = f32[64,8]{1,0} negate(%p)
+}
+""",
+    """%large (p: f32[64,8]) -> f32[64,8] {
+  %p = f32[64,8]{1,0} parameter(0)
+  %r = f32[64,8]{1,0} negate(%p)
+  ROOT %q = f32[64,8]{1,0} negate(%r)
+}
+""",
+)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["conditional(%i, %a, %a), branch_computations={%small, %large}", "while(%a), condition=%small, body=%large"],
+)
+def test_a_loop_counts_once_and_a_condition_its_largest_branch(entry):
+    assert memory_bytes(module(f"  ROOT %c = f32[64,8]{{1,0}} {entry}", *BRANCHES)) == 4 * SIZE
+
+
+def test_a_loop_of_a_compiled_program():
     x = ((1024,), jnp.float32)
-    size = 4 * 1024
-
-    def loop(x, n):
-        return jax.lax.fori_loop(0, n, lambda _, y: jnp.cumsum(y), x)
-
-    once = memory_bytes(compiled(loop, x, ((), jnp.int32)))
-    assert memory_bytes(compiled(jnp.cumsum, x)) <= once < memory_bytes(compiled(jnp.cumsum, x)) + 4 * size
-
-    def condition(x, chosen):
-        return jax.lax.cond(chosen, lambda y: jnp.cumsum(jnp.sort(y)), lambda y: y, x)
-
-    assert memory_bytes(compiled(condition, x, ((), jnp.bool_))) >= 2 * size
+    of_body = memory_bytes(compiled(jnp.cumsum, x))
+    text = compiled(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.cumsum(y), x), x, ((), jnp.int32))
+    assert of_body <= memory_bytes(text) < of_body + 4 * 4 * 1024
 
 
 @pytest.mark.parametrize(
