@@ -11,16 +11,19 @@ from worker import serve
 PLAYED: list[Any] = []
 
 
-def start(checkout: str, model: str, environments: int) -> None:
-    """Compiles the rollout that `benchmarks/torch_rollout.py` of that checkout measures, in float32 on one device."""
+def start(checkout: str, model: str, environments: int, devices: int) -> None:
+    """Compiles the float32 rollout that `benchmarks/torch_rollout.py` of that checkout measures.
+
+    A checkout whose script does not know `devices` plays on one.
+    """
     sys.path[:0] = [checkout, str(Path(checkout) / "benchmarks")]
     ours = importlib.import_module("torch_rollout").Ours
     if len(inspect.signature(ours).parameters) == 2:
         built = ours(model, environments)
         PLAYED[:] = [built.play]
     else:
-        built = ours(model, environments, "float32", [1])
-        PLAYED[:] = [lambda number: built.play(1, number)]
+        built = ours(model, environments, "float32", [devices])
+        PLAYED[:] = [lambda number: built.play(devices, number)]
 
 
 def play(number: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     git worktree add ../before 63ed763
     python benchmarks/versions.py --before ../before --models demo --environments 64 --repeats 11
+    JAX_NUM_CPU_DEVICES=2 python benchmarks/versions.py --before ../before --devices 2
 
 The rollouts are those of `torch_rollout.py`, which the other checkout must have. Prints the least and the median of the
 seconds, and refuses to compare if the numbers of tokens differ.
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["demo"])
     parser.add_argument("--environments", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5, help="counted; one before them, which compiles, is not")
+    parser.add_argument("--devices", type=int, default=1, help="of this checkout's side, and of the other's if it can")
     options = parser.parse_args()
     checkouts = {"before": options.before.resolve(), "now": Path(__file__).parents[1]}
     if not (checkouts["before"] / "benchmarks" / "torch_rollout.py").is_file():
@@ -28,7 +30,8 @@ def main() -> None:
     for model in options.models:
         sides = {name: Worker(sys.executable, "checkout_side.py") for name in checkouts}
         for name, side in sides.items():
-            side.ask("start", checkout=str(checkouts[name]), model=model, environments=options.environments)
+            chosen = {"environments": options.environments, "devices": options.devices}
+            side.ask("start", checkout=str(checkouts[name]), model=model, **chosen)
             side.ask("play", number=0)
         times: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(1, 1 + options.repeats):
