@@ -31,10 +31,10 @@ from jax.sharding import SingleDeviceSharding
 from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, Opening, SharedPrefix, init_cache, shared_prefix
 from agentrl_jax.models.published import PUBLISHED
+from agentrl_jax.models.quantized import INTEGERS
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel.hlo_traffic import memory_bytes
 from agentrl_jax.parallel.topology import described_devices
-from agentrl_jax.setup.build import INTEGERS
 
 PREFIX, READ, SAID, TURNS = 260, 122, 64, 5
 LAYOUTS = ("dense", "turns", "halves", "groups")

@@ -19,6 +19,7 @@ import numpy as np
 from agentrl_jax.config import decode
 from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import init_cache
+from agentrl_jax.models.quantized import INTEGERS
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.setup import build
 
@@ -52,7 +53,7 @@ def measure(pretrained: str, texts: Sequence[str], count: int) -> dict[str, tupl
     if len(tokens) < count:
         raise SystemExit(f"the texts have {len(tokens)} tokens, but --tokens is {count}; give more texts")
     found = {}
-    for kind in build.INTEGERS:
+    for kind in INTEGERS:
         changed = config.replace(rollout=config.rollout.replace(quantization=kind))
         shape = build.rollout_model(changed, model).decoder
         logprobs, likeliest = scores(loaded.params, shape, jnp.asarray(tokens, jnp.int32))

@@ -1,6 +1,6 @@
 """The compiled rollout of this checkout against that of an earlier one, in alternation.
 
-    git worktree add ../before 63ed763
+    git clone . ../before && git -C ../before checkout 63ed763
     python benchmarks/versions.py --before ../before --models demo --environments 64 --repeats 11
     JAX_NUM_CPU_DEVICES=2 python benchmarks/versions.py --before ../before --devices 2
 

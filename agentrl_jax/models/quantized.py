@@ -7,6 +7,12 @@ from jaxtyping import Array, Float, Int8
 
 LARGEST = 127
 """The largest integer used; -128 is not, so that the range is symmetric."""
+INTEGERS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "weights": ("decode_dtype",),
+    "weights_and_cache": ("decode_dtype", "cache_dtype"),
+}
+"""The fields of `DecoderConfig` that are int8, by `rollout.quantization`."""
 
 
 class Quantized(struct.PyTreeNode):

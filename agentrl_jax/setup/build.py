@@ -21,6 +21,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.learner import state
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.models import quantized
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.io.hf_config import PretrainedConfig
 from agentrl_jax.models.io.load import Pretrained, load_pretrained
@@ -150,17 +151,9 @@ def build_model(
     )
 
 
-INTEGERS: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "weights": ("decode_dtype",),
-    "weights_and_cache": ("decode_dtype", "cache_dtype"),
-}
-"""The fields of `DecoderConfig` that are int8 by `rollout.quantization`."""
-
-
 def rollout_model(config: Config, model: ActorCritic) -> ActorCritic:
     """The model as it plays training episodes, quantized if `rollout.quantization` says so."""
-    changed: dict[str, Any] = dict.fromkeys(INTEGERS[config.rollout.quantization], "int8")
+    changed: dict[str, Any] = dict.fromkeys(quantized.INTEGERS[config.rollout.quantization], "int8")
     return dataclasses.replace(model, decoder=dataclasses.replace(model.decoder, **changed))
 
 

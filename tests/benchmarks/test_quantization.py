@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.models import decoder
+from agentrl_jax.models.quantized import INTEGERS
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.setup.build import INTEGERS
 
 SHAPE = DecoderConfig(vocab_size=50, num_layers=2, embed_dim=32, num_heads=2, num_kv_heads=1, mlp_width=64, head_dim=16)
 
