@@ -56,8 +56,11 @@ class _Traffic:
             return _large((written, Array(written.size, one.arrays[0].space)))
         if opcode != one.opcode and opcode != "all-reduce":
             return _large(one.arrays)  # operands and results
-        read = (self._read(one, number, computation[name]) for number, name in enumerate(one.operands))
-        return self._written(one) + (sum(read) if opcode == "fusion" else _operands(one, computation))
+        if opcode == "fusion":
+            read = sum(self._read(one, number, computation[name]) for number, name in enumerate(one.operands))
+        else:
+            read = sum(_large(computation[name].arrays) for name in dict.fromkeys(one.operands))
+        return read + self._written(one)
 
     def _read(self, fusion: Instruction, number: int, operand: Instruction) -> int:
         """Bytes of its operand that a fusion reads."""
@@ -78,19 +81,20 @@ class _Traffic:
             numbers = [n for n, name in enumerate(user.operands) if name == value.name]
             if not numbers:
                 continue
-            if user.opcode == "bitcast":
+            if self._is_bitcast(user):
                 yield from self._uses(user, body, size)
-            elif user.opcode == "fusion" and not self._is_bitcast(user):
-                yield from (self._used(user, number, size) for number in numbers)
             elif user.opcode == "fusion":
-                yield from self._uses(user, body, size)
+                yield from (self._used(user, number, size) for number in numbers)
             elif user.opcode in _SLICES and numbers == [0]:
                 yield user.size
             elif user.opcode not in _UPDATED or numbers != [0]:
                 yield size
 
-    def _is_bitcast(self, fusion: Instruction) -> bool:
-        return all(x.opcode in ("parameter", "bitcast") for x in self.computations[_body(fusion)].values())
+    def _is_bitcast(self, one: Instruction) -> bool:
+        """Whether it is a bitcast, or a fusion of nothing else."""
+        if one.opcode != "fusion":
+            return one.opcode == "bitcast"
+        return all(x.opcode in ("parameter", "bitcast") for x in self.computations[_body(one)].values())
 
     def _written(self, one: Instruction) -> int:
         if one.opcode != "fusion":
@@ -116,10 +120,6 @@ class _Traffic:
 
 def _body(fusion: Instruction) -> str:
     return fusion.attributes.partition("calls=")[2].split(",")[0].split()[0].lstrip("%")
-
-
-def _operands(one: Instruction, computation: Computation) -> int:
-    return sum(_large(computation[name].arrays) for name in dict.fromkeys(one.operands))
 
 
 def _large(arrays: Iterable[Array]) -> int:

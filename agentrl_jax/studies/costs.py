@@ -107,7 +107,10 @@ def compiled_rows(rows: float, largest: int) -> tuple[int, ...]:
     if largest == 1:
         return (1,)
     below = min(2 ** int(math.log2(max(rows, 1))), largest)
-    return (below,) if rows == below else (min(below, largest // 2), 2 * min(below, largest // 2))
+    if rows == below:
+        return (below,)
+    first = min(below, largest // 2)
+    return first, 2 * first
 
 
 def _line(at: Sequence[float], values: Sequence[np.ndarray], x: float) -> np.ndarray:
