@@ -48,10 +48,10 @@ test-newest: .venv-newest/installed
 # The TPU compiler is kept out of .venv, since JAX looks for a TPU where it is installed.
 test-tpu: .venv/installed-dev .libtpu/installed
 	$(CACHE) TEST_TOOLS=1 PYTHONPATH=$(CURDIR)/.libtpu $(BIN)/python $(PYTEST) \
-		tests/parallel/test_slices.py tests/train/test_plan.py tests/train/test_sweep.py tests/benchmarks/test_decode_step.py
+		tests/unit/parallel/test_slices.py tests/unit/studies/test_plan.py tests/unit/studies/test_sweep.py tests/unit/benchmarks/test_decode_step.py
 
 # Where a tool is missing these tests fail, instead of being skipped.
-TOOL_TESTS := tests/formats tests/viewer tests/evaluate/test_recorded_evaluation.py tests/evaluate/test_scripted_recording.py
+TOOL_TESTS := tests/formats tests/viewer tests/unit/evaluate/test_recorded_evaluation.py tests/unit/evaluate/test_scripted_recording.py
 
 test-tools: .venv-inspect/installed .venv-harbor/installed
 	cd agentrl_jax/viewer/web && npm ci --no-fund --no-audit

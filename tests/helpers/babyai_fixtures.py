@@ -1,0 +1,169 @@
+"""Levels and play of the original BabyAI, as `babyai/export_fixtures.py` recorded them, in our form."""
+
+import functools
+import hashlib
+import json
+import zlib
+
+import jax
+import numpy as np
+from paths import GOLDEN
+
+from envs_jax.babyai import codes, items, levels, macros
+from envs_jax.babyai.env import BabyAI
+from envs_jax.babyai.state import Mission
+
+FOLDER = GOLDEN / "babyai" / "fixtures"
+SHAPE = items.SHAPE
+
+_VERBS = {"goto": codes.GO_TO, "open": codes.OPEN, "pickup": codes.PICK_UP, "putnext": codes.PUT_NEXT}
+_ORDERS = {"before": codes.BEFORE, "after": codes.AFTER}
+
+
+@functools.cache
+def read(name):
+    """The arrays of a fixture file."""
+    with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
+@functools.cache
+def instructions(name):
+    stored = bytes(read(name)["instruction"])
+    return json.loads(zlib.decompress(stored) if name == "layouts" else stored)
+
+
+def _described(desc):
+    if desc is None:
+        return [codes.ANY] * 3
+    kind, color, place = desc["type"], desc["color"], desc["loc"]
+    return [
+        codes.TYPE_NAMES.index(kind) if kind else codes.ANY,
+        codes.COLOR_NAMES.index(color) if color else codes.ANY,
+        codes.PLACES.index(place) if place else codes.ANY,
+    ]
+
+
+def mission_of(instruction):
+    """The mission of a recorded instruction."""
+    parts = [instruction]
+    order = codes.SINGLE
+    if instruction["kind"] in _ORDERS:
+        order, parts = _ORDERS[instruction["kind"]], [instruction["a"], instruction["b"]]
+    verb, strict = np.zeros(codes.CLAUSES, np.int8), np.zeros(codes.CLAUSES, bool)
+    described = np.full((codes.CLAUSES, 2, 3), codes.ANY, np.int8)
+    for number, part in enumerate(parts):
+        clauses = [part["a"], part["b"]] if part["kind"] == "and" else [part]
+        for position, clause in enumerate(clauses):
+            row = 2 * number + position
+            verb[row], strict[row] = _VERBS[clause["kind"]], clause["strict"]
+            described[row, 0] = _described(clause.get("desc") or clause["desc_move"])
+            described[row, 1] = _described(clause.get("desc_fixed"))
+    return Mission(verb=verb, strict=strict, described=described, order=np.int8(order))
+
+
+def cells_of(grid, contains, height, width):
+    """Cell codes of a MiniGrid grid [y, x, (type, color, state)]."""
+    kinds, colors, states = (grid[:height, :width, i].astype(int) for i in range(3))
+    cells = np.where(kinds == 2, codes.WALL, codes.EMPTY)
+    for form in (codes.KEY, codes.BALL, codes.BOX):
+        cells = np.where(kinds == 5 + form, codes.cell_of(form, colors), cells)
+    cells = np.where(kinds == 4, codes.cell_of(codes.OPEN_DOOR + states, colors), cells)
+    content = contains[:height, :width].astype(int)
+    hiding = codes.HIDING + colors * codes.COLORS + content[..., 1]
+    return np.where(content[..., 0] == 5, hiding, cells)
+
+
+@functools.cache
+def all_levels(name="levels"):
+    """Every recorded level of a file, i8[N, H, W] of `SHAPE`."""
+    data = read(name)
+    made = []
+    for row, instruction in enumerate(instructions(name)):
+        height, width = int(data["height"][row]), int(data["width"][row])
+        cells = cells_of(data["grid"][row], data["contains"][row], height, width)
+        x, y, heading = data["agent"][row].tolist()
+        carried = (-1, -1)
+        if data["carrying"][row, 0]:
+            # The verifier keeps where the object was that is carried from the start.
+            (carried,) = (
+                instruction["desc_move"]["obj_poss"]
+                if None in instruction["desc_move"]["tracked"]
+                else instruction["desc_fixed"]["obj_poss"]
+            )
+            kind, color = data["carrying"][row].tolist()
+            cells[carried[1], carried[0]] = codes.cell_of(kind - 5, color)
+        steps = int(data["max_steps"][row])
+        header = {
+            "number": data["level"][row],
+            "x": x,
+            "y": y,
+            "heading": heading,
+            "room_size": data["room_size"][row],
+            "max_steps_hundreds": steps // 100,
+            "max_steps_rest": steps % 100,
+            "carried_x": carried[0],
+            "carried_y": carried[1],
+            "order": 0,
+        }
+        made.append(pack(cells, header, mission_of(instruction)))
+    return np.stack(made)
+
+
+def pack(cells, header, mission):
+    """A level of `SHAPE`, by NumPy alone."""
+    grid = np.full((SHAPE.height, SHAPE.width), codes.WALL, np.int8)
+    grid[: cells.shape[0], : cells.shape[1]] = cells
+    header = header | {"order": mission.order}
+    clauses = [[mission.verb[i], mission.strict[i], *mission.described[i].ravel()] for i in range(codes.CLAUSES)]
+    flat = np.array([*(int(header[name]) for name in levels.HEADER), *np.array(clauses, int).ravel()], np.int8)
+    flat = np.pad(flat, (0, (SHAPE.rows - SHAPE.height) * SHAPE.width - len(flat)))
+    return np.concatenate([grid, flat.reshape(-1, SHAPE.width)])
+
+
+@functools.cache
+def _ids():
+    return {name: number for number, name in enumerate(macros.action_names())}
+
+
+def action_id(text):
+    """The id of a text as the server reads it."""
+    text = text.lower().strip()
+    if "check" in text:
+        return macros.CHECK
+    return macros.NO_ACTION if text == "" else _ids().get(text, macros.UNKNOWN)
+
+
+@functools.cache
+def action_texts():
+    return json.loads(bytes(read("traces")["actions"]))
+
+
+@functools.cache
+def full_texts():
+    return json.loads(zlib.decompress(bytes(read("traces")["texts"])))
+
+
+def digest(data):
+    return np.frombuffer(hashlib.blake2b(data, digest_size=8).digest(), np.uint8)
+
+
+def minigrid_image(view):
+    """The bytes of MiniGrid's image, [column, row, 3], of a view."""
+    return np.ascontiguousarray(codes.MINIGRID[view.astype(int)].transpose(1, 0, 2)).tobytes()
+
+
+def panel_hashes():
+    """The hashes of the panel's levels."""
+    rows = np.flatnonzero(np.isin(read("levels")["index"], items.panel()))
+
+    def one(level):
+        env = BabyAI(SHAPE)
+        return levels.hash_level(env.reset_to_level(level, env.default_params)[1])
+
+    return np.asarray(jax.jit(jax.vmap(one))(all_levels()[rows]))
+
+
+if __name__ == "__main__":  # writes the levels that the package ships
+    index = read("levels")["index"].astype(np.int16)
+    np.savez_compressed(items.FILE, index=index, levels=all_levels(), panel_hashes=panel_hashes())

@@ -1,0 +1,156 @@
+"""A run of two tasks that takes seconds, and functions to compare two runs."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
+
+from agentrl_jax.cli import main as cli
+
+LEVELS = """
+######
+#@$. #
+######
+
+####
+#@ #
+#$ #
+#. #
+####
+"""
+
+CONFIG = """
+tasks: [{env: SimpleSokoban, groups: 2, levels: LEVELS}, {env: FrozenLake, groups: 2}]
+prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 4}
+algo: {preset: starpo_s, filter: {ratio: 0.5}}
+optim: {lr: 0.01}
+imitation: {levels: 2, steps: 75, batch: 4, lr: 0.03}
+train: {iterations: 4, checkpoint_every: 2, validate_every: 2, validation_episodes: 8, trajectories_every: 3,
+  trajectories: 3}
+evaluation: {episodes: 12}
+"""
+"""Checkpoints of steps 2 (imitation), 3 (before learning), 5 and 7; the first task's levels come from a file."""
+
+SERVED = """
+tasks: [{env: maze, groups: 2, items: "0-15", held_out: "16-24"}]
+env: {url: local, observation_tokens: 160}
+prompt: {style: bare, max_turns: 2, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 2, context_tokens: 900}
+algo: {preset: grpo}
+train: {iterations: 0, validate_every: 0, validation_episodes: 8}
+evaluation: {episodes: 2}
+"""
+
+
+class Finished(NamedTuple):
+    """A finished run: its YAML file, its folder and its terminal output."""
+
+    file: str
+    folder: Path
+    output: str
+
+
+def write_config(folder: Path, text: str = CONFIG) -> str:
+    """Writes the configuration and its levels into a folder; returns the YAML file."""
+    (folder / "levels.txt").write_text(LEVELS)
+    file = folder / "tiny.yaml"
+    file.write_text(text.replace("LEVELS", str(folder / "levels.txt")))
+    return str(file)
+
+
+def command(*words: str) -> tuple[int, str, str]:
+    """Runs `agentrl` in this process; returns exit code, standard output, standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+        cli.main(words)
+    return end.value.code or 0, out.getvalue(), err.getvalue()
+
+
+def metrics(run: Path) -> list[dict]:
+    """Returns the rows of metrics.jsonl without metrics under time/."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
+
+
+def recorded(run: Path) -> dict[str, bytes]:
+    """Returns the text and the files of the recorded trajectories, by name."""
+    files = {file.name: file.read_bytes() for file in (run / "rollouts").iterdir()}
+    return files | {"trajectories.jsonl": (run / "trajectories.jsonl").read_bytes()}
+
+
+def summary(run: Path) -> dict:
+    """Returns summary.json without the entries that may differ in an interrupted run."""
+    known = json.loads((run / "summary.json").read_text())
+    return {key: value for key, value in known.items() if key not in ("seconds", "programs_compiled", "programs")}
+
+
+def checkpoint(run: Path, step: int) -> dict[str, tuple]:
+    """Returns dtype, shape and bytes of every array of a checkpoint, by name."""
+    path = run.absolute() / "checkpoints" / str(step) / "state"
+    with ocp.PyTreeCheckpointer() as reader:
+        # As NumPy arrays, because the devices that wrote them need not be here.
+        of_numpy = jax.tree.map(
+            lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(path).item_metadata.tree
+        )
+        state = reader.restore(path, restore_args=of_numpy)
+    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return {name: (array.dtype, array.shape, array.tobytes()) for name, array in arrays.items()}
+
+
+def checkpoints(run: Path) -> list[int]:
+    """Returns the steps of the complete checkpoints."""
+    return sorted(int(entry.name) for entry in (run / "checkpoints").iterdir() if entry.name.isdigit())
+
+
+def events(folder: Path) -> list[event_pb2.Event]:
+    """Reads every event of a TensorBoard folder in the order of writing, from the record format."""
+    found = []
+    for file in sorted(folder.iterdir(), key=lambda file: file.suffix):
+        data = file.read_bytes()
+        while data:
+            size = int.from_bytes(data[:8], "little")
+            body, check = data[12 : 12 + size], int.from_bytes(data[12 + size : 16 + size], "little")
+            assert check == masked_crc32c(body)
+            event = event_pb2.Event()
+            event.ParseFromString(body)
+            found.append(event)
+            data = data[16 + size :]
+    return found
+
+
+def curves(run: Path) -> dict[tuple[str, int], float]:
+    """Returns what TensorBoard shows: values by tag and step, without those that a restart purges."""
+    shown: dict[tuple[str, int], float] = {}
+    for event in events(run / "tensorboard"):
+        if event.HasField("session_log"):
+            shown = {key: value for key, value in shown.items() if key[1] < event.step}
+        for value in event.summary.value:
+            assert (value.tag, event.step) not in shown
+            shown[value.tag, event.step] = value.simple_value
+    return shown
+
+
+def assert_same(run: Path, other: Path) -> None:
+    """Fails unless two runs have equal records, checkpoints, summaries and curves."""
+    assert metrics(run) == metrics(other)
+    assert recorded(run) == recorded(other)
+    assert checkpoints(run) == checkpoints(other)
+    for step in checkpoints(run):
+        assert checkpoint(run, step) == checkpoint(other, step)
+    assert summary(run) == summary(other)
+    shown, expected = curves(run), curves(other)
+    assert shown.keys() == expected.keys()
+    for key, value in expected.items():
+        assert key[0].startswith("time/") or shown[key] == value, key

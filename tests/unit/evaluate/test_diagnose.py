@@ -1,0 +1,192 @@
+"""Alarms on made-up metrics, and their report."""
+
+import json
+
+import pytest
+import tiny_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import ROOT
+
+from agentrl_jax.algos import collapse
+from agentrl_jax.algos.collapse import ALARMS, Alarm, examine
+from agentrl_jax.evaluate.diagnose import judge
+
+BY_NAME = {alarm.name: alarm for alarm in ALARMS}
+HEALTHY = {
+    "rollout/in_group_std": 0.4,
+    "rollout/zero_std_share": 0.3,
+    "validation/success": 0.4,
+    "actor/entropy": 0.8,
+    "actor/grad_norm_max": 1.0,
+    "actor/kl": 0.05,
+    "train/response_tokens": 20.0,
+    "rollout/repeated_share": 0.1,
+    "train/valid_format": 0.95,
+    "train/success": 0.4,
+    "collapse/first_turn_mi": 1.5,
+    "collapse/first_turn_response_mi": 1.2,
+}
+
+
+def run(iterations=60, **changes):
+    """Rows of a run; `changes` by metric (with __ for /): a function of the iteration, or None for no value."""
+    rows = []
+    for i in range(1, iterations + 1):
+        row = {"iteration": i, "stage": "rl", **HEALTHY}
+        row |= {name.replace("__", "/"): change(i) for name, change in changes.items()}
+        rows.append(row)
+    return rows
+
+
+def verdict(rows):
+    return judge(rows, [examine(alarm, rows) for alarm in ALARMS])
+
+
+def test_a_steady_run_raises_nothing():
+    found = verdict(run())
+    assert (found["verdict"], found["alarms"]) == ("healthy", [])
+    assert verdict(run(4))["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "value"),
+    [
+        ("spread_lost", "rollout__in_group_std", 0.03),
+        ("no_signal", "rollout__zero_std_share", 0.97),
+        ("success_lost", "validation__success", 0.0),
+        ("success_fallen", "train__success", 0.15),
+        ("entropy_lost", "actor__entropy", 0.05),
+        ("entropy_risen", "actor__entropy", 2.5),
+        ("gradient_spike", "actor__grad_norm_max", 11.0),
+        ("far_from_start", "actor__kl", 1.5),
+        ("length_drift", "train__response_tokens", 45.0),
+        ("length_drift", "train__response_tokens", 9.0),
+        ("repetition", "rollout__repeated_share", 0.99),
+        ("format_lost", "train__valid_format", 0.4),
+        ("template_thoughts", "collapse__first_turn_mi", 0.3),
+        ("template_responses", "collapse__first_turn_response_mi", -0.1),
+    ],
+)
+def test_each_alarm_is_raised_when_its_patience_ends_and_no_other(name, metric, value):
+    normal = HEALTHY[metric.replace("__", "/")]
+    rows = run(**{metric: lambda i: value if i > 30 else normal})
+    found = [f for f in (examine(alarm, rows) for alarm in ALARMS) if f.raised]
+    assert [f.alarm.name for f in found] == [name]
+    patience = BY_NAME[name].patience
+    assert found[0].began == 31
+    assert found[0].raised[0] == 30 + patience
+    assert found[0].lasts or name == "gradient_spike"
+    assert found[0].seen == pytest.approx(value)
+    said = verdict(rows)
+    assert said["verdict"] == ("collapsed" if BY_NAME[name].collapse else "warnings")
+    assert f"{value:.3g}" in said["text"]
+    # A streak that is one iteration too short raises no alarm.
+    short = run(**{metric: lambda i: value if 30 < i < 30 + patience else normal})
+    assert not any(examine(alarm, short).raised for alarm in ALARMS) or patience == 1
+
+
+def test_a_run_that_solves_everything_has_not_collapsed():
+    def spread(i):
+        return 0.4 if i <= 30 else 0.0
+
+    solved = run(rollout__in_group_std=spread, train__success=lambda i: 0.4 if i <= 30 else 0.99)
+    assert verdict(solved)["verdict"] == "solved"
+    failing = run(rollout__in_group_std=spread, train__success=lambda i: 0.4 if i <= 30 else 0.01)
+    assert verdict(failing)["verdict"] == "collapsed"
+
+
+def test_gaps_and_numbers_that_are_none_are_passed_over():
+    def episodes(i):
+        return 128 if i % 5 == 0 else None
+
+    every_fifth = run(
+        validation__success=lambda i: (0.0 if i > 20 else 0.4) if i % 5 == 0 else None, validation__episodes=episodes
+    )
+    found = examine(BY_NAME["success_lost"], every_fifth)
+    assert found.raised[0] == 45
+    failed_in_training = [{**row, "rollout/failed": 100} for row in every_fifth]
+    assert examine(BY_NAME["success_lost"], failed_in_training) == found
+    rows = run(rollout__in_group_std=lambda i: float("nan") if i % 2 else 0.4)
+    assert not examine(BY_NAME["spread_lost"], rows).raised
+
+
+def test_what_starts_as_noise_cannot_fall():
+    noise = run(collapse__first_turn_mi=lambda i: 0.05 if i < 10 else -0.05)
+    assert not examine(BY_NAME["template_thoughts"], noise).raised
+    every_tenth = run(collapse__first_turn_mi=lambda i: (1.0 if i <= 30 else 0.1) if i % 10 == 0 else None)
+    assert examine(BY_NAME["template_thoughts"], every_tenth).raised == (60,)
+
+
+def test_an_alarm_of_the_newest_row_is_told_of():
+    rows = run(40, rollout__in_group_std=lambda i: 0.4 if i <= 30 else 0.0)
+    assert [alarm.name for alarm in collapse.raised(rows)] == ["spread_lost"]
+    assert collapse.raised(rows[:39]) == ()
+    assert collapse.raised([]) == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.sampled_from([0.0, 0.01, 0.2, 0.5, 1.0, 3.0, 40.0, None, float("nan")]), max_size=60),
+    name=st.sampled_from([alarm.name for alarm in ALARMS]),
+)
+def test_the_newest_row_has_the_alarms_that_the_whole_run_has(values, name):
+    alarm = BY_NAME[name]
+    rows = [{"iteration": i, alarm.metric: value} for i, value in enumerate(values, start=1)]
+    found = examine(alarm, rows)
+    newest = bool(rows) and bool(found.raised) and found.raised[-1] == len(rows)
+    assert (alarm in collapse.raised(rows)) == newest
+
+
+def test_a_run_that_has_not_succeeded_yet_has_lost_nothing():
+    rows = run(validation__success=lambda i: 0.0)
+    assert verdict(rows)["verdict"] == "healthy"
+
+
+def test_every_alarm_is_defined():
+    assert len(BY_NAME) == len(ALARMS)
+    for alarm in ALARMS:
+        assert alarm.unit
+        assert alarm.about
+        assert alarm.source
+        assert alarm.patience >= 1
+
+
+def test_a_finished_run_is_diagnosed_from_the_command_line(finished, tmp_path):
+    figure = tmp_path / "signs.png"
+    code, out, err = tiny_run.command("diagnose", str(finished.folder), "--figure", str(figure))
+    assert code == 0, err
+    assert "4 iterations are too few" in out
+    assert figure.read_bytes()[:4] == b"\x89PNG"
+    code, out, _ = tiny_run.command("diagnose", str(finished.folder), "--figure", str(figure), "--json")
+    assert json.loads(out)["verdict"] == "unknown"
+
+
+def test_what_is_no_run_is_refused(finished, tmp_path):
+    code, _, err = tiny_run.command("diagnose", str(tmp_path))
+    assert (code, "agentrl train" in err) == (2, True)
+    code, _, err = tiny_run.command("diagnose", str(finished.folder), "--figure", str(tmp_path / "no" / "x.png"))
+    assert (code, "its folder is not there" in err) == (2, True)
+
+
+def test_a_run_stops_at_a_collapse_and_stays_stopped(tmp_path, monkeypatch):
+    """With an alarm that any value raises from the second iteration on."""
+    alarm = Alarm("made_up", "rollout/in_group_std", "return", "above", -1.0, 2, True, "made up", "this test")
+    monkeypatch.setattr(collapse, "ALARMS", (alarm,))
+    file = tiny_run.write_config(tmp_path)
+    words = ["train", file, "--run_dir", str(tmp_path / "run"), "--train.on_collapse", "stop"]
+    for _ in range(2):
+        code, _, err = tiny_run.command(*words)
+        assert code == 0, err
+        rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
+        assert [row.get("alarm/made_up") for row in rows] == [None, 1.0]
+        summary = tiny_run.summary(tmp_path / "run")
+        assert (summary["stopped_by"], summary["iterations"]) == ("made_up", 2)
+
+
+def test_the_documentation_lists_every_alarm():
+    text = (ROOT / "docs" / "guides" / "collapse.md").read_text()
+    for alarm in ALARMS:
+        assert f"| `{alarm.name}`" in text
+        assert alarm.about in text
+        assert alarm.source in text

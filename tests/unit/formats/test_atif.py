@@ -1,0 +1,114 @@
+"""ATIF files: the fields and rules of the format, by our own checks and, if it is there, by Harbor's."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import tiny_run
+from paths import TESTS
+
+from agentrl_jax.formats.episodes import read_episodes
+
+HARBOR = os.environ.get("HARBOR_PYTHON", "")
+"""A Python 3.12 or newer with the package harbor 0.25.0, as `make test-tools` makes it."""
+
+ROOT = {
+    *("schema_version", "session_id", "trajectory_id", "agent", "steps", "notes", "final_metrics"),
+    *("continued_trajectory_ref", "extra", "subagent_trajectories"),
+}
+STEP = {
+    *("step_id", "timestamp", "source", "model_name", "reasoning_effort", "message", "reasoning_content"),
+    *("tool_calls", "observation", "metrics", "is_copied_context", "llm_call_count", "extra"),
+}
+METRICS = {
+    *("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd", "prompt_token_ids"),
+    *("completion_token_ids", "logprobs", "extra"),
+}
+"""The fields that ATIF 1.7 and 1.8 know; others are forbidden there."""
+
+
+@pytest.fixture(scope="module")
+def exported(recorded_run, tmp_path_factory):
+    """Function from a version of ATIF to the folder with its files."""
+    home = tmp_path_factory.mktemp("atif")
+    for version in ("1.7", "1.8"):
+        words = ("--trajectories", "atif", "--iteration", "4", "--version", version)
+        code, out, err = tiny_run.command("export", str(recorded_run[0]), str(home / version), *words)
+        assert (code, err) == (0, "")
+        assert f"12 episodes of {recorded_run[0]}, iteration 4, ATIF {version}" in " ".join(out.split())
+    return home
+
+
+def files(folder: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
+
+
+def test_the_fields_of_the_format(exported, recorded_run):
+    source = read_episodes(recorded_run[0])
+    for data, episode in zip(files(exported / "1.7"), source, strict=True):
+        assert set(data) <= ROOT
+        assert data["schema_version"] == "ATIF-v1.7"
+        assert [step["step_id"] for step in data["steps"]] == [*range(1, len(data["steps"]) + 1)]
+        assert all(set(step) <= STEP for step in data["steps"])
+        system, user, *agent = data["steps"]
+        assert (system["source"], user["source"], {step["source"] for step in agent}) == ("system", "user", {"agent"})
+        assert (system["message"], user["message"]) == (episode.system, episode.turns[0].message)
+        assert data["final_metrics"]["total_steps"] == len(data["steps"])
+        observed = [*(turn.message for turn in episode.turns[1:]), episode.unanswered]
+        for step, turn, following in zip(agent, episode.turns, observed, strict=True):
+            metrics = step["metrics"]
+            assert set(metrics) <= METRICS
+            assert metrics["completion_token_ids"] == turn.token_ids
+            assert metrics["prompt_token_ids"] == turn.prompt_token_ids
+            numbers = (metrics["logprobs"], *metrics["extra"].values())
+            assert {len(values) for values in numbers} == {metrics["completion_tokens"]} == {len(turn.token_ids)}
+            assert step["extra"]["reward"] == turn.extra["reward"]
+            content = [result["content"] for result in step.get("observation", {"results": []})["results"]]
+            assert content == ([] if following is None else [following])
+        extra = data["extra"]
+        assert (extra["reward"], extra["success"], extra["failed"]) == (episode.reward, episode.success, episode.failed)
+        assert extra["advantage"] == episode.extra["advantage"]
+        assert extra["format_errors"] == sum(step["extra"]["format_error"] for step in agent)
+        assert (extra["group"], extra["member"], extra["iteration"]) == (episode.group, episode.member, 4)
+    names = [data["trajectory_id"] for data in files(exported / "1.7")]
+    assert len(set(names)) == len(names) == 12
+
+
+def test_versions_differ_in_their_number_only(exported):
+    for old, new in zip(files(exported / "1.7"), files(exported / "1.8"), strict=True):
+        assert (old.pop("schema_version"), new.pop("schema_version")) == ("ATIF-v1.7", "ATIF-v1.8")
+        assert old == new
+
+
+@pytest.mark.skipif(not HARBOR, reason="HARBOR_PYTHON names no Python with the package harbor")
+@pytest.mark.parametrize("version", ["1.7", "1.8"])
+def test_harbor_accepts_the_files(exported, version):
+    script = TESTS / "helpers" / "validate_atif.py"
+    names = [str(path) for path in sorted((exported / version).iterdir())]
+    done = subprocess.run([HARBOR, str(script), *names], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {f"ATIF-v{version}"}
+
+
+def test_options_that_would_not_be_read(recorded_run, tmp_path):
+    def refused(*words):
+        code, out, err = tiny_run.command("export", str(recorded_run[0]), str(tmp_path / "new"), *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert not (tmp_path / "new").exists()
+        return err
+
+    assert "--iteration is 4, which is read only with --trajectories; leave it out" in refused("--iteration", "4")
+    atif = ("--trajectories", "atif")
+    assert "--dtype is float16, which is read only without --trajectories" in refused(*atif, "--dtype", "float16")
+    assert "--log_format is json, which is read only with inspect" in refused(*atif, "--log_format", "json")
+    assert "--version is 1.8, which is read only with atif" in refused("--trajectories", "inspect", "--version", "1.8")
+    assert "--iteration is 9, which" in refused(*atif, "--iteration", "9")
+
+
+def test_nothing_is_overwritten(recorded_run, tmp_path):
+    (tmp_path / "file").write_text("kept")
+    code, _, err = tiny_run.command("export", str(recorded_run[0]), str(tmp_path), "--trajectories", "atif")
+    assert (code, [path.name for path in tmp_path.iterdir()]) == (2, ["file"])
+    assert "exists and is not an empty folder; give a new folder" in err

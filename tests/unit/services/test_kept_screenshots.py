@@ -1,0 +1,171 @@
+"""What is kept of a server's screenshots: pictures of known formats, of limited size."""
+
+import base64
+import errno
+import io
+import os
+import time
+
+import pytest
+from PIL import Image
+from scripted_server import Scripted
+
+from agentrl_jax.services import screenshots
+from agentrl_jax.services.client import ServiceClient, ServiceError
+from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.screenshots import NoScreenshot, Screenshots, from_data_url, kept_screenshot
+
+
+def picture(kind, side=2):
+    file = io.BytesIO()
+    Image.new("RGB", (side, side), (1, 2, 3)).save(file, kind)
+    return file.getvalue()
+
+
+PNG = picture("PNG")
+
+
+def url(content, kind="png"):
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
+def test_the_bytes_say_the_format(tmp_path, kind):
+    """Whatever the address calls it, it comes back as it was sent."""
+    content = picture(kind)
+    assert from_data_url(url(content, "svg+xml")) == (kind, content)
+    Screenshots(tmp_path).episode(7, play=3).take(2, lambda: url(content))
+    assert kept_screenshot(tmp_path, 3, 7, 2) == url(content, kind)
+    assert kept_screenshot(tmp_path, 1, 7, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected a data URL of a picture in base64; found ''"),
+        ("http://example.com/a.png", "expected a data URL"),
+        ("data:image/svg+xml,<svg/>", "expected a data URL"),
+        (url(b"<svg onload='alert(1)'/>", "svg+xml"), "no PNG, JPEG or WebP"),
+        (url(b"RIFF....WAVE"), "no PNG, JPEG or WebP"),
+        (url(b""), "no PNG, JPEG or WebP"),
+        ("data:image/png;base64,%%%%", "no base64"),
+        (url(picture("GIF"), "gif"), "no PNG, JPEG or WebP"),
+        (url(PNG[:20]), "no PNG, JPEG or WebP"),
+        (url(PNG + bytes(500)), "expected at most 200"),
+        (url(picture("PNG", 30)), "a picture of 30 by 30, expected at most 500 pixels"),
+    ],
+)
+def test_what_is_no_screenshot(tmp_path, monkeypatch, text, said):
+    monkeypatch.setattr(screenshots, "MAX_BYTES", 200)
+    monkeypatch.setattr(screenshots, "MAX_PIXELS", 500)
+    with pytest.raises(NoScreenshot, match=said):
+        from_data_url(text)
+    kept = Screenshots(tmp_path)
+    kept.episode(0).take(0, lambda: text)
+    assert "0 screenshots in" in kept.summary()
+    assert "; 1 could not be had, most often: " in kept.summary()
+    assert not list(tmp_path.iterdir())
+
+
+def test_there_is_a_limit_for_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(screenshots, "MAX_TOTAL", 3 * len(PNG))
+    kept = Screenshots(tmp_path)
+    for turn in range(5):
+        kept.episode(0).take(turn, lambda: url(PNG))
+    assert kept.summary().startswith("3 screenshots in ")
+    assert "; 2 could not be had, most often: there are 0 MiB already" in kept.summary()
+
+
+def test_a_file_that_was_changed_is_not_shown(tmp_path):
+    Screenshots(tmp_path).episode(0).take(0, lambda: url(PNG))
+    (file,) = tmp_path.rglob("*.png")
+    for content in (b"<svg/>", b"", PNG + bytes(screenshots.MAX_BYTES)):
+        file.write_bytes(content)
+        assert kept_screenshot(tmp_path, 1, 0, 0) is None
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(PNG)
+    for make in (lambda: file.symlink_to(secret), lambda: os.mkfifo(file), file.mkdir):
+        file.unlink()
+        make()
+        assert kept_screenshot(tmp_path, 1, 0, 0) is None
+
+
+def test_a_finished_episode_is_not_replaced_but_a_failed_one_is(tmp_path):
+    kept = Screenshots(tmp_path, items=(0, 1))
+    assert kept.episode(2) is None
+    failed = kept.episode(0)
+    for side, again in ((2, failed), (3, kept.episode(0))):
+        again.take(0, lambda: url(picture("PNG", side)))  # noqa: B023
+    again.finish()
+    assert kept.episode(0) is None
+    assert kept.episode(0, play=2) is not None
+    assert kept_screenshot(tmp_path, 1, 0, 0) == url(picture("PNG", 3))
+
+
+def test_a_full_disk_and_a_slow_server_are_no_errors(tmp_path, monkeypatch):
+    asked = []
+
+    def slow():
+        asked.append(1)
+        time.sleep(0.02)
+        raise ServiceError("no answer")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    kept = Screenshots(tmp_path)
+    monkeypatch.setattr(screenshots, "SLOW_SECONDS", 0.01)
+    for turn in range(10):
+        kept.episode(0).take(turn, slow)
+        if turn == 2:  # which begins the count again
+            kept.episode(0).take(turn, lambda: url(PNG))
+    assert len(asked) == 3 + screenshots.MAX_SLOW
+    assert "10 could not be had, most often: no answer" in kept.summary().replace("1 screenshots", "")
+    monkeypatch.setattr(screenshots, "atomic_write", full)
+    kept = Screenshots(tmp_path)
+    kept.episode(0).take(0, lambda: url(PNG))
+    assert "No space left on device" in kept.summary()
+
+
+def test_after_an_error_nothing_is_written(tmp_path):
+    """Episodes in other threads may still go on."""
+    kept = Screenshots(tmp_path / "new")
+    episode = kept.episode(0)
+
+    def play():
+        episode.take(0, lambda: url(PNG))
+        assert (tmp_path / "new").exists()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), kept:
+        play()
+    episode.take(1, lambda: url(PNG))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "asked"),
+    [
+        ("babyai", url(PNG), ("/render", {"id": 4})),
+        ("webarena", {"text": {"obs_nodes_info": {}}, "image": url(PNG)}, ("/observation_metadata?env_idx=4", None)),
+    ],
+)
+def test_the_routes_of_agentgym(name, answer, asked):
+    server = Scripted((200, answer), (200, {"error": "The task with environment 4 has finished."}), (200, {"image": 1}))
+    client = ServiceClient(server.url, ROUTES[name], seconds=1.0)
+    assert client.screenshot(4) == url(PNG)
+    assert server.seen == [asked]
+    for _ in range(2):
+        with pytest.raises(ServiceError):
+            client.screenshot(4)
+    client.close()
+
+
+def test_a_server_without_them_is_no_error(tmp_path):
+    """Those of AgentGym's first generation have no such route."""
+    server = Scripted((404, {"detail": "Not Found"}))
+    client, kept = ServiceClient(server.url, ROUTES["babyai"], seconds=1.0), Screenshots(tmp_path)
+    kept.episode(0).take(0, lambda: client.screenshot(1))
+    assert "0 screenshots in" in kept.summary()
+    assert "status 404" in kept.summary()
+    client.close()

@@ -1,0 +1,244 @@
+"""The mean of every estimator, summed over all groups of two, compared with the exact gradient."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from paths import GOLDEN
+
+from agentrl_jax.config.advantages import Rloo
+from agentrl_jax.studies.estimator_bias import apply, policies, task
+from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, Case
+from agentrl_jax.studies.estimator_bias.exact import Bench, Sampling
+from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased
+
+KNOWN = json.loads((GOLDEN / "known_biases.json").read_text())
+"""Bias and cosine of each biased estimator, by drift, policy, group size and name."""
+POLICIES = {"table": policies.table, "one_layer": policies.one_layer}
+MEASURED = [("none", case) for case in CASES] + [(drift, case) for drift in ("small", "large") for case in OFF_POLICY]
+every = pytest.mark.parametrize(("drift", "case"), MEASURED, ids=lambda x: x if isinstance(x, str) else x.name)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    @functools.cache
+    def made(policy, drift):
+        trained = POLICIES[policy]()
+        return Bench(trained, policies.drifted(trained, drift, 0))
+
+    return made
+
+
+def check(result, known):
+    assert biased(result) != result.case.unbiased, f"{result.case.name}: bias {result.bias:.3g}"
+    if result.case.unbiased:
+        assert result.case.name not in known
+        assert result.cosine == pytest.approx(1.0, abs=1e-12)
+    else:
+        found = {"bias": result.bias, "cosine": result.cosine, "scale": result.scale}
+        assert found == pytest.approx(known[result.case.name], rel=1e-5)
+
+
+@every
+def test_estimators_are_as_biased_as_they_are_known_to_be(bench, drift, case):
+    check(bench("table", drift).measure(case, 2), KNOWN[drift]["table"]["2"])
+
+
+@pytest.mark.slow
+@every
+@pytest.mark.parametrize(("policy", "group_size"), [("table", 3), ("one_layer", 2)])
+def test_so_they_are_in_larger_groups_and_with_shared_parameters(bench, policy, group_size, drift, case):
+    check(bench(policy, drift).measure(case, group_size), KNOWN[drift][policy][str(group_size)])
+
+
+@pytest.mark.parametrize("drift", ["none", "small", "large"])
+def test_what_is_known_is_all_there_is(drift):
+    cases = [case for of_drift, case in MEASURED if of_drift == drift]
+    assert len({case.name for case in cases}) == len(cases)
+    for of_policy in KNOWN[drift].values():
+        for known in of_policy.values():
+            assert known.keys() == {case.name for case in cases if not case.unbiased}
+
+
+@pytest.mark.parametrize("drift", ["small", "large"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(bench, policy, drift):
+    """E[w g] under the sampling policy is E[g] under the other policy, for any baseline from the other members."""
+    case = next(case for case in OFF_POLICY if case.name == "product over the episode")
+    result = bench(policy, drift).measure(case, 2)
+    assert result.bias < 1e-10
+    assert result.scale == pytest.approx(1.0, abs=1e-10)
+
+
+@pytest.mark.parametrize("case", [case for case in OFF_POLICY if case.rule.kind != "grpo"], ids=lambda c: c.name)
+def test_what_is_found_off_policy_belongs_to_the_drift(bench, case):
+    assert not biased(bench("table", "none").measure(case, 2))
+
+
+def _clip(advantage, ratio, of_row):
+    return np.where((advantage > 0) & (ratio > 1.28) | (advantage < 0) & (ratio < 0.8), 0.0, ratio)
+
+
+def _gspo(advantage, ratio, of_row):
+    return _clip(advantage, of_row, of_row)
+
+
+def _masked(advantage, ratio, of_row):
+    return np.where(abs(np.log(ratio)) > np.log(1.2), 0.0, ratio)
+
+
+def _prefix(advantage, ratio, of_row):
+    return np.cumprod(ratio, axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("clip 0.2, 0.28", _clip),
+        ("gspo 0.2, 0.28", _gspo),
+        ("masked by token, 1.2", _masked),
+        ("product up to the token", _prefix),
+    ],
+)
+def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(bench, name, weight):
+    """From the definitions of the algorithms, implemented again here."""
+    here, mean = bench("table", "large"), 0.0
+    for level in here.levels:
+        t = level.t
+        ratio = np.exp(level.logprob - level.behavior_logprob)
+        of_row = np.exp(np.log(ratio).sum(axis=1, keepdims=True) / t.mask.sum(axis=1, keepdims=True))
+        # Member i of the pair [i, j]; the other member is the same by symmetry.
+        advantage = (t.returns[:, None] - t.returns[None, :])[:, :, None]
+        weighted = advantage * weight(advantage, ratio[:, None], of_row[:, None])
+        mean += np.einsum("i,j,ijs,isp->p", level.chance, level.chance, weighted, level.slopes) / task.LEVELS
+    found = here.measure(next(case for case in OFF_POLICY if case.name == name), 2)
+    size = np.linalg.norm(here.truth)
+    assert found.scale == pytest.approx(mean @ here.truth / size**2, rel=1e-10)
+    assert found.cosine == pytest.approx(mean @ here.truth / size / np.linalg.norm(mean), rel=1e-10)
+
+
+def test_how_far_the_policies_are_apart(bench):
+    assert bench("table", "none").drift_size == (0.0, 0.0, 0.0)
+    small, large = bench("table", "small").drift_size, bench("table", "large").drift_size
+    assert 0.05 < small.log_ratio < 0.1 < 0.2 < large.log_ratio < 0.4
+    assert 0 < small.kl < large.kl
+    assert 0 < small.outside < 0.1 < 0.5 < large.outside < 1
+    # The divergence of two close policies is half the mean square of their log-ratio.
+    squares, number = 0.0, 0.0
+    for level in bench("table", "small").levels:
+        squares += (level.chance[:, None] * np.square(level.logprob - level.behavior_logprob)).sum()
+        number += level.chance @ level.t.mask.sum(axis=1)
+    assert small.kl == pytest.approx(squares / number / 2, rel=0.1)
+
+
+def test_the_task_is_small_and_whole():
+    for level in range(task.LEVELS):
+        t = task.enumerate_level(level)
+        assert len(t) <= 200
+        # Under any policy the probabilities sum to 1.
+        logits = np.random.default_rng(level).normal(size=(task.CONTEXTS, task.VOCABULARY))
+        odds = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        chance = t.chance * np.where(t.mask, odds[t.context, t.tokens], 1.0).prod(axis=1)
+        assert chance.sum() == pytest.approx(1.0, abs=1e-12)
+        # The true value before the first token is the expected return; the mean advantage of every token is zero.
+        values = task.true_values(t, chance)
+        np.testing.assert_allclose(values[:, 0], chance @ t.returns, atol=1e-12)
+        assert len(set(t.mask.sum(axis=1))) > 2
+
+
+def test_the_exact_gradient_is_that_of_the_expected_return(bench):
+    """By finite differences of a sum that is implemented again here."""
+    policy = policies.table()
+
+    def expected_return(parameters):
+        logits = parameters.reshape(task.CONTEXTS, task.VOCABULARY)
+        odds = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        total = 0.0
+        for level in range(task.LEVELS):
+            t = task.enumerate_level(level)
+            for j in range(len(t)):
+                chance = t.chance[j]
+                for s in range(task.ROW):
+                    if t.mask[j, s]:
+                        chance *= odds[t.context[j, s], t.tokens[j, s]]
+                total += chance * t.returns[j] / task.LEVELS
+        return total
+
+    truth, step = bench("table", "none").truth, 1e-5
+    for index in range(0, len(policy.start), 4):
+        moved = [policy.start + sign * step * np.eye(len(policy.start))[index] for sign in (1, -1)]
+        slope = (expected_return(moved[0]) - expected_return(moved[1])) / (2 * step)
+        assert truth[index] == pytest.approx(slope, abs=1e-9)
+
+
+def test_sampling_agrees_with_the_sum_within_its_error(bench):
+    case = next(case for case in CASES if case.name == "grpo")
+    exact, sampled = (
+        bench("table", "none").measure(case, 2),
+        bench("table", "none").measure(case, 2, Sampling(20_000, 0)),
+    )
+    assert sampled.error == pytest.approx(sampled.noise / np.sqrt(20_000))
+    assert sampled.noise == pytest.approx(exact.noise, rel=0.1)
+    assert abs(sampled.bias - exact.bias) < 4 * sampled.error
+    other = bench("table", "none").measure(case, 2, Sampling(20_000, 1))
+    assert other.bias != sampled.bias
+
+
+def test_a_mistake_is_found(bench, monkeypatch):
+    """RLOO that divides by the group size instead of the number of other members, for one member only."""
+    from agentrl_jax.algos import groups
+
+    right = groups.leave_one_out
+
+    def wrong(scores, valid):
+        return right(scores, valid) * jnp.where(scores > 0.5, 0.9, 1.0)
+
+    monkeypatch.setattr(groups, "leave_one_out", wrong)
+    result = bench("table", "none").measure(Case(name="broken", rule=Rloo()), 2)
+    assert result.bias > 1e3 * UNBIASED
+
+
+def test_nothing_is_left_in_double_precision(bench):
+    bench("table", "none")
+    assert jnp.zeros(1).dtype == jnp.float32
+    assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalization"),
+        *("grpo, rows by length", "whitened reinforce (reinforce_pp)"),
+    ],
+)
+def test_groups_without_end_are_what_large_ones_come_to(bench, name):
+    case = next(case for case in CASES if case.name == name)
+    draw = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        for level in bench("table", "none").levels:
+            index = draw.choice(len(level.t), 30000, p=level.chance / level.chance.sum())
+            rows = jax.tree.map(lambda x, index=index: x[index], level.rows(case))
+            large = np.asarray(apply.advantages(case, rows, len(index), jnp.float64(0.0)))
+            np.testing.assert_allclose(large, level.population(case)[index], atol=0.06)
+
+
+@pytest.mark.parametrize(
+    "name", ["rloo, token_mean", "grpo, rows by length", "whitened dr_grpo (reinforce_pp baseline)"]
+)
+def test_the_own_objective_is_what_the_mean_comes_to(bench, name):
+    """Not that of a batch over both levels, whose lengths and moments differ."""
+    case, here = next(case for case in CASES if case.name == name), bench("table", "none")
+    small, large = (here.measure(case, size, Sampling(4000, 0)) for size in (2, 64))
+    assert large.own_cosine > 0.9995
+    assert large.own_cosine > max(small.own_cosine, large.cosine)
+    assert large.bias == pytest.approx(large.limit, abs=3 * large.error)
+    assert large.limit > UNBIASED
+
+
+def test_groups_that_do_not_count_make_the_error_larger(bench):
+    case, here = next(case for case in CASES if case.name == "rloo, informative groups"), bench("table", "none")
+    found = here.measure(case, 2, Sampling(4000, 0))
+    assert 1.05 < found.error / (found.noise / np.sqrt(4000)) < 1.2

@@ -1,0 +1,111 @@
+"""Requirements agree with the pins and with the advice of errors, and launchers run what they are given."""
+
+import ast
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from paths import ROOT
+
+from agentrl_jax.config import load_config
+from agentrl_jax.parallel import topology
+
+LAUNCH = ROOT / "experiments" / "launch"
+
+
+def setup_arguments():
+    """The literal arguments of the call in setup.py."""
+    call = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")).body[-1].value
+    wanted = ("install_requires", "extras_require")
+    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg in wanted}
+
+
+def pins(name):
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return {canonicalize_name(line.partition("==")[0]): line.partition("==")[2] for line in lines if "==" in line}
+
+
+def test_the_pins_are_complete():
+    """Every package that the package asks for, directly or not, has a pin in the list of the installed JAX."""
+    jax = importlib.metadata.version("jax")
+    lists = (pins("requirements.txt"), pins("requirements-newest.txt"))
+    pinned = next((pinned for pinned in lists if pinned["jax"] == jax), None)
+    if pinned is None:
+        pytest.skip(f"no list of pins has JAX {jax}")
+    arguments = setup_arguments()
+    extras = ("gguf", "textcraft", "sciworld")
+    todo = [*arguments["install_requires"], *(line for extra in extras for line in arguments["extras_require"][extra])]
+    done = set()
+    missing = []
+    while todo:
+        requirement = Requirement(todo.pop())
+        if str(requirement) in done:
+            continue
+        done.add(str(requirement))
+        if canonicalize_name(requirement.name) not in pinned:
+            missing.append(requirement.name)
+            continue
+        for line in importlib.metadata.requires(requirement.name) or ():
+            marker = Requirement(line).marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *requirement.extras)):
+                todo.append(line)
+    assert not missing
+
+
+def test_the_advice_to_install_is_that_of_the_extras(monkeypatch):
+    extras = setup_arguments()["extras_require"]
+    monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(topology.TopologyError) as error:
+        topology.described_devices("v5e:4x4")
+    assert f"pip install '{extras['plan'][0]}'" in str(error.value)
+    assert f"pip install '{extras['plan'][0]}'" in (ROOT / "docs" / "guides" / "devices.md").read_text(encoding="utf-8")
+
+
+def test_the_tools_that_are_tested_are_those_of_the_docs():
+    inspect = pins("requirements-inspect.txt")["inspect-ai"]
+    assert Requirement(setup_arguments()["extras_require"]["inspect"][0]).specifier.contains(inspect)
+    text = (ROOT / "docs" / "guides" / "formats.md").read_text(encoding="utf-8")
+    assert f"Inspect {inspect}" in text
+    assert f"Harbor {pins('requirements-harbor.txt')['harbor']}" in text
+
+
+@pytest.mark.parametrize(("given", "devices"), [([], 0), (["--devices", "4"], 4)])
+def test_devices_that_are_given_to_the_script_of_slurm_win(tmp_path, given, devices):
+    if not shutil.which("bash"):
+        pytest.skip("bash is not installed")
+    programs = {
+        "scontrol": "echo 127.0.0.1",
+        "srun": 'while [[ $1 == --* ]]; do shift; done; SLURM_NTASKS=1 SLURM_PROCID=0 exec "$@"',
+        "agentrl": 'printf "%s\\n" "$@"',
+    }
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {"SLURM_JOB_NODELIST": "a", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "1"}
+    done = subprocess.run(
+        ["bash", LAUNCH / "slurm.sh", "run.yaml", *given],
+        env=os.environ | variables | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    command, file, *words = done.stdout.splitlines()
+    assert (command, file) == ("train", "run.yaml")
+    (tmp_path / "run.yaml").write_text("")
+    config = load_config(tmp_path / file, words)
+    assert (config.devices, config.hosts.coordinator, config.hosts.index) == (devices, "127.0.0.1:20007", 0)
+
+
+def test_a_pod_that_starts_again_finds_weights_and_programs_on_its_volume():
+    _, job = yaml.safe_load_all((LAUNCH / "gke.yaml").read_text(encoding="utf-8"))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (mount,) = container["volumeMounts"]
+    kept = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert kept.keys() == {"HF_HOME", "XDG_CACHE_HOME"}
+    assert all(re.match(rf"{mount['mountPath']}/\w", folder) for folder in kept.values())
