@@ -32,11 +32,13 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import pack_trajectories
 
-FAILED = 5
-"""An episode whose environment failed."""
-CHOSEN = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(failed=TRAJECTORY.turn.failed.at[FAILED, 0].set(True)))
+FAILED = [1, 5, 11, 14]
+"""An episode of each group, whose environment failed."""
+CHOSEN = TRAJECTORY.replace(
+    turn=TRAJECTORY.turn.replace(failed=TRAJECTORY.turn.failed.at[jnp.array(FAILED), 0].set(True))
+)
 ROWS = pack_trajectories(CHOSEN, "full")
-VALID = np.arange(EPISODES) != FAILED
+VALID = ~np.isin(np.arange(EPISODES), FAILED)
 NUMBERS = {"format_penalty": -0.1, "overlong_buffer": 0.4, "overlong_penalty": 0.5, "entropy_coef": 0.3, "lr": 0.1}
 
 
@@ -145,7 +147,7 @@ def test_an_update_with_a_critic(start):
     assert found["update/trained_tokens"] == mask.sum()
     assert found["rollout/filter_kept_groups"] == 2
     assert found["train/return"] == pytest.approx(scores[VALID].mean(), rel=1e-5)
-    assert found["train/failed"] == 1 / EPISODES
+    assert found["train/failed"] == len(FAILED) / EPISODES
     assert found["rollout/in_group_std"] == pytest.approx(spreads(scores).mean(), rel=1e-5)
     assert found["rollout/chosen_in_group_std"] == pytest.approx(spreads(scores)[kept].mean(), rel=1e-5)
     assert found["actor/reward_kl_penalty"] == pytest.approx((old - np.asarray(ref))[mask].mean(), rel=1e-4)
