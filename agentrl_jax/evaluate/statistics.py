@@ -8,10 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-_RESAMPLES = 500
-"""Resamples of the bootstrap that are drawn together."""
-
-
 Clusters = Sequence[str] | None
 """The cluster of each outcome, for example the template that an item was made from; None for independent outcomes."""
 
@@ -86,37 +82,6 @@ def paired_interval(
         return mean_interval(first - second, level=level)
     low, high = _newcombe(first.astype(bool), second.astype(bool), _quantile(level))
     return {"mean": float(first.mean() - second.mean()), "low": low, "high": high, "n": len(first)}
-
-
-def paired_bootstrap(
-    a: ArrayLike,
-    b: ArrayLike,
-    clusters: Sequence[str] | None = None,
-    *,
-    level: float = 0.95,
-    num_resamples: int = 10_000,
-) -> tuple[float, float]:
-    """Percentile bootstrap of the mean of a - b, outcomes of two agents on the same levels (Efron 1979): its bounds.
-
-    Levels are resampled with replacement, each with both of its outcomes, or with `clusters`, the cluster of each,
-    whole clusters. The result is deterministic. Where no level differs, it has no width, however few levels there are;
-    `paired_interval` has one.
-
-    Raises:
-        ValueError: the lengths differ, there is no outcome, or one is not finite.
-    """
-    first, second = _outcomes(a, "a"), _outcomes(b, "b")
-    names = np.arange(len(first)) if clusters is None else np.asarray(clusters, str)
-    if not len(first) == len(second) == len(names):
-        raise ValueError(f"a, b and clusters have {len(first)}, {len(second)} and {len(names)} outcomes; give the same")
-    kinds, number, sizes = np.unique(names, return_inverse=True, return_counts=True)
-    sums = np.bincount(number, weights=first - second)
-    rng, means = np.random.default_rng(0), []
-    for _ in range(0, num_resamples, _RESAMPLES):
-        times = rng.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), size=_RESAMPLES)
-        means.append(times @ sums / (times @ sizes))
-    low, high = np.quantile(np.concatenate(means), [0.5 - level / 2, 0.5 + level / 2])
-    return float(low), float(high)
 
 
 def pass_at(x: ArrayLike, k: int) -> np.ndarray:

@@ -10,7 +10,6 @@ from agentrl_jax.evaluate.statistics import (
     cost_until_success,
     crossed_interval,
     mean_interval,
-    paired_bootstrap,
     paired_interval,
     pass_all,
     pass_at,
@@ -275,28 +274,3 @@ def test_clusters_that_do_not_fit_are_refused():
     for x, names in (([0.0, 1.0], ["a", "a"]), ([0.0, 1.0, 1.0], ["a", "b"])):
         with pytest.raises(ValueError, match="at least two clusters"):
             mean_interval(x, clusters=names)
-
-
-def test_paired_bootstrap_agrees_with_that_of_scipy():
-    rng = np.random.default_rng(1)
-    a, b = rng.random(80) < 0.7, rng.random((80, 4)).round().mean(axis=1)
-    found = paired_bootstrap(a, b)
-    expected = stats.bootstrap((a - b,), np.mean, n_resamples=10_000, method="percentile", rng=2).confidence_interval
-    assert found == pytest.approx(tuple(expected), abs=0.005)
-    assert found == paired_bootstrap(a, b)
-    low, high = paired_bootstrap(b, a)
-    assert (-high, -low) == pytest.approx(found, abs=0.005)
-
-
-def test_paired_bootstrap_of_clusters():
-    """Copies of a level add nothing, and clusters of different sizes count by their levels."""
-    rng = np.random.default_rng(1)
-    a, b = rng.random(60) < 0.7, rng.random(60) < 0.5
-    names = [str(level) for level in range(60)]
-    alone = paired_bootstrap(a, b)
-    assert paired_bootstrap(np.tile(a, 5), np.tile(b, 5), names * 5) == pytest.approx(alone, abs=0.01)
-    assert np.diff(paired_bootstrap(np.tile(a, 5), np.tile(b, 5)))[0] < 0.6 * np.diff(alone)[0]
-    assert paired_bootstrap([1, 1, 1, 0], [0, 0, 0, 1], ["x", "x", "x", "y"]) == (-1.0, 1.0)
-    assert paired_bootstrap(a, a) == (0.0, 0.0)
-    with pytest.raises(ValueError, match="have 60, 60 and 59 outcomes"):
-        paired_bootstrap(a, b, names[1:])
