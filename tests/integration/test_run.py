@@ -123,9 +123,14 @@ def test_a_finished_run_is_replayed_evaluated_viewed_and_exported(finished, tmp_
     assert found["start"] == "the checkpoint of step 5"
     text = json.loads((run / "trajectories.jsonl").read_text().splitlines()[-1])
     assert found["episode"] == {name: value for name, value in text.items() if name not in ("step", "iteration")}
-    code, output, error = tiny_run.command("eval", str(run), "--json")
-    assert code == 0, error
-    assert json.loads(output)["success"] == tiny_run.summary(run)["success"]["trained"]
+    solved = 0
+    for env, levels in (("SimpleSokoban", 2), ("FrozenLake", 12)):
+        code, output, error = tiny_run.command("eval", str(run), "--env", env, "--json")
+        assert code == 0, error
+        success = json.loads(output)["success"]
+        assert success["n"] == levels
+        solved += levels * success["mean"]
+    assert solved == pytest.approx(14 * tiny_run.summary(run)["success"]["trained"]["mean"])
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
     page = tmp_path / "page.html"
     code, _, error = tiny_run.command("view", str(run), "--export", str(page))
