@@ -61,6 +61,12 @@ def settings(**changes):
 
 
 def fresh_state(model=MODEL, reference=False, tx=PLAIN):
+    """A state at the start of learning, which a program may be given for good."""
+    return jax.tree.map(jnp.copy, _first_state(model, reference, tx))
+
+
+@functools.cache
+def _first_state(model, reference, tx):
     state = states.init_state(jax.random.key(1), model, tx, reference)
     draw = np.random.default_rng(2)
     drawn = jax.tree.map(

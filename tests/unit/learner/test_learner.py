@@ -5,6 +5,7 @@ the batch alone decides is tested in `test_rules`.
 """
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -44,12 +45,26 @@ from agentrl_jax.setup.programs import Programs
 NO_CRITIC = dataclasses.replace(MODEL, critic="none")
 
 
-def on_policy(trajectory, params, model=MODEL):
+ROWS_OF = pack_trajectories(TRAJECTORY, "full")
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def logprobs(params, model):
+    return actor_critic.logprobs(params, model, ROWS_OF.tokens, ROWS_OF.position, ONES)
+
+
+def on_policy(params, model=MODEL):
     """The trajectory with the log-probabilities of the policy, as if it had sampled it."""
-    rows = pack_trajectories(trajectory, "full")
-    logprob = actor_critic.logprobs(params, model, rows.tokens, rows.position, ONES)
-    logprob = jnp.where(trajectory.response_mask, logprob.reshape(trajectory.response.logprob.shape), 0.0)
-    return trajectory.replace(response=trajectory.response.replace(logprob=logprob))
+    logprob = logprobs(params, model).reshape(TRAJECTORY.response.logprob.shape)
+    logprob = jnp.where(TRAJECTORY.response_mask, logprob, 0.0)
+    return TRAJECTORY.replace(response=TRAJECTORY.response.replace(logprob=logprob))
+
+
+@jax.jit
+@jax.grad
+def policy_gradient(policy, weight):
+    """Gradient of the sum of log-probabilities, with a weight for each token."""
+    return jnp.sum(jnp.where(ROWS_OF.response_mask, logprobs({"policy": policy}, NO_CRITIC) * weight, 0.0))
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +223,7 @@ def test_an_episode_whose_environment_broke_is_out_of_everything():
     """GRPO compares the other episodes as if the group were smaller, and only the metric `failed` counts it."""
     lost = np.isin(np.arange(EPISODES), [1, 4, 6, 8, 9, 10, 11])  # no member of group 2 is left
     start = fresh_state(NO_CRITIC)
-    trajectory = on_policy(TRAJECTORY, start.params)
+    trajectory = on_policy(start.params)
     failed = jnp.zeros((EPISODES, TURNS), bool).at[:, 0].set(lost)
     trajectory = trajectory.replace(turn=trajectory.turn.replace(failed=failed))
     state, metrics = learn(trajectory, start, settings(entropy_coef=0.0, lr=1.0), model=NO_CRITIC, **GRPO)
@@ -221,15 +236,8 @@ def test_an_episode_whose_environment_broke_is_out_of_everything():
         if there.size:
             stds.append(scores[there].std(ddof=1))
             advantage[there] = (scores[there] - scores[there].mean()) / (stds[-1] + 1e-6)
-    rows = pack_trajectories(trajectory, "full")
-    weight = advantage[:, None] / np.sum(t.response.length[~lost])
-
-    def objective(policy):
-        logprob = actor_critic.logprobs({"policy": policy}, NO_CRITIC, rows.tokens, rows.position, ONES)
-        return -jnp.sum(jnp.where(rows.response_mask, logprob * weight, 0.0))
-
-    expected = jax.grad(objective)(start.params["policy"])
-    assert_close(jax.tree.map(jnp.negative, expected), step_of(state, NO_CRITIC)["policy"], 1e-4)
+    expected = policy_gradient(start.params["policy"], advantage[:, None] / np.sum(t.response.length[~lost]))
+    assert_close(expected, step_of(state, NO_CRITIC)["policy"], 1e-4)
     assert metrics["rollout/in_group_std"] == pytest.approx(np.mean(stds), rel=1e-5)
     assert metrics["train/failed"] == pytest.approx(np.mean(lost))
     assert metrics["train/return"] == pytest.approx(scores[~lost].mean(), rel=1e-5)
@@ -255,7 +263,7 @@ def test_equal_returns_teach_a_group_nothing():
 def test_first_step_on_its_own_samples_is_the_policy_gradient():
     """At ratio 1 nothing is clipped and the GRPO gradient is that of -mean(advantage x logprob)."""
     start = fresh_state(NO_CRITIC)
-    trajectory = on_policy(TRAJECTORY, start.params)
+    trajectory = on_policy(start.params)
     state, metrics = learn(trajectory, start, settings(entropy_coef=0.0, lr=1.0), model=NO_CRITIC, **GRPO)
     assert metrics["actor/clip_fraction"] == 0
     assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
@@ -263,16 +271,8 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient():
     t = jax.tree.map(np.asarray, trajectory)
     scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(GROUPS, GROUP_SIZE)
     advantage = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=1, keepdims=True) + 1e-6)
-    rows = pack_trajectories(trajectory, "full")
-
-    def objective(policy):
-        logprob = actor_critic.logprobs({"policy": policy}, NO_CRITIC, rows.tokens, rows.position, ONES)
-        return -jnp.sum(jnp.where(rows.response_mask, logprob * advantage.reshape(-1, 1), 0.0)) / np.sum(
-            t.response.length
-        )
-
-    expected = jax.grad(objective)(start.params["policy"])
-    assert_close(jax.tree.map(jnp.negative, expected), step_of(state, NO_CRITIC)["policy"], 1e-4)
+    weight = advantage.reshape(-1, 1) / np.sum(t.response.length)
+    assert_close(policy_gradient(start.params["policy"], weight), step_of(state, NO_CRITIC)["policy"], 1e-4)
 
 
 KL = {"loss": {"kl": AdaptiveKl(estimator="k3")}, "reward": {"kl": AdaptiveKl(apply_to="reward", estimator="k1")}}
@@ -283,14 +283,14 @@ KL = {"loss": {"kl": AdaptiveKl(estimator="k3")}, "reward": {"kl": AdaptiveKl(ap
 def test_kl_is_nothing_without_a_distance_and_holds_the_policy_back(where):
     """With equal parameters its gradient is 0 in the loss, and the coefficient has no effect in the reward."""
     start = fresh_state(reference=True)
-    trajectory = on_policy(TRAJECTORY, start.params)
+    trajectory = on_policy(start.params)
     free, _ = learn(trajectory, start, settings(kl_coef=0.0), **KL[where])
     held, metrics = learn(trajectory, start, settings(kl_coef=5.0), **KL[where])
     assert abs(float(metrics["actor/kl"])) < 1e-6
     assert_close(step_of(free), step_of(held), 1e-3)
     far = jax.tree.map(lambda x: 1.3 * x, start.params["policy"])
     moved = start.replace(params=start.params | {"policy": far})
-    trajectory = on_policy(TRAJECTORY, moved.params)
+    trajectory = on_policy(moved.params)
     free, _ = learn(trajectory, moved, settings(kl_coef=0.0), **KL[where])
     held, metrics = learn(trajectory, moved, settings(kl_coef=2.0), **KL[where])
     assert abs(float(metrics["actor/kl"])) > 0.01  # the k1 estimate can have either sign
@@ -318,7 +318,7 @@ def test_the_whole_divergence_is_that_of_the_distributions(monkeypatch):
     state = fresh_state(NO_CRITIC, reference=True)
     other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), state.reference)
     state = state.replace(reference=other)
-    rows = pack_trajectories(TRAJECTORY, "full")
+    rows = ROWS_OF
 
     def logits(policy):
         hidden = decoder.forward(policy, MODEL.decoder, rows.tokens)
