@@ -76,12 +76,6 @@ def test_killed_once(finished, lives, tmp_path, moment, nth):
     tiny_run.assert_same(tmp_path / "run", finished.folder)
 
 
-def test_a_finished_run_given_again_stays_as_it_is(finished, lives, tmp_path):
-    assert lives("never") == 0
-    assert lives("never") == 0
-    tiny_run.assert_same(tmp_path / "run", finished.folder)
-
-
 def test_sigterm_in_the_evaluation_before_learning(finished, tmp_path, monkeypatch):
     """What imitation has learned is saved; the same command evaluates it from the beginning."""
     run, played, play = tmp_path / "run", [], EvalSet.play

@@ -94,6 +94,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     assert metrics["rollout/logprob_mean"] == pytest.approx(np.asarray(rows.logprob)[sampled].mean(), rel=1e-5)
     assert metrics["rollout/logprob_gap_mean"] == pytest.approx(np.abs(np.log(ratio))[sampled].mean(), rel=1e-4)
     assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["actor/clip_fraction"] == 0  # ratios start from the learner's own log-probabilities
 
     t = jax.tree.map(np.asarray, trajectory)
     scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(made_up.GROUPS, made_up.GROUP_SIZE)
