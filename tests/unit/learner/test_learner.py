@@ -35,7 +35,7 @@ from made_up import (
 
 from agentrl_jax.algos import kl
 from agentrl_jax.config.advantages import Rloo
-from agentrl_jax.config.algo import AdaptiveKl, FixedKl
+from agentrl_jax.config.algo import AdaptiveKl, FixedKl, NoCorrection
 from agentrl_jax.learner.settings import UpdateSettings
 from agentrl_jax.models import actor_critic, decoder, token_scores
 from agentrl_jax.parallel.mesh import make_mesh
@@ -260,11 +260,15 @@ def test_equal_returns_teach_a_group_nothing():
     assert metrics["rollout/zero_std_share"] == 1
 
 
-def test_first_step_on_its_own_samples_is_the_policy_gradient():
-    """At ratio 1 nothing is clipped and the GRPO gradient is that of -mean(advantage x logprob)."""
-    start = fresh_state(NO_CRITIC)
+@pytest.mark.parametrize("ratio_from", ["rollout", "learner"])
+def test_first_step_on_its_own_samples_is_the_policy_gradient(ratio_from):
+    """At ratio 1 nothing is clipped and the GRPO gradient is that of -mean(advantage x logprob).
+
+    With a single step, the learner's old log-probabilities are those of the same pass.
+    """
+    start, rule = fresh_state(NO_CRITIC), {**GRPO, "mismatch": NoCorrection(ratio_from=ratio_from)}
     trajectory = on_policy(start.params)
-    state, metrics = learn(trajectory, start, settings(entropy_coef=0.0, lr=1.0), model=NO_CRITIC, **GRPO)
+    state, metrics = learn(trajectory, start, settings(entropy_coef=0.0, lr=1.0), model=NO_CRITIC, **rule)
     assert metrics["actor/clip_fraction"] == 0
     assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert metrics["rollout/logprob_gap_mean"] < 1e-5

@@ -92,6 +92,9 @@ def test_packed_rows_are_imitated_alike(monkeypatch):
         return jax.jit(step)(fresh_state(tx=tx), rows, rows.counts(), KEY, jnp.int32(1), *rates)
 
     (one, first), (other, second) = everything(plain, len(plain.tokens)), everything(packed, number)
+    ones = jnp.ones(len(plain.tokens))
+    logprob = actor_critic.logprobs(fresh_state(tx=tx).params, MODEL, plain.tokens, plain.position, ones)
+    assert first["imitation/loss"] == pytest.approx(-np.mean(np.asarray(logprob)[np.asarray(plain.mask)]), rel=1e-5)
     assert first["imitation/loss"] == pytest.approx(float(second["imitation/loss"]), rel=1e-5)
     assert first["imitation/grad_norm"] == pytest.approx(float(second["imitation/grad_norm"]), rel=1e-4)
     assert_close(one.params, other.params, 3e-3)
