@@ -131,7 +131,6 @@ def disk(tmp_path):
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.slow
 def test_a_disk_that_fills_up_costs_nothing(finished, disk, monkeypatch):
     """While the row of an iteration, a checkpoint, and the summary are written; then the run ends like any other."""
     folder, fill, make_room = disk

@@ -55,7 +55,6 @@ def test_horizon_temperature_and_coefficient_move(whole):
     assert measured == [True, False, True, False]
 
 
-@pytest.mark.slow
 def test_a_restart_changes_none_of_it(file, whole, tmp_path):
     """As if it had been killed before the last checkpoint, after iteration 2 of 4."""
     again = tmp_path / "again"
@@ -69,7 +68,6 @@ def test_a_restart_changes_none_of_it(file, whole, tmp_path):
     assert tiny_run.summary(again) == tiny_run.summary(whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["gigpo", "dapo", "starpo_s2", "gspo", "reinforce_pp", "ppo", "rloo"])
 def test_presets_run_from_the_command_line(preset, tmp_path):
     text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", f"{{preset: {preset}}}")
@@ -80,7 +78,6 @@ def test_presets_run_from_the_command_line(preset, tmp_path):
     assert len(rows) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, monkeypatch):
     """On the level of the group, for groups of any round; and metrics cover all rounds."""

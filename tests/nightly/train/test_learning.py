@@ -45,7 +45,7 @@ def play():
     return jax.jit(lambda params, key: run(params, key=key, ids=ids, settings=settings)[0])
 
 
-@pytest.mark.parametrize("preset", ["starpo_s", pytest.param("starpo_grpo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("preset", ["starpo_s", "starpo_grpo"])
 def test_returns_rise(play, preset):
     """Climbing only takes saying Up; an agent with random parameters must learn that."""
     algo = decode({"algo": {"preset": preset, "minibatches": 1, "kl": "none"}}).algo

@@ -6,7 +6,6 @@ import pytest
 
 from agentrl_jax.config import Config, TrainConfig
 from agentrl_jax.stopping import Stopped
-from agentrl_jax.train import guards
 from agentrl_jax.train.run import Run
 
 
@@ -75,9 +74,3 @@ def test_sigterm_saves_the_state_in_any_case(run):
     with pytest.raises(Stopped):
         run._stop_if_asked(79, SimpleNamespace(bad_updates=1))
     assert run.progress.saved == {79: None}
-
-
-def test_empty_batches_are_counted_from_the_newest():
-    tokens = [0, 5, 0, 0]
-    rows = [{"update/trained_tokens": number} for number in tokens]
-    assert [guards.empty_in_a_row(rows[:count]) for count in range(5)] == [0, 1, 0, 1, 2]

@@ -54,7 +54,6 @@ def test_killed_again_and_again(finished, lives, tmp_path):
     tiny_run.assert_same(run, finished.folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "nth"),
     [
@@ -73,13 +72,6 @@ def test_killed_again_and_again(finished, lives, tmp_path):
 )
 def test_killed_once(finished, lives, tmp_path, moment, nth):
     assert lives(moment, nth) == -signal.SIGKILL
-    assert lives("never") == 0
-    tiny_run.assert_same(tmp_path / "run", finished.folder)
-
-
-@pytest.mark.slow
-def test_a_finished_run_given_again_stays_as_it_is(finished, lives, tmp_path):
-    assert lives("never") == 0
     assert lives("never") == 0
     tiny_run.assert_same(tmp_path / "run", finished.folder)
 
@@ -143,7 +135,6 @@ def test_sigterm_in_the_last_evaluation(finished, tmp_path, monkeypatch):
     tiny_run.assert_same(again, finished.folder)
 
 
-@pytest.mark.slow
 def test_a_run_that_ended_goes_on_for_longer_like_one_that_never_did(finished, tmp_path):
     run = str(tmp_path / "run")
     for iterations in ("2", "4"):

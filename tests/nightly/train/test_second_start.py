@@ -5,13 +5,11 @@ import os
 import subprocess
 import sys
 
-import pytest
 import tiny_run
 
 WORDS = ("--devices", "2", "--imitation.levels", "0", "--imitation.steps", "0", "--train.iterations", "1")
 
 
-@pytest.mark.slow
 def test_programs_are_kept_for_the_next_start(tmp_path):
     """On two devices, which the command lets the CPU simulate."""
     file = tiny_run.write_config(tmp_path)

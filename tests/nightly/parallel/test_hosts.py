@@ -32,7 +32,6 @@ def file(tmp_path_factory):
     return tiny_run.write_config(tmp_path_factory.mktemp("hosts"))
 
 
-@pytest.mark.slow
 def test_two_processes_are_one_with_two_devices(file, tmp_path):
     codes, texts = Hosts(1, file, tmp_path / "one", devices=2).end()
     assert codes == [0], texts
@@ -44,7 +43,6 @@ def test_two_processes_are_one_with_two_devices(file, tmp_path):
     assert json.loads((tmp_path / "two" / "summary.json").read_text())["devices"] == 2
 
 
-@pytest.mark.slow
 def test_four_processes_are_one_with_four_devices_up_to_rounding(file, tmp_path):
     """Sums between processes are added in another order, which learning amplifies."""
     codes, texts = Hosts(1, file, tmp_path / "one", devices=4).end()
@@ -61,7 +59,6 @@ def test_four_processes_are_one_with_four_devices_up_to_rounding(file, tmp_path)
                 assert value == expected, name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("url", ["local", ""], ids=["in the process", "behind servers"])
 def test_every_host_has_services_for_its_episodes(tmp_path, url):
     file = tmp_path / "served.yaml"
@@ -78,7 +75,6 @@ def test_every_host_has_services_for_its_episodes(tmp_path, url):
         assert (tmp_path / "two" / "service-maze-1.log").exists()
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_processes_and_another_mesh(file, tmp_path):
     """2 processes, then 1, then 4 on another mesh: what a single process on 4 devices gives, up to rounding."""
     run, whole = tmp_path / "run", tmp_path / "whole"
@@ -113,7 +109,6 @@ def ends_as_lost(index, codes, texts, lost):
     assert last.endswith("; give it on all hosts"), err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("there", "seconds"), [("config.yaml", 0.5), ("config.yaml", 5), ("metrics.jsonl", 0)])
 def test_process_0_may_be_killed_early(file, tmp_path, there, seconds):
     """Before imitation, while programs are compiled, and in it."""
@@ -125,7 +120,6 @@ def test_process_0_may_be_killed_early(file, tmp_path, there, seconds):
     ends_as_lost(1, codes, texts, LOST[0])
 
 
-@pytest.mark.slow
 def test_a_frozen_process_0_ends_the_others(file, tmp_path):
     hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "100000")
     until(lambda: rl_rows(tmp_path / "run") >= 1, hosts)
@@ -138,7 +132,6 @@ def test_a_frozen_process_0_ends_the_others(file, tmp_path):
     ends_as_lost(1, codes, texts, LOST[1])  # its port still accepts connections
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_when_a_process_is_killed_all_end_and_the_same_command_goes_on(file, tmp_path, killed):
     hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "4")
@@ -155,7 +148,6 @@ def test_when_a_process_is_killed_all_end_and_the_same_command_goes_on(file, tmp
     same(tmp_path / "run", tmp_path / "one")
 
 
-@pytest.mark.slow
 def test_a_signal_to_one_process_saves_and_ends_all(file, tmp_path):
     hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "100000", "--train.checkpoint_every", "100000")
     until(lambda: rl_rows(tmp_path / "run") >= 3, hosts)
