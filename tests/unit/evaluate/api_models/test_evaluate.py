@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
+from maze_model import at, replies_in, walk
 from serving import running
 from starlette.middleware import Middleware
 
@@ -19,7 +20,7 @@ from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.journal import Journal
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.scripted import evaluate_scripted
-from agentrl_jax.services.environments.maze import SERVICE, STARTS, Oracle
+from agentrl_jax.services.environments.maze import SERVICE
 from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.guard import Guard
@@ -27,22 +28,6 @@ from agentrl_jax.services.server.limits import Limits
 
 MAZE = TaskOptions(env="maze", items="4,9,13-15", turns=30, concurrency=4)
 """Items 16, 17 and 18 start 3, 2 and 1 moves from the goal."""
-
-
-def at(item, body, message=-1):
-    """Whether a message shows the start of an item."""
-    row, column = STARTS[item]
-    return f"Your current position is at position {row}, {column}." in body["messages"][message]["content"]
-
-
-def walk(body):
-    """Plays the maze by a shortest path."""
-    return f"Thought: on\n\nAction: {Oracle().act(body['messages'][-1]['content'])}"
-
-
-def replies_in(folder):
-    rows = [json.loads(line) for line in (folder / "replies.jsonl").read_text().splitlines()]
-    return {(row["item"], row["sample"], row["turn"]): row for row in rows}
 
 
 def test_a_model_that_walks_like_the_oracle(tmp_path):
