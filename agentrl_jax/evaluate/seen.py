@@ -17,6 +17,7 @@ from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import TaskLevels
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.runs.records import read_rows
+from agentrl_jax.setup.jit_once import jit_once
 
 LEARNED = ("imitation", "rl")
 """Stages whose levels are used to update parameters."""
@@ -97,7 +98,8 @@ def board_ids(task: Task, boards: Int8[np.ndarray, "n H W"]) -> list[str]:
     def state_hash(board: jax.Array) -> jax.Array:
         return task.env.state_hash(task.env.reset_to_level(board, task.env_params)[1], task.env_params)
 
-    return hexadecimal(np.asarray(jax.jit(jax.vmap(state_hash))(jnp.asarray(boards))))
+    hashes = jit_once(jax.vmap(state_hash), ("board_ids", task.env, task.env_params))
+    return hexadecimal(np.asarray(hashes(jnp.asarray(boards))))
 
 
 def _seen_images(learned: set[str], task: Task, images: Sequence[Sequence[np.ndarray]]) -> int:
