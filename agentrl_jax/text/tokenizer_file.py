@@ -90,6 +90,11 @@ def _refuse_unless_byte_level(layout: Mapping[str, Any]) -> None:
             f"tokenizer with model {model} and decoder {found}; expected model BPE and "
             "decoder ByteLevel; use a model with a byte-level BPE tokenizer, such as Llama 3, Qwen or SmolLM2"
         )
+    if changing := _kinds(layout.get("normalizer"), "normalizers") - {"Sequence", "NFC"}:
+        raise ValueError(
+            f"tokenizer.json: the normalizer {shortened(sorted(changing))} changes texts; use a byte-level tokenizer "
+            "that keeps letter case and spaces, with no normalizer but NFC"
+        )
 
 
 @functools.cache
