@@ -6,6 +6,7 @@ from pathlib import Path
 
 import xla_settings  # noqa: F401  # isort: skip
 
+import costs
 import filelock
 import hypothesis
 import jax
@@ -25,6 +26,10 @@ jax.config.update("jax_num_cpu_devices", 8)
 hypothesis.settings.register_profile("quick", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("nightly", deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("TEST_HYPOTHESIS", "quick"))
+
+
+def pytest_configure(config):
+    costs.install(config)
 
 
 def pytest_collection_modifyitems(items):
