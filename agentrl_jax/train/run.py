@@ -35,6 +35,7 @@ from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import host_metrics, played_metrics, total_stats
 from agentrl_jax.stopping import Stopped, closed_at_stop, deferring
+from agentrl_jax.terminal import Terminal, literal
 from agentrl_jax.train import guards
 from agentrl_jax.train.imitation import imitate
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, Played, learn, play
@@ -59,7 +60,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
             a row were skipped, too many episodes failed, or the log-probabilities of learner and rollout differ.
         Stopped: a process of the run got SIGTERM; the state has been saved.
     """
-    console = (console or Console()) if hosts.is_writer() else Console(quiet=True)
+    console = (console or Terminal()) if hosts.is_writer() else Terminal(quiet=True)
     with refusals():
         config = with_defaults(config)
         run = Run(config)  # first, so that no folder is created with an unusable configuration
@@ -77,7 +78,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
         finally:
             run.close()
     console.print(final_table(summary))
-    console.print(f"run folder: {folder.place}", highlight=False)
+    console.print(literal(f"run folder: {folder.place}"), soft_wrap=True)
     return summary
 
 
