@@ -90,13 +90,13 @@ def make_leaderboard(folder: str, panel: str | None = None, against: str | None 
             has too many files.
     """
     if not Path(folder).is_dir():
-        raise UserError(f"{folder}: there is no such folder; expected one with records of `agentrl eval --panel --out`")
+        raise UserError.at(folder, "there is no such folder; expected one with records of `agentrl eval --panel --out`")
     if panel is not None:
         get_panel(panel)
     files = sorted(Path(folder).rglob("*.json"))
     if len(files) > MAX_FILES:
-        raise UserError(
-            f"{folder}: has {len(files)} files, expected at most {MAX_FILES}; name a folder of records only"
+        raise UserError.at(
+            folder, f"has {len(files)} files, expected at most {MAX_FILES}; name a folder of records only", len(files)
         )
     tables: dict[str, _Rows] = {}
     records: dict[str, dict[str, Record]] = {}
@@ -133,14 +133,14 @@ def _compared(tables: Mapping[str, _Rows], against: str) -> dict[str, _Rows]:
         chosen = of_file or [pair for pair in named if pair[0].agent == against]
         if len(chosen) > 1:
             files = ", ".join(row.source for row, _ in chosen)
-            raise UserError(
-                f"--against is {against}, the name of {len(chosen)} rows of {panel}; name the file of one: {files}"
+            raise UserError.of(
+                "--against", against, f"the name of {len(chosen)} rows of {panel}; name the file of one: {files}"
             )
         compared[panel] = [(_minus(row, success, *chosen[0]), success) for row, success in rows] if chosen else rows
         found |= bool(chosen)
     if not found:
         names = shortened(", ".join(known), 600)
-        raise UserError(f"--against is {against}; expected an agent, or the file of its record, among: {names}")
+        raise UserError.of("--against", against, f"expected an agent, or the file of its record, among: {names}")
     return compared
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 import agentrl_jax
 from agentrl_jax.config import Config
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.evaluate.panels import Panel, get_panel
 from agentrl_jax.io import atomic_write, read_regular
 from agentrl_jax.models.actor_critic import policy_decoder
@@ -207,17 +207,19 @@ def read_record(path: Path) -> Record:
     try:
         content = read_regular(path, MAX_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+        raise BadValue.at(path, f"cannot be read ({error.strerror})") from error
     if content is None:
-        raise ValueError(f"{path}: is no file; expected a record of `agentrl eval --panel`")
+        raise BadValue.at(path, "is no file; expected a record of `agentrl eval --panel`")
     if len(content) > MAX_BYTES:
-        raise ValueError(f"{path}: larger than {MAX_BYTES >> 20} MiB; expected a record of `agentrl eval --panel`")
+        raise BadValue.at(path, f"larger than {MAX_BYTES >> 20} MiB; expected a record of `agentrl eval --panel`")
     try:
         return Record.model_validate(parse_object(content, str(path)))
     except ValidationError as error:
         first = error.errors()[0]
         where = shortened(".".join(map(str, first["loc"]))) or "record"
-        raise ValueError(f"{path}: {where}: {first['msg']}; expected a record of `agentrl eval --panel`") from error
+        raise BadValue.at(
+            path, f"{where}: {first['msg']}; expected a record of `agentrl eval --panel`", where
+        ) from error
 
 
 def of_run(run: str, policy: RunPolicy, config: Config, temperature: float, samples: int) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def load_served(
     with refusals():
         if not is_run(model):
             if checkpoint != "last":
-                raise UserError(f"--checkpoint is {checkpoint}, but {model} is no run; leave it out")
+                raise UserError.of("--checkpoint", checkpoint, f"but {model} is no run; leave it out")
             found = speaker(model, online=online, revision=revision)
             chat = chat_format(found.tokenizer, found.thinking)
             return ServedModel(name, found.params, found.shape, found.tokenizer, chat, found.positions)

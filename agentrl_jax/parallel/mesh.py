@@ -9,6 +9,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
+from agentrl_jax.errors import BadValue
+
 DATA, FSDP, SEQUENCE, TENSOR = "data", "fsdp", "sequence", "tensor"
 MESH_AXES = (DATA, FSDP, SEQUENCE, TENSOR)
 
@@ -47,7 +49,7 @@ def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, sequenc
             allowed = f"{len(present)} or 0" if hosts > 1 else "at most that or 0"
             if hosts == 1 and present[0].platform == "cpu":
                 allowed += f", or start Python with JAX_NUM_CPU_DEVICES={devices}"
-            raise ValueError(f"devices is {devices}, but {here} {len(present)}; set devices to {allowed}")
+            raise BadValue.of("devices", devices, f"but {here} {len(present)}; set devices to {allowed}")
         devices = present[: devices or None]
     slices = count_slices(devices)
     if len(devices) % (fsdp * sequence * tensor * slices):

@@ -38,29 +38,33 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
     try:
         env, params = envs_jax.make(task.env, **task.options)
     except ValueError as error:
-        raise UserError(str(error)) from error
+        raise UserError.after("", error) from error
     if not task.levels:
         return env, params
     if task.levels in NAMED_LEVELS:
         if not isinstance(env, BabyAI):
-            raise UserError(
-                f"levels is {task.levels}, but {task.env} has no such levels; give a file with levels of {task.env}"
+            raise UserError.of(
+                "levels", task.levels, f"but {task.env} has no such levels; give a file with levels of {task.env}"
             )
         with refusals():
             return env.on_items(params, items.NAMED[task.levels]())
     file = Path(task.levels)
     if not file.is_file():
-        raise UserError(f"{file}: there is no such file; give a text file with levels or a .npy pack")
+        raise UserError.at(file, "there is no such file; give a text file with levels or a .npy pack")
     if file.stat().st_size > MAX_BYTES:
-        raise UserError(f"{file}: has {file.stat().st_size} bytes, expected at most {MAX_BYTES}; split the file")
+        raise UserError.at(
+            file, f"has {file.stat().st_size} bytes, expected at most {MAX_BYTES}; split the file", file.stat().st_size
+        )
     try:
         env, pack = _fit(env, file)
     except (ValueError, OSError) as error:
-        raise UserError(f"{file}: {error}") from error
+        raise UserError.after(file, error) from error
     if pack is None:
-        raise UserError(
-            f"{file}: {task.env} has no levels that can be given; leave the file out (files are read for Sokoban, "
-            "FrozenLake, BabyAI and environments that are a GridEnvironment)"
+        raise UserError.at(
+            file,
+            f"{task.env} has no levels that can be given; leave the file out (files are read for Sokoban, FrozenLake, "
+            "BabyAI and environments that are a GridEnvironment)",
+            task.env,
         )
     return env, params.replace(levels=jnp.asarray(pack))
 

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
 from agentrl_jax.config import Config
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.imitation import imitation_steps
 from agentrl_jax.learner.measures import groups_of, measure
@@ -113,7 +114,7 @@ class Programs:
             ValueError: host environments on a mesh where a replica has several devices, or with several rounds.
         """
         if isinstance(batched_env, HostEnv) and rounds > 1:
-            raise ValueError(f"algo.dynamic_sampling is {rounds}, but host environments play one round; use 1")
+            raise BadValue.of("algo.dynamic_sampling", rounds, "but host environments play one round; use 1")
         if isinstance(batched_env, HostEnv) and self.replicas < self.mesh.size:
             raise ValueError(
                 f"host environments need one device a replica, but a mesh {dict(self.mesh.shape)} has {self.replicas} "

@@ -108,7 +108,8 @@ def _worker() -> subprocess.Popen[str]:
     """Returns the process that renders templates; it exits when its standard input closes, so with this process."""
     if importlib.util.find_spec("transformers") is None:
         raise UserError(
-            "chat templates of pretrained models need the package transformers; pip install 'transformers>=5.17,<6'"
+            "chat templates of pretrained models need the package transformers; pip install 'transformers>=5.17,<6'",
+            key="transformers",
         )
     command = [sys.executable, "-P", str(Path(__file__).with_name("template_worker.py"))]
     worker = subprocess.Popen(
@@ -121,7 +122,10 @@ def _worker() -> subprocess.Popen[str]:
     )
     if not worker.stdout or not worker.stdout.readline():
         worker.communicate()
-        raise UserError(f"the process that renders chat templates does not start; run {' '.join(command)} to see why")
+        raise UserError(
+            f"the process that renders chat templates does not start; run {' '.join(command)} to see why",
+            key=" ".join(command),
+        )
     return worker
 
 
@@ -150,5 +154,7 @@ def _render_in_worker(request: dict[str, Any]) -> dict[str, str]:
         if worker.returncode == -signal.SIGPROF:
             return {"refusal": f"it takes more than {MAX_SECONDS:g} s"}
         if worker.returncode in (-signal.SIGKILL, -signal.SIGTERM):  # a template cannot cause these signals
-            raise UserError("the process that renders chat templates was killed by another process; try again")
+            raise UserError(
+                "the process that renders chat templates was killed by another process; try again", key="template"
+            )
         return {"refusal": f"the process that renders it ended with code {worker.returncode}"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tokenizers
 
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.models.io import tokenizer_files
 from agentrl_jax.models.io.local_files import read_bytes
 from agentrl_jax.text import tokenizer_file
@@ -126,7 +126,7 @@ def from_files(
     """
     text = text_of(files, "tokenizer.json", source)
     if text is None:
-        raise ValueError(f"{source}: has no tokenizer.json; add the one of the model's tokenizer")
+        raise BadValue.at(source, "has no tokenizer.json; add the one of the model's tokenizer")
     return from_json(text, end_of_turn=end_of_turn, pad=pad, settings=read_settings(files, source))
 
 
@@ -180,9 +180,11 @@ def from_json(
     )
     for i, name in names.items():
         if i not in special and (where := ends.get(name) or ends.get(i)):
-            raise ValueError(
-                f"{where} is {shortened(ascii(name))}, which is ordinary text in tokenizer.json, so that no response "
-                "can end with it; name a token of added_tokens"
+            raise BadValue.of(
+                f"{where}",
+                name,
+                "which is ordinary text in tokenizer.json, so that no response can end with it; name a token of "
+                "added_tokens",
             )
     response_end = settings.template.closing_token(by_name) if settings.template else None
     end = _pick(by_name, end_of_turn, (response_end, settings.eos, *END_OF_TURN_NAMES), "end_of_turn")

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.strict_json import parse_object
 from agentrl_jax.text.chat_template import ChatTemplate
 
@@ -67,8 +67,10 @@ def _default_template(settings: dict[str, Any], path: str) -> str | None:
         entry = next((each.get("template") for each in named), None)
     if entry is None or isinstance(entry, str):
         return entry
-    raise ValueError(
-        f"{path}: chat_template is {str(entry)[:60]!r}, neither text nor a list with a default; copy the file again"
+    raise BadValue.at(
+        path,
+        f"chat_template is {str(entry)[:60]!r}, neither text nor a list with a default; copy the file again",
+        str(entry)[:60],
     )
 
 

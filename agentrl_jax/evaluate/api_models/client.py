@@ -156,8 +156,8 @@ class ChatClient:
             with self._lock:
                 unreached = not self._answered and self.requests >= UNREACHED_ATTEMPTS
             if unreached:
-                raise UserError(
-                    f"{self._url}: cannot be reached ({error}); start it, or give another --base_url"
+                raise UserError.at(
+                    self._url, f"cannot be reached ({error}); start it, or give another --base_url"
                 ) from error
             raise _Later(f"{self._url}: {error}") from error
         except (httpx.TransportError, httpx.DecodingError) as error:
@@ -211,7 +211,7 @@ class ChatClient:
                 of_this_one = self.replied or self._refused < REFUSED_REQUESTS
             if of_this_one:  # one conversation that is refused must not keep the others from being played
                 raise Refused(f"{what}; {advice}")
-        raise UserError(f"{what}; {advice}")
+        raise UserError(f"{what}; {advice}", key=self._url, value=status)
 
     def _send(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and body of an answer, in time."""
@@ -222,8 +222,8 @@ class ChatClient:
             for part in response.iter_bytes():
                 content += part
                 if len(content) > MAX_ANSWER_BYTES:
-                    raise UserError(
-                        f"{self._url}: the answer is longer than {MAX_ANSWER_BYTES} bytes; lower --max_tokens"
+                    raise UserError.at(
+                        self._url, f"the answer is longer than {MAX_ANSWER_BYTES} bytes; lower --max_tokens"
                     )
                 if time.monotonic() > end:  # httpx limits only the time of one read
                     raise httpx.ReadTimeout(f"no whole answer within {self._seconds:g} s")
@@ -252,12 +252,15 @@ def _checked(base_url: str) -> str:
     try:
         url = httpx.URL(base_url)
     except (httpx.InvalidURL, ValueError) as error:
-        raise UserError(f"--base_url is no address ({error}); give one such as http://127.0.0.1:8001/v1") from error
+        raise UserError(
+            f"--base_url is no address ({error}); give one such as http://127.0.0.1:8001/v1", key="--base_url"
+        ) from error
     if url.userinfo or url.query or url.fragment:
         raise UserError(
             "--base_url holds a user, a query or a fragment; give only scheme, host, port and path, and a key "
-            "in an environment variable (--key_variable)"
+            "in an environment variable (--key_variable)",
+            key="--base_url",
         )
     if url.scheme not in ("http", "https") or not url.host:
-        raise UserError(f"--base_url is {shortened(base_url)!r}, expected an address such as http://127.0.0.1:8001/v1")
+        raise UserError.of("--base_url", base_url, "expected an address such as http://127.0.0.1:8001/v1")
     return str(url).rstrip("/")

@@ -41,8 +41,8 @@ class Journal:
             fcntl.flock(self._process_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._process_lock.close()
-            raise UserError(
-                f"{self.folder}: another process writes here; let it finish, or give another --out"
+            raise UserError.at(
+                self.folder, "another process writes here; let it finish, or give another --out"
             ) from error
         try:
             self._check_settings(dict(settings))
@@ -81,9 +81,11 @@ class Journal:
         """
         row = self._replies.get((item, sample, turn))
         if row is not None and row.get("asked") != digest(messages):
-            raise UserError(
-                f"{self.folder / 'replies.jsonl'}: turn {turn} of item {item} was asked with other messages than now; "
-                "the environment has changed: give another --out"
+            raise UserError.at(
+                self.folder / "replies.jsonl",
+                f"turn {turn} of item {item} was asked with other messages than now; the environment has changed: "
+                "give another --out",
+                turn,
             )
         return row
 
@@ -113,13 +115,15 @@ class Journal:
         try:
             before = parse_object(path.read_bytes(), str(path))
         except ValueError as error:
-            raise UserError(f"{error}, or give another --out") from error
+            raise UserError(f"{error}, or give another --out", key=path) from error
         now = json.loads(json.dumps(settings))
         for name in now | before:
             if before.get(name) != now.get(name):
-                raise UserError(
-                    f"{self.folder}: holds an evaluation with {name} {before.get(name)!r}, not {now.get(name)!r}; give "
-                    "the same options, or another --out"
+                raise UserError.at(
+                    self.folder,
+                    f"holds an evaluation with {name} {before.get(name)!r}, not {now.get(name)!r}; give the same "
+                    "options, or another --out",
+                    name,
                 )
 
     def _read(self, name: str) -> dict[tuple[int, ...], Row]:
@@ -136,8 +140,8 @@ class Journal:
                 row = json.loads(line)
                 key = tuple(row[part] for part in _NUMBERS[name])
             except (ValueError, KeyError, TypeError) as error:
-                raise UserError(
-                    f"{path}: line {number} is no row ({error}); restore the file, or give another --out"
+                raise UserError.at(
+                    path, f"line {number} is no row ({error}); restore the file, or give another --out", number
                 ) from error
             rows[key] = row
         return rows

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agentrl_jax.errors import MAX_FOREIGN, shortened
+from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
 from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.rollout.envs.host_environment import HostEnvironment, HostStep, HostTask
 from agentrl_jax.rollout.trajectory import TurnResult, unplayed
@@ -218,7 +218,7 @@ class HostEpisodes:
             )
         for name, value in (("reward", step.reward), *step.info.items()):
             if not abs(value) <= _LARGEST:
-                raise ValueError(f"{name} is {value}; expected a finite number that float32 holds")
+                raise BadValue.of(f"{name}", value, "expected a finite number that float32 holds")
         return step, self._tokenizer.encode(step.observation)
 
     def _close(self, identity: Identity) -> None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int8
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.services.action_parsing import single_line_action
 from agentrl_jax.services.environment import (
     ItemError,
@@ -287,7 +288,9 @@ def panel() -> Panel:
     """AgentGym-RL's test items, and the digest of their levels; a `ValueError` if the stored levels have another."""
     found = items.digest(items.load(items.panel()))
     if found != items.PANEL_DIGEST:
-        raise ValueError(f"{items.FILE}: the panel has digest {found}; expected {items.PANEL_DIGEST}: install it again")
+        raise BadValue.at(
+            items.FILE, f"the panel has digest {found}; expected {items.PANEL_DIGEST}: install it again", found
+        )
     return Panel(items.panel(), found)
 
 
