@@ -40,10 +40,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, value in pairs:
         if key in made:
-            raise ValueError(f"key {key[:100]!r} is given twice")
+            raise BadValue(f"key {key[:100]!r} is given twice", key="key", value=key[:100])
         made[key] = value
     return made
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise BadValue(f"{name} is no JSON number", key=name)

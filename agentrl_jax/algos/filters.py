@@ -64,7 +64,11 @@ def chosen_groups(
     top_p with the smallest scores.
     """
     if rule == "top_p" and not largest:
-        raise ValueError("the rule top_p covers a sum of scores from the largest down; use largest, or another rule")
+        raise BadValue(
+            "the rule top_p covers a sum of scores from the largest down; use largest, or another rule",
+            key="largest",
+            value=False,
+        )
     eligible = ~jnp.isnan(scores)
     if not include_zero:
         eligible &= jnp.abs(scores) > _ZERO_SCORE

@@ -149,8 +149,10 @@ class Record(_Part):
     def _exact_is_scripted(self) -> "Record":
         """Other agents' probabilities are not known, and a number between 0 and 1 is no outcome of theirs."""
         if self.outcomes.exact and self.agent.kind != "scripted":
-            raise ValueError(
-                f"outcomes are exact, which they may be only for agents of kind scripted, not {self.agent.kind}"
+            raise BadValue(
+                f"outcomes are exact, which they may be only for agents of kind scripted, not {self.agent.kind}",
+                key="outcomes",
+                value=self.agent.kind,
             )
         return self
 
@@ -161,9 +163,17 @@ class Record(_Part):
         known = self.outcomes.unanswered
         counted = 0 if known is None else known.length + known.refusal
         if missing and self.agent.kind != "api":
-            raise ValueError(f"{missing} outcomes are null, which they may be only for agents of kind api")
+            raise BadValue(
+                f"{missing} outcomes are null, which they may be only for agents of kind api",
+                key="outcomes",
+                value=missing,
+            )
         if missing != counted:
-            raise ValueError(f"{missing} outcomes are null, but {counted} are counted as cut or refused")
+            raise BadValue(
+                f"{missing} outcomes are null, but {counted} are counted as cut or refused",
+                key="outcomes",
+                value=missing,
+            )
         return self
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from agentrl_jax.errors import BadValue
+
 _RESAMPLES = 500
 """Resamples of the bootstrap that are drawn together."""
 
@@ -79,7 +81,11 @@ def paired_interval(
     """
     first, second = _outcomes(a, "a"), _outcomes(b, "b")
     if len(first) != len(second):
-        raise ValueError(f"a has {len(first)} outcomes and b {len(second)}; a paired interval needs the same levels")
+        raise BadValue(
+            f"a has {len(first)} outcomes and b {len(second)}; a paired interval needs the same levels",
+            key="a",
+            value=len(first),
+        )
     if clusters is not None:
         return _clustered_difference(first - second, clusters, level)
     if not (_is_binary(first) and _is_binary(second)):
@@ -108,7 +114,11 @@ def paired_bootstrap(
     first, second = _outcomes(a, "a"), _outcomes(b, "b")
     names = np.arange(len(first)) if clusters is None else np.asarray(clusters, str)
     if not len(first) == len(second) == len(names):
-        raise ValueError(f"a, b and clusters have {len(first)}, {len(second)} and {len(names)} outcomes; give the same")
+        raise BadValue(
+            f"a, b and clusters have {len(first)}, {len(second)} and {len(names)} outcomes; give the same",
+            key="clusters",
+            value=len(names),
+        )
     kinds, number, sizes = np.unique(names, return_inverse=True, return_counts=True)
     sums = np.bincount(number, weights=first - second)
     rng, means = np.random.default_rng(0), []
@@ -152,7 +162,9 @@ def cost_until_success(x: ArrayLike, cost: ArrayLike, k: int) -> np.ndarray:
     """
     outcomes, costs = _samples(x, k), np.asarray(cost, np.float64)
     if costs.shape != outcomes.shape or not np.isfinite(costs).all():
-        raise ValueError(f"cost has shape {costs.shape}, expected finite costs {list(outcomes.shape)}")
+        raise BadValue(
+            f"cost has shape {costs.shape}, expected finite costs {list(outcomes.shape)}", key="cost", value=costs.shape
+        )
     m = outcomes.shape[1]
     failures = (~outcomes).sum(axis=1, keepdims=True) - ~outcomes  # among the other samples
     paid = [_all_of(failures.ravel(), m - 1, place).reshape(failures.shape) for place in range(k)]
@@ -168,7 +180,11 @@ def best_of(x: ArrayLike, score: ArrayLike, k: int) -> np.ndarray:
     """
     outcomes, scores = _samples(x, k), np.asarray(score, np.float64)
     if scores.shape != outcomes.shape or not np.isfinite(scores).all():
-        raise ValueError(f"score has shape {scores.shape}, expected finite scores {list(outcomes.shape)}")
+        raise BadValue(
+            f"score has shape {scores.shape}, expected finite scores {list(outcomes.shape)}",
+            key="score",
+            value=scores.shape,
+        )
     m = outcomes.shape[1]
     chosen = np.array([math.comb(m - rank, k - 1) / math.comb(m, k) for rank in range(1, m + 1)])
     expected = np.zeros(len(outcomes))
@@ -188,7 +204,11 @@ def majority_of(x: ArrayLike, answers: Sequence[Sequence[str]], k: int) -> np.nd
     outcomes = _samples(x, k)
     n, m = outcomes.shape
     if [len(row) for row in answers] != [m] * n:
-        raise ValueError(f"answers are not those of {n} items with {m} samples each; expected one of each sample")
+        raise BadValue(
+            f"answers are not those of {n} items with {m} samples each; expected one of each sample",
+            key="answers",
+            value=n,
+        )
 
     def solved(item: int, block: int) -> bool:
         given = list(answers[item][block : block + k])
@@ -207,9 +227,11 @@ def _all_of(count: np.ndarray, samples: int, k: int) -> np.ndarray:
 def _samples(x: ArrayLike, k: int) -> np.ndarray:
     outcomes = np.asarray(x)
     if outcomes.ndim != 2 or outcomes.dtype != bool or not outcomes.size or not 1 <= k <= outcomes.shape[1]:
-        raise ValueError(
+        raise BadValue(
             f"x has shape {outcomes.shape} and type {outcomes.dtype}, and k is {k}; expected bool [items, samples], at "
-            "least one item and k samples"
+            "least one item and k samples",
+            key="x",
+            value=outcomes.shape,
         )
     return outcomes
 
@@ -227,7 +249,11 @@ def crossed_interval(x: ArrayLike, *, level: float = 0.95, num_resamples: int = 
     """
     outcomes = np.asarray(x, np.float64)
     if outcomes.ndim != 2 or not outcomes.size or not np.isfinite(outcomes).all():
-        raise ValueError(f"x has shape {outcomes.shape}, expected finite outcomes [seeds, levels], at least one")
+        raise BadValue(
+            f"x has shape {outcomes.shape}, expected finite outcomes [seeds, levels], at least one",
+            key="x",
+            value=outcomes.shape,
+        )
     rng = np.random.default_rng(0)
     seeds, levels = (rng.multinomial(n, np.full(n, 1 / n), size=num_resamples) for n in outcomes.shape)
     means = np.einsum("rn,rn->r", seeds @ outcomes, levels) / outcomes.size
@@ -238,9 +264,15 @@ def crossed_interval(x: ArrayLike, *, level: float = 0.95, num_resamples: int = 
 def _outcomes(x: ArrayLike, name: str) -> np.ndarray:
     outcomes = np.asarray(x, dtype=np.float64)
     if outcomes.ndim != 1 or outcomes.size == 0:
-        raise ValueError(f"{name} has shape {outcomes.shape}, expected [n] with at least one outcome")
+        raise BadValue(
+            f"{name} has shape {outcomes.shape}, expected [n] with at least one outcome", key=name, value=outcomes.shape
+        )
     if not np.isfinite(outcomes).all():
-        raise ValueError(f"{name} holds {outcomes[~np.isfinite(outcomes)][0]}, expected finite outcomes")
+        raise BadValue(
+            f"{name} holds {outcomes[~np.isfinite(outcomes)][0]}, expected finite outcomes",
+            key=name,
+            value=outcomes[~np.isfinite(outcomes)][0],
+        )
     return outcomes
 
 
@@ -263,9 +295,11 @@ def _cluster_half_width(x: np.ndarray, clusters: Sequence[str], level: float) ->
     names, number = np.unique(np.asarray(clusters, str), return_inverse=True)
     count = len(names)
     if len(number) != len(x) or count < 2:
-        raise ValueError(
+        raise BadValue(
             f"x has {len(x)} outcomes, and clusters has {len(number)} of {count} kinds; expected the cluster of each "
-            "outcome, and at least two clusters"
+            "outcome, and at least two clusters",
+            key="x",
+            value=len(x),
         )
     sums = np.bincount(number, weights=x - x.mean())
     if np.allclose(sums, 0.0, atol=1e-9 * max(1.0, float(np.abs(x).sum()))):  # but for rounding

@@ -51,7 +51,7 @@ def attention(
 
     if implementation != "auto":
         if reason(implementation):
-            raise ValueError(reason(implementation))
+            raise BadValue(reason(implementation), key="attention", value=implementation)
         return of[implementation](query, key, value)
     kernels: dict[str, Callable[..., Query]] = {}
     if query.shape[1] > block_attention.BLOCK and not reason("splash"):

@@ -122,7 +122,10 @@ def logical_axes(path: Sequence[str], rank: int) -> tuple[str | None, ...]:
     name = path[-1] if path else ""
     axes = _AXES.get(f"{path[-2]}_lora_{name}" if name in ("a", "b") and len(path) > 1 else name, ())
     if not axes or rank - len(axes) not in (0, 1):
-        raise ValueError(f"no rule says how {'/'.join(path)}, of {rank} axes, is sharded; name its axes in the layout")
+        raise BadValue(
+            f"no rule says how {'/'.join(path)}, of {rank} axes, is sharded; name its axes in the layout",
+            key="/".join(path),
+        )
     return (None,) * (rank - len(axes)) + axes
 
 

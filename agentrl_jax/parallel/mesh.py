@@ -53,9 +53,11 @@ def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, sequenc
         devices = present[: devices or None]
     slices = count_slices(devices)
     if len(devices) % (fsdp * sequence * tensor * slices):
-        raise ValueError(
+        raise BadValue(
             f"fsdp x sequence x tensor is {fsdp} x {sequence} x {tensor}, which does not divide the {len(devices)} "
-            f"devices{f' in {slices} slices' if slices > 1 else ''}; use a divisor"
+            f"devices{f' in {slices} slices' if slices > 1 else ''}; use a divisor",
+            key="fsdp",
+            value=fsdp,
         )
     shape = (len(devices) // (fsdp * sequence * tensor), fsdp, sequence, tensor)
     types = (AxisType.Auto,) * len(shape)

@@ -35,7 +35,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
 from agentrl_jax.config import Config, HostsConfig, differences, load_resolved, save_resolved, to_dict
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import BadValue, UserError
 from agentrl_jax.io import FULL, atomic_write, naming, try_writing
 from agentrl_jax.parallel import hosts
 from agentrl_jax.runs import records, rollout_records
@@ -296,9 +296,11 @@ class RunFolder:
             return
         for row in rows:
             if not records.is_row(name, row):
-                raise ValueError(
+                raise BadValue(
                     f"a row of {name} has step {row.get('step')!r}, stage {row.get('stage')!r} and iteration "
-                    f"{row.get('iteration')!r}, expected integers and, in metrics.jsonl, the stage imitation or rl"
+                    f"{row.get('iteration')!r}, expected integers and, in metrics.jsonl, the stage imitation or rl",
+                    key="row",
+                    value=name,
                 )
         file = self._files.get(name)
         if file is None:

@@ -58,15 +58,15 @@ def parse_ranges(text: str) -> tuple[int, ...]:
         match = _RANGE.fullmatch(part)
         if match is None:
             wrong = f"items {text[:200]!r}: {part[:50]!r} is not a range"
-            raise ValueError(f"{wrong}; expected ranges such as 0-399,450, or a JSON file")
+            raise BadValue(f"{wrong}; expected ranges such as 0-399,450, or a JSON file", key="items", value=text)
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise ValueError(f"items {text[:200]!r}: the range {part.strip()!r} ends before it starts")
+            raise BadValue.of("items", text, f"the range {part.strip()!r} ends before it starts")
         if len(items) + last - first >= MAX_ITEMS:
-            raise ValueError(f"items {text[:200]!r}: more than {MAX_ITEMS} items; name fewer")
+            raise BadValue.of("items", text, f"more than {MAX_ITEMS} items; name fewer")
         items.extend(range(first, last + 1))
     if len(set(items)) < len(items):
-        raise ValueError(f"items {text[:200]!r}: an item is named twice; name each once")
+        raise BadValue.of("items", text, "an item is named twice; name each once")
     return tuple(items)
 
 
@@ -80,13 +80,15 @@ def item_index(item_id: str, environment: str, mapping: Mapping[str, int] | None
     head, _, tail = item_id.rpartition("_")
     if environment == "alfworld" and head not in ("", "alfworld"):
         if mapping is None or item_id not in mapping:
-            raise ValueError(
-                f"item id {item_id[:200]!r}: a path id of ALFWorld; expected it in a file {_MAPPINGS} in the folder of "
-                f"the item file, as task_type and task_id; those there name {len(mapping or ())} items"
+            raise BadValue.of(
+                "item id",
+                item_id,
+                f"a path id of ALFWorld; expected it in a file {_MAPPINGS} in the folder of the item file, as "
+                f"task_type and task_id; those there name {len(mapping or ())} items",
             )
         return mapping[item_id]
     if not re.fullmatch(r"[0-9]{1,12}", tail):
-        raise ValueError(f"item id {item_id[:200]!r}: expected a number of at most 12 digits after the last '_'")
+        raise BadValue.of("item id", item_id, "expected a number of at most 12 digits after the last '_'")
     return int(tail)
 
 

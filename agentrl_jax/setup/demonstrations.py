@@ -41,8 +41,10 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
     for task in batched_env.tasks:
         spec = registry.spec(task.name)
         if imitation.plans == "exploring" and spec.exploring_after is None:
-            raise ValueError(
-                f"imitation.plans is exploring, but {task.name} has no planner that looks around; use optimal"
+            raise BadValue(
+                f"imitation.plans is exploring, but {task.name} has no planner that looks around; use optimal",
+                key="imitation.plans",
+                value="exploring",
             )
         missing = {"random_start": spec.random_actions, "dagger_rounds": spec.plan_after}
         for name in (name for name, needed in missing.items() if needed is None):
@@ -56,9 +58,10 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
                 f"but {task.name} has no symmetry that changes its text; set it to 0",
             )
         if imitation.plans != "random" and spec.plan is None:
-            raise ValueError(
+            raise BadValue(
                 f"{task.name} has no planner to imitate; set imitation.plans to random, which teaches the format only, "
-                "or imitation.levels to 0"
+                "or imitation.levels to 0",
+                key=task.name,
             )
         longest = task.prompt.max_response_tokens(per_turn)
         if longest > max_response_tokens:

@@ -9,7 +9,7 @@ import numpy as np
 import envs_jax
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.config.schema import NAMED_LEVELS
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import BadValue, UserError, refusals
 from envs_jax.babyai import BabyAI, items
 from envs_jax.babyai import levels as babyai_levels
 from envs_jax.environment import TextEnvironment
@@ -87,14 +87,18 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
         return env, babyai_levels.load_pack(file, env.shape)
     if isinstance(env, GridEnvironment):
         if not packed:
-            raise ValueError(
-                f"levels of {env.name} are read from a .npy pack only, int8 [N, {env.height}, {env.width}]"
+            raise BadValue(
+                f"levels of {env.name} are read from a .npy pack only, int8 [N, {env.height}, {env.width}]",
+                key="levels",
+                value=env.name,
             )
         levels = read_pack(file)
         if levels.shape[1:] != (env.height, env.width):
-            raise ValueError(
+            raise BadValue(
                 f"holds levels of {levels.shape[1]}x{levels.shape[2]}; expected the size of the board of {env.name}, "
-                f"{env.height}x{env.width}"
+                f"{env.height}x{env.width}",
+                key="levels",
+                value=levels.shape[1:],
             )
         LevelRules(env.num_codes - 1, lambda pack: iter(())).check_pack(levels)
         return env, levels

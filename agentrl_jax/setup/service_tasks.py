@@ -202,8 +202,8 @@ class Services:
         items = [load_items(getattr(config, name), config.env) for name in names]
         for name, numbers in zip(names, items):
             if not numbers or max(numbers) >= service.items:
-                given = f"tasks.{index}.{name} is {getattr(config, name)!r}"
-                raise ValueError(f"{given}; expected numbers below {service.items}, at least one")
+                why = f"expected numbers below {service.items}, at least one"
+                raise BadValue.of(f"tasks.{index}.{name}", getattr(config, name), why)
         training, held_out, validation = (tuple(numbers) for numbers in (*items, ())[:3])
         progress, noise = self._config.env.progress, self._config.imitation.noise
         if progress and service.progress is None:

@@ -46,9 +46,10 @@ def demonstration_rows(
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, batched_env, tokenizer, key)
         if not hosts.same((trajectory, imitated)):
-            raise ValueError(
+            raise BadValue(
                 "the demonstrations of the hosts differ, because their services answer differently; use services of "
-                "one version, or imitation.levels 0"
+                "one version, or imitation.levels 0",
+                key="imitation.levels",
             )
     else:
         trajectory, imitated = demonstrations(

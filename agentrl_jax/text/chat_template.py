@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.errors import BadValue, UserError, shortened
 
 Message = tuple[str, str]
 """Role ("system", "user" or "assistant") and content."""
@@ -58,7 +58,11 @@ class ChatTemplate:
             ValueError: the template is not valid Jinja, refuses this conversation, or writes too much text.
         """
         if len(self.source) > MAX_SOURCE:
-            raise ValueError(f"a chat template of {len(self.source)} characters; expected at most {MAX_SOURCE}")
+            raise BadValue(
+                f"a chat template of {len(self.source)} characters; expected at most {MAX_SOURCE}",
+                key="chat template",
+                value=len(self.source),
+            )
         options = {} if thinking is None else {"enable_thinking": thinking}
         answer = _render_in_worker(
             {
@@ -71,15 +75,22 @@ class ChatTemplate:
             }
         )
         if "syntax" in answer:
-            raise ValueError(f"the chat template is no Jinja template: {shortened(answer['syntax'])}")
+            raise BadValue(
+                f"the chat template is no Jinja template: {shortened(answer['syntax'])}", key="chat template"
+            )
         if "refusal" in answer:
             roles = shortened(", ".join(role for role, _ in messages))
-            raise ValueError(f"the chat template refuses a conversation of {roles}: {shortened(answer['refusal'])}")
+            raise BadValue(
+                f"the chat template refuses a conversation of {roles}: {shortened(answer['refusal'])}",
+                key="chat template",
+                value=roles,
+            )
         try:
             answer["text"].encode()
         except UnicodeEncodeError:
-            raise ValueError(
-                "the chat template writes half of a surrogate pair, which is no text; correct its escapes"
+            raise BadValue(
+                "the chat template writes half of a surrogate pair, which is no text; correct its escapes",
+                key="chat template",
             ) from None
         return answer["text"]
 

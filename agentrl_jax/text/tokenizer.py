@@ -77,7 +77,7 @@ class Tokenizer:
         token = self.backend.token_to_id(name)
         if token is None or token not in self.special_ids:
             known = ", ".join(self.special_name(i) for i in sorted(self.special_ids))
-            raise ValueError(f"{name!r} is no special token of this tokenizer; expected one of {known}")
+            raise BadValue(f"{name!r} is no special token of this tokenizer; expected one of {known}", key=name)
         return token
 
     def has_special(self, name: str) -> bool:
@@ -138,9 +138,11 @@ def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
     """
     missing = vocab_size - tokenizer.vocab_size
     if missing < 0:
-        raise ValueError(
+        raise BadValue(
             f"the tokenizer has {tokenizer.vocab_size} tokens, more than the {vocab_size} of the model's embedding; "
-            "use the tokenizer that belongs to the model"
+            "use the tokenizer that belongs to the model",
+            key="tokenizer",
+            value=tokenizer.vocab_size,
         )
     token_bytes = (*tokenizer.token_bytes, *([None] * missing))
     return dataclasses.replace(tokenizer, vocab_size=vocab_size, token_bytes=token_bytes)
@@ -210,9 +212,11 @@ def _refuse_lossy(tokenizer: Tokenizer) -> None:
     for text in _PROBES:
         kept = bytes(byte for byte in text.encode() if byte in known)
         if (found := tokenizer.decode_bytes(tokenizer.encode(text))) != kept:
-            raise ValueError(
+            raise BadValue(
                 f"tokenizer.json: changes {text!r} to {found.decode('utf-8', 'replace')!r}; use a byte-level tokenizer "
-                "that keeps letter case and spaces, without a prefix space"
+                "that keeps letter case and spaces, without a prefix space",
+                key="tokenizer.json",
+                value=text,
             )
 
 
@@ -221,7 +225,9 @@ def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str | None, 
     for name in names:
         if name in by_name:
             return by_name[name]
-    raise ValueError(
+    raise BadValue(
         f"no special token {shortened(' or '.join(names))} in this tokenizer, which has "
-        f"{shortened(', '.join(sorted(by_name)) or 'none')}; name one by {argument}="
+        f"{shortened(', '.join(sorted(by_name)) or 'none')}; name one by {argument}=",
+        key="special token",
+        value=" or ".join(names),
     )

@@ -112,8 +112,8 @@ class HostEpisodes:
                 continue
             expected = first.setdefault(identities[row][:-1], episode).observation
             if episode.observation != expected:
-                error = ValueError(
-                    f"first observation {episode.observation!r}; expected its group's {expected!r} from equal seeds"
+                error = BadValue.of(
+                    "first observation", episode.observation, f"expected its group's {expected!r} from equal seeds"
                 )
                 episode.env.close()
                 self._note_failure(identities[row], "reset", error)
@@ -213,8 +213,8 @@ class HostEpisodes:
             raise TypeError(f"step returned {step!r}; expected a HostStep whose observation is text")
         unknown = set(step.info) - set(task.info_keys)
         if unknown:
-            raise ValueError(
-                f"info {', '.join(sorted(unknown))}; expected names out of the task's info_keys; add them there"
+            raise BadValue.of(
+                "info", ", ".join(sorted(unknown)), "expected names out of the task's info_keys; add them there"
             )
         for name, value in (("reward", step.reward), *step.info.items()):
             if not abs(value) <= _LARGEST:

@@ -280,7 +280,9 @@ def _action_id(name: str) -> int:
     names = macros.action_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3) or macros.SIMPLE_NAMES[:3]
-        raise ValueError(f"there is no action {name!r} in babyai; expected one such as {', '.join(near)}")
+        raise BadValue(
+            f"there is no action {name!r} in babyai; expected one such as {', '.join(near)}", key="action", value=name
+        )
     return names.index(name)
 
 
