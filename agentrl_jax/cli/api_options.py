@@ -36,9 +36,10 @@ class ApiOptions:
     concurrency: int = 16
     """Episodes that an API model plays at once."""
     request_timeout: float = 120.0
-    """Seconds of one attempt of a request to an API."""
+    """Seconds of one attempt of a request to an API, up to the end of its answer."""
     retries: int = 8
-    """Attempts after the first one, for the status 429, errors of the server, broken connections and cut answers."""
+    """Attempts after the first one, for the status 429, errors of the server, broken connections and cut answers; other
+    refusals get at most two."""
     price_in: float | None = None
     """Price of a million tokens that an API model reads, to sum up the cost."""
     price_out: float | None = None

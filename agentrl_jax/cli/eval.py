@@ -153,10 +153,9 @@ def run(command: Eval) -> None:
         _print_result(result[kind])
     for key, how in (("difference", "sampled"), ("difference_greedy", "greedy")):
         difference = result[key]
-        bounds = ("mean", "low", "high", "bootstrap_low", "bootstrap_high")
-        mean, low, high, *bootstrap = (f"{100 * difference[bound]:+.1f}" for bound in bounds)
+        mean, low, high = (f"{100 * difference[bound]:+.1f}" for bound in ("mean", "low", "high"))
         line = f"{command.run} over {command.against}, {how}: {mean} points [{low}, {high}], paired over "
-        line += f"{counted(difference['n'], 'level')}; bootstrap [{', '.join(bootstrap)}]"
+        line += counted(difference["n"], "level")
         Console().print(line, highlight=False)
 
 

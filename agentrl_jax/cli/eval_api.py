@@ -26,7 +26,7 @@ class EvalApiOptions(ApiOptions):
 def run(command: Any) -> None:
     """Prints the success of an API model; `command` is the `Eval` whose options are read besides `EvalApiOptions`.
 
-    Exits with 1 while episodes are unfinished.
+    Exits with 1 while episodes are unfinished or failed, which the same command asks for again.
     """
     given: EvalApiOptions = command.of_api
     check_at_least_1(command, "samples", "turns")
@@ -64,11 +64,11 @@ def run(command: Any) -> None:
         print(f"record: {path}", file=sys.stderr)
     elif command.json:
         print(json.dumps(result, allow_nan=False))
-    if unfinished:
-        lacking = "" if panel is None else f", so that there is no record of {panel.name}"
+    if result["unfinished"]:
+        lacking = "" if panel is None or not unfinished else f", so that there is no record of {panel.name}"
         print(
-            f"agentrl: {unfinished} of {result['episodes']['asked']} episodes are unfinished{lacking}; give the same "
-            "command again, which asks only for what is missing",
+            f"agentrl: {unfinished} of {result['episodes']['asked']} episodes are unfinished and "
+            f"{result['episodes']['failed']} failed{lacking}; give the same command again, which asks only for these",
             file=sys.stderr,
         )
         sys.exit(1)

@@ -140,13 +140,15 @@ def _name(row: Any) -> str:
 def _note(row: Any) -> str:
     """What the mark at the success of an API model means."""
     cut, refused = row.unanswered["length"], row.unanswered["refusal"]
+    failed = f", {row.unanswered['failed']} failed" if row.unanswered["failed"] else ""
     found = (
         f"over the {row.answered} answered ones it is {rate(row.success_answered)}"
         if row.answered
         else "none was answered"
     )
     return (
-        f"*) {_name(row)}: {cut} episodes cut by a limit of tokens and {refused} refused count as not solved; {found}"
+        f"*) {_name(row)}: {cut} episodes cut by a limit of tokens and {refused} refused{failed} count as not solved; "
+        f"{found}"
     )
 
 

@@ -53,7 +53,7 @@ class Row:
     source: str = ""
     """Name of the record's file, or the publication."""
     unanswered: Mapping[str, int] | None = None
-    """Numbers of an API model's episodes that were cut (`length`) or refused (`refusal`); None if there are none."""
+    """Numbers of an API model's episodes without an outcome, see `records.Unanswered`; None if there are none."""
     answered: int | None = None
     """Number of its other episodes, if some were not answered."""
     success_answered: Mapping[str, float | int] | None = None

@@ -2,7 +2,8 @@
 
 import functools
 import sys
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import RolloutSettings
 from agentrl_jax.setup import build
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.text.grammar import ParsedResponse, ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
@@ -49,7 +51,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         env_params=(task.env_params,),
     )
     ids = build.episode_ids(group=[0], member=[0], task=[0], level=[0 if levels else -1])
-    reset, step = jax.jit(batched_env.reset), jax.jit(functools.partial(batched_env.step, new_context=False))
+    reset, step = compiled_game(batched_env)
 
     def show(tokens: np.ndarray) -> None:
         print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)
@@ -86,6 +88,12 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
             ended = "by the environment" if result.terminated[0] else "at a limit of steps or actions"
             break
     _hint(f"\n{'Solved' if solved else 'Not solved'}, ended {ended}; return {total:g}.")
+
+
+def compiled_game(batched_env: CompiledEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`batched_env.reset` and `batched_env.step` in one conversation, each compiled once in a process."""
+    step = functools.partial(batched_env.step, new_context=False)
+    return jit_once(batched_env.reset, ("reset", batched_env)), jit_once(step, ("step", batched_env))
 
 
 def with_tags(line: str, grammar: ResponseGrammar) -> str:

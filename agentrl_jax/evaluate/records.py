@@ -85,12 +85,14 @@ class Decoding(_Part):
 
 
 class Unanswered(_Part):
-    """Numbers of the episodes of an API model that ended with a reply that was not carried out."""
+    """Numbers of the episodes of an API model that ended without a reply that could be carried out."""
 
     length: Annotated[int, Field(ge=0)]
     """It was cut by a limit of tokens."""
     refusal: Annotated[int, Field(ge=0)]
     """It was withheld by the model or its provider."""
+    failed: Annotated[int, Field(ge=0)] = 0
+    """The server refused the conversation, and why is not known; older records have none."""
 
 
 class Outcomes(_Part):
@@ -161,7 +163,7 @@ class Record(_Part):
         """Only an API model can leave an episode without an outcome, and says of how many and why."""
         missing = sum(outcome is None for row in self.outcomes.samples for outcome in row)
         known = self.outcomes.unanswered
-        counted = 0 if known is None else known.length + known.refusal
+        counted = 0 if known is None else sum(known.model_dump().values())
         if missing and self.agent.kind != "api":
             raise BadValue(
                 f"{missing} outcomes are null, which they may be only for agents of kind api",
@@ -170,7 +172,7 @@ class Record(_Part):
             )
         if missing != counted:
             raise BadValue(
-                f"{missing} outcomes are null, but {counted} are counted as cut or refused",
+                f"{missing} outcomes are null, but {counted} are counted as cut, refused or failed",
                 key="outcomes",
                 value=missing,
             )

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special, stats
 
 from agentrl_jax.errors import BadValue
-
-_RESAMPLES = 500
-"""Resamples of the bootstrap that are drawn together."""
-
 
 Clusters = Sequence[str] | None
 """The cluster of each outcome, for example the template that an item was made from; None for independent outcomes."""
@@ -45,10 +41,11 @@ def mean_interval(x: ArrayLike, *, level: float = 0.95, clusters: Clusters = Non
     It assumes no bounds, also where all values are 0 or 1 by chance; outcomes have `success_interval`. A single value,
     and values that are all equal, get low = high = mean.
 
-    Values of one of the C `clusters` may depend on each other. Then the interval has C - 1 degrees of freedom and the
-    cluster-robust standard error (Liang and Zeger 1986), C / (C - 1) * sum over clusters of (sum of x - mean)^2 / n^2
-    under the root; low = high = mean where all clusters have the same mean. With few clusters it is still too narrow.
-    The result also has C as `clusters`.
+    Values of one of the C `clusters` may depend on each other. Then the standard error is the jackknife over clusters,
+    (C - 1) / C * sum over clusters of (change of the mean without the cluster)^2 under the root, and the degrees of
+    freedom are those of Bell and McCaffrey (Survey Methodology 28:169, 2002) for independent values: C - 1 where all
+    clusters are equally large, and fewer otherwise. low = high = mean where all clusters have the same mean. The result
+    also has C as `clusters`.
 
     Raises:
         ValueError: there is no value, one is not finite, there are fewer than two clusters, or not as many as values.
@@ -92,41 +89,6 @@ def paired_interval(
         return mean_interval(first - second, level=level)
     low, high = _newcombe(first.astype(bool), second.astype(bool), _quantile(level))
     return {"mean": float(first.mean() - second.mean()), "low": low, "high": high, "n": len(first)}
-
-
-def paired_bootstrap(
-    a: ArrayLike,
-    b: ArrayLike,
-    clusters: Sequence[str] | None = None,
-    *,
-    level: float = 0.95,
-    num_resamples: int = 10_000,
-) -> tuple[float, float]:
-    """Percentile bootstrap of the mean of a - b, outcomes of two agents on the same levels (Efron 1979): its bounds.
-
-    Levels are resampled with replacement, each with both of its outcomes, or with `clusters`, the cluster of each,
-    whole clusters. The result is deterministic. Where no level differs, it has no width, however few levels there are;
-    `paired_interval` has one.
-
-    Raises:
-        ValueError: the lengths differ, there is no outcome, or one is not finite.
-    """
-    first, second = _outcomes(a, "a"), _outcomes(b, "b")
-    names = np.arange(len(first)) if clusters is None else np.asarray(clusters, str)
-    if not len(first) == len(second) == len(names):
-        raise BadValue(
-            f"a, b and clusters have {len(first)}, {len(second)} and {len(names)} outcomes; give the same",
-            key="clusters",
-            value=len(names),
-        )
-    kinds, number, sizes = np.unique(names, return_inverse=True, return_counts=True)
-    sums = np.bincount(number, weights=first - second)
-    rng, means = np.random.default_rng(0), []
-    for _ in range(0, num_resamples, _RESAMPLES):
-        times = rng.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), size=_RESAMPLES)
-        means.append(times @ sums / (times @ sizes))
-    low, high = np.quantile(np.concatenate(means), [0.5 - level / 2, 0.5 + level / 2])
-    return float(low), float(high)
 
 
 def pass_at(x: ArrayLike, k: int) -> np.ndarray:
@@ -236,29 +198,40 @@ def _samples(x: ArrayLike, k: int) -> np.ndarray:
     return outcomes
 
 
-def crossed_interval(x: ArrayLike, *, level: float = 0.95, num_resamples: int = 4000) -> dict[str, float | int]:
-    """The mean over seeds and levels, both taken as samples, with a confidence interval; `n` is the number of seeds.
+def crossed_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
+    """The mean over seeds and levels, both taken as samples, with a confidence interval; `n` is the number of seeds S.
 
-    `x` [S, n] is the outcome of every seed on every level, or paired differences of two agents. Seeds and levels are
-    resampled with replacement, independently of each other (the pigeonhole bootstrap: Owen, Annals of Applied
-    Statistics 1:386, 2007), which gives conservative intervals. With five seeds, an interval is still rough. The result
-    is deterministic.
+    `x` [S, n] are paired differences of two agents, or other values. Student's t intervals over the S means of the
+    seeds and over the n means of the levels are taken together: the squares of their half widths add up. The noise of
+    single outcomes is in both, so that the interval is conservative also with few seeds; tests simulate its coverage.
 
     Raises:
         ValueError: x is not [S, n], or not finite.
     """
-    outcomes = np.asarray(x, np.float64)
-    if outcomes.ndim != 2 or not outcomes.size or not np.isfinite(outcomes).all():
+    values = np.asarray(x, np.float64)
+    if values.ndim != 2 or not values.size or not np.isfinite(values).all():
         raise BadValue(
-            f"x has shape {outcomes.shape}, expected finite outcomes [seeds, levels], at least one",
+            f"x has shape {values.shape}, expected finite outcomes [seeds, levels], at least one",
             key="x",
-            value=outcomes.shape,
+            value=values.shape,
         )
-    rng = np.random.default_rng(0)
-    seeds, levels = (rng.multinomial(n, np.full(n, 1 / n), size=num_resamples) for n in outcomes.shape)
-    means = np.einsum("rn,rn->r", seeds @ outcomes, levels) / outcomes.size
-    low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
-    return {"mean": float(outcomes.mean()), "low": float(low), "high": float(high), "n": len(outcomes)}
+    half = math.hypot(*(_t_half_width(values.mean(axis=axis), level) for axis in (0, 1)))
+    mean = float(values.mean())
+    return {"mean": mean, "low": mean - half, "high": mean + half, "n": len(values)}
+
+
+def crossed_success_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
+    """As `crossed_interval`, of outcomes (0 or 1) or success rates `x` [S, n]: on the scale of log odds.
+
+    There the interval stays inside (0, 1), and covers also where a few seeds differ much and rates are near 0 or 1.
+    With values that are all equal it has no width.
+    """
+    interval = crossed_interval(x, level=level)
+    mean, half = interval["mean"], interval["high"] - interval["mean"]
+    if not half:
+        return interval
+    low, high = special.expit(special.logit(mean) + np.array([-1.0, 1.0]) * half / (mean * (1 - mean)))
+    return interval | {"low": float(low), "high": float(high)}
 
 
 def _outcomes(x: ArrayLike, name: str) -> np.ndarray:
@@ -304,8 +277,14 @@ def _cluster_half_width(x: np.ndarray, clusters: Sequence[str], level: float) ->
     sums = np.bincount(number, weights=x - x.mean())
     if np.allclose(sums, 0.0, atol=1e-9 * max(1.0, float(np.abs(x).sum()))):  # but for rounding
         return 0.0, count
-    error = np.sqrt(count / (count - 1) * np.sum(sums**2)) / len(x)
-    return float(stats.t.ppf(0.5 + level / 2, count - 1) * error), count
+    sizes = np.bincount(number)
+    share = sizes / (len(x) - sizes)
+    error = np.sqrt((count - 1) / count * np.sum((share * sums / sizes) ** 2))
+    # The changes of the mean as a matrix of the clusters' means, which vary by 1 / size.
+    changes = share[:, None] * (np.eye(count) - sizes / len(x)) / np.sqrt(sizes)
+    spread = changes.T @ changes
+    degrees = np.trace(spread) ** 2 / np.sum(spread**2)
+    return float(stats.t.ppf(0.5 + level / 2, degrees) * error), count
 
 
 def _clustered_difference(x: np.ndarray, clusters: Sequence[str], level: float) -> dict[str, float | int]:

@@ -10,6 +10,7 @@ import jax
 import jax.extend
 from jaxtyping import Array, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models import block_attention
 from agentrl_jax.models.attention import Keys, Query
 from agentrl_jax.models.attention_kernels import attend_cudnn, attend_splash

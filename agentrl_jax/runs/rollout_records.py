@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float32, Int32, UInt32
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.io import atomic_write
+from agentrl_jax.io import atomic_write, rename_with_suffix
 from agentrl_jax.rollout.envs.retry import ATTEMPT
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 
@@ -240,16 +240,22 @@ def write_record(run: str | os.PathLike[str], record: RolloutRecord) -> Path:
     return path
 
 
-def delete_after(run: str | os.PathLike[str], step: int) -> None:
-    """Deletes the files of iterations after a step, which will be played again, and files that cannot be read."""
+def delete_after(run: str | os.PathLike[str], step: int) -> list[str]:
+    """Deletes the files of iterations after a step, which will be played again.
+
+    Files that cannot be read are renamed to N.npz.damaged; returns a sentence about each.
+    """
+    said = []
     for iteration in recorded_iterations(run):
         path = record_path(run, iteration)
         try:
-            kept = read_record(path).header.step <= step
-        except UserError:
-            kept = False
-        if not kept:
-            path.unlink()
+            later = read_record(path).header.step > step
+        except UserError as error:
+            said.append(f"{error}; renamed to {rename_with_suffix(path, 'damaged').name}")
+        else:
+            if later:
+                path.unlink()
+    return said
 
 
 def delete_oldest(run: str | os.PathLike[str], most_bytes: int) -> None:

@@ -313,7 +313,7 @@ class RunFolder:
     def truncate(self, step: int) -> list[str]:
         """Rolls the records back to the checkpoint of a step, or to nothing for -1; later rows will be written again.
 
-        Returns what `records.truncate` says about files with invalid lines.
+        Returns a sentence about each file with invalid lines, and about each recorded rollout that cannot be read.
 
         Raises:
             UserError: there is no checkpoint, although metrics.jsonl holds RL iterations, which would be lost.
@@ -332,9 +332,9 @@ class RunFolder:
             )
         files = [self.path / name for name in RECORDS if (self.path / name).exists()]
         copied = [records.truncate(file, step) for file in files]
-        rollout_records.delete_after(self.path, step)
+        damaged = rollout_records.delete_after(self.path, step)
         self._purge = step + 1
-        return [line for line in copied if line]
+        return [line for line in copied if line] + damaged
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""

@@ -34,6 +34,7 @@ from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
@@ -190,7 +191,8 @@ def initial_state(
 
     given = None if pretrained is None else pretrained.params
     shardings = place(jax.eval_shape(start, jax.random.key(0), given))
-    compiled = jax.jit(start, donate_argnums=1, out_shardings=shardings)
+    parts = ("initial_state", model, tx, reference, jax.tree.flatten(shardings))
+    compiled = jit_once(start, parts, donate_argnums=1, out_shardings=shardings)
 
     def run(key):
         with warnings.catch_warnings():

@@ -17,6 +17,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.setup import build
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.play_responses import demonstrate
 from envs_jax.splits import Split
 
@@ -52,7 +53,8 @@ class PlayPlans:
     def __init__(self, batched_env: CompiledEnv, splits: LevelSplits, prompt: PromptConfig, context: str):
         """Compiles nothing yet; plans of one number of episodes share a program."""
         self._prompt, self._per_turn, self._split = prompt, batched_env.max_actions_per_turn, splits.of(Split.TRAIN)
-        self._play = jax.jit(functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context))
+        play = functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context)
+        self._play = jit_once(play, ("demonstrate", play))
 
     def __call__(self, key: jax.Array, plans: Plans) -> tuple[Trajectory, Bool[Array, "E T"]]:
         """Returns the trajectories, and which turns are imitated. Raises ValueError if a plan does not fit."""

@@ -41,6 +41,7 @@ from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.setup import build
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.memory import Measured
 
 RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSettings], tuple[Trajectory, RolloutStats]]
@@ -65,6 +66,7 @@ class Programs:
         rows, sequence = layout.UPDATE.row_axes, (SEQUENCE,) if mesh.shape[SEQUENCE] > 1 else ()
         self.shards = Shards(math.prod(mesh.shape[axis] for axis in rows), rows, sequence)
         self.compiled: dict[str, Any] = {}
+        self._before: dict[str, int] = {}
 
     @classmethod
     def of_run(cls, config: Config, mesh: Mesh) -> "Programs":
@@ -72,8 +74,9 @@ class Programs:
         return cls(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout], offload=config.optim.offload)
 
     def count(self) -> int:
-        """Number of programs compiled so far; a second shape of the same program counts again."""
-        return sum(program._cache_size() for program in self.compiled.values())
+        """Number of programs compiled for this run so far; a second shape of the same program counts again."""
+        sizes = ((program._cache_size(), self._before[name]) for name, program in self.compiled.items())
+        return sum(max(now - before, 0) for now, before in sizes)
 
     def placement(self, tree: Any, shape: DecoderConfig, rules: Rules = layout.UPDATE) -> Any:
         """The sharding of every leaf of a state, of parameters or of their shapes; by default that of the update."""
@@ -159,7 +162,8 @@ class Programs:
             groups = jnp.max(ids.group) + 1
             return shared(self._reshard(policy, model.decoder, self.rollout_rules), key, ids, groups, settings)
 
-        return self._keep(name, program)
+        made_of = None if isinstance(batched_env, HostEnv) else (model, batched_env, config, rounds, task_names)
+        return self._keep(name, program, made_of)
 
     def update(
         self,
@@ -213,7 +217,7 @@ class Programs:
                 resharded(params["policy"]), before, trajectory, temperature, key, config=config, scorer=scorer
             )
 
-        return self._keep("mutual_information", program)
+        return self._keep("mutual_information", program, (model, config))
 
     def recorded(self, model: ActorCritic, episodes: int, *, context: str, context_tokens: int) -> Any:
         """(params, trajectory, temperature) -> `RecordedScores` of the first episodes of the trajectory.
@@ -235,7 +239,7 @@ class Programs:
             found = shared(self._reshard(policy, model.decoder, self.rollout_rules), *chosen)
             return jax.tree.map(lambda x: x[:episodes], found)
 
-        return self._keep("recorded", program)
+        return self._keep("recorded", program, (model, episodes, context, context_tokens))
 
     def imitation(self, model: ActorCritic, tx: optax.GradientTransformation, *, batch: int):
         """(state, examples, their token counts, key, steps, lr, decay_steps, max_grad_norm) -> (state, metrics).
@@ -298,7 +302,7 @@ class Programs:
             state, metrics = shared(state, arguments)
             return self._reshard(state, model.decoder, layout.UPDATE), metrics
 
-        return self._keep(name, program, donate_argnums=(0,))
+        return self._keep(name, program, (function, model, by_row, options), donate_argnums=(0,))
 
     def _reshard(self, tree: Any, shape: DecoderConfig, rules: Rules) -> Any:
         if self.mesh.size == 1:
@@ -325,9 +329,13 @@ class Programs:
 
         return constrain
 
-    def _keep(self, name: str, function: Callable[..., Any], **options: Any) -> Any:
-        self.compiled[name] = jax.jit(function, **options)
-        return Measured(name, self.compiled[name])
+    def _keep(self, name: str, function: Callable[..., Any], made_of: Any, **options: Any) -> Any:
+        """The compiled function; one that another run in this process made of the same parts serves again."""
+        if made_of is not None:
+            made_of = (name, self.mesh, self.rollout_rules, self.offload, made_of)
+        program = self.compiled[name] = jit_once(function, made_of, **options)
+        self._before[name] = program._cache_size()
+        return Measured(name, program)
 
 
 def total_stats(stats: RolloutStats) -> dict[str, int]:

@@ -31,6 +31,7 @@ from agentrl_jax.runs.curves import plot_curves
 from agentrl_jax.runs.live import IterationView, LiveView, final_table
 from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.setup import build, run_keys, start
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import host_metrics, played_metrics, total_stats
 from agentrl_jax.stopping import Stopped, closed_at_stop, deferring
@@ -178,7 +179,8 @@ class Run:
         self.folder.log_levels_once(step, "test", [*itertools.chain(*evaluated.levels)])
         begin = functools.partial(start.begin_learning, tx=self.parts.tx, reference=build.needs_reference(self.config))
         placement = self.progress.placement(jax.eval_shape(begin, state))
-        state = jax.jit(begin, out_shardings=placement, donate_argnums=0)(state)
+        made_of = ("begin_learning", begin, jax.tree.flatten(placement))
+        state = jit_once(begin, made_of, out_shardings=placement, donate_argnums=0)(state)
         self.progress.replace(step, state)
         # Rows of iterations without a complete checkpoint before them could not be resumed.
         hosts.from_writer(self.progress.checkpoints.wait)

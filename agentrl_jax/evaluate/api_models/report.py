@@ -74,6 +74,7 @@ _STATUSES = {
     "answered": "answered",
     "length": "cut by a limit of tokens",
     "refusal": "refused",
+    "failed": "failed",
     "unfinished": "unfinished",
 }
 

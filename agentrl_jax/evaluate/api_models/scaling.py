@@ -81,7 +81,7 @@ def scale_api(
             **best,
             **call,
         )
-        unfinished += found["episodes"]["unfinished"]
+        unfinished += len(found["unfinished"])
         clusters = found["outcomes"].get("categories") if call.get("clusters") else None
         axes |= {"samples": [_of_samples(found, k, clusters) for k in samples]} if samples else {}
         axes |= {"attempts": [_of_attempts(found, k) for k in attempts]} if attempts else {}
@@ -94,7 +94,7 @@ def scale_api(
             folder = Path(out) / f"{axis}-{number}"
             found = evaluate_api(options=dataclasses.replace(options, **changed), out=folder, report=report, **asked)
             axes[axis].append({axis: number, **_of_limit(found)})
-            unfinished += found["episodes"]["unfinished"]
+            unfinished += len(found["unfinished"])
     named = {"run": found["model"], "env": found["env"], "episodes": found["items"], "seed": options.seed}
     named |= {"temperature": found["temperature"], "unfinished": unfinished}
     named |= {"selector": selector} if selector is not None else {}

@@ -13,8 +13,9 @@ from agentrl_jax.evaluate.results import powers
 from agentrl_jax.evaluate.selectors import Selector, success_of_best
 from agentrl_jax.evaluate.statistics import mean_interval, pass_all, pass_at, success_interval
 
-STATUSES = ("answered", "length", "refusal")
-"""How an episode can end: all of its replies were carried out, or one was cut by a limit of tokens or withheld."""
+STATUSES = ("answered", "length", "refusal", "failed")
+"""How an episode can end: all of its replies were carried out, one was cut by a limit of tokens or withheld, or the
+server refused the conversation."""
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens")
 

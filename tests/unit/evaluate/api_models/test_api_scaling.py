@@ -135,7 +135,8 @@ def test_one_attempt_is_the_first_sample(tmp_path, attempts):
 def test_further_numbers_go_on(tmp_path):
     api = FakeApi(walks)
     with api.running() as url:
-        words = ("scaling", "--api", "m", "--base_url", url, *WORDS, "--out", str(tmp_path / "out"))
+        words = ("scaling", "--api", "m", "--base_url", url, "--env", "maze", "--items", "16-18")
+        words = (*words, "--out", str(tmp_path / "out"))
         asked = []
         for axes in (
             ("--samples", "1,2"),
@@ -146,12 +147,12 @@ def test_further_numbers_go_on(tmp_path):
             assert tiny_run.command(*words, *axes)[0] == 0
             asked.append(len(api.requests) - before)
     sample = asked[0] // 2
-    assert asked == [2 * sample, sample + 4, 7]  # one turn of each of four items, and two of all but the nearest
+    assert asked == [2 * sample, sample + 3, 5]  # one turn of each of three items, and two of all but the nearest
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_the_limit_that_is_sent_is_the_axis(tmp_path, name):
-    api = FakeApi(lambda body: "Action: stay")
+    api = FakeApi(lambda body: completion("Action: s", finish="length"))
     with api.running() as url:
         words = ("scaling", "--api", "m$_x^{$", "--base_url", url, *WORDS, "--turns", "1", "--tokens", "10,30")
         extra = json.dumps({"max_tokens": None, name: 512})

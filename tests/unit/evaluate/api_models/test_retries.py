@@ -164,7 +164,7 @@ def test_a_cut_reply_ends_the_attempts(tmp_path):
 
     with FakeApi(answer).running() as url:
         result = evaluate_api("m", url, MAZE, tmp_path)
-    assert result["episodes"] == {"asked": 3, "answered": 2, "length": 1, "refusal": 0, "unfinished": 0}
+    assert result["episodes"] == {"asked": 3, "answered": 2, "length": 1, "refusal": 0, "failed": 0, "unfinished": 0}
     points = result["retry"]["attempts"]
     assert [point["retry_answered"]["n"] for point in points.values()] == [2, 2, 2]
     assert [point["retry_all"]["n"] for point in points.values()] == [3, 3, 3]
