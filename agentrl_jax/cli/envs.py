@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from agentrl_jax.cli.checks import check_at_least_1, check_out_file
-from agentrl_jax.errors import UserError, counted, shortened
+from agentrl_jax.errors import UserError, counted
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import NAMES, success_rule
 from agentrl_jax.terminal import Terminal, literal, to_stderr
@@ -53,7 +53,7 @@ def run(command: Envs) -> None:
         return
     for name in ("seeds", "out"):
         if getattr(command, name) is not None:
-            raise UserError(f"--{name} is {getattr(command, name)}, which is read only with --check; leave it out")
+            raise UserError.of(f"--{name}", getattr(command, name), "which is read only with --check; leave it out")
     import jax
 
     from envs_jax import known_baselines, registry
@@ -109,24 +109,25 @@ def _check(command: Envs) -> None:
     """Checks environments, prints the results, and exits with 1 if a check failed."""
     for name in ("levels", "seed"):
         if getattr(command, name) != getattr(Envs(), name):
-            raise UserError(f"--{name} is {getattr(command, name)}, which --check does not read; give --seeds")
+            raise UserError.of(f"--{name}", getattr(command, name), "which --check does not read; give --seeds")
     from agentrl_jax.evaluate import environment_checks
     from agentrl_jax.io import atomic_write
     from envs_jax.checks import MOST_SEEDS
 
     known = environment_checks.names()
     if command.check in set(NAMES) - {*known}:
-        raise UserError(
-            f"--check is {command.check}, a service without a self-check: this package has neither its environment nor "
-            f"its items, and plays it on a server only; expected {', '.join(TEXT_SERVICES)}, a compiled environment or "
-            "all"
+        raise UserError.of(
+            "--check",
+            command.check,
+            "a service without a self-check: this package has neither its environment nor its items, and plays it on "
+            f"a server only; expected {', '.join(TEXT_SERVICES)}, a compiled environment or all",
         )
     if command.check not in (*known, "all"):
         near = difflib.get_close_matches(command.check or "", known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`agentrl envs` lists the compiled ones"
-        raise UserError(f"--check is {shortened(command.check)!r}, expected an environment or all; {hint}")
+        raise UserError.of("--check", command.check, f"expected an environment or all; {hint}")
     if command.seeds is not None and command.seeds > MOST_SEEDS:
-        raise UserError(f"--seeds is {command.seeds}, expected at most {MOST_SEEDS}")
+        raise UserError.of("--seeds", command.seeds, f"expected at most {MOST_SEEDS}")
     check_out_file(command.out)
     terminal = Terminal()
     reports: list[Report] = []

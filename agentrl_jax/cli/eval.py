@@ -98,8 +98,8 @@ _NOT_OF_API = ("run", "checkpoint", "policy", "action", "plays", "workers", "aga
 def run(command: Eval) -> None:
     """Prints the success of a run, of a scripted policy, or of an API model."""
     if command.best_of is None and command.selector != Eval().selector:
-        raise UserError(
-            f"--selector is {command.selector}, which is read only with --best_of; give it, or leave it out"
+        raise UserError.of(
+            "--selector", command.selector, "which is read only with --best_of; give it, or leave it out"
         )
     if command.of_api.api is not None:
         refuse(command, _NOT_OF_API, "without --api")
@@ -111,18 +111,22 @@ def run(command: Eval) -> None:
     else:
         refuse(command, _OF_RUN, "without --policy")
     if command.out is not None and (command.panel is None or command.against is not None):
-        raise UserError(f"--out is {command.out}, the file for a record, which needs --panel and no --against")
+        raise UserError.of("--out", command.out, "the file for a record, which needs --panel and no --against")
     if command.record is not None and command.against is not None:
-        raise UserError(
-            f"--record is {command.record}, the folder for one run, but there is --against; evaluate both runs without "
-            "it, and compare their folders with agentrl view"
+        raise UserError.of(
+            "--record",
+            command.record,
+            "the folder for one run, but there is --against; evaluate both runs without it, and compare their folders "
+            "with agentrl view",
         )
     check_out_file(command.out)
     if command.policy is not None:
         _eval_scripted(command)
         return
     if command.run is None:
-        raise UserError("a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`")
+        raise UserError(
+            "a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`", key="RUN"
+        )
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
@@ -213,7 +217,9 @@ def _print_result(result: dict[str, Any]) -> None:
 
 def _eval_scripted(command: Eval) -> None:
     if command.run is not None or (command.env is None) == (command.panel is None) or command.policy is None:
-        raise UserError("--policy evaluates a scripted policy: give --env ENV or --panel NAME, and no run")
+        raise UserError(
+            "--policy evaluates a scripted policy: give --env ENV or --panel NAME, and no run", key="--policy"
+        )
     check_at_least_1(command, "episodes", "plays", "turns", "workers")
     check_items(command)
     from agentrl_jax.evaluate.scripted import evaluate_on_panel, evaluate_scripted
@@ -231,7 +237,7 @@ def _eval_scripted(command: Eval) -> None:
     else:
         for name in ("episodes", *_OF_SCRIPTED):
             if name != "plays" and getattr(command, name) != getattr(Eval(), name):
-                raise UserError(f"--{name} is {getattr(command, name)}, which --panel fixes; leave it out")
+                raise UserError.of(f"--{name}", getattr(command, name), "which --panel fixes; leave it out")
         kept = {name: options[name] for name in ("plays", "seed", "record", "screenshots", "report")}
         result = evaluate_on_panel(command.policy, command.panel, **kept)
 

@@ -31,12 +31,12 @@ def run(command: Any) -> None:
     check_at_least_1(command, "samples", "turns")
     check_at_least_1(given, "attempts")
     if command.best_of is not None and command.best_of < 2:
-        raise UserError(f"--best_of is {command.best_of}, expected at least 2 samples to choose from")
+        raise UserError.of("--best_of", command.best_of, "expected at least 2 samples to choose from")
     from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
     from agentrl_jax.evaluate.retry import MOST_ATTEMPTS
 
     if given.attempts > MOST_ATTEMPTS:
-        raise UserError(f"--attempts is {given.attempts}, expected at most {MOST_ATTEMPTS}")
+        raise UserError.of("--attempts", given.attempts, f"expected at most {MOST_ATTEMPTS}")
     options, call, panel = asked(command, given, turns=command.turns, attempts=given.attempts)
     result = evaluate_api(
         **call,

@@ -47,7 +47,7 @@ class Leaderboard:
 def run(command: Leaderboard) -> None:
     """Prints the tables, and names on standard error what was left out."""
     if command.json and command.markdown:
-        raise UserError("--json and --markdown are both given; expected one of them")
+        raise UserError("--json and --markdown are both given; expected one of them", key="--json")
     from agentrl_jax.evaluate.leaderboard import make_leaderboard
     from agentrl_jax.evaluate.panels import get_panel
 
@@ -58,8 +58,8 @@ def run(command: Leaderboard) -> None:
         print(json.dumps(dataclasses.asdict(found), allow_nan=False))
         return
     if not found.tables:
-        raise UserError(
-            f"{command.folder}: holds no record that can be used; make one with `agentrl eval --panel --out`"
+        raise UserError.at(
+            command.folder, "holds no record that can be used; make one with `agentrl eval --panel --out`"
         )
     for name, rows in found.tables.items():
         panel = get_panel(name)

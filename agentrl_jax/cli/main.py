@@ -36,7 +36,7 @@ from agentrl_jax.cli import (
     view,
 )
 from agentrl_jax.cli.checks import one_line_errors
-from agentrl_jax.errors import UserError, shortened, text_flaw
+from agentrl_jax.errors import UserError, text_flaw
 from agentrl_jax.io import sentence
 from agentrl_jax.terminal import to_stderr
 
@@ -91,7 +91,7 @@ def _unraisable(raised: "sys.UnraisableHookArgs") -> None:
 def _run(words: list[str]) -> None:
     for word in words:
         if flaw := text_flaw(word):
-            raise UserError(f"{shortened(ascii(word))}: has {flaw}; expected plain text")
+            raise UserError.at(word, f"has {flaw}; expected plain text")
     if words[:1] == ["--version"]:
         print(f"agentrl {_version()}")
         return
@@ -109,7 +109,7 @@ def _run(words: list[str]) -> None:
         )
     seed = getattr(command, "seed", None)
     if seed is not None and not 0 <= seed < 2**32:
-        raise UserError(f"--seed is {seed}, expected an integer from 0 to {2**32 - 1}")
+        raise UserError.of("--seed", seed, f"expected an integer from 0 to {2**32 - 1}")
     _COMMANDS[type(command)](command)
 
 
@@ -118,7 +118,8 @@ def _version() -> str:
         return importlib.metadata.version("agentrl_jax")
     except importlib.metadata.PackageNotFoundError:
         raise UserError(
-            "--version: the package agentrl_jax is not installed, Python only finds its folder; run pip install ."
+            "--version: the package agentrl_jax is not installed, Python only finds its folder; run pip install .",
+            key="--version",
         ) from None
 
 

@@ -48,10 +48,12 @@ def run(words: list[str]) -> None:
             Plan, prog="agentrl plan", args=words, return_unknown_args=True, use_underscores=True, config=options
         )
         if command.compile is not None and (not command.sweep or command.compile < 0):
-            given = f"--compile is {command.compile}"
-            raise UserError(f"{given}, expected at least 0" if command.sweep else f"{given}, which needs --sweep")
+            why = "expected at least 0" if command.sweep else "which needs --sweep"
+            raise UserError.of("--compile", command.compile, why)
         if any(word.partition("=")[0] == "--devices" for word in overrides):
-            raise UserError("--devices is given, but a plan is for the devices of --topology; leave it out")
+            raise UserError(
+                "--devices is given, but a plan is for the devices of --topology; leave it out", key="--devices"
+            )
     config = load_config(command.file, [*overrides, "--devices", "0"])  # the topology sets the devices
     if command.sweep:
         _sweep(command, config)

@@ -106,14 +106,16 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
     refuse(command.of_api, [field.name for field in dataclasses.fields(command.of_api)], "with --api")
     refuse(command, _OF_ITEMS, "with --api")
     if command.run is None:
-        raise UserError("a run is missing; write `agentrl scaling RUN`, or give --api MODEL")
+        raise UserError("a run is missing; write `agentrl scaling RUN`, or give --api MODEL", key="RUN")
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
     if command.record is not None and not command.attempts:
-        raise UserError(
-            f"--record is {command.record}, the folder for the conversations of --attempts, which is missing; give it, "
-            "or record an evaluation with agentrl eval"
+        raise UserError.of(
+            "--record",
+            command.record,
+            "the folder for the conversations of --attempts, which is missing; give it, or record an evaluation with "
+            "agentrl eval",
         )
     if command.out is not None:
         check_out_folder(command.out, Path(command.out))
@@ -121,9 +123,10 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
         try:
             try_writing(command.run)
         except OSError as error:
-            raise UserError(
-                f"{command.run}: cannot be written ({error.strerror}), expected a folder for scaling.json and its "
-                "figure; name one with --out"
+            raise UserError.at(
+                command.run,
+                f"cannot be written ({error.strerror}), expected a folder for scaling.json and its figure; name one "
+                "with --out",
             ) from error
     from agentrl_jax.evaluate.scaling import scale
 
@@ -151,5 +154,5 @@ def _show(found: dict[str, Any], out: Path) -> None:
 def _numbers(name: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isascii() and part.isdecimal() and len(part) < 7 for part in parts):
-        raise UserError(f"--{name} is {text!r}; expected numbers with commas between them, such as 5,10,20")
+        raise UserError.of(f"--{name}", text, "expected numbers with commas between them, such as 5,10,20")
     return tuple(map(int, parts))

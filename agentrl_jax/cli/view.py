@@ -54,24 +54,24 @@ class View:
 def run(command: View) -> None:
     """Writes the page or serves it, and says where it is."""
     if command.newest < 0:
-        raise UserError(f"--newest is {command.newest}, expected 0 or a number of iterations")
+        raise UserError.of("--newest", command.newest, "expected 0 or a number of iterations")
     if not 0 <= command.port < 2**16:
-        raise UserError(f"--port is {command.port}, expected a number from 0 to {2**16 - 1}")
+        raise UserError.of("--port", command.port, f"expected a number from 0 to {2**16 - 1}")
     if command.live and command.export:
-        raise UserError("--live serves the page and --export writes it; give one of them")
+        raise UserError("--live serves the page and --export writes it; give one of them", key="--live")
     if command.export and Path(command.export).is_dir():
-        raise UserError(f"--export is {command.export}, a folder; name a file")
+        raise UserError.of("--export", command.export, "a folder; name a file")
     folder = Path(command.export or command.run).absolute().parent
     if command.export and not folder.is_dir():
-        raise UserError(f"--export is {command.export}, but its folder is not there; make it, or name another")
+        raise UserError.of("--export", command.export, "but its folder is not there; make it, or name another")
     places = [command.run, *([command.compare] if command.compare else [])]
     from agentrl_jax.runs.remote import is_remote
 
     if command.compare and len({p.rstrip("/") if is_remote(p) else str(Path(p).resolve()) for p in places}) == 1:
-        raise UserError(f"--compare is {command.compare}, the same as {command.run}; name another run or evaluation")
+        raise UserError.of("--compare", command.compare, f"the same as {command.run}; name another run or evaluation")
     _check_logs(command, places)
     if is_remote(command.run) and not command.export and not command.live:
-        raise UserError(f"{command.run}: is in an object store; say with --export FILE.html where to write its page")
+        raise UserError.at(command.run, "is in an object store; say with --export FILE.html where to write its page")
     if not command.live:
         _check_writable(_file(command).parent, command)
     with contextlib.ExitStack() as copies:
@@ -106,14 +106,15 @@ def _check_logs(command: View, places: Sequence[str]) -> None:
     foreign = [place for place in logs if not is_api_folder(place)]
     files = [file for place in foreign for file in find_files(Path(place))]
     if command.compare and foreign:
-        raise UserError(
-            f"{foreign[0]}: is a rollout log of another program, which names no levels, so that it cannot be compared; "
-            "leave out --compare"
+        raise UserError.at(
+            foreign[0],
+            "is a rollout log of another program, which names no levels, so that it cannot be compared; leave out "
+            "--compare",
         )
     if command.newest and len(logs) == len(places) and all(file.step is None for file in files):
-        raise UserError(f"--newest is {command.newest}, but {command.run} has no iterations; leave it out")
+        raise UserError.of("--newest", command.newest, f"but {command.run} has no iterations; leave it out")
     if command.export and Path(command.export).resolve() in {file.path.resolve() for file in files}:
-        raise UserError(f"--export is {command.export}, the log itself; name another file")
+        raise UserError.of("--export", command.export, "the log itself; name another file")
 
 
 def _opened(place: str, command: View, copies: contextlib.ExitStack) -> "LiveData":

@@ -75,7 +75,9 @@ class Conversation:
         if len(self.ids) + len(prompt) >= self._length:
             raise UserError(
                 f"the conversation has {len(self.ids) + len(prompt)} tokens, more than the {self._length} that it may "
-                "have (--length, and the positions of the model); start a new one"
+                "have (--length, and the positions of the model); start a new one",
+                key="--length",
+                value=self._length,
             )
         self.ids += prompt
         self._ended = False
@@ -146,9 +148,10 @@ def _of_run(run: str) -> Speaker:
     config = read_config(run)
     policy = load_policy(run, config)
     if policy.tokenizer.template is None:
-        raise UserError(
-            f"{run}: its tokenizer has no chat template, so that its policy knows no conversation but that of its "
-            "environment; see trajectories.jsonl in its folder, or talk with a run that has model.pretrained"
+        raise UserError.at(
+            run,
+            "its tokenizer has no chat template, so that its policy knows no conversation but that of its "
+            "environment; see trajectories.jsonl in its folder, or talk with a run that has model.pretrained",
         )
     positions = policy.pretrained.max_positions if policy.pretrained else None
     params = actor_critic.policy_decoder(policy.params, policy.model)
@@ -178,9 +181,11 @@ def chat(
     found = speaker(model, online=online, revision=revision)
     template = found.tokenizer.template
     if thinking != "auto" and not (template and template.asks_for_thinking):
-        raise UserError(
-            f"{model}: its chat template does not know enable_thinking, so that --thinking {thinking} has no effect; "
-            "leave --thinking out"
+        raise UserError.at(
+            model,
+            f"its chat template does not know enable_thinking, so that --thinking {thinking} has no effect; leave "
+            "--thinking out",
+            thinking,
         )
     conversation = Conversation(
         found.params,

@@ -45,7 +45,7 @@ def export_trajectories(
             ("log_format", log_format, LOGS),
         ):
             if value not in known:
-                raise UserError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+                raise UserError.of(f"{name}", value, f"expected one of {', '.join(known)}")
         refuse_nonempty(target)
         sources = read_together(run, iteration, report)
         which = " to ".join(dict.fromkeys(source.header.label for source in (sources[0], sources[-1])))

@@ -55,7 +55,7 @@ class Variants:
         self.config = config = comparison.shared
         devices = jax.devices()
         if comparison.devices > len(devices):
-            raise UserError(f"devices is {comparison.devices}, but there are {len(devices)}")
+            raise UserError.of("devices", comparison.devices, f"but there are {len(devices)}")
         devices = devices[: comparison.devices or None]
         self.seeds = Seeds(config.seed, comparison.seeds, devices)
         self.programs = Programs(make_mesh(1))
@@ -272,7 +272,7 @@ class Variants:
             )
             if failed[:, :number].any():
                 name = self.config.tasks[eval_set.task].label
-                raise UserError(f"no level of {name} could be generated for a held-out episode; use larger levels")
+                raise UserError.at(name, "no level could be generated for a held-out episode; use larger levels")
             parts.append(success[:, :number])
             parts_used.append(used[:, :number])
             levels.append(hexadecimal(hashes[0, :number]))

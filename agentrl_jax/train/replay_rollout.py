@@ -70,15 +70,17 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Termi
     known = recorded_iterations(folder)
     if iteration not in known:
         shown = ", ".join(map(str, known[-8:])) or "none; train with train.trajectories_every above 0"
-        raise UserError(f"--iteration is {iteration}, which is not recorded in {run}; recorded are (last) {shown}")
+        raise UserError.of("--iteration", iteration, f"which is not recorded in {run}; recorded are (last) {shown}")
     record = read_record(record_path(folder, iteration))
     if record.header.evaluation is not None:
-        raise UserError(
-            f"{run}: holds an evaluation of {record.header.evaluation.agent}, but only episodes of training can be "
-            "replayed; evaluate again with agentrl eval and --record"
+        raise UserError.at(
+            run,
+            f"holds an evaluation of {record.header.evaluation.agent}, but only episodes of training can be replayed; "
+            "evaluate again with agentrl eval and --record",
+            record.header.evaluation.agent,
         )
     if not 0 <= row < len(record.task):
-        raise UserError(f"--row is {row}, expected 0 to {len(record.task) - 1}")
+        raise UserError.of("--row", row, f"expected 0 to {len(record.task) - 1}")
     with tempfile.TemporaryDirectory(prefix="agentrl-replay-") as scratch:
         start = _copy_before(folder, f"{run}/{CHECKPOINTS}", Path(scratch), record)
         with refusals():

@@ -150,9 +150,10 @@ class Run:
         played = next((row["levels"] for row in reversed(self.folder.levels()) if row["stage"] == "test"), None)
         now = self.held_out.board_ids()
         if played is not None and now is not None and now != set(played):
-            raise UserError(
-                f"{self.folder.path}: was evaluated at its start on other levels than those of this version; go on "
-                "with the version that began the run, or begin a new one"
+            raise UserError.at(
+                self.folder.path,
+                "was evaluated at its start on other levels than those of this version; go on with the version that "
+                "began the run, or begin a new one",
             )
 
     def _stop_if_asked(self, step: int, state: TrainState) -> None:

@@ -109,14 +109,16 @@ def load_imported(
             bad.append(": ".join(filter(None, (file.name, where, str(error)))))
             continue
         if len(found) == MAX_EPISODES:
-            raise UserError(f"{source}: has more than {MAX_EPISODES} episodes; {file.remedy}")
+            raise UserError.at(source, f"has more than {MAX_EPISODES} episodes; {file.remedy}")
         of_file: dict[str, Scalar] = {"file": clean(file.name)} if file.name else {}
         name = ", ".join(filter(None, (clean(file.name), where)))
         found.append(dataclasses.replace(episode, step=file.step, name=name, metadata=of_file | episode.metadata))
     if not found:
         why = f"; {bad[0]}" if bad else ""
-        raise UserError(
-            f"{source}: has no episode that can be read{why}; expected a rollout log of RAGEN, AgentGym-RL or AgentGym"
+        raise UserError.at(
+            source,
+            f"has no episode that can be read{why}; expected a rollout log of RAGEN, AgentGym-RL or AgentGym",
+            why,
         )
     for line in bad[:_SHOWN_BAD]:
         report(f"{source}: {line}; left out")
