@@ -1,5 +1,7 @@
 """Makes the environment of a task, with levels from a file if the configuration names one."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +76,11 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
         width = max(env.width, *(level.shape[1] for level in levels))
         pack = sokoban_levels.stack_levels(levels, height, width)
         boxes = max(env.boxes, sokoban_levels.most_boxes(pack))
-        return Sokoban(height, width, boxes, env.vocabulary, env.observation), pack
+        return _kept(Sokoban, height, width, boxes, env.vocabulary, env.observation), pack
     if isinstance(env, FrozenLake):
         levels = frozen_lake_levels.load_pack(file) if packed else frozen_lake_levels.parse_maps(_text(file))
         pack = frozen_lake_levels.stack_levels(levels)
-        return FrozenLake(pack.shape[1], pack.shape[2], env.observation), pack
+        return _kept(FrozenLake, pack.shape[1], pack.shape[2], env.observation), pack
     if isinstance(env, BabyAI):
         return env, babyai_levels.load_pack(file, env.shape)
     if isinstance(env, GridEnvironment):
@@ -95,6 +97,12 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
         LevelRules(env.num_codes - 1, lambda pack: iter(())).check_pack(levels)
         return env, levels
     return env, None
+
+
+@functools.lru_cache(maxsize=16)
+def _kept(kind: Callable[..., TextEnvironment], *options: Any) -> TextEnvironment:
+    """The same environment for the same options, because compiled programs are kept by environment."""
+    return kind(*options)
 
 
 def _text(file: Path) -> str:
