@@ -131,8 +131,7 @@ class Registry:
         """Makes an environment and its parameters.
 
         Options are arguments of the environment's factory, such as `height=6`, and scalar fields of its parameters,
-        such as `max_steps_in_episode=50`. Equal arguments give the same object, by which compiled programs are kept.
-        Raises a `ValueError` for an unknown name or option, or an invalid value.
+        such as `max_steps_in_episode=50`. Raises a `ValueError` for an unknown name or option, or an invalid value.
         """
         factory = self.spec(name).factory
         annotated = {key: parameter.annotation for key, parameter in inspect.signature(factory).parameters.items()}
@@ -142,7 +141,7 @@ class Registry:
             if annotated[option] in (int, int | None) and isinstance(value, float | bool):
                 raise ValueError(f"{option} of {name} is {value!r}; expected an integer")
         try:
-            env, params = _make(factory, chosen)
+            env, params = factory(**chosen)
         except (TypeError, AttributeError, OverflowError) as error:
             given = ", ".join(f"{option}: {value!r}" for option, value in chosen.items())
             raise ValueError(f"{name} cannot be made with {given}: {error}; give values of another type") from error
@@ -178,20 +177,6 @@ class Registry:
             return None
         actions = min(budget.actions, int(params.max_steps_in_episode))
         return Baselines(*oracle(env, params, levels, dataclasses.replace(budget, actions=actions)))
-
-
-def _make(factory: Factory, chosen: dict[str, Any]) -> tuple[TextEnvironment, Any]:
-    try:
-        hash(tuple(chosen.values()))
-    except TypeError:  # such as a list of symbols
-        return factory(**chosen)
-    return _kept(factory, **chosen)
-
-
-@functools.lru_cache(maxsize=64, typed=True)
-def _kept(factory: Factory, **chosen: Any) -> tuple[TextEnvironment, Any]:
-    with jax.ensure_compile_time_eval():  # within `jax.jit`, parameters would be of that trace alone
-        return factory(**chosen)
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:

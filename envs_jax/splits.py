@@ -116,7 +116,7 @@ def _of_starts(of_state: Callable[..., Array], env: TextEnvironment, params: Any
     return np.asarray(_of_each_start(of_state, env, params, jnp.asarray(levels)))
 
 
-# Programs are kept by environment, which is the same object for the same options of `envs_jax.make`.
+# Programs are kept by environment; equal environments share one.
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _of_each_start(of_state: Callable[..., Array], env: TextEnvironment, params: Any, levels: jax.Array) -> jax.Array:
     return jax.vmap(lambda level: of_state(env, env.reset_to_level(level, params)[1], params))(levels)

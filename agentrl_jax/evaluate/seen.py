@@ -92,7 +92,6 @@ def seen_levels(
 
 def board_ids(task: Task, boards: Int8[np.ndarray, "n H W"]) -> list[str]:
     """The ids of levels, as `trajectory.level_ids` returns them for episodes on these."""
-
     return hexadecimal(state_hashes(task.env, task.env_params, boards))
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool
 
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel import hosts
@@ -45,9 +46,10 @@ def demonstration_rows(
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, batched_env, tokenizer, key)
         if not hosts.same((trajectory, imitated)):
-            raise ValueError(
+            raise BadValue(
                 "the demonstrations of the hosts differ, because their services answer differently; use services of "
-                "one version, or imitation.levels 0"
+                "one version, or imitation.levels 0",
+                key="imitation.levels",
             )
     else:
         trajectory, imitated = demonstrations(
@@ -56,8 +58,8 @@ def demonstration_rows(
         )
     rows = imitated_rows(config, trajectory, imitated)
     if config.rollout.context_tokens and not jnp.any(rows.response_mask):
-        raise ValueError(
-            f"rollout.context_tokens is {config.rollout.context_tokens}, into which no turn of the demonstrations fits"
+        raise BadValue.of(
+            "rollout.context_tokens", config.rollout.context_tokens, "into which no turn of the demonstrations fits"
         )
     return rows, trajectory
 

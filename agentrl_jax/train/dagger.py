@@ -200,8 +200,8 @@ class Dagger:
             try:
                 return json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                raise UserError(
-                    f"{file}: cannot be read ({error}); restore the plans of the round, or use a new run"
+                raise UserError.at(
+                    file, f"cannot be read ({error}); restore the plans of the round, or use a new run"
                 ) from error
 
         stored = hosts.from_writer(read)
@@ -214,9 +214,8 @@ class Dagger:
         except (KeyError, TypeError, ValueError):
             fits = False
         if not fits:
-            raise UserError(
-                f"{self._file(number)}: does not hold the plans of a round on these levels; "
-                "restore it, or use a new run"
+            raise UserError.at(
+                self._file(number), "does not hold the plans of a round on these levels; restore it, or use a new run"
             )
         return found
 

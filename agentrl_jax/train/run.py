@@ -33,9 +33,11 @@ from agentrl_jax.runs.curves import plot_curves
 from agentrl_jax.runs.live import IterationView, LiveView, final_table
 from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.setup import build, run_keys, start
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import host_metrics, played_metrics, total_stats
 from agentrl_jax.stopping import Stopped, closed_at_stop, deferring
+from agentrl_jax.terminal import Terminal, literal
 from agentrl_jax.train import guards
 from agentrl_jax.train.imitation import imitate
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, Played, learn, play
@@ -60,7 +62,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
             a row were skipped, too many episodes failed, or the log-probabilities of learner and rollout differ.
         Stopped: a process of the run got SIGTERM; the state has been saved.
     """
-    console = (console or Console()) if hosts.is_writer() else Console(quiet=True)
+    console = (console or Terminal()) if hosts.is_writer() else Terminal(quiet=True)
     with refusals():
         config = with_defaults(config)
         run = Run(config)  # first, so that no folder is created with an unusable configuration
@@ -78,7 +80,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
         finally:
             run.close()
     console.print(final_table(summary))
-    console.print(f"run folder: {folder.place}", highlight=False)
+    console.print(literal(f"run folder: {folder.place}"), soft_wrap=True)
     return summary
 
 
@@ -153,9 +155,10 @@ class Run:
         if played is None or len(boards) < len(self.held_out.labels):
             return
         if set(hexadecimal(np.concatenate(boards))) != set(played):
-            raise UserError(
-                f"{self.folder.path}: was evaluated at its start on other levels than those of this version; go on "
-                "with the version that began the run, or begin a new one"
+            raise UserError.at(
+                self.folder.path,
+                "was evaluated at its start on other levels than those of this version; go on with the version that "
+                "began the run, or begin a new one",
             )
 
     def _stop_if_asked(self, step: int, state: TrainState) -> None:
@@ -182,7 +185,8 @@ class Run:
         self.folder.log_levels_once(step, "test", [*itertools.chain(*evaluated.levels)])
         begin = functools.partial(start.begin_learning, tx=self.parts.tx, reference=build.needs_reference(self.config))
         placement = self.progress.placement(jax.eval_shape(begin, state))
-        state = jax.jit(begin, out_shardings=placement, donate_argnums=0)(state)
+        made_of = ("begin_learning", begin, jax.tree.flatten(placement))
+        state = jit_once(begin, made_of, out_shardings=placement, donate_argnums=0)(state)
         self.progress.replace(step, state)
         # Rows of iterations without a complete checkpoint before them could not be resumed.
         hosts.from_writer(self.progress.checkpoints.wait)

@@ -147,11 +147,8 @@ def test_fixed_test_levels_are_never_trained_on():
     assert len(np.unique(kept, axis=0)) > len(np.unique(boards[~is_wanted], axis=0)) // 2
 
 
-def test_programs_are_kept_by_environment_which_is_the_same_for_the_same_options():
+def test_levels_of_an_equal_environment_are_drawn_by_the_same_program():
     env, params = envs_jax.make("FrozenLake", height=3)
-    assert envs_jax.make("FrozenLake", height=3)[0] is env
-    assert envs_jax.make("FrozenLake", height=3, max_steps_in_episode=7)[0] is env
-    assert envs_jax.make("FrozenLake", height=5)[0] is not env
     first = distinct_levels(env, params, 64)
     traced = []
     with pytest.MonkeyPatch.context() as patch:
