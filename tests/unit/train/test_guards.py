@@ -43,7 +43,7 @@ def test_too_many_skipped_updates_in_a_row_end_a_run():
 
 def test_too_many_failed_episodes_end_a_run():
     guards.check_services(0.25, 0.25, "maze", "none", kept)
-    with pytest.raises(UserError, match="maze .*caved in.*step 5, is kept") as refused:
+    with pytest.raises(UserError, match=r"maze .*caved in.*step 5, is kept") as refused:
         guards.check_services(0.26, 0.25, "maze", "it has caved in", kept)
     assert (refused.value.key, refused.value.value) == ("env.max_failed", 0.25)
 
