@@ -8,6 +8,7 @@ responses); such changes are not followed.
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text.chat_segments import CONTENTS, ChatSegments, derive, keep
 from agentrl_jax.text.pieces import Piece, Special
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -89,9 +90,10 @@ class Chat:
         if not self.opens_thought:
             return (tag,) if forced else ()
         if tag != "<think>" or not forced:
-            raise ValueError(
+            raise BadValue(
                 "the chat template opens a think block in front of every response; expected a response format with a "
-                "think block and a forced opening tag (prompt.think and prompt.forced_tag)"
+                "think block and a forced opening tag (prompt.think and prompt.forced_tag)",
+                key="prompt.think",
             )
         return ()
 
@@ -134,9 +136,10 @@ def chat_format(tokenizer: Tokenizer, thinking: bool | None = None) -> Chat:
         headers = [(Special(f"<|{name}|>"),) for name in names]
         ends_optional = True
     else:
-        raise ValueError(
+        raise BadValue(
             "the tokenizer has no special tokens for a conversation; expected a chat template, <|im_start|>, "
-            "<|start_header_id|> or <|user|> and <|system|>; use the tokenizer of an instruction-tuned model"
+            "<|start_header_id|> or <|user|> and <|system|>; use the tokenizer of an instruction-tuned model",
+            key="special tokens",
         )
     system, user, response = headers
     end = tokenizer.special_name(tokenizer.end_of_turn_id)
@@ -162,15 +165,17 @@ def segments(tokenizer: Tokenizer, thinking: bool | None = None) -> ChatSegments
         ValueError: there is no template, or segments cannot express the template.
     """
     if tokenizer.template is None:
-        raise ValueError("the tokenizer has no chat template; expected one in tokenizer_config.json")
+        raise BadValue("the tokenizer has no chat template; expected one in tokenizer_config.json", key="chat template")
     names = frozenset(tokenizer.special_name(i) for i in tokenizer.special_ids)
     written = (tokenizer.template.source, *dict(tokenizer.template.variables).values())
     for token in tokenizer.backend.get_added_tokens_decoder().values():
         absorbs_space = token.special and (token.lstrip or token.rstrip)
         if absorbs_space and any(token.content in text for text in written):
-            raise ValueError(
+            raise BadValue(
                 f"the special token {token.content} absorbs the white space around it, so that tokens depend on the "
-                "text next to them; expected special tokens with lstrip and rstrip false"
+                "text next to them; expected special tokens with lstrip and rstrip false",
+                key="special token",
+                value=token.content,
             )
     return derive(tokenizer.template, names, thinking)
 
@@ -182,9 +187,11 @@ def _from_segments(found: ChatSegments) -> Chat:
     response_end, last = ending[:count], ending[count - 1] if count else None
     end_text = _spelled(response_end)
     if not isinstance(last, Special) or not texts["next_user"].startswith(end_text):
-        raise ValueError(
+        raise BadValue(
             f"the chat template writes {texts['response_end']!r} after the last response and {texts['next_user']!r} "
-            "after an earlier one; expected both to begin with one special token that ends a response"
+            "after an earlier one; expected both to begin with one special token that ends a response",
+            key="chat template",
+            value=texts["response_end"],
         )
     # The split between the end of a response and the next header only matters for comparing headers.
     tail = texts["response_end"] if texts["next_user"].startswith(texts["response_end"]) else end_text

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.errors import BadValue, UserError, shortened
 
 Message = tuple[str, str]
 """Role ("system", "user" or "assistant") and content."""
@@ -64,7 +64,11 @@ class ChatTemplate:
             ValueError: the template is not valid Jinja, refuses this conversation, or writes too much text.
         """
         if len(self.source) > MAX_SOURCE:
-            raise ValueError(f"a chat template of {len(self.source)} characters; expected at most {MAX_SOURCE}")
+            raise BadValue(
+                f"a chat template of {len(self.source)} characters; expected at most {MAX_SOURCE}",
+                key="chat template",
+                value=len(self.source),
+            )
         options = {} if thinking is None else {"enable_thinking": thinking}
         answer = _render_in_budget(
             {
@@ -76,15 +80,22 @@ class ChatTemplate:
             }
         )
         if "syntax" in answer:
-            raise ValueError(f"the chat template is no Jinja template: {shortened(answer['syntax'])}")
+            raise BadValue(
+                f"the chat template is no Jinja template: {shortened(answer['syntax'])}", key="chat template"
+            )
         if "refusal" in answer:
             roles = shortened(", ".join(role for role, _ in messages))
-            raise ValueError(f"the chat template refuses a conversation of {roles}: {shortened(answer['refusal'])}")
+            raise BadValue(
+                f"the chat template refuses a conversation of {roles}: {shortened(answer['refusal'])}",
+                key="chat template",
+                value=roles,
+            )
         try:
             answer["text"].encode()
         except UnicodeEncodeError:
-            raise ValueError(
-                "the chat template writes half of a surrogate pair, which is no text; correct its escapes"
+            raise BadValue(
+                "the chat template writes half of a surrogate pair, which is no text; correct its escapes",
+                key="chat template",
             ) from None
         return answer["text"]
 
@@ -122,7 +133,8 @@ def _worker() -> subprocess.Popen[str]:
     """Returns the process that renders templates; it exits when its standard input closes, so with this process."""
     if importlib.util.find_spec("transformers") is None:
         raise UserError(
-            "chat templates of pretrained models need the package transformers; pip install 'transformers>=5.17,<6'"
+            "chat templates of pretrained models need the package transformers; pip install 'transformers>=5.17,<6'",
+            key="transformers",
         )
     command = [sys.executable, "-P", str(Path(__file__).with_name("template_worker.py"))]
     worker = subprocess.Popen(
@@ -135,7 +147,10 @@ def _worker() -> subprocess.Popen[str]:
     )
     if not worker.stdout or not worker.stdout.readline():
         worker.communicate()
-        raise UserError(f"the process that renders chat templates does not start; run {' '.join(command)} to see why")
+        raise UserError(
+            f"the process that renders chat templates does not start; run {' '.join(command)} to see why",
+            key=" ".join(command),
+        )
     return worker
 
 
@@ -193,5 +208,7 @@ def _render_in_worker(request: dict[str, Any]) -> dict[str, Any]:
         if worker.returncode == -signal.SIGPROF:
             return {"ended": f"it takes more than {MAX_SECONDS:g} s"}
         if worker.returncode in (-signal.SIGKILL, -signal.SIGTERM):  # a template cannot cause these signals
-            raise UserError("the process that renders chat templates was killed by another process; try again")
+            raise UserError(
+                "the process that renders chat templates was killed by another process; try again", key="template"
+            )
         return {"ended": f"the process that renders it ended with code {worker.returncode}"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tokenizers
 
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.models.io import tokenizer_files
 from agentrl_jax.models.io.local_files import read_bytes
 from agentrl_jax.text import tokenizer_file
@@ -105,7 +105,7 @@ class Tokenizer:
         token = self.backend.token_to_id(name)
         if token is None or token not in self.special_ids:
             known = ", ".join(self.special_name(i) for i in sorted(self.special_ids))
-            raise ValueError(f"{name!r} is no special token of this tokenizer; expected one of {known}")
+            raise BadValue(f"{name!r} is no special token of this tokenizer; expected one of {known}", key=name)
         return token
 
     def has_special(self, name: str) -> bool:
@@ -160,7 +160,7 @@ def from_files(
     """
     text = text_of(files, "tokenizer.json", source)
     if text is None:
-        raise ValueError(f"{source}: has no tokenizer.json; add the one of the model's tokenizer")
+        raise BadValue.at(source, "has no tokenizer.json; add the one of the model's tokenizer")
     return from_json(text, end_of_turn=end_of_turn, pad=pad, settings=read_settings(files, source))
 
 
@@ -172,9 +172,11 @@ def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
     """
     missing = vocab_size - tokenizer.vocab_size
     if missing < 0:
-        raise ValueError(
+        raise BadValue(
             f"the tokenizer has {tokenizer.vocab_size} tokens, more than the {vocab_size} of the model's embedding; "
-            "use the tokenizer that belongs to the model"
+            "use the tokenizer that belongs to the model",
+            key="tokenizer",
+            value=tokenizer.vocab_size,
         )
     token_bytes = (*tokenizer.token_bytes, *([None] * missing))
     return dataclasses.replace(tokenizer, vocab_size=vocab_size, token_bytes=token_bytes)
@@ -201,7 +203,7 @@ def from_json(
     """
     settings = settings or TokenizerSettings()
     names_of_roles = [name for name in (settings.eos, settings.pad) if name is not None]
-    control = {*names_of_roles, *settings.stop_ids}
+    control: set[str | int] = {*names_of_roles, *settings.stop_ids}
     file = tokenizer_file.parse(text, control)
     if headers := _header_tokens(file, settings.template):
         file = tokenizer_file.parse(text, control | headers)
@@ -220,9 +222,11 @@ def from_json(
     )
     for i, name in names.items():
         if i not in special and (where := ends.get(name) or ends.get(i)):
-            raise ValueError(
-                f"{where} is {shortened(ascii(name))}, which is ordinary text in tokenizer.json, so that no response "
-                "can end with it; name a token of added_tokens"
+            raise BadValue.of(
+                f"{where}",
+                name,
+                "which is ordinary text in tokenizer.json, so that no response can end with it; name a token of "
+                "added_tokens",
             )
     response_end = settings.template.closing_token(by_name) if settings.template else None
     end = _pick(by_name, end_of_turn, (response_end, settings.eos, *END_OF_TURN_NAMES), "end_of_turn")
@@ -257,9 +261,11 @@ def _refuse_lossy(tokenizer: Tokenizer) -> None:
     for probe in _PROBES:
         text = "".join(character for character in probe if tokenizer.missing_bytes.isdisjoint(character.encode()))
         if (found := tokenizer.decode_bytes(tokenizer.encode(text))) != text.encode():
-            raise ValueError(
+            raise BadValue(
                 f"tokenizer.json: changes {text!r} to {found.decode('utf-8', 'replace')!r}; use a byte-level tokenizer "
-                "that keeps letter case and spaces, without a prefix space"
+                "that keeps letter case and spaces, without a prefix space",
+                key="tokenizer.json",
+                value=text,
             )
 
 
@@ -268,7 +274,9 @@ def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str | None, 
     for name in names:
         if name in by_name:
             return by_name[name]
-    raise ValueError(
+    raise BadValue(
         f"no special token {shortened(' or '.join(names))} in this tokenizer, which has "
-        f"{shortened(', '.join(sorted(by_name)) or 'none')}; name one by {argument}="
+        f"{shortened(', '.join(sorted(by_name)) or 'none')}; name one by {argument}=",
+        key="special token",
+        value=" or ".join(names),
     )
