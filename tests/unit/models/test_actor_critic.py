@@ -27,6 +27,7 @@ def tokens():
 
 score_tokens = jax.jit(actor_critic.score_tokens, static_argnums=1)
 values = jax.jit(actor_critic.values, static_argnums=1)
+logprobs = jax.jit(actor_critic.logprobs, static_argnums=1)
 forward = jax.jit(decoder.forward, static_argnums=1)
 
 POSITION = jnp.array([[1, 4, 10], [1, 1, 2], [7, 8, 9]])
@@ -45,9 +46,7 @@ def test_token_scores_equal_log_softmax_and_entropy(params, tokens):
             assert scores.logprob[row, slot] == pytest.approx(before[tokens[row, j]], abs=3e-4)
             assert scores.entropy[row, slot] == pytest.approx(-np.sum(np.exp(before) * before), abs=3e-4)
     np.testing.assert_array_equal(scores.value, np.zeros(POSITION.shape))
-    alone = actor_critic.logprobs(
-        {"policy": params}, ActorCritic(decoder=CONFIG, critic="shared"), tokens, POSITION, temperature
-    )
+    alone = logprobs({"policy": params}, ActorCritic(decoder=CONFIG, critic="shared"), tokens, POSITION, temperature)
     np.testing.assert_array_equal(alone, scores.logprob)
 
 
@@ -134,13 +133,16 @@ def test_adapters_are_low_rank_changes_of_the_matrices(adapted, tokens):
 
 def test_steps_through_the_cache_read_the_adapter(adapted, tokens):
     model, params = adapted
-    attached = actor_critic.policy_decoder(params, model)
-    start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, LENGTH)
-    cache = init_cache(CONFIG, ROWS, LENGTH)
-    hidden, _ = cached_decoder.forward_with_cache(
-        cached_decoder.prepare_for_decode(attached, CONFIG), CONFIG, cache, tokens, start, count
-    )
-    np.testing.assert_allclose(hidden, forward(attached, CONFIG, tokens), atol=2e-5, rtol=2e-5)
+
+    @jax.jit
+    def read(params):
+        attached = actor_critic.policy_decoder(params, model)
+        start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, LENGTH)
+        prepared, cache = cached_decoder.prepare_for_decode(attached, CONFIG), init_cache(CONFIG, ROWS, LENGTH)
+        hidden, _ = cached_decoder.forward_with_cache(prepared, CONFIG, cache, tokens, start, count)
+        return hidden, decoder.forward(attached, CONFIG, tokens)
+
+    np.testing.assert_allclose(*read(params), atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +165,9 @@ def test_frozen_layers_have_no_gradient_and_the_others_the_same(tokens, tied):
         scores = score_tokens({"policy": policy} | base, model, tokens, POSITION, jnp.ones(ROWS))
         return jnp.sum(scores.logprob)
 
-    value, grads = jax.value_and_grad(loss)(params["policy"], model, {"frozen": params["frozen"]})
-    expected, full = jax.value_and_grad(loss)(whole, dataclasses.replace(model, frozen_layers=0), {})
+    gradient = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    value, grads = gradient(params["policy"], model, {"frozen": params["frozen"]})
+    expected, full = gradient(whole, dataclasses.replace(model, frozen_layers=0), {})
     assert value == pytest.approx(float(expected), rel=1e-5)
     wanted = {name: x for name, x in full.items() if name != "embedding"}
     wanted["layers"] = jax.tree.map(lambda x: x[2:], full["layers"])
@@ -180,7 +183,7 @@ def test_chunks_of_tokens_change_no_score_and_no_gradient(params, tokens, monkey
         scores = actor_critic.score_tokens({"policy": params}, model, tokens, POSITION, temperature)
         return jnp.sum(scores.logprob * jnp.arange(9.0).reshape(3, 3)) + jnp.sum(scores.entropy), scores
 
-    whole = jax.grad(run, has_aux=True)(params)
+    whole = jax.jit(lambda params: jax.grad(run, has_aux=True)(params))(params)
     monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", 4 * CONFIG.vocab_size)
-    in_chunks = jax.grad(run, has_aux=True)(params)
+    in_chunks = jax.jit(lambda params: jax.grad(run, has_aux=True)(params))(params)
     chex.assert_trees_all_close(whole, in_chunks, rtol=1e-4, atol=1e-4)
