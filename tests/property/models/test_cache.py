@@ -87,7 +87,10 @@ def test_what_is_read_through_a_cache_equals_a_plain_forward_pass(windows, block
         for step in drawn:
             active = np.array(step) & (position < LENGTH)
             lockstep = len(set(length[active].tolist())) == 1
+            old = jax.tree.leaves(cache)
             hidden, cache = decode(cache, following(1)[:, 0], position, length, active, prefix, lockstep=lockstep)
+            for x, y in zip(old, jax.tree.leaves(cache)):  # that of other rows is unchanged
+                np.testing.assert_array_equal(np.asarray(x)[~active], np.asarray(y)[~active])
             check(hidden[:, None], active.astype(int))
             position, length = position + active, length + active
         cache = store(cache, position - length - before, length)
