@@ -62,8 +62,12 @@ class Chat:
     @property
     def opens_thought(self) -> bool:
         """Whether the header of a sampled response opens a think block, which the response has to close."""
+        return self.opens("<think>")
+
+    def opens(self, text: str) -> bool:
+        """Whether the header of a sampled response ends with `text`, so that the response starts behind it."""
         last = self.response_header[-1] if self.response_header else ""
-        return (last.name if isinstance(last, Special) else last).rstrip().endswith("<think>")
+        return (last.name if isinstance(last, Special) else last).rstrip().endswith(text)
 
     def given_header(self, text: str) -> Pieces:
         """Returns the header of a response that is given as `text`, not sampled.
@@ -78,17 +82,18 @@ class Chat:
     def opening(self, tag: str, *, forced: bool) -> Pieces:
         """Returns what is inserted between the header of a response and its first sampled token: `tag` if `forced`.
 
+        Nothing is inserted behind a header that ends with it.
+
         Raises:
-            ValueError: the header opens a think block, but the response format does not start inside one.
+            ValueError: the header opens a block, but the response format does not start inside of it.
         """
-        if not self.opens_thought:
-            return (tag,) if forced else ()
-        if tag != "<think>" or not forced:
-            raise ValueError(
-                "the chat template opens a think block in front of every response; expected a response format with a "
-                "think block and a forced opening tag (prompt.think and prompt.forced_tag)"
-            )
-        return ()
+        for block, named in (("<think>", "a think block"), ("<answer>", "an answer block")):
+            if self.opens(block) and not (forced and tag == block):
+                raise ValueError(
+                    f"the chat template opens {named} in front of every response; expected a response format that "
+                    "starts in it, and a forced opening tag (prompt.think and prompt.forced_tag)"
+                )
+        return (tag,) if forced and not self.opens(tag) else ()
 
 
 def chat_format(tokenizer: Tokenizer, thinking: bool | None = None) -> Chat:
