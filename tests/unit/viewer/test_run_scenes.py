@@ -6,12 +6,10 @@ import re
 
 import numpy as np
 import pytest
-import yaml
+from scene_runs import LAKE_SYMBOLS, MOVES, board, load, states_read
 from scripted_run import ScriptedRun
-from toy_agent import TOKENIZER
 
 import envs_jax
-from agentrl_jax.config import decode
 from agentrl_jax.errors import UserError
 from agentrl_jax.runs.rollout_records import read_record, write_record
 from agentrl_jax.viewer import scenes
@@ -19,20 +17,10 @@ from agentrl_jax.viewer.scenes import SPRITES, run_scenes
 from envs_jax.babyai import items
 from envs_jax.babyai.tables import shape_of
 
-MOVES = ("Left", "Down", "Right", "Up")
-COMMON = """
-model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
-algo: {preset: starpo, dynamic_sampling: 2}
-"""
 THREE = """
 rollout: {group_size: 3}
 tasks: [{env: FrozenLake, groups: 6}, {env: SimpleSokoban, groups: 4}, {env: Bandit, groups: 2}]
 prompt: {max_turns: 4, max_actions_per_turn: 3, max_actions: 7, max_response_tokens: 14}
-"""
-SHARED = """
-rollout: {group_size: 3, shared_noise: true}
-tasks: [{env: FrozenLake, groups: 4}]
-prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 6}
 """
 ROOMS = """
 rollout: {group_size: 3}
@@ -42,16 +30,6 @@ prompt: {max_turns: 6, max_actions_per_turn: 1, max_actions: 5, max_response_tok
 LAKE, SOKOBAN, BANDIT = range(3)
 ITERATION = 3
 
-LAKE_SYMBOLS = {
-    "ice": "_",
-    "ice+start": "_",
-    "ice+hole": "O",
-    "ice+goal": "G",
-    "ice+player": "P",
-    "ice+start+player": "P",
-    "ice+hole+player+fallen": "X",
-    "ice+goal+player+arrived": "√",
-}
 SOKOBAN_SYMBOLS = {
     "wall": "#",
     "floor": "_",
@@ -63,14 +41,10 @@ SOKOBAN_SYMBOLS = {
 }
 
 
-def load(text):
-    return decode(yaml.safe_load(text), source="test")
-
-
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
     """An iteration with three tasks, after a roll-back: (configuration, record as it is read from its file)."""
-    config = load(THREE + COMMON)
+    config = load(THREE)
     actions = {"FrozenLake": MOVES, "SimpleSokoban": MOVES, "Bandit": ("Teacher", "Engineer")}
     record = ScriptedRun(config, actions).record(iteration=ITERATION, roll_backs=1)
     return config, read_record(write_record(tmp_path_factory.mktemp("run"), record))
@@ -91,26 +65,9 @@ def rooms(tmp_path_factory):
     """An iteration of BabyAI, on levels of a file: (configuration, record)."""
     pack = tmp_path_factory.mktemp("levels") / "pack.npy"
     np.save(pack, small_pack(23))
-    config = load((ROOMS + COMMON).replace("PACK", str(pack)))
+    config = load(ROOMS.replace("PACK", str(pack)))
     names = ("turn left", "turn right", "move forward", "pickup", "drop")
     return config, ScriptedRun(config, {"BabyAI-PutNextS7N4Carrying": names}).record(iteration=ITERATION)
-
-
-def states_read(record, row, found):
-    """What an episode read, and the scene of the state that it read: one pair for each turn, then of the last state."""
-    for turn in range(record.num_turns[row]):
-        before = [scene for scene in found if scene["action"] is None or scene["turn"] < turn]
-        yield text(record.observation[row, turn], record.observation_length[row, turn]), before[-1]
-    if record.final_observation_length[row]:
-        yield text(record.final_observation[row], record.final_observation_length[row]), found[-1]
-
-
-def text(tokens, length):
-    return TOKENIZER.decode(tokens[:length].tolist(), skip_special=False)
-
-
-def board(scene, symbols):
-    return "\n".join("".join(symbols["+".join(cell)] for cell in row) for row in scene["cells"])
 
 
 def without_boards(caplog, config, record):
@@ -169,20 +126,6 @@ def test_there_is_a_scene_for_every_executed_action_and_none_after_the_end(three
         for scene in of_episode[:-1]:
             assert not {"fallen"} & sprites(scene)
     assert 0 < ended < 18
-
-
-@pytest.mark.slow
-def test_noise_that_a_group_shares_and_several_dispatches(caplog, monkeypatch):
-    config = load(SHARED + COMMON)
-    record = ScriptedRun(config, {"FrozenLake": MOVES}).record(iteration=1)
-    found = run_scenes("runs/x", config, record)
-    assert all(found)
-    monkeypatch.setattr(scenes, "_ROWS", 5)
-    assert run_scenes("runs/x", config, record) == found
-    assert caplog.records == []
-    for row, of_episode in enumerate(found):
-        for read, scene in states_read(record, row, of_episode):
-            assert board(scene, LAKE_SYMBOLS) in read
 
 
 @pytest.mark.parametrize(
