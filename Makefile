@@ -1,15 +1,17 @@
-# make demo        train and evaluate the small agent; needs only Python 3.11+ and make
-# make test        the test suite (nearly an hour on 2 cores the first time; compiled programs are kept)
-# make test-all    hours: the slow checks too, with coverage; then the suite as users compile it (make test-optimized),
-#                  on the newest Python and JAX (make test-newest), for TPUs (make test-tpu), and with tools of others
-#                  (make test-tools)
-# make test-tpu    programs compiled for TPUs that need not be present: meshes, plans, cycles of a step
-# make test-tools  the tests that the others skip without Harbor, Inspect, Chromium or Node: trajectories in the formats
-#                  of Harbor (ATIF 1.7 and 1.8) and Inspect, and the page of `agentrl view` in a browser; needs Chromium,
-#                  Node 20 or newer and Python 3.13, and fails where one is missing
-# make lint        format, style and types
-# make docs        the docs site, into build/site
-# make page        the page of `agentrl view` from its sources; needs Node 20 or newer
+# make demo           train and evaluate the small agent; needs only Python 3.11+ and make
+# make test           the test suite: tests/unit, tests/property, tests/golden and tests/integration
+# make test-nightly   the slow checks: tests/nightly
+# make test-mutants   applies faults to copies of the checkout, and fails where the quick tests find none of them
+# make test-coverage  the coverage of lines and branches by the quick tests, by folder
+# make test-all       hours: all of these; then the suite as users compile it (make test-optimized), on the newest Python
+#                     and JAX (make test-newest), for TPUs (make test-tpu), and with tools of others (make test-tools)
+# make test-tpu       programs compiled for TPUs that need not be present: meshes, plans, cycles of a step
+# make test-tools     the tests that the others skip without Harbor, Inspect, Chromium or Node: trajectories in the formats
+#                     of Harbor (ATIF 1.7 and 1.8) and Inspect, and the page of `agentrl view` in a browser; needs Chromium,
+#                     Node 20 or newer and Python 3.13, and fails where one is missing
+# make lint           format, style and types
+# make docs           the docs site, into build/site
+# make page           the page of `agentrl view` from its sources; needs Node 20 or newer
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -17,46 +19,56 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 PYTHON_NEWEST ?= python3.13
 BIN := .venv/bin
 
-# Two processes (three compile more, and take longer on two cores); tests/conftest.py says which tests stay in one of
-# them, because they share compiled programs. Skipped tests are listed at the end, with what they lack.
+# Two processes (three compile more, and take longer on two cores), which share compiled programs, as
+# tests/helpers/xla_settings.py says. Tests of one file stay in one of them. Skipped tests are listed at the end, with
+# what they lack.
 PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -rs
+QUICK := tests/unit tests/property tests/golden tests/integration
 
-# Compiled programs are kept between runs; tests that start processes of their own share them.
-CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
+# Quoted, because the checkout may be in a folder whose name has spaces.
+HERE := "$(CURDIR)"
 
-.PHONY: demo test test-all test-slow test-optimized test-newest test-tpu test-tools lint docs page format clean
+.PHONY: demo test test-all test-nightly test-mutants test-coverage test-optimized test-newest test-tpu test-tools lint docs page format clean
 
 demo: .venv/installed
 	$(BIN)/agentrl train experiments/demo.yaml
 
-# A test that hangs is ended after 20 minutes, with the stacks of its threads: far above what any quick one takes.
 test: .venv/installed-dev
-	$(CACHE) $(BIN)/python $(PYTEST) -m "not slow" --timeout 1200
+	$(BIN)/python $(PYTEST) $(QUICK)
 
-test-all: test-slow test-optimized test-newest test-tpu test-tools
+test-all: test test-nightly test-mutants test-coverage test-optimized test-newest test-tpu test-tools
 
-# Quick and slow tests, with arrays compared with their annotations. Processes that tests start are counted too.
-test-slow: .venv/installed-dev
-	$(CACHE) TEST_SHAPES=1 $(BIN)/python $(PYTEST) --cov --cov-report term --cov-fail-under 93
+# With arrays compared with their annotations, and with other examples of Hypothesis each day, whose seed is printed.
+test-nightly: .venv/installed-dev
+	TEST_SHAPES=1 TEST_HYPOTHESIS=nightly $(BIN)/python $(PYTEST) --timeout 1800 \
+		--hypothesis-seed=$$(date +%Y%m%d) tests/nightly tests/property
+
+# Processes that tests start are counted too.
+test-coverage: .venv/installed-dev
+	$(BIN)/python $(PYTEST) --cov --cov-report json:.coverage.json --timeout 600 $(QUICK)
+	$(BIN)/python tests/nightly/coverage_by_folder.py .coverage.json
 
 test-optimized: .venv/installed-dev
-	$(CACHE) TEST_OPTIMIZED=1 $(BIN)/python $(PYTEST) -m "not slow"
+	TEST_OPTIMIZED=1 $(BIN)/python $(PYTEST) --timeout 1200 $(QUICK)
 
 test-newest: .venv-newest/installed
-	$(CACHE) .venv-newest/bin/python $(PYTEST) -m "not slow"
+	.venv-newest/bin/python $(PYTEST) --timeout 1200 $(QUICK)
+
+TPU_TESTS := tests/unit/parallel/test_slices.py tests/unit/studies/test_plan.py tests/unit/studies/test_sweep.py \
+	tests/unit/benchmarks/test_decode_step.py
 
 # The TPU compiler is kept out of .venv, since JAX looks for a TPU where it is installed.
 test-tpu: .venv/installed-dev .libtpu/installed
-	$(CACHE) TEST_TOOLS=1 PYTHONPATH=$(CURDIR)/.libtpu $(BIN)/python $(PYTEST) \
-		tests/unit/parallel/test_slices.py tests/unit/studies/test_plan.py tests/unit/studies/test_sweep.py tests/unit/benchmarks/test_decode_step.py
+	TEST_TOOLS=1 PYTHONPATH=$(HERE)/.libtpu $(BIN)/python $(PYTEST) --timeout 1800 $(TPU_TESTS)
 
 # Where a tool is missing these tests fail, instead of being skipped.
-TOOL_TESTS := tests/formats tests/viewer tests/unit/evaluate/test_recorded_evaluation.py tests/unit/evaluate/test_scripted_recording.py
+TOOL_TESTS := tests/unit/formats tests/unit/viewer tests/unit/evaluate/test_recorded_evaluation.py \
+	tests/unit/evaluate/test_scripted_recording.py
 
 test-tools: .venv-inspect/installed .venv-harbor/installed
 	cd agentrl_jax/viewer/web && npm ci --no-fund --no-audit
-	$(CACHE) TEST_TOOLS=1 HARBOR_PYTHON=$(CURDIR)/.venv-harbor/bin/python \
-		.venv-inspect/bin/python $(PYTEST) -m "not slow" --timeout 1200 $(TOOL_TESTS)
+	TEST_TOOLS=1 HARBOR_PYTHON=$(HERE)/.venv-harbor/bin/python \
+		.venv-inspect/bin/python $(PYTEST) --timeout 1200 $(TOOL_TESTS)
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .

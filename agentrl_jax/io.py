@@ -3,6 +3,7 @@ user is shown when one cannot be used."""
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import tempfile
@@ -44,6 +45,12 @@ def files_under(folder: Any) -> Iterator[Any]:
             yield from files_under(entry)
         else:
             yield entry
+
+
+def rename_with_suffix(path: Any, suffix: str) -> Any:
+    """Renames N to N.SUFFIX, or to N.SUFFIX.2 and so on if that is taken; returns the new path, of the same class."""
+    names = (path.parent / f"{path.name}.{suffix}{f'.{n}' if n > 1 else ''}" for n in itertools.count(1))
+    return path.rename(next(name for name in names if not name.exists()))
 
 
 @contextlib.contextmanager

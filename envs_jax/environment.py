@@ -12,6 +12,8 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float32, Int, Int8, Int32, Key, UInt32
 
+from envs_jax.content import content_key
+
 NO_PIECE = -1
 """No piece; anywhere in a row of piece ids."""
 
@@ -69,6 +71,13 @@ class TextEnvironment(environment.Environment):
     legend: tuple[tuple[str, str], ...] = ()
     test_levels: UInt32[np.ndarray, "N 2"] = np.zeros((0, 2), np.uint32)
     lists_actions: bool = True
+
+    def __eq__(self, other: object) -> bool:
+        """Environments of one class with equal attributes are equal: what was compiled for one serves the other."""
+        return self is other or (type(self) is type(other) and content_key(vars(self)) == content_key(vars(other)))
+
+    def __hash__(self) -> int:
+        return hash((type(self), content_key(vars(self))))
 
     def describe(self, state: Any, params: Any) -> Int32[Array, " P"]:
         """Returns the observation as piece ids; `NO_PIECE` is no piece."""

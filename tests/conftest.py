@@ -6,6 +6,8 @@ from pathlib import Path
 
 import xla_settings  # noqa: F401  # isort: skip
 
+import costs
+import filelock
 import hypothesis
 import jax
 import pytest
@@ -20,56 +22,19 @@ if os.environ.get("TEST_SHAPES") == "1":
 gc.set_threshold(100_000, 50, 100)
 
 jax.config.update("jax_num_cpu_devices", 8)
-# Has an effect only if JAX_COMPILATION_CACHE_DIR is set.
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-hypothesis.settings.register_profile("no_deadline", deadline=None)
-hypothesis.settings.load_profile("no_deadline")
+# The same examples each time; nightly runs draw others, from a seed that pytest prints (--hypothesis-seed).
+hypothesis.settings.register_profile("quick", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("nightly", deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("TEST_HYPOTHESIS", "quick"))
 
 
-WITH_FINISHED_RUN = (
-    *(
-        "test_api_circle.py",
-        "test_diagnose.py",
-        "test_eval_set.py",
-        "test_finished_run.py",
-        "test_panels.py",
-        "test_recorded_evaluation.py",
-        "test_recorded_retries.py",
-        "test_recorder.py",
-        "test_records.py",
-        "test_scaling.py",
-        "test_screenshots.py",
-        "test_seen.py",
-        "test_selectors.py",
-        "test_loop.py",
-        "test_resume.py",
-        "test_retry.py",
-        "test_unwritable.py",
-    ),
-)
-"""Files whose tests use the fixture `finished`, which costs a process the time of a whole run."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Assigns whole files to processes, because tests of a file share programs; `finished` is made in one process."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class FinishedRunOnce(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            file = super()._split_scope(nodeid)
-            return "finished" if file.endswith(WITH_FINISHED_RUN) else file
-
-    return FinishedRunOnce(config, log)
+def pytest_configure(config):
+    costs.install(config)
 
 
 def pytest_collection_modifyitems(items):
-    """Runs the longest tests first (`finished` and other whole runs), so that no process is idle at the end."""
-
-    def rank(item):
-        return item.path.name not in WITH_FINISHED_RUN, not {"train", "evaluate"} & set(item.path.parts)
-
-    items.sort(key=rank)
+    """Runs the longest tests first, which are whole runs, so that no process is idle at the end."""
+    items.sort(key=lambda item: "integration" not in item.path.parts)
 
 
 if skips.REQUIRED:
@@ -84,15 +49,21 @@ if skips.REQUIRED:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory):
-    """A finished run of `tiny_run.CONFIG`; a test that changes the folder copies it first."""
+def finished(tmp_path_factory, worker_id):
+    """A finished run of `tiny_run.CONFIG`, one for all processes; a test that changes the folder copies it first."""
     import tiny_run
 
-    home = tmp_path_factory.mktemp("finished")
-    file = tiny_run.write_config(home)
-    code, out, err = tiny_run.command("train", file, "--run_dir", str(home / "run"))
-    assert (code, err) == (0, "")
-    return tiny_run.Finished(file, home / "run", out)
+    # The processes of pytest-xdist have a folder each, in one that they share.
+    shared = tmp_path_factory.getbasetemp() if worker_id == "master" else tmp_path_factory.getbasetemp().parent
+    home = shared / "finished"
+    with filelock.FileLock(shared / "finished.lock"):
+        if not (home / "output").exists():
+            home.mkdir()
+            file = tiny_run.write_config(home)
+            code, out, err = tiny_run.command("train", file, "--run_dir", str(home / "run"))
+            assert (code, err) == (0, "")
+            (home / "output").write_text(out)
+    return tiny_run.Finished(str(home / "tiny.yaml"), home / "run", (home / "output").read_text())
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import panels
 from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.evaluated_task import check_playable, with_task
-from agentrl_jax.evaluate.statistics import paired_bootstrap, paired_interval
+from agentrl_jax.evaluate.statistics import paired_interval
 from agentrl_jax.runs.run_folder import read_config
 
 DIFFERENCES = {"difference": "success", "difference_greedy": "success_greedy"}
@@ -30,8 +30,7 @@ def evaluate_against(
 
     Returns:
         `run` and `against`, the results of `evaluate_run`; `difference` and `difference_greedy`, first minus second
-        with a paired interval, clustered with `clusters`, see `statistics.paired_interval`, and as `bootstrap_low` and
-        `bootstrap_high` the bounds of `statistics.paired_bootstrap`.
+        with a paired interval, clustered with `clusters`, see `statistics.paired_interval`.
 
     Raises:
         UserError: as in `evaluate_run`, or the runs do not play the same task or levels.
@@ -44,15 +43,15 @@ def evaluate_against(
     if first["levels_digest"] != second["levels_digest"]:
         raise UserError(
             f"{run} and {other} play different levels of {first['env']}: their options or level files differ; name the "
-            "levels with --levels"
+            "levels with --levels",
+            key=run,
+            value=other,
         )
     results: dict[str, Any] = {"run": first, "against": second}
     for name, outcome in DIFFERENCES.items():
         pair = first["outcomes"][outcome], second["outcomes"][outcome]
         clusters = first["outcomes"]["categories"] if options.get("clusters") else None
         results[name] = paired_interval(*pair, clusters=clusters)
-        low, high = paired_bootstrap(*pair, clusters)
-        results[name] |= {"bootstrap_low": low, "bootstrap_high": high}
     return results
 
 
@@ -63,7 +62,9 @@ def _check_same_task(run: str, other: str, *, env: str | None, levels: str | Non
     if _differ(first, second):
         raise UserError(
             f"{run} plays {_named(first)} and {other} plays {_named(second)}, which cannot be compared level by level; "
-            "name an environment or levels that both can play with --panel, or with --env"
+            "name an environment or levels that both can play with --panel, or with --env",
+            key=run,
+            value=other,
         )
     for config in configs:
         check_playable(config)

@@ -20,19 +20,20 @@ from jaxtyping import Array, Int
 
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
 from agentrl_jax.evaluate import panels
-from agentrl_jax.evaluate.level_set import LevelSet, level_set
+from agentrl_jax.evaluate.level_set import level_set
 from agentrl_jax.evaluate.recording import record_folder
 from agentrl_jax.learner.recorded import RecordedScores
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv, start_state
-from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
+from agentrl_jax.rollout.envs.batched_env import start_state
+from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, write_record
 from agentrl_jax.services.action_parsing import ParsedAction
 from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.environments.compiled import executed_actions
 from agentrl_jax.setup import build
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.play_responses import demonstrate, play_responses
 from agentrl_jax.setup.scripted_play import ScriptedEpisode
 from agentrl_jax.setup.service_demonstrations import Script, play_script, response_text
@@ -182,81 +183,94 @@ def play_levels(
     Raises:
         UserError: the folder cannot be written.
     """
-    turns = panel.max_actions
-    prompt = PromptConfig(style="ragen", max_turns=turns, max_actions_per_turn=1, max_response_tokens=_RESPONSE_TOKENS)
-    config = panels.on_panel(Config(tasks=(TaskConfig(env=panel.env, groups=1),), prompt=prompt), panel, "")
-    tokenizer = load_small()
-    batched_env = build.build_compiled_env(config, tokenizer)
-    levels = level_set(config, batched_env, None)
-    ids = levels.ids(0, len(panel), len(panel))
-    split = levels.levels.split(levels.split)
-    settings = build.rollout_settings(config, batched_env, len(panel), 1.0, split=split)
-    context = config.rollout.context
-    if policy == "null":
-        tokens = jnp.full((len(panel), turns, 1), tokenizer.end_of_turn_id, jnp.int32)
-        nothing = jnp.zeros((len(panel), turns), jnp.int32)
-        parsed = ParsedResponse(
-            actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0
-        )
-        play = jax.jit(functools.partial(play_responses, batched_env, context=context))
-        played = play(levels.key, settings, ids, tokens, nothing + 1, parsed)
-    else:
-        reference = functools.partial(_reference, batched_env, levels, ids, jnp.asarray(split))
-        random = functools.partial(_random, batched_env, seed)
-        chosen = (reference if policy == "oracle" else random)(len(panel), turns)
-        script = jax.jit(functools.partial(demonstrate, batched_env, _RESPONSE_TOKENS, context=context))
-        played = script(levels.key, settings, ids, chosen[..., None])
+    plays = PanelPlays(panel)
+    played = plays.play(policy, seed)
     mean_turns = float(np.asarray(played.num_turns).mean())
     if folder is None:
         return mean_turns
     evaluation = Evaluation(
         sample=0,
-        seed=levels.seed,
-        split=int(levels.split),
+        seed=plays.levels.seed,
+        split=int(plays.levels.split),
         run="",
         iteration=0,
         panel=panel.name,
         panel_sha256=panel.sha256,
         policy=policy,
     )
-    with record_folder(folder, config, groups=_GROUPS) as path:
-        _write(path, played, None, config, evaluation, 0, report)
+    with record_folder(folder, plays.config, groups=_GROUPS) as path:
+        _write(path, played, None, plays.config, evaluation, 0, report)
     return mean_turns
 
 
-def _random(batched_env: CompiledEnv, seed: int, count: int, turns: int) -> Int[Array, "n T"]:
-    actions = batched_env.tasks[0].env.num_actions
-    return jnp.asarray(np.random.default_rng(seed).integers(actions, size=(count, turns), dtype=np.int32))
+class PanelPlays:
+    """Plays of a compiled environment's panel by scripted policies, see `play_levels`; programs are compiled once."""
 
+    def __init__(self, panel: panels.Panel):
+        self._count, self._turns = len(panel), panel.max_actions
+        prompt = PromptConfig(
+            style="ragen", max_turns=self._turns, max_actions_per_turn=1, max_response_tokens=_RESPONSE_TOKENS
+        )
+        config = Config(tasks=(TaskConfig(env=panel.env, groups=1),), prompt=prompt)
+        self.config = config = panels.on_panel(config, panel, "")
+        self._tokenizer = load_small()
+        self._batched_env = batched_env = build.build_compiled_env(config, self._tokenizer)
+        self.levels = levels = level_set(config, batched_env, None)
+        self._ids = levels.ids(0, len(panel), len(panel))
+        self._split = jnp.asarray(levels.levels.split(levels.split))
+        self._settings = build.rollout_settings(config, batched_env, len(panel), 1.0, split=self._split)
+        context = config.rollout.context
+        respond = functools.partial(play_responses, batched_env, context=context)
+        act = functools.partial(demonstrate, batched_env, _RESPONSE_TOKENS, context=context)
+        self._respond, self._act = jit_once(respond, ("respond", respond)), jit_once(act, ("act", act))
 
-def _reference(
-    batched_env: CompiledEnv, levels: LevelSet, ids: EpisodeIds, split: Int[Array, ""], count: int, turns: int
-) -> Int[Array, "n T"]:
-    """The actions of the reference solution in the states that it meets; -1 from where it knows none."""
-    task = batched_env.tasks[0]
-    env, params = task.env, task.env_params
-    solve = registry.spec(task.name).solve
-    assert solve is not None, "every environment of a panel has a reference solution"
+    def play(self, policy: str, seed: int) -> Trajectory:
+        """Every level once by the policy random, oracle or null."""
+        if policy == "null":
+            return self._null()
+        chosen = self._reference if policy == "oracle" else self._random(seed)
+        return self._act(self.levels.key, self._settings, self._ids, chosen[..., None])
 
-    def start(key, level):
-        return start_state(env, key, level, jnp.bool_(True), params=params, split=split)[0]
+    def _null(self) -> Trajectory:
+        nothing = jnp.zeros((self._count, self._turns), jnp.int32)
+        parsed = ParsedResponse(
+            actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0
+        )
+        tokens = jnp.full_like(nothing, self._tokenizer.end_of_turn_id)[..., None]
+        return self._respond(self.levels.key, self._settings, self._ids, tokens, nothing + 1, parsed)
 
-    starts = jax.jit(jax.vmap(start))(rng.level_key(levels.key, ids), ids.level)
-    reference = solve(env, params, levels.boards(count), jax.device_get(starts), turns)
-    noise = rng.noise_key(levels.key, ids, shared=batched_env.shared_noise)
+    def _random(self, seed: int) -> Int[Array, "n T"]:
+        actions, shape = self._batched_env.tasks[0].env.num_actions, (self._count, self._turns)
+        return jnp.asarray(np.random.default_rng(seed).integers(actions, size=shape, dtype=np.int32))
 
-    def episode(state, noise_key, actions):
-        def step(carry, turn):
-            state, known = carry
-            at = jnp.minimum(turn, actions.shape[0] - 1)
-            action = actions[at, reference.situation(state)].astype(jnp.int32)
-            known &= action >= 0
-            state = env.step_env(rng.action_key(noise_key, turn), state, jnp.maximum(action, 0), params)[1]
-            return (state, known), jnp.where(known, action, -1)
+    @functools.cached_property
+    def _reference(self) -> Int[Array, "n T"]:
+        """The actions of the reference solution in the states that it meets; -1 from where it knows none."""
+        task = self._batched_env.tasks[0]
+        env, params = task.env, task.env_params
+        solve = registry.spec(task.name).solve
+        assert solve is not None, "every environment of a panel has a reference solution"
 
-        return jax.lax.scan(step, (state, jnp.bool_(True)), jnp.arange(turns))[1]
+        def start(key, level):
+            return start_state(env, key, level, jnp.bool_(True), params=params, split=self._split)[0]
 
-    return jax.jit(jax.vmap(episode))(starts, noise, jnp.asarray(reference.actions))
+        starts = jax.jit(jax.vmap(start))(rng.level_key(self.levels.key, self._ids), self._ids.level)
+        boards = self.levels.boards(self._count)
+        reference = solve(env, params, boards, jax.device_get(starts), self._turns)
+        noise = rng.noise_key(self.levels.key, self._ids, shared=self._batched_env.shared_noise)
+
+        def episode(state, noise_key, actions):
+            def step(carry, turn):
+                state, known = carry
+                at = jnp.minimum(turn, actions.shape[0] - 1)
+                action = actions[at, reference.situation(state)].astype(jnp.int32)
+                known &= action >= 0
+                state = env.step_env(rng.action_key(noise_key, turn), state, jnp.maximum(action, 0), params)[1]
+                return (state, known), jnp.where(known, action, -1)
+
+            return jax.lax.scan(step, (state, jnp.bool_(True)), jnp.arange(self._turns))[1]
+
+        return jax.jit(jax.vmap(episode))(starts, noise, jnp.asarray(reference.actions))
 
 
 def _write(

@@ -1,5 +1,6 @@
 """`TrainState`: everything that is needed to continue a run."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -42,6 +43,8 @@ class TrainState(struct.PyTreeNode):
         return params if self.frozen_params is None else {**params, "frozen": self.frozen_params}
 
 
+# Kept, because programs are kept by what they were made of, and functions are equal only to themselves.
+@functools.lru_cache(maxsize=64)
 def optimizer(
     b1: float, b2: float, weight_decay: float, decay: Literal["matrices", "all"] = "matrices"
 ) -> optax.GradientTransformation:

@@ -10,7 +10,6 @@ All processes of a run save and restore together, into one folder that all of th
 
 import concurrent.futures
 import contextlib
-import itertools
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.io import FULL, files_under
+from agentrl_jax.io import FULL, files_under, rename_with_suffix
 from agentrl_jax.parallel import hosts
 from agentrl_jax.runs.checkpoint_leaves import LARGEST, abstract, is_in_range, layout, leaves, storable, with_type_of
 from agentrl_jax.runs.digests import DamageError, check_digests, is_complete, write_digests
@@ -95,7 +94,7 @@ class Checkpoints:
                     "wrote it: go on with that version, or use a new run folder"
                 )
             if self._keep is not None:
-                _rename_with_suffix(folder, _UNFINISHED)
+                rename_with_suffix(folder, _UNFINISHED)
         if self._keep is not None and self.path.exists():
             for half_deleted in self.path.glob(f"*{_REMOVED}"):
                 half_deleted.rmtree()
@@ -184,11 +183,11 @@ class Checkpoints:
         `like` has the same structure, shapes and dtypes; its values are not read, and `jax.eval_shape` gives one.
 
         Raises:
-            CheckpointError: there is no such checkpoint, it is damaged, its arrays do not match `like`, or a number in
-                it is not finite or exceeds `LARGEST`.
+            CheckpointError: there is no such checkpoint, it is damaged or of another step than its folder, its arrays
+                do not match `like`, or a number in it is not finite or exceeds `LARGEST`.
         """
         self.wait()
-        hosts.from_writer(lambda: self.check(step))
+        hosts.from_writer(lambda: self.meta(step))
         self._check_shapes(step, like)
         target = jax.tree.map(abstract, storable(like))
         with self._reading(step):
@@ -252,7 +251,7 @@ class Checkpoints:
         if damaged and len(damaged) == len(self.steps()):
             raise next(iter(damaged.values()))
         return [
-            f"{error}; renamed to {_rename_with_suffix(self.path / str(step), 'damaged').name}"
+            f"{error}; renamed to {rename_with_suffix(self.path / str(step), 'damaged').name}"
             for step, error in damaged.items()
         ]
 
@@ -386,9 +385,3 @@ def _record(folder: epath.Path) -> dict[str, Any]:
 def _is_begun(folder: epath.Path) -> bool:
     """Whether Orbax has not ended a checkpoint in an object store, where folders are not renamed at the end."""
     return "://" in str(folder) and not (folder / _COMMITTED).exists()
-
-
-def _rename_with_suffix(folder: epath.Path, suffix: str) -> epath.Path:
-    """Renames N to N.SUFFIX, or to N.SUFFIX.2 and so on if that name is taken."""
-    names = (folder.parent / f"{folder.name}.{suffix}{f'.{n}' if n > 1 else ''}" for n in itertools.count(1))
-    return folder.rename(next(name for name in names if not name.exists()))

@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float32, Int32, UInt32
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.io import atomic_write
+from agentrl_jax.io import atomic_write, rename_with_suffix
 from agentrl_jax.rollout.envs.retry import ATTEMPT
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 
@@ -240,16 +240,22 @@ def write_record(run: str | os.PathLike[str], record: RolloutRecord) -> Path:
     return path
 
 
-def delete_after(run: str | os.PathLike[str], step: int) -> None:
-    """Deletes the files of iterations after a step, which will be played again, and files that cannot be read."""
+def delete_after(run: str | os.PathLike[str], step: int) -> list[str]:
+    """Deletes the files of iterations after a step, which will be played again.
+
+    Files that cannot be read are renamed to N.npz.damaged; returns a sentence about each.
+    """
+    said = []
     for iteration in recorded_iterations(run):
         path = record_path(run, iteration)
         try:
-            kept = read_record(path).header.step <= step
-        except UserError:
-            kept = False
-        if not kept:
-            path.unlink()
+            later = read_record(path).header.step > step
+        except UserError as error:
+            said.append(f"{error}; renamed to {rename_with_suffix(path, 'damaged').name}")
+        else:
+            if later:
+                path.unlink()
+    return said
 
 
 def delete_oldest(run: str | os.PathLike[str], most_bytes: int) -> None:
@@ -273,25 +279,27 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size > _LARGEST:
-            raise UserError(f"{path}: has {size} bytes of arrays, expected at most {_LARGEST}; record fewer episodes")
+            raise UserError.at(
+                path, f"has {size} bytes of arrays, expected at most {_LARGEST}; record fewer episodes", size
+            )
         with np.load(path, allow_pickle=False) as file:
             stored = (name for name in ("header", *_ARRAYS) if name in file or name not in _NOT_OF_OLD)
             found: dict[str, Any] = {name: file[name] for name in stored}
         found.setdefault("attempt", np.zeros_like(found["format_error"]))
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
-            raise UserError(f"{refused} (version {VERSION}); record it again")
+            raise UserError(f"{refused} (version {VERSION}); record it again", key=path)
         record = RolloutRecord(_HEADER.validate_json(json.dumps(header)), **found)
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; train with train.trajectories_every above 0") from error
+        raise UserError.at(path, "no such file; train with train.trajectories_every above 0") from error
     except (
         # A damaged file can name any size, depth or method of compression.
         *(MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error),
         *(OSError, KeyError, TypeError, ValueError, EOFError),
     ) as error:
-        raise UserError(f"{refused} ({error}); restore a copy, or train the run again") from error
+        raise UserError(f"{refused} ({error}); restore a copy, or train the run again", key=path) from error
     if flaw := _flaw(record, Path(path).stem):
-        raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again")
+        raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again", key=path)
     return record
 
 

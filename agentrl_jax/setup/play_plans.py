@@ -12,10 +12,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.config import PromptConfig
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.setup import build
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.play_responses import demonstrate
 from envs_jax.splits import Split
 
@@ -36,7 +38,11 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> I
     table = np.full((len(plans), turns * actions_per_turn), -1, np.int32)
     for row, plan in zip(table, plans):
         if len(plan) > len(row):
-            raise ValueError(f"a plan of {len(plan)} actions does not fit in {turns} turns of {actions_per_turn}")
+            raise BadValue(
+                f"a plan of {len(plan)} actions does not fit in {turns} turns of {actions_per_turn}",
+                key="plan",
+                value=len(plan),
+            )
         row[: len(plan)] = plan
     return table.reshape(len(plans), turns, actions_per_turn)
 
@@ -47,7 +53,8 @@ class PlayPlans:
     def __init__(self, batched_env: CompiledEnv, splits: LevelSplits, prompt: PromptConfig, context: str):
         """Compiles nothing yet; plans of one number of episodes share a program."""
         self._prompt, self._per_turn, self._split = prompt, batched_env.max_actions_per_turn, splits.of(Split.TRAIN)
-        self._play = jax.jit(functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context))
+        play = functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context)
+        self._play = jit_once(play, ("demonstrate", play))
 
     def __call__(self, key: jax.Array, plans: Plans) -> tuple[Trajectory, Bool[Array, "E T"]]:
         """Returns the trajectories, and which turns are imitated. Raises ValueError if a plan does not fit."""

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
 from agentrl_jax.config import Config
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.imitation import imitation_steps
 from agentrl_jax.learner.measures import groups_of, measure
@@ -40,6 +41,7 @@ from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.setup import build
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.memory import Measured
 
 RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSettings], tuple[Trajectory, RolloutStats]]
@@ -64,6 +66,7 @@ class Programs:
         rows, sequence = layout.UPDATE.row_axes, (SEQUENCE,) if mesh.shape[SEQUENCE] > 1 else ()
         self.shards = Shards(math.prod(mesh.shape[axis] for axis in rows), rows, sequence)
         self.compiled: dict[str, Any] = {}
+        self._before: dict[str, int] = {}
 
     @classmethod
     def of_run(cls, config: Config, mesh: Mesh) -> "Programs":
@@ -71,8 +74,9 @@ class Programs:
         return cls(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout], offload=config.optim.offload)
 
     def count(self) -> int:
-        """Number of programs compiled so far; a second shape of the same program counts again."""
-        return sum(program._cache_size() for program in self.compiled.values())
+        """Number of programs compiled for this run so far; a second shape of the same program counts again."""
+        sizes = ((program._cache_size(), self._before[name]) for name, program in self.compiled.items())
+        return sum(max(now - before, 0) for now, before in sizes)
 
     def placement(self, tree: Any, shape: DecoderConfig, rules: Rules = layout.UPDATE) -> Any:
         """The sharding of every leaf of a state, of parameters or of their shapes; by default that of the update."""
@@ -113,11 +117,13 @@ class Programs:
             ValueError: host environments on a mesh where a replica has several devices, or with several rounds.
         """
         if isinstance(batched_env, HostEnv) and rounds > 1:
-            raise ValueError(f"algo.dynamic_sampling is {rounds}, but host environments play one round; use 1")
+            raise BadValue.of("algo.dynamic_sampling", rounds, "but host environments play one round; use 1")
         if isinstance(batched_env, HostEnv) and self.replicas < self.mesh.size:
-            raise ValueError(
+            raise BadValue(
                 f"host environments need one device a replica, but a mesh {dict(self.mesh.shape)} has {self.replicas} "
-                "replicas; use 1 for its tensor axis, and rows for the rollout's layout"
+                "replicas; use 1 for its tensor axis, and rows for the rollout's layout",
+                key="mesh",
+                value=dict(self.mesh.shape),
             )
         rows, config = self.rollout_rules.row_axes, self.suited(config)
         constrain_sharding = self._constrain_cache(model.decoder)
@@ -156,7 +162,8 @@ class Programs:
             groups = jnp.max(ids.group) + 1
             return shared(self._reshard(policy, model.decoder, self.rollout_rules), key, ids, groups, settings)
 
-        return self._keep(name, program)
+        made_of = None if isinstance(batched_env, HostEnv) else (model, batched_env, config, rounds, task_names)
+        return self._keep(name, program, made_of)
 
     def update(
         self,
@@ -174,10 +181,12 @@ class Programs:
             ValueError: replay, but learner and rollout compute in different shapes.
         """
         if config.mismatch.kind == "replay" and (self.mesh.shape[TENSOR] > 1 or self.replicas != self.shards.count):
-            raise ValueError(
+            raise BadValue(
                 f"mismatch is replay on a mesh {dict(self.mesh.shape)}, whose {self.replicas} replicas and "
                 f"{self.shards.count} learners compute in different shapes; use 1 for sequence and tensor, and the "
-                "layout rows"
+                "layout rows",
+                key="mismatch",
+                value="replay",
             )
         return self._learning(
             "update", update, model, by_row=2, config=config, tx=tx, engine=engine and self.suited(engine)
@@ -208,7 +217,7 @@ class Programs:
                 resharded(params["policy"]), before, trajectory, temperature, key, config=config, scorer=scorer
             )
 
-        return self._keep("mutual_information", program)
+        return self._keep("mutual_information", program, (model, config))
 
     def recorded(self, model: ActorCritic, episodes: int, *, context: str, context_tokens: int) -> Any:
         """(params, trajectory, temperature) -> `RecordedScores` of the first episodes of the trajectory.
@@ -230,7 +239,7 @@ class Programs:
             found = shared(self._reshard(policy, model.decoder, self.rollout_rules), *chosen)
             return jax.tree.map(lambda x: x[:episodes], found)
 
-        return self._keep("recorded", program)
+        return self._keep("recorded", program, (model, episodes, context, context_tokens))
 
     def imitation(self, model: ActorCritic, tx: optax.GradientTransformation, *, batch: int):
         """(state, examples, their token counts, key, steps, lr, decay_steps, max_grad_norm) -> (state, metrics).
@@ -261,13 +270,15 @@ class Programs:
         """A program that updates the state and keeps its sharding; its first `by_row` arguments are sharded by row."""
         kind, shape = self.mesh.devices.flat[0].platform, model.decoder
         if refused := refusal(shape.attention, dtype=shape.dtype, head_dim=shape.head_dim, platform=kind):
-            raise ValueError(refused)
+            raise BadValue(refused, key="model.attention", value=shape.attention)
         # XLA for CPUs aborts on a bfloat16 `psum` inside a `jax.shard_map` that leaves an axis to the compiler: its
         # pass all-reduce-promotion fails ("Invalid binary instruction opcode copy").
         if kind == "cpu" and shape.dtype == "bfloat16" and self.mesh.shape[TENSOR] > 1:
-            raise ValueError(
+            raise BadValue(
                 f"mesh.tensor is {self.mesh.shape[TENSOR]} with activations in bfloat16, which XLA cannot compile for "
-                "CPUs; set model.precision to float32 or mesh.tensor to 1, or use accelerators"
+                "CPUs; set model.precision to float32 or mesh.tensor to 1, or use accelerators",
+                key="mesh.tensor",
+                value=self.mesh.shape[TENSOR],
             )
         if self.mesh.shape[FSDP] > 1 or self.shards.sequence:  # it also keeps loops with collectives in order
             model = dataclasses.replace(model, gather=Gather(shape.embed_dim, shape.head_dim))
@@ -291,7 +302,7 @@ class Programs:
             state, metrics = shared(state, arguments)
             return self._reshard(state, model.decoder, layout.UPDATE), metrics
 
-        return self._keep(name, program, donate_argnums=(0,))
+        return self._keep(name, program, (function, model, by_row, options), donate_argnums=(0,))
 
     def _reshard(self, tree: Any, shape: DecoderConfig, rules: Rules) -> Any:
         if self.mesh.size == 1:
@@ -318,9 +329,13 @@ class Programs:
 
         return constrain
 
-    def _keep(self, name: str, function: Callable[..., Any], **options: Any) -> Any:
-        self.compiled[name] = jax.jit(function, **options)
-        return Measured(name, self.compiled[name])
+    def _keep(self, name: str, function: Callable[..., Any], made_of: Any, **options: Any) -> Any:
+        """The compiled function; one that another run in this process made of the same parts serves again."""
+        if made_of is not None:
+            made_of = (name, self.mesh, self.rollout_rules, self.offload, made_of)
+        program = self.compiled[name] = jit_once(function, made_of, **options)
+        self._before[name] = program._cache_size()
+        return Measured(name, program)
 
 
 def total_stats(stats: RolloutStats) -> dict[str, int]:

@@ -12,11 +12,15 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from scipy import stats
 
 from agentrl_jax.algos.collapse import ALARMS
 from agentrl_jax.evaluate.results import gap_closed
-from agentrl_jax.evaluate.statistics import crossed_interval, paired_interval, success_interval
+from agentrl_jax.evaluate.statistics import (
+    crossed_interval,
+    crossed_success_interval,
+    paired_interval,
+    success_interval,
+)
 from agentrl_jax.io import atomic_write
 
 Record = Mapping[str, Any]
@@ -105,17 +109,19 @@ def baselines_line(record: Record) -> str:
 
 def _rate(outcomes: Float[np.ndarray, "S n"]) -> Interval:
     """The mean over seeds and levels with its interval; of one seed, that over levels."""
-    found = crossed_interval(outcomes)
-    if found["low"] < found["high"]:
+    found = crossed_success_interval(outcomes)
+    if len(outcomes) > 1 and found["low"] < found["high"]:
         return found
-    # Nothing varies between resamples, which does not mean that nothing is uncertain.
+    # Where nothing varies there is no variance to estimate, which does not mean that nothing is uncertain.
     return success_interval(outcomes.ravel(), clusters=_seeds(outcomes))
 
 
 def _difference(a: Float[np.ndarray, "S n"], b: Float[np.ndarray, "S n"]) -> Interval:
     """As `_rate`, of a - b, paired by seed and level."""
     found = crossed_interval(a - b)
-    return found if found["low"] < found["high"] else paired_interval(a.ravel(), b.ravel(), clusters=_seeds(a))
+    if len(a) > 1 and found["low"] < found["high"]:
+        return found
+    return paired_interval(a.ravel(), b.ravel(), clusters=_seeds(a))
 
 
 def _over_seeds(success: Float[np.ndarray, " S"]) -> Interval:
@@ -143,11 +149,10 @@ def _at_steps(record: Record, steps: float) -> Float[np.ndarray, " S"]:
 
 
 def _band(success: Float[np.ndarray, "k S"]) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """95 % bootstrap band of the mean over seeds; the success itself if there is one seed."""
-    if success.shape[1] == 1:
-        return success[:, 0], success[:, 0]
-    found = stats.bootstrap((success,), np.mean, axis=1, method="percentile", rng=np.random.default_rng(0))
-    return found.confidence_interval
+    """95 % interval of the mean over seeds at each validation; the success itself if there is one seed."""
+    found = [_over_seeds(of_seeds) for of_seeds in success]
+    low, high = (np.array([x.get(bound, x["mean"]) for x in found], np.float64) for bound in ("low", "high"))
+    return low, high
 
 
 def _table(found: Sequence[Finding]) -> list[str]:

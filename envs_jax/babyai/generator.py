@@ -25,7 +25,7 @@ Shapes: `K` things, `S` slots: of the things, then of the doors.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import jax
@@ -92,6 +92,14 @@ def make_generator(
     own = shape_of(numbers)
     if not shape.holds(own):
         raise ValueError(f"levels {numbers} need {own}; expected a shape that holds it, not {shape}")
+    return _make_generator(numbers, own, shape, upstream)
+
+
+# Kept, so that environments with the same levels are equal, see `TextEnvironment.__eq__`.
+@lru_cache(maxsize=64)
+def _make_generator(
+    numbers: tuple[int, ...], own: levels.Shape, shape: levels.Shape, upstream: bool
+) -> Callable[[Key[Array, ""]], Int8[Array, "H W"]]:
     table = tables.table_of(numbers, upstream)
     accepted_layouts = on_rows(partial(_accepted_layouts, table=table, size=own))
 

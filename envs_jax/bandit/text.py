@@ -1,5 +1,6 @@
 """Text of a bandit: the pieces that observations consist of, and the piece ids of an observation."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -25,6 +26,8 @@ Describe = Callable[[Int[Array, "2"], Int[Array, ""], Float[Array, ""]], Int32[A
 """(arms shown, chosen arm, its reward) -> piece ids, padded on the right."""
 
 
+# Kept, so that environments with the same text are equal, see `TextEnvironment.__eq__`.
+@functools.lru_cache(maxsize=64)
 def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...], Describe]:
     """Returns the pieces, the most occurrences of each in one observation, and the function that describes a state.
 

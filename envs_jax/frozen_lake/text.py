@@ -4,6 +4,7 @@ Level codes: 0 frozen, 1 hole, 2 goal, 3 start. Display codes: 0 frozen (the sta
 4 player in a hole, 5 player on the goal.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -39,6 +40,8 @@ Describe = Callable[[Int8[Array, "H W"], Bool[Array, "H W"]], Int32[Array, " P"]
 """(level, the player's cell) -> piece ids, padded on the right."""
 
 
+# Kept, so that environments with the same text are equal, see `TextEnvironment.__eq__`.
+@functools.lru_cache(maxsize=64)
 def make_describe(height: int, width: int, observation: str) -> tuple[tuple[str, ...], tuple[int, ...], Describe]:
     """Returns the pieces, the most occurrences of each in one observation, and the function that describes a position.
 

@@ -3,6 +3,7 @@
 Cell codes: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on target.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -33,6 +34,8 @@ Describe = Callable[[Int8[Array, "H W"]], Int32[Array, " P"]]
 """Cell codes -> piece ids, padded on the right."""
 
 
+# Kept, so that environments with the same text are equal, see `TextEnvironment.__eq__`.
+@functools.lru_cache(maxsize=64)
 def make_describe(
     height: int, width: int, boxes: int, symbols: tuple[str, ...], observation: str
 ) -> tuple[tuple[str, ...], tuple[int, ...], Describe]:

@@ -59,8 +59,8 @@ def run(moment: str, nth: int, words: list[str]) -> None:
     else:
         keep = Programs._keep
 
-        def kept(self, name, function, **options):
-            program = keep(self, name, function, **options)
+        def kept(self, name, function, made_of, **options):
+            program = keep(self, name, function, made_of, **options)
 
             def start(*arguments):
                 results = program(*arguments)  # returns before the results are computed

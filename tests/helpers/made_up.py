@@ -1,5 +1,7 @@
 """Made-up trajectories of unequal lengths, and a small training state."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,10 @@ from agentrl_jax.config.advantages import Grpo
 from agentrl_jax.config.algo import NoCorrection, NoFilter
 from agentrl_jax.learner import state as states
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
+from agentrl_jax.learner.update import update
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, unplayed
 
 GROUPS, GROUP_SIZE, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
@@ -57,6 +61,12 @@ def settings(**changes):
 
 
 def fresh_state(model=MODEL, reference=False, tx=PLAIN):
+    """A state at the start of learning, which a program may be given for good."""
+    return jax.tree.map(jnp.copy, _first_state(model, reference, tx))
+
+
+@functools.cache
+def _first_state(model, reference, tx):
     state = states.init_state(jax.random.key(1), model, tx, reference)
     draw = np.random.default_rng(2)
     drawn = jax.tree.map(
@@ -120,3 +130,16 @@ def assert_close(a, b, relative=1e-5):
     for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b)):
         gap, size = np.linalg.norm(np.asarray(x - y)), np.linalg.norm(np.asarray(x))
         assert gap <= relative * size + ROUNDING * np.sqrt(np.size(x)), f"{jax.tree_util.keystr(path)}: {gap} of {size}"
+
+
+@functools.cache
+def program(model, tx, config):
+    """The compiled update, one per configuration."""
+    return jax.jit(functools.partial(update, model=model, config=config, tx=tx, shards=Shards()))
+
+
+def learn(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, tx=PLAIN, greedy=None, **changes):
+    """State and metrics after an update with changes of `BASE`."""
+    state = fresh_state(model, tx=tx) if state is None else state
+    numbers = settings() if numbers is None else numbers
+    return program(model, tx, BASE.replace(**changes))(state, trajectory, ONES, key, numbers, greedy)

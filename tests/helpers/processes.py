@@ -76,3 +76,15 @@ def two_processes(script, *words, variables=lambda index: {}):
     ]
     texts = [process.communicate(timeout=200) for process in processes]
     return [process.returncode for process in processes], texts
+
+
+SLURM = {
+    "SLURM_JOB_ID": "4099",
+    "SLURM_STEP_NODELIST": "n[1-2],m3",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+"""Variables of the second task of a job of SLURM."""

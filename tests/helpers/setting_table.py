@@ -1,10 +1,9 @@
 """Every setting of the algorithm, with a value that must have an effect.
 
-`TRIED` has a value for each setting that affects the update, and the other settings that it needs for that. `ELSEWHERE`
-names the other settings of the same sections, with the test that covers them; `BUILT` has a value for those of them
-whose test starts below the configuration, which must change what is built. `IDLE_WITH` lists settings that are accepted
-although they have no effect, with the reason. A new field must be in one of the tables, or
-tests/unit/learner/test_pairs.py fails.
+`TRIED` has a value for each setting that affects the update, and the other settings that it needs for that. `BUILT`
+has a value for each other one that must change what is built. `IDLE_WITH` lists settings that are accepted although
+they have no effect, with the reason. A new field must be in one of the tables, or tests/unit/learner/test_settings.py
+fails.
 """
 
 import copy
@@ -172,142 +171,6 @@ def with_settings(settings: tuple[Setting, ...], needs: tuple[Setting, ...] = ()
     return put(BASE, values | {setting.name: setting.value for setting in settings})
 
 
-ELSEWHERE: dict[str, tuple[str, str]] = {
-    "algo.preset": ("names the values that a file leaves out", "test_config.py::test_presets_fill_what_is_not_given"),
-    "algo.grad_accum_steps": (
-        "memory alone, not the result",
-        "train/test_learner.py::test_a_part_is_a_share_of_the_rows",
-    ),
-    "algo.length_buckets": (
-        "time alone, not the result",
-        "train/test_learner.py::test_parts_of_their_own_length_equal_the_whole",
-    ),
-    "algo.packing": ("time alone, not the result", "train/test_bins.py::test_an_update_with_bins_is_that_with_rows"),
-    "algo.dynamic_sampling": (
-        "rounds of a rollout",
-        "train/test_rule_runs.py::test_resampled_groups_have_greedy_episodes_of_their_own",
-    ),
-    **dict.fromkeys(
-        ("algo.horizon.kind", "algo.horizon.turns", "algo.horizon.every"),
-        ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
-    ),
-    "algo.horizon.min_gain": (
-        "turns of a rollout",
-        "algos/test_schedules.py::test_a_rising_success_keeps_the_horizon_and_a_level_one_moves_it",
-    ),
-    "algo.horizon.min_spread": (
-        "turns of a rollout",
-        "algos/test_schedules.py::test_a_spread_that_is_used_up_moves_it_though_success_rises",
-    ),
-    "algo.logprob_gap_limit": (
-        "ends a run",
-        "train/test_loop.py::test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run",
-    ),
-    "rollout.slots": (
-        "time alone, not the trajectories",
-        "rollout/test_engine.py::test_refilled_slots_give_the_same_trajectories",
-    ),
-    "rollout.prefill_threshold": (
-        "time alone, not the trajectories",
-        "rollout/test_engine.py::test_a_lower_share_of_waiting_slots_reads_more_often",
-    ),
-    "rollout.prefill_chunk": (
-        "time alone, not the trajectories",
-        "rollout/test_engine.py::test_a_chunk_is_as_long_as_it_is_set",
-    ),
-    "rollout.prefill_rows": (
-        "time alone, not the trajectories",
-        "rollout/test_engine.py::test_as_many_rows_are_read_at_once_as_are_set",
-    ),
-    "rollout.context_tokens": (
-        "length of a rollout",
-        "rollout/test_engine.py::test_an_episode_ends_where_its_context_is_full",
-    ),
-    "rollout.shared_noise": (
-        "draws of a rollout, where the environment has any",
-        "rollout/test_packing.py::test_shared_noise_makes_equal_actions_equal",
-    ),
-    "rollout.quantization": (
-        "who plays the episodes",
-        "train/test_loop.py::test_training_episodes_alone_are_quantized",
-    ),
-    "prompt.style": ("text of a prompt", "text/test_prompt.py::test_compact_words"),
-    "prompt.encoder": (
-        "tokens of a prompt",
-        "text/test_prompt.py::test_canonical_messages_have_the_tokens_of_their_text",
-    ),
-    "prompt.think": ("text of a response", "text/test_grammar.py::test_acceptance_of_responses"),
-    "prompt.forced_tag": (
-        "text of a response",
-        "text/test_grammar.py::test_an_opening_tag_that_is_not_forced_must_be_written",
-    ),
-    "prompt.stop_at_answer": (
-        "end of a response",
-        "rollout/test_scripted_turns.py::test_answer_that_closes_ends_the_turn_without_an_end_token",
-    ),
-    "prompt.separator": (
-        "text of a response",
-        "text/test_grammar.py::test_names_that_begin_alike_and_odd_separators",
-    ),
-    "prompt.max_actions_per_turn": (
-        "what a turn does",
-        "rollout/test_scripted_turns.py::test_actions_beyond_the_cap_are_dropped_without_penalty",
-    ),
-    "prompt.max_actions": (
-        "what an episode does",
-        "rollout/test_scripted_turns.py::test_budget_cuts_the_turn_and_ends_the_episode",
-    ),
-    "prompt.max_response_tokens": (
-        "length of a response",
-        "rollout/test_scripted_turns.py::test_length_cut_trains_what_was_drawn_and_inserts_the_end_untrained",
-    ),
-    "prompt.observation_tokens": (
-        "length of an observation",
-        "rollout/test_mixed_tasks.py::test_messages_longer_than_their_bound_are_cut_and_counted",
-    ),
-    "train.checkpoint_every": (
-        "what is kept of a run",
-        "train/test_loop.py::test_what_a_run_leaves_behind",
-    ),
-    "train.keep": ("what is kept of a run", "train/test_checkpoint.py::test_the_newest_are_kept_and_found"),
-    "train.validate_every": ("evaluation", "train/test_loop.py::test_validations_are_made_when_they_are_due"),
-    **dict.fromkeys(
-        ("train.validation_episodes", "train.validation_temperature"),
-        (
-            "evaluation",
-            "train/test_loop.py::test_a_validation_plays_as_many_levels_at_the_temperature_that_is_set",
-        ),
-    ),
-    "train.max_bad_updates": (
-        "ends a run",
-        "train/test_loop.py::test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state",
-    ),
-    **dict.fromkeys(
-        ("train.on_collapse", "train.roll_back_factor", "train.max_roll_backs"),
-        (
-            "what follows an alarm",
-            "train/test_roll_back.py::test_it_goes_back_with_lower_rates_and_other_draws",
-        ),
-    ),
-    "train.mutual_information_every": (
-        "a measurement",
-        "train/test_dependence.py::test_a_run_measures",
-    ),
-    "optim.offload": (
-        "memory alone, not the result",
-        "parallel/test_programs.py::test_optimizer_state_on_the_host_changes_nothing",
-    ),
-    "train.mutual_information_pairs": (
-        "a measurement",
-        "train/test_dependence.py::test_samples_are_balanced_and_uniform",
-    ),
-    "train.trajectories_every": ("records", "train/test_loop.py::test_trajectories_are_written_as_text"),
-    "train.trajectories": ("records", "train/test_loop.py::test_trajectories_are_written_as_text"),
-    "train.recorded_mb": ("records", "train/test_recorder.py::test_the_oldest_files_are_deleted"),
-}
-"""Settings that do not affect the update: what they affect, and the test that covers them (under tests/)."""
-
-
 _STAGES = {"algo.horizon.kind": "stepwise", "algo.horizon.turns": (1, 2), "algo.horizon.every": 1}
 _ADAPTIVE = {"algo.horizon.kind": "adaptive", "algo.horizon.turns": (1, 2), "algo.horizon.every": 2}
 
@@ -342,7 +205,7 @@ BUILT: tuple[Setting, ...] = (
     Setting("train.keep", 5),
     Setting("train.mutual_information_pairs", 8),
 )
-"""Settings of `ELSEWHERE` whose test starts below the configuration, and with which value they change what is built."""
+"""Settings that do not affect the update, with a value that changes what is built."""
 
 
 IDLE_WITH: tuple[tuple[frozenset[str], Callable[[Setting], bool], str], ...] = (

@@ -77,6 +77,19 @@ def command(*words: str) -> tuple[int, str, str]:
     return end.value.code or 0, out.getvalue(), err.getvalue()
 
 
+def train(run: Path, file: str, *words: str) -> tuple[int, str, str]:
+    """Runs `agentrl train`; returns as `command`."""
+    return command("train", file, "--run_dir", str(run), *words)
+
+
+def refused(run: Path, file: str, *words: str) -> str:
+    """Returns the sentence with which `agentrl train` refuses or ends a run."""
+    code, _, err = train(run, file, *words)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert err.startswith("agentrl: ")
+    return err
+
+
 def metrics(run: Path) -> list[dict]:
     """Returns the rows of metrics.jsonl without metrics under time/."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -8,6 +8,8 @@ import contextlib
 import os
 from importlib.metadata import version
 
+from paths import ROOT
+
 _HAS_FUSION_EMITTERS_FLAG = tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11)
 """Later versions always use the emitters and refuse the flag."""
 
@@ -15,6 +17,10 @@ SAME_BITS = {"xla_cpu_use_fusion_emitters": True} if _HAS_FUSION_EMITTERS_FLAG e
 """Compiler options with which, on a CPU, a replay equals its rollout bit for bit; XLA's default, turned off below."""
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Compiled programs are kept between runs of tests.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 # XLA aborts the process if one of the eight devices is 40 seconds late for a collective, which can happen on a busy
 # machine with two cores.

@@ -20,7 +20,9 @@ _REFUSAL_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPo
 _QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
 _ABORTED = ("abort", "error", "insufficient_system_resource", "network_error")
 """vLLM, DeepSeek and GLM end a reply so, with status 200 and its beginning, if something has failed."""
-_TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error")
+_WITHOUT_MESSAGE = ("tool_calls", "function_call", "malformed_function_call", "function_call_filter")
+"""Gemini ends a reply so without any message."""
+_TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error", "1261")  # the last of GLM
 _TOO_LONG = (
     "maximum context length",  # OpenAI, vLLM, llama-cpp-python, Mistral
     "longer than the maximum model length",  # vLLM
@@ -31,6 +33,15 @@ _TOO_LONG = (
     "context length of only",  # LM Studio
     "`inputs` must have less than",  # Text Generation Inference, and the next
     "`max_new_tokens` must be <=",
+    "maximum prompt length is",  # xAI, and the next
+    "[input_too_large]",
+    "exceeded model token limit",  # Moonshot, and the next
+    "model max length exceeded",
+    "input is too long for requested model",  # Bedrock
+    "prompt exceeds max length",  # GLM
+    "request too large for model",  # Groq, and OpenAI with status 429: longer than all tokens of a minute
+    "exceeds the context window",  # OpenAI's models behind other servers
+    "context window exceeds limit",  # MiniMax
 )
 
 
@@ -38,12 +49,16 @@ class BadReply(ValueError):
     """The answer is not what the API promises, for example because it was cut; another attempt may go better."""
 
 
+class NoReply(BadReply):
+    """The answer is whole, but has no reply."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reply:
     """A reply of a model, or why there is none. Numbers of tokens are null where the server does not give them.
 
     Attributes:
-        text: what the agent says.
+        text: what the agent says; empty also where it has only called tools or thought, which is a turn without action.
         reasoning: what the model thought before, where the server gives it apart (`reasoning_content`).
         refusal: why there is no reply, in the words of the server.
         model: name of the model that replied, as the server gives it.
@@ -70,13 +85,15 @@ def read_reply(answer: Any) -> Reply:
     """The reply in an answer of status 200; `BadReply` if there is none."""
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise BadReply(f"the answer has no choices: {shortened(answer, 200)}")
+        raise NoReply(f"the answer has no choices: {shortened(answer, 200)}")
     choice = choices[0]
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        raise BadReply(f"the answer has no message: {shortened(choice, 200)}")
     # Gemini writes SAFETY, and behind some proxies content_filter: SAFETY.
     reason = _text(choice.get("finish_reason")).lower().partition(":")[0].strip()
+    message = choice.get("message")
+    if message is None and reason in (*_WITHOUT_MESSAGE, *_LENGTH, *_REFUSED):
+        message = {}
+    if not isinstance(message, dict):
+        raise NoReply(f"the answer has no message: {shortened(choice, 200)}")
     if reason in _ABORTED:
         raise BadReply(f"the server broke the reply off: finish_reason is {reason}")
     refusal = _text(message.get("refusal"))
@@ -115,12 +132,12 @@ def without_thought(text: str) -> str:
 
 def reply_of_error(status: int, answer: Any) -> Reply | None:
     """The reply that an error stands for: the conversation was too long, or the provider filtered it; else None."""
-    if status not in (400, 403, 413, 422):
+    if status not in (400, 403, 413, 422, 429):
         return None
     error = error_of(answer)
     code, text = str(error.get("code", "")), _text(error.get("message"))
     # llama-server has the reason as `type`, and the status as `code`.
-    too_long = code in _TOO_LONG_CODES or error.get("type") in _TOO_LONG_CODES
+    too_long = status == 413 or code in _TOO_LONG_CODES or error.get("type") in _TOO_LONG_CODES
     if too_long or any(words in text.lower() for words in _TOO_LONG):
         return Reply(text="", finish="length", refusal=shortened(text, MAX_FOREIGN))
     if code in _REFUSAL_CODES:

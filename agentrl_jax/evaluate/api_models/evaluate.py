@@ -14,7 +14,7 @@ from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.evaluate.api_models.client import ChatClient
 from agentrl_jax.evaluate.api_models.journal import Journal, Row
 from agentrl_jax.evaluate.api_models.level_task import level_task
-from agentrl_jax.evaluate.api_models.play import Key, Player, play_all
+from agentrl_jax.evaluate.api_models.play import Key, Played, Player, play_all
 from agentrl_jax.evaluate.api_models.retries import split_replies, summarize_retries
 from agentrl_jax.evaluate.api_models.service_task import service_task
 from agentrl_jax.evaluate.api_models.summary import BestOfReplies, cost_of, outcomes_of, summarize, tokens_of
@@ -67,13 +67,15 @@ def evaluate_api(
     Returns:
         model, base_url, env, style, turns, items, samples, temperature, max_tokens (of a reply, null without a limit),
         the last two as they were sent; `episodes`, numbers by status: asked, answered, length (a reply was cut by a
-        limit of tokens), refusal, unfinished (no reply came in all attempts, the server refused the conversation, or
-        the environment failed; asked again by the same call).
-        `success_answered` is over the answered episodes, `success_all` over all finished ones, where a cut or withheld
-        reply means that the item was not solved: the first is the model's on what it answered, the second a lower
-        bound. Both are {mean, low, high, n} with items as unit, null without such an episode. `score_answered` is of
-        the same form, out of `full_score`; with a stricter rule, `strict_success_answered` too. `random`, `null` and
-        `optimal` success on the same items, as far as known, and `gap_closed_answered` and `gap_closed_all`, the shares
+        limit of tokens), refusal, failed (the server refused the conversation, and why is not known), unfinished (no
+        reply came in all attempts, or the environment failed). The same call asks again for the last two, whose reasons
+        are in `unfinished`.
+        `success_answered` is over the answered episodes, `success_all` over all but the unfinished ones, where a cut or
+        withheld reply and a refused conversation mean that the item was not solved: the first is the model's on what it
+        answered, the second a lower bound. Both are {mean, low, high, n} with items as unit, null without such an
+        episode. `score_answered` is of the same form, out of `full_score`; with a stricter rule,
+        `strict_success_answered` too. `random`, `null` and `optimal` success on the same items, as far as known, and
+        `gap_closed_answered` and `gap_closed_all`, the shares
         of the difference between random and optimal play. With several samples, `pass_at` and `pass_all` over the
         items whose samples were all answered, and so is `best_of`. `outcomes`: the items, and `samples`, 1, 0 or null
         (not answered) of each item and sample. `levels`: hash of the first state of each item (`TextEpisode.level`),
@@ -94,13 +96,17 @@ def evaluate_api(
     limit = _limit(body)
     if screenshots and options.attempts > 1:
         raise UserError(
-            "--screenshots keeps those of one attempt at an item, but --attempts allows more; leave one out"
+            "--screenshots keeps those of one attempt at an item, but --attempts allows more; leave one out",
+            key="--screenshots",
         )
     taken = Screenshots(out) if screenshots else None
     options = dataclasses.replace(options, screenshots=taken, max_tokens=options.max_tokens if limit is None else limit)
     with _task(options) as task:
         if clusters and task.category is None:
-            raise UserError(f"--clusters needs items with categories, but those of {task.env} have none; leave it out")
+            raise UserError(
+                f"--clusters needs items with categories, but those of {task.env} have none; leave it out",
+                key="--clusters",
+            )
         best = BestOfReplies(selector, best_of, task) if best_of else None
         samples = max(samples, *best_of) if best_of else samples
         settings = {"model": model, "base_url": base_url, "env": task.env, "style": task.style, "turns": task.turns}
@@ -115,7 +121,9 @@ def evaluate_api(
             retries=retries,
             connections=options.concurrency,
         )
-        with Journal(out, settings) as journal, contextlib.closing(client):
+        columns = {"strict": task.strict, "category": task.category is not None, "attempts": options.attempts > 1}
+        columns_needed = [name for name, needed in columns.items() if needed]
+        with Journal(out, settings, columns_needed) as journal, contextlib.closing(client):
             client.replied = bool(journal.replies)
             _check_levels(task, journal)
             player = Player(
@@ -126,10 +134,8 @@ def evaluate_api(
                 token_ids=token_ids,
                 attempts=options.attempts,
             )
-            failed = _play(player, samples, options.concurrency, report)
-            # Read once, before the replies: an episode that was left at work may still end.
-            episodes, items = journal.episodes, set(task.items)
-            failed = {key: why for key, why in failed.items() if key not in episodes}
+            played = _play(player, samples, options.concurrency, report)
+            episodes, items = journal.episodes | played.refused, set(task.items)
             if taken is not None:
                 report(taken.summary())
                 without = sum(taken.lacks(item, sample + 1) for item, sample in episodes)
@@ -154,7 +160,7 @@ def evaluate_api(
         first, later = split_replies(rows, replies)
         result |= {"tokens": tokens_of(first), "cost": cost_of(first, price_in, price_out)}
         with refusals("--clusters"):
-            result |= summarize(task, rows, samples, len(failed), lines(1), clusters=clusters)
+            result |= summarize(task, rows, samples, len(played.unfinished), lines(1), clusters=clusters)
             result |= {"plays": {str(k): lines(k) for k in plays}} if plays else {}
             if best is not None:
                 result["best_of"] = best.rates(rows, first, samples, clusters=clusters)
@@ -162,7 +168,8 @@ def evaluate_api(
                 found = summarize_retries(rows, replies, options.attempts, samples, lines, clusters=clusters)
                 result["retry"] = found | {"tokens": tokens_of(later), "cost": cost_of(later, price_in, price_out)}
     result |= {"requests": client.requests, "retried": client.retried}
-    result |= {"unfinished": {f"item {item}, sample {sample}": why for (item, sample), why in failed.items()}}
+    why = played.unfinished | {key: row["refused"] for key, row in played.refused.items()}
+    result |= {"unfinished": {f"item {item}, sample {sample}": reason for (item, sample), reason in why.items()}}
     with atomic_write(Path(out) / "summary.json") as stream:
         json.dump(result, stream, indent=1, allow_nan=False)
     return result
@@ -173,7 +180,7 @@ def _limit(body: Mapping[str, Any]) -> int | None:
     for name in ("max_completion_tokens", "max_tokens"):
         if (limit := body.get(name)) is not None:
             if type(limit) is not int or limit < 1:
-                raise UserError(f"{name} is {shortened(limit)}, expected a positive integer, or null for no limit")
+                raise UserError.of(f"{name}", limit, "expected a positive integer, or null for no limit")
             return limit
     return None
 
@@ -185,7 +192,7 @@ def _task(options: TaskOptions) -> Iterator[ApiTask]:
         refuse_without(options.env)
     levels = options.env in registered() and options.url == "local" and options.style != "chat"
     if not levels and options.style not in ("auto", "chat"):
-        raise UserError(f"--style is {options.style}, but {options.env} is played as a service; leave it out")
+        raise UserError.of("--style", options.style, f"but {options.env} is played as a service; leave it out")
     if levels:
         yield level_task(dataclasses.replace(options, style="ragen") if options.style == "auto" else options)
     else:
@@ -193,8 +200,8 @@ def _task(options: TaskOptions) -> Iterator[ApiTask]:
             yield task
 
 
-def _play(player: Player, samples: int, concurrency: int, report: Callable[[str], None]) -> dict[Key, str]:
-    """Plays what the journal lacks; returns why some episodes could not be finished."""
+def _play(player: Player, samples: int, concurrency: int, report: Callable[[str], None]) -> Played:
+    """Plays what the journal lacks, and closes the client."""
     wanted = [(item, sample) for item in player.task.items for sample in range(samples)]
     finished = player.journal.episodes
     left = [key for key in wanted if key not in finished]
@@ -211,7 +218,7 @@ def _play(player: Player, samples: int, concurrency: int, report: Callable[[str]
             again = f" ({client.retried} again)" if client.retried else ""
             report(f"{counts.total()} of {len(left)} episodes: {numbers}; {client.requests} requests{again}")
 
-    return play_all(player.play, left, concurrency, done)
+    return play_all(player.play, left, concurrency, done, client)
 
 
 def _check_levels(task: ApiTask, journal: Journal) -> None:
@@ -222,9 +229,11 @@ def _check_levels(task: ApiTask, journal: Journal) -> None:
     begun = [row for row in journal.replies.values() if row["turn"] == 0 and row["item"] in items]
     for item, level in sorted({(row["item"], row["level"]) for row in begun if "level" in row}):
         if level != task.level(item):
-            raise UserError(
-                f"{journal.folder}: item {item} was played on another level than it has now; give the levels of "
-                f"{task.env} that it had, or another --out"
+            raise UserError.at(
+                journal.folder,
+                f"item {item} was played on another level than it has now; give the levels of {task.env} that it had, "
+                "or another --out",
+                item,
             )
 
 
@@ -232,7 +241,9 @@ def read_key(variable: str, *, required: bool) -> str:
     """The key in an environment variable; empty if it is not set, which is a `UserError` if it is `required`."""
     key = os.environ.get(variable, "").strip()
     if not key and required:
-        raise UserError(f"--key_variable is {variable}, but no such variable is set; set it to the key")
+        raise UserError.of("--key_variable", variable, "but no such variable is set; set it to the key")
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise UserError(f"the variable {shortened(variable)} holds no key; expected printable ASCII without blanks")
+        raise UserError(
+            f"the variable {shortened(variable)} holds no key; expected printable ASCII without blanks", key=variable
+        )
     return key

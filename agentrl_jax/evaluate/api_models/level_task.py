@@ -15,7 +15,7 @@ from agentrl_jax.evaluate.api_models.answers import without_thought
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
 from agentrl_jax.evaluate.baselines import level_rates, mean_turns, success_intervals, within
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
-from agentrl_jax.evaluate.play import on_device
+from agentrl_jax.evaluate.play import compiled_game, on_device
 from agentrl_jax.evaluate.results import STRICT
 from agentrl_jax.evaluate.statistics import Clusters
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
@@ -24,6 +24,7 @@ from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.services.items import load_items
 from agentrl_jax.setup import build
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.text.chat_template import Message
 from agentrl_jax.text.conversation import messages_of
 from agentrl_jax.text.grammar import ResponseGrammar
@@ -67,12 +68,14 @@ def level_task(options: TaskOptions) -> ApiTask:
         wanted = options.episodes or (EPISODES if levels is None else batched_env.levels(0))
         items = load_items(options.items, env) if options.items else tuple(range(chosen.number(wanted)))
     if len(set(items)) < len(items):
-        raise UserError(f"--items {options.items}: an item is named twice; name each once")
+        raise UserError(
+            f"--items {options.items}: an item is named twice; name each once", key="--items", value=options.items
+        )
     if options.items:
         last, generated = max(items), chosen.rows is None and batched_env.tasks[0].env.has_levels
         most = MOST_ITEMS if generated and last >= MOST_ITEMS else chosen.number(last + 1)
         if last >= most:
-            raise UserError(f"--items names {last}, expected numbers below {most}")
+            raise UserError(f"--items names {last}, expected numbers below {most}", key="--items", value=last)
 
     @functools.cache
     def baselines() -> Baselines | None:
@@ -140,9 +143,9 @@ class Game:
         split = levels.levels.split(levels.split)
         horizon = attempts * prompt.max_turns
         self.settings = build.rollout_settings(config, batched_env, 1, 0.0, horizon, split=split)
-        self.reset = jax.jit(batched_env.reset)
-        self.step = jax.jit(functools.partial(batched_env.step, new_context=False))
-        self.state_hash = jax.jit(jax.vmap(functools.partial(task.env.state_hash, params=task.env_params)))
+        self.reset, self.step = compiled_game(batched_env)
+        state_hash = jax.vmap(functools.partial(task.env.state_hash, params=task.env_params))
+        self.state_hash = jit_once(state_hash, ("state_hash", task.env, task.env_params))
 
     def messages(self, before: Sequence[int], message: Any) -> list[Message]:
         """What is shown, after the tokens `before`."""
@@ -184,7 +187,7 @@ class LevelEpisode:
         )
         found = jax.device_get(result)
         if found.failed[0]:
-            raise UserError(f"no level of item {self._item} was found; use larger levels")
+            raise UserError(f"no level of item {self._item} was found; use larger levels", key="item", value=self._item)
         solved = before.solved or bool(found.success[0])
         strict = before.strict or bool(found.info[STRICT][0]) if STRICT in found.info else solved
         done = bool(found.terminated[0] or found.truncated[0]) or self._attempt > attempt

@@ -35,9 +35,9 @@ def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
         fixed |= {"max_actions": panel.max_actions}
     for name in ("env", "items", "episodes", "levels", *(("turns",) if served else ())):
         if given := getattr(options, name):
-            raise UserError(f"--{name} is {given}, which --panel {panel.name} fixes; leave it out")
+            raise UserError.of(f"--{name}", given, f"which --panel {panel.name} fixes; leave it out")
     if served and options.style not in ("auto", "chat"):
-        raise UserError(f"--style is {options.style}, but {panel.name} is played as a service; leave it out")
+        raise UserError.of("--style", options.style, f"but {panel.name} is played as a service; leave it out")
     with refusals():
         panels.check_shown(panel, panels.first_observations(panel))
     return dataclasses.replace(options, **fixed)
@@ -46,7 +46,7 @@ def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
 def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) -> dict[str, Any]:
     """What `records.of_result` reads of a result of `evaluate_api` without unfinished episodes.
 
-    An episode that was cut or refused is final and has no outcome; the record has the numbers of both.
+    An episode that was cut, was refused or has failed has no outcome; the record has their numbers.
 
     Raises:
         UserError: a server has shown other items than the panel's.
@@ -68,7 +68,7 @@ def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) 
         "options": dict(panel.options),
     }
     outcomes = dict(result["outcomes"])
-    unanswered = {name: episodes[name] for name in ("length", "refusal")}
+    unanswered = {name: episodes[name] for name in ("length", "refusal", "failed")}
     outcomes |= {"unanswered": unanswered} if any(unanswered.values()) else {}
     tokens = result["tokens"]
     counted = not tokens["replies_without_usage"]
@@ -92,8 +92,10 @@ def _check_levels(levels: Sequence[str | None], url: str, panel: Panel) -> None:
     """Compares the first observations of a server, by their hashes, with those of the panel."""
     known = hexadecimal(np.stack([text_hash(text) for text in panels.first_observations(panel)]))
     for item, found, expected in zip(panel.numbers, levels, known, strict=True):
-        if found != expected:
-            raise UserError(
-                f"--panel is {panel.name}, but item {item} begins with another text on the server at {url}: the "
-                "replies are kept, and there is no record; play the server's items with --env and --items instead"
+        if found not in (expected, None):  # None: the server of the model refused its first request
+            raise UserError.of(
+                "--panel",
+                panel.name,
+                f"but item {item} begins with another text on the server at {url}: the replies are kept, and there is "
+                "no record; play the server's items with --env and --items instead",
             )

@@ -1,11 +1,11 @@
 """Plays episodes with an API model, several at a time."""
 
+import concurrent.futures
 import dataclasses
-import queue
-import threading
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 from agentrl_jax.evaluate.api_models.answers import Reply
 from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp, Refused
@@ -42,10 +42,11 @@ class Player:
         A reply that was cut or withheld ends the episode and is not carried out; its `score` is null, because what the
         environment gave before is not the model's result. The row is that of the first attempt.
         If there may be several, it has all of them as `attempts`; only the first sample of an item has retries.
+        A conversation that the server refuses, without a reason that is known, has the status failed; its row has the
+        reason as `refused` and is not written, so that it is played again by another call.
 
         Raises:
-            GivenUp: the model has not replied, or the server refuses the conversation; the journal has the replies
-                before.
+            GivenUp: the model has not replied; the journal has the replies before.
             ServiceError: the environment has failed.
             UserError: the server refuses the request for good.
         """
@@ -54,11 +55,17 @@ class Player:
         episode = self.task.open(item, sample)
         attempts: list[Row] = []
         turn = began = 0
+        refused = ""
         try:
             added = _as_dicts(episode.start())
             messages = list(added)
             while True:
-                reply = self._reply(key, turn, messages, added, episode)
+                try:
+                    reply = self._reply(key, turn, messages, added, episode)
+                except Refused as error:
+                    attempts.append(self._attempt("failed", turn - began, episode.outcome()))
+                    refused = str(error)
+                    break
                 turn += 1
                 status = "answered" if reply.finish == "stop" else reply.finish
                 if status == "answered":
@@ -76,6 +83,8 @@ class Player:
         row: Row = {"item": item, "sample": sample} | attempts[0]
         row |= {"category": self.task.category(item)} if self.task.category else {}
         row |= {"attempts": attempts} if most > 1 else {}
+        if refused:
+            return row | {"refused": refused}
         self.journal.add_episode(row)
         return row
 
@@ -108,52 +117,59 @@ def _as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [dict(role=role, content=text) for role, text in messages]
 
 
+class Played(NamedTuple):
+    """What did not end well, by item and sample."""
+
+    unfinished: dict[Key, str]
+    """Why episodes could not be played to their end."""
+    refused: dict[Key, Row]
+    """Rows of episodes with a conversation that the server refuses."""
+
+
 def play_all(
-    play: Callable[[Key], Row], keys: Sequence[Key], concurrency: int, done: Callable[[Key, Row | None], None]
-) -> dict[Key, str]:
-    """Plays episodes in at most `concurrency` threads; returns why some could not be played to their end.
+    play: Callable[[Key], Row],
+    keys: Sequence[Key],
+    concurrency: int,
+    done: Callable[[Key, Row | None], None],
+    client: ChatClient,
+) -> Played:
+    """Plays episodes in at most `concurrency` threads, all of which have ended afterwards; then `client` is closed.
 
-    After `FAILURES_IN_A_ROW` of these the rest is not played either; refused conversations do not count, since the
-    server is well. `done` is called in this thread for every episode that has ended, with None for one that failed.
-    Episodes that are at work then are left behind, and may still end. Any other error ends all, and leaves them, too.
+    After `FAILURES_IN_A_ROW` unfinished episodes the rest is not played either; refused conversations do not count once
+    the model has replied to others, since the server is well. `done` is called in this thread for every episode that
+    has ended, with None for one that is unfinished. Any other error ends all.
     """
-    waiting: queue.SimpleQueue[Key] = queue.SimpleQueue()
-    finished: queue.SimpleQueue[tuple[Key, Row | BaseException]] = queue.SimpleQueue()
-    over = threading.Event()
-    for key in keys:
-        waiting.put(key)
+    found, in_a_row = Played({}, {}), 0
+    futures: dict[concurrent.futures.Future[Row], Key] = {}
 
-    def work() -> None:
-        while not over.is_set():
-            try:
-                key = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                finished.put((key, play(key)))
-            except BaseException as error:
-                finished.put((key, error))
+    def ended(future: concurrent.futures.Future[Row]) -> None:
+        nonlocal in_a_row
+        key = futures.pop(future)
+        try:
+            row = future.result()
+        except (GivenUp, ServiceError) as error:
+            found.unfinished[key], in_a_row = str(error), in_a_row + 1
+            done(key, None)
+            return
+        in_a_row = in_a_row + 1 if "refused" in row and not client.replied else 0
+        if "refused" in row:
+            found.refused[key] = row
+        done(key, row)
 
-    # Daemon threads, so that an interrupt need not wait for answers.
-    for number in range(min(concurrency, len(keys))):
-        threading.Thread(target=work, daemon=True, name=f"episode-{number}").start()
-    failed: dict[Key, str] = {}
-    left, in_a_row = dict.fromkeys(keys), 0
-    try:
-        # What ended before the last failure was read is on the disk, so that it is no longer left.
-        while left and not (over.is_set() and finished.empty()):
-            key, found = finished.get()
-            del left[key]
-            if isinstance(found, GivenUp | ServiceError):
-                failed[key], in_a_row = str(found), in_a_row + (not isinstance(found, Refused))
-                done(key, None)
-            elif isinstance(found, BaseException):
-                raise found
-            else:
-                in_a_row = 0
-                done(key, found)
-            if in_a_row >= FAILURES_IN_A_ROW:
-                over.set()
-    finally:
-        over.set()
-    return failed | dict.fromkeys(left, f"not played, after {FAILURES_IN_A_ROW} episodes in a row without a reply")
+    with ThreadPoolExecutor(max(1, min(concurrency, len(keys))), "episode") as threads:
+        try:
+            futures |= {threads.submit(play, key): key for key in keys}
+            for future in concurrent.futures.as_completed(list(futures)):
+                ended(future)
+                if in_a_row >= FAILURES_IN_A_ROW:
+                    break
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            client.close()  # so that those who wait for an answer end now
+    why = f"not played, after {FAILURES_IN_A_ROW} episodes in a row without a reply"
+    for future, key in list(futures.items()):
+        if future.cancelled() or isinstance(future.exception(), GivenUp):
+            found.unfinished[key] = why
+        else:  # it ended meanwhile
+            ended(future)
+    return found

@@ -36,7 +36,7 @@ class _Attempts(NamedTuple):
     answered: Bool[np.ndarray, " n"]
     """No reply of the first attempt was cut or withheld."""
     cut: Bool[np.ndarray, " n"]
-    """A reply of a retry was."""
+    """A reply of a retry was, or the server refused the conversation."""
     success: Bool[np.ndarray, "n N"]
     turns: Int[np.ndarray, "n N"]
     written: Float[np.ndarray, "n N"]
@@ -120,7 +120,7 @@ def _attempts(rows: Sequence[Row], replies: Sequence[Row], attempts: int) -> _At
 
     def tokens(name: str) -> Float[np.ndarray, "n N"]:
         sums = [
-            np.cumsum([usage[item, turn].get(name, np.nan) for turn in range(of_item[-1])])[of_item - 1]
+            np.cumsum([0.0, *(usage[item, turn].get(name, np.nan) for turn in range(of_item[-1]))])[of_item]
             for item, of_item in zip(played, used)
         ]
         return np.array(sums, float).reshape(shape)

@@ -81,7 +81,7 @@ def scale_api(
             **best,
             **call,
         )
-        unfinished += found["episodes"]["unfinished"]
+        unfinished += len(found["unfinished"])
         clusters = found["outcomes"].get("categories") if call.get("clusters") else None
         axes |= {"samples": [_of_samples(found, k, clusters) for k in samples]} if samples else {}
         axes |= {"attempts": [_of_attempts(found, k) for k in attempts]} if attempts else {}
@@ -94,7 +94,7 @@ def scale_api(
             folder = Path(out) / f"{axis}-{number}"
             found = evaluate_api(options=dataclasses.replace(options, **changed), out=folder, report=report, **asked)
             axes[axis].append({axis: number, **_of_limit(found)})
-            unfinished += found["episodes"]["unfinished"]
+            unfinished += len(found["unfinished"])
     named = {"run": found["model"], "env": found["env"], "episodes": found["items"], "seed": options.seed}
     named |= {"temperature": found["temperature"], "unfinished": unfinished}
     named |= {"selector": selector} if selector is not None else {}
@@ -109,7 +109,8 @@ def _limit_in(extra: Mapping[str, Any]) -> str | None:
     if (own := next((name for name in names if extra.get(name) is not None), None)) is None and "max_tokens" in extra:
         raise UserError(
             "--tokens needs a limit of tokens in every request, but --extra leaves max_tokens out; name another one, "
-            'such as "max_completion_tokens": 512, in whose place each number is sent'
+            'such as "max_completion_tokens": 512, in whose place each number is sent',
+            key="--tokens",
         )
     return own
 

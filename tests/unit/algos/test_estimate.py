@@ -4,6 +4,7 @@ import functools
 from types import SimpleNamespace
 from typing import get_args
 
+import algos_oracles
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +29,15 @@ NUMBERS = SimpleNamespace(**dict.fromkeys(("gamma", "lam", "turn_gamma"), 0.9), 
 @functools.cache
 def program(rule):
     return jax.jit(lambda evidence: estimate(evidence, rule, NUMBERS)[0])
+
+
+@functools.partial(jax.jit, static_argnums=(1,))
+def _every_kind(evidence, rules, numbers):
+    return [estimate(evidence, rule, SimpleNamespace(**numbers)) for rule in rules]
+
+
+def every_kind(evidence, rules, numbers):
+    return _every_kind(evidence, rules, vars(numbers))
 
 
 def advantages(rule, evidence):
@@ -151,6 +161,43 @@ def test_weights_of_groups_and_rows_multiply(e):
     lengths = e.mask.sum(axis=1)
     factor = np.repeat(std / (std.max() + 1e-6), GROUP_SIZE) * lengths.mean() / lengths
     np.testing.assert_allclose(found, plain * factor[:, None], atol=1e-5)
+
+
+@PROPERTY
+@given(evidence())
+def test_every_kind_is_computed_by_its_rule(e):
+    """With four different discounts, against the slow references."""
+    n = SimpleNamespace(gamma=0.9, lam=0.8, turn_gamma=0.7, step_weight=0.5, history_power=2.0)
+    steps, of_turns = (e.rewards, e.values, e.mask), (e.turn_mask & e.valid.reshape(-1, 1))
+    group = np.repeat(np.arange(GROUPS), GROUP_SIZE)
+    later = sum(np.pad(e.turn_rewards, ((0, 0), (0, t)))[:, t:] * n.turn_gamma**t for t in range(TURNS))
+
+    def of_episodes(of_group):
+        found = np.zeros(e.scores.shape)
+        for row, kept in enumerate(e.valid):
+            found[row, kept] = of_group(e.scores[row, kept])
+        return np.repeat(found.reshape(-1, 1), LENGTH, axis=1)
+
+    def gigpo(history):
+        states = [list(map(tuple, turns)) for turns in e.state.tolist()]
+        turns = algos_oracles.turn_advantages(later, states, group, of_turns, history, n.history_power, True)
+        return of_episodes(lambda x: algos_oracles.normalized(x, True)) + 0.5 * turns.repeat(SAID, axis=1)
+
+    expected = {
+        rule_of("gae"): algos_oracles.gae(*steps, n.gamma, n.lam),
+        rule_of("turn_gae"): algos_oracles.turn_gae(*steps, e.turn_end, n.gamma, n.lam),
+        rule_of("bi_level_gae"): algos_oracles.bi_level_gae(*steps, e.turn_end, n.gamma, n.lam, n.turn_gamma),
+        rule_of("reward_to_go"): (algos_oracles.gae(e.rewards, 0 * e.values, e.mask, n.gamma, 1.0)[0], 0.0),
+        rule_of("grpo"): (of_episodes(lambda x: algos_oracles.normalized(x, True)), 0.0),
+        rule_of("grpo", normalize_by_std=False): (of_episodes(lambda x: algos_oracles.normalized(x, False)), 0.0),
+        rule_of("rloo"): (of_episodes(algos_oracles.leave_one_out), 0.0),
+        rule_of("remax"): ((e.valid * (e.scores - e.baseline[:, None])).reshape(-1, 1).repeat(LENGTH, axis=1), 0.0),
+        rule_of("gigpo"): (gigpo(0), 0.0),
+        rule_of("gigpo", history=1): (gigpo(1), 0.0),
+    }
+    for (rule, (advantage, target)), found in zip(expected.items(), every_kind(e, tuple(expected), n)):
+        np.testing.assert_allclose(found[0], np.where(e.mask, advantage, 0.0), atol=3e-5, err_msg=rule.kind)
+        np.testing.assert_allclose(found[1], np.broadcast_to(target, e.mask.shape), atol=3e-5, err_msg=rule.kind)
 
 
 def test_an_unknown_estimator_is_refused():

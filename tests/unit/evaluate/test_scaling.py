@@ -29,12 +29,17 @@ def scaled(finished, tmp_path_factory):
     return json.loads(printed), out
 
 
-def test_points_are_evaluations(finished, scaled):
+@pytest.fixture(scope="module")
+def plain(finished):
+    """The same levels and samples without any axis."""
+    return evaluate_run(finished.folder, env="FrozenLake", episodes=8, samples=4)
+
+
+def test_points_are_evaluations(plain, scaled):
     found, _ = scaled
     assert found["trained"] == {"turns": 2, "tokens": 6}
     assert list(found["axes"]) == ["turns", "samples", "attempts"]
     two, three = found["axes"]["turns"]
-    plain = evaluate_run(finished.folder, env="FrozenLake", episodes=8, samples=4)
     assert (two["turns"], three["turns"]) == (2, 3)
     for name in ("success_greedy", "random", "optimal"):
         assert two[name] == plain[name]
@@ -58,14 +63,14 @@ def test_points_are_evaluations(finished, scaled):
     assert found["retry"]["context_full"] == 0
 
 
-def test_lines_follow_the_budget(finished, scaled):
+def test_lines_follow_the_budget(plain, scaled):
     found, _ = scaled
     two, three = found["axes"]["turns"]
     assert three["random"]["mean"] > two["random"]["mean"]
     assert three["optimal"]["mean"] > two["optimal"]["mean"]
     # Three turns of two actions: the oracle of FrozenLake knows both numbers.
     assert Budget(15, 3, 2).reachable == 6
-    random = np.array(evaluate_run(finished.folder, env="FrozenLake", episodes=8)["outcomes"]["random"])
+    random = np.array(plain["outcomes"]["random"])
     for point in found["axes"]["samples"]:
         assert point["random"]["mean"] == pytest.approx(np.mean(1 - (1 - random) ** point["samples"]))
     assert (two["baseline_turns"]["null"], three["baseline_turns"]["null"]) == (2, 3)
@@ -77,8 +82,7 @@ def test_lines_follow_the_budget(finished, scaled):
             assert point["gap_closed"] == pytest.approx((point[name]["mean"] - random) / (optimal - random))
 
 
-def test_turns_and_tokens_of_samples_are_of_all(finished, scaled):
-    plain = evaluate_run(finished.folder, env="FrozenLake", episodes=8, samples=4)
+def test_turns_and_tokens_of_samples_are_of_all(plain, scaled):
     for point in scaled[0]["axes"]["samples"]:
         for name in ("mean_turns", "mean_tokens"):
             assert point[name] == pytest.approx(point["samples"] * plain[name])

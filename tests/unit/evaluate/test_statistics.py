@@ -3,14 +3,15 @@ import math
 
 import numpy as np
 import pytest
+from coverage_of_intervals import Case, covered
 from scipy import optimize, stats
 
 from agentrl_jax.evaluate.interval_text import cells, number, points, rate
 from agentrl_jax.evaluate.statistics import (
     cost_until_success,
     crossed_interval,
+    crossed_success_interval,
     mean_interval,
-    paired_bootstrap,
     paired_interval,
     pass_all,
     pass_at,
@@ -145,24 +146,34 @@ def test_wrong_outcomes_are_refused(call, message):
         call()
 
 
-def test_crossed_interval_holds_its_level_where_seeds_and_levels_vary():
-    """The interval contains the mean in about the nominal share of 200 tables with effects of seeds and levels."""
-    draw = np.random.default_rng(0)
-    inside = 0
-    for _ in range(200):
-        x = draw.normal(size=(12, 1)) + draw.normal(size=(1, 60)) + draw.normal(size=(12, 60))
-        found = crossed_interval(x, num_resamples=500)
-        inside += found["low"] <= 0 <= found["high"]
-    assert 0.85 <= inside / 200 <= 1.0
+@pytest.mark.parametrize("case", [Case(3, 64, 0.3, 1.0, 1.0), Case(5, 64, 0.1, 0.3, 3.0), Case(10, 1, 0.5, 1.0, 0.0)])
+def test_crossed_intervals_cover(case):
+    """A small part of the simulation that runs at night, see there."""
+    rates = covered(lambda rng: crossed_success_interval(case.draw(rng)), case.truth, 400)
+    differences = covered(lambda rng: crossed_interval(case.draw(rng) - case.draw(rng)), 0.0, 400)
+    assert min(rates, differences) >= 0.93
+    assert max(rates, differences) < 1, "they are not as wide as one likes"
 
 
-def test_crossed_interval_is_that_of_seeds_where_levels_agree():
-    x = np.repeat(np.arange(5.0)[:, None], 40, axis=1)
-    found = crossed_interval(x)
-    assert (found["mean"], found["n"]) == (2.0, 5)
-    assert found["low"] == pytest.approx(0.8, abs=0.2)
-    assert found["high"] == pytest.approx(3.2, abs=0.2)
-    assert crossed_interval(np.ones((3, 7))) == {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 3}
+def test_crossed_interval_is_students_of_what_varies():
+    """Over seeds where levels agree, over levels where seeds agree, and of both at right angles."""
+    seeds, levels = np.array([0.1, 0.3, 0.8]), np.linspace(0, 1, 8)
+    of_seeds = np.ptp(stats.t.interval(0.95, 2, scale=stats.sem(seeds))) / 2
+    of_levels = np.ptp(stats.t.interval(0.95, 7, scale=stats.sem(levels))) / 2
+    for x, mean, half in (
+        (np.repeat(seeds[:, None], 8, axis=1), 0.4, of_seeds),
+        (seeds[:, None], 0.4, of_seeds),
+        (np.repeat(levels[None], 3, axis=0), 0.5, of_levels),
+        (seeds[:, None] + levels, 0.9, math.hypot(of_seeds, of_levels)),
+    ):
+        found = crossed_interval(x)
+        assert (found["mean"], found["n"]) == (pytest.approx(mean), len(x))
+        np.testing.assert_allclose((found["low"], found["high"]), (mean - half, mean + half))
+    # The slope of log odds at 0.4 is 1 / 0.24.
+    rate = crossed_success_interval(seeds[:, None])
+    odds = math.log(0.4 / 0.6) + np.array([-1, 1]) * of_seeds / 0.24
+    np.testing.assert_allclose((rate["low"], rate["high"]), 1 / (1 + np.exp(-odds)))
+    assert crossed_success_interval(np.ones((3, 7))) == {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 3}
 
 
 @pytest.mark.parametrize("x", [[1.0, 2.0], [[]], [[np.nan, 1.0]]])
@@ -259,44 +270,35 @@ def test_clustered_differences_are_those_of_a_sample_of_cluster_means():
     np.testing.assert_allclose((found["low"], found["high"]), expected)
 
 
-def test_cluster_intervals_cover():
-    """About 95 % of intervals contain the true mean where half of the variance is between clusters."""
-    rng = np.random.default_rng(2)
-    names = np.repeat([str(i) for i in range(20)], 6).tolist()
-    hits = 0
-    for _ in range(400):
-        x = np.repeat(rng.normal(size=20), 6) + rng.normal(size=120)
-        interval = mean_interval(x, clusters=names)
-        hits += interval["low"] <= 0 <= interval["high"]
-    assert 0.91 < hits / 400 < 0.985
+@pytest.mark.parametrize("sizes", [[20, 20, 20], [5, 15, 25, 35, 45], [10] * 9 + [60]])
+def test_cluster_intervals_cover(sizes):
+    """Where half of the variance is between clusters, of equal or of different sizes."""
+    names = np.repeat(np.arange(len(sizes)), sizes).astype(str)
+
+    def draw(rng):
+        return mean_interval(
+            np.repeat(rng.normal(size=len(sizes)), sizes) + rng.normal(size=sum(sizes)), clusters=names
+        )
+
+    assert 0.93 <= covered(draw, 0.0, 400) < 1
+
+
+def test_clusters_of_different_sizes_have_the_error_of_the_jackknife():
+    """And the degrees of freedom of a simulation: those of a scaled chi-square with the same relative variance."""
+    x, sizes = np.random.default_rng(5).normal(size=60), np.array([6, 24, 30])
+    number = np.repeat(np.arange(3), sizes)
+    found = mean_interval(x, clusters=number.astype(str))
+    left = np.array([x[number != cluster].mean() for cluster in range(3)])
+    error = math.sqrt(2 / 3 * np.sum((left - x.mean()) ** 2))
+    means = np.random.default_rng(6).normal(size=(200_000, 3)) / np.sqrt(sizes)
+    totals = means * sizes
+    others = (totals.sum(axis=1, keepdims=True) - totals) / (60 - sizes)
+    squares = np.sum((others - totals.sum(axis=1, keepdims=True) / 60) ** 2, axis=1)
+    degrees = 2 * squares.mean() ** 2 / squares.var()
+    assert (found["high"] - found["mean"]) / error == pytest.approx(stats.t.ppf(0.975, degrees), rel=0.02)
 
 
 def test_clusters_that_do_not_fit_are_refused():
     for x, names in (([0.0, 1.0], ["a", "a"]), ([0.0, 1.0, 1.0], ["a", "b"])):
         with pytest.raises(ValueError, match="at least two clusters"):
             mean_interval(x, clusters=names)
-
-
-def test_paired_bootstrap_agrees_with_that_of_scipy():
-    rng = np.random.default_rng(1)
-    a, b = rng.random(80) < 0.7, rng.random((80, 4)).round().mean(axis=1)
-    found = paired_bootstrap(a, b)
-    expected = stats.bootstrap((a - b,), np.mean, n_resamples=10_000, method="percentile", rng=2).confidence_interval
-    assert found == pytest.approx(tuple(expected), abs=0.005)
-    assert found == paired_bootstrap(a, b)
-    low, high = paired_bootstrap(b, a)
-    assert (-high, -low) == pytest.approx(found, abs=0.005)
-
-
-def test_paired_bootstrap_of_clusters():
-    """Copies of a level add nothing, and clusters of different sizes count by their levels."""
-    rng = np.random.default_rng(1)
-    a, b = rng.random(60) < 0.7, rng.random(60) < 0.5
-    names = [str(level) for level in range(60)]
-    alone = paired_bootstrap(a, b)
-    assert paired_bootstrap(np.tile(a, 5), np.tile(b, 5), names * 5) == pytest.approx(alone, abs=0.01)
-    assert np.diff(paired_bootstrap(np.tile(a, 5), np.tile(b, 5)))[0] < 0.6 * np.diff(alone)[0]
-    assert paired_bootstrap([1, 1, 1, 0], [0, 0, 0, 1], ["x", "x", "x", "y"]) == (-1.0, 1.0)
-    assert paired_bootstrap(a, a) == (0.0, 0.0)
-    with pytest.raises(ValueError, match="have 60, 60 and 59 outcomes"):
-        paired_bootstrap(a, b, names[1:])

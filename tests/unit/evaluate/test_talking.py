@@ -9,12 +9,11 @@ import made_run
 import pytest
 import tiny_run
 
-from agentrl_jax.config import load_resolved
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import chat
 from agentrl_jax.models import decoder
 from agentrl_jax.models.io.hf_config_out import describe
-from agentrl_jax.models.io.load import load_pretrained, save_pretrained
+from agentrl_jax.models.io.load import save_pretrained
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.conversation import conversation_ids, following_ids
@@ -103,23 +102,6 @@ def run(thinker, tmp_path_factory):
     """A run with an adapter whose responses think."""
     model = f"pretrained: {thinker}, lora: {{rank: 2, alpha: 3.0}}"
     return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", model, "think: true, max_response_tokens: 8")
-
-
-def test_the_policy_of_a_run_talks(run, tmp_path, monkeypatch, capsys):
-    """Its responses equal those of the exported model, not those of the base model."""
-    assert tiny_run.command("export", str(run), str(tmp_path / "whole"))[0] == 0
-    found = chat.speaker(str(run))
-    assert (found.positions, found.thinking) == (512, True)
-
-    def response(speaker):
-        return list(chat.Conversation(*speaker[:3], length=60).respond("Up?", 20))
-
-    assert response(found) == response(chat.speaker(str(tmp_path / "whole")))
-    base = load_pretrained(load_resolved(run / "config.yaml").model.pretrained)
-    assert response(found) != response((base.params, base.config.decoder, found.tokenizer))
-    monkeypatch.setattr("sys.stdin", io.StringIO("Up?\n"))
-    code, out, _ = tiny_run.command("chat", str(run), "--max_tokens", "4", "--length", "100")
-    assert (code, out) == (0, found.tokenizer.decode(response(found)[:4]) + "\n")
 
 
 def test_thinking_is_what_the_run_was_trained_with_unless_chosen(run, thinker, monkeypatch):

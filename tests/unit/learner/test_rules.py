@@ -1,10 +1,11 @@
-"""Algorithms by name on made-up trajectories: what affects the gradient, and what must not."""
+"""Algorithms by name on made-up trajectories: the batch that they make, and what must not affect it."""
 
 import functools
 
 import chex
 import jax
 import jax.numpy as jnp
+import made_up
 import numpy as np
 import pytest
 from made_up import (
@@ -16,28 +17,25 @@ from made_up import (
     MODEL,
     ONES,
     PLAIN,
+    SAID,
+    SEEN,
     SHAPE,
     TRAJECTORY,
     TURNS,
-    assert_close,
     fresh_state,
+    program,
     settings,
 )
 
-from agentrl_jax.algos import advantages, kl
+from agentrl_jax.algos import advantages
 from agentrl_jax.algos import gigpo as gigpo
 from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import BiLevelGae, Gae, Gigpo, Grpo, Remax, RewardToGo, Rloo, TurnGae
-from agentrl_jax.config.algo import AdaptiveKl, FixedKl, FractionFilter, Gspo, IcePop, TopKFilter, UpdateRule
-from agentrl_jax.config.presets import NAMES as PRESETS
+from agentrl_jax.config.algo import FixedKl, FractionFilter, NoCorrection, TopKFilter, UpdateRule
 from agentrl_jax.learner.batch import make_batch
-from agentrl_jax.learner.update import update
-from agentrl_jax.models import actor_critic, decoder, token_scores
+from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.setup.programs import Programs
 
 NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
 GREEDY = jax.tree.map(lambda x: x[1::GROUP_SIZE], TRAJECTORY)
@@ -61,81 +59,130 @@ def model_of(config):
     return MODEL if config.advantage.has_critic else NO_CRITIC
 
 
-@pytest.fixture(scope="module")
-def learn():
-    """Function (config, trajectory, settings, greedy) -> (state, metrics, step)."""
-
-    @functools.cache
-    def program(config):
-        return jax.jit(functools.partial(update, model=model_of(config), config=config, tx=PLAIN, shards=Shards()))
-
-    def run(config, trajectory=MET, numbers=None, greedy=None):
-        state = fresh_state(model_of(config), reference=config.kl.kind != "none")
-        greedy = GREEDY if config.advantage.kind == "remax" and greedy is None else greedy
-        after, metrics = program(config)(state, trajectory, ONES, KEY, numbers or settings(), greedy)
-        return after, metrics, jax.tree.map(jnp.subtract, after.params, state.params)
-
-    return run
-
-
 @functools.cache
 def batches(config):
     def program(state, trajectory, numbers, greedy):
-        return make_batch(state, trajectory, ONES, numbers, model_of(config), config, Shards(), None, greedy)[0]
+        return make_batch(state, trajectory, ONES, numbers, model_of(config), config, Shards(), None, greedy)
 
     return jax.jit(program)
 
 
+def made(config, trajectory=MET, numbers=None, greedy=None, state=None):
+    """The batch of an update, and metrics."""
+    state = fresh_state(model_of(config), reference=config.kl.kind != "none") if state is None else state
+    batch, _, metrics = batches(config)(state, trajectory, numbers or settings(), greedy)
+    return batch, metrics
+
+
 def batch_of(config, trajectory=MET, numbers=None, greedy=None, state=None):
-    state = fresh_state(model_of(config)) if state is None else state
-    return batches(config)(state, trajectory, numbers or settings(), greedy)
+    return made(config, trajectory, numbers, greedy, state)[0]
 
 
-def size(tree):
-    return max(float(jnp.abs(x).max()) for x in jax.tree.leaves(tree))
+def differ(one, other):
+    return float(jnp.max(jnp.abs(one - other))) > 1e-4
 
 
-FAST = ("gigpo", "dapo", "gspo", "cispo", "starpo_s2", "ppo")
-"""Together they have every objective, a critic, a mask, GiGPO's anchor states and a divergence in the reward."""
+@pytest.mark.parametrize("name", ["gigpo", "dapo", "starpo_s2", "ppo"])
+def test_presets_make_a_batch(name):
+    config = of_preset(name)
+    batch, metrics = made(config, greedy=GREEDY if config.advantage.kind == "remax" else None)
+    assert metrics["update/trained_tokens"] == np.sum(batch.mask) > 0
+    chex.assert_tree_all_finite((batch.advantage, batch.target))
+    assert np.std(np.asarray(batch.advantage)[np.asarray(batch.mask)]) > 0.05
 
 
-@pytest.mark.parametrize("name", [*FAST, *(pytest.param(n, marks=pytest.mark.slow) for n in PRESETS if n not in FAST)])
-def test_every_preset_makes_a_step(learn, name):
-    after, metrics, step = learn(of_preset(name))
-    assert int(after.gradient_steps) == 1
-    assert metrics["update/trained_tokens"] > 0
-    chex.assert_tree_all_finite((after.params, metrics))
-    assert size(step) > 1e-6
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"objective": Gspo(), "advantage": Rloo()},
-        {"advantage": Gigpo(length_weighted=True), "mismatch": IcePop(level="sequence")},
-    ],
-)
-def test_parts_of_a_minibatch_change_nothing(learn, changes):
-    steps = [learn(rule(**changes, grad_accum_steps=parts))[2] for parts in (1, 4)]
-    assert_close(*steps, 1e-6)
-
-
-def test_a_mask_and_a_gather_of_the_same_groups_are_the_same(learn):
+def test_a_mask_and_a_gather_of_the_same_groups_are_the_same():
     plain = {"advantage": Grpo(whiten=True)}
-    gathered = learn(rule(**plain, filter=FractionFilter(ratio=0.5)))
-    masked = learn(rule(**plain, filter=TopKFilter()), numbers=settings(filter_value=2.0))
-    assert gathered[1]["update/trained_tokens"] == masked[1]["update/trained_tokens"]
-    assert masked[1]["rollout/filter_kept_groups"] == 2
-    assert_close(gathered[2], masked[2], 1e-6)
+    gathered, _ = made(rule(**plain, filter=FractionFilter(ratio=0.5)))
+    masked, metrics = made(rule(**plain, filter=TopKFilter()), numbers=settings(filter_value=2.0))
+    assert metrics["rollout/filter_kept_groups"] == 2
+    np.testing.assert_array_equal(gathered.mask, masked.mask)
+    np.testing.assert_allclose(gathered.advantage, masked.advantage, atol=1e-6)
 
 
-def test_an_empty_filter_skips_the_step_and_counts_it(learn):
+def test_an_empty_filter_skips_the_step_and_counts_it():
     flat = MET.turn.replace(reward=jnp.zeros((EPISODES, TURNS)), format_error=jnp.zeros((EPISODES, TURNS), jnp.int32))
-    after, metrics, step = learn(of_preset("starpo_s2"), MET.replace(turn=flat))
+    start = fresh_state()
+    after, metrics = program(MODEL, PLAIN, of_preset("starpo_s2"))(
+        start, MET.replace(turn=flat), ONES, KEY, settings(), None
+    )
     assert metrics["rollout/filter_kept_groups"] == 0
     assert metrics["update/skipped"] == 1
     assert int(after.gradient_steps) == 0
-    assert size(step) == 0.0
+    chex.assert_trees_all_equal(after.params, start.params)
+
+
+def test_filter_keeps_the_groups_that_differ_most():
+    """Groups 0 and 3 vary most, or least."""
+    spread = np.repeat([3.0, 0.0, 0.5, 2.0], GROUP_SIZE)[:, None] * np.tile([1.0, -1.0, 0.5, 0.0], GROUPS)[:, None]
+    reward = jnp.asarray(np.concatenate([spread, np.zeros_like(spread)], axis=1), jnp.float32)
+    turn = MET.turn.replace(reward=reward, format_error=jnp.zeros((EPISODES, TURNS), jnp.int32))
+    for largest, kept in ((True, [0, 3]), (False, [1, 2])):
+        config = rule(filter=FractionFilter(ratio=0.5, largest=largest))
+        batch, metrics = made(config, MET.replace(turn=turn))
+        trained = np.flatnonzero(np.asarray(batch.mask).any(axis=1)) // GROUP_SIZE
+        assert sorted(set(trained.tolist())) == kept
+        assert metrics["update/trained_tokens"] == np.sum(np.asarray(MET.response.length).reshape(GROUPS, -1)[kept])
+
+
+@pytest.mark.parametrize("method", ["mean", "mean_std"])
+def test_normalized_returns_do_not_see_broken_episodes(method):
+    lost = jnp.arange(EPISODES) % 5 == 0
+    turn = MET.turn.replace(failed=jnp.zeros((EPISODES, TURNS), bool).at[:, 0].set(lost))
+    spoiled = turn.replace(reward=jnp.where(lost[:, None], 1e3, turn.reward))
+    config = rule(advantage=Gae(reward_normalization=method))
+    one, other = (batch_of(config, MET.replace(turn=t)) for t in (turn, spoiled))
+    assert not np.asarray(one.mask)[np.asarray(lost)].any()
+    np.testing.assert_array_equal(jnp.where(one.mask, one.advantage, 0), jnp.where(other.mask, other.advantage, 0))
+    np.testing.assert_array_equal(jnp.where(one.mask, one.target, 0), jnp.where(other.mask, other.target, 0))
+
+
+def test_padding_changes_nothing():
+    """Scores, advantages and targets of the sampled tokens, in larger arrays."""
+    plain, padded = (batch_of(BASE, made_up.make_trajectory(seen=SEEN + more, said=SAID + more)) for more in (0, 3))
+    masks = np.asarray(plain.mask), np.asarray(padded.mask)
+    for of in ("advantage", "target", "behavior_logprob"):
+        found = [np.asarray(getattr(batch, of))[mask] for batch, mask in zip((plain, padded), masks)]
+        np.testing.assert_allclose(*found, atol=1e-5, err_msg=of)
+    values = [np.asarray(batch.before.value)[mask] for batch, mask in zip((plain, padded), masks)]
+    np.testing.assert_allclose(*values, atol=1e-5)
+
+
+def test_members_within_groups_are_chosen_by_their_returns():
+    batch, metrics = made(rule(advantage=Rloo(), filter_group_size=2))
+    trained = np.flatnonzero(np.asarray(batch.mask).any(axis=1))
+    assert np.bincount(trained // GROUP_SIZE, minlength=GROUPS).tolist() == [2] * GROUPS
+    assert metrics["update/trained_tokens"] == np.asarray(MET.response.length).sum(axis=1)[trained].sum()
+
+
+TURNS_ALONE = {"context": "single_turn"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "values"),
+    [
+        ({"advantage": BiLevelGae(whiten=False, reward_placement="turn"), **TURNS_ALONE}, "turn_gamma", (0.95, 0.2)),
+        ({"advantage": TurnGae(whiten=False, reward_placement="turn"), **TURNS_ALONE}, "gamma", (1.0, 0.2)),
+        ({"advantage": Gigpo()}, "step_weight", (0.0, 2.0)),
+        ({"advantage": Gigpo()}, "turn_gamma", (0.1, 1.0)),
+        ({"advantage": Gigpo(history=1)}, "history_power", (0.0, 4.0)),
+        ({"advantage": Grpo(), "filter": TopKFilter()}, "filter_value", (1.0, 3.0)),
+    ],
+)
+def test_the_numbers_of_a_rule_are_read(changes, name, values):
+    batches = [batch_of(rule(**changes), numbers=settings(**{name: value})) for value in values]
+    assert differ(*(jnp.where(batch.mask, batch.advantage, 0) for batch in batches))
+
+
+def test_the_penalty_in_the_reward_starts_from_the_learner():
+    """The policy is its own reference; with the rollout's log-probabilities, k1 would be their difference."""
+    config = rule(kl=FixedKl(apply_to="reward"), advantage=RewardToGo(whiten=False))
+    learner, rollout = (
+        made(config.replace(mismatch=NoCorrection(ratio_from=start)))[1]["actor/reward_kl_penalty"]
+        for start in ("learner", "rollout")
+    )
+    assert float(learner) == pytest.approx(0.0, abs=1e-6)
+    assert abs(float(rollout)) > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["entropy", "entropy_std", "length", "mean"])
@@ -153,14 +200,6 @@ def test_what_groups_are_ranked_by(kind):
     expected = sorted(np.argsort(-scores, kind="stable")[:2])
     trained = np.flatnonzero(np.asarray(kept.mask).any(axis=1))
     assert sorted(set((trained // GROUP_SIZE).tolist())) == expected
-
-
-def test_members_within_groups_are_chosen_by_their_returns(learn):
-    _, metrics, _ = learn(rule(advantage=Rloo(), filter_group_size=2))
-    batch = batch_of(rule(advantage=Rloo(), filter_group_size=2))
-    trained = np.flatnonzero(np.asarray(batch.mask).any(axis=1))
-    assert np.bincount(trained // GROUP_SIZE, minlength=GROUPS).tolist() == [2] * GROUPS
-    assert metrics["update/trained_tokens"] == np.asarray(MET.response.length).sum(axis=1)[trained].sum()
 
 
 def per_turn(config, trajectory=MET):
@@ -284,20 +323,7 @@ def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypat
     assert np.nanstd(whole[0]) > 0.05
 
 
-@pytest.mark.parametrize(
-    ("advantage", "name", "values"),
-    [
-        (BiLevelGae, "turn_gamma", (0.95, 0.2)),
-        (TurnGae, "gamma", (1.0, 0.2)),
-    ],
-)
-def test_discounts_of_turns_reach_rows_of_single_turns(learn, advantage, name, values):
-    config = rule(advantage=advantage(whiten=False, reward_placement="turn"), context="single_turn")
-    steps = [learn(config, numbers=settings(**{name: value}))[2] for value in values]
-    assert size(jax.tree.map(jnp.subtract, *steps)) > 1e-4
-
-
-def test_remax_takes_the_greedy_return_off(learn):
+def test_remax_takes_the_greedy_return_off():
     config = rule(advantage=Remax())
     batch = batch_of(config, greedy=GREEDY)
     earned = jnp.sum(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1)
@@ -342,8 +368,10 @@ def test_returns_are_normalized_among_those_that_belong_together(grouping):
         np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], centered[row], atol=1e-5)
 
 
-@pytest.mark.parametrize("dropped", ["broken", "filtered", "filtered group"])
-@pytest.mark.parametrize("grouping", ["state", "batch"])
+@pytest.mark.parametrize(
+    ("grouping", "dropped"),
+    [("state", "broken"), ("batch", "broken"), ("state", "filtered"), ("batch", "filtered group")],
+)
 def test_returns_are_normalized_among_those_that_are_learned_from(grouping, dropped):
     """Members are left out because an environment broke or by a filter; no other member is compared with them."""
     changes = {
@@ -364,100 +392,6 @@ def test_returns_are_normalized_among_those_that_are_learned_from(grouping, drop
     ]
     for row in range(EPISODES):
         np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask[row]], centered[row], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "name", "values"),
-    [
-        ({"advantage": Gigpo()}, "step_weight", (0.0, 2.0)),
-        ({"advantage": Gigpo()}, "turn_gamma", (0.1, 1.0)),
-        ({"advantage": Gigpo(history=1)}, "history_power", (0.0, 4.0)),
-        ({"advantage": Grpo(), "filter": TopKFilter()}, "filter_value", (1.0, 3.0)),
-    ],
-)
-def test_the_numbers_of_a_rule_are_read(learn, changes, name, values):
-    steps = [learn(rule(**changes), numbers=settings(**{name: value}))[2] for value in values]
-    assert size(jax.tree.map(jnp.subtract, *steps)) > 1e-6
-
-
-def test_several_devices_make_the_same_step():
-    """ReMax, whose greedy episodes are replicated to every device, with a coefficient in the state."""
-    config = rule(advantage=Remax(), kl=AdaptiveKl(estimator="k2"))
-    made = []
-    for devices in (1, 2):
-        programs = Programs(make_mesh(devices))
-        state = jax.tree.map(jnp.copy, fresh_state(NO_CRITIC, reference=True))
-        program = programs.update(NO_CRITIC, config, PLAIN)
-        made.append(program(state, MET, ONES, KEY, settings(kl_coef=0.5, kl_target=1e9, kl_horizon=64.0), GREEDY))
-    (one, known), (two, metrics) = made
-    assert_close(*(jax.tree.map(np.asarray, state.params) for state in (one, two)), 1e-5)
-    assert float(two.kl.coef) == pytest.approx(float(one.kl.coef))
-    assert float(two.kl.coef) < 1.0
-    np.testing.assert_allclose(metrics["actor/kl"], known["actor/kl"], atol=1e-9)
-
-
-@pytest.mark.slow
-def test_several_devices_agree_on_rows_of_turns_and_on_what_was_cut_off():
-    """With more rows in the parts of all devices than episodes, so that the last observation is repeated."""
-    config = rule(
-        context="single_turn",
-        advantage=Gae(bootstrap_truncated=True),
-        kl=FixedKl(apply_to="reward"),
-        grad_accum_steps=4,
-        group_size=2,
-    )
-    numbers, made = settings(kl_coef=0.3, lam=0.7), []
-    for devices in (1, 8):
-        state = jax.tree.map(jnp.copy, fresh_state(reference=True))
-        program = Programs(make_mesh(devices)).update(MODEL, config, PLAIN)
-        made.append(jax.tree.map(np.asarray, program(state, CUT_OFF, ONES, KEY, numbers)))
-    (one, known), (spread, metrics) = made
-    assert_close(one.params, spread.params, 1e-5)
-    for name, value in known.items():
-        np.testing.assert_allclose(metrics[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
-
-
-@pytest.mark.parametrize(
-    ("where", "kind", "target", "factor"),
-    [("loss", "k2", 1e9, 0.9), ("reward", "k1", 1e9, 0.9), ("reward", "k1", 1e-9, 1.1)],
-)
-def test_the_adaptive_coefficient_follows_the_divergence(learn, where, kind, target, factor):
-    """clip(error, -0.2, 0.2) * episodes / horizon per step; the coefficient is in the state and so in checkpoints."""
-    other = TRAJECTORY.replace(response=TRAJECTORY.response.replace(logprob=TRAJECTORY.response.logprob + 1.0))
-    numbers = settings(kl_coef=0.5, kl_target=target, kl_horizon=2.0 * EPISODES)
-    after, metrics, _ = learn(rule(kl=AdaptiveKl(apply_to=where, estimator=kind)), other, numbers)
-    assert metrics["actor/kl_coef"] == 0.5
-    assert float(after.kl.coef) == pytest.approx(factor)
-    fixed, _, _ = learn(rule(kl=FixedKl(apply_to=where, estimator=kind)), other, numbers)
-    assert float(fixed.kl.coef) == 1.0
-
-
-def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
-    """At every sampled token, in one chunk or in several; and it pulls the policy towards the reference."""
-    config = rule(kl=FixedKl(estimator="full"), advantage=Rloo())
-    state = fresh_state(NO_CRITIC, reference=True)
-    other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), state.reference)
-    state = state.replace(reference=other)
-    rows = pack_trajectories(MET, "full")
-
-    def logits(policy):
-        hidden = decoder.forward(policy, SHAPE, rows.tokens)
-        return decoder.logits(policy, jnp.take_along_axis(hidden, rows.position[..., None] - 1, axis=1))
-
-    per_token = kl.full(logits(state.params["policy"]), logits(other))
-    expected = jnp.sum(jnp.where(rows.response_mask, per_token, 0)) / jnp.sum(rows.response_mask)
-    steps = []
-    for most in (token_scores.LOGITS_AT_ONCE, 5 * SHAPE.vocab_size):
-        monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", most)
-        program = jax.jit(functools.partial(update, model=NO_CRITIC, config=config, tx=PLAIN, shards=Shards()))
-        after, metrics = program(state, MET, ONES, KEY, settings(kl_coef=10.0))
-        assert float(metrics["actor/kl"]) == pytest.approx(float(expected), rel=1e-4)
-        steps.append(jax.tree.map(jnp.subtract, after.params, state.params))
-    assert_close(*steps, 1e-5)
-    moved = kl.full(logits(after.params["policy"]), logits(other))
-    assert float(jnp.sum(jnp.where(rows.response_mask, moved, 0))) < float(
-        jnp.sum(jnp.where(rows.response_mask, per_token, 0))
-    )
 
 
 def test_whitening_comes_last():

@@ -1,8 +1,7 @@
-"""A trajectory is a function of its key: not of its slot, its neighbors, the batch, refills or devices."""
+"""A trajectory is a function of its key: not of its slot, its neighbors, the batch or refills."""
 
-import functools
+import dataclasses
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,21 +9,18 @@ import pytest
 import toy_agent
 from same_bits import assert_same, differing
 from toy_agent import GROUP_SIZE, TURNS
+from toy_rollouts import GROUPED, KEY, forward_logprobs
 
 from agentrl_jax.models import cached_decoder
 from agentrl_jax.models.kv_cache import MAX_BLOCKS, blocks_allowed
-from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine, rng
+from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.prefill import empty_cache
 from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
-from agentrl_jax.setup.programs import Programs, total_stats
-
-KEY = jax.random.key(7)
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+from agentrl_jax.setup.programs import total_stats
 
 
 def sum_of_positions(cache):
@@ -43,60 +39,47 @@ def test_the_toy_agent_is_worth_testing(batch):
     assert not np.asarray(trajectory.overflow).any()
     assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.response.length)
     assert total_stats(stats)["slot_steps"] == 64 * total_stats(stats)["decode_steps"]
+    # Members of a group share their level and draw their own tokens.
+    first = np.asarray(trajectory.observation[:, 0]).reshape(-1, GROUP_SIZE, trajectory.observation.shape[-1])
+    assert (first == first[:, :1]).all()
+    assert len(np.unique(first[:, 0], axis=0)) >= 6
+    responses = np.asarray(trajectory.response.tokens[:, 0]).reshape(16, GROUP_SIZE, -1)
+    assert (responses != responses[:, :1]).any(axis=(1, 2)).all()
 
 
-@pytest.mark.parametrize("episodes", [[37], slow([9, 22]), slow([63, 0, 36]), [5, 4, 7, 6, 60, 1, 2, 3]], ids=len)
-def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch, episodes):
-    """Batches of 1, 2, 3 and 8, at any position and with a separate prefill, against the 64."""
-    ids, trajectory, _ = batch
-    program = compiled(toy_agent.engine_config(), whole_state=len(episodes) == 8)
-    result = program(policy, KEY, toy_agent.rows(ids, episodes), toy_agent.settings(len(episodes)))
-    small = result.trajectory if len(episodes) == 8 else result[0]
-    assert_same(small, toy_agent.rows(trajectory, episodes))
+def test_log_probabilities_are_those_of_a_plain_forward_pass(policy, batch):
+    """Through prefixes, shared first observations and blocks of the cache."""
+    rows, expected = forward_logprobs(policy, batch[1], "full", jnp.ones(64))
+    sampled = np.asarray(rows.response_mask)
+    np.testing.assert_allclose(np.asarray(rows.logprob)[sampled], np.asarray(expected)[sampled], atol=1e-4)
 
 
-def test_finished_rows_are_frozen_whole(compiled, policy, batch):
-    """For one shape, the whole state of a row is equal bit for bit beside short and beside long neighbors."""
-    ids, trajectory, _ = batch
-    turns = np.asarray(trajectory.num_turns)
-    short, long = np.flatnonzero(turns == 1), np.flatnonzero(turns == TURNS)
-    watched = short[:4]
-    assert len(watched) == 4
+@pytest.fixture(scope="module")
+def of_eight(compiled, policy, batch):
+    """Function (rows of the batch) -> the engine's final state after these 8 episodes alone, each with its prefill."""
     program = compiled(toy_agent.engine_config(), whole_state=True)
+    return lambda rows: program(policy, KEY, toy_agent.rows(batch[0], rows), toy_agent.settings(8))
 
-    def play(rows):
-        return program(policy, KEY, toy_agent.rows(ids, rows), toy_agent.settings(8))
 
-    calm = play([*watched, *watched])
-    busy = play([*watched, *long[:4]])
+def test_trajectory_does_not_depend_on_the_batch(of_eight, batch):
+    rows = np.array([5, 4, 7, 6, 60, 1, 2, 3])
+    found = of_eight(rows).trajectory
+    assert_same(found, toy_agent.rows(batch[1], rows))
+    shuffle = np.array([5, 2, 7, 0, 1, 6, 3, 4])
+    assert differing(toy_agent.rows(found, shuffle), of_eight(rows[shuffle]).trajectory) == []
+
+
+def test_finished_rows_are_frozen_whole(of_eight, batch):
+    """For one shape, the whole state of a row is equal bit for bit beside short and beside long neighbors."""
+    turns = np.asarray(batch[1].num_turns)
+    short, long = np.flatnonzero(turns == 1)[:4], np.flatnonzero(turns == TURNS)[:4]
+    calm, busy = of_eight(np.tile(short, 2)), of_eight(np.concatenate([short, long]))
     assert int(busy.decode_steps) > int(calm.decode_steps)
     assert not np.asarray(busy.active).any()
-    parts = (
-        "batched_env",
-        "sample_keys",
-        "turn",
-        "position",
-        "active",
-        "waiting",
-        "response",
-        "parser",
-        "token",
-        "logprob",
-        "cache",
-    )
-    for part in (*parts, "message", "trajectory", "ids", "episode"):
+    of_all = {"next_episode", "decode_steps", "prefill_steps"}
+    for part in {field.name for field in dataclasses.fields(calm)} - of_all:
         mine, theirs = (toy_agent.rows(getattr(state, part), np.arange(4)) for state in (calm, busy))
         assert differing(mine, theirs) == [], part
-
-
-def test_position_in_the_batch_changes_no_bit(compiled, policy, batch):
-    ids, _, _ = batch
-    program = compiled(toy_agent.engine_config(), whole_state=True)
-    order = np.array([3, 40, 12, 21, 33, 50, 9, 0])
-    shuffle = np.array([5, 2, 7, 0, 1, 6, 3, 4])
-    one = program(policy, KEY, toy_agent.rows(ids, order), toy_agent.settings(8)).trajectory
-    other = program(policy, KEY, toy_agent.rows(ids, order[shuffle]), toy_agent.settings(8)).trajectory
-    assert differing(toy_agent.rows(one, shuffle), other) == []
 
 
 def test_a_group_stores_its_first_observation_once():
@@ -127,17 +110,6 @@ def test_blocks_end_where_observations_end(group_size):
     assert [key.shape[2] for key, _ in cache.blocks[0]] == [*first, 200 + read, 200 + read]
 
 
-def test_blocks_that_are_always_read_change_nothing(compiled, policy, batch):
-    """As on accelerators: two blocks, empty ones among them."""
-    ids, trajectory, _ = batch
-    config = toy_agent.engine_config(group_size=GROUP_SIZE, skips_blocks=False)
-    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, 16)
-    assert (len(cache.blocks[0]), cache.skips) == (min(2, blocks_allowed(sum_of_positions(cache))), False)
-    episodes = np.arange(16)
-    found = compiled(config)(policy, KEY, toy_agent.rows(ids, episodes), toy_agent.settings(16))[0]
-    assert_same(found, toy_agent.rows(trajectory, episodes))
-
-
 @pytest.mark.parametrize("turns", [3, 40])
 def test_unused_blocks_of_long_contexts_are_always_skipped(turns):
     config = toy_agent.engine_config(max_turns=turns, max_response_tokens=200, skips_blocks=False)
@@ -146,114 +118,16 @@ def test_unused_blocks_of_long_contexts_are_always_skipped(turns):
     assert len(cache.blocks[0]) == (MAX_BLOCKS if turns == 40 else 2)
 
 
-def test_episodes_of_one_turn_store_nothing_of_their_own(compiled, policy, batch):
-    ids = toy_agent.rows(batch[0], np.arange(16))
-    settings = toy_agent.settings(16)
-    alone, together = (
-        compiled(toy_agent.engine_config(max_turns=1, group_size=size))(policy, KEY, ids, settings)[0]
-        for size in (1, GROUP_SIZE)
-    )
-    assert_same(together, alone)
-
-
-@pytest.mark.parametrize("prefill_threshold", [1.0, 0.3])
-def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch, prefill_threshold):
-    ids, trajectory, _ = batch
-    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, prefill_threshold=prefill_threshold))
-    refilled, stats = program(policy, KEY, ids, toy_agent.settings(64))
-    assert_same(refilled, trajectory)
-    counters = total_stats(stats)
-    assert counters["sampled_tokens"] == np.sum(trajectory.response.length)
-    assert counters["slot_steps"] == 16 * counters["decode_steps"]
-
-
-def test_a_lower_share_of_waiting_slots_reads_more_often(compiled, policy, batch):
-    steps = {}
-    for share in (1.0, 0.3):
-        program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, prefill_threshold=share))
-        counters = total_stats(program(policy, KEY, batch[0], toy_agent.settings(64))[1])
-        steps[share] = counters["prefill_steps"], counters["decode_steps"]
-    assert steps[0.3][0] > steps[1.0][0]
-    assert steps[0.3][1] < steps[1.0][1]
-
-
-def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, policy, batch):
-    ids = toy_agent.rows(batch[0], np.arange(16))
-    options = {"context": "single_turn", "stop_at_answer": True}
-    whole, _ = compiled(toy_agent.engine_config(**options))(policy, KEY, ids, toy_agent.settings(16))
-    refilled, _ = compiled(toy_agent.engine_config(slots=4, prefill_threshold=0.5, **options))(
-        policy, KEY, ids, toy_agent.settings(16)
-    )
-    assert_same(refilled, whole)
-    # The first turn reads the same text in both contexts and is cut where the answer tag closes.
-    first = np.asarray(whole.response.length[:, 0])
-    np.testing.assert_array_less(first, np.asarray(batch[1].response.length[:16, 0]) + 1)
-    for row, length in enumerate(first):
-        np.testing.assert_array_equal(whole.response.tokens[row, 0, :length], batch[1].response.tokens[row, 0, :length])
-
-
-def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
-    widths, extend = {0: set(), 3: set()}, cached_decoder.forward_with_cache
-    ids = toy_agent.rows(batch[0], np.arange(16))
-    for chunk, seen in widths.items():
-
-        def read(params, model, cache, tokens, *rest, only_last, seen=seen):
-            seen.add(tokens.shape[1])
-            return extend(params, model, cache, tokens, *rest, only_last=only_last)
-
-        monkeypatch.setattr(cached_decoder, "forward_with_cache", read)
-        config = toy_agent.engine_config(chunk=chunk)
-        shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
-        jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))
-    assert toy_agent.BATCHED_ENV.observation_tokens in widths[0] - widths[3]
-    assert widths[3] - widths[0] == {3}
-
-
-def test_as_many_rows_are_read_at_once_as_are_set(policy, batch, monkeypatch):
-    ids, seen, extend = toy_agent.rows(batch[0], np.arange(16)), set(), cached_decoder.forward_with_cache
-
-    def read(params, model, cache, tokens, *rest, only_last):
-        seen.add((len(tokens), cache.opening is None))
-        return extend(params, model, cache, tokens, *rest, only_last=only_last)
-
-    monkeypatch.setattr(cached_decoder, "forward_with_cache", read)
-    config = toy_agent.engine_config(group_size=GROUP_SIZE, prefill_rows=3)
-    shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
-    jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))
-    assert {(3, True), (16 // GROUP_SIZE, True)} <= seen
-    assert {rows for rows, _ in seen} <= {len(toy_agent.BATCHED_ENV.prefix), 16 // GROUP_SIZE, 3}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        slow({"chunk": 3}),
-        {"chunk": 3, "slots": 4},
-        slow({"chunk": 3, "context": "single_turn"}),
-        {"prefill_rows": 3, "chunk": 3, "slots": 4, "prefill_threshold": 0.5},
-        {"prefill_rows": 5, "group_size": GROUP_SIZE},
-        slow({"prefill_rows": 4, "context": "single_turn"}),
-    ],
-    ids=str,
-)
-def test_observations_read_in_parts_give_the_same_trajectories(compiled, policy, batch, options):
-    ids = toy_agent.rows(batch[0], np.arange(16))
-    kept = {name: options[name] for name in ("slots", "context") if name in options}
-    whole, parts = (
-        compiled(toy_agent.engine_config(**chosen))(policy, KEY, ids, toy_agent.settings(16))[0]
-        for chosen in (kept, options)
-    )
-    assert np.asarray(whole.observation_length).max() > 6
-    assert_same(parts, whole)
-
-
 def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
+    """With a cache of two blocks that are always read, empty ones too, as on accelerators."""
     ids, trajectory, _ = batch
     whole = jax.tree.map(np.asarray, trajectory)
     prefix = int(whole.prompt_length.max())
     limit = prefix + toy_agent.BATCHED_ENV.observation_tokens + toy_agent.MAX_RESPONSE_TOKENS + 6
-    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, context_tokens=limit))
-    short = jax.tree.map(np.asarray, program(policy, KEY, ids, toy_agent.settings(64))[0])
+    config = toy_agent.engine_config(group_size=GROUP_SIZE, context_tokens=limit, skips_blocks=False)
+    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, 16)
+    assert (len(cache.blocks[0]), cache.skips) == (min(2, blocks_allowed(sum_of_positions(cache))), False)
+    short = jax.tree.map(np.asarray, compiled(config)(policy, KEY, ids, toy_agent.settings(64))[0])
     sizes = whole.prompt_length[:, None] + np.cumsum(whole.observation_length + whole.response.length, axis=1)
     before = sizes - whole.response.length + toy_agent.MAX_RESPONSE_TOKENS  # what a turn might have needed
     fits = np.cumprod((before <= limit) & whole.turn_mask, axis=1).sum(axis=1)
@@ -273,41 +147,110 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     assert rows.tokens.shape[1] == limit < roomy.tokens.shape[1]
     np.testing.assert_array_equal(rows.tokens, roomy.tokens[:, :limit])
     assert int(roomy.length.max()) <= limit
-    np.testing.assert_array_equal(short.response.tokens[:, 0], whole.response.tokens[:, 0])
+    played = np.arange(TURNS) < fits[:, None]
+    np.testing.assert_array_equal(short.response.tokens[played], whole.response.tokens[played])
+    np.testing.assert_allclose(short.response.logprob[played], whole.response.logprob[played], atol=1e-3)
 
 
-def test_a_context_that_holds_no_turn_is_refused(policy):
-    config = toy_agent.engine_config(context_tokens=9)
-    with pytest.raises(ValueError, match="context_tokens 9; expected at least"):
-        engine.rollout(
-            policy,
-            toy_agent.MODEL.decoder,
-            toy_agent.BATCHED_ENV,
-            config,
-            KEY,
-            toy_agent.mixed_ids(1, 1),
-            toy_agent.settings(1),
-        )
+def test_episodes_of_one_turn_store_nothing_of_their_own(compiled, policy, batch):
+    config, settings = toy_agent.engine_config(max_turns=1, group_size=GROUP_SIZE), toy_agent.settings(64)
+    found = compiled(config)(policy, KEY, batch[0], settings)[0]
+    expected = compiled(GROUPED)(policy, KEY, batch[0], settings.replace(horizon=jnp.int32(1)))[0]
+    np.testing.assert_array_equal(found.response.tokens, expected.response.tokens[:, :1])
+    np.testing.assert_array_equal(found.num_turns, expected.num_turns)
+    np.testing.assert_array_equal(found.truncation, expected.truncation)
 
 
-@pytest.mark.parametrize("devices", [slow(2), 8])
-def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
-    ids, trajectory, _ = batch
-    programs = Programs(make_mesh(devices))
-    program = programs.rollout(
-        "rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, toy_agent.engine_config(group_size=GROUP_SIZE)
-    )
-    spread, stats = program({"policy": policy}, KEY, ids, toy_agent.settings(64))
-    assert len(spread.num_turns.sharding.device_set) == devices
-    chex.assert_shape(stats.decode_steps, (devices,))
-    assert_same(spread, trajectory)
-    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.response.length)
+REFILLED = (
+    {"prefill_threshold": 1.0, "prefill_rows": 3},
+    {"prefill_threshold": 0.3, "chunk": 3},
+)
+
+
+@pytest.fixture(scope="module")
+def refilled(compiled, policy, batch):
+    """The batch in 16 slots, for both settings: (what the model has read at once, trajectory, counters)."""
+    found, read = [], cached_decoder.forward_with_cache
+    for changes in REFILLED:
+        seen = set()
+
+        def watched(params, model, cache, tokens, *rest, only_last, seen=seen):
+            seen.add(tokens.shape)
+            return read(params, model, cache, tokens, *rest, only_last=only_last)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cached_decoder, "forward_with_cache", watched)
+            program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, **changes))
+            trajectory, stats = program(policy, KEY, batch[0], toy_agent.settings(64))
+        found.append((seen, trajectory, total_stats(stats)))
+    return found
+
+
+def test_refilled_slots_give_the_same_trajectories(refilled, batch):
+    """Observations are read for three rows at a time, or three tokens at a time."""
+    _, trajectory, _ = batch
+    assert np.asarray(trajectory.observation_length).max() > 6
+    for _, found, counters in refilled:
+        assert_same(found, trajectory)
+        assert counters["sampled_tokens"] == np.sum(trajectory.response.length)
+        assert counters["slot_steps"] == 16 * counters["decode_steps"]
+
+
+def test_observations_are_read_in_parts_of_the_given_size(refilled):
+    (by_rows, *_), (by_tokens, *_) = refilled
+    prefixes, width = toy_agent.BATCHED_ENV.prefix.shape, toy_agent.BATCHED_ENV.observation_tokens
+    assert by_rows == {prefixes, (16 // GROUP_SIZE, width), (3, width)}
+    assert by_tokens == {prefixes, (16 // GROUP_SIZE, 3), (16, 3)}
+
+
+def test_a_lower_share_of_waiting_slots_reads_more_often(refilled):
+    (_, _, barrier), (_, _, early) = refilled
+    assert early["prefill_steps"] > barrier["prefill_steps"]
+    assert early["decode_steps"] < barrier["decode_steps"]
+
+
+def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, policy, batch):
+    ids = toy_agent.rows(batch[0], np.arange(16))
+    options = {"context": "single_turn", "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5}
+    found, _ = compiled(toy_agent.engine_config(**options))(policy, KEY, ids, toy_agent.settings(16))
+    rows, expected = forward_logprobs(policy, found, "single_turn", jnp.ones(16))
+    sampled = np.asarray(rows.response_mask)
+    assert sampled.reshape(16, TURNS, -1)[:, 1:].any()
+    np.testing.assert_allclose(np.asarray(rows.logprob)[sampled], np.asarray(expected)[sampled], atol=1e-4)
+    # The first turn reads the same text in both contexts and is cut where the answer tag closes.
+    first, whole = np.asarray(found.response.length[:, 0]), batch[1].response
+    np.testing.assert_array_less(first, np.asarray(whole.length[:16, 0]) + 1)
+    assert (first < np.asarray(whole.length[:16, 0])).any()
+    for row, length in enumerate(first):
+        np.testing.assert_array_equal(found.response.tokens[row, 0, :length], whole.tokens[row, 0, :length])
+
+
+@pytest.mark.parametrize(
+    ("changes", "episodes", "words"),
+    [({"slots": 6, "group_size": 4}, 8, "6 slots and 8 episodes"), ({"slots": 9}, 8, "9 slots for 8 episodes")],
+)
+def test_impossible_slots_are_refused(policy, changes, episodes, words):
+    config = toy_agent.engine_config(**changes)
+    decoder, env, settings = toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, toy_agent.settings(episodes)
+    with pytest.raises(ValueError, match=words):
+        engine.rollout(policy, decoder, env, config, KEY, toy_agent.mixed_ids(episodes, 1), settings)
+
+
+def test_a_context_that_holds_no_turn_is_refused():
+    with pytest.raises(ValueError, match="context_tokens 9"):
+        cache_length(toy_agent.BATCHED_ENV, toy_agent.engine_config(context_tokens=9))
+
+
+@pytest.mark.parametrize("changes", [{"prefill_threshold": 0.0}, {"prefill_threshold": 1.5}])
+def test_bad_engine_settings_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        toy_agent.engine_config(**changes)
 
 
 def test_settings_change_without_a_new_program(compiled, policy, batch):
     """Horizon, budget, temperature per row and environment parameters: one dispatch each, one executable."""
     ids, trajectory, _ = batch
-    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE))
+    program = compiled(GROUPED)
     before = program._cache_size()
 
     def play(**changes):
@@ -346,25 +289,13 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
     assert program._cache_size() == before == 1
 
 
-def test_compiled_rollout_speaks_to_nobody(compiled, policy):
-    """The module has no callback, no transfer to the host and no collective; it is one executable."""
-    ids = toy_agent.mixed_ids(2, 1)
-    program = compiled(toy_agent.engine_config())
-    module = program.lower(policy, KEY, ids, toy_agent.settings(2)).compile()
-    assert len(module.runtime_executable().hlo_modules()) == 1
-    text = module.as_text()
-    assert " while(" in text
-    for forbidden in ("callback", "infeed", "outfeed", " send(", " recv(", "host_transfer", "all-reduce", "all-gather"):
-        assert forbidden not in text, forbidden
-
-
-def test_members_share_their_level_and_draw_their_own_tokens(batch):
-    _, trajectory, _ = batch
-    first = np.asarray(trajectory.observation[:, 0]).reshape(-1, GROUP_SIZE, trajectory.observation.shape[-1])
-    assert (first == first[:, :1]).all()
-    assert len(np.unique(first[:, 0], axis=0)) >= 6
-    responses = np.asarray(trajectory.response.tokens[:, 0]).reshape(16, GROUP_SIZE, -1)
-    assert (responses != responses[:, :1]).any(axis=(1, 2)).all()
+def test_a_rollout_speaks_to_nobody(compiled, policy, batch):
+    """Its program has no callback, no transfer to the host and no collective."""
+    text = compiled(GROUPED).lower(policy, KEY, batch[0], toy_agent.settings(64)).as_text()
+    assert "stablehlo.while" in text
+    for forbidden in ("callback", "infeed", "outfeed", "send", "recv", "all_reduce", "all_gather"):
+        assert f"stablehlo.{forbidden}" not in text
+        assert forbidden == "send" or f"@{forbidden}" not in text
 
 
 def test_noise_is_per_member_or_shared():
@@ -415,27 +346,3 @@ def test_metrics_are_counted_per_task(batch):
         for key, value in expected.items():
             assert metrics[name + key] == pytest.approx(value, abs=1e-5), name + key
     assert metrics["short/episodes"] == metrics["long/episodes"] == 32
-
-
-@pytest.mark.parametrize(
-    ("changes", "episodes", "words"),
-    [({"slots": 6, "group_size": 4}, 8, "multiples of the 4"), ({"slots": 9}, 8, "at most one slot an episode")],
-)
-def test_impossible_slots_are_refused(policy, changes, episodes, words):
-    config = toy_agent.engine_config(**changes)
-    with pytest.raises(ValueError, match=words):
-        engine.rollout(
-            policy,
-            toy_agent.MODEL.decoder,
-            toy_agent.BATCHED_ENV,
-            config,
-            KEY,
-            toy_agent.mixed_ids(episodes, 1),
-            toy_agent.settings(episodes),
-        )
-
-
-@pytest.mark.parametrize("changes", [{"prefill_threshold": 0.0}, {"prefill_threshold": 1.5}])
-def test_bad_engine_settings_are_refused(changes):
-    with pytest.raises(ValueError, match=next(iter(changes))):
-        toy_agent.engine_config(**changes)

@@ -241,6 +241,23 @@ def test_a_line_that_is_no_row_costs_no_other_and_is_kept(config, tmp_path, line
     assert (tmp_path / "run" / "metrics.jsonl.before-1").read_bytes() == damaged
 
 
+def test_a_recorded_rollout_that_cannot_be_read_is_said_and_kept(config, tmp_path):
+    with RunFolder(config) as folder:
+        fill(folder, [1, 2])
+        (folder.path / "rollouts").mkdir()
+        (folder.path / "rollouts" / "000001.npz").write_bytes(b"PK")
+        (said,) = folder.truncate(2)
+    assert said.endswith("renamed to 000001.npz.damaged")
+    assert (tmp_path / "run" / "rollouts" / "000001.npz.damaged").read_bytes() == b"PK"
+
+
+def test_a_folder_that_cannot_be_made_is_named(config):
+    """No user can create a folder in /proc, not even root."""
+    with pytest.raises(UserError, match="--run_dir") as refused:
+        RunFolder(config.replace(run_dir="/proc/new"))
+    assert refused.value.key == "/proc/new"
+
+
 def test_symbols_that_python_takes_for_ends_of_lines_are_none(config):
     with RunFolder(config) as folder:
         folder.log({**ROW, "text": "a\u2028b\x85c"})

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import pytest
-import tiny_run
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.setup import memory
@@ -45,12 +44,3 @@ def test_nothing_is_refused_where_it_is_not_known_or_the_program_is_a_part_of_an
 
 def test_what_is_free_here_is_what_the_system_has():
     assert 0 < memory.free_bytes() * jax.local_device_count() <= memory.psutil.virtual_memory().total
-
-
-def test_a_run_that_does_not_fit_ends_by_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda: 10_000)
-    file = tiny_run.write_config(tmp_path)
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"))
-    assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("agentrl: the program imitation needs ")
-    assert "lower imitation.batch" in err

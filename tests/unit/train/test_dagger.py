@@ -1,9 +1,7 @@
-"""Rounds of DAgger: which situations are sampled, what is learned from them, and runs that are resumed between them."""
+"""Rounds of DAgger: which situations are sampled, which plans take over, and what a round's file must hold."""
 
-import contextlib
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,23 +9,26 @@ import jax
 import numpy as np
 import pytest
 import tiny_run
-from rich.console import Console
 
 from agentrl_jax.config import load_config
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.eval_set import EvalSet
+from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.level_set import LevelSet
-from agentrl_jax.stopping import Stopped
-from agentrl_jax.train import run as train_run
+from agentrl_jax.setup import start
+from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.train.dagger import Dagger, sampled_situations
 from envs_jax import registry
+from envs_jax.splits import Split
 
 CONFIG = """
 tasks: [{env: SimpleSokoban, groups: 2}]
 prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 6}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {group_size: 2}
-algo: {preset: starpo_s, filter: {ratio: 0.5}, PACKING}
-imitation: {PLANS, levels: 16, steps: 100, batch: 8, lr: 0.03, dagger_rounds: 2, dagger_levels: 12}
-train: {iterations: 1, checkpoint_every: 1, keep: 9, validate_every: 0, validation_episodes: 8, trajectories_every: 0}
+algo: {preset: starpo_s, filter: {ratio: 0.5}}
+imitation: {plans: optimal, levels: 16, steps: 100, batch: 8, dagger_rounds: 2, dagger_levels: 12}
+train: {iterations: 1, validate_every: 0, validation_episodes: 8}
 evaluation: {episodes: 8}
 """
 """Rounds before chunks 1 and 2 of 4, counted from 0."""
@@ -48,42 +49,6 @@ def test_situations_are_sampled_from_all_turns_that_were_reached_by_actions():
     assert len({*zip(episode, turn)}) == 4
 
 
-def trained(folder, packing, plans="plans: optimal"):
-    file = tiny_run.write_config(folder, CONFIG.replace("PACKING", f"packing: {packing}").replace("PLANS", plans))
-    code, out, err = tiny_run.command("train", file, "--run_dir", str(folder / "run"))
-    assert code == 0, err
-    return tiny_run.Finished(file, folder / "run", out)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("dagger"), "true")
-
-
-def rounds(run):
-    return [json.loads((run / "dagger" / f"{number}.json").read_text()) for number in (1, 2)]
-
-
-def test_plans_take_over_from_the_policy(run):
-    """They solve their levels, which are training levels and new in each round."""
-    first, second = tiny_run.metrics(run.folder)[1:3]
-    found = rounds(run.folder)
-    for row, known in zip((first, second), found):
-        assert row["imitation/policy_success"] == known["success"][0]
-        assert row["imitation/dagger_plans"] == len(known["plans"][0]) > 0
-    assert "imitation/policy_success" not in tiny_run.metrics(run.folder)[0]
-    assert any(before > 0 for known in found for _, before, _ in known["plans"][0])
-    by_step = {}
-    for line in (run.folder / "levels.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        by_step.setdefault((row["step"], row["stage"]), set()).update(row["levels"])
-    assert not by_step[2, "imitation"] & by_step[3, "imitation"]
-    for step, known in zip((2, 3), found):
-        assert len(by_step[step, "imitation"]) == len({level for level, *_ in known["plans"][0]})
-    assert json.loads((run.folder / "summary.json").read_text())["held_out"] is True
-    assert "round 2 of 2: " in run.output
-
-
 def test_rounds_on_a_level_file_play_others_until_all_were_played():
     rows = np.arange(10, 15)
     task = SimpleNamespace(rows=lambda split: rows)
@@ -94,88 +59,80 @@ def test_rounds_on_a_level_file_play_others_until_all_were_played():
     assert played == [[10, 11], [12, 13], [14, 10]]
 
 
-@pytest.mark.slow
-def test_rounds_without_packing(tmp_path):
-    folder = trained(tmp_path, "false").folder
-    for row, known in zip(tiny_run.metrics(folder)[1:3], rounds(folder)):
-        assert row["imitation/dagger_plans"] == len(known["plans"][0]) > 0
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    home = tmp_path_factory.mktemp("dagger")
+    return RunParts(load_config(tiny_run.write_config(home, CONFIG)), lambda: home)
 
 
-def test_rounds_take_plans_that_look_around_where_the_first_ones_do(tmp_path, monkeypatch):
-    spec, asked = registry.spec("SimpleSokoban"), []
+@pytest.fixture
+def make(parts, tmp_path, monkeypatch):
+    """Function -> the rounds of a run whose policy takes two random actions a turn; `make.played` counts its plays.
 
-    def exploring_after(env, params, levels, limit, first):
-        asked.append(len(levels))
-        return spec.plan_after(env, params, levels, limit, first)
+    `demonstrations` returns trajectories instead of rows, and which turns are imitated.
+    """
 
-    known = dataclasses.replace(spec, exploring_after=exploring_after)
-    monkeypatch.setattr(registry, "spec", lambda name: known)
-    folder = trained(tmp_path, "true", "plans: exploring").folder
-    assert asked[-2:] == [12, 12]
-    assert all(len(found["plans"][0]) > 0 for found in rounds(folder))
+    def play(levels, params, count, temperature, between):
+        between()
+        make.played += 1
+        assert (params, count, temperature, levels.split) == ("policy", 12, 1.0, Split.TRAIN)
+        actions = np.random.default_rng(0).integers(0, 4, (count, 3, 2))
+        won = np.arange(count) % 4 == 0
+        return SimpleNamespace(turn=SimpleNamespace(actions=actions), num_turns=np.full(count, 3), success=won)
 
+    def make():
+        held_out = HeldOut.of_run(parts.config, parts.eval_env, parts.eval_splits, parts.evaluation)
+        return Dagger(parts, held_out, tmp_path, lambda line: None)
 
-@pytest.mark.parametrize("last", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tmp_path, last):
-    """Also where the process ended after a round was written and before a step was taken with it."""
-    again = tmp_path / "run"
-    shutil.copytree(run.folder, again)
-    for step in tiny_run.checkpoints(again):
-        if step > last:
-            shutil.rmtree(again / "checkpoints" / str(step))
-    (again / "summary.json").unlink()
-    # Without RL iterations, which a run does not give up for lack of their checkpoint.
-    rows = (again / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (again / "metrics.jsonl").write_text("".join(rows[:4]))
-    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
-    assert code == 0, err
-    assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
-    assert tiny_run.summary(again) == tiny_run.summary(run.folder)
-    assert rounds(again) == rounds(run.folder)
-    assert (again / "levels.jsonl").read_text() == (run.folder / "levels.jsonl").read_text()
+    monkeypatch.setattr(EvalSet, "play", play)
+    monkeypatch.setattr(start, "imitated_rows", lambda config, trajectory, imitated: (trajectory, imitated))
+    make.played = 0
+    return make
 
 
-def test_sigterm_in_the_search_of_a_round_ends_the_run_at_once(run, tmp_path, monkeypatch):
-    """The round begins again."""
-    again, plans, asked = tmp_path / "run", Dagger._plans, []
-
-    def terminated(self, *arguments):
-        asked.append(1)
-        return plans(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Dagger, "_plans", terminated)
-        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(asked)))
-        with pytest.raises(Stopped):
-            train_run.train(load_config(run.file, ["--run_dir", str(again)]), Console(quiet=True))
-    assert ([row["step"] for row in tiny_run.metrics(again)], tiny_run.checkpoints(again)) == ([1], [1])
-    assert not (again / "dagger").exists() or not [*(again / "dagger").iterdir()]
-    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
-    assert code == 0, err
-    assert rounds(again) == rounds(run.folder)
-    assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
+def test_rounds_are_due_at_equal_distances(make):
+    dagger = make()
+    assert [dagger.first_chunk(number) for number in (1, 2)] == [1, 2]
+    assert [dagger.due(chunk) for chunk in range(4)] == [0, 1, 2, 2]
 
 
-@pytest.mark.slow
-def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypatch):
-    """The round is kept, and the same command goes on with it."""
-    again, write, asked = tmp_path / "run", Dagger._write, []
+def test_plans_take_over_from_the_policy_and_are_kept(make, tmp_path):
+    """They solve their levels, and only their own turns are imitated; a later process plays nothing again."""
+    (trajectory, imitated), levels, metrics = make().demonstrations(1, 1, "policy", lambda: None)
+    file = tmp_path / "dagger" / "1.json"
+    (plans,) = json.loads(file.read_text())["plans"]
+    assert metrics == {"imitation/policy_success": 0.25, "imitation/dagger_plans": len(plans)}
+    assert len(set(levels)) == len({level for level, *_ in plans}) > 3
+    before = np.array([cut for _, cut, _ in plans])
+    assert {0, 1} <= set(before)
+    played = jax.tree.map(lambda x: np.asarray(x)[: len(plans)], trajectory)
+    assert played.success.all()
+    assert (played.num_turns > before).all()
+    np.testing.assert_array_equal(imitated[: len(plans)], np.arange(3) >= before[:, None])
+    acted = np.random.default_rng(0).integers(0, 4, (12, 3, 2))
+    for row, (level, cut, _) in enumerate(plans):
+        np.testing.assert_array_equal(played.turn.actions[row, :cut], acted[level, :cut])
+    assert not np.asarray(trajectory.num_turns)[len(plans) :].any()
 
-    def terminated(self, number, found):
-        write(self, number, found)
-        asked.append(number)
+    (again, _), same, _ = make().demonstrations(1, 2, "policy", lambda: None)
+    assert (make.played, same) == (1, levels)
+    np.testing.assert_array_equal(again.response.tokens, trajectory.response.tokens)
+    assert set(make().demonstrations(2, 2, "policy", lambda: None)[1]).isdisjoint(levels)
+    assert make.played == 2
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Dagger, "_write", terminated)
-        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(asked)))
-        with pytest.raises(Stopped):
-            train_run.train(load_config(run.file, ["--run_dir", str(again)]), Console(quiet=True))
-    assert ([row["step"] for row in tiny_run.metrics(again)], tiny_run.checkpoints(again)) == ([1], [1])
-    kept = (again / "dagger" / "1.json").stat().st_mtime_ns
-    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
-    assert code == 0, err
-    assert (again / "dagger" / "1.json").stat().st_mtime_ns == kept
-    assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
+
+def test_a_round_that_is_stopped_leaves_no_file(make, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def between():
+        if make.played:
+            raise Stop
+
+    with pytest.raises(Stop):
+        make().demonstrations(1, 1, "policy", between)
+    assert make.played == 1
+    assert not (tmp_path / "dagger").exists()
 
 
 @pytest.mark.parametrize(
@@ -189,22 +146,31 @@ def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypat
         ('{"success": [0.5], "plans": [[]], "levels": "of others"}', "plans of a round on these levels"),
     ],
 )
-def test_a_round_whose_file_is_gone_or_damaged_is_named(run, tmp_path, text, message):
-    again = tmp_path / "run"
-    shutil.copytree(run.folder, again)
-    for step in tiny_run.checkpoints(again):
-        if step > 2:
-            shutil.rmtree(again / "checkpoints" / str(step))
-    rows = (again / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (again / "metrics.jsonl").write_text("".join(rows[:4]))
-    known = json.loads((again / "dagger" / "1.json").read_text())
-    (again / "dagger" / "1.json").unlink()
+def test_a_round_whose_file_is_gone_or_damaged_is_named(make, tmp_path, text, message):
+    dagger = make()
+    digest = dagger._digest(dagger._levels(1))
     if text is not None:
-        (again / "dagger" / "1.json").write_text(text.replace("DIGEST", known["levels"]))
-    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
-    assert code == 2
-    assert "dagger/1.json" in err
-    assert message in err
+        (tmp_path / "dagger").mkdir()
+        (tmp_path / "dagger" / "1.json").write_text(text.replace("DIGEST", digest))
+    with pytest.raises(UserError, match=message) as refused:
+        dagger.demonstrations(1, 2, "policy", lambda: None)
+    assert refused.value.key == str(tmp_path / "dagger" / "1.json")
+    assert make.played == 0
+
+
+def test_plans_that_look_around_are_searched_where_the_first_ones_do(make, parts, monkeypatch):
+    spec, asked = registry.spec("SimpleSokoban"), []
+
+    def exploring_after(env, params, levels, limit, first):
+        asked.append(len(levels))
+        return [None] * len(levels)
+
+    known = dataclasses.replace(spec, exploring_after=exploring_after)
+    monkeypatch.setattr(registry, "spec", lambda name: known)
+    imitation = parts.config.imitation.replace(plans="exploring")
+    monkeypatch.setattr(parts, "config", parts.config.replace(imitation=imitation))
+    assert make().demonstrations(1, 1, "policy", lambda: None)[2]["imitation/dagger_plans"] == 0
+    assert asked == [12]
 
 
 def test_environments_that_can_be_planned_from_everywhere():

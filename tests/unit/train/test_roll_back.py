@@ -1,135 +1,22 @@
-"""A run that collapses rolls back to the last checkpoint before, with lower learning rates, even if it is killed."""
+"""A run that collapses rolls back to the last checkpoint before: which one, what is recorded, and its replay."""
 
-import contextlib
 import dataclasses
 import functools
-import json
 from types import SimpleNamespace
 
 import pytest
-import tiny_run
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.config import TrainConfig
 from agentrl_jax.errors import UserError
+from agentrl_jax.runs.totals import Totals
 from agentrl_jax.train import replay_rollout
+from agentrl_jax.train.collapse_monitor import CollapseMonitor
+from agentrl_jax.train.progress import RunProgress
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
+from agentrl_jax.train.run import Run
 
-RULE = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
-WORDS = (
-    *("--train.on_collapse", "roll_back", "--train.max_roll_backs", "1", "--train.iterations", "6"),
-    *("--train.roll_back_factor", "0.25"),
-    *("--imitation.levels", "0", "--imitation.steps", "0"),
-)
 SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
-
-
-@pytest.fixture(autouse=True)
-def sign(monkeypatch):
-    """The only alarm: horizon 2, which iterations 4 and 5 have every time they are played."""
-    monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE)
-    return tiny_run.write_config(tmp_path_factory.mktemp("rolling"), text)
-
-
-def train(file, run, *words):
-    return tiny_run.command("train", file, "--run_dir", str(run), *WORDS, *words)
-
-
-@pytest.fixture(scope="module")
-def whole(file, tmp_path_factory):
-    run = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(collapse, "ALARMS", (SIGN,))
-        code, shown, err = train(file, run)
-    assert code == 0, err
-    return run, " ".join(shown.split())
-
-
-def test_it_goes_back_with_lower_rates_and_other_draws(whole):
-    run, shown = whole
-    assert "long since 4, back to iteration 2 (roll-back 1 of 1)" in shown
-    records = [json.loads((run / "roll_backs" / f"{n}.json").read_text()) for n in (1, 2)]
-    # The checkpoint of iteration 4 was saved after the collapse began.
-    assert [(r["alarm"], r["iteration"], r["began"], r["step"]) for r in records] == [("long", 5, 4, 2)] * 2
-    given_up, again = ([row for row in r["rows"] if row["stage"] == "rl"] for r in records)
-    assert [row["iteration"] for row in given_up] == [3, 4, 5]
-    assert [row["actor/lr"] for row in given_up] == [0.01] * 3
-    assert [row["actor/lr"] for row in again] == [0.0025] * 3
-    assert given_up[0]["rollout/logprob_mean"] != again[0]["rollout/logprob_mean"]
-    # The second roll-back is one more than allowed: the run ends with the good policy.
-    assert [row["iteration"] for row in tiny_run.metrics(run) if row["stage"] == "rl"] == [1, 2]
-    assert tiny_run.checkpoints(run)[-1] == 2
-    summary = tiny_run.summary(run)
-    assert (summary["stopped_by"], summary["iterations"], len(summary["roll_backs"])) == ("long", 2, 2)
-    assert summary["episodes"] == (5 + 3) * 16
-
-
-@pytest.mark.slow
-def test_kills_during_a_roll_back_change_nothing(file, whole, tmp_path, monkeypatch):
-    run, _ = whole
-    summary = tiny_run.summary(run)
-
-    class Killed(BaseException):
-        pass
-
-    def killed_after(self, record, add=RollBacks.add):
-        add(self, record)
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RollBacks, "add", killed_after)
-        for _ in range(2):
-            with pytest.raises(Killed):
-                train(file, tmp_path / "killed")
-    code, _, err = train(file, tmp_path / "killed")
-    assert code == 0, err
-    assert tiny_run.summary(tmp_path / "killed") == summary
-    assert tiny_run.metrics(tmp_path / "killed") == tiny_run.metrics(run)
-    assert tiny_run.checkpoint(tmp_path / "killed", 2) == tiny_run.checkpoint(run, 2)
-    # A run that ended this way stays ended.
-    code, _, err = train(file, tmp_path / "killed")
-    assert code == 0, err
-    assert tiny_run.summary(tmp_path / "killed") == summary
-
-
-@pytest.mark.slow
-def test_a_stop_between_two_checkpoints_changes_nothing(file, whole, tmp_path, monkeypatch):
-    """The state of iteration 3 is saved then, from before the collapse, but a whole run has no such checkpoint."""
-
-    @contextlib.contextmanager
-    def in_iteration_3():
-        calls = iter([False, False, True])
-        yield lambda: next(calls)
-
-    def end(shown, code):
-        raise SystemExit(code)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("agentrl_jax.train.run.deferring", in_iteration_3)
-        patched.setattr("agentrl_jax.stopping.end", end)
-        code, _, err = train(file, tmp_path / "run")
-    assert (code, tiny_run.checkpoints(tmp_path / "run")[-1]) == (143, 3), err
-    code, _, err = train(file, tmp_path / "run")
-    assert code == 0, err
-    run, _ = whole
-    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(run)
-    assert tiny_run.checkpoint(tmp_path / "run", 2) == tiny_run.checkpoint(run, 2)
-
-
-@pytest.mark.slow
-def test_a_collapsed_run_may_begin_to_roll_back(file, whole, tmp_path):
-    code, _, err = train(file, tmp_path / "run", "--train.on_collapse", "stop", "--train.keep", "5")
-    assert (code, tiny_run.summary(tmp_path / "run")["stopped_by"]) == (0, "long"), err
-    code, _, err = train(file, tmp_path / "run")
-    assert code == 0, err
-    run, _ = whole
-    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(run)
-    assert len(tiny_run.summary(tmp_path / "run")["roll_backs"]) == 2
 
 
 def test_as_many_checkpoints_are_kept_as_reach_behind_an_alarm(monkeypatch):
@@ -161,8 +48,81 @@ class Kept:
     def steps(self):
         return sorted(self.known)
 
+    regular_steps = steps
+
+    def latest_step(self):
+        return max(self.known, default=None)
+
     def meta(self, step):
         return {"roll_backs": self.known[step]}
+
+    def delete(self, step):
+        del self.known[step]
+
+    def wait(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("known", "left"),
+    [({2: 0, 4: 0, 5: 0}, {2: 0}), ({2: 0, 5: 1}, {2: 0, 5: 1}), ({4: 0}, {})],
+)
+def test_checkpoints_that_a_roll_back_discarded_are_deleted(tmp_path, known, left):
+    """Also by a process that starts after a kill between the record and the deletion."""
+    RollBacks(tmp_path / "made").add({"step": 2})
+    found = RollBacks(tmp_path / "made")
+    kept = Kept(dict(known))
+    assert found.newest_step(kept) == max(left, default=None)
+    assert kept.known == left
+
+
+@pytest.fixture
+def progress(tmp_path, monkeypatch):
+    """The progress of a run in iteration 5, with an alarm since iteration 4, after one chunk of imitation."""
+    monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
+    rows = [{"step": i + 1, "stage": "rl", "iteration": i, "rollout/horizon": 1 + (i > 3)} for i in range(1, 6)]
+    progress = object.__new__(RunProgress)
+    progress.parts = SimpleNamespace(imitation_chunks=1, config=SimpleNamespace(train=TrainConfig()))
+    progress.folder = SimpleNamespace(metrics=lambda: rows)
+    progress.view, progress.totals = SimpleNamespace(note=print), Totals()
+    progress.roll_backs, progress._seconds_before, progress._started = RollBacks(tmp_path), 0.0, 0.0
+    progress.monitor = CollapseMonitor(True, [], print)
+    for row in rows:
+        progress.monitor.see(dict(row))
+    assert progress.monitor.stopped_by == "long"
+    progress.saved = []
+    progress.save = lambda step, state, score=None: progress.saved.append(step)
+    progress.restore = lambda frozen: "restored"
+    return progress
+
+
+STATE = SimpleNamespace(iteration=5, frozen_params=None)
+
+
+def test_a_run_goes_back_before_the_first_bad_iteration(progress):
+    """The checkpoint of iteration 4 was saved after the collapse began."""
+    progress.checkpoints = Kept({1: 0, 3: 0, 5: 0})
+    assert progress.roll_back(STATE) == "restored"
+    (record,) = progress.roll_backs.records
+    assert [record[name] for name in ("alarm", "iteration", "began", "step")] == ["long", 5, 4, 3]
+    assert [row["iteration"] for row in record["rows"]] == [3, 4, 5]
+    assert progress.saved == []
+
+
+@pytest.mark.parametrize("known", [{}, {0: 0, 5: 0}])
+def test_a_run_that_has_no_checkpoint_to_go_back_to_saves_its_state_and_ends(progress, known):
+    progress.checkpoints = Kept(known)
+    assert progress.roll_back(STATE) is STATE
+    assert (progress.roll_backs.count, progress.saved) == (0, [6])
+
+
+def test_rates_are_lowered_by_every_roll_back():
+    run = object.__new__(Run)
+    run.config = SimpleNamespace(train=TrainConfig(roll_back_factor=0.25))
+    run.rates = lambda iteration: 0.5
+    for count, factor in enumerate((0.5, 0.125, 0.03125)):
+        run.progress = SimpleNamespace(roll_backs=SimpleNamespace(count=count))
+        assert run._rate_factor(3) == factor
 
 
 @pytest.mark.parametrize(

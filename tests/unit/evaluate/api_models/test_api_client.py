@@ -1,8 +1,11 @@
 """The client of chat endpoints: what is asked again, what is given up, and what is never shown."""
 
+import concurrent.futures
 import contextlib
 import email.utils
 import json
+import socket
+import threading
 import time
 
 import pytest
@@ -10,7 +13,7 @@ from fake_api import FakeApi, completion
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models import client as clients
-from agentrl_jax.evaluate.api_models.answers import BadReply, read_reply, without_thought
+from agentrl_jax.evaluate.api_models.answers import BadReply, read_reply, reply_of_error, without_thought
 from agentrl_jax.evaluate.api_models.client import ChatClient, GivenUp, Refused, retry_after
 
 ASKED = [{"role": "user", "content": "Up?"}]
@@ -112,51 +115,110 @@ def test_attempts_have_an_end(ask):
 @pytest.mark.parametrize(
     ("status", "error", "words"),
     [
+        (402, {"message": "no credit"}, "status 402: no credit"),
         (
             401,
             {"message": f"Incorrect key {KEY}"},
             r"status 401: Incorrect key \*\*\*; give the key in the environment",
         ),
         (404, {"message": "no such model"}, "no such model; check the name of the model"),
-        (400, {"message": "temperature is not supported"}, "temperature is not supported; correct it"),
         (429, {"message": "no money", "code": "insufficient_quota"}, "status 429: no money"),
         (302, {}, r"status 302: .*redirects to https://elsewhere/v1\?key=\*\*\*; give that server as --base_url"),
         (501, {"message": "not here"}, "status 501: not here; correct it"),
-        # llama-cpp-python 0.3.36 answers an invalid field with status 500.
-        (
-            500,
-            {"message": "1 validation error: {'loc': ('body', 'top_p')}", "type": "internal_server_error"},
-            r"status 500: 1 validation error: .*top_p.*; correct it",
-        ),
     ],
 )
 def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
     headers = {"Location": f"https://elsewhere/v1?key={KEY}"}
-    with pytest.raises(GivenUp if status == 400 else UserError, match=words) as refused:
+    with pytest.raises(UserError, match=words) as refused:
         ask(faults=[(status, headers, {"error": error})])
     assert KEY not in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_one_refused_conversation_does_not_end_the_evaluation():
-    """But options that no conversation is taken with do."""
-    refused = (400, {}, {"error": {"message": "odd"}})
-    api = FakeApi(lambda body: "yes", [refused] * 3)
+@pytest.mark.parametrize(
+    ("status", "answer", "words"),
+    [
+        (400, {"error": {"message": "odd"}}, "status 400: odd; correct it"),
+        (403, {"error": {"message": f"{KEY} may not"}}, r"status 403: \*\*\* may not"),
+        (418, {}, "status 418"),
+        (422, {"detail": "Unexpected fields: {'return_token_ids'}"}, "leave out --token_ids, which this server"),
+        # llama-cpp-python 0.3.36 answers an invalid field with status 500.
+        (500, {"error": {"message": "1 validation error: {'loc': ('body', 'top_p')}"}}, "validation error: .*top_p"),
+        (200, {"choices": []}, "the answer has no choices"),
+    ],
+)
+def test_a_refusal_for_no_known_reason_ends_one_conversation_after_its_retries(status, answer, words):
+    """Whether or not the model has ever replied to others."""
+    api = FakeApi(lambda body: "yes", [(status, {}, answer)] * 7)
+    with api.running() as url, contextlib.closing(ChatClient(url, "m", key=KEY, retries=8)) as client:
+        for _ in range(2):
+            with pytest.raises(Refused, match=words):
+                client.ask(ASKED)
+        assert len(api.requests) == 2 * (1 + clients.REFUSED_RETRIES)
+        assert client.ask(ASKED).text == "yes", "the last fault is asked again"
+        assert client.replied
+
+
+def test_an_earlier_reply_without_text_is_sent_as_a_placeholder():
+    """llama-server and servers like Anthropic's refuse it otherwise; what the user says stays."""
+    said = [("user", ""), ("assistant", ""), ("user", "?"), ("assistant", " \n"), ("assistant", "Up"), ("user", "!")]
+    api = FakeApi(lambda body: "yes")
     with api.running() as url, contextlib.closing(ChatClient(url, "m")) as client:
-        for kind in (Refused, Refused, UserError):
-            with pytest.raises(kind, match="status 400: odd; correct it"):
-                client.ask(ASKED)
-        assert client.ask(ASKED).text == "yes"
-        api.faults += [refused] * 4
-        for _ in range(4):
-            with pytest.raises(Refused, match="odd"):
-                client.ask(ASKED)
+        client.ask([{"role": role, "content": text} for role, text in said])
+    sent = [message["content"] for message in api.requests[0]["messages"]]
+    assert sent == ["", clients.NO_TEXT, "?", clients.NO_TEXT, "Up", "!"]
 
 
-def test_a_server_that_gives_no_token_ids(ask):
-    """The error is that of `transformers serve` 5.23."""
-    with pytest.raises(GivenUp, match=r"Unexpected fields .*; leave out --token_ids, which this server"):
-        ask(faults=[(422, {}, {"detail": "Unexpected fields in the request: {'return_token_ids'}"})])
+def test_the_key_is_hidden_in_a_reply(ask):
+    answer = completion(f"It is {KEY}.", reasoning_content=KEY) | {"model": KEY, "prompt_token_ids": [1]}
+    answer["choices"][0] |= {"token_ids": [2], "logprobs": {"content": [{"token": KEY, "logprob": -1.0}]}}
+    reply = ask(answer)[0]
+    assert KEY not in str(reply)
+    assert (reply.text, reply.token_ids, reply.logprobs, reply.completion_tokens) == ("It is ***.", None, None, 10)
+    split = completion("Up") | {"model": "m"}
+    halves = [{"token": half, "logprob": -1.0} for half in (KEY[:5], KEY[5:])]
+    split["choices"][0]["logprobs"] = {"content": halves}
+    assert ask(split)[0].logprobs is None
+    refused = completion(None, refusal=f"not with {KEY}")
+    assert ask(refused)[0].refusal == "not with ***"
+    long = (400, {}, {"error": {"message": "context " * 61 + KEY, "code": "context_length_exceeded"}})
+    assert "secret" not in ask(long)[0].refusal, "where a message is cut"
+
+
+@pytest.mark.parametrize("pieces", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"])
+def test_an_answer_in_drops_is_given_up_in_time(pieces):
+    """Each byte comes soon enough, in the headers or in the body."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip():
+            with contextlib.suppress(OSError):
+                connection, _ = server.accept()
+                connection.sendall(pieces)
+                while True:
+                    connection.sendall(b"x")
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        client = ChatClient(f"http://127.0.0.1:{server.getsockname()[1]}/v1", "m", retries=0, seconds=0.3)
+        with contextlib.closing(client), pytest.raises(GivenUp, match=r"no whole answer within 0.3 s"):
+            client.ask(ASKED)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_closing_ends_those_who_wait(ask):
+    api = FakeApi(lambda body: "yes", ["hang"])
+    with api.running() as url, concurrent.futures.ThreadPoolExecutor() as threads:
+        client = ChatClient(url, "m", seconds=600)
+        waiting = threads.submit(client.ask, ASKED)
+        while not api.requests:
+            time.sleep(0.001)
+        client.close()
+        with pytest.raises(GivenUp, match="the evaluation ends"):
+            waiting.result(20)
+        with pytest.raises(GivenUp, match="the evaluation ends"):
+            client.ask(ASKED)
 
 
 def test_a_reply_may_hold_the_key():
@@ -166,76 +228,72 @@ def test_a_reply_may_hold_the_key():
         assert client.ask(ASKED).text == "an ox"
 
 
-def too_long(message, **error):
-    """The answer to a conversation that is too long: of vLLM, llama-cpp-python, llama-server and SGLang below."""
-    return 400, {}, {"error": {"message": message, **error}}
+TOO_LONG = [
+    "This model's maximum context length is 512 tokens. However, your prompt contains at least 513",  # vLLM
+    "request (631 tokens) exceeds the available context size (512 tokens), try increasing it",  # llama-server
+    "The input (631 tokens) is longer than the model's context length (512 tokens).",  # SGLang
+    "The decoder prompt (length 9) is longer than the maximum model length of 8.",  # vLLM
+    "the model is loaded with context length of only 8 tokens",  # LM Studio
+    "prompt is too long: 631 tokens > 512 maximum",  # Anthropic
+    "The input token count (9) exceeds the maximum number of tokens",  # Gemini
+    "`inputs` must have less than 8 tokens. Given: 9",  # Text Generation Inference
+    "This model's maximum prompt length is 131072 but the request contains 136973 tokens.",  # xAI
+    "[input_too_large] Current message (1149677 tokens) exceeds budget (975424 tokens)",
+    "Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)",  # Moonshot
+    "model max length exceeded, max length:8192",
+    "Input is too long for requested model.",  # Bedrock
+    "Prompt exceeds max length",  # GLM
+    "Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 9120",  # OpenAI, Groq
+]
+
+
+def cut_and_refused():
+    """Statuses and bodies of errors that stand for a reply, and its end."""
+    for words in TOO_LONG:
+        # As OpenAI, xAI, Bedrock, SGLang and Gemini wrap a message.
+        for body in ({"error": {"message": words}}, {"error": words}, {"message": words}, {"detail": words}):
+            yield 400, body, "length"
+        yield 422, [{"error": {"code": 400, "message": words}}], "length"
+    yield 429, {"error": {"message": TOO_LONG[-1], "code": "rate_limit_exceeded"}}, "length"
+    yield 413, {"error": {"message": "more words", "code": "rate_limit_exceeded"}}, "length"
+    yield 413, "<html>Request Entity Too Large</html>", "length"
+    yield 400, {"error": {"message": "words", "code": "context_length_exceeded"}}, "length"
+    yield 400, {"error": {"code": "1261", "message": "words"}}, "length"
+    yield 400, {"error": {"code": 400, "message": "words", "type": "exceed_context_size_error"}}, "length"
+    yield 400, {"error": {"message": "filtered", "code": "content_filter"}}, "refusal"
+    yield 400, {"error": {"message": "flagged", "code": "invalid_prompt"}}, "refusal"
+    yield 500, {"error": {"message": TOO_LONG[0]}}, None
+    yield 429, {"error": {"message": "Rate limit reached on tokens per minute"}}, None
+    yield 400, {"error": {"message": "temperature is too long a word"}}, None
+
+
+def test_errors_that_stand_for_a_reply():
+    for status, body, finish in cut_and_refused():
+        found = reply_of_error(status, body)
+        assert (found and found.finish) == finish, (status, body)
+        assert found is None or found.text == ""
 
 
 @pytest.mark.parametrize(
     ("answer", "finish", "text"),
     [
         (completion("cut he", "length"), "length", "cut he"),
+        (completion("cut he", "MAX_TOKENS"), "length", "cut he"),
         (completion(None, "content_filter"), "refusal", ""),
         (completion(None, refusal="I cannot help."), "refusal", ""),
-        ((400, {}, {"error": {"message": "too long", "code": "context_length_exceeded"}}), "length", ""),
-        ((400, {}, {"detail": "This model's maximum context length is 9 tokens"}), "length", ""),
-        (
-            too_long(
-                "This model's maximum context length is 512 tokens. However, your prompt contains at least 513"
-                " input tokens. (parameter=input_tokens, value=513)",
-                code=400,
-                type="BadRequestError",
-            ),
-            "length",
-            "",
-        ),
-        (
-            too_long(
-                "This model's maximum context length is 512 tokens. However, you requested 635 tokens (631 in the "
-                "messages, 4 in the completion).",
-                code="context_length_exceeded",
-            ),
-            "length",
-            "",
-        ),
-        (
-            too_long(
-                "request (631 tokens) exceeds the available context size (512 tokens), try increasing it",
-                code=400,
-                type="exceed_context_size_error",
-            ),
-            "length",
-            "",
-        ),
-        (
-            too_long("The input (631 tokens) is longer than the model's context length (512 tokens).", code=400),
-            "length",
-            "",
-        ),
-        (too_long("prompt is too long: 631 tokens > 512 maximum", type="invalid_request_error"), "length", ""),
-        ((400, {}, {"error": {"message": "filtered", "code": "content_filter"}}), "refusal", ""),
-        ((400, {}, {"error": {"message": "flagged", "code": "invalid_prompt"}}), "refusal", ""),
-        ((400, {}, {"object": "error", "message": "a maximum context length of 9 tokens", "code": 400}), "length", ""),
-        (
-            (
-                400,
-                {},
-                [{"error": {"code": 400, "message": "The input token count (9) exceeds the maximum number of tokens"}}],
-            ),
-            "length",
-            "",
-        ),
-        (too_long("The decoder prompt (length 9) is longer than the maximum model length of 8."), "length", ""),
-        (too_long("the model is loaded with context length of only 8 tokens"), "length", ""),
-        ((422, {}, {"error": "`inputs` must have less than 8 tokens. Given: 9", "type": "validation"}), "length", ""),
-        (completion("cut he", "MAX_TOKENS"), "length", "cut he"),
         (completion(None, "SAFETY"), "refusal", ""),
         (completion(None, "content_filter: PROHIBITED_CONTENT"), "refusal", ""),
         (completion("", "sensitive"), "refusal", ""),
         (completion("ok", None), "stop", "ok"),
         (completion("ok", "eos"), "stop", "ok"),
         (completion([{"type": "text", "text": "o"}, {"type": "text", "text": "k"}]), "stop", "ok"),
-        (completion(None, "tool_calls"), "stop", ""),
+        (completion(None), "stop", ""),
+        (completion(None, "tool_calls", tool_calls=[{"id": "1"}]), "stop", ""),
+        (completion("", "function_call_filter: MALFORMED_FUNCTION_CALL"), "stop", ""),
+        ({"choices": [{"finish_reason": "MALFORMED_FUNCTION_CALL"}]}, "stop", ""),
+        ({"choices": [{"finish_reason": "tool_calls", "message": None}]}, "stop", ""),
+        ({"choices": [{"finish_reason": "SAFETY"}]}, "refusal", ""),
+        ((400, {}, {"error": {"message": TOO_LONG[0]}}), "length", ""),
     ],
 )
 def test_how_a_reply_can_end(ask, answer, finish, text):
@@ -283,8 +341,9 @@ def test_values_of_other_types_count_as_missing():
 
 
 def test_a_server_that_was_never_there():
+    words = r"cannot be reached .*; start it, or give another --base_url"
     client = ChatClient("http://127.0.0.1:9/v1", "m", retries=8)
-    with pytest.raises(UserError, match=r"cannot be reached .*; start it, or give another --base_url"):
+    with contextlib.closing(client), pytest.raises(UserError, match=words):
         client.ask(ASKED)
     assert client.requests == clients.UNREACHED_ATTEMPTS
 

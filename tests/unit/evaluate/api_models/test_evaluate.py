@@ -2,25 +2,25 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
+from maze_model import at, replies_in, walk
 from serving import running
 from starlette.middleware import Middleware
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate.api_models import evaluate, play
+from agentrl_jax.evaluate.api_models import client as clients
+from agentrl_jax.evaluate.api_models import play
 from agentrl_jax.evaluate.api_models.client import GivenUp
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.journal import Journal
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.scripted import evaluate_scripted
-from agentrl_jax.services.environments.maze import SERVICE, STARTS, Oracle
+from agentrl_jax.services.environments.maze import SERVICE
 from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.guard import Guard
@@ -30,22 +30,6 @@ MAZE = TaskOptions(env="maze", items="4,9,13-15", turns=30, concurrency=4)
 """Items 16, 17 and 18 start 3, 2 and 1 moves from the goal."""
 
 
-def at(item, body, message=-1):
-    """Whether a message shows the start of an item."""
-    row, column = STARTS[item]
-    return f"Your current position is at position {row}, {column}." in body["messages"][message]["content"]
-
-
-def walk(body):
-    """Plays the maze by a shortest path."""
-    return f"Thought: on\n\nAction: {Oracle().act(body['messages'][-1]['content'])}"
-
-
-def replies_in(folder):
-    rows = [json.loads(line) for line in (folder / "replies.jsonl").read_text().splitlines()]
-    return {(row["item"], row["sample"], row["turn"]): row for row in rows}
-
-
 def test_a_model_that_walks_like_the_oracle(tmp_path):
     """Every second request fails first; the result and its lines are those of scripted policies on the same items."""
     api = FakeApi(walk, ["drop", (429, {"Retry-After": "0"}, {}), (500, {}, b"oops"), "cut", "garbage", "reset"] * 2)
@@ -53,7 +37,7 @@ def test_a_model_that_walks_like_the_oracle(tmp_path):
     with api.running() as url:
         result = evaluate_api("m", url, MAZE, tmp_path, price_in=2.0, price_out=10.0, report=said.append)
     assert result["success_answered"]["mean"] == result["success_all"]["mean"] == result["optimal"]["mean"] == 1
-    assert result["episodes"] == {"asked": 5, "answered": 5, "length": 0, "refusal": 0, "unfinished": 0}
+    assert result["episodes"] == {"asked": 5, "answered": 5, "length": 0, "refusal": 0, "failed": 0, "unfinished": 0}
     for name, policy in (("random", "random"), ("null", "null"), ("optimal", "oracle")):
         played = evaluate_scripted("maze", policy, items=MAZE.items, turns=30)
         assert result[name] == played["success"]
@@ -96,7 +80,7 @@ def test_cut_and_withheld_replies_are_no_failures(tmp_path):
 
     with FakeApi(answer).running() as url:
         result = evaluate_api("m", url, TaskOptions(env="maze", items="16-18"), tmp_path)
-    assert result["episodes"] == {"asked": 3, "answered": 1, "length": 1, "refusal": 1, "unfinished": 0}
+    assert result["episodes"] == {"asked": 3, "answered": 1, "length": 1, "refusal": 1, "failed": 0, "unfinished": 0}
     assert (result["success_answered"]["mean"], result["success_answered"]["n"]) == (1.0, 1)
     assert (result["success_all"]["mean"], result["success_all"]["n"]) == (pytest.approx(1 / 3), 3)
     assert (result["score_answered"]["mean"], result["score_answered"]["n"]) == (1.0, 1)
@@ -184,11 +168,21 @@ def test_an_episode_without_a_reply_is_unfinished_and_asked_again(tmp_path):
     api, options = FakeApi(answer), TaskOptions(env="maze", items="16,18")
     with api.running() as url:
         result = evaluate_api("m", url, options, tmp_path, retries=1)
-        assert result["episodes"] == {"asked": 2, "answered": 1, "length": 0, "refusal": 0, "unfinished": 1}
+        assert result["episodes"] == {
+            "asked": 2,
+            "answered": 1,
+            "length": 0,
+            "refusal": 0,
+            "failed": 0,
+            "unfinished": 1,
+        }
         ((episode, why),) = result["unfinished"].items()
         assert episode == "item 16, sample 0"
         assert "status 500: oops; given up after 2 attempts" in why
         assert (result["success_all"]["mean"], result["success_all"]["n"]) == (1.0, 1)
+        for name in ("replies.jsonl", "episodes.jsonl"):
+            with open(tmp_path / name, "ab") as file:
+                file.write(b'{"item": 7, "sam')  # as a kill leaves it
         broken, before = False, len(api.requests)
         result = evaluate_api("m", url, options, tmp_path)
     assert (result["episodes"]["answered"], result["success_all"]["mean"]) == (2, 1.0)
@@ -210,55 +204,95 @@ def test_a_server_that_is_gone_is_not_asked_for_every_item(tmp_path, monkeypatch
 REFUSED = (400, {}, {"error": {"message": "flagged"}})
 
 
-def test_refused_conversations_do_not_keep_others_from_being_played(tmp_path, monkeypatch):
-    """There are more of them than failures in a row after which a server counts as gone."""
+def test_refused_conversations_fail_and_are_asked_again(tmp_path, monkeypatch):
+    """There are more of them than failures in a row after which a server counts as gone; item 0 is not played first."""
     monkeypatch.setattr(play, "FAILURES_IN_A_ROW", 3)
     refused = range(1, 8)
-    api = FakeApi(lambda body: REFUSED if any(at(item, body, 1) for item in refused) else walk(body))
+    api = FakeApi(lambda body: REFUSED if refused and any(at(item, body, 1) for item in refused) else walk(body))
     with api.running() as url:
         options = TaskOptions(env="maze", items="0-9", concurrency=2)
         result = evaluate_api("m", url, options, tmp_path)
-        assert result["episodes"] == {"asked": 10, "answered": 3, "length": 0, "refusal": 0, "unfinished": 7}
+        counts = {"asked": 10, "answered": 3, "length": 0, "refusal": 0, "failed": 7, "unfinished": 0}
+        assert result["episodes"] == counts
+        assert (result["success_answered"]["n"], result["success_all"]["n"]) == (3, 10)
+        assert result["success_all"]["mean"] == pytest.approx(0.3)
         assert "flagged" in result["unfinished"]["item 7, sample 0"]
         before = len(api.requests)
         again = evaluate_api("m", url, options, tmp_path)
-        assert len(api.requests) - before == len(refused), "the model has replied before, so that no option is wrong"
-    assert again["episodes"] == result["episodes"]
+        asked = len(refused) * (1 + clients.REFUSED_RETRIES)
+        assert len(api.requests) - before == asked, "the model has replied before, so that no option is wrong"
+        assert again["episodes"] == counts
+        refused = ()
+        assert evaluate_api("m", url, options, tmp_path)["episodes"]["answered"] == 10
+
+
+def test_a_model_that_takes_no_conversation_is_not_asked_for_every_item(tmp_path, monkeypatch):
+    monkeypatch.setattr(play, "FAILURES_IN_A_ROW", 3)
+    api = FakeApi(lambda body: REFUSED)
+    with api.running() as url:
+        result = evaluate_api("m", url, TaskOptions(env="maze", items="0-24", concurrency=1), tmp_path, retries=0)
+    episodes = result["episodes"]
+    assert 3 <= episodes["failed"] <= 4
+    assert episodes["failed"] + episodes["unfinished"] == episodes["asked"] == len(result["unfinished"]) == 25
+
+
+def test_a_refusal_in_a_retry_leaves_the_first_attempt(tmp_path):
+    """With attempts: what was played counts, costs are known, and the next call goes on."""
+    refuse = True
+
+    def answer(body):
+        return REFUSED if refuse and len(body["messages"]) > 4 else "Action: stay"
+
+    options = TaskOptions(env="maze", items="17,18", turns=1, attempts=3)
+    with FakeApi(answer).running() as url:
+        result = evaluate_api("m", url, options, tmp_path)
+        assert (result["episodes"]["answered"], result["episodes"]["failed"]) == (2, 0)
+        assert len(result["unfinished"]) == 2
+        within = result["retry"]["attempts"]["3"]
+        assert (within["retry_all"]["mean"], within["retry_tokens"]["mean"]) == (0, 20)
+        refuse = False
+        assert evaluate_api("m", url, options, tmp_path)["unfinished"] == {}
+
+
+def test_an_empty_reply_is_a_turn(tmp_path):
+    """Every second conversation begins with a reply that is a thought alone; the server refuses empty messages."""
+
+    def answer(body):
+        said = [message["content"] for message in body["messages"] if message["role"] == "assistant"]
+        if not all(said):
+            return 400, {}, {"error": {"message": "Assistant message must contain either 'content' or 'tool_calls'!"}}
+        return completion(None, reasoning_content="hm") if at(17, body, 1) and not said else walk(body)
+
+    api = FakeApi(answer)
+    with api.running() as url:
+        result = evaluate_api("m", url, TaskOptions(env="maze", items="17,18", concurrency=1), tmp_path)
+    assert (result["episodes"]["answered"], result["success_all"]["mean"], result["unfinished"]) == (2, 1.0, {})
+    rows = replies_in(tmp_path)
+    assert rows[17, 0, 0]["reply"]["text"] == ""
+    assert api.requests[1]["messages"][2]["content"] == clients.NO_TEXT
+    assert sum(item == 17 for item, _, _ in rows) == 3, "two moves, and the empty turn"
 
 
 def test_what_has_ended_when_play_ends_counts(monkeypatch):
-    """Of one thread's episodes two fail and the third ends before the first failure is read; the fourth is at work."""
+    """Two episodes fail; the third, at work then, ends well; others wait for an answer until then, or do not begin."""
     monkeypatch.setattr(play, "FAILURES_IN_A_ROW", 2)
-    at_work, over, noted = threading.Event(), threading.Event(), []
+    closed, noted = threading.Event(), []
 
     def play_one(key):
-        if key == (3, 0):
-            at_work.set()
-            assert over.wait(30)
         if key[0] < 2:
             raise GivenUp("status 503")
+        assert closed.wait(30)
+        if key[0] > 2:
+            raise GivenUp("the evaluation ends")
         return {"status": "answered"}
 
-    def done(key, row):
-        assert at_work.wait(30)
-        noted.append((key, row))
-
-    failed = play.play_all(play_one, [(item, 0) for item in range(5)], 1, done)
-    over.set()
-    assert noted == [((0, 0), None), ((1, 0), None), ((2, 0), {"status": "answered"})]
-    assert list(failed) == [(0, 0), (1, 0), (3, 0), (4, 0)]
-    assert failed[4, 0] == "not played, after 2 episodes in a row without a reply"
-
-
-def test_an_episode_that_ends_late_is_finished_and_rows_are_read_once(tmp_path, monkeypatch):
-    reads, rows, all_played = [], Journal.episodes.fget, evaluate.play_all
-    monkeypatch.setattr(Journal, "episodes", property(lambda journal: reads.append(1) or rows(journal)))
-    late = {(17, 0): "not played"}
-    monkeypatch.setattr(evaluate, "play_all", lambda *args: all_played(*args) | late)
-    with FakeApi(walk).running() as url:
-        result = evaluate_api("m", url, TaskOptions(env="maze", items="0-18"), tmp_path)
-    assert (result["episodes"]["asked"], result["episodes"]["answered"], result["unfinished"]) == (19, 19, {})
-    assert len(reads) == 2, "before and after play, for any number of episodes"
+    client = SimpleNamespace(replied=True, close=closed.set)
+    found = play.play_all(play_one, [(item, 0) for item in range(9)], 4, lambda *ended: noted.append(ended), client)
+    assert {key for key, _ in noted} == {(0, 0), (1, 0), (2, 0)}
+    assert ((2, 0), {"status": "answered"}) in noted
+    assert found.unfinished.keys() == {(item, 0) for item in range(9)} - {(2, 0)}
+    assert found.unfinished[8, 0] == "not played, after 2 episodes in a row without a reply"
+    assert found.refused == {}
 
 
 def test_a_refusal_for_good_ends_the_evaluation_and_keeps_what_was_answered(tmp_path):
@@ -274,52 +308,17 @@ def test_a_refusal_for_good_ends_the_evaluation_and_keeps_what_was_answered(tmp_
         with pytest.raises(UserError, match="status 401: no; give the key"):
             evaluate_api("m", url, TaskOptions(env="maze", items="0-20", concurrency=2), tmp_path)
         assert len(api.requests) <= 1 + 2 + 2
+        # One that still computes when Python ends would end the process with SIGABRT.
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith(("episode", "chat-client"))]
         allowed = True
         result = evaluate_api("m", url, TaskOptions(env="maze", items="17-18"), tmp_path)
     assert result["episodes"]["answered"] == 2
 
 
-def test_a_kill_in_the_middle(tmp_path):
-    """The process is killed while it waits for answers; the next one asks nothing that was answered, and torn last
-    lines of both files do no harm."""
-    enough, held = threading.Event(), threading.Event()
-
-    def answer(body):
-        with api.lock:
-            late = sum(api.asked.values()) >= 12
-        if late and not held.is_set():
-            enough.set()
-            held.wait(30)
-        return walk(body)
-
-    api = FakeApi(answer)
-    words = ["eval", "--api", "m", "--env", "maze", "--items", "0-7", "--concurrency", "2", "--out", str(tmp_path)]
-    with api.running() as url:
-        words += ["--base_url", url, "--json"]
-        with subprocess.Popen([sys.executable, "-m", "agentrl_jax", *words], stderr=subprocess.DEVNULL) as process:
-            assert enough.wait(120)
-            process.send_signal(signal.SIGKILL)
-        before = replies_in(tmp_path)
-        assert 10 <= len(before) <= 12
-        for name in ("replies.jsonl", "episodes.jsonl"):
-            with open(tmp_path / name, "ab") as file:
-                file.write(b'{"item": 7, "sam')
-        held.set()
-        asked = len(api.requests)
-        code, out, err = tiny_run.command(*words)
-        assert code == 0, err
-    result = json.loads(out)
-    assert result["episodes"] == {"asked": 8, "answered": 8, "length": 0, "refusal": 0, "unfinished": 0}
-    assert result["success_all"]["mean"] == 1
-    after = replies_in(tmp_path)
-    assert {key: after[key] for key in before} == before
-    assert len(api.requests) - asked == len(after) - len(before) == result["requests"]
-
-
 def test_a_folder_is_of_one_evaluation(tmp_path):
     settings = {"model": "m", "body": {"temperature": 0.0}}
     with Journal(tmp_path, settings) as journal:
-        journal.add_reply({"item": 1, "sample": 0, "turn": 0, "asked": "x", "reply": {}})
+        journal.add_reply(REPLY)
         with pytest.raises(UserError, match="another process writes here"):
             Journal(tmp_path, settings)
     other = [{"role": "user", "content": "?"}]
@@ -327,9 +326,6 @@ def test_a_folder_is_of_one_evaluation(tmp_path):
         journal.reply(1, 0, 0, other)
     with pytest.raises(UserError, match="holds an evaluation with model 'm', not 'other'; give the same options"):
         Journal(tmp_path, settings | {"model": "other"})
-    (tmp_path / "replies.jsonl").write_text('{"item": 1}\n')
-    with pytest.raises(UserError, match="line 1 is no row"):
-        Journal(tmp_path, settings)
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):
         Journal(tmp_path, settings)
@@ -338,28 +334,80 @@ def test_a_folder_is_of_one_evaluation(tmp_path):
         Journal(tmp_path, settings)
 
 
+REPLY = {"item": 1, "sample": 0, "turn": 0, "asked": "x", "added": [], "reply": {"text": "a", "finish": "stop"}}
+EPISODE = {"item": 1, "sample": 0, "status": "answered", "turns": 1, "solved": True, "score": 1.0}
+
+
+def without(row, name):
+    return {key: value for key, value in row.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("reply", "episode", "words"),
+    [
+        (b"{", None, "replies.jsonl: line 2 is no row"),
+        (b"\xff", None, "replies.jsonl: line 2 is no row"),
+        (b'{"item": 1, "item": 2}', None, "line 2 is no row: not valid JSON .*given twice"),
+        ([], None, "line 2 is no row"),
+        (without(REPLY, "turn"), None, "line 2 is no row: turn"),
+        (REPLY | {"item": "1"}, None, "line 2 is no row: item"),
+        (REPLY | {"item": True}, None, "line 2 is no row: item"),
+        (REPLY | {"added": 3}, None, "line 2 is no row: added"),
+        (REPLY | {"reply": {"text": None, "finish": "stop"}}, None, r"line 2 is no row: reply\.text"),
+        (REPLY | {"reply": {"text": "a", "finish": "stop", "odd": 1}}, None, r"line 2 is no row: reply\.odd"),
+        (REPLY | {"reply": {"text": "a", "finish": "s"}}, None, r"line 2 is no row: reply\.finish"),
+        (None, EPISODE | {"turns": "1"}, "episodes.jsonl: line 1 is no row: turns"),
+        (None, EPISODE | {"status": "odd"}, "episodes.jsonl: line 1 is no row: status"),
+        (None, EPISODE | {"score": None}, "episodes.jsonl: line 1 is no row: it: .*score"),
+        (None, EPISODE | {"solved": 1}, "episodes.jsonl: line 1 is no row: solved"),
+        (None, EPISODE | {"attempts": []}, "episodes.jsonl: line 1 is no row: attempts"),
+        (None, EPISODE | {"turns": 2, "category": "a"}, "replies.jsonl: item 1, sample 0 is .*, but lacks turn 1"),
+        (None, EPISODE, "episodes.jsonl: item 1, sample 0 is finished, but lacks category"),
+    ],
+)
+def test_a_damaged_row_is_named(tmp_path, reply, episode, words):
+    with Journal(tmp_path, {}) as journal:
+        journal.add_reply(REPLY)
+    for name, row in (("replies.jsonl", reply), ("episodes.jsonl", episode)):
+        with open(tmp_path / name, "ab") as file:
+            if row is not None:
+                file.write((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n")
+    with pytest.raises(UserError, match=f"{words}.*; restore the file, or give another --out"):
+        Journal(tmp_path, {}, ["category"])
+
+
+def test_rows_without_their_settings_are_refused(tmp_path):
+    with Journal(tmp_path, {}) as journal:
+        journal.add_reply(REPLY)
+    (tmp_path / "settings.json").unlink()
+    with pytest.raises(UserError, match=r"settings\.json: is missing beside rows"):
+        Journal(tmp_path, {})
+
+
 def test_the_table_and_the_key(tmp_path, monkeypatch):
-    monkeypatch.setenv("MY_KEY", "sk-secret")
-    api = FakeApi(walk)
+    """The key is stored nowhere, although every reply repeats it."""
+    key = "sk-very-secret"
+    monkeypatch.setenv("MY_KEY", key)
+    api = FakeApi(lambda body: f"{walk(body)} {key}")
     with api.running() as url:
-        words = ["eval", "--api", "m", "--base_url", url, "--env", "maze", "--items", "17,18", "--out", str(tmp_path)]
-        words += ["--key_variable", "MY_KEY", "--price_in", "1", "--price_out", "1"]
+        words = ["eval", "--api", "m", "--base_url", url, "--env", "maze", "--items", "18", "--out", str(tmp_path)]
+        words += ["--key_variable", "MY_KEY", "--price_in", "1", "--price_out", "1", "--turns", "1"]
         code, out, err = tiny_run.command(*words)
     assert code == 0, err
-    assert api.headers[0]["Authorization"] == "Bearer sk-secret"
+    assert api.headers[0]["Authorization"] == f"Bearer {key}"
     for words in (
         "m in maze: success",
         "model, over answered episodes",
         "null play",
         "random play",
-        "cost: 0.0003",
-        "2 episodes: 2 answered, 0 cut by a limit of tokens, 0 refused, 0 unfinished",
-        "share of the gap between random and optimal play: 100.0% over answered, 100.0% over all",
+        "cost: 0.0001",
+        "1 episodes: 1 answered, 0 cut by a limit of tokens, 0 refused, 0 failed, 0 unfinished",
+        "share of the gap between random and optimal play: ",
     ):
         assert words in out
-    for file in tmp_path.iterdir():
-        assert "sk-secret" not in file.read_text()
-    assert "sk-secret" not in out + err
+    assert replies_in(tmp_path)[18, 0, 0]["reply"]["text"].endswith(" ***")
+    assert not [file for file in tmp_path.iterdir() if key in file.read_text()]
+    assert key not in out + err
 
 
 @pytest.mark.parametrize(

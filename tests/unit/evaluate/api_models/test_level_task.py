@@ -65,7 +65,7 @@ def test_other_levels_in_the_file_are_not_added_to_those_before(levels, tmp_path
     first, second = tiny_run.LEVELS.strip("\n").split("\n\n")
     api, out = FakeApi(solve), tmp_path / "out"
     with api.running() as url:
-        options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1)
+        options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1, max_tokens=40)
         evaluate_api("m", url, options, out)
         (tmp_path / "levels.txt").write_text(f"{second}\n\n{first}\n")
         with pytest.raises(

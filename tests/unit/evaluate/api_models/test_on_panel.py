@@ -6,6 +6,7 @@ import json
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
+from maze_model import at, walk
 from serving import running
 
 from agentrl_jax.evaluate.api_models.level_task import level_task
@@ -16,7 +17,7 @@ from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
-from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze, Oracle
+from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze
 from agentrl_jax.services.protocol import ROUTES
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
@@ -26,17 +27,6 @@ SCRIPTED = {"random": "random", "null": "null", "optimal": "oracle"}
 
 def evaluate(url, out, *words):
     return tiny_run.command("eval", "--api", "m", "--base_url", url, "--out", str(out), *words)
-
-
-def at(item, body):
-    """Whether an episode, of which the system message is the first, is that of an item."""
-    row, column = STARTS[item]
-    return f"Your current position is at position {row}, {column}." in body["messages"][1]["content"]
-
-
-def walk(body):
-    """Plays the maze by a shortest path."""
-    return f"Thought: on\n\nAction: {Oracle().act(body['messages'][-1]['content'])}"
 
 
 def test_a_service(tmp_path):
@@ -81,13 +71,12 @@ def test_a_compiled_environment(tmp_path):
     """Levels, seed and limit of actions are the panel's."""
     api = FakeApi(lambda body: "<answer>Down||Down||Right</answer>")
     with api.running() as url:
-        words = ("--panel", "frozen-lake-4x4-v2", "--turns", "1", "--style", "compact")
-        code, out, err = evaluate(url, tmp_path / "m", *words, "--json")
+        code, out, err = evaluate(url, tmp_path / "m", "--panel", "bandit-v1", "--turns", "1", "--json")
     assert code == 0, err
-    record, panel = json.loads(out), get_panel("frozen-lake-4x4-v2")
+    record, panel = json.loads(out), get_panel("bandit-v1")
     assert len(record["outcomes"]["samples"]) == len(panel)
     row = next(row for row in make_leaderboard(str(tmp_path / "m")).tables[panel.name] if row.kind == "api")
-    assert row.gap_closed == pytest.approx(record["results"]["gap_closed"])
+    assert row.gap_closed == record["results"]["gap_closed"] == -1
     assert (record["decoding"]["actions"], record["decoding"]["turns"]) == (panel.max_actions, 1)
     assert record["decoding"]["seed"] == panel.seed
     assert all("seed" not in body for body in api.requests), "the seed of levels is none of sampling"
@@ -105,29 +94,42 @@ def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
     """Three starts are not answered: the record says so, and its success counts them as not solved."""
 
     def answer(body):
-        if at(0, body) or at(1, body):
+        if at(0, body, 1) or at(1, body, 1):
             return completion("too long", finish="length")
-        return completion(None, refusal="I must not walk.") if at(2, body) else walk(body)
+        return completion(None, refusal="I must not walk.") if at(2, body, 1) else walk(body)
 
     with FakeApi(answer).running() as url:
         code, out, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1")
     assert code == 0, err
-    assert "25 episodes: 22 answered, 2 cut by a limit of tokens, 1 refused, 0 unfinished" in out
+    assert "25 episodes: 22 answered, 2 cut by a limit of tokens, 1 refused, 0 failed, 0 unfinished" in out
     assert "a larger --max_tokens with another --out" in out
     record = read_record(tmp_path / "m" / "record.json")
     assert record.outcomes.samples == [[None]] * 3 + [[1.0]] * 22
-    assert record.outcomes.unanswered.model_dump() == {"length": 2, "refusal": 1}
+    assert record.outcomes.unanswered.model_dump() == {"length": 2, "refusal": 1, "failed": 0}
     assert (record.results["success"]["mean"], record.results["success_answered"]["mean"]) == (0.88, 1.0)
     row = row_of(record, "")
     assert row.success == success_interval([0.0] * 3 + [1.0] * 22)
     assert row.success_answered == success_interval([1.0] * 22)
-    assert (row.answered, row.unanswered) == (22, {"length": 2, "refusal": 1})
+    assert (row.answered, row.unanswered) == (22, {"length": 2, "refusal": 1, "failed": 0})
     for words in ((), ("--markdown",)):
         code, out, _ = tiny_run.command("leaderboard", str(tmp_path / "m"), *words)
         text = " ".join(out.split())
         assert (code, "88.0*" in text) == (0, True)
         assert "*) m (api): 2 episodes cut by a limit of tokens and 1 refused count as not solved; over the 22" in text
         assert "answered ones it is 100.0%" in text
+
+
+def test_a_failed_episode_counts_in_the_record(tmp_path):
+    """The exit code says that the same command asks for it again."""
+    refused = (400, {}, {"error": {"message": "odd"}})
+    with FakeApi(lambda body: refused if at(0, body, 1) else walk(body)).running() as url:
+        code, out, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1", "--json")
+    assert (code, err.splitlines()[-1].split(";")[0]) == (1, "agentrl: 0 of 25 episodes are unfinished and 1 failed")
+    record = Record.model_validate_json(out)
+    assert record.outcomes.unanswered.model_dump() == {"length": 0, "refusal": 0, "failed": 1}
+    assert (record.outcomes.samples[0], record.results["success"]["mean"]) == ([None], 0.96)
+    _, out, _ = tiny_run.command("leaderboard", str(tmp_path / "m"))
+    assert "0 refused, 1 failed count as not solved" in " ".join(out.split())
 
 
 def test_if_nothing_is_answered_there_is_a_record_of_nothing(tmp_path):
@@ -146,16 +148,13 @@ def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path, words):
     broken = True
 
     def answer(body):
-        return (500, {}, {"error": "oops"}) if broken and at(3, body) else walk(body)
+        return (500, {}, {"error": "oops"}) if broken and at(3, body, 1) else walk(body)
 
     options = ("--panel", "maze-v1", "--retries", "0")
     with FakeApi(answer).running() as url:
         code, out, err = evaluate(url, tmp_path / "m", *options, *words)
         assert code == 1
-        assert err.splitlines()[-1] == (
-            "agentrl: 1 of 25 episodes are unfinished, so that there is no record of maze-v1; give the same command "
-            "again, which asks only for what is missing"
-        )
+        assert "1 of 25 episodes are unfinished and 0 failed, so that there is no record" in err.splitlines()[-1]
         assert not (tmp_path / "m" / "record.json").exists()
         if words:
             assert json.loads(out)["episodes"]["unfinished"] == 1
@@ -175,7 +174,7 @@ def test_without_a_panel_the_exit_code_says_the_same(tmp_path):
     assert "the answer: not valid JSON" in out
     assert "but <html>Welcome</html>" in out
     assert "download or write it again" not in out
-    assert err.splitlines()[-1].startswith("agentrl: 1 of 1 episodes are unfinished; give the same command again")
+    assert err.splitlines()[-1].startswith("agentrl: 1 of 1 episodes are unfinished and 0 failed; give")
 
 
 @pytest.mark.parametrize("words", [("--env", "maze"), ("--items", "0"), ("--episodes", "3"), ("--turns", "2")])

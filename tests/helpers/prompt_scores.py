@@ -1,0 +1,100 @@
+"""Measurements of `learner.prompt_information` on a mesh, and the same by one plain forward pass per pair."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_agent
+
+from agentrl_jax.learner import prompt_information as dependence
+from agentrl_jax.learner.prompt_information import PromptInformationConfig
+from agentrl_jax.models import decoder
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.setup import build
+from agentrl_jax.setup.programs import Programs
+from agentrl_jax.text.tokenizer import padded
+
+GROUP_SIZE = toy_agent.GROUP_SIZE
+CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))
+MODEL = build.build_model(CONFIG, padded(toy_agent.TOKENIZER, 480))
+PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
+START = toy_agent.talkative_params(6, MODEL)["policy"]
+KEY = jax.random.key(3)
+BASE = PromptInformationConfig(pairs=9, group_size=GROUP_SIZE, context="full", context_tokens=0, thought=None)
+
+
+@functools.cache
+def program_on(devices, fsdp, tensor, config):
+    programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
+    return programs, programs.mutual_information(MODEL, config)
+
+
+def measured(trajectory, config, reference=START, devices=1, fsdp=1, tensor=1, key=KEY):
+    programs, program = program_on(devices, fsdp, tensor, config)
+    params, reference = (
+        jax.device_put(tree, programs.placement(tree, MODEL.decoder)) for tree in (PARAMS, {"policy": reference})
+    )
+    found = program(params, reference["policy"], trajectory, jnp.full(len(trajectory.num_turns), 0.8), key)
+    return {name: float(value) for name, value in found.items()}
+
+
+def seen(trajectory, episode, turn, context):
+    """Tokens of the model's context before a response, as a list."""
+    tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
+    for t in range(0 if context == "full" else turn, turn + 1):
+        tokens += trajectory.observation[episode, t, : trajectory.observation_length[episode, t]].tolist()
+        tokens += said(trajectory, episode, t) if t < turn else []
+    return tokens
+
+
+def said(trajectory, episode, turn):
+    return trajectory.response.tokens[episode, turn, : trajectory.response.length[episode, turn]].tolist()
+
+
+WIDTH = 128
+
+
+@jax.jit
+def plain(policy, tokens):
+    """Log-probability of each token given the tokens before it, by a forward pass over one padded row."""
+    hidden = decoder.forward(policy, MODEL.decoder, tokens[None])
+    logprob = jax.nn.log_softmax(decoder.logits(policy, hidden)[0] / 0.8)
+    return jnp.take_along_axis(logprob[:-1], tokens[1:, None], axis=1)[:, 0]
+
+
+def slowly(policy, prompt, response):
+    row = np.zeros(WIDTH, np.int32)
+    row[: len(prompt) + len(response)] = [*prompt, *response]
+    return np.asarray(plain(policy, jnp.asarray(row)))[len(prompt) - 1 : len(prompt) + len(response) - 1]
+
+
+def samples(trajectory, config):
+    """Both samples of a measurement with `KEY`, with the context of each."""
+    played = trajectory.turn_mask
+    return (
+        (dependence.first_turns(played[:, 0], jax.random.fold_in(KEY, 0), config), "single_turn"),
+        (dependence.any_turns(played, jax.random.fold_in(KEY, 1), config), config.context),
+    )
+
+
+def check_scores(trajectory, config):
+    """Compares a measurement with forward passes over every pair."""
+    found = measured(trajectory, config)
+    for name, (sample, seen_in) in zip(("first_turn", "trajectory"), samples(trajectory, config)):
+        prompts = [seen(trajectory, int(e), int(t), seen_in) for e, t in zip(sample.prompt_episode, sample.prompt_turn)]
+        texts = [said(trajectory, int(e), int(t)) for e, t in zip(sample.episode, sample.turn)]
+        scores = np.array([[slowly(PARAMS["policy"], x, z).sum() for x in prompts] for z in texts])
+        matched = scores[np.arange(len(texts)), sample.own]
+        marginal = np.log(np.mean(np.exp(scores), axis=1))
+        assert found[f"collapse/{name}_response_pairs"] == len(texts)
+        assert found[f"collapse/{name}_response_prompts"] == len(prompts)
+        assert found[f"collapse/{name}_response_mi"] == pytest.approx(np.mean(matched - marginal), abs=2e-4)
+        assert found[f"collapse/{name}_response_marginal_entropy"] == pytest.approx(-np.mean(marginal), abs=2e-4)
+        assert found[f"collapse/{name}_response_conditional_entropy"] == pytest.approx(-np.mean(matched), abs=2e-4)
+    then = [slowly(START, x, z) for x, z in zip(prompts, texts)]
+    now = [slowly(PARAMS["policy"], x, z) for x, z in zip(prompts, texts)]
+    ratio = np.clip(np.concatenate(then) - np.concatenate(now), -20, 20)
+    assert found["actor/kl"] == pytest.approx(np.mean(np.clip(np.expm1(ratio) - ratio, -10, 10)), rel=1e-3)
+    assert measured(trajectory, config, reference=PARAMS["policy"])["actor/kl"] == pytest.approx(0.0, abs=1e-6)

@@ -1,0 +1,142 @@
+"""The story of a run: its records, a kill and a resume bit for bit, a replay, an evaluation, a page, an export."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tiny_run
+from page_runs import decode_page
+from paths import TESTS
+
+from agentrl_jax.config import load_config
+from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
+from agentrl_jax.runs.run_folder import read_config
+from agentrl_jax.setup import build
+
+
+def test_what_a_run_leaves_behind(finished):
+    names = {entry.name for entry in finished.folder.iterdir()}
+    records = {"config.yaml", "metrics.jsonl", "levels.jsonl", "trajectories.jsonl", "summary.json", "curves.png"}
+    assert names == records | {"checkpoints", "rollouts", "tensorboard", ".lock"}
+    assert tiny_run.checkpoints(finished.folder) == [5, 7]
+    assert recorded_iterations(finished.folder) == [3, 4]
+    assert load_config(finished.folder / "config.yaml") == load_config(finished.file).replace(
+        run_dir=str(finished.folder)
+    )
+    for part in ("after imitation", "after RL", "optimal", str(finished.folder)[-20:]):
+        assert part in finished.output
+
+
+def test_metrics_hold_every_task(finished):
+    rows = tiny_run.metrics(finished.folder)
+    assert [(row["step"], row["stage"]) for row in rows] == [(i, "imitation") for i in (1, 2, 3)] + [
+        (i, "rl") for i in (4, 5, 6, 7)
+    ]
+    assert rows[2]["imitation/loss"] < 2  # nats per token; a uniform policy has 6.2
+    for row in rows[3:]:
+        assert row["train/SimpleSokoban/episodes"] == row["train/FrozenLake/episodes"] == 8
+        parts = [row[f"train/{name}/success"] for name in ("SimpleSokoban", "FrozenLake")]
+        assert row["train/success"] == pytest.approx(np.mean(parts))
+        assert row["rollout/active_token_share"] == row["rollout/sampled_tokens"] / row["rollout/slot_steps"]
+        assert 0 < row["update/trained_tokens"] <= row["rollout/sampled_tokens"]
+    # Every second iteration, of eight levels and the two of the first task's file.
+    validated = [(row["step"], row["validation/episodes"]) for row in rows if "validation/success" in row]
+    assert validated == [(5, 10), (7, 10)]
+    assert {"validation/FrozenLake/success", "validation/SimpleSokoban/return"} <= rows[4].keys()
+    shown = tiny_run.curves(finished.folder)
+    assert shown["train/success", 6] == np.float32(rows[5]["train/success"])
+    assert {step for _, step in shown} == set(range(1, 8))
+
+
+def test_the_summary_counts_the_run(finished):
+    summary = json.loads((finished.folder / "summary.json").read_text())
+    rows = tiny_run.metrics(finished.folder)
+    assert (summary["iterations"], summary["gradient_steps"], summary["episodes"]) == (4, 75 + 4, 4 * 16)
+    assert summary["sampled_tokens"] == sum(row.get("rollout/sampled_tokens", 0) for row in rows)
+    assert summary["trained_tokens"] == sum(row.get("update/trained_tokens", 0) for row in rows)
+    assert len(summary["programs"]) == 5  # imitation, rollout, record, update, evaluation
+    assert summary["seconds"]["total"] > 0
+    for table in ("success", "success_greedy"):
+        assert summary[table].keys() == {"null", "random", "imitation", "trained", "optimal"}
+        assert summary[table]["null"]["mean"] == 0
+        for interval in summary[table].values():
+            assert interval["n"] == 2 + 12  # the first task has two levels
+            assert 0 <= interval["low"] <= interval["mean"] <= interval["high"] <= 1
+    assert summary["success"]["random"]["mean"] < summary["success"]["optimal"]["mean"]
+
+
+def test_a_recorded_rollout_is_that_of_the_text_and_of_the_learner(finished):
+    rows = [json.loads(line) for line in (finished.folder / "trajectories.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["iteration"]) for row in rows] == [(6, 3)] * 3 + [(7, 4)] * 3
+    assert any("</answer>" in turn["response"] for row in rows for turn in row["turns"])
+    record = read_record(record_path(finished.folder, 4))
+    tokenizer = build.load_tokenizer(read_config(finished.folder).model, None)
+    header = record.header
+    assert (header.step, header.iteration, header.roll_backs) == (7, 4, 0)
+    assert header.tasks == ("SimpleSokoban", "FrozenLake")
+    assert (header.group_size, header.episodes, header.horizon, header.temperature) == (4, 16, 2, 1.0)
+    assert (record.group.tolist(), record.member.tolist()) == ([0, 0, 0], [0, 1, 2])
+    for row, text in enumerate(rows[-3:]):
+        assert (text["task"], record.num_turns[row]) == ("SimpleSokoban", len(text["turns"]))
+        assert record.returns[row] == pytest.approx(text["return"])
+        for turn, shown in enumerate(text["turns"]):
+            sampled = record.tokens[row, turn, : record.length[row, turn]]
+            assert tokenizer.decode(sampled.tolist(), skip_special=False) == shown["response"]
+    sampled = np.arange(record.tokens.shape[2]) < record.length[..., None]
+    np.testing.assert_allclose(record.learner_logprob[sampled], record.logprob[sampled], atol=2e-6)
+    assert record.entropy[sampled].min() >= 0
+    assert record.entropy[sampled].max() > 0.01
+    for values in (record.learner_logprob, record.entropy, record.advantage, record.trained):
+        assert not values[~sampled].any()
+    assert not record.advantage[~record.trained].any()
+
+
+def test_a_run_that_is_killed_ends_like_one_that_is_not(finished, tmp_path):
+    """In an update, after a row of metrics without a checkpoint."""
+    run, script = tmp_path / "run", str(TESTS / "helpers" / "killing_run.py")
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
+    words = ["train", finished.file, "--run_dir", str(run)]
+    killed = subprocess.run(
+        [sys.executable, script, "update", "4", *words], env=environment, capture_output=True, timeout=110, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert tiny_run.checkpoints(run) == [3, 5]
+    assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6]
+    code, output, error = tiny_run.command(*words)
+    assert (code, error) == (0, "")
+    assert "going on from the checkpoint of step 5" in output
+    tiny_run.assert_same(run, finished.folder)
+
+
+def test_a_finished_run_is_replayed_evaluated_viewed_and_exported(finished, tmp_path):
+    run = shutil.copytree(finished.folder, tmp_path / "run")
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    code, output, error = tiny_run.command("replay", str(run), "--iteration", "4", "--row", "2", "--json")
+    assert code == 0, error
+    found = json.loads(output)
+    assert (found["different"], found["equal_rows"], found["rows"]) == ([], 3, 3)
+    assert found["start"] == "the checkpoint of step 5"
+    text = json.loads((run / "trajectories.jsonl").read_text().splitlines()[-1])
+    assert found["episode"] == {name: value for name, value in text.items() if name not in ("step", "iteration")}
+    solved = 0
+    for env, levels in (("SimpleSokoban", 2), ("FrozenLake", 12)):
+        code, output, error = tiny_run.command("eval", str(run), "--env", env, "--json")
+        assert code == 0, error
+        success = json.loads(output)["success"]
+        assert success["n"] == levels
+        solved += levels * success["mean"]
+    assert solved == pytest.approx(14 * tiny_run.summary(run)["success"]["trained"]["mean"])
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+    page = tmp_path / "page.html"
+    code, _, error = tiny_run.command("view", str(run), "--export", str(page))
+    assert code == 0, error
+    index, _ = decode_page(page.read_text())
+    assert [shown["iteration"] for shown in index["runs"][0]["iterations"]] == [3, 4]
+    code, _, error = tiny_run.command("export", str(run), str(tmp_path / "model"))
+    assert code == 0, error
+    assert (tmp_path / "model" / "model.safetensors").exists()

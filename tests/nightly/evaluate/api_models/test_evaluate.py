@@ -1,0 +1,48 @@
+"""An evaluation of an API model whose process is killed."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import tiny_run
+from fake_api import FakeApi
+from maze_model import replies_in, walk
+
+
+def test_a_kill_in_the_middle(tmp_path):
+    """The process is killed while it waits for answers; the next one asks nothing that was answered, and torn last
+    lines of both files do no harm."""
+    enough, held = threading.Event(), threading.Event()
+
+    def answer(body):
+        with api.lock:
+            late = sum(api.asked.values()) >= 12
+        if late and not held.is_set():
+            enough.set()
+            held.wait(30)
+        return walk(body)
+
+    api = FakeApi(answer)
+    words = ["eval", "--api", "m", "--env", "maze", "--items", "0-7", "--concurrency", "2", "--out", str(tmp_path)]
+    with api.running() as url:
+        words += ["--base_url", url, "--json"]
+        with subprocess.Popen([sys.executable, "-m", "agentrl_jax", *words], stderr=subprocess.DEVNULL) as process:
+            assert enough.wait(120)
+            process.send_signal(signal.SIGKILL)
+        before = replies_in(tmp_path)
+        assert 10 <= len(before) <= 12
+        for name in ("replies.jsonl", "episodes.jsonl"):
+            with open(tmp_path / name, "ab") as file:
+                file.write(b'{"item": 7, "sam')
+        held.set()
+        asked = len(api.requests)
+        code, out, err = tiny_run.command(*words)
+        assert code == 0, err
+    result = json.loads(out)
+    assert result["episodes"] == {"asked": 8, "answered": 8, "length": 0, "refusal": 0, "failed": 0, "unfinished": 0}
+    assert result["success_all"]["mean"] == 1
+    after = replies_in(tmp_path)
+    assert {key: after[key] for key in before} == before
+    assert len(api.requests) - asked == len(after) - len(before) == result["requests"]

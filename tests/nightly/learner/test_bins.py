@@ -1,0 +1,51 @@
+"""Updates with bins equal those with rows, in more configurations and on several devices."""
+
+import jax
+import jax.numpy as jnp
+import made_up
+import pytest
+from bin_updates import PARTS, SEPARATE, learn, same
+from made_up import GRPO, TRAJECTORY
+
+from agentrl_jax.config.algo import FixedKl
+from agentrl_jax.models import actor_critic
+from agentrl_jax.models.actor_critic import ActorCritic
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (made_up.MODEL, {"kl": FixedKl(estimator="full")}),
+        (made_up.MODEL, {"context": "single_turn"}),
+        (ActorCritic(decoder=made_up.SHAPE, critic="none"), GRPO),
+    ],
+    ids=["whole divergence", "single turns", "no critic"],
+)
+def test_an_update_with_bins_is_that_with_rows(model, changes):
+    same(learn(model, **PARTS, **changes), learn(model, **PARTS, **changes, packing=True))
+
+
+@pytest.mark.parametrize("mesh", [(2, 1), (4, 4)], ids=str)
+def test_devices_share_the_bins(mesh):
+    changes = {"minibatches": 1, "grad_accum_steps": 2, "packing": True}
+    same(learn(SEPARATE, **changes), learn(SEPARATE, mesh, **changes))
+
+
+def test_fewer_microbatches_are_computed(monkeypatch):
+    """Short rows share bins."""
+    computed, score_tokens = [], actor_critic.score_tokens
+
+    def counted(*arguments, **options):
+        jax.debug.callback(lambda: computed.append(1))
+        return score_tokens(*arguments, **options)
+
+    monkeypatch.setattr(actor_critic, "score_tokens", counted)
+    short = made_up.TRAJECTORY.replace(num_turns=jnp.ones_like(TRAJECTORY.num_turns))
+    counts = []
+    for packing in (False, True):
+        computed.clear()
+        learn(trajectory=short, minibatches=1, grad_accum_steps=8, packing=packing, advantage=GRPO["advantage"])
+        jax.effects_barrier()
+        counts.append(len(computed))
+    assert counts[0] == 8
+    assert counts[1] <= 4

@@ -1,0 +1,126 @@
+"""A run that collapses rolls back to the last checkpoint before, with lower learning rates, even if it is killed."""
+
+import contextlib
+import json
+
+import pytest
+import tiny_run
+
+from agentrl_jax.algos import collapse
+from agentrl_jax.train.roll_back import RollBacks
+
+RULE = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
+
+
+WORDS = (
+    *("--train.on_collapse", "roll_back", "--train.max_roll_backs", "1", "--train.iterations", "6"),
+    *("--train.roll_back_factor", "0.25"),
+    *("--imitation.levels", "0", "--imitation.steps", "0"),
+)
+
+SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
+
+
+@pytest.fixture(autouse=True)
+def sign(monkeypatch):
+    """The only alarm: horizon 2, which iterations 4 and 5 have every time they are played."""
+    monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE)
+    return tiny_run.write_config(tmp_path_factory.mktemp("rolling"), text)
+
+
+def train(file, run, *words):
+    return tiny_run.command("train", file, "--run_dir", str(run), *WORDS, *words)
+
+
+@pytest.fixture(scope="module")
+def whole(file, tmp_path_factory):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(collapse, "ALARMS", (SIGN,))
+        code, shown, err = train(file, run)
+    assert code == 0, err
+    return run, " ".join(shown.split())
+
+
+def test_it_goes_back_with_lower_rates_and_other_draws(whole):
+    run, shown = whole
+    assert "long since 4, back to iteration 2 (roll-back 1 of 1)" in shown
+    records = [json.loads((run / "roll_backs" / f"{n}.json").read_text()) for n in (1, 2)]
+    # The checkpoint of iteration 4 was saved after the collapse began.
+    assert [(r["alarm"], r["iteration"], r["began"], r["step"]) for r in records] == [("long", 5, 4, 2)] * 2
+    given_up, again = ([row for row in r["rows"] if row["stage"] == "rl"] for r in records)
+    assert [row["iteration"] for row in given_up] == [3, 4, 5]
+    assert [row["actor/lr"] for row in given_up] == [0.01] * 3
+    assert [row["actor/lr"] for row in again] == [0.0025] * 3
+    assert given_up[0]["rollout/logprob_mean"] != again[0]["rollout/logprob_mean"]
+    # The second roll-back is one more than allowed: the run ends with the good policy.
+    assert [row["iteration"] for row in tiny_run.metrics(run) if row["stage"] == "rl"] == [1, 2]
+    assert tiny_run.checkpoints(run)[-1] == 2
+    summary = tiny_run.summary(run)
+    assert (summary["stopped_by"], summary["iterations"], len(summary["roll_backs"])) == ("long", 2, 2)
+    assert summary["episodes"] == (5 + 3) * 16
+
+
+def test_kills_during_a_roll_back_change_nothing(file, whole, tmp_path, monkeypatch):
+    run, _ = whole
+    summary = tiny_run.summary(run)
+
+    class Killed(BaseException):
+        pass
+
+    def killed_after(self, record, add=RollBacks.add):
+        add(self, record)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RollBacks, "add", killed_after)
+        for _ in range(2):
+            with pytest.raises(Killed):
+                train(file, tmp_path / "killed")
+    code, _, err = train(file, tmp_path / "killed")
+    assert code == 0, err
+    assert tiny_run.summary(tmp_path / "killed") == summary
+    assert tiny_run.metrics(tmp_path / "killed") == tiny_run.metrics(run)
+    assert tiny_run.checkpoint(tmp_path / "killed", 2) == tiny_run.checkpoint(run, 2)
+    # A run that ended this way stays ended.
+    code, _, err = train(file, tmp_path / "killed")
+    assert code == 0, err
+    assert tiny_run.summary(tmp_path / "killed") == summary
+
+
+def test_a_stop_between_two_checkpoints_changes_nothing(file, whole, tmp_path, monkeypatch):
+    """The state of iteration 3 is saved then, from before the collapse, but a whole run has no such checkpoint."""
+
+    @contextlib.contextmanager
+    def in_iteration_3():
+        calls = iter([False, False, True])
+        yield lambda: next(calls)
+
+    def end(shown, code):
+        raise SystemExit(code)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agentrl_jax.train.run.deferring", in_iteration_3)
+        patched.setattr("agentrl_jax.stopping.end", end)
+        code, _, err = train(file, tmp_path / "run")
+    assert (code, tiny_run.checkpoints(tmp_path / "run")[-1]) == (143, 3), err
+    code, _, err = train(file, tmp_path / "run")
+    assert code == 0, err
+    run, _ = whole
+    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(run)
+    assert tiny_run.checkpoint(tmp_path / "run", 2) == tiny_run.checkpoint(run, 2)
+
+
+def test_a_collapsed_run_may_begin_to_roll_back(file, whole, tmp_path):
+    code, _, err = train(file, tmp_path / "run", "--train.on_collapse", "stop", "--train.keep", "5")
+    assert (code, tiny_run.summary(tmp_path / "run")["stopped_by"]) == (0, "long"), err
+    code, _, err = train(file, tmp_path / "run")
+    assert code == 0, err
+    run, _ = whole
+    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(run)
+    assert len(tiny_run.summary(tmp_path / "run")["roll_backs"]) == 2

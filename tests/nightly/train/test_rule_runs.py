@@ -1,0 +1,120 @@
+"""Runs of algorithms that keep a state, or play more than one rollout per iteration."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import tiny_run
+import yaml
+
+from agentrl_jax.setup.programs import Programs
+
+RULE = """{
+  preset: remax, kl: {kind: adaptive, estimator: k2, coef: 0.1, target: 1.0e-6, horizon: 100}, minibatches: 1,
+  entropy_coef: 0.001,
+  horizon: {kind: adaptive, turns: [1, 2], every: 1, min_gain: 2.0},
+  schedules: {temperature: {end: 0.5, iterations: 2}, entropy_coef: {end: 0, iterations: 4, shape: cosine}}}"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE.replace("\n", " "))
+    text = text.replace("train: {", "train: {mutual_information_every: 3, ")
+    return tiny_run.write_config(tmp_path_factory.mktemp("rule"), text)
+
+
+@pytest.fixture(scope="module")
+def whole(file, tmp_path_factory):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(run))
+    assert code == 0, err
+    return run
+
+
+def rl_rows(run):
+    return [row for row in tiny_run.metrics(run) if row["stage"] == "rl"]
+
+
+def test_horizon_temperature_and_coefficient_move(whole):
+    rows = rl_rows(whole)
+    # No success rate rises by 2, so the horizon grows once two windows of one iteration have been seen.
+    assert [row["rollout/horizon"] for row in rows] == [1, 1, 2, 2]
+    assert [row["rollout/temperature"] for row in rows] == [1.0, 0.75, 0.5, 0.5]
+    coefficients = [row["actor/kl_coef"] for row in rows]
+    assert coefficients[0] == pytest.approx(0.1)
+    assert len(set(coefficients)) == 4
+    # Four groups of four, and a greedy episode per group.
+    assert tiny_run.summary(whole)["episodes"] == 4 * (16 + 4)
+    compiled = json.loads((whole / "summary.json").read_text())["programs"]
+    names = ["baseline", "evaluation", "imitation", "mutual_information", "recorded", "rollout", "update"]
+    assert compiled == names
+    # Measured in iterations 1 and 3, and smoothed over both.
+    measured = [any("marginal_std_smoothed" in name for name in row) for row in rows]
+    assert measured == [True, False, True, False]
+
+
+def test_a_restart_changes_none_of_it(file, whole, tmp_path):
+    """As if it had been killed before the last checkpoint, after iteration 2 of 4."""
+    again = tmp_path / "again"
+    shutil.copytree(whole, again)
+    (again / "summary.json").unlink()
+    shutil.rmtree(again / "checkpoints" / str(tiny_run.checkpoints(again)[-1]))
+    code, shown, err = tiny_run.command("train", file, "--run_dir", str(again))
+    assert code == 0, err
+    assert "going on from the checkpoint of step 5" in shown
+    assert tiny_run.metrics(again) == tiny_run.metrics(whole)
+    assert tiny_run.summary(again) == tiny_run.summary(whole)
+
+
+@pytest.mark.parametrize("preset", ["gigpo", "dapo", "starpo_s2", "gspo", "reinforce_pp", "ppo", "rloo"])
+def test_presets_run_from_the_command_line(preset, tmp_path):
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", f"{{preset: {preset}}}")
+    file = tiny_run.write_config(tmp_path, text)
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"), "--train.iterations", "2")
+    assert code == 0, err
+    rows = rl_rows(tmp_path / "run")
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, monkeypatch):
+    """On the level of the group, for groups of any round; and metrics cover all rounds."""
+    run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
+    run |= {
+        "algo": {"preset": "remax", "dynamic_sampling": 3, "minibatches": 1},
+        "train": {"iterations": 2, "validation_episodes": 8},
+    }
+    variants = {"seeds": 2, "run": run, "variants": {"remax": {}, "again": {}}, "pairs": []}
+    file = tmp_path / "file.yaml"
+    file.write_text(yaml.safe_dump(run if command == "train" else variants))
+    seen, update = [], Programs.update
+
+    def recorded(self, *args, **options):
+        program = update(self, *args, **options)
+
+        def learn(state, trajectory, temperature, key, settings, greedy):
+            own, alone = (x.turn.state_hash[:, 0] for x in (trajectory, greedy))
+            keys = own[::4], alone, trajectory.ids.group[::4]
+            jax.debug.callback(lambda *x: seen.append([np.asarray(y) for y in x]), *keys)
+            return program(state, trajectory, temperature, key, settings, greedy)
+
+        return learn
+
+    monkeypatch.setattr(Programs, "update", recorded)
+    out = "--run_dir" if command == "train" else "--out"
+    code, _, err = tiny_run.command(command, str(file), out, str(tmp_path / "out"))
+    assert code == 0, err
+    jax.effects_barrier()
+    assert len(seen) == (2 if command == "train" else 8)
+    for own, greedy, _ in seen:
+        np.testing.assert_array_equal(greedy, own)
+    assert any(group.max() >= 4 for _, _, group in seen)
+    if command == "train":
+        rows = [row for row in tiny_run.metrics(tmp_path / "out") if row["stage"] == "rl"]
+        assert any(row["rollout/rounds"] > 1 for row in rows)
+        for row in rows:
+            assert row["train/success"] == pytest.approx(row["rollout/solved"] / row["rollout/episodes"], abs=1e-6)
+            differs = abs(row["rollout/in_group_std"] - row["rollout/chosen_in_group_std"]) > 1e-3
+            assert differs == (row["rollout/rounds"] > 1)

@@ -1,0 +1,122 @@
+"""Runs whose environments are services: in this process, behind a server, and behind one that is killed."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+import tiny_run
+from service_run import CONFIG, rows
+
+from agentrl_jax.services.environments.maze import Maze
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("served") / "served.yaml"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def train(file, folder, *words):
+    return tiny_run.command("train", file, "--run_dir", str(folder), *words)
+
+
+@pytest.fixture(scope="module")
+def calm(file, tmp_path_factory):
+    """A run in this process: its folder and its output."""
+    folder = tmp_path_factory.mktemp("calm") / "run"
+    code, output, error = train(file, folder)
+    assert code == 0, error
+    return folder, output
+
+
+def servers():
+    """Returns the child processes that are servers."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "serve" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, calm, tmp_path):
+    """The run starts a server, which is killed twice; every number equals that of the undisturbed run."""
+    folder, killed = tmp_path / "run", []
+
+    def kill():
+        while len(killed) < 2:
+            time.sleep(0.02)
+            path = folder / "metrics.jsonl"
+            done = len(path.read_text().splitlines()) if path.exists() else 0
+            for server in servers() if done > 2 * len(killed) else ():
+                os.kill(server.pid, signal.SIGKILL)
+                killed.append(server.pid)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    code, _, error = train(file, folder, "--env.url", "")
+    assert code == 0, error
+    thread.join(5)
+    assert len(set(killed)) == 2
+    same = [{**row, **{key: 0 for key in row if key.startswith("env/")}} for row in rows(folder)]
+    assert same == [{**row, **{key: 0 for key in row if key.startswith("env/")}} for row in rows(calm[0])]
+    assert all(row.get("env/failed_share", 0) == 0 for row in rows(folder))
+    assert not servers()
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    """Mazes whose training items with even numbers break at the second move."""
+    reset, step = Maze.reset, Maze.step
+
+    def remembered(self, item):
+        self.item, self.steps = item, 0
+        return reset(self, item)
+
+    def broken(self, action):
+        self.steps += 1
+        if self.item < 12 and self.item % 2 == 0 and self.steps == 2:
+            raise RuntimeError("the maze has caved in")
+        return step(self, action)
+
+    monkeypatch.setattr(Maze, "reset", remembered)
+    monkeypatch.setattr(Maze, "step", broken)
+
+
+WITHOUT_IMITATION = ("--imitation.levels", "0", "--imitation.steps", "0", "--env.retries", "1")
+
+
+def test_too_many_failures_end_the_run_with_its_checkpoint(file, tmp_path, breaking):
+    folder = tmp_path / "run"
+    code, _, error = train(file, folder, *WITHOUT_IMITATION, "--env.max_failed", "0.0")
+    assert code == 2
+    for part in (
+        "of the episodes failed in maze in this process",
+        "the maze has caved in",
+        "env.max_failed",
+        "is kept",
+    ):
+        assert part in error
+    assert tiny_run.checkpoints(folder)
+
+
+def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, breaking):
+    folder = tmp_path / "run"
+    code, output, error = train(file, folder, *WITHOUT_IMITATION, "--env.max_failed", "1.0")
+    assert code == 0, error
+    learned = [row for row in rows(folder) if row["stage"] == "rl"]
+    dropped = [json.loads(line) for line in (folder / "failures.jsonl").read_text().splitlines()]
+    assert len(dropped) == sum(4 * row["env/failed_share"] for row in learned) > 0
+    assert set(dropped[0]) == {"step", "task", "group", "member", "what", "error"}
+    assert dropped[0]["error"] == "Lost: RuntimeError: the maze has caved in"
+    assert "episodes failed" in output
+    for row in learned:
+        assert row["train/failed"] == row["env/failed_share"]
+        assert row["env/failed_turns"] == (2.0 if row["env/failed_share"] else None)

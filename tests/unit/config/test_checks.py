@@ -1,0 +1,185 @@
+"""Every check across sections: the last value that is accepted, and the first that is refused, of the key it names."""
+
+import copy
+
+import pytest
+import yaml
+
+from agentrl_jax.config import decode, validate
+from agentrl_jax.errors import UserError
+
+GRPO = "algo: {preset: grpo}"
+LORA = "model: {pretrained: smollm2-135m, lora: {rank: 8}}"
+SERVICE = "{env: textcraft, groups: 8, items: 0-99, held_out: 0-9, validation: 0-9}"
+SERVED = f"env: {{url: local}}\nprompt: {{style: chat}}\ntasks: [{SERVICE}]"
+IMITATION = "imitation: {levels: 8, steps: 50}"
+SMALL = "tasks: [{env: X, groups: 4}]\nrollout: {group_size: 2}\nalgo: {filter: none}\ntrain: {validation_episodes: 4}"
+NARROW = "model: {embed_dim: 8, heads: 1, kv_heads: 1, layers: 1, mlp_width: 8}"
+
+LIMITS = [
+    # Sizes. The decoder is narrow where its cache would be refused first.
+    (
+        f"{SMALL}\n{NARROW}\nevaluation: {{episodes: 4}}\nimitation: {{batch: 4}}",
+        "prompt.max_response_tokens",
+        209715,
+        209716,
+    ),
+    (f"{SMALL}\nprompt: {{max_turns: 1}}", "imitation.batch", 1 << 18, (1 << 18) + 1),
+    (f"{SMALL}\nprompt: {{max_turns: 1}}", "train.validation_episodes", 1 << 18, (1 << 18) + 1),
+    (f"{SMALL}\nprompt: {{max_turns: 1, max_response_tokens: 2}}", "evaluation.episodes", 1 << 27, (1 << 27) + 1),
+    (LORA, "model.lora.rank", 1 << 14, (1 << 14) + 1),
+    # A layer has 16384 x (2 x 16384 + 3 x 384) parameters; the rows of 1,024 groups have 16384 x 80 x 2 x 64 numbers.
+    ("model: {embed_dim: 16384, heads: 128, kv_heads: 1}", "model.layers", 1978, 1979),
+    ("tasks: [{env: X, groups: 1024}]", "model.layers", 52428, 52429),
+    # Tasks.
+    ("tasks: [{env: X, groups: 4}, {env: X, groups: 4}]", "tasks.1.name", "Y", ""),
+    ("prompt: {max_actions: 7}", "prompt.max_actions_per_turn", 7, 8),
+    # Services.
+    ("", "prompt.style", "ragen", "chat"),
+    (SERVED, "prompt.style", "bare", "ragen"),
+    ("", "tasks.0.items", "", "0-99"),
+    (SERVED, "tasks.0.items", "0-99", ""),
+    (SERVED, "tasks.0.held_out", "0-9", ""),
+    (f"{SERVED}\ntrain: {{validate_every: 0}}", "tasks.0.validation", "", "0-9"),
+    (SERVED, "tasks.0.validation", "0-9", ""),
+    ("", "env.score", "auto", "sum"),
+    (SERVED, "prompt.observation_tokens", 0, 10),
+    (SERVED, "prompt.encoder", "pieces", "canonical"),
+    (SERVED, "prompt.separator", "||", "&&"),
+    (SERVED, "rollout.shared_noise", False, True),
+    (SERVED, "prompt.stop_at_answer", False, True),
+    (SERVED, "algo.dynamic_sampling", 1, 2),
+    # Model.
+    ("model: {pretrained: smollm2-135m}", "model.layers", 4, 3),
+    ("model: {pretrained: smollm2-135m}", "model.tokenizer", "", "other"),
+    ("model: {pretrained: org/name}", "model.online", True, None),
+    ("", "model.online", False, True),
+    ("model: {pretrained: org/name, online: true}", "model.revision", "main", None),
+    ("model: {pretrained: org/name}", "model.revision", "", "main"),
+    ("", "model.lora.rank", 0, 4),
+    (LORA, "model.precision", "bfloat16", None),
+    ("", "model.precision", "mixed", "bfloat16"),
+    ("model: {precision: mixed}", "model.cache", "float32", None),
+    ("", "model.cache", "activations", "float32"),
+    ("model: {heads: 4}", "model.embed_dim", 136, 132),
+    ("model: {heads: 4}", "model.kv_heads", 2, 3),
+    # Rollout.
+    ("", "rollout.temperature", 0.1, 0.0),
+    ("", "rollout.slots", 128, 144),
+    ("", "rollout.slots", 16, 8),
+    ("tasks: [{env: X, groups: 2}]\nalgo: {filter: none}", "train.mutual_information_every", 5, None),
+    ("tasks: [{env: X, groups: 1}]\nalgo: {filter: none, minibatches: 1}", "train.mutual_information_every", 0, 5),
+    ("algo: {mismatch: replay}", "rollout.quantization", "none", "weights"),
+    ("rollout: {quantization: weights}\nmodel: {precision: mixed}", "model.cache", "float32", None),
+    ("rollout: {quantization: weights_and_cache}\nmodel: {precision: mixed}", "model.cache", "activations", "float32"),
+    ("prompt: {max_turns: 2}", "rollout.context", "single_turn", None),
+    ("prompt: {max_turns: 1}", "rollout.context", "full", "single_turn"),
+    # The learning rule.
+    (GRPO, "rollout.group_size", 2, 1),
+    ("algo: {filter: none, advantage: {spread_weighted: true}}", "rollout.group_size", 2, 1),
+    ("algo: {filter: {kind: fraction, by: mean}}\nrollout: {group_size: 1}", "algo.filter.by", "length", None),
+    ("algo: {filter: {kind: fraction, by: entropy_std}}", "rollout.group_size", 2, 1),
+    ("algo: {filter: none}\nrollout: {group_size: 1}", "algo.dynamic_sampling", 1, 2),
+    (
+        "algo: {filter: none, advantage: {reward_normalization: mean, reward_grouping: task}}",
+        "rollout.group_size",
+        1,
+        None,
+    ),
+    ("algo: {filter: none, advantage: {reward_normalization: mean}}", "rollout.group_size", 2, 1),
+    ("algo: {advantage: {spread_weighted: true}}", "algo.filter_group_size", 2, 1),
+    ("algo: {overlong_buffer: 0.5}", "algo.overlong_penalty", 2.0, None),
+    ("", "algo.overlong_penalty", 1.0, 2.0),
+    ("algo: {advantage: bi_level_gae}", "prompt.max_turns", 2, 1),
+    ("prompt: {max_turns: 1}", "algo.advantage.reward_placement", "episode", "turn"),
+    ("prompt: {max_turns: 1}\nalgo: {preset: gigpo}", "algo.advantage.history", 0, 1),
+    ("algo: {filter: {kind: top_k}}", "algo.filter.k", 7, 8),
+    ("algo: {filter: {kind: top_p}}", "train.max_bad_updates", 2, 1),
+    ("", "algo.filter_group_size", 1, 16),
+    (GRPO, "algo.filter_group_size", 2, 1),
+    (GRPO, "algo.filter_group_size", 15, 16),
+    ("algo: {mismatch: replay}", "algo.dynamic_sampling", 1, 2),
+    ("algo: {preset: rloo}", "algo.mismatch.ratio_from", "learner", "rollout"),
+    ("", "algo.mismatch.ratio_from", "rollout", None),
+    ("algo: {kl: fixed}", "algo.kl.coef", 0.001, 0.0),
+    ("algo: {kl: fixed, schedules: {kl_coef: {end: 1, iterations: 5}}}", "algo.kl.coef", 0.0, None),
+    ("algo: {preset: grpo, kl: {kind: fixed, estimator: k1}}", "algo.kl.apply_to", "loss", "reward"),
+    ("algo: {kl: {kind: fixed, estimator: k1}}", "algo.kl.apply_to", "reward", None),
+    ("algo: {schedules: {kl_coef: {end: 1, iterations: 5}}}", "algo.kl.kind", "fixed", "adaptive"),
+    ("algo: {kl: adaptive}", "algo.kl.horizon", 25.7, 25.6),
+    ("algo: {horizon: stepwise}", "algo.horizon.turns", [2, 5], [2, 6]),
+    ("algo: {horizon: adaptive}", "algo.horizon.turns", [2, 3], [2]),
+    ("algo: {horizon: stepwise}", "algo.horizon.turns", [4], [5]),
+    # Schedules.
+    ("algo: {schedules: {clip_low: {end: 0.1, iterations: 5}}}", "algo.schedules.clip_low.end", 1.0, 1.01),
+    ("algo: {schedules: {clip_low: {end: 0.1, iterations: 5}}}", "algo.schedules.clip_low.end", 0.1, 0.2),
+    ("algo: {schedules: {format_penalty: {end: -1, iterations: 5}}}", "algo.schedules.format_penalty.end", 0.0, 0.1),
+    ("algo: {schedules: {temperature: {end: 2, iterations: 5}}}", "algo.schedules.temperature.end", 1e-6, 0.0),
+    ("algo: {schedules: {entropy_coef: {end: 2, iterations: 5}}}", "algo.schedules.entropy_coef.end", 0.0, -0.1),
+    ("algo: {schedules: {value_coef: {end: 2, iterations: 5}}}", "algo.advantage.kind", "gae", "grpo"),
+    # Training.
+    ("", "algo.filter.ratio", 0.125, 0.12),
+    ("algo: {minibatches: 1}", "algo.grad_accum_steps", 32, 64),
+    ("algo: {minibatches: 8}", "algo.grad_accum_steps", 4, 3),
+    ("rollout: {context: single_turn}\nalgo: {minibatches: 5}", "prompt.max_turns", 5, 4),
+    ("algo: {packing: true}", "algo.length_buckets", 1, 2),
+    ("optim: {decay: all}", "optim.weight_decay", 0.01, 0.0),
+    (GRPO, "optim.critic_lr", None, 1e-3),
+    (GRPO, "train.critic_warmup", 0, 1),
+    ("train: {iterations: 7}", "train.critic_warmup", 6, 7),
+    ("imitation: {steps: 50}", "imitation.levels", 1, 0),
+    (IMITATION, "imitation.schedule", "linear", None),
+    ("", "imitation.schedule", "constant", "linear"),
+    (IMITATION, "imitation.noise", 0.0, 0.1),
+    ("imitation: {levels: 8, steps: 51, dagger_levels: 8}", "imitation.dagger_rounds", 2, 3),
+    ("imitation: {levels: 8, steps: 50, dagger_rounds: 1}", "imitation.dagger_levels", 1, 0),
+    (IMITATION, "imitation.plans", "exploring", None),
+    ("", "imitation.plans", "optimal", "exploring"),
+    (IMITATION, "imitation.images", 1, None),
+    ("imitation: {levels: 8, steps: 50, plans: random}", "imitation.images", 0, 1),
+    ("imitation: {levels: 8, steps: 50, plans: random}", "imitation.random_start", 0, 1),
+    # Devices: 8 groups of 16, of which a quarter is kept, in minibatches of 8 rows.
+    ("devices: 8\nmesh: {fsdp: 2, tensor: 2}", "mesh.sequence", 2, 3),
+    ("devices: 2\nmesh: {fsdp: 2}", "mesh.rollout", "wide", None),
+    ("", "mesh.rollout", "rows", "wide"),
+    ("devices: 2\nalgo: {mismatch: replay}", "mesh.tensor", 1, 2),
+    ("devices: 2\nalgo: {mismatch: replay}", "mesh.sequence", 1, 2),
+    ("", "devices", 8, 3),
+    ("algo: {minibatches: 8}", "devices", 4, 8),
+    ("devices: 4", "rollout.slots", 32, 48),
+    ("", "rollout.prefill_rows", 127, 128),
+    ("rollout: {slots: 16}", "rollout.prefill_rows", 15, 16),
+    ("devices: 2", "rollout.prefill_rows", 63, 64),
+    # Hosts.
+    ("hosts: {coordinator: auto}", "hosts.count", 0, 1),
+    ("hosts: {coordinator: auto}", "hosts.index", None, 0),
+    ("hosts: {count: 2, index: 1}", "hosts.coordinator", "host:65535", "host:65536"),
+    ("hosts: {count: 2, index: 1}", "hosts.coordinator", "host:1", "host:0"),
+    ("hosts: {count: 2, index: 1}", "hosts.coordinator", "host:1", ":1"),
+    ("hosts: {coordinator: 'host:1', count: 2}", "hosts.index", 1, 2),
+]
+
+
+def with_value(base, key, value):
+    data = copy.deepcopy(yaml.safe_load(base) or {})
+    *above, last = key.split(".")
+    node = data
+    for name in above:
+        if isinstance(node, list):
+            node = node[int(name)]
+        elif name == "tasks":
+            node = node.setdefault(name, [{"env": "SimpleSokoban", "groups": 8}])
+        else:
+            node[name] = {"kind": node[name]} if isinstance(node.get(name), str) else node.get(name, {})
+            node = node[name]
+    node[last] = value
+    return decode(data)
+
+
+@pytest.mark.parametrize(("base", "key", "accepted", "refused"), LIMITS)
+def test_the_limit_of_a_check(base, key, accepted, refused):
+    validate(with_value(base, key, accepted), files=False)
+    if refused is not None:
+        with pytest.raises(UserError) as caught:
+            validate(with_value(base, key, refused), files=False)
+        assert key.removesuffix(".kind") in str(caught.value)

@@ -1,0 +1,85 @@
+"""What a comparison of learning rules refuses, and what its variants share."""
+
+import copy
+
+import pytest
+import yaml
+
+from agentrl_jax.config.comparison import check_same, load_comparison
+from agentrl_jax.errors import UserError
+
+FILE = {
+    "seeds": 3,
+    "run": {"seed": 7, "algo": {"minibatches": 2, "kl": "fixed"}, "optim": {"weight_decay": 0.1}},
+    "variants": {"one": {"algo": {"preset": "grpo"}}, "two": {"algo": {"kl": {"coef": 0.5}}, "optim": {"lr": 1e-3}}},
+    "pairs": [["one", "two"]],
+}
+
+
+def load(tmp_path, **changes):
+    """`changes` are dotted keys, with __ for a dot."""
+    data = copy.deepcopy(FILE)
+    for key, value in changes.items():
+        *above, last = key.split("__")
+        node = data
+        for name in above:
+            node = node.setdefault(name, {})
+        node[last] = value
+    path = tmp_path / "compare.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return load_comparison(path)
+
+
+def test_variants_share_the_run_and_change_what_they_name(tmp_path):
+    found = load(tmp_path)
+    assert (found.seeds, found.devices, found.pairs) == (3, 1, (("one", "two"),))
+    one, two = found.variants.values()
+    assert found.shared is one
+    assert [x.seed for x in (one, two)] == [7, 7]
+    assert [x.algo.minibatches for x in (one, two)] == [2, 2]
+    assert [x.optim.weight_decay for x in (one, two)] == [0.1, 0.1]
+    assert [x.algo.advantage.kind for x in (one, two)] == ["grpo", "gae"]
+    assert [(x.algo.kl.kind, x.algo.kl.coef) for x in (one, two)] == [("fixed", 0.001), ("fixed", 0.5)]
+    assert (one.optim.lr, two.optim.lr) == (3e-4, 1e-3)
+    check_same("one", one, one)
+    with pytest.raises(UserError, match=r"optim\.lr"):
+        check_same("two", two, two.replace(optim=two.optim.replace(lr=0.1)))
+
+
+IMITATES = {"run__imitation": {"levels": 8, "steps": 25}}
+
+
+@pytest.mark.parametrize(
+    ("accepted", "refused", "named"),
+    [
+        ({"variants__one__algo__epochs": 1}, {"variants__one__algo__epochs": 2}, "gradient steps"),
+        ({"variants__one__algo__minibatches": 2}, {"variants__one__algo__minibatches": 1}, "gradient steps"),
+        ({"devices": 4}, {"run__devices": 4}, "run.devices"),
+        ({"devices": 0}, {"run__mesh": {"fsdp": 2}, "run__devices": 1}, "mesh"),
+        ({}, {"run__hosts": {"coordinator": "auto"}}, "run.hosts"),
+        ({"run__train__on_collapse": "go_on"}, {"run__train__on_collapse": "stop"}, "on_collapse"),
+        ({}, {"run__train__mutual_information_every": 5}, "mutual_information_every"),
+        ({}, {"variants__two__optim__offload": True}, "optim.offload"),
+        ({"run__seed": 2**32 - 3}, {"run__seed": 2**32 - 2}, "run.seed"),
+        ({"run__train__keep": 2}, {"run__train__keep": 3}, "run.train.keep"),
+        ({"run__train__checkpoint_every": 10}, {"run__train__checkpoint_every": 5}, "run.train.checkpoint_every"),
+        ({}, {"run__run_dir": "x"}, "run_dir"),
+        ({"run__train__validate_every": 1}, {"run__train__validate_every": 0}, "validate_every"),
+        ({"run__train__iterations": 1}, {"run__train__iterations": 0}, "iterations"),
+        ({}, {"variants__two__model": {"layers": 2}}, "model"),
+        ({"variants__a-b_1": {}}, {"variants__a.b": {}}, "a.b"),
+        ({"variants__" + "a" * 100: {}}, {"variants__" + "a" * 101: {}}, "1 to 100"),
+        ({"pairs": []}, {"pairs": [["one", "three"]]}, "three"),
+        ({}, {"variants": {}}, "variants"),
+        ({}, {"variants__two__algo__epochs": 0}, "variants.two"),
+        ({}, {"run__optim": 3}, "optim is 3"),
+        (IMITATES, IMITATES | {"variants__two__optim__b1": 0.5}, "optim.b1"),
+        ({"variants__two__optim__b1": 0.5}, IMITATES | {"variants__two__algo__packing": True}, "algo.packing"),
+        ({}, {"run__imitation": {"levels": 8, "steps": 50, "dagger_rounds": 1, "dagger_levels": 8}}, "dagger_rounds"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, accepted, refused, named):
+    load(tmp_path, **accepted)
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, **refused)
+    assert named in str(caught.value)

@@ -1,0 +1,59 @@
+"""No default, bound or preset changes by accident: a run without a key would get other numbers."""
+
+import importlib.util
+import json
+
+import pytest
+from paths import GOLDEN
+
+from agentrl_jax.config import decode
+from agentrl_jax.config.algo import Gspo, Ppo
+from agentrl_jax.config.imitation import IMITATION_CHUNK, ImitationConfig
+from agentrl_jax.config.load import leaves
+from agentrl_jax.config.rates import note, rates, with_rates
+
+HOME = GOLDEN / "config"
+
+
+def test_keys_bounds_defaults_and_presets_are_those_of_the_record():
+    spec = importlib.util.spec_from_file_location("make_golden", HOME / "make_golden.py")
+    make_golden = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_golden)
+    expected = dict(leaves(json.loads((HOME / "configuration.json").read_text())))
+    found = dict(leaves(json.loads(json.dumps(make_golden.snapshot()))))
+    assert {key for key in {**expected, **found} if expected.get(key, "none") != found.get(key, "none")} == set()
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "critic"),
+    [
+        ({}, 3e-4, 1e-3),
+        ({"pretrained": "smollm2-135m"}, 1e-6, 1e-5),
+        ({"pretrained": "smollm2-135m", "lora": {"rank": 8}}, 1e-5, 1e-4),
+    ],
+)
+def test_learning_rates_depend_on_what_is_trained(model, policy, critic):
+    assert rates(decode({"model": model})) == (policy, critic)
+    given = decode({"model": model, "optim": {"lr": 0.5, "critic_lr": 0.25}})
+    assert rates(given) == (0.5, 0.25)
+    assert "optim.lr 0.5 (given;" in note(given)
+    without = with_rates(decode({"model": model, "algo": {"preset": "grpo"}}))
+    assert rates(without) == (policy, 0.0)
+    assert (without.optim.lr, without.optim.critic_lr) == (policy, None)
+    assert f"optim.lr {policy:g} (the default)" in note(without)
+
+
+def test_numbers_that_a_program_takes_as_arguments_are_not_part_of_it():
+    """Otherwise a new value of one would compile the update again."""
+    assert Ppo().traced() == {"clip_low": 0.2, "clip_high": 0.28}
+    assert (Ppo().static().clip_low, Ppo().static().clip_high, Ppo().static().dual_clip) == (None, None, 3.0)
+    assert Gspo(clip_low=0.1).static() == Gspo(clip_low=0.3).static()
+    assert Ppo(dual_clip=2.0).static() != Ppo().static()
+    with pytest.raises(TypeError, match="clip"):
+        Ppo().replace(clip=1)
+
+
+def test_imitation_is_divided_into_parts():
+    for steps, parts in ((0, 0), (1, 1), (IMITATION_CHUNK, 1), (IMITATION_CHUNK + 1, 2)):
+        assert ImitationConfig(levels=8, steps=steps).chunks == parts
+    assert ImitationConfig(steps=50).chunks == 0

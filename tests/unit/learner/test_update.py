@@ -1,0 +1,206 @@
+"""Two whole updates against the same step written out: rewards, filter, advantages, weights, minibatches, losses."""
+
+import dataclasses
+import functools
+
+import algos_oracles as oracles
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from made_up import (
+    BASE,
+    EPISODES,
+    GROUP_SIZE,
+    GROUPS,
+    KEY,
+    MODEL,
+    ONES,
+    PLAIN,
+    SAID,
+    TRAJECTORY,
+    TURNS,
+    assert_close,
+    fresh_state,
+    settings,
+)
+
+from agentrl_jax.config.advantages import Gae, Grpo
+from agentrl_jax.config.algo import FixedKl, FractionFilter, NoFilter, Ppo, Tis
+from agentrl_jax.learner.update import update
+from agentrl_jax.models import actor_critic
+from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.packing import pack_trajectories
+
+FAILED = [1, 5, 11, 14]
+"""An episode of each group, whose environment failed."""
+CHOSEN = TRAJECTORY.replace(
+    turn=TRAJECTORY.turn.replace(failed=TRAJECTORY.turn.failed.at[jnp.array(FAILED), 0].set(True))
+)
+ROWS = pack_trajectories(CHOSEN, "full")
+VALID = ~np.isin(np.arange(EPISODES), FAILED)
+NUMBERS = {"format_penalty": -0.1, "overlong_buffer": 0.4, "overlong_penalty": 0.5, "entropy_coef": 0.3, "lr": 0.1}
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def scored(params, model):
+    return actor_critic.score_tokens(params, model, ROWS.tokens, ROWS.position, ONES)
+
+
+def turn_rewards():
+    """Rewards of the turns with both penalties."""
+    t = jax.tree.map(np.asarray, CHOSEN)
+    played = np.arange(TURNS) < t.num_turns[:, None]
+    return np.where(played, t.turn.reward - 0.1 * t.turn.format_error - 0.5 * overlong(), 0.0)
+
+
+def overlong():
+    """A response of 5 tokens pays all, one of 4 a half."""
+    return np.clip((np.asarray(CHOSEN.response.length) - 0.6 * SAID) / (0.4 * SAID), 0, 1)
+
+
+def spreads(scores):
+    groups, valid = scores.reshape(GROUPS, GROUP_SIZE), VALID.reshape(GROUPS, GROUP_SIZE)
+    return np.array([row[kept].std(ddof=1) for row, kept in zip(groups, valid)])
+
+
+def ppo(logprob, old, advantage, low, high, dual):
+    ratio = jnp.exp(logprob - old)
+    loss = jnp.maximum(-advantage * ratio, -advantage * jnp.clip(ratio, 1 - low, 1 + high))
+    return jnp.where(advantage < 0, jnp.minimum(loss, -advantage * dual), loss)
+
+
+def stepped(params, grads, critic_lr):
+    rates = {"policy": 0.1, "critic": critic_lr}
+    return {name: jax.tree.map(lambda p, g, r=rates[name]: p - r * g, params[name], grads[name]) for name in params}
+
+
+def learn(start, model, numbers, **changes):
+    program = jax.jit(functools.partial(update, model=model, config=BASE.replace(**changes), tx=PLAIN, shards=Shards()))
+    return program(start, CHOSEN, ONES, KEY, settings(**numbers))
+
+
+def moved(state, start):
+    return jax.tree.map(jnp.subtract, state, start)
+
+
+@pytest.fixture(scope="module")
+def start():
+    """The reference is another policy than the one that learns."""
+    state = fresh_state(reference=True)
+    return state.replace(reference=jax.tree.map(lambda x: 0.7 * x, state.reference))
+
+
+def test_an_update_with_a_critic(start):
+    """PPO from the rollout's log-probabilities, KL in the reward, half of the groups, two epochs of two minibatches."""
+    numbers = NUMBERS | {"gamma": 0.9, "lam": 0.8, "kl_coef": 0.3, "value_coef": 0.6, "critic_lr": 0.05}
+    rule = {
+        "advantage": Gae(value_clip=0.1),
+        "objective": Ppo(dual_clip=1.5),
+        "kl": FixedKl(apply_to="reward", estimator="k1"),
+        "filter": FractionFilter(ratio=0.5),
+        "aggregation": "seq_mean_token_mean",
+        "epochs": 2,
+        "minibatches": 2,
+    }
+    state, metrics = learn(start, MODEL, numbers, **rule)
+
+    scores = turn_rewards().sum(axis=1)
+    kept = np.argsort(-spreads(scores))[:2]
+    trained = VALID & np.isin(np.arange(EPISODES) // GROUP_SIZE, kept)
+    mask = np.asarray(ROWS.response_mask) & trained[:, None]
+    old, before = np.asarray(ROWS.logprob), scored(start.params, MODEL)
+    ref = scored({**start.params, "policy": start.reference}, MODEL).logprob
+    rewards = np.zeros(mask.shape)
+    for row in np.flatnonzero(trained):
+        rewards[row, np.flatnonzero(mask[row])[-1]] = scores[row]
+    rewards = np.where(mask, rewards - 0.3 * (old - np.asarray(ref)), 0.0)
+    advantage, target = oracles.gae(rewards, np.asarray(before.value), mask, 0.9, 0.8)
+    assert metrics["critic/advantage_mean"] == pytest.approx(advantage[mask].mean(), rel=1e-4)
+    advantage = oracles.whiten(advantage, mask)
+
+    @jax.jit
+    def gradient(params, rows):
+        def loss(params):
+            new, here = scored(params, MODEL), jnp.where(rows[:, None], mask, False)
+            weight = here / jnp.maximum(here.sum(axis=1, keepdims=True), 1) / here.any(axis=1).sum()
+            policy = ppo(new.logprob, old, advantage, 0.2, 0.28, 1.5)
+            clipped = jnp.clip(new.value, before.value - 0.1, before.value + 0.1)
+            value = 0.5 * jnp.maximum((new.value - target) ** 2, (clipped - target) ** 2)
+            value = jnp.sum(jnp.where(here, value, 0.0)) / here.sum()
+            return jnp.sum(weight * (policy - 0.3 * new.entropy)) + 0.6 * value
+
+        return jax.value_and_grad(loss)(params)
+
+    params, losses, tokens = start.params, [], mask.sum(axis=1)
+    for epoch in range(2):
+        order = np.argsort(tokens == 0, kind="stable")[: EPISODES // 2]
+        order = np.asarray(jax.random.permutation(jax.random.fold_in(KEY, epoch), order))
+        order = order[np.argsort(tokens[order] == 0, kind="stable")]
+        for part in range(2):
+            loss, grads = gradient(params, np.isin(np.arange(EPISODES), order[part::2]))
+            params = stepped(params, grads, 0.05)
+            losses.append(float(loss))
+    assert_close(moved(params, start.params), moved(state.params, start.params), 1e-3)
+    found = {name: float(metrics[name]) for name in metrics if np.ndim(metrics[name]) == 0}
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert found["update/trained_tokens"] == mask.sum()
+    assert found["rollout/filter_kept_groups"] == 2
+    assert found["train/return"] == pytest.approx(scores[VALID].mean(), rel=1e-5)
+    assert found["train/failed"] == len(FAILED) / EPISODES
+    assert found["rollout/in_group_std"] == pytest.approx(spreads(scores).mean(), rel=1e-5)
+    assert found["rollout/chosen_in_group_std"] == pytest.approx(spreads(scores)[kept].mean(), rel=1e-5)
+    assert found["actor/reward_kl_penalty"] == pytest.approx((old - np.asarray(ref))[mask].mean(), rel=1e-4)
+    assert found["critic/reward_max"] == pytest.approx(rewards.sum(axis=1)[trained].max(), rel=1e-4)
+    assert found["critic/return_mean"] == pytest.approx(target[mask].mean(), rel=1e-4)
+    assert found["update/row_tokens_mean"] == pytest.approx(np.asarray(ROWS.length)[trained].mean())
+    assert (int(state.iteration), int(state.gradient_steps), int(state.bad_updates)) == (1, 4, 0)
+
+
+def test_an_update_without_a_critic(start):
+    """Group advantages, weights from rollout to learner, KL in the loss, and two microbatches that are one step."""
+    model = dataclasses.replace(MODEL, critic="none")
+    start = start.replace(params={"policy": start.params["policy"]}, opt_state={"policy": start.opt_state["policy"]})
+    numbers = NUMBERS | {"kl_coef": 0.4}
+    rule = {
+        "advantage": Grpo(),
+        "objective": Ppo(dual_clip=None),
+        "kl": FixedKl(estimator="k3"),
+        "filter": NoFilter(),
+        "mismatch": Tis(cap=1.1),
+        "aggregation": "token_mean",
+        "grad_accum_steps": 2,
+    }
+    state, metrics = learn(start, model, numbers, **rule)
+
+    mask = np.asarray(ROWS.response_mask) & VALID[:, None]
+    scores = turn_rewards().sum(axis=1)
+    advantage = np.zeros(EPISODES)
+    for group in range(GROUPS):
+        members = [e for e in range(EPISODES) if e // GROUP_SIZE == group and VALID[e]]
+        advantage[members] = oracles.normalized(scores[members], True)
+    advantage = np.broadcast_to(advantage[:, None], mask.shape)
+    before = scored(start.params, model).logprob
+    ref = scored({"policy": start.reference}, model).logprob
+    weight = np.minimum(np.exp(np.asarray(before) - np.asarray(ROWS.logprob)), 1.1)
+
+    @jax.jit
+    def gradient(params):
+        def loss(params):
+            new = scored(params, model)
+            policy = ppo(new.logprob, before, advantage, 0.2, 0.28, 1e9) * weight
+            distance = jnp.exp(ref - new.logprob) - (ref - new.logprob) - 1
+            return jnp.sum(jnp.where(mask, policy - 0.3 * new.entropy + 0.4 * distance, 0.0)) / mask.sum()
+
+        return jax.value_and_grad(loss)(params)
+
+    loss, grads = gradient(start.params)
+    assert_close(moved(stepped(start.params, grads, 0.0), start.params), moved(state.params, start.params), 1e-3)
+    found = {name: float(metrics[name]) for name in metrics if np.ndim(metrics[name]) == 0}
+    assert found["loss"] == pytest.approx(float(loss), rel=1e-4)
+    assert found["rollout/importance_weight_mean"] == pytest.approx(weight[mask].mean(), rel=1e-4)
+    assert found["rollout/importance_truncated"] == pytest.approx((weight == 1.1)[mask].mean(), rel=1e-4)
+    distance = np.asarray(before - ref)
+    assert found["actor/kl"] == pytest.approx((np.exp(-distance) + distance - 1)[mask].mean(), rel=1e-3)
+    assert found["rollout/overlong"] == pytest.approx(overlong()[np.asarray(CHOSEN.turn_mask)].mean(), rel=1e-5)
+    assert found["rollout/logprob_mean"] == pytest.approx(np.asarray(ROWS.logprob)[mask].mean(), rel=1e-4)
