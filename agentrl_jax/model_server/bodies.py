@@ -109,6 +109,9 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     include_usage: bool = False
+    continuous_usage_stats: Literal[False] = False
+    include_obfuscation: bool = False
+    """Padding of events, which has no effect: a response comes whole."""
 
 
 class Sampling(BaseModel):

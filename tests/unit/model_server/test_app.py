@@ -306,21 +306,39 @@ class Held:
         return self._sampler(requests)
 
 
-def test_the_queue_has_an_end(model, sampler):
+@pytest.fixture
+def held(sampler):
+    return Held(sampler)
+
+
+def post(url, seconds=60, **options):
+    return httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED} | options, timeout=seconds)
+
+
+def asking(url, found, times=1):
+    """Threads that ask, and add their answers to `found`."""
+    threads = [threading.Thread(target=lambda: found.append(post(url))) for _ in range(times)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def until(url, line):
+    """Waits until the metrics have a line."""
+    end = time.monotonic() + 30
+    while line not in httpx.get(f"{url}/metrics").text:
+        assert time.monotonic() < end
+
+
+def test_the_queue_has_an_end(model, held):
     """One request is held inside of the sampler, one waits, and a third finds no room."""
-    held, found = Held(sampler), []
+    found = []
     with running(create_app(model, held, Limits(seconds=60), max_waiting=1)) as url:
-
-        def post():
-            found.append(httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60))
-
-        threads = [threading.Thread(target=post) for _ in range(2)]
-        threads[0].start()
+        threads = asking(url, found)
         assert held.entered.wait(20)
-        threads[1].start()
-        while "responses_waiting 1.0" not in httpx.get(f"{url}/metrics").text:
-            assert threads[1].is_alive()
-        post()
+        threads += asking(url, found)
+        until(url, "responses_waiting 1.0")
+        found.append(post(url))
         held.gate.set()
         for thread in threads:
             thread.join(20)
@@ -329,12 +347,11 @@ def test_the_queue_has_an_end(model, sampler):
     assert "1 responses wait" in found[0].json()["error"]["message"]
 
 
-def test_a_request_has_a_time_limit(model, sampler):
+def test_a_request_has_a_time_limit(model, held):
     """What nobody waits for any more is not sampled, and takes no place in the queue."""
-    held = Held(sampler)
     with running(create_app(model, held, Limits(seconds=0.2), max_waiting=1)) as url:
         for _ in range(3):
-            answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60)
+            answer = post(url)
             assert answer.status_code == 504
             assert "no answer within 0.2 s" in answer.json()["error"]["message"]
         held.gate.set()
@@ -354,49 +371,32 @@ def test_after_an_error_the_rest_of_a_request_is_not_sampled(model, sampler):
 
     failing = Failing(sampler)
     with running(create_app(model, failing, Limits(seconds=60), max_waiting=8)) as url:
-        answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED, "n": 4}, timeout=60)
-        assert answer.status_code == 500
+        assert post(url, n=4).status_code == 500
         assert "responses_waiting 0.0" in httpx.get(f"{url}/metrics").text
         failing.gate.set()
-        assert httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60).status_code == 200
+        assert post(url).status_code == 200
     assert failing.calls <= 3
 
 
-def test_nothing_is_sampled_for_a_client_that_has_gone(model, sampler):
-    held = Held(sampler)
+def test_nothing_is_sampled_for_a_client_that_has_gone(model, held):
     with running(create_app(model, held, Limits(seconds=60), max_waiting=8)) as url:
-
-        def post(seconds):
-            return httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=seconds)
-
         for _ in range(3):  # the first is held inside of the sampler, the others wait
             with pytest.raises(httpx.ReadTimeout):
-                post(0.3)
-        end = time.monotonic() + 30
-        while "responses_waiting 0.0" not in httpx.get(f"{url}/metrics").text:
-            assert time.monotonic() < end
-        waiting = threading.Thread(target=post, args=(60,))
-        waiting.start()
-        while "responses_waiting 1.0" not in httpx.get(f"{url}/metrics").text:
-            assert waiting.is_alive()
+                post(url, 0.3)
+        until(url, "responses_waiting 0.0")
+        (waiting,) = asking(url, [])
+        until(url, "responses_waiting 1.0")
         held.gate.set()
         waiting.join(60)
         assert "responses_sampled 2.0" in httpx.get(f"{url}/metrics").text
 
 
-def test_the_end_of_the_server_is_an_answer(model, sampler):
+def test_the_end_of_the_server_is_an_answer(model, held):
     """One request is held inside of the sampler, and one waits."""
-    held, found = Held(sampler), []
+    found = []
     with running(create_app(model, held, Limits(seconds=60), max_waiting=4)) as url:
-
-        def post():
-            found.append(httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60))
-
-        threads = [threading.Thread(target=post) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        while "responses_waiting 1.0" not in httpx.get(f"{url}/metrics").text:
-            assert threads[0].is_alive()
+        threads = asking(url, found, times=2)
+        until(url, "responses_waiting 1.0")
     held.gate.set()
     for thread in threads:
         thread.join(20)
