@@ -19,8 +19,7 @@ from paths import ROOT
 from setting_table import BASE, BUILT, TRIED, put
 from two_updates import GREEDY, TRAJECTORY, Judge, read
 
-from agentrl_jax.config.advantages import Advantage
-from agentrl_jax.config.algo import Filter, Kl, Mismatch, Moving, Objective, Replay
+from agentrl_jax.config.algo import Moving, Replay, UpdateRule
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.keys import every_key, sections_of
 from agentrl_jax.config.load import leaves
@@ -50,15 +49,15 @@ BY_THE_RUN = {
 """Settings that a run reads while it goes on, or that name others."""
 
 
-@functools.cache
-def parts(prompt, tasks, rollout):
-    config = read(BASE).replace(prompt=prompt, tasks=tasks, rollout=rollout)
-    return load_small(), build.build_compiled_env(config, load_small())
+TOKENIZER, ENVIRONMENTS = load_small(), {}
 
 
 def built(config):
     """All that is made of a configuration before anything is compiled, as plain data."""
-    tokenizer, batched_env = parts(config.prompt, config.tasks, config.rollout)
+    tokenizer, key = TOKENIZER, (config.prompt, config.rollout)
+    if key not in ENVIRONMENTS:
+        ENVIRONMENTS[key] = build.build_compiled_env(config, tokenizer)
+    batched_env = ENVIRONMENTS[key]
     horizon, slots = Horizon(config.algo.horizon, config.prompt.max_turns), config.rollout.slots
     texts = [(task.prompt, task.grammar) for task in batched_env.tasks]
     rates, temperature = build.learning_rates(config), build.schedules(config)["temperature"]
@@ -100,7 +99,6 @@ def test_every_setting_is_tried_or_read_by_name():
 
 
 def test_every_setting_changes_what_a_run_is_built_of():
-
     idle = []
     for setting in (*TRIED, *BUILT):
         needs = {key: value for key, value in setting.needs.items() if key != setting.name}
@@ -130,20 +128,18 @@ class Reads:
         return Reads(value, self._seen, f"{self._prefix}{name}.") if isinstance(value, Section) else value
 
 
-def members(union):
-    """The members of a union, with values with which every field matters."""
+def members(name):
+    """The members of a union of the learning rule, with values with which every field matters."""
     values = {"history": 1, "reward_normalization": "mean", "bootstrap_truncated": True, "ratio": 0.5, "k": 2}
     values |= {"estimator": "k2"}
-    return [part(**{k: v for k, v in values.items() if k in part.model_fields}) for part in sections_of(union)]
+    return [
+        part(**{k: v for k, v in values.items() if k in part.model_fields})
+        for part in sections_of(UpdateRule.model_fields[name].annotation)
+    ]
 
 
-UNIONS = {
-    "advantage": members(Advantage),
-    "objective": members(Objective),
-    "kl": members(Kl),
-    "filter": members(Filter),
-    "mismatch": [part for part in members(Mismatch) if not isinstance(part, Replay)],
-}
+UNIONS = {name: members(name) for name in ("advantage", "objective", "kl", "filter", "mismatch")}
+UNIONS["mismatch"] = [part for part in UNIONS["mismatch"] if not isinstance(part, Replay)]
 RULES = [{name: of[i % len(of)] for name, of in UNIONS.items()} for i in range(max(map(len, UNIONS.values())))]
 """Rules that together have every member of every union; a replay has no field, and needs an engine."""
 
