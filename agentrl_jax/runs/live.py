@@ -114,10 +114,11 @@ def final_table(summary: Mapping[str, Any]) -> Group:
     """The table at the end of a run: success rates on the evaluation levels, and how much RL improved them.
 
     `summary` is the content of summary.json: `success` and `success_greedy`, each with an interval `{mean, low, high,
-    n}` for any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no evaluation level can
-    occur in training; `levels`, see `seen.seen_levels`; `imitated`, whether RL started from imitation; `iterations` of
-    RL, without which nothing is said of it; optionally `optimal_is`, see `Baselines`, `paired`, `gap_closed`,
-    `mean_turns` and `mean_tokens` of sampled episodes, and `by_category`, the same for each category of level.
+    n}` for any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no training episode can
+    start from an evaluation level; `levels`, see `levels_line`; `imitated`, whether RL started from imitation;
+    `iterations` of RL, without which nothing is said of it; optionally `optimal_is`, see `Baselines`, `paired`,
+    `gap_closed`, `mean_turns` and `mean_tokens` of sampled episodes, and `by_category`, the same for each category of
+    level.
     """
     levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
     start = "after imitation" if summary["imitated"] else "before RL"
@@ -150,10 +151,14 @@ def final_table(summary: Mapping[str, Any]) -> Group:
 
 
 def levels_line(name: str, known: Mapping[str, Any]) -> str:
-    """One line about a task's evaluation levels; `known` comes from `seen.seen_levels`."""
-    images = f", {known['seen_images']} rotated, mirrored or shifted" if "seen_images" in known else ""
-    seen = "not known how many" if known["seen_levels"] is None else known["seen_levels"]
-    counts = f"{counted(known['levels'], 'level')}, {known['distinct_levels']} different, {seen} learned from{images}"
+    """One line about a task's evaluation levels; `known` comes from `seen.seen_levels` and `MidwayCount.counts`."""
+    images = f" and from images of {known['seen_images']}" if "seen_images" in known else ""
+    seen = "an unknown number" if known["seen_levels"] is None else known["seen_levels"]
+    counts = f"{counted(known['levels'], 'level')}, {known['distinct_levels']} different; "
+    counts += f"training episodes started from {seen} of them{images}"
+    if "seen_midway" in known:
+        since = f" after step {known['seen_midway_since']}" if "seen_midway_since" in known else ""
+        counts += f", and met {known['seen_midway']} on the way{since}"
     return f"{name}: {counts}" + ("" if known["held_out"] is True else f"; not held out: {known['held_out']}")
 
 

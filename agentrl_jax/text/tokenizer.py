@@ -203,7 +203,7 @@ def from_json(
     """
     settings = settings or TokenizerSettings()
     names_of_roles = [name for name in (settings.eos, settings.pad) if name is not None]
-    control = {*names_of_roles, *settings.stop_ids}
+    control: set[str | int] = {*names_of_roles, *settings.stop_ids}
     file = tokenizer_file.parse(text, control)
     if headers := _header_tokens(file, settings.template):
         file = tokenizer_file.parse(text, control | headers)

@@ -25,7 +25,7 @@ from envs_jax.checks.report import Report, Result
 
 RATE = {"mean": 0.5, "low": 0.25, "high": 0.75, "n": 8}
 SEEN = {"levels": 8, "distinct_levels": 8, "seen_levels": 0}
-EPISODES = {"asked": 2, "answered": 1, "length": 0, "refusal": 0, "unfinished": 1}
+EPISODES = {"asked": 2, "answered": 1, "length": 0, "refusal": 0, "failed": 0, "unfinished": 1}
 TOKENS = dict.fromkeys(("prompt_tokens", "completion_tokens", "reasoning_tokens", "replies"), 0)
 TOKENS["replies_without_usage"] = 0
 
