@@ -203,60 +203,37 @@ def test_a_preset_holds_no_value_that_nothing_reads(name):
     assert unread == []
 
 
-REFUSED = [
-    ({"algo.kl.estimator": "k2"}, 'algo.kl.estimator is "k2", which algo.kl.kind none does not have'),
-    ({"algo.kl": {"kind": "fixed", "coef": 0.0}}, "algo.kl.coef is 0 and stays so"),
-    ({"algo.filter.by": "mean"}, 'algo.filter.by is "mean", which algo.filter.kind none does not have'),
-    ({"algo.filter.largest": False}, "algo.filter.largest is false, which algo.filter.kind none does not have"),
-    (
-        {"algo.filter": {"kind": "top_p", "include_zero": False}},
-        "algo.filter.include_zero is false, which top_p with p below 1 does not read",
-    ),
-    (
-        {"algo.filter_group_size": 4},
-        "algo.filter_group_size is 4; expected at least 1 and fewer than rollout.group_size = 4",
-    ),
+IDLE = [
+    ({"algo.kl.estimator": "k2"}, "algo.kl.estimator"),
+    ({"algo.kl": {"kind": "fixed", "coef": 0.0}}, "algo.kl.coef"),
+    ({"algo.filter.by": "mean"}, "algo.filter.by"),
+    ({"algo.filter.largest": False}, "algo.filter.largest"),
+    ({"algo.filter": {"kind": "top_p", "include_zero": False}}, "algo.filter.include_zero"),
+    ({"algo.filter_group_size": 4}, "algo.filter_group_size"),
     (
         {"algo.objective.kind": "policy_gradient", "algo.mismatch.ratio_from": "rollout"},
-        "algo.mismatch.ratio_from is rollout, from which ratios start, but algo.objective policy_gradient has none",
+        "algo.mismatch.ratio_from",
     ),
-    (
-        {"algo.horizon": {"kind": "stepwise", "turns": [2]}},
-        "algo.horizon.turns is [2], which is prompt.max_turns from the start",
-    ),
-    (
-        {"algo.schedules.value_coef": {"end": 1.0, "iterations": 2}},
-        "algo.schedules.value_coef.end is 1, where value_coef starts from",
-    ),
+    ({"algo.horizon": {"kind": "stepwise", "turns": [2]}}, "algo.horizon.turns"),
+    ({"algo.schedules.value_coef": {"end": 1.0, "iterations": 2}}, "algo.schedules.value_coef.end"),
     (
         {
             "algo.kl": {"kind": "adaptive", "estimator": "k2", "coef": 1.0, "target": 0.01},
             "algo.schedules.kl_coef": {"end": 0.0, "iterations": 2},
         },
-        "algo.kl is adaptive, which moves algo.kl.coef, and algo.schedules.kl_coef moves it too",
+        "algo.schedules.kl_coef",
     ),
-    (
-        {"prompt.max_turns": 1, "algo.advantage.reward_placement": "turn"},
-        "algo.advantage.reward_placement is turn, which prompt.max_turns 1 does not read",
-    ),
-    (
-        {"prompt.max_turns": 1, "rollout.context": "single_turn"},
-        "rollout.context is single_turn, but prompt.max_turns is 1",
-    ),
-    (
-        {"prompt.max_turns": 1, "algo.advantage": "bi_level_gae"},
-        "algo.advantage is bi_level_gae, which is gae where",
-    ),
-    (
-        {"prompt.max_turns": 1, "algo.advantage": {"kind": "gigpo", "history": 1}},
-        "algo.advantage.history is 1, which prompt.max_turns 1 does not read",
-    ),
+    ({"prompt.max_turns": 1, "algo.advantage.reward_placement": "turn"}, "algo.advantage.reward_placement"),
+    ({"prompt.max_turns": 1, "rollout.context": "single_turn"}, "rollout.context"),
+    ({"prompt.max_turns": 1, "algo.advantage": "bi_level_gae"}, "algo.advantage"),
+    ({"prompt.max_turns": 1, "algo.advantage": {"kind": "gigpo", "history": 1}}, "algo.advantage.history"),
 ]
 
 
-@pytest.mark.parametrize(("values", "words"), REFUSED)
-def test_what_does_nothing_is_refused(values, words):
+@pytest.mark.parametrize(("values", "key"), IDLE)
+def test_what_does_nothing_is_refused(values, key):
     with pytest.raises(UserError) as error:
         read(put(BASE, values))
-    assert str(error.value).removeprefix("configuration: ").startswith(words)
+    assert error.value.key == key
+    assert key in str(error.value)
     assert "\n" not in str(error.value)
