@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.model_server import bodies
 from agentrl_jax.model_server.batcher import Batcher, QueueFull
 from agentrl_jax.model_server.bodies import ChatBody, Choice, CompletionBody, Sampling
@@ -148,7 +149,7 @@ class _Handlers:
             if isinstance(prompt, str):
                 prompt = await anyio.to_thread.run_sync(tokenizer.encode, prompt)
             if not prompt:
-                raise ValueError("the prompt has no token, expected at least one")
+                raise BadValue("the prompt has no token, expected at least one", key="prompt")
             bodies.check_ids(prompt, tokenizer)
         except ValueError as error:
             raise _Refused(400, str(error)) from error

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.model_server.sampler import Sampled
 from agentrl_jax.text.conversation import SampledResponse, Turn
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -70,7 +71,9 @@ class MessageBody(BaseModel):
         """The model would read a message without its calls, which often are all that it says."""
         for name in ("tool_calls", "function_call"):
             if getattr(self, name):
-                raise ValueError(f"{name} of a message is not supported; leave it out, and write the call as content")
+                raise BadValue(
+                    f"{name} of a message is not supported; leave it out, and write the call as content", key=name
+                )
         return self
 
 
@@ -110,16 +113,20 @@ class Sampling(BaseModel):
             if name in _WITHOUT_EFFECT:
                 if value in _WITHOUT_EFFECT[name]:
                     continue
-                raise ValueError(f"{name} is not supported; leave it out")
+                raise BadValue(f"{name} is not supported; leave it out", key=name)
             kept[name] = value
         return kept
 
     @model_validator(mode="after")
     def _check_stops(self) -> "Sampling":
         if len(self.stops) > MAX_STOPS or "" in self.stops:
-            raise ValueError(f"stop has {len(self.stops)} texts, expected at most {MAX_STOPS}, none of them empty")
+            raise BadValue(
+                f"stop has {len(self.stops)} texts, expected at most {MAX_STOPS}, none of them empty",
+                key="stop",
+                value=len(self.stops),
+            )
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options need stream; set it to true, or leave them out")
+            raise BadValue("stream_options need stream; set it to true, or leave them out", key="stream_options")
         return self
 
     @property
@@ -151,7 +158,11 @@ def _turn(message: MessageBody, tokenizer: Tokenizer) -> Turn:
     role = "system" if message.role == "developer" else message.role
     if message.token_ids is not None:
         if role != "assistant" or not message.token_ids:
-            raise ValueError(f"token_ids of a message of the {role}; expected those of an assistant's, at least one")
+            raise BadValue(
+                f"token_ids of a message of the {role}; expected those of an assistant's, at least one",
+                key="token_ids",
+                value=role,
+            )
         check_ids(message.token_ids, tokenizer)
         ids = tuple(message.token_ids)
         return role, SampledResponse(ids, ended=ids[-1] in tokenizer.stop_ids)
@@ -163,7 +174,7 @@ def _turn(message: MessageBody, tokenizer: Tokenizer) -> Turn:
 def check_ids(ids: Sequence[int], tokenizer: Tokenizer) -> None:
     """Refuses ids that are not in the vocabulary with a `ValueError`."""
     if max(ids) >= tokenizer.vocab_size:
-        raise ValueError(f"token id {max(ids)}; expected ids below {tokenizer.vocab_size}")
+        raise BadValue.of("token id", max(ids), f"expected ids below {tokenizer.vocab_size}")
 
 
 class Choice(NamedTuple):

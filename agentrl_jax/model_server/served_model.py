@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentrl_jax.config import Config
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import BadValue, UserError, refusals
 from agentrl_jax.evaluate.chat import speaker
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.decoder import Params
@@ -49,7 +49,11 @@ class ServedModel:
             ValueError: the roles are out of order, or the last message is not the user's.
         """
         if turns and turns[-1][0] != "user":
-            raise ValueError(f"the last message is of the {turns[-1][0]}, expected one of the user")
+            raise BadValue(
+                f"the last message is of the {turns[-1][0]}, expected one of the user",
+                key="message",
+                value=turns[-1][0],
+            )
         if self.single_turn:
             turns = [*(turn for turn in turns[:-1] if turn[0] == "system"), *turns[-1:]]
         return turn_ids(self.tokenizer, self.chat, turns, opening=self.opening)
@@ -77,7 +81,7 @@ def load_served(
     with refusals():
         if not is_run(model):
             if checkpoint != "last":
-                raise UserError(f"--checkpoint is {checkpoint}, but {model} is no run; leave it out")
+                raise UserError.of("--checkpoint", checkpoint, f"but {model} is no run; leave it out")
             found = speaker(model, online=online, revision=revision)
             chat = chat_format(found.tokenizer, found.thinking)
             return ServedModel(name, found.params, found.shape, found.tokenizer, chat, found.positions)

@@ -45,15 +45,15 @@ def export(
         if not is_run(model):
             if adapter or checkpoint != "last":
                 missing = "adapter" if adapter else "checkpoint"
-                raise UserError(f"{model}: is no run, so that it has no {missing}; give the folder of a run")
+                raise UserError.at(model, f"is no run, so that it has no {missing}; give the folder of a run", missing)
             found = load_pretrained(model, online=online, revision=revision)
             save_pretrained(target, found.params, found.config, files=found.files, dtype=dtype or "float32")
             return f"{folder}: {model}, {dtype or 'float32'}"
         config = read_config(model)
         if adapter and not config.model.lora.rank:
-            raise UserError(f"{model}: was trained without an adapter (model.lora.rank is 0); leave out --adapter")
+            raise UserError.at(model, "was trained without an adapter (model.lora.rank is 0); leave out --adapter")
         if adapter and dtype not in (None, "float32"):
-            raise UserError(f"--dtype is {dtype}, but an adapter is written in float32; leave out --dtype")
+            raise UserError.of("--dtype", dtype, "but an adapter is written in float32; leave out --dtype")
         policy = load_policy(model, config, checkpoint)
         files = _tokenizer_files(policy)
         what = f"{folder}: policy of {model} after {policy.iteration} iterations"

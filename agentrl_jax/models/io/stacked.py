@@ -8,6 +8,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.models.io.names import Leaf
 from agentrl_jax.models.shape import DecoderConfig
@@ -35,7 +36,7 @@ def numpy_dtype(dtype: Any) -> np.dtype:
     """One of `DTYPES` as a NumPy dtype; raises a `ValueError` for others."""
     result = np.dtype(dtype)  # JAX registers bfloat16 with NumPy
     if result.name not in DTYPES:
-        raise ValueError(f"dtype is {result.name}; expected one of {', '.join(DTYPES)}")
+        raise BadValue.of("dtype", result.name, f"expected one of {', '.join(DTYPES)}")
     return result
 
 

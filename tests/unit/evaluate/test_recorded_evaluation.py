@@ -166,22 +166,6 @@ def test_two_evaluations_are_on_the_same_levels_of_the_page(lakes, earlier, tmp_
     assert "agentrl view: sample 2 (3 of 3)" in err
 
 
-def test_atif_has_every_episode(lakes, tmp_path):
-    folder, _, records = lakes
-    code, out, _ = tiny_run.command("export", str(folder), str(tmp_path / "all"), "--trajectories", "atif")
-    assert code == 0
-    assert f"{3 * LEVELS} episodes of {folder}, greedy to sample 2, ATIF 1.7" in " ".join(out.split())
-    for number, file in enumerate(records.values(), start=1):
-        for row in range(LEVELS):
-            data = json.loads((tmp_path / "all" / f"{number:06d}-{row:06d}.json").read_text())
-            assert data["extra"]["evaluation"] == dataclasses.asdict(file.header.evaluation)
-            assert data["extra"]["success"] == file.success[row].any()
-            assert data["agent"]["extra"]["temperature"] == pytest.approx(file.header.temperature)
-    one = ("export", str(folder), str(tmp_path / "one"), "--trajectories", "atif", "--iteration", "3")
-    assert "6 episodes" in tiny_run.command(*one)[1]
-    assert {file.name[:6] for file in (tmp_path / "one").iterdir()} == {"000003"}
-
-
 def test_samples_of_a_level_are_epochs_in_inspect(lakes, tmp_path):
     logs = pytest.importorskip("inspect_ai.log")
     folder, result, _ = lakes

@@ -40,9 +40,8 @@ def mixed():
     return play("Bandit", "SimpleSokoban", "FrozenLake")
 
 
-@pytest.mark.parametrize(("task", "name"), enumerate(["Bandit", "SimpleSokoban"]))
-def test_a_task_plays_as_if_alone(mixed, task, name):
-    alone, rows = play(name), slice(task * GROUPS, (task + 1) * GROUPS)
+def test_a_task_plays_as_if_alone(mixed):
+    alone, rows = play("SimpleSokoban"), slice(GROUPS, 2 * GROUPS)
     together = jax.tree.map(lambda x: x[rows], mixed)
     np.testing.assert_array_equal(alone.response.tokens, together.response.tokens)
     width = alone.observation.shape[2]
@@ -87,9 +86,8 @@ def test_messages_longer_than_their_bound_are_cut_and_counted():
         settings = build.rollout_settings(config, batched_env, 1, 1.0)
         return jax.jit(batched_env.reset)(jax.random.key(0), settings, ids)[1]
 
-    full, cut, same = first(0), first(20), first(4096)
+    full, cut = first(0), first(20)
     assert not full.overflow.any()
-    assert full.tokens.shape == same.tokens.shape
     assert cut.overflow.all()
     assert cut.length.tolist() == [20]
     assert cut.tokens.shape == (1, 20)

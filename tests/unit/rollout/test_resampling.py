@@ -1,7 +1,6 @@
 """Groups whose returns are all equal are replaced by groups of later rounds."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ import pytest
 import toy_agent
 from same_bits import assert_same
 from toy_agent import GROUP_SIZE
+from toy_rollouts import GROUPED, KEY
 
 from agentrl_jax.learner.measures import groups_of, measure
 from agentrl_jax.parallel.mesh import make_mesh
@@ -20,7 +20,6 @@ from agentrl_jax.rollout.trajectory import RolloutStats
 from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
 
 GROUPS, ROUNDS, PENALTIES = 16, 3, Penalties(-0.1)
-KEY = jax.random.key(7)
 NAMES = ("short", "long")
 # One turn at a low temperature, so that members of a group often act the same.
 SETTINGS = dataclasses.replace(
@@ -40,7 +39,7 @@ def numbered(ids, number):
 @pytest.fixture(scope="module")
 def by_hand(compiled, policy, batch):
     """Plays three rounds one by one, and finds in plain Python which group of which round ends up at which index."""
-    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE))
+    program = compiled(GROUPED)
     ids = batch[0]
     rounds = [program(policy, KEY, numbered(ids, number), SETTINGS)[0] for number in range(ROUNDS)]
     task = np.asarray(ids.task)[::GROUP_SIZE]
@@ -62,22 +61,15 @@ def by_hand(compiled, policy, batch):
 
 @pytest.fixture(scope="module")
 def play():
-    """Function (devices) -> program of several rounds."""
-
-    @functools.cache
-    def program(devices):
-        engine = toy_agent.engine_config(group_size=GROUP_SIZE)
-        return Programs(make_mesh(devices)).rollout(
-            "rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, engine, rounds=ROUNDS, task_names=NAMES
-        )
-
-    return program
+    """The program of several rounds."""
+    programs = Programs(make_mesh(1))
+    return programs.rollout("rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, GROUPED, rounds=ROUNDS, task_names=NAMES)
 
 
 def test_places_are_filled_as_by_hand(policy, batch, by_hand, play):
     expected, rounds, filled = by_hand
     assert 0 < sum(spread(rounds[0])) < GROUPS < GROUPS + sum(filled)
-    trajectory, stats = play(1)({"policy": policy}, KEY, batch[0], SETTINGS)
+    trajectory, stats = play({"policy": policy}, KEY, batch[0], SETTINGS)
     assert_same(trajectory, expected)
     np.testing.assert_array_equal(trajectory.ids.group, expected.ids.group)
     np.testing.assert_array_equal(trajectory.ids.task, batch[0].task)
@@ -100,7 +92,7 @@ def all_of(rounds):
 
 def test_metrics_speak_of_all_that_was_played(policy, batch, by_hand, play):
     expected, rounds, _ = by_hand
-    _, stats = play(1)({"policy": policy}, KEY, batch[0], SETTINGS)
+    _, stats = play({"policy": policy}, KEY, batch[0], SETTINGS)
     found, known, kept = played_metrics(stats), all_of(rounds), all_of([expected])
     assert found == pytest.approx(known, abs=1e-5)
     assert found["train/long/episodes"] == sum(np.sum(r.ids.task == toy_agent.LONG) for r in rounds)
@@ -108,21 +100,12 @@ def test_metrics_speak_of_all_that_was_played(policy, batch, by_hand, play):
         assert abs(found[name] - kept[name]) > 0.01, name
 
 
-@pytest.mark.slow
-def test_metrics_speak_of_all_that_every_device_played(policy, batch, play):
-    _, stats = play(2)({"policy": policy}, KEY, batch[0], SETTINGS)
-    counters, found = total_stats(stats), played_metrics(stats)
-    assert counters["rounds"] > 2
-    assert found["train/success"] == pytest.approx(counters["solved"] / counters["episodes"], abs=1e-6)
-    assert found["train/short/episodes"] + found["train/long/episodes"] == counters["episodes"]
-
-
 def test_an_overlong_penalty_makes_a_spread(policy, batch, play):
     """Groups are judged by the learner's returns, so members that differ only in length do vary."""
     ids = batch[0]
-    _, stats = play(1)({"policy": policy}, KEY, ids, SETTINGS)
+    _, stats = play({"policy": policy}, KEY, ids, SETTINGS)
     long = SETTINGS.replace(overlong_buffer=jnp.float32(1.0), overlong_penalty=jnp.float32(0.5))
-    trajectory, punished = play(1)({"policy": policy}, KEY, ids, long)
+    trajectory, punished = play({"policy": policy}, KEY, ids, long)
     length = np.asarray(trajectory.response.length, np.float64)
     paid = np.where(trajectory.turn_mask, 0.5 * length / toy_agent.MAX_RESPONSE_TOKENS, 0.0).sum(axis=1)
     returns = np.asarray(trajectory.returns - 0.1 * jnp.sum(trajectory.turn.format_error, axis=1), np.float64) - paid

@@ -163,6 +163,28 @@ def test_a_response_given_as_text_is_not_put_into_a_thought_that_its_header_open
     assert rest.startswith("<|im_end|>")
 
 
+def test_a_response_with_a_think_block_gets_no_second_one():
+    """Where the template always writes one, where it opens one, and where the header of the next response has one."""
+    thought = "<think>\nplan\n</think>\n\n"
+    talk = [("user", "a"), ("assistant", f"{thought}Up"), ("user", "b")]
+    for name, thinking in (("always thinks", None), ("qwen3", False), ("reasoner", None)):
+        model = ours(name)
+        text = model.decode(conversation_ids(model, talk, thinking=thinking), skip_special=False)
+        assert text.partition("<|im_start|>user\nb")[0].count("</think>") == 1, name
+    model = ours("always thinks")
+    ids = conversation_ids(model, talk)
+    assert model.decode(ids, skip_special=False) == model.template.render(talk, generate=True)
+    sampled = [*model.encode(talk[1][1]), model.end_of_turn_id]
+    assert ids == [
+        *conversation_ids(model, talk[:1]),
+        *sampled,
+        *following_ids(model, "b", response_ended=True),
+    ]
+    # A response without a block gets the empty one of the template.
+    plain = conversation_ids(model, [talk[0], ("assistant", "Up"), talk[2]])
+    assert "assistant\n<think>\n\n</think>\n\nUp<|im_end|>" in model.decode(plain, skip_special=False)
+
+
 @pytest.mark.parametrize(("name", "thinking"), CASES)
 @settings(max_examples=20, deadline=None)
 @given(contents=st.lists(CONTENT, min_size=3, max_size=7), system=st.booleans(), ended=st.booleans())

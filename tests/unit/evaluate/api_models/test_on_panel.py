@@ -6,6 +6,7 @@ import json
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
+from maze_model import at, walk
 from serving import running
 
 from agentrl_jax.evaluate.api_models.level_task import level_task
@@ -16,7 +17,7 @@ from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
-from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze, Oracle
+from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze
 from agentrl_jax.services.protocol import ROUTES
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
@@ -26,17 +27,6 @@ SCRIPTED = {"random": "random", "null": "null", "optimal": "oracle"}
 
 def evaluate(url, out, *words):
     return tiny_run.command("eval", "--api", "m", "--base_url", url, "--out", str(out), *words)
-
-
-def at(item, body):
-    """Whether an episode, of which the system message is the first, is that of an item."""
-    row, column = STARTS[item]
-    return f"Your current position is at position {row}, {column}." in body["messages"][1]["content"]
-
-
-def walk(body):
-    """Plays the maze by a shortest path."""
-    return f"Thought: on\n\nAction: {Oracle().act(body['messages'][-1]['content'])}"
 
 
 def test_a_service(tmp_path):
@@ -104,9 +94,9 @@ def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
     """Three starts are not answered: the record says so, and its success counts them as not solved."""
 
     def answer(body):
-        if at(0, body) or at(1, body):
+        if at(0, body, 1) or at(1, body, 1):
             return completion("too long", finish="length")
-        return completion(None, refusal="I must not walk.") if at(2, body) else walk(body)
+        return completion(None, refusal="I must not walk.") if at(2, body, 1) else walk(body)
 
     with FakeApi(answer).running() as url:
         code, out, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1")
@@ -132,7 +122,7 @@ def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
 def test_a_failed_episode_counts_in_the_record(tmp_path):
     """The exit code says that the same command asks for it again."""
     refused = (400, {}, {"error": {"message": "odd"}})
-    with FakeApi(lambda body: refused if at(0, body) else walk(body)).running() as url:
+    with FakeApi(lambda body: refused if at(0, body, 1) else walk(body)).running() as url:
         code, out, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1", "--json")
     assert (code, err.splitlines()[-1].split(";")[0]) == (1, "agentrl: 0 of 25 episodes are unfinished and 1 failed")
     record = Record.model_validate_json(out)
@@ -158,7 +148,7 @@ def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path, words):
     broken = True
 
     def answer(body):
-        return (500, {}, {"error": "oops"}) if broken and at(3, body) else walk(body)
+        return (500, {}, {"error": "oops"}) if broken and at(3, body, 1) else walk(body)
 
     options = ("--panel", "maze-v1", "--retries", "0")
     with FakeApi(answer).running() as url:
