@@ -55,9 +55,7 @@ def test_a_server_with_other_items():
     panel = get_panel("maze-v1")
     shown = hexadecimal(np.stack([text_hash(text) for text in first_observations(panel)]))
     _check_levels([None, *shown[1:]], "http://a", panel)
-    with pytest.raises(
-        UserError, match="maze-v1, but item 2 begins with another text on the server at http"
-    ):
+    with pytest.raises(UserError, match="maze-v1, but item 2 begins with another text on the server at http"):
         _check_levels([*shown[:2], shown[0], *shown[3:]], "http://a", panel)
 
 
