@@ -78,9 +78,9 @@ def rollout(
     up (`jax_compilation_cache_dir`).
 
     Levels are all different: episodes are fewer than wanted where the split has not so many. `task` is an index into
-    the configuration of the run. `Split.TEST` levels never occur in training. Temperature 0 takes the most likely
-    token. Raises a `UserError` if an argument is out of range, the run was trained on services, or the levels cannot be
-    used.
+    the configuration of the run. No training episode starts from a `Split.TEST` level. Temperature 0 takes the most
+    likely token. Raises a `UserError` if an argument is out of range, the run was trained on services, or the levels
+    cannot be used.
     """
     tasks = policy.config.tasks
     if not isinstance(episodes, Integral) or episodes < 1:

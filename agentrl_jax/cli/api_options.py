@@ -1,12 +1,12 @@
 """Options of an API model, and what they say of the calls of its evaluations."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentrl_jax.cli.checks import check_at_least_1, check_items, check_level_file, check_seconds
 from agentrl_jax.errors import UserError
+from agentrl_jax.terminal import to_stderr
 
 if TYPE_CHECKING:
     from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -108,7 +108,7 @@ def asked(command: Any, given: ApiOptions, **of_task: Any) -> Asked:
         "key": read_key(given.key_variable, required=given.key_variable != ApiOptions().key_variable),
         "temperature": temperature,
         "extra": extra,
-        "report": lambda line: print(line, file=sys.stderr, flush=True),
+        "report": to_stderr,
         **{name: getattr(given, name) for name in _PASSED_ON},
     }
     return Asked(options, call, panel)

@@ -38,6 +38,7 @@ from agentrl_jax.cli import (
 from agentrl_jax.cli.checks import one_line_errors
 from agentrl_jax.errors import UserError, text_flaw
 from agentrl_jax.io import sentence
+from agentrl_jax.terminal import to_stderr
 
 _GOES_ON = {
     "train": "; the same command goes on from the last checkpoint, if there is one",
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    print(f"agentrl: {message}", file=sys.stderr)
+    to_stderr(f"agentrl: {message}")
     sys.exit(code)
 
 

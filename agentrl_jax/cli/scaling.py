@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 
 from agentrl_jax.cli.api_options import ApiOptions, asked, refuse
 from agentrl_jax.cli.checks import check_env, check_level_file, check_out_folder
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import try_writing
 from agentrl_jax.services.catalog import NAMES
+from agentrl_jax.terminal import Terminal, to_stderr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +86,9 @@ def run(command: Scaling) -> None:
     else:
         _show(found, out)
     if unfinished := found.get("unfinished"):
-        print(
+        to_stderr(
             f"agentrl: {unfinished} episodes are unfinished; give the same command again, which asks only for what is "
-            "missing",
-            file=sys.stderr,
+            "missing"
         )
         sys.exit(1)
 
@@ -136,7 +135,7 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
         **axes,
         selector=command.selector,
         record=command.record,
-        report=lambda line: print(line, file=sys.stderr),
+        report=to_stderr,
         **{name: getattr(command, name) for name in _OPTIONS},
     )
 
@@ -144,11 +143,12 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
 def _show(found: dict[str, Any], out: Path) -> None:
     from agentrl_jax.evaluate.axis_tables import axis_tables
 
+    terminal = Terminal()
     for axis, points in found["axes"].items():
-        Console().print(*axis_tables(axis, points), sep="\n")
+        terminal.print(*axis_tables(axis, points))
         if axis == "attempts" and "retry" in found:
-            Console().print(found["retry"]["note"], highlight=False)
-    Console().print(f"figure: {out / 'scaling.png'}", highlight=False)
+            terminal.print(found["retry"]["note"])
+    terminal.print(f"figure: {out / 'scaling.png'}")
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

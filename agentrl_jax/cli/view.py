@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.io import FULL, try_writing
+from agentrl_jax.terminal import to_stderr
 
 if TYPE_CHECKING:
     from agentrl_jax.viewer.export import LiveData, PageData
@@ -71,12 +72,29 @@ def run(command: View) -> None:
     _check_logs(command, places)
     if is_remote(command.run) and not command.export and not command.live:
         raise UserError.at(command.run, "is in an object store; say with --export FILE.html where to write its page")
+    if not command.live:
+        _check_writable(_file(command).parent, command)
     with contextlib.ExitStack() as copies:
         shown = [_opened(place, command, copies) for place in places]
         if command.live:
             _serve(shown, command)
         else:
             _write(_file(command), shown, command)
+
+
+def _check_writable(folder: Path, command: View) -> None:
+    """Refuses a folder in which the page could not be written, before anything is computed."""
+    try:
+        if folder.is_dir():
+            try_writing(folder)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        other = "another" if command.export else "a"
+        raise UserError.at(
+            folder,
+            f"cannot be written ({error.strerror}), expected a folder for the page; name {other} file with --export",
+        ) from error
 
 
 def _check_logs(command: View, places: Sequence[str]) -> None:
@@ -120,7 +138,7 @@ def _file(command: View) -> Path:
 
 
 def _note(line: str) -> None:
-    print(f"agentrl view: {line}", file=sys.stderr, flush=True)
+    to_stderr(f"agentrl view: {line}")
 
 
 def _is_log(name: str) -> bool:
@@ -181,4 +199,4 @@ def _open(url: str) -> None:
     import webbrowser
 
     if not webbrowser.open(url):
-        print("agentrl view: no browser could be opened; open the page yourself", file=sys.stderr)
+        _note("no browser could be opened; open the page yourself")

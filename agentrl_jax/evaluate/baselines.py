@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int8
 
 from agentrl_jax.evaluate.statistics import Clusters, any_of, success_interval
+from agentrl_jax.setup.jit_once import jit_once
 from envs_jax import registry
 from envs_jax.budget import Baselines, Budget
 from envs_jax.environment import TextEnvironment
@@ -24,7 +25,8 @@ def null_success(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N 
         return env.success(reset(start, params)[1], params)
 
     starts = levels if levels.size else jax.random.split(jax.random.key(0), len(levels))
-    return np.asarray(jax.jit(jax.vmap(success))(starts), np.float64)
+    of_levels = jit_once(jax.vmap(success), ("null_success", env, params, bool(levels.size)))
+    return np.asarray(of_levels(starts), np.float64)
 
 
 def level_baselines(

@@ -20,6 +20,7 @@ from agentrl_jax.rollout.prefill import chunked_prefill
 from agentrl_jax.rollout.sampling import sample
 from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup.policy import load_policy
+from agentrl_jax.terminal import visible
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.tokenizer import Tokenizer, from_files, padded
 
@@ -204,5 +205,5 @@ def chat(
             return
         text = codecs.getincrementaldecoder("utf-8")("replace")
         for token in conversation.respond(line, max_tokens):
-            print(text.decode(found.tokenizer.decode_bytes([token])), end="", flush=True)
+            print(visible(text.decode(found.tokenizer.decode_bytes([token]))), end="", flush=True)
         print(text.decode(b"", final=True), flush=True)

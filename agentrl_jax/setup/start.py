@@ -17,7 +17,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.packing import Sequences, pack_trajectories
-from agentrl_jax.rollout.trajectory import Trajectory, level_ids
+from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.demonstrations import demonstrations
 from agentrl_jax.setup.service_demonstrations import service_demonstrations
@@ -33,8 +33,8 @@ def demonstration_rows(
     services: Services | None,
     key: jax.Array,
     report: Callable[[str], None],
-) -> tuple[Sequences, list[str]]:
-    """Returns the rows that a run imitates, and the ids of the levels of its demonstrations; `key` is that of the seed.
+) -> tuple[Sequences, Trajectory]:
+    """Returns the rows that a run imitates, and its demonstrations; `key` is that of the seed.
 
     `report` shows the progress of a long search.
 
@@ -61,7 +61,7 @@ def demonstration_rows(
         raise BadValue.of(
             "rollout.context_tokens", config.rollout.context_tokens, "into which no turn of the demonstrations fits"
         )
-    return rows, level_ids(trajectory)
+    return rows, trajectory
 
 
 def imitated_rows(config: Config, trajectory: Trajectory, imitated: Bool[Array, "E T"]) -> Sequences:

@@ -8,18 +8,17 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
-
 from agentrl_jax.config import decode
 from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import FULL, atomic_write, try_writing
 from agentrl_jax.studies.comparison_report import page
 from agentrl_jax.studies.variants import Record, Variants
+from agentrl_jax.terminal import Terminal
 
 
 def compare(
-    comparison: Comparison, out: str | os.PathLike[str], *, only: tuple[str, ...], console: Console
+    comparison: Comparison, out: str | os.PathLike[str], *, only: tuple[str, ...], console: Terminal
 ) -> dict[str, Record]:
     """Runs the variants in `only`, or all, that have no file in the folder yet; returns the records of finished ones.
 
@@ -57,7 +56,7 @@ def compare(
         for name, record in stored.items():
             if record["start"] != variants.start:
                 line = f"{name}: is stored with other starts than these, so that it is not paired with what is run now"
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                console.print(line)
         for name in missing:
             records[name] = variants.run(name)
             with atomic_write(folder / f"{name}.json") as file:

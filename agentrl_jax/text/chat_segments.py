@@ -261,7 +261,7 @@ def _find_edit(segments: ChatSegments, kind: str) -> Edit:
 
 def _find_thought(segments: ChatSegments, kind: str) -> tuple[str, Edit]:
     """Returns the segment and the edit for a response with a think block; those for other responses if none fit."""
-    for before in (kind, "response_earlier"):
+    for before in (kind, "response_earlier", "ask"):
         for edit in _THOUGHT_EDITS:
             tried = dataclasses.replace(segments, thoughts={**segments.thoughts, kind: (before, edit)})
             if all(_agrees(tried, kind, content) for content in (_THOUGHT, _THOUGHT + "\n ")):

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-LEVELS = (1, 64, 512)
+LEVELS = (1, 64, 256)
 SUCCESS = (0.1, 0.3, 0.5)
-OF_SEEDS, OF_LEVELS = (0.0, 0.3, 1.0), (0.0, 1.0, 3.0)
+OF_SEEDS, OF_LEVELS = (0.0, 0.3, 0.8), (0.0, 1.0, 3.0)
 """Standard deviations in log odds."""
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.studies.estimator_bias import policies, task
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY
 from agentrl_jax.studies.estimator_bias.exact import Bench, Result, Sampling
+from agentrl_jax.terminal import Terminal
 
 UNBIASED = 1e-9
 """Largest measured bias of an unbiased estimator, as a share of the gradient: float64 rounding."""
@@ -67,7 +67,7 @@ def run(
     how = f"{num_groups} sampled groups a case" if num_groups else "all groups"
     if format == "table":
         title = f"Estimated against exact gradient: {bench.policy.name}, {how}, sampled by {sampler}"
-        Console().print(table(results, title))
+        Terminal().print(table(results, title))
     else:
         print(markdown(results) if format == "markdown" else json.dumps(plain(results), allow_nan=False))
     if figure:

@@ -10,7 +10,7 @@ import tiny_run
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import eval_set
-from agentrl_jax.evaluate.panels import OtherLevels, get_panel
+from agentrl_jax.evaluate.panels import OtherLevels
 from agentrl_jax.evaluate.recording import record_folder
 from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_path, recorded_iterations
 from agentrl_jax.runs.run_folder import read_config
@@ -128,18 +128,6 @@ def test_levels_of_a_file(finished, tmp_path):
         assert [len(scenes) for scenes in drawn] == (1 + executed(file)).tolist()
 
 
-def test_a_panel_is_named(finished, tmp_path):
-    """Its episodes have one action, fewer than the run allows in a turn; the configuration can be read all the same."""
-    folder = tmp_path / "new"
-    record(finished.folder, folder, "--panel", "bandit-v1", "--json")
-    evaluation = read_record(record_path(folder, 1)).header.evaluation
-    panel = get_panel("bandit-v1")
-    assert (evaluation.panel, evaluation.panel_sha256, evaluation.seed) == (panel.name, panel.sha256, panel.seed)
-    assert read_config(folder).prompt.max_actions == panel.max_actions
-    index, _ = RunData(folder, boards=False).refresh()
-    assert index["about"] == f"Evaluation of {finished.folder}, iteration 4 on bandit-v1."
-
-
 def test_two_evaluations_are_on_the_same_levels_of_the_page(lakes, earlier, tmp_path):
     entries, rows, blocks = [], [], []
     for folder in (lakes[0], earlier):
@@ -164,22 +152,6 @@ def test_two_evaluations_are_on_the_same_levels_of_the_page(lakes, earlier, tmp_
     code, out, err = tiny_run.command("view", str(lakes[0]), "--compare", str(earlier), "--export", str(page))
     assert (code, out.startswith(f"page: {page}")) == (0, True)
     assert "agentrl view: sample 2 (3 of 3)" in err
-
-
-def test_atif_has_every_episode(lakes, tmp_path):
-    folder, _, records = lakes
-    code, out, _ = tiny_run.command("export", str(folder), str(tmp_path / "all"), "--trajectories", "atif")
-    assert code == 0
-    assert f"{3 * LEVELS} episodes of {folder}, greedy to sample 2, ATIF 1.7" in " ".join(out.split())
-    for number, file in enumerate(records.values(), start=1):
-        for row in range(LEVELS):
-            data = json.loads((tmp_path / "all" / f"{number:06d}-{row:06d}.json").read_text())
-            assert data["extra"]["evaluation"] == dataclasses.asdict(file.header.evaluation)
-            assert data["extra"]["success"] == file.success[row].any()
-            assert data["agent"]["extra"]["temperature"] == pytest.approx(file.header.temperature)
-    one = ("export", str(folder), str(tmp_path / "one"), "--trajectories", "atif", "--iteration", "3")
-    assert "6 episodes" in tiny_run.command(*one)[1]
-    assert {file.name[:6] for file in (tmp_path / "one").iterdir()} == {"000003"}
 
 
 def test_samples_of_a_level_are_epochs_in_inspect(lakes, tmp_path):

@@ -1,7 +1,5 @@
 """`agentrl eval --policy ... --record`: what scripted policies played, for the page and the formats of other tools."""
 
-import json
-
 import numpy as np
 import pytest
 import tiny_run
@@ -124,17 +122,6 @@ def test_page_and_formats_show_no_invented_numbers(lakes, tmp_path):
     assert "holds an evaluation of the scripted policy random" in err
 
 
-def test_inspect_log_without_logprobs(lakes, tmp_path):
-    logs = pytest.importorskip("inspect_ai.log")
-    code, _, err = tiny_run.command("export", str(lakes[0]), str(tmp_path / "logs"), "--trajectories", "inspect")
-    assert (code, err) == (0, "")
-    (file,) = (tmp_path / "logs").iterdir()
-    log = logs.read_eval_log(str(file))
-    assert log.eval.model_generate_config.temperature is None
-    (event,) = [event for event in log.samples[0].events if event.event == "model"][:1]
-    assert event.output.choices[0].logprobs is None
-
-
 def test_conversations_of_a_service(tmp_path):
     """An item that is played to its end, and one action that is not understood; no text is cut."""
     for policy, action in (("oracle", None), ("constant", "go nowhere"), ("null", None)):
@@ -189,18 +176,3 @@ def test_a_panel_with_one_action(tmp_path):
     assert record.header.evaluation.panel == "bandit-v1"
     assert (result["mean_turns"], result["gap_closed"]) == (1.0, 1.0)
     assert [result[name]["mean"] for name in ("random", "null", "optimal")] == [0.5, 0.0, 1.0]
-
-
-def test_the_command(tmp_path):
-    folder = str(tmp_path / "new")
-    words = ("eval", "--policy", "null", "--env", "maze", "--items", "3", "--turns", "2", "--record", folder, "--json")
-    code, out, err = tiny_run.command(*words)
-    assert code == 0, err
-    assert "recorded play 1: 1 episodes" in err
-    assert json.loads(out)["success"]["mean"] == 0
-    code, out, err = tiny_run.command("view", folder, "--no_browser")
-    assert code == 0, err
-    assert (tmp_path / "new" / "view.html").exists()
-    code, out, err = tiny_run.command(*words)
-    assert (code, out) == (2, "")
-    assert f"--record: {folder}: exists and is not an empty folder" in err

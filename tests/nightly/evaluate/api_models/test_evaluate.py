@@ -8,18 +8,7 @@ import threading
 
 import tiny_run
 from fake_api import FakeApi
-
-from agentrl_jax.services.environments.maze import Oracle
-
-
-def walk(body):
-    """Plays the maze by a shortest path."""
-    return f"Thought: on\n\nAction: {Oracle().act(body['messages'][-1]['content'])}"
-
-
-def replies_in(folder):
-    rows = [json.loads(line) for line in (folder / "replies.jsonl").read_text().splitlines()]
-    return {(row["item"], row["sample"], row["turn"]): row for row in rows}
+from maze_model import replies_in, walk
 
 
 def test_a_kill_in_the_middle(tmp_path):

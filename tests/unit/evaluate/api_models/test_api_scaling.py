@@ -103,15 +103,6 @@ def test_what_is_unfinished_is_said_and_asked_again(tmp_path):
     assert (tmp_path / "out" / "scaling.png").exists()
 
 
-def test_one_attempt_is_no_retry(tmp_path):
-    with FakeApi(walks).running() as url:
-        words = ("scaling", "--api", "m", "--base_url", url, *WORDS, "--attempts", "1", "--out", str(tmp_path / "out"))
-        code, printed, err = tiny_run.command(*words, "--json")
-    assert code == 0, err
-    (point,) = json.loads(printed)["axes"]["attempts"]
-    assert point["retry_all"]["mean"] == point["retry_answered"]["mean"] == 0.75
-
-
 @pytest.mark.parametrize("attempts", [(1,), (1, 2)])
 def test_one_attempt_is_the_first_sample(tmp_path, attempts):
     """Of two samples of an item only the second one solves it; the point is the same with and without retries."""
@@ -170,16 +161,6 @@ def test_a_selector_is_refused_before_anything_is_asked(tmp_path):
     assert code == 2
     assert "--selector is majority" in err
     assert api.requests == []
-
-
-def test_a_compiled_environment_has_lines_of_several_plays(tmp_path):
-    with FakeApi(lambda body: "<answer>Down</answer>").running() as url:
-        words = ("--api", "m", "--base_url", url, "--env", "FrozenLake", "--episodes", "3", "--turns", "1")
-        words = ("scaling", *words[:-2], "--samples", "1,2", "--out", str(tmp_path / "out"), "--json")
-        code, printed, err = tiny_run.command(*words)
-    assert code == 0, err
-    one, two = json.loads(printed)["axes"]["samples"]
-    assert 0 < one["random"]["mean"] < two["random"]["mean"] <= two["optimal"]["mean"]
 
 
 @pytest.mark.parametrize(

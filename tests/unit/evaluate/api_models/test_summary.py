@@ -125,21 +125,19 @@ def test_the_command_takes_one_of_two_samples(tmp_path):
         return words | {"usage": {"prompt_tokens": 9, "completion_tokens": 50 if first else 5}}
 
     with FakeApi(answer).running() as url:
+        words = ("--api", "m", "--base_url", url, "--env", "maze", "--items", "18", "--turns", "1")
         words = (
-            "--api",
-            "m",
-            "--base_url",
-            url,
-            "--env",
-            "maze",
-            "--items",
-            "18",
-            "--turns",
-            "1",
+            "eval",
+            *words,
             "--temperature",
             "1",
+            "--seed",
+            "5",
+            "--concurrency",
+            "1",
+            "--out",
+            str(tmp_path / "out"),
         )
-        words = ("eval", *words, "--seed", "5", "--concurrency", "1", "--out", str(tmp_path / "out"))
         code, out, err = tiny_run.command(*words, "--best_of", "2", "--selector", "shortest")
         assert code == 0, err
         assert "best of 2 by shortest" in " ".join(out.split())
