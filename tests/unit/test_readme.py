@@ -1,5 +1,7 @@
 """Code in the README and the docs runs as written, and their links are valid."""
 
+import ast
+import importlib
 import json
 import re
 
@@ -9,6 +11,14 @@ from paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
+
+
+def test_what_the_readme_imports_is_there():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    imported = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    names = [(node.module, name.name) for node in imported for name in node.names]
+    assert names
+    assert [name for module, name in names if not hasattr(importlib.import_module(module), name)] == []
 
 
 def test_the_ten_lines_print_where_no_random_and_optimal_play_are_known(capsys):
