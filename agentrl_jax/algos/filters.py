@@ -70,11 +70,7 @@ def chosen_groups(
     top_p with the smallest scores.
     """
     if rule == "top_p" and not largest:
-        raise BadValue(
-            "the rule top_p covers a sum of scores from the largest down; use largest, or another rule",
-            key="largest",
-            value=False,
-        )
+        raise BadValue.of("largest", False, "but top_p covers a sum of scores from the largest down; use true")
     eligible = ~jnp.isnan(scores)
     if not include_zero:
         eligible &= jnp.abs(scores) > _ZERO_SCORE

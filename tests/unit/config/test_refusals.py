@@ -201,13 +201,36 @@ def calls():
                 yield file, node
 
 
-def test_every_refusal_of_the_code_has_a_key():
-    """`UserError` and `BadValue` are raised with a key, or by the functions that write key and value themselves."""
-    without = [
-        f"{file}:{node.lineno}"
-        for file, node in calls()
-        if isinstance(node.func, ast.Name)
-        and node.func.id in ("UserError", "BadValue", "ValueError")
-        and not {"key", None} & {each.arg for each in node.keywords}
-    ]
-    assert without == []
+ELSEWHERE = ("why", "what", "error", "refused", "text", "given", "wrong", "message")
+"""Parts of a message that were made before, and may name anything."""
+
+
+def is_named(part, message):
+    """Whether a message has a part: literally, by the same expressions, or possibly in what was made before."""
+    found = {ast.unparse(node) for node in ast.walk(message) if isinstance(node, ast.expr)}
+    if isinstance(message, (ast.Name, ast.Call)) or found & {*ELSEWHERE}:
+        return True
+    if isinstance(part, ast.Constant):
+        return str(part.value) in ast.unparse(message)
+    values = getattr(part, "values", ())
+    parts = [each.value for each in values if isinstance(each, ast.FormattedValue)]
+    return all(ast.unparse(each) in found for each in parts) if parts else ast.unparse(part) in found
+
+
+def flaw(call):
+    """What is wrong with a call that makes a refusal; `of` and `at` write what they are given into the message."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    if not isinstance(owner, ast.Name) or owner.id not in ("UserError", "BadValue", "ValueError"):
+        return None
+    if owner is not call.func:
+        unnamed = call.func.attr == "at" and len(call.args) > 2 and not is_named(call.args[2], call.args[1])
+        return "the message does not name the value" if unnamed else None
+    given = {each.arg: each.value for each in call.keywords}
+    if not {"key", None} & given.keys():
+        return "no key"
+    unnamed = [name for name in ("key", "value") if name in given and not is_named(given[name], call.args[0])]
+    return f"the message does not name the {unnamed[0]}" if unnamed else None
+
+
+def test_every_refusal_of_the_code_has_a_key_and_names_it():
+    assert [f"{file}:{node.lineno}: {flaw(node)}" for file, node in calls() if flaw(node)] == []
