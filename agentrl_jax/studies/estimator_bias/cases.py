@@ -66,9 +66,14 @@ def _case(name: str, kind: str, *, rule: dict[str, Any] | None = None, **options
 def _preset(name: str, **options: Any) -> Case:
     """A whole preset: its advantages, its aggregation and its objective; without the entropy bonus."""
     algo = decode({"algo": {"preset": name}}).algo
-    placement = algo.advantage.reward_placement
-    rule = {"aggregation": algo.aggregation, "objective": algo.objective.kind, "placement": placement}
-    return Case(name=f"preset {name}", rule=algo.advantage, **rule, **options)
+    return Case(
+        name=f"preset {name}",
+        rule=algo.advantage,
+        aggregation=algo.aggregation,
+        objective=algo.objective.kind,
+        placement=algo.advantage.reward_placement,
+        **options,
+    )
 
 
 _NO_STD, _DISCOUNTED = {"normalize_by_std": False}, {"turn_gamma": 0.95}
