@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.algos import filters
 from agentrl_jax.config.algo import FractionFilter
+from agentrl_jax.errors import BadValue
 
 GROUPS = 8
 STDS = np.array([0.1, 2, 0, 1, 3, 0.5, 0, 0.2], np.float32)
@@ -91,8 +92,9 @@ def _around(value):
 
 def test_an_impossible_rule_is_refused():
     options = {"value": 0.5, "largest": False, "include_zero": True}
-    with pytest.raises(ValueError, match="use largest"):
+    with pytest.raises(BadValue) as refused:
         filters.chosen_groups(STDS, "top_p", **options)
+    assert (refused.value.key, refused.value.value) == ("largest", False)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 4])
@@ -180,5 +182,9 @@ def test_a_group_without_episodes_is_kept_last(kind):
 
 @pytest.mark.parametrize("k", [0, GROUPS + 1])
 def test_keeping_none_or_too_many_is_refused(k):
-    with pytest.raises(ValueError, match=f"k is {k}; expected 1 to {GROUPS}"):
+    with pytest.raises(BadValue) as refused:
         filters.top_groups(STDS, k)
+    assert (refused.value.key, refused.value.value) == ("k", k)
+    with pytest.raises(BadValue) as refused:
+        filters.within_groups(STDS[None], STDS[None] >= 0, k)
+    assert (refused.value.key, refused.value.value) == ("keep", k)

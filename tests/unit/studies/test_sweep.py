@@ -229,8 +229,9 @@ def test_only_data_crosses_slices(sweeper, found, monkeypatch):
 
 def test_what_a_sweep_cannot_count_is_refused():
     frozen = CONFIG.replace(model=CONFIG.model.replace(frozen_layers=1))
-    with pytest.raises(UserError, match=r"model.frozen_layers is 1"):
+    with pytest.raises(UserError) as refused:
         Sweeper(frozen, jax.devices()[:1])
+    assert (refused.value.key, refused.value.value) == ("model.frozen_layers", 1)
 
 
 def test_devices_without_peak_rates_are_refused(tmp_path):
