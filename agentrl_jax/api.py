@@ -78,21 +78,21 @@ def rollout(
     up (`jax_compilation_cache_dir`).
 
     Levels are all different: episodes are fewer than wanted where the split has not so many. `task` is an index into
-    the configuration of the run. `Split.TEST` levels never occur in training. Temperature 0 takes the most likely
-    token. Raises a `UserError` if an argument is out of range, the run was trained on services, or the levels cannot be
-    used.
+    the configuration of the run. No training episode starts from a `Split.TEST` level. Temperature 0 takes the most
+    likely token. Raises a `UserError` if an argument is out of range, the run was trained on services, or the levels
+    cannot be used.
     """
     tasks = policy.config.tasks
     if not isinstance(episodes, Integral) or episodes < 1:
-        raise UserError(f"episodes is {episodes}, expected an integer of at least 1")
+        raise UserError.of("episodes", episodes, "expected an integer of at least 1")
     if not 0 <= task < len(tasks):
-        raise UserError(f"task is {task}, expected an index from 0 to {len(tasks) - 1}")
+        raise UserError.of("task", task, f"expected an index from 0 to {len(tasks) - 1}")
     if not 0 <= temperature <= LARGEST:
-        raise UserError(f"temperature is {temperature}, expected 0 or more")
+        raise UserError.of("temperature", temperature, "expected 0 or more")
     if not isinstance(seed, Integral) or not 0 <= seed < 2**32:
-        raise UserError(f"seed is {seed}, expected an integer from 0 to {2**32 - 1}")
+        raise UserError.of("seed", seed, f"expected an integer from 0 to {2**32 - 1}")
     if split not in SHARES:
-        raise UserError(f"split is {split}, expected one of {', '.join(f'Split.{known.name}' for known in SHARES)}")
+        raise UserError.of("split", split, f"expected one of {', '.join(f'Split.{known.name}' for known in SHARES)}")
     with refusals():
         batched_env = build.build_compiled_env(policy.config, policy.tokenizer)
         engine = build.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)

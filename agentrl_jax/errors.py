@@ -1,14 +1,49 @@
-"""`UserError`, whose message is shown to the user, and helpers to build such messages."""
+"""What is refused: errors that carry the key and the value, and helpers to build their messages."""
 
 import contextlib
+import re
 from collections.abc import Iterator
+from typing import Any, Self
 
 
-class UserError(Exception):
-    """An error that the user can fix. Its message, one line, says what was wrong, what was expected and what to do.
+class Refusal(Exception):
+    """A key, and its value, that cannot be used. The message, one line, names both, what was expected and what to do.
 
-    The command line prints it without a traceback and ends with exit code 2.
+    Attributes:
+        key: A key of the configuration, an option of a command, a file or folder, or the name of an argument.
+        value: What it has; None where the whole is meant.
     """
+
+    def __init__(self, message: str, *, key: object = "", value: Any = None) -> None:
+        super().__init__(message)
+        self.key, self.value = str(key), value
+
+    @classmethod
+    def of(cls, key: str, value: Any, why: str) -> Self:
+        """The refusal with the message `KEY is VALUE, WHY`."""
+        return cls(f"{key} is {shown(value)}, {why}", key=key, value=value)
+
+    @classmethod
+    def at(cls, place: object, what: str, value: Any = None) -> Self:
+        """The refusal of a file, a folder, an address or a word of the command line: `PLACE: WHAT`."""
+        return cls(f"{shortened(place, MAX_FOREIGN)}: {what}", key=place, value=value)
+
+    @classmethod
+    def after(cls, where: object, error: BaseException) -> Self:
+        """The refusal of another error, with its key and its value, whose message begins with `where`, if given.
+
+        An error without a key is about `where`.
+        """
+        key = getattr(error, "key", "") or where
+        return cls(f"{where}: {error}" if where else str(error), key=key, value=getattr(error, "value", None))
+
+
+class UserError(Refusal):
+    """An error that the user can fix. The command line prints it without a traceback and ends with exit code 2."""
+
+
+class BadValue(Refusal, ValueError):
+    """An argument, or a part of a file, that a function cannot use."""
 
 
 @contextlib.contextmanager
@@ -17,7 +52,7 @@ def refusals(where: str = "") -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        raise UserError(f"{where}: {error}" if where else str(error)) from error
+        raise UserError.after(where, error) from error
 
 
 MAX_ERROR = 1000
@@ -40,6 +75,20 @@ def shortened(value: object, limit: int = MAX_QUOTE) -> str:
         return text
     head = (limit - 5) * 2 // 3
     return f"{text[:head]} ... {text[len(text) - (limit - 5 - head) :]}"
+
+
+_PLAIN = re.compile(r"(?!(?i:true|false|none|null|nan|inf)$)[a-zA-Z_/.][\w./@:+-]*")
+
+
+def shown(value: Any) -> str:
+    """Returns a value as one writes it in YAML, in one line that is shortened if it is long."""
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
+        return shortened(repr(value))
+    return shortened(list(value) if isinstance(value, tuple) else value)
 
 
 def counted(number: int, noun: str) -> str:

@@ -4,12 +4,16 @@ import json
 import math
 from typing import Any
 
+from agentrl_jax.errors import BadValue
+
 
 def parse_object(content: bytes, where: str) -> dict[str, Any]:
     """Parses UTF-8 text that holds one JSON object, or raises a `ValueError` that begins with `where`."""
     data = parse(content, where)
     if not isinstance(data, dict):
-        raise ValueError(f"{where}: holds a JSON {type(data).__name__}; expected an object with keys")
+        raise BadValue.at(
+            where, f"holds a JSON {type(data).__name__}; expected an object with keys", type(data).__name__
+        )
     return data
 
 
@@ -21,7 +25,7 @@ def parse(content: bytes, where: str, *, advice: str = "; download or write it a
     try:
         return json.loads(content.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not valid JSON ({str(error)[:200]}){advice}") from error
+        raise BadValue.at(where, f"not valid JSON ({str(error)[:200]}){advice}") from error
 
 
 def finite(value: Any) -> Any:
@@ -36,10 +40,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, value in pairs:
         if key in made:
-            raise ValueError(f"key {key[:100]!r} is given twice")
+            raise BadValue(f"key {key[:100]!r} is given twice", key="key", value=key[:100])
         made[key] = value
     return made
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise BadValue(f"{name} is no JSON number", key=name)

@@ -19,6 +19,8 @@ def content_key(value: Any) -> Hashable:
     Raises:
         TypeError: a part is neither of these nor hashable.
     """
+    if value is None or isinstance(value, str | int | float):  # first, because environments have hundreds of texts
+        return type(value), value
     if isinstance(value, np.ndarray | jax.Array):
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             value = jax.random.key_data(value)

@@ -74,7 +74,7 @@ class TextEnvironment(environment.Environment):
 
     def __eq__(self, other: object) -> bool:
         """Environments of one class with equal attributes are equal: what was compiled for one serves the other."""
-        return type(self) is type(other) and content_key(vars(self)) == content_key(vars(other))
+        return self is other or (type(self) is type(other) and content_key(vars(self)) == content_key(vars(other)))
 
     def __hash__(self) -> int:
         return hash((type(self), content_key(vars(self))))

@@ -1,11 +1,13 @@
 """Splits of levels: a hash of its content assigns every level to training, validation or test.
 
 The level of a key and a split is a function of both: keys derived from the given one are tried sequentially until one
-gives a level of the split. So no test level can occur in training, with any seeds, and levels of a split have the
-environment's distribution, conditioned on the split.
+gives a level of the split. So no training episode starts from a test level, with any seeds, and levels of a split have
+the environment's distribution, conditioned on the split. States on the way of an episode may be test levels.
 """
 
 import enum
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -82,43 +84,51 @@ def split_key(
 
 def splits_of_levels(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> Int32[np.ndarray, " N"]:
     """Returns the split of each level. Runs on the host."""
-
-    def one(level: jax.Array) -> jax.Array:
-        return split_of_level(env, env.reset_to_level(level, params)[1], params)
-
-    return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(levels)))
+    return _of_starts(split_of_level, env, params, levels)
 
 
 def level_hashes(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> UInt32[np.ndarray, "N 2"]:
     """Returns the hash of each level's content. Runs on the host."""
+    return _of_starts(type(env).level_hash, env, params, levels)
 
-    def one(level: jax.Array) -> jax.Array:
-        return env.level_hash(env.reset_to_level(level, params)[1], params)
 
-    return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(levels)))
+def state_hashes(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> UInt32[np.ndarray, "N 2"]:
+    """Returns the hash of each level's first state, see `TextEnvironment.state_hash`. Runs on the host."""
+    return _of_starts(type(env).state_hash, env, params, levels)
 
 
 def fixed_levels(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> Bool[np.ndarray, " N"]:
     """Returns which levels are test levels in any case, see `TextEnvironment.test_levels`. Runs on the host."""
     if not len(env.test_levels):
         return np.zeros(len(levels), bool)
-
-    def one(level: jax.Array) -> jax.Array:
-        return _is_fixed(env, env.reset_to_level(level, params)[1], params)
-
-    return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(levels)))
+    return _of_starts(_is_fixed, env, params, levels)
 
 
 def distinct_levels(env: TextEnvironment, params: Any, draws: int) -> dict[Split, int]:
     """Returns how many different levels of each split occur in `draws` draws from a fixed key. Runs on the host."""
+    keys = jax.random.split(jax.random.key(_KEYS), draws)
+    hashes, splits = map(np.asarray, _drawn(env, keys, params))
+    return {split: len(np.unique(hashes[splits == split], axis=0)) for split in SHARES}
 
+
+def _of_starts(of_state: Callable[..., Array], env: TextEnvironment, params: Any, levels: np.ndarray) -> np.ndarray:
+    """`of_state(env, state, params)` of the first state of each level."""
+    return np.asarray(_of_each_start(of_state, env, params, jnp.asarray(levels)))
+
+
+# Programs are kept by environment; equal environments share one.
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _of_each_start(of_state: Callable[..., Array], env: TextEnvironment, params: Any, levels: jax.Array) -> jax.Array:
+    return jax.vmap(lambda level: of_state(env, env.reset_to_level(level, params)[1], params))(levels)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _drawn(env: TextEnvironment, keys: jax.Array, params: Any) -> tuple[jax.Array, jax.Array]:
     def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         state = env.reset_env(key, params)[1]
         return env.level_hash(state, params), split_of_level(env, state, params)
 
-    keys = jax.random.split(jax.random.key(_KEYS), draws)
-    hashes, splits = map(np.asarray, jax.jit(jax.vmap(one))(keys))
-    return {split: len(np.unique(hashes[splits == split], axis=0)) for split in SHARES}
+    return jax.vmap(one)(keys)
 
 
 def grid_hash(board: Int8[Array, "H W"], surrounding: int | None = None) -> UInt32[Array, "2"]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from agentrl_jax.algos import advantages, gigpo, groups
 from agentrl_jax.algos.masked import Devices
+from agentrl_jax.errors import BadValue
 
 
 class AdvantageInputs(struct.PyTreeNode):
@@ -82,12 +83,18 @@ def _of_turns(e: AdvantageInputs, rule: Any, numbers: Any) -> Float[Array, "E T"
         of_episode = groups.leave_one_out(e.scores, e.valid)
     elif rule.kind == "remax":
         if e.baseline is None:
-            raise ValueError("remax compares with a greedy episode of each group; give their returns as `baseline`")
+            raise BadValue(
+                "remax compares with a greedy episode of each group; give their returns as `baseline`", key="baseline"
+            )
         of_episode = groups.over_baseline(e.scores, e.valid, e.baseline)
     elif rule.kind in ("grpo", "gigpo"):
         of_episode = groups.group_advantages(e.scores, e.valid, normalize_std=rule.normalize_by_std)
     else:
-        raise ValueError(f"there is no estimator {rule.kind!r}; the kinds are those of algo.advantage")
+        raise BadValue(
+            f"there is no estimator {rule.kind!r}; the kinds are those of algo.advantage",
+            key="estimator",
+            value=rule.kind,
+        )
     of_turns = jnp.broadcast_to(of_episode.reshape(-1, 1), e.turn_mask.shape)
     if rule.kind != "gigpo":
         return of_turns

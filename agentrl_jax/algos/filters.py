@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.algos.groups import center_and_std, group_mean
 from agentrl_jax.config.algo import ScoreKind
+from agentrl_jax.errors import BadValue
 
 Rule = Literal["top_p", "top_p_softmax", "top_k", "min_p"]
 
@@ -36,7 +37,7 @@ def top_groups(scores: Float[Array, " Gr"], k: int, *, largest: bool = True) -> 
     Of equal scores the lower index is kept; NaN ranks last. Raises ValueError if k is not in 1..Gr.
     """
     if not 1 <= k <= scores.shape[0]:
-        raise ValueError(f"k is {k}; expected 1 to {scores.shape[0]}, the number of groups")
+        raise BadValue.of("k", k, f"expected 1 to {scores.shape[0]}, the number of groups")
     order = jnp.argsort(-scores if largest else scores, stable=True)
     return jnp.sort(order[:k]).astype(jnp.int32)
 
@@ -63,7 +64,11 @@ def chosen_groups(
     top_p with the smallest scores.
     """
     if rule == "top_p" and not largest:
-        raise ValueError("the rule top_p covers a sum of scores from the largest down; use largest, or another rule")
+        raise BadValue(
+            "the rule top_p covers a sum of scores from the largest down; use largest, or another rule",
+            key="largest",
+            value=False,
+        )
     eligible = ~jnp.isnan(scores)
     if not include_zero:
         eligible &= jnp.abs(scores) > _ZERO_SCORE
@@ -97,7 +102,7 @@ def within_groups(scores: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], keep
     """
     group_size = scores.shape[1]
     if not 1 <= keep <= group_size:
-        raise ValueError(f"keep is {keep}; expected 1 to {group_size}, the number of episodes of a group")
+        raise BadValue.of("keep", keep, f"expected 1 to {group_size}, the number of episodes of a group")
     order = jnp.argsort(jnp.where(valid, scores, jnp.inf), axis=1, stable=True)
     rank = jnp.zeros_like(order).at[jnp.arange(len(order))[:, None], order].set(jnp.arange(group_size))
     number = jnp.sum(valid, axis=1)[:, None, None]

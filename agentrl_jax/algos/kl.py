@@ -9,6 +9,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from agentrl_jax.algos.vocab_sums import highest, total
+from agentrl_jax.errors import BadValue
 
 Kind = Literal["k1", "k2", "k3", "abs", "mse", "full"]
 
@@ -40,7 +41,7 @@ def estimate(
     if kind == "k3":
         backward = jnp.clip(-difference, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
         return jnp.clip(jnp.expm1(backward) - backward, -_MAX_K3, _MAX_K3)
-    raise ValueError(f"the estimator is {kind!r}; expected k1, k2, k3, abs or mse")
+    raise BadValue(f"the estimator is {kind!r}; expected k1, k2, k3, abs or mse", key="estimator", value=kind)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -1,12 +1,12 @@
 """Options of an API model, and what they say of the calls of its evaluations."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentrl_jax.cli.checks import check_at_least_1, check_items, check_level_file, check_seconds
-from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.errors import UserError
+from agentrl_jax.terminal import to_stderr
 
 if TYPE_CHECKING:
     from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -71,18 +71,19 @@ def asked(command: Any, given: ApiOptions, **of_task: Any) -> Asked:
     named = command.env is not None or command.panel is not None
     if given.api is None or not named or not given.base_url or command.out is None:
         raise UserError(
-            "--api evaluates an API model: give --env ENV or --panel NAME, --base_url ADDRESS and --out FOLDER too"
+            "--api evaluates an API model: give --env ENV or --panel NAME, --base_url ADDRESS and --out FOLDER too",
+            key="--api",
         )
     check_at_least_1(command, "episodes")
     check_at_least_1(given, "actions_per_turn", "max_tokens", "concurrency")
     check_seconds(given, "request_timeout")
     check_items(command)
     if given.retries < 0:
-        raise UserError(f"--retries is {given.retries}, expected 0 or more")
+        raise UserError.of("--retries", given.retries, "expected 0 or more")
     temperature = 0.0 if command.temperature is None else command.temperature
     for name, value in (("temperature", temperature), ("price_in", given.price_in), ("price_out", given.price_out)):
         if value is not None and not 0 <= value < float("inf"):
-            raise UserError(f"--{name} is {value}, expected 0 or more")
+            raise UserError.of(f"--{name}", value, "expected 0 or more")
     check_level_file(command.levels)
     extra = _extra(given.extra)
     from agentrl_jax.evaluate.api_models.evaluate import read_key
@@ -107,7 +108,7 @@ def asked(command: Any, given: ApiOptions, **of_task: Any) -> Asked:
         "key": read_key(given.key_variable, required=given.key_variable != ApiOptions().key_variable),
         "temperature": temperature,
         "extra": extra,
-        "report": lambda line: print(line, file=sys.stderr, flush=True),
+        "report": to_stderr,
         **{name: getattr(given, name) for name in _PASSED_ON},
     }
     return Asked(options, call, panel)
@@ -117,7 +118,7 @@ def refuse(options: Any, names: Sequence[str], where: str) -> None:
     """Refuses options that are given, but are only read somewhere else."""
     for name in names:
         if getattr(options, name) != getattr(type(options)(), name):
-            raise UserError(f"--{name} is {getattr(options, name)}, which is read only {where}; leave it out")
+            raise UserError.of(f"--{name}", getattr(options, name), f"which is read only {where}; leave it out")
 
 
 _OF_TASK = ("style", "think", "actions_per_turn", "max_tokens", "concurrency")
@@ -131,8 +132,10 @@ def _extra(text: str) -> dict[str, Any]:
     try:
         found = parse_object(text.encode() or b"{}", "--extra")
     except ValueError as error:
-        raise UserError(f'--extra is {shortened(text)!r}, expected a JSON object such as {{"top_p": 0.9}}') from error
+        raise UserError.of("--extra", text, 'expected a JSON object such as {"top_p": 0.9}') from error
     for name in ("model", "messages", "stream", "n"):
         if name in found:
-            raise UserError(f"--extra sets {name}, which the evaluation sets itself; leave it out")
+            raise UserError(
+                f"--extra sets {name}, which the evaluation sets itself; leave it out", key="--extra", value=name
+            )
     return found

@@ -1,10 +1,11 @@
 """`agentrl bench`: estimators of the policy gradient against the exact one."""
 
 import dataclasses
-import sys
 from typing import Annotated, Literal
 
 import tyro
+
+from agentrl_jax.terminal import to_stderr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,4 +44,4 @@ def run(command: Bench) -> None:
     del options["what"]  # the only choice so far
     options["num_groups"] = options.pop("draws")
     with refusals():
-        run(**options, report=lambda line: print(line, file=sys.stderr))
+        run(**options, report=to_stderr)

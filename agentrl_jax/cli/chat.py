@@ -37,7 +37,7 @@ class Chat:
 def run(command: Chat) -> None:
     """Chats until the input ends."""
     if command.temperature < 0:
-        raise UserError(f"--temperature is {command.temperature}, expected 0 or more")
+        raise UserError.of("--temperature", command.temperature, "expected 0 or more")
     check_at_least_1(command, "max_tokens", "length")
     check_download(command)
     from agentrl_jax.evaluate.chat import chat

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ def one_line_errors() -> Iterator[None]:
         if end.code in (0, None):
             raise
         _title, *lines = (line.strip(" │╭╮╰╯─") for line in printed.getvalue().splitlines())
-        raise UserError(" ".join(line for line in lines if line.strip("-"))) from None
+        message = " ".join(line for line in lines if line.strip("-"))
+        option = re.search(r"--[\w.-]+", message)
+        raise UserError(message, key=option[0] if option else "") from None
 
 
 def check_env(name: str, option: str) -> None:
@@ -37,7 +40,7 @@ def check_level_file(levels: str | None) -> None:
     """Refuses a missing level file; the `NAMED_LEVELS` need none."""
     if levels not in (None, *NAMED_LEVELS) and not Path(levels).is_file():
         what = "that is no file" if Path(levels).exists() else "there is no such file"
-        raise UserError(f"--levels is {levels!r}, but {what}; give a text file with levels")
+        raise UserError.of("--levels", levels, f"but {what}; give a text file with levels")
 
 
 def check_out_file(path: str | None) -> None:
@@ -48,7 +51,7 @@ def check_out_file(path: str | None) -> None:
     """
     if path is not None:
         if Path(path).is_dir():
-            raise UserError(f"--out is {shortened(path)!r}, which is a folder; name a file in it")
+            raise UserError.of("--out", path, "which is a folder; name a file in it")
         check_out_folder(path, Path(path).parent)
 
 
@@ -59,16 +62,13 @@ def check_out_folder(given: str, folder: Path) -> None:
         UserError: its parent is missing too, or it is no folder.
     """
     if not folder.absolute().parent.is_dir():
-        raise UserError(
-            f"--out is {shortened(given)!r}, but there is no folder {shortened(folder.parent)!r}; make it, or name "
-            "another one"
+        raise UserError.of(
+            "--out", given, f"but there is no folder {shortened(folder.parent)!r}; make it, or name another one"
         )
     try:
         folder.mkdir(exist_ok=True)
     except FileExistsError as error:
-        raise UserError(
-            f"--out is {shortened(given)!r}, but {shortened(folder)} is no folder; name another one"
-        ) from error
+        raise UserError.of("--out", given, f"but {shortened(folder)} is no folder; name another one") from error
     try_writing(folder)
 
 
@@ -77,7 +77,7 @@ def check_at_least_1(command: Any, *names: str) -> None:
     for name in names:
         value = getattr(command, name)
         if value is not None and value < 1:
-            raise UserError(f"--{name} is {value}, expected at least 1")
+            raise UserError.of(f"--{name}", value, "expected at least 1")
 
 
 def check_seconds(command: Any, name: str, *, never: bool = False) -> None:
@@ -85,15 +85,15 @@ def check_seconds(command: Any, name: str, *, never: bool = False) -> None:
     value = getattr(command, name)
     if not ((value > 0 or (never and value == 0)) and value < float("inf")):
         expected = "0 for never, or a number of seconds" if never else "a number of seconds above 0"
-        raise UserError(f"--{name} is {value}, expected {expected}")
+        raise UserError.of(f"--{name}", value, f"expected {expected}")
 
 
 def check_items(command: Any) -> None:
     """Refuses options for the items of a service of which one has no effect beside, or without, another."""
     if command.episodes is not None and command.items is not None:
-        raise UserError(f"--episodes is {command.episodes}, but --items names the items; leave one of them out")
+        raise UserError.of("--episodes", command.episodes, "but --items names the items; leave one of them out")
     if command.token_file and command.url == "local":
-        raise UserError(f"--token_file is {command.token_file}, but without --url there is no server; leave it out")
+        raise UserError.of("--token_file", command.token_file, "but without --url there is no server; leave it out")
 
 
 def check_download(command: Any) -> None:
@@ -101,9 +101,9 @@ def check_download(command: Any) -> None:
     from agentrl_jax.runs.run_folder import is_run
 
     if command.revision and not command.online:
-        raise UserError(f"--revision is {command.revision!r}, but nothing is downloaded without --online; add it")
+        raise UserError.of("--revision", command.revision, "but nothing is downloaded without --online; add it")
     if command.online and is_run(command.model):
-        raise UserError(
-            f"{command.model}: is a run, whose configuration says where its model comes from (model.online); leave out "
-            "--online"
+        raise UserError.at(
+            command.model,
+            "is a run, whose configuration says where its model comes from (model.online); leave out --online",
         )

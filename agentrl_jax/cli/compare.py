@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax import stopping
+from agentrl_jax.terminal import Terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,9 @@ def run(command: Compare) -> None:
 
     stem = Path(command.file).stem
     out = Path(command.out or Path("runs") / stem)
-    console = Console()
+    terminal = Terminal()
     with stopping.ends_with(lambda: "the same command goes on with the variant it was at"):
-        records = compare(comparison, out, only=command.only, console=console)
+        records = compare(comparison, out, only=command.only, console=terminal)
     reports.draw(records, out / "curves.png", stem)
     with atomic_write(out / "report.md") as file:
         file.write(reports.page(records, comparison.pairs, stem, "curves.png"))
@@ -53,6 +53,6 @@ def run(command: Compare) -> None:
         gap = "-" if found.gap_closed is None else f"{found.gap_closed:.1%}"
         used = ("-" if mean is None else f"{mean:.1f}" for mean in (found.turns, found.tokens))
         table.add_row(found.name, *rates, f"{100 * found.gain['mean']:+.1f}", gap, *used)
-    console.print(table)
-    console.print(f"on the same levels: {reports.baselines_line(next(iter(records.values())))}", highlight=False)
-    console.print(f"report: {out / 'report.md'}", highlight=False)
+    terminal.print(table)
+    terminal.print(f"on the same levels: {reports.baselines_line(next(iter(records.values())))}")
+    terminal.print(f"report: {out / 'report.md'}")

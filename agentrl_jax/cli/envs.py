@@ -8,13 +8,13 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.cli.checks import check_at_least_1, check_out_file
-from agentrl_jax.errors import UserError, counted, shortened
+from agentrl_jax.errors import UserError, counted
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import NAMES, success_rule
+from agentrl_jax.terminal import Terminal, literal, to_stderr
 
 if TYPE_CHECKING:
     from envs_jax.checks.report import Report
@@ -53,7 +53,7 @@ def run(command: Envs) -> None:
         return
     for name in ("seeds", "out"):
         if getattr(command, name) is not None:
-            raise UserError(f"--{name} is {getattr(command, name)}, which is read only with --check; leave it out")
+            raise UserError.of(f"--{name}", getattr(command, name), "which is read only with --check; leave it out")
     import jax
 
     from envs_jax import known_baselines, registry
@@ -61,12 +61,12 @@ def run(command: Envs) -> None:
 
     asked = (command.seed, command.levels) == (known_baselines.SEED, known_baselines.LEVELS)
     rows = []
-    with Console(stderr=True).status("computing") as status:
+    with Terminal(stderr=True).status("computing") as status:
         for name in registry.registered():
             spec = registry.spec(name)
             values = known_baselines.BASELINES.get(name, (math.nan, math.nan)) if asked else None
             if values is None:
-                status.update(f"computing {name}")
+                status.update(literal(f"computing {name}"))
                 budget = Budget.one_per_turn(spec.max_actions)
                 values = registry.baselines(name, jax.random.key(command.seed), command.levels, budget)
             random, optimal = (None if math.isnan(value) else value for value in values)
@@ -77,8 +77,8 @@ def run(command: Envs) -> None:
         return
     caption = f"Success within the action budget, one action a turn, exact on {counted(command.levels, 'level')}"
     table = Table(caption=f"{caption} of seed {command.seed}")
-    console = Console()
-    whole_tags = console.width >= 80  # tags can be copied; on a narrower terminal the columns after them need the room
+    terminal = Terminal()
+    whole_tags = terminal.width >= 80  # tags can be copied; on a narrower terminal the columns after them need the room
     for title in ("environment", "random", "optimal", "actions", "description"):
         number = title in ("random", "optimal", "actions")
         no_wrap = number or (title == "environment" and whole_tags)
@@ -86,9 +86,9 @@ def run(command: Envs) -> None:
     for name, *rates, actions, description, _ in rows:
         shown = ("unknown" if rate is None else f"{rate:.1%}" for rate in rates)
         table.add_row(name, *shown, str(actions), description)
-    console.print(table)
-    console.print(
-        _success_rules({name: rule for name, *_, rule in rows} | {name: success_rule(name) for name in NAMES})
+    terminal.print(
+        table,
+        _success_rules({name: rule for name, *_, rule in rows} | {name: success_rule(name) for name in NAMES}),
     )
 
 
@@ -109,32 +109,33 @@ def _check(command: Envs) -> None:
     """Checks environments, prints the results, and exits with 1 if a check failed."""
     for name in ("levels", "seed"):
         if getattr(command, name) != getattr(Envs(), name):
-            raise UserError(f"--{name} is {getattr(command, name)}, which --check does not read; give --seeds")
+            raise UserError.of(f"--{name}", getattr(command, name), "which --check does not read; give --seeds")
     from agentrl_jax.evaluate import environment_checks
     from agentrl_jax.io import atomic_write
     from envs_jax.checks import MOST_SEEDS
 
     known = environment_checks.names()
     if command.check in set(NAMES) - {*known}:
-        raise UserError(
-            f"--check is {command.check}, a service without a self-check: this package has neither its environment nor "
-            f"its items, and plays it on a server only; expected {', '.join(TEXT_SERVICES)}, a compiled environment or "
-            "all"
+        raise UserError.of(
+            "--check",
+            command.check,
+            "a service without a self-check: this package has neither its environment nor its items, and plays it on "
+            f"a server only; expected {', '.join(TEXT_SERVICES)}, a compiled environment or all",
         )
     if command.check not in (*known, "all"):
         near = difflib.get_close_matches(command.check or "", known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`agentrl envs` lists the compiled ones"
-        raise UserError(f"--check is {shortened(command.check)!r}, expected an environment or all; {hint}")
+        raise UserError.of("--check", command.check, f"expected an environment or all; {hint}")
     if command.seeds is not None and command.seeds > MOST_SEEDS:
-        raise UserError(f"--seeds is {command.seeds}, expected at most {MOST_SEEDS}")
+        raise UserError.of("--seeds", command.seeds, f"expected at most {MOST_SEEDS}")
     check_out_file(command.out)
-    console = Console()
+    terminal = Terminal()
     reports: list[Report] = []
     names = known if command.check == "all" else (command.check,)
     for name in names:
 
         def progress(line: str, name: str | None = name) -> None:
-            print(f"{name}: {line}", file=sys.stderr)
+            to_stderr(f"{name}: {line}")
 
         reports.append(environment_checks.check_environment(name, seeds=command.seeds, progress=progress))
         document = json.dumps(environment_checks.as_json(reports, names[len(reports) :]), allow_nan=False)
@@ -142,23 +143,23 @@ def _check(command: Envs) -> None:
             with atomic_write(command.out) as file:
                 file.write(document + "\n")
         if not command.json:
-            _print_report(console, reports[-1])
+            _print_report(terminal, reports[-1])
     if command.json:
         print(document)
     elif len(reports) > 1:
-        console.print(environment_checks.as_table(reports))
+        terminal.print(environment_checks.as_table(reports))
     if any(report.status == "fail" for report in reports):
         sys.exit(1)
 
 
-def _print_report(console: Console, report: "Report") -> None:
+def _print_report(terminal: Terminal, report: "Report") -> None:
     from agentrl_jax.evaluate import environment_checks
 
-    console.print(environment_checks.as_table([report]))
+    terminal.print(environment_checks.as_table([report]))
     if report.difficulty:
-        console.print(environment_checks.difficulty_table(report))
+        terminal.print(environment_checks.difficulty_table(report))
     for result in report.results:
         if result.status == "fail":
             case = f" For example {json.dumps(result.counterexample)}" if result.counterexample else ""
             line = f"{report.env}, {result.name} {result.status}: {result.reason}.{case}"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            terminal.print(line)

@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.cli import eval_api
@@ -15,6 +13,7 @@ from agentrl_jax.cli.api_options import refuse
 from agentrl_jax.cli.checks import check_at_least_1, check_env, check_items, check_level_file, check_out_file
 from agentrl_jax.errors import UserError, counted
 from agentrl_jax.services.catalog import NAMES
+from agentrl_jax.terminal import Terminal, to_stderr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +98,8 @@ _NOT_OF_API = ("run", "checkpoint", "policy", "action", "plays", "workers", "aga
 def run(command: Eval) -> None:
     """Prints the success of a run, of a scripted policy, or of an API model."""
     if command.best_of is None and command.selector != Eval().selector:
-        raise UserError(
-            f"--selector is {command.selector}, which is read only with --best_of; give it, or leave it out"
+        raise UserError.of(
+            "--selector", command.selector, "which is read only with --best_of; give it, or leave it out"
         )
     if command.of_api.api is not None:
         refuse(command, _NOT_OF_API, "without --api")
@@ -112,24 +111,28 @@ def run(command: Eval) -> None:
     else:
         refuse(command, _OF_RUN, "without --policy")
     if command.out is not None and (command.panel is None or command.against is not None):
-        raise UserError(f"--out is {command.out}, the file for a record, which needs --panel and no --against")
+        raise UserError.of("--out", command.out, "the file for a record, which needs --panel and no --against")
     if command.record is not None and command.against is not None:
-        raise UserError(
-            f"--record is {command.record}, the folder for one run, but there is --against; evaluate both runs without "
-            "it, and compare their folders with agentrl view"
+        raise UserError.of(
+            "--record",
+            command.record,
+            "the folder for one run, but there is --against; evaluate both runs without it, and compare their folders "
+            "with agentrl view",
         )
     check_out_file(command.out)
     if command.policy is not None:
         _eval_scripted(command)
         return
     if command.run is None:
-        raise UserError("a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`")
+        raise UserError(
+            "a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`", key="RUN"
+        )
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
     options = {name: getattr(command, name) for name in (*_OPTIONS, "clusters", "seed")}
     options["best_of"] = () if command.best_of is None else (command.best_of,)
-    options["report"] = lambda line: print(line, file=sys.stderr)
+    options["report"] = to_stderr
     if command.against is None:
         from agentrl_jax.evaluate.eval_set import evaluate_run
 
@@ -144,15 +147,16 @@ def run(command: Eval) -> None:
     if command.json:
         print(json.dumps(result, allow_nan=False))
         return
+    terminal = Terminal()
     for name, kind in ((command.run, "run"), (command.against, "against")):
-        Console().print(f"\n{name}", highlight=False)
+        terminal.print(f"\n{name}")
         _print_result(result[kind])
     for key, how in (("difference", "sampled"), ("difference_greedy", "greedy")):
         difference = result[key]
         mean, low, high = (f"{100 * difference[bound]:+.1f}" for bound in ("mean", "low", "high"))
         line = f"{command.run} over {command.against}, {how}: {mean} points [{low}, {high}], paired over "
         line += counted(difference["n"], "level")
-        Console().print(line, highlight=False)
+        terminal.print(line)
 
 
 def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]], None]) -> None:
@@ -166,7 +170,7 @@ def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]
         text = record.model_dump_json()
         if command.out is not None:
             records.write_record(record, command.out)
-            print(f"record: {command.out}", file=sys.stderr)
+            to_stderr(f"record: {command.out}")
     if command.json:
         print(text)
     else:
@@ -197,22 +201,25 @@ def _print_result(result: dict[str, Any]) -> None:
         rows += [(f"{kind}: {titles[key]}", interval) for key, interval in part.items()]
     for title, interval in rows:
         table.add_row(title, *cells(interval).values(), str(interval["n"]))
-    Console().print(table)
+    terminal = Terminal()
+    terminal.print(table)
     if result.get("gap_closed") is not None:
         share = f"{result['gap_closed']:.1%} of the gap between random and optimal play"
-        Console().print(f"{agent}: closes {share}", highlight=False)
+        terminal.print(f"{agent}: closes {share}")
     if "mean_turns" in result:
         tokens = f" and {result['mean_tokens']:.1f} sampled tokens" if "mean_tokens" in result else ""
-        Console().print(f"{agent}: {result['mean_turns']:.1f} turns{tokens} per episode", highlight=False)
+        terminal.print(f"{agent}: {result['mean_turns']:.1f} turns{tokens} per episode")
     if turns := baseline_turns(result):
-        Console().print(turns, highlight=False)
+        terminal.print(turns)
     if "seen" in result:
-        Console().print(levels_line(result["env"], result["seen"]), highlight=False)
+        terminal.print(levels_line(result["env"], result["seen"]))
 
 
 def _eval_scripted(command: Eval) -> None:
     if command.run is not None or (command.env is None) == (command.panel is None) or command.policy is None:
-        raise UserError("--policy evaluates a scripted policy: give --env ENV or --panel NAME, and no run")
+        raise UserError(
+            "--policy evaluates a scripted policy: give --env ENV or --panel NAME, and no run", key="--policy"
+        )
     check_at_least_1(command, "episodes", "plays", "turns", "workers")
     check_items(command)
     from agentrl_jax.evaluate.scripted import evaluate_on_panel, evaluate_scripted
@@ -223,20 +230,18 @@ def _eval_scripted(command: Eval) -> None:
         "seed": command.seed or 0,
         "record": command.record,
         "screenshots": command.screenshots,
-        "report": lambda line: print(line, file=sys.stderr),
+        "report": to_stderr,
     }
     if command.panel is None:
         result = evaluate_scripted(**options)
     else:
         for name in ("episodes", *_OF_SCRIPTED):
             if name != "plays" and getattr(command, name) != getattr(Eval(), name):
-                raise UserError(f"--{name} is {getattr(command, name)}, which --panel fixes; leave it out")
+                raise UserError.of(f"--{name}", getattr(command, name), "which --panel fixes; leave it out")
         kept = {name: options[name] for name in ("plays", "seed", "record", "screenshots", "report")}
         result = evaluate_on_panel(command.policy, command.panel, **kept)
 
     def table(found: dict[str, Any]) -> None:
-        Console().print(as_table(found))
-        for line in lines_of(found):
-            Console().print(line, highlight=False, markup=False)
+        Terminal().print(as_table(found), *lines_of(found))
 
     _show(command, result, table if "score" in result else _print_result)

@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from agentrl_jax.cli.api_options import ApiOptions, asked
 from agentrl_jax.cli.checks import check_at_least_1
 from agentrl_jax.errors import UserError
+from agentrl_jax.terminal import Terminal, to_stderr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +31,12 @@ def run(command: Any) -> None:
     check_at_least_1(command, "samples", "turns")
     check_at_least_1(given, "attempts")
     if command.best_of is not None and command.best_of < 2:
-        raise UserError(f"--best_of is {command.best_of}, expected at least 2 samples to choose from")
+        raise UserError.of("--best_of", command.best_of, "expected at least 2 samples to choose from")
     from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
     from agentrl_jax.evaluate.retry import MOST_ATTEMPTS
 
     if given.attempts > MOST_ATTEMPTS:
-        raise UserError(f"--attempts is {given.attempts}, expected at most {MOST_ATTEMPTS}")
+        raise UserError.of("--attempts", given.attempts, f"expected at most {MOST_ATTEMPTS}")
     options, call, panel = asked(command, given, turns=command.turns, attempts=given.attempts)
     result = evaluate_api(
         **call,
@@ -61,15 +60,14 @@ def run(command: Any) -> None:
             print(record.model_dump_json())
         path = Path(command.out) / "record.json"
         records.write_record(record, str(path))
-        print(f"record: {path}", file=sys.stderr)
+        to_stderr(f"record: {path}")
     elif command.json:
         print(json.dumps(result, allow_nan=False))
     if result["unfinished"]:
         lacking = "" if panel is None or not unfinished else f", so that there is no record of {panel.name}"
-        print(
+        to_stderr(
             f"agentrl: {unfinished} of {result['episodes']['asked']} episodes are unfinished and "
-            f"{result['episodes']['failed']} failed{lacking}; give the same command again, which asks only for these",
-            file=sys.stderr,
+            f"{result['episodes']['failed']} failed{lacking}; give the same command again, which asks only for these"
         )
         sys.exit(1)
 
@@ -77,10 +75,7 @@ def run(command: Any) -> None:
 def _print_result(result: dict[str, Any]) -> None:
     from agentrl_jax.evaluate.api_models.report import as_table, lines_of, retry_lines_of, retry_tables
 
-    Console().print(as_table(result))
-    for line in lines_of(result):
-        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+    terminal = Terminal()
+    terminal.print(as_table(result), *lines_of(result))
     if "retry" in result:
-        Console().print(*retry_tables(result), sep="\n")
-        for line in retry_lines_of(result):
-            Console().print(line, highlight=False, markup=False, soft_wrap=True)
+        terminal.print(*retry_tables(result), *retry_lines_of(result))

@@ -52,12 +52,12 @@ def run(command: Export) -> None:
     for name in _OF_POLICY if recorded else _OF_TRAJECTORIES:
         if getattr(command, name) != getattr(defaults, name):
             which = "without" if recorded else "with"
-            raise UserError(
-                f"--{name} is {getattr(command, name)}, which is read only {which} --trajectories; leave it out"
+            raise UserError.of(
+                f"--{name}", getattr(command, name), f"which is read only {which} --trajectories; leave it out"
             )
     for name, kind in (("version", "atif"), ("log_format", "inspect")):
         if recorded and command.trajectories != kind and getattr(command, name) != getattr(defaults, name):
-            raise UserError(f"--{name} is {getattr(command, name)}, which is read only with {kind}; leave it out")
+            raise UserError.of(f"--{name}", getattr(command, name), f"which is read only with {kind}; leave it out")
     if command.trajectories is not None:
         from agentrl_jax.formats.export import export_trajectories
 

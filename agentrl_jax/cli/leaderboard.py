@@ -2,18 +2,16 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
 from rich.cells import cell_len
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.evaluate.interval_text import points, rate
+from agentrl_jax.terminal import Terminal, to_stderr, visible
 
 _COLUMNS = (
     *("agent", "success", "95 %", "difference", "k", "greedy"),
@@ -49,19 +47,19 @@ class Leaderboard:
 def run(command: Leaderboard) -> None:
     """Prints the tables, and names on standard error what was left out."""
     if command.json and command.markdown:
-        raise UserError("--json and --markdown are both given; expected one of them")
+        raise UserError("--json and --markdown are both given; expected one of them", key="--json")
     from agentrl_jax.evaluate.leaderboard import make_leaderboard
     from agentrl_jax.evaluate.panels import get_panel
 
     found = make_leaderboard(command.folder, command.panel, command.against)
     for line in found.left_out:
-        print(f"left out: {shortened(line, 400)}", file=sys.stderr)
+        to_stderr(f"left out: {shortened(line, 400)}")
     if command.json:
         print(json.dumps(dataclasses.asdict(found), allow_nan=False))
         return
     if not found.tables:
-        raise UserError(
-            f"{command.folder}: holds no record that can be used; make one with `agentrl eval --panel --out`"
+        raise UserError.at(
+            command.folder, "holds no record that can be used; make one with `agentrl eval --panel --out`"
         )
     for name, rows in found.tables.items():
         panel = get_panel(name)
@@ -75,11 +73,9 @@ def run(command: Leaderboard) -> None:
             for note in notes:
                 print(f"\n{_escaped(note)}")
         else:
-            console = Console()
-            table, left_out = _fitting(title, cells, console.width)
-            console.print(table)
-            for note in (*left_out, *notes):
-                console.print(note, markup=False, highlight=False, soft_wrap=True)
+            terminal = Terminal()
+            table, left_out = _fitting(title, cells, terminal.width)
+            terminal.print(table, *left_out, *notes)
 
 
 def _fitting(title: str, rows: Sequence[Sequence[str]], width: int) -> tuple[Table, list[str]]:
@@ -97,13 +93,13 @@ def _fitting(title: str, rows: Sequence[Sequence[str]], width: int) -> tuple[Tab
         if name in kept:
             del kept[name]
             left_out.append(name)
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=title, title_justify="left")
     for name in kept:
         table.add_column(
             name, justify="left" if name in _LEFT_ALIGNED else "right", overflow="fold", no_wrap=name != "agent"
         )
     for row in rows:
-        table.add_row(*(escape(cell) for name, cell in zip(_COLUMNS, row) if name in kept))
+        table.add_row(*(cell for name, cell in zip(_COLUMNS, row) if name in kept))
     names = ", ".join(left_out)
     return table, [f"left out to fit {width} columns: {names}; --markdown has all"] if left_out else []
 
@@ -153,7 +149,7 @@ def _note(row: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return visible(text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _print_markdown(title: str, rows: list[list[str]]) -> None:

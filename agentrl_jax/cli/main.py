@@ -36,8 +36,9 @@ from agentrl_jax.cli import (
     view,
 )
 from agentrl_jax.cli.checks import one_line_errors
-from agentrl_jax.errors import UserError, shortened, text_flaw
+from agentrl_jax.errors import UserError, text_flaw
 from agentrl_jax.io import sentence
+from agentrl_jax.terminal import to_stderr
 
 _GOES_ON = {
     "train": "; the same command goes on from the last checkpoint, if there is one",
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    print(f"agentrl: {message}", file=sys.stderr)
+    to_stderr(f"agentrl: {message}")
     sys.exit(code)
 
 
@@ -90,7 +91,7 @@ def _unraisable(raised: "sys.UnraisableHookArgs") -> None:
 def _run(words: list[str]) -> None:
     for word in words:
         if flaw := text_flaw(word):
-            raise UserError(f"{shortened(ascii(word))}: has {flaw}; expected plain text")
+            raise UserError.at(word, f"has {flaw}; expected plain text")
     if words[:1] == ["--version"]:
         print(f"agentrl {_version()}")
         return
@@ -108,7 +109,7 @@ def _run(words: list[str]) -> None:
         )
     seed = getattr(command, "seed", None)
     if seed is not None and not 0 <= seed < 2**32:
-        raise UserError(f"--seed is {seed}, expected an integer from 0 to {2**32 - 1}")
+        raise UserError.of("--seed", seed, f"expected an integer from 0 to {2**32 - 1}")
     _COMMANDS[type(command)](command)
 
 
@@ -117,7 +118,8 @@ def _version() -> str:
         return importlib.metadata.version("agentrl_jax")
     except importlib.metadata.PackageNotFoundError:
         raise UserError(
-            "--version: the package agentrl_jax is not installed, Python only finds its folder; run pip install ."
+            "--version: the package agentrl_jax is not installed, Python only finds its folder; run pip install .",
+            key="--version",
         ) from None
 
 

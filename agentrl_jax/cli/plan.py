@@ -2,15 +2,14 @@
 
 import dataclasses
 import json
-import sys
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from agentrl_jax.cli.checks import one_line_errors
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.terminal import Terminal, to_stderr
 
 TABLE_WIDTH = 110
 """Least width of the table of a sweep in characters, also where the output is no terminal."""
@@ -49,45 +48,43 @@ def run(words: list[str]) -> None:
             Plan, prog="agentrl plan", args=words, return_unknown_args=True, use_underscores=True, config=options
         )
         if command.compile is not None and (not command.sweep or command.compile < 0):
-            given = f"--compile is {command.compile}"
-            raise UserError(f"{given}, expected at least 0" if command.sweep else f"{given}, which needs --sweep")
+            why = "expected at least 0" if command.sweep else "which needs --sweep"
+            raise UserError.of("--compile", command.compile, why)
         if any(word.partition("=")[0] == "--devices" for word in overrides):
-            raise UserError("--devices is given, but a plan is for the devices of --topology; leave it out")
+            raise UserError(
+                "--devices is given, but a plan is for the devices of --topology; leave it out", key="--devices"
+            )
     config = load_config(command.file, [*overrides, "--devices", "0"])  # the topology sets the devices
     if command.sweep:
         _sweep(command, config)
         return
     from agentrl_jax.parallel.topology import described_devices
     from agentrl_jax.studies.plan import make_plan
-    from agentrl_jax.studies.plan_report import as_json, as_table
+    from agentrl_jax.studies.planto_stderr import as_json, as_table
 
     with refusals():
         devices, memory = described_devices(command.topology, command.slices)
-        plan = make_plan(config, devices, command.shape, report=_report)
+        plan = make_plan(config, devices, command.shape, report=to_stderr)
     if command.json:
         print(json.dumps(as_json(plan, memory), allow_nan=False))
     else:
-        Console().print(as_table(plan, memory))
+        Terminal().print(as_table(plan, memory))
 
 
 def _sweep(command: Plan, config: Config) -> None:
     from agentrl_jax.parallel.peaks import PEAKS, chip_name
     from agentrl_jax.parallel.topology import described_devices
     from agentrl_jax.studies.sweep import Sweeper
-    from agentrl_jax.studies.sweep_report import as_json, as_table
+    from agentrl_jax.studies.sweepto_stderr import as_json, as_table
 
     with refusals():
         devices, memory = described_devices(command.topology, command.slices)
         peaks = PEAKS[chip_name(devices[0])]
         compiled = 1 if command.compile is None else command.compile
-        found = Sweeper(config, devices, command.shape, _report).rank(memory, peaks, compiled=compiled)
+        found = Sweeper(config, devices, command.shape, to_stderr).rank(memory, peaks, compiled=compiled)
     if command.json:
         print(json.dumps(as_json(found, memory), allow_nan=False))
     else:
-        console = Console()
-        console.width = max(console.width, TABLE_WIDTH)
-        console.print(as_table(found, memory))
-
-
-def _report(line: str) -> None:
-    print(line, file=sys.stderr)
+        terminal = Terminal()
+        terminal.width = max(terminal.width, TABLE_WIDTH)
+        terminal.print(as_table(found, memory))

@@ -32,9 +32,10 @@ def run(command: Play) -> None:
     check_env(command.env, "env")
     check_level_file(command.levels)
     if command.levels in NAMED_LEVELS and command.env.startswith("BabyAI-"):
-        raise UserError(
-            f"--levels is {command.levels}, which are items of many levels, but {command.env} is a single one; play "
-            "BabyAI, or leave --levels out"
+        raise UserError.of(
+            "--levels",
+            command.levels,
+            f"which are items of many levels, but {command.env} is a single one; play BabyAI, or leave --levels out",
         )
     from agentrl_jax.evaluate.play import play
 

@@ -5,10 +5,10 @@ import json
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.terminal import Terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +34,10 @@ def run(command: Presets) -> None:
         table = Table(title="Presets", title_justify="left", show_header=False)
         for name, line in about.items():
             table.add_row(name, line)
-        Console().print(table)
+        Terminal().print(table)
         return
     if command.name not in NAMES:
-        raise UserError(f"{command.name!r} is no preset; known are {', '.join(NAMES)}")
+        raise UserError(f"{command.name!r} is no preset; known are {', '.join(NAMES)}", key="NAME", value=command.name)
     preset = read_preset(command.name)
     algo = to_dict(decode({"algo": {"preset": command.name}}))["algo"]
     values = {key: value for key, value in leaves(algo, lists=False) if key != "preset"}
@@ -53,4 +53,4 @@ def run(command: Presets) -> None:
     for key in rows:
         source = sources.get(key, "default")
         table.add_row(key, json.dumps(values[key]), source, style=None if key in sources else "dim")
-    Console().print(table)
+    Terminal().print(table)

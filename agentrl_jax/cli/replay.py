@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
 from agentrl_jax.config import load_resolved
+from agentrl_jax.terminal import Terminal, visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ def run(command: Replay) -> None:
         simulate_cpu_devices(load_resolved(config).devices)
     from agentrl_jax.train.replay_rollout import replay_row
 
-    found = replay_row(command.run, command.iteration, command.row, Console(stderr=True))
+    found = replay_row(command.run, command.iteration, command.row, Terminal(stderr=True))
     if command.json:
         print(json.dumps(dataclasses.asdict(found), allow_nan=False))
     else:
@@ -48,14 +48,9 @@ def run(command: Replay) -> None:
 
 
 def _print(episode: dict[str, Any]) -> None:
-    print(_visible(episode["prompt"]))
+    print(visible(episode["prompt"]))
     for number, turn in enumerate(episode["turns"], start=1):
-        print(f"--- turn {number}\n{_visible(turn['observation'])}\n>>> {_visible(turn['response'])}")
+        print(f"--- turn {number}\n{visible(turn['observation'])}\n>>> {visible(turn['response'])}")
         print(f"    actions {turn['actions']}, reward {turn['reward']:g}, format errors {turn['format_error']}")
     outcome = "success" if episode["success"] else "no success"
     print(f"--- {outcome}, return {episode['return']:g}, group {episode['group']}, member {episode['member']}")
-
-
-def _visible(text: str) -> str:
-    """Text in which characters that a terminal would obey are escaped, because a model may write any."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 
 from agentrl_jax.cli.api_options import ApiOptions, asked, refuse
 from agentrl_jax.cli.checks import check_env, check_level_file, check_out_folder
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import try_writing
 from agentrl_jax.services.catalog import NAMES
+from agentrl_jax.terminal import Terminal, to_stderr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +86,9 @@ def run(command: Scaling) -> None:
     else:
         _show(found, out)
     if unfinished := found.get("unfinished"):
-        print(
+        to_stderr(
             f"agentrl: {unfinished} episodes are unfinished; give the same command again, which asks only for what is "
-            "missing",
-            file=sys.stderr,
+            "missing"
         )
         sys.exit(1)
 
@@ -107,14 +106,16 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
     refuse(command.of_api, [field.name for field in dataclasses.fields(command.of_api)], "with --api")
     refuse(command, _OF_ITEMS, "with --api")
     if command.run is None:
-        raise UserError("a run is missing; write `agentrl scaling RUN`, or give --api MODEL")
+        raise UserError("a run is missing; write `agentrl scaling RUN`, or give --api MODEL", key="RUN")
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
     if command.record is not None and not command.attempts:
-        raise UserError(
-            f"--record is {command.record}, the folder for the conversations of --attempts, which is missing; give it, "
-            "or record an evaluation with agentrl eval"
+        raise UserError.of(
+            "--record",
+            command.record,
+            "the folder for the conversations of --attempts, which is missing; give it, or record an evaluation with "
+            "agentrl eval",
         )
     if command.out is not None:
         check_out_folder(command.out, Path(command.out))
@@ -122,9 +123,10 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
         try:
             try_writing(command.run)
         except OSError as error:
-            raise UserError(
-                f"{command.run}: cannot be written ({error.strerror}), expected a folder for scaling.json and its "
-                "figure; name one with --out"
+            raise UserError.at(
+                command.run,
+                f"cannot be written ({error.strerror}), expected a folder for scaling.json and its figure; name one "
+                "with --out",
             ) from error
     from agentrl_jax.evaluate.scaling import scale
 
@@ -133,7 +135,7 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
         **axes,
         selector=command.selector,
         record=command.record,
-        report=lambda line: print(line, file=sys.stderr),
+        report=to_stderr,
         **{name: getattr(command, name) for name in _OPTIONS},
     )
 
@@ -141,15 +143,16 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
 def _show(found: dict[str, Any], out: Path) -> None:
     from agentrl_jax.evaluate.axis_tables import axis_tables
 
+    terminal = Terminal()
     for axis, points in found["axes"].items():
-        Console().print(*axis_tables(axis, points), sep="\n")
+        terminal.print(*axis_tables(axis, points))
         if axis == "attempts" and "retry" in found:
-            Console().print(found["retry"]["note"], highlight=False)
-    Console().print(f"figure: {out / 'scaling.png'}", highlight=False)
+            terminal.print(found["retry"]["note"])
+    terminal.print(f"figure: {out / 'scaling.png'}")
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isascii() and part.isdecimal() and len(part) < 7 for part in parts):
-        raise UserError(f"--{name} is {text!r}; expected numbers with commas between them, such as 5,10,20")
+        raise UserError.of(f"--{name}", text, "expected numbers with commas between them, such as 5,10,20")
     return tuple(map(int, parts))

@@ -61,7 +61,7 @@ def run(command: Serve) -> None:
     for name in ("idle_timeout", "reclaim_after"):
         check_seconds(command, name, never=True)
     if not 0 <= command.port < 2**16:
-        raise UserError(f"--port is {command.port}, expected a number from 0 to {2**16 - 1}")
+        raise UserError.of("--port", command.port, f"expected a number from 0 to {2**16 - 1}")
     token = read_token(command.token_file)
     upstream = command.compat == "upstream"
     with refusals():

@@ -56,9 +56,9 @@ def run(command: ServeModel) -> None:
     check_at_least_1(command, "context", "max_tokens", "max_batch", "max_waiting", "max_body", "max_connections")
     check_seconds(command, "request_timeout")
     if not 0 <= command.port < 2**16:
-        raise UserError(f"--port is {command.port}, expected a number from 0 to {2**16 - 1}")
+        raise UserError.of("--port", command.port, f"expected a number from 0 to {2**16 - 1}")
     if flaw := text_flaw(command.name):
-        raise UserError(f"--name has {flaw}; expected plain text")
+        raise UserError(f"--name has {flaw}; expected plain text", key="--name", value=command.name)
     check_download(command)
     from agentrl_jax.model_server.run import serve_model
 

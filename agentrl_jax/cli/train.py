@@ -36,7 +36,9 @@ def run(words: list[str]) -> None:
         return
     if file is None:
         raise UserError(
-            f"{words[0]!r} is given where the YAML file is expected; write `agentrl train FILE.yaml --key value`"
+            f"{words[0]!r} is given where the YAML file is expected; write `agentrl train FILE.yaml --key value`",
+            key="FILE.yaml",
+            value=words[0],
         )
     config = load_config(file, words[1:])
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.io import FULL, try_writing
+from agentrl_jax.terminal import to_stderr
 
 if TYPE_CHECKING:
     from agentrl_jax.viewer.export import LiveData, PageData
@@ -53,30 +54,47 @@ class View:
 def run(command: View) -> None:
     """Writes the page or serves it, and says where it is."""
     if command.newest < 0:
-        raise UserError(f"--newest is {command.newest}, expected 0 or a number of iterations")
+        raise UserError.of("--newest", command.newest, "expected 0 or a number of iterations")
     if not 0 <= command.port < 2**16:
-        raise UserError(f"--port is {command.port}, expected a number from 0 to {2**16 - 1}")
+        raise UserError.of("--port", command.port, f"expected a number from 0 to {2**16 - 1}")
     if command.live and command.export:
-        raise UserError("--live serves the page and --export writes it; give one of them")
+        raise UserError("--live serves the page and --export writes it; give one of them", key="--live")
     if command.export and Path(command.export).is_dir():
-        raise UserError(f"--export is {command.export}, a folder; name a file")
+        raise UserError.of("--export", command.export, "a folder; name a file")
     folder = Path(command.export or command.run).absolute().parent
     if command.export and not folder.is_dir():
-        raise UserError(f"--export is {command.export}, but its folder is not there; make it, or name another")
+        raise UserError.of("--export", command.export, "but its folder is not there; make it, or name another")
     places = [command.run, *([command.compare] if command.compare else [])]
     from agentrl_jax.runs.remote import is_remote
 
     if command.compare and len({p.rstrip("/") if is_remote(p) else str(Path(p).resolve()) for p in places}) == 1:
-        raise UserError(f"--compare is {command.compare}, the same as {command.run}; name another run or evaluation")
+        raise UserError.of("--compare", command.compare, f"the same as {command.run}; name another run or evaluation")
     _check_logs(command, places)
     if is_remote(command.run) and not command.export and not command.live:
-        raise UserError(f"{command.run}: is in an object store; say with --export FILE.html where to write its page")
+        raise UserError.at(command.run, "is in an object store; say with --export FILE.html where to write its page")
+    if not command.live:
+        _check_writable(_file(command).parent, command)
     with contextlib.ExitStack() as copies:
         shown = [_opened(place, command, copies) for place in places]
         if command.live:
             _serve(shown, command)
         else:
             _write(_file(command), shown, command)
+
+
+def _check_writable(folder: Path, command: View) -> None:
+    """Refuses a folder in which the page could not be written, before anything is computed."""
+    try:
+        if folder.is_dir():
+            try_writing(folder)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        other = "another" if command.export else "a"
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror}), expected a folder for the page; name {other} file with "
+            "--export"
+        ) from error
 
 
 def _check_logs(command: View, places: Sequence[str]) -> None:
@@ -88,14 +106,15 @@ def _check_logs(command: View, places: Sequence[str]) -> None:
     foreign = [place for place in logs if not is_api_folder(place)]
     files = [file for place in foreign for file in find_files(Path(place))]
     if command.compare and foreign:
-        raise UserError(
-            f"{foreign[0]}: is a rollout log of another program, which names no levels, so that it cannot be compared; "
-            "leave out --compare"
+        raise UserError.at(
+            foreign[0],
+            "is a rollout log of another program, which names no levels, so that it cannot be compared; leave out "
+            "--compare",
         )
     if command.newest and len(logs) == len(places) and all(file.step is None for file in files):
-        raise UserError(f"--newest is {command.newest}, but {command.run} has no iterations; leave it out")
+        raise UserError.of("--newest", command.newest, f"but {command.run} has no iterations; leave it out")
     if command.export and Path(command.export).resolve() in {file.path.resolve() for file in files}:
-        raise UserError(f"--export is {command.export}, the log itself; name another file")
+        raise UserError.of("--export", command.export, "the log itself; name another file")
 
 
 def _opened(place: str, command: View, copies: contextlib.ExitStack) -> "LiveData":
@@ -119,7 +138,7 @@ def _file(command: View) -> Path:
 
 
 def _note(line: str) -> None:
-    print(f"agentrl view: {line}", file=sys.stderr, flush=True)
+    to_stderr(f"agentrl view: {line}")
 
 
 def _is_log(name: str) -> bool:
@@ -180,4 +199,4 @@ def _open(url: str) -> None:
     import webbrowser
 
     if not webbrowser.open(url):
-        print("agentrl view: no browser could be opened; open the page yourself", file=sys.stderr)
+        _note("no browser could be opened; open the page yourself")

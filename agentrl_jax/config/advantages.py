@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from agentrl_jax.config.fields import TRACED, Fraction, NonNegative, Section
+from agentrl_jax.errors import BadValue
 
 Normalization = Literal["identity", "mean", "mean_std", "asym_clip"]
 Placement = Literal["episode", "turn"]
@@ -58,13 +59,15 @@ class _OfRewards(_Advantage):
     def _check_normalization(self) -> Self:
         method = self.reward_normalization
         if method != "identity" and self.reward_placement == "turn":
-            raise ValueError(
-                f"algo.advantage.reward_normalization is {method}, which normalizes returns of episodes, but "
-                "reward_placement is turn; use episode, or reward_normalization identity"
+            raise BadValue.of(
+                "algo.advantage.reward_normalization",
+                method,
+                "which normalizes returns of episodes, but reward_placement is turn; use episode, or "
+                "reward_normalization identity",
             )
         if method == "identity" and self.reward_grouping != "state":
-            given = f"algo.advantage.reward_grouping is {self.reward_grouping}"
-            raise ValueError(f"{given}, which reward_normalization identity does not read; leave it at state")
+            why = "which reward_normalization identity does not read; leave it at state"
+            raise BadValue.of("algo.advantage.reward_grouping", self.reward_grouping, why)
         return self
 
 
@@ -157,13 +160,13 @@ class Gigpo(_OfEpisodes):
     @model_validator(mode="after")
     def _check_history(self) -> Self:
         if self.history == 0 and self.history_power != 1.0:
-            given = f"algo.advantage.history_power is {self.history_power:g}"
-            raise ValueError(f"{given}, which history 0 does not read; leave it at 1")
+            why = "which history 0 does not read; leave it at 1"
+            raise BadValue.of("algo.advantage.history_power", self.history_power, why)
         for name in ("anchor", "turn_gamma", "history") if self.step_weight == 0 else ():
             value, default = getattr(self, name), type(self).model_fields[name].default
             if value != default:
-                raise ValueError(
-                    f"algo.advantage.{name} is {value}, which step_weight 0 does not read; leave it at {default}"
+                raise BadValue.of(
+                    f"algo.advantage.{name}", value, f"which step_weight 0 does not read; leave it at {default}"
                 )
         return self
 

@@ -22,6 +22,7 @@ from agentrl_jax.config.fields import (
     Size,
 )
 from agentrl_jax.config.presets import check_name
+from agentrl_jax.errors import BadValue
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 Granularity = Literal["token", "sequence"]
@@ -94,10 +95,8 @@ class _Penalty(Section):
     @model_validator(mode="after")
     def _check_estimator(self) -> Self:
         if self.apply_to == "reward" and self.estimator != "k1":
-            given = f"algo.kl.apply_to is reward and algo.kl.estimator {self.estimator}"
-            raise ValueError(
-                f"{given}, whose gradient is wrong; use algo.kl.estimator k1, or apply_to loss with k2 or full"
-            )
+            why = f"where algo.kl.estimator {self.estimator} has a wrong gradient; use k1, or apply_to loss"
+            raise BadValue.of("algo.kl.apply_to", self.apply_to, why)
         return self
 
 
@@ -175,9 +174,7 @@ class TopPFilter(Section):
     @model_validator(mode="after")
     def _check_zero(self) -> Self:
         if not self.include_zero and self.p < 1.0:
-            raise ValueError(
-                "algo.filter.include_zero is false, which top_p with p below 1 does not read; leave it at true"
-            )
+            raise BadValue.of("algo.filter.include_zero", False, "which top_p with p below 1 does not read; use true")
         return self
 
 
@@ -265,7 +262,7 @@ class FixedHorizon(Section):
 
 def _check_growing(turns: tuple[int, ...]) -> tuple[int, ...]:
     if list(turns) != sorted(set(turns)):
-        raise ValueError(f"algo.horizon.turns is {list(turns)}; expected growing numbers of turns")
+        raise BadValue.of("algo.horizon.turns", turns, "expected growing numbers of turns")
     return turns
 
 

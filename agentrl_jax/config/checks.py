@@ -1,15 +1,16 @@
 """Checks across several sections of a configuration; what a section can check alone is checked in its class.
 
-Each private check yields its error messages.
+Each private check yields the key and the value of what it refuses, and why.
 """
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig
-from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
+from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 from agentrl_jax.service_names import TEXT_SERVICES
 
 _SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings")
@@ -20,6 +21,8 @@ _OF_SERVICES = ("score", "progress", "observation_tokens", "deadline", "workers"
 
 _RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
 """Allowed range of a schedule's final value; for other values it is at least 0."""
+
+Refused = tuple[str, Any, str]
 
 MAX_CONTEXT = 1 << 20  # sampled tokens of one episode
 MAX_EPISODES = 1 << 18  # played or imitated at once; each takes a row of the cache, even with short responses
@@ -37,12 +40,14 @@ def validate(config: Config, *, files: bool = True) -> None:
     """
     check_sizes(config)
     for check in (_tasks, _services, _model, _rollout, _rule, _schedules, _training, _devices, _hosts):
-        for refusal in check(config):
-            raise UserError(shortened(refusal, MAX_FOREIGN))  # may quote a text of any length
+        for key, value, why in check(config):
+            raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
         if task.levels and not os.path.isfile(task.levels):
-            given = f"tasks.{index}.levels is {shortened(repr(task.levels))}, but there is no such file"
-            raise UserError(f"{given}; give a level pack (.npy) or a text file, relative to the working directory")
+            why = (
+                "but there is no such file; give a level pack (.npy) or a text file, relative to the working directory"
+            )
+            raise UserError.of(f"tasks.{index}.levels", task.levels, why)
 
 
 def check_sizes(config: Config) -> None:
@@ -75,185 +80,179 @@ def check_sizes(config: Config) -> None:
         sizes.append((cached, MAX_CACHED, keys, "cached numbers"))
     for number, limit, keys, unit in sizes:
         if number > limit:
-            raise UserError(f"{keys} is {number} {unit}, expected at most {limit}; lower one of these keys")
+            raise UserError.of(keys, number, f"expected at most {limit} {unit}; lower one of these keys")
 
 
-def _tasks(config: Config) -> Iterator[str]:
+def _tasks(config: Config) -> Iterator[Refused]:
     labels, prompt = [task.label for task in config.tasks], config.prompt
     for index, label in enumerate(labels):
         if label in labels[:index]:
-            yield f"two tasks are called {label}, but need different names; give e.g. tasks.{index}.name {label}-2"
+            yield f"tasks.{index}.name", label, f"the name of two tasks; give another one, e.g. {label}-2"
     actions, most = prompt.max_actions_per_turn, prompt.max_actions
     if not config.served and actions > most:
-        yield f"prompt.max_actions_per_turn is {actions}, expected at most prompt.max_actions = {most}; change one"
+        yield "prompt.max_actions_per_turn", actions, f"expected at most prompt.max_actions = {most}; change one"
 
 
-def _services(config: Config) -> Iterator[str]:
+def _services(config: Config) -> Iterator[Refused]:
     served, prompt, env = config.served, config.prompt, config.env
     if (prompt.style in ("chat", "bare")) != served:
         kind, styles = ("services", "chat or bare") if served else ("compiled", "compact or ragen")
-        yield f"prompt.style is {prompt.style}, but the tasks are {kind}; use {styles}"
+        yield "prompt.style", prompt.style, f"but the tasks are {kind}; use {styles}"
     for index, task in enumerate(config.tasks):
         key = f"tasks.{index}"
         for name in ("items", "held_out", "validation"):
             value = getattr(task, name)
             if value and not served:
-                yield f"{key}.{name} is {value!r}, but {task.env} is not a service; leave it out"
+                yield f"{key}.{name}", value, f"but {task.env} is not a service; leave it out"
             if served and not value and name != "validation":
-                yield f"{key}.{name} is empty; name the items of {task.env}, e.g. 0-99, or an item file"
+                yield f"{key}.{name}", value, f"expected items of {task.env}, e.g. 0-99, or an item file"
         if not served:
             continue
         every = config.train.validate_every
         if bool(task.validation) != (every > 0):
-            yield f"{key}.validation is {task.validation!r}, but train.validate_every is {every}; set both or neither"
+            yield f"{key}.validation", task.validation, f"but train.validate_every is {every}; set both or neither"
         if not env.url and task.env not in TEXT_SERVICES:
-            yield f"{key}.env is {task.env}, which is compiled, unlike other tasks; set env.url, or split them"
-        if task.levels or task.options:
-            yield f"{key} has levels or options, which services do not have; use items and held_out"
+            yield f"{key}.env", task.env, "which is compiled, unlike other tasks; set env.url, or split them"
+        for name in ("levels", "options"):
+            if value := getattr(task, name):
+                yield f"{key}.{name}", value, "which services do not have; use items and held_out"
     for name in () if served else _OF_SERVICES:
         if (value := getattr(env, name)) != getattr(ServiceConfig(), name):
-            yield f"env.{name} is {value!r}, which is for services, but the tasks are compiled; leave it out"
+            yield f"env.{name}", value, "which is for services, but the tasks are compiled; leave it out"
     if env.token_file and env.url in ("", "local"):
-        yield f"env.token_file is {env.token_file!r}, but env.url is {env.url!r}; give the address of its server"
+        yield "env.token_file", env.token_file, f"but env.url is {env.url!r}; give the address of its server"
     if served and prompt.observation_tokens:
-        given = f"prompt.observation_tokens is {prompt.observation_tokens}"
-        yield f"{given}, but services read env.observation_tokens; leave it out"
+        why = "but services read env.observation_tokens; leave it out"
+        yield "prompt.observation_tokens", prompt.observation_tokens, why
     if served and prompt.encoder != "pieces":
-        yield f"prompt.encoder is {prompt.encoder}, but a text of a service is always tokenized as one text; use pieces"
+        yield "prompt.encoder", prompt.encoder, "but a text of a service is always tokenized as one text; use pieces"
     of_compiled = (
         ("prompt.separator", prompt.separator, PromptConfig().separator),
         ("rollout.shared_noise", config.rollout.shared_noise, False),
     )
     for name, value, usual in of_compiled if served else ():
         if value != usual:
-            yield f"{name} is {value!r}, which is for compiled environments, but the tasks are services; leave it out"
+            yield name, value, "which is for compiled environments, but the tasks are services; leave it out"
     if served and prompt.stop_at_answer:
-        yield "prompt.stop_at_answer is true, but responses to services have no answer block; use false"
+        yield "prompt.stop_at_answer", True, "but responses to services have no answer block; use false"
     if served and config.algo.dynamic_sampling > 1:
-        yield f"algo.dynamic_sampling is {config.algo.dynamic_sampling}, but services cannot resample groups; use 1"
+        yield "algo.dynamic_sampling", config.algo.dynamic_sampling, "but services cannot resample groups; use 1"
 
 
-def _model(config: Config) -> Iterator[str]:
+def _model(config: Config) -> Iterator[Refused]:
     model, usual = config.model, ModelConfig()
     for name in (*_SHAPE, "tokenizer") if model.pretrained else ():
         value = getattr(model, name)
         if value != getattr(usual, name):
-            yield f"model.{name} is {value!r}, but model.pretrained {model.pretrained!r} determines it; leave it out"
+            yield f"model.{name}", value, f"but model.pretrained {model.pretrained!r} determines it; leave it out"
     if model.online and not model.pretrained:
-        yield "model.online is true, but model.pretrained is empty; name a model on the Hub, or use false"
+        yield "model.online", True, "but model.pretrained is empty; name a model on the Hub, or use false"
     if model.revision and not model.online:
-        yield f"model.revision is {model.revision!r}, but model.online is false; set it to true, or leave revision out"
+        yield "model.revision", model.revision, "but model.online is false; set it to true, or leave revision out"
     if model.lora.rank and not model.pretrained:
-        yield f"model.lora.rank is {model.lora.rank}, but model.pretrained is empty; name a model, or use rank 0"
+        yield "model.lora.rank", model.lora.rank, "but model.pretrained is empty; name a model, or use rank 0"
     if model.precision == "bfloat16" and not (model.lora.rank or model.frozen_layers):
-        yield "model.precision is bfloat16, but no parameters are frozen; use mixed, model.lora or model.frozen_layers"
+        why = "but no parameters are frozen; use mixed, model.lora or model.frozen_layers"
+        yield "model.precision", "bfloat16", why
     if model.cache != "activations" and model.precision == "float32":
-        yield f"model.cache is {model.cache}, but model.precision is float32, so activations are too; leave it out"
+        yield "model.cache", model.cache, "but model.precision is float32, so activations are too; leave it out"
     if model.embed_dim % (2 * model.heads):
-        yield (
-            f"model.embed_dim is {model.embed_dim} and model.heads is {model.heads}; make model.embed_dim a "
-            "multiple of 2 x model.heads"
-        )
+        yield "model.embed_dim", model.embed_dim, f"expected a multiple of 2 x model.heads = {2 * model.heads}"
     if model.heads % model.kv_heads:
-        yield f"model.kv_heads is {model.kv_heads}, which does not divide model.heads = {model.heads}; use a divisor"
+        yield "model.kv_heads", model.kv_heads, f"which does not divide model.heads = {model.heads}; use a divisor"
 
 
-def _rollout(config: Config) -> Iterator[str]:
+def _rollout(config: Config) -> Iterator[Refused]:
     rollout, slots, every = config.rollout, config.rollout.slots, config.train.mutual_information_every
     episodes = config.groups * rollout.group_size
     if rollout.temperature == 0.0:
-        yield "rollout.temperature is 0, which leaves nothing to learn from; use a number above 0, usually 1"
+        yield "rollout.temperature", 0, "which leaves nothing to learn from; use a number above 0, usually 1"
     if slots > episodes:
-        yield f"rollout.slots is {slots}, more than the {episodes} episodes of a batch; use 0 for one slot per episode"
+        yield "rollout.slots", slots, f"more than the {episodes} episodes of a batch; use 0 for one slot per episode"
     if slots % rollout.group_size:
-        yield f"rollout.slots is {slots}, expected a multiple of rollout.group_size = {rollout.group_size}, or 0"
+        yield "rollout.slots", slots, f"expected a multiple of rollout.group_size = {rollout.group_size}, or 0"
     if every and config.groups == 1:
-        yield f"train.mutual_information_every is {every}, which compares groups, but there is one; use more, or 0"
+        yield "train.mutual_information_every", every, "which compares groups, but there is one; use more, or 0"
     if rollout.quantization != "none" and config.algo.mismatch.kind == "replay":
-        yield (
-            f"rollout.quantization is {rollout.quantization}, whose policy is not the learner's, but algo.mismatch is "
-            "replay, which takes them for equal; use algo.mismatch tis"
-        )
+        why = "whose policy is not the learner's, as algo.mismatch replay takes it to be; use algo.mismatch tis"
+        yield "rollout.quantization", rollout.quantization, why
     if rollout.quantization == "weights_and_cache" and config.model.cache != "activations":
-        yield f"model.cache is {config.model.cache}, but rollout.quantization stores integers; leave model.cache out"
+        yield "model.cache", config.model.cache, "but rollout.quantization stores integers; leave model.cache out"
     if rollout.context != "full" and config.prompt.max_turns == 1:
-        yield f"rollout.context is {rollout.context}, but prompt.max_turns is 1, so nothing changes; use full"
+        yield "rollout.context", rollout.context, "but prompt.max_turns is 1, so nothing changes; use full"
 
 
-def _rule(config: Config) -> Iterator[str]:
+def _rule(config: Config) -> Iterator[Refused]:
     algo, group_size, turns = config.algo, config.rollout.group_size, config.prompt.max_turns
     advantage, kl, kept, horizon = algo.advantage, algo.kl, algo.filter, algo.horizon
-    this, rounds = f"algo.advantage is {advantage.kind}", f"algo.dynamic_sampling is {algo.dynamic_sampling}"
-    method, by = advantage.reward_normalization, getattr(kept, "by", "")
-    compared = {
-        this: advantage.per_group,
-        f"algo.advantage.reward_normalization is {method}": method != "identity"
-        and advantage.reward_grouping == "state",
-        "algo.advantage.spread_weighted is true": advantage.spread_weighted,
-        f"algo.filter is {kept.kind} by {by}": by in ("std", "entropy_std"),
-        rounds: algo.dynamic_sampling > 1,
-    }
-    for setting, compares in compared.items():
+    method, by, rounds = advantage.reward_normalization, getattr(kept, "by", ""), algo.dynamic_sampling
+    within_groups = advantage.per_group or (method != "identity" and advantage.reward_grouping == "state")
+    compared = (
+        ("algo.advantage", advantage.kind, advantage.per_group),
+        ("algo.advantage.reward_normalization", method, within_groups and not advantage.per_group),
+        ("algo.advantage.spread_weighted", True, advantage.spread_weighted),
+        ("algo.filter.by", by, by in ("std", "entropy_std")),
+        ("algo.dynamic_sampling", rounds, rounds > 1),
+    )
+    for key, value, compares in compared:
         if compares and group_size == 1:
-            yield f"{setting}, which compares members of a group, but rollout.group_size is 1; use at least 2 members"
+            yield key, value, "which compares members of a group, but rollout.group_size is 1; use at least 2 members"
     if advantage.spread_weighted and algo.filter_group_size == 1:
-        yield "algo.advantage.spread_weighted is true, but algo.filter_group_size is 1; use at least 2, or 0 for all"
+        yield "algo.advantage.spread_weighted", True, "but algo.filter_group_size is 1; use at least 2, or 0 for all"
     if algo.overlong_buffer == 0.0 and algo.overlong_penalty != AlgoConfig().overlong_penalty:
-        yield f"algo.overlong_penalty is {algo.overlong_penalty:g}, but algo.overlong_buffer is 0; leave it out"
+        yield "algo.overlong_penalty", algo.overlong_penalty, "but algo.overlong_buffer is 0; leave it out"
     if turns == 1 and advantage.kind == "bi_level_gae":
-        yield f"{this}, which is gae where prompt.max_turns is 1; use gae, or more turns"
+        yield "algo.advantage", advantage.kind, "which is gae where prompt.max_turns is 1; use gae, or more turns"
     for name in ("reward_placement", "turn_gamma", "history") if turns == 1 else ():
         field, value = type(advantage).model_fields.get(name), getattr(advantage, name, None)
         if field and value != field.default:
             key = f"algo.advantage.{name}"
-            yield f"{key} is {value}, which prompt.max_turns 1 does not read; leave it at {field.default}"
+            yield key, value, f"which prompt.max_turns 1 does not read; leave it at {field.default}"
     if kept.kind == "top_k" and kept.k >= config.groups and kept.include_zero:
-        yield f"algo.filter.k is {kept.k}, but a batch has {config.groups} groups, so that all are kept; use fewer"
+        yield "algo.filter.k", kept.k, f"but a batch has {config.groups} groups, so that all are kept; use fewer"
     if kept.kind not in ("none", "fraction") and config.train.max_bad_updates == 1:
-        yield f"algo.filter is {kept.kind}, which may skip updates, but train.max_bad_updates is 1; use at least 2"
-    within_groups = advantage.per_group or (method != "identity" and advantage.reward_grouping == "state")
+        yield "algo.filter", kept.kind, "which may skip updates, but train.max_bad_updates is 1; use at least 2"
     least, number = 2 if within_groups else 1, algo.filter_group_size
     if number and not least <= number < group_size:
         limits = f"at least {least} and fewer than rollout.group_size = {group_size}"
-        yield f"algo.filter_group_size is {number}; expected {limits}, or 0 for all"
-    if algo.dynamic_sampling > 1 and algo.mismatch.kind == "replay":
-        yield f"{rounds}, which mixes rollouts, but algo.mismatch replay replays one; use 1, or mismatch none"
+        yield "algo.filter_group_size", number, f"expected {limits}, or 0 for all"
+    if rounds > 1 and algo.mismatch.kind == "replay":
+        yield "algo.dynamic_sampling", rounds, "but algo.mismatch replay replays one rollout; use 1, or mismatch none"
     from_rollout = algo.mismatch == NoCorrection(ratio_from="rollout")
     if algo.objective.kind == "policy_gradient" and from_rollout and kl.apply_to != "reward":
-        reason = "from which ratios start, but algo.objective policy_gradient has none"
-        yield f"algo.mismatch.ratio_from is rollout, {reason}; use learner"
+        yield "algo.mismatch.ratio_from", "rollout", "but algo.objective policy_gradient has no ratios; use learner"
     if kl.kind != "none" and kl.coef == 0.0 and "kl_coef" not in algo.schedules:
-        yield "algo.kl.coef is 0 and stays so, so that it has no effect; set it above 0, or use algo.kl none"
+        yield "algo.kl.coef", 0.0, "and stays so, so that it has no effect; set it above 0, or use algo.kl none"
     if kl.apply_to == "reward" and advantage.per_episode:
-        yield f"algo.kl.apply_to is reward, but algo.advantage {advantage.kind} compares returns without it; use loss"
+        yield "algo.kl.apply_to", "reward", f"but algo.advantage {advantage.kind} compares returns without it; use loss"
     if kl.kind == "adaptive" and "kl_coef" in algo.schedules:
-        yield "algo.kl is adaptive, which moves algo.kl.coef, and algo.schedules.kl_coef moves it too; leave one out"
+        yield "algo.kl", "adaptive", "which moves algo.kl.coef, and algo.schedules.kl_coef moves it too; leave one out"
     episodes = config.groups * group_size
     if kl.kind == "adaptive" and episodes >= 5 * kl.horizon:
-        reason = "with which one step could make the coefficient negative"
-        yield f"algo.kl.horizon is {kl.horizon:g} for {episodes} episodes, {reason}; use more than {episodes / 5:g}"
+        reason = f"with which one step of {episodes} episodes could make the coefficient negative"
+        yield "algo.kl.horizon", kl.horizon, f"{reason}; use more than {episodes / 5:g}"
     if horizon.kind != "fixed":
-        given = f"algo.horizon.turns is {list(horizon.turns)}"
-        if horizon.turns[-1] > turns:
-            yield f"{given}; expected at most prompt.max_turns = {turns}: raise that, or lower these"
-        if horizon.kind == "adaptive" and len(horizon.turns) == 1:
-            yield f"{given}, which leaves algo.horizon adaptive nothing to decide; give several, or use stepwise"
-        if horizon.turns == (turns,):
-            yield f"{given}, which is prompt.max_turns from the start; use algo.horizon fixed"
+        key, value = "algo.horizon.turns", horizon.turns
+        if value[-1] > turns:
+            yield key, value, f"expected at most prompt.max_turns = {turns}: raise that, or lower these"
+        if horizon.kind == "adaptive" and len(value) == 1:
+            yield key, value, "which leaves algo.horizon adaptive nothing to decide; give several, or use stepwise"
+        if value == (turns,):
+            yield key, value, "which is prompt.max_turns from the start; use algo.horizon fixed"
 
 
-def _schedules(config: Config) -> Iterator[str]:
+def _schedules(config: Config) -> Iterator[Refused]:
     algo, starts = config.algo, config.schedule_starts()
     for name, schedule in algo.schedules.items():
-        given = f"algo.schedules.{name}.end is {schedule.end:g}"
+        key, end = f"algo.schedules.{name}.end", schedule.end
         if name not in starts:
             rule = f"algo.advantage {algo.advantage.kind}, algo.objective {algo.objective.kind}, algo.kl {algo.kl.kind}"
-            yield f"{given}, but {rule} do not read {name}; leave it out"
-        if schedule.end == starts[name]:
-            yield f"{given}, where {name} starts from, so that nothing changes; give another end, or leave it out"
+            yield key, end, f"but {rule} do not read {name}; leave it out"
+        elif end == starts[name]:
+            yield key, end, f"where {name} starts from, so that nothing changes; give another end, or leave it out"
         low, high = _RANGES.get(name, (0.0, float("inf")))
-        if not low <= schedule.end <= high:
-            yield f"{given}; expected {low:g} to {high:g}"
+        if not low <= end <= high:
+            yield key, end, f"expected {low:g} to {high:g}"
 
 
 def _kept(config: Config) -> tuple[int, int]:
@@ -264,100 +263,96 @@ def _kept(config: Config) -> tuple[int, int]:
     return number, number * config.rollout.group_size * turns
 
 
-def _training(config: Config) -> Iterator[str]:
+def _training(config: Config) -> Iterator[Refused]:
     algo, optim, train, groups, (kept, rows) = config.algo, config.optim, config.train, config.groups, _kept(config)
     if algo.filter.kind == "fraction" and not kept:
-        yield f"algo.filter.ratio {algo.filter.ratio:g} of {groups} groups keeps none; use at least {1 / groups:g}"
+        why = f"which keeps none of {groups} groups; use at least {1 / groups:g}"
+        yield "algo.filter.ratio", algo.filter.ratio, why
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % microbatches:
         turns = " x prompt.max_turns" if config.rollout.context == "single_turn" else ""
-        yield (
-            f"algo.minibatches x algo.grad_accum_steps is {microbatches}, which does not divide the {rows} rows kept "
-            f"for training ({kept} of {groups} groups x {config.rollout.group_size} members{turns}); use a divisor"
-        )
+        members = f"{kept} of {groups} groups x {config.rollout.group_size} members{turns}"
+        reason = f"which does not divide the {rows} rows kept for training ({members}); use a divisor"
+        yield "algo.minibatches x algo.grad_accum_steps", microbatches, reason
     if algo.packing and algo.length_buckets is not None and algo.length_buckets > 1:
-        yield f"algo.length_buckets is {algo.length_buckets}, but with algo.packing bins have one length; use 1"
+        yield "algo.length_buckets", algo.length_buckets, "but with algo.packing bins have one length; use 1"
     if optim.decay != "matrices" and optim.weight_decay == 0.0:
-        yield f"optim.decay is {optim.decay}, but optim.weight_decay is 0; set it above 0, or leave optim.decay out"
+        yield "optim.decay", optim.decay, "but optim.weight_decay is 0; set it above 0, or leave optim.decay out"
     no_critic = f"but algo.advantage {algo.advantage.kind} has no critic; leave it out, or use algo.advantage gae"
     if optim.critic_lr is not None and not algo.advantage.has_critic:
-        yield f"optim.critic_lr is {optim.critic_lr}, {no_critic}"
+        yield "optim.critic_lr", optim.critic_lr, no_critic
     if train.critic_warmup and not algo.advantage.has_critic:
-        yield f"train.critic_warmup is {train.critic_warmup}, {no_critic}"
+        yield "train.critic_warmup", train.critic_warmup, no_critic
     if train.critic_warmup and train.critic_warmup >= train.iterations:
-        yield f"train.critic_warmup is {train.critic_warmup}, expected less than train.iterations {train.iterations}"
+        yield "train.critic_warmup", train.critic_warmup, f"expected less than train.iterations {train.iterations}"
     imitation, levels, steps = config.imitation, config.imitation.levels, config.imitation.steps
     if (levels > 0) != (steps > 0):
-        yield f"imitation.levels is {levels} and imitation.steps is {steps}; set both above 0, or both to 0"
+        yield "imitation.levels", levels, f"but imitation.steps is {steps}; set both above 0, or both to 0"
     if imitation.schedule != "constant" and not steps:
-        yield f"imitation.schedule is {imitation.schedule}, but imitation.steps is 0; leave it out"
+        yield "imitation.schedule", imitation.schedule, "but imitation.steps is 0; leave it out"
     if imitation.noise and not (config.served and imitation.plans == "optimal"):
-        yield f"imitation.noise is {imitation.noise:g}, which is for imitation.plans optimal of services; set it to 0"
+        yield "imitation.noise", imitation.noise, "which is for imitation.plans optimal of services; set it to 0"
     rounds, per_round = imitation.dagger_rounds, imitation.dagger_levels
     if (rounds > 0) != (per_round > 0):
-        yield (
-            f"imitation.dagger_rounds is {rounds} and imitation.dagger_levels is {per_round}; set both above 0, or "
-            "both to 0"
-        )
+        yield "imitation.dagger_rounds", rounds, f"but imitation.dagger_levels is {per_round}; set both above 0, or 0"
     if rounds and steps and rounds >= imitation.chunks:
-        yield (
-            f"imitation.dagger_rounds is {rounds}, but imitation.steps {steps} has {imitation.chunks} parts of "
-            f"{IMITATION_CHUNK} steps, and rounds are between them; use fewer rounds or more steps"
-        )
+        parts = f"{imitation.chunks} parts of {IMITATION_CHUNK} steps"
+        why = f"but imitation.steps {steps} has {parts}, and rounds are between them; use fewer rounds or more steps"
+        yield "imitation.dagger_rounds", rounds, why
     if imitation.plans == "exploring" and (config.served or not levels):
-        yield "imitation.plans is exploring, which is for compiled environments with imitation.levels; leave it out"
+        yield "imitation.plans", "exploring", "which is for compiled environments with imitation.levels; leave it out"
     for name in ("random_start", "images", "dagger_rounds"):
         value = getattr(imitation, name)
         if value and (config.served or imitation.plans == "random" or not levels):
-            yield (
-                f"imitation.{name} is {value}, which is for imitation.plans optimal and exploring of compiled "
-                "environments; set it to 0"
-            )
+            why = "which is for imitation.plans optimal and exploring of compiled environments; set it to 0"
+            yield f"imitation.{name}", value, why
 
 
-def _devices(config: Config) -> Iterator[str]:
+def _devices(config: Config) -> Iterator[Refused]:
     algo, mesh, slots, (_, rows) = config.algo, config.mesh, config.rollout.slots, _kept(config)
-    this = f"devices is {config.devices}"
+    this = "devices", config.devices
     if config.devices % (mesh.fsdp * mesh.sequence * mesh.tensor):
-        given = f"{mesh.fsdp} x {mesh.sequence} x {mesh.tensor}"
-        yield f"mesh.fsdp x mesh.sequence x mesh.tensor is {given}, which does not divide {this}; use a divisor"
+        given = f"but mesh.fsdp x mesh.sequence x mesh.tensor is {mesh.fsdp} x {mesh.sequence} x {mesh.tensor}"
+        yield *this, f"{given}, which does not divide it; use a divisor"
     if mesh.rollout == "wide" and mesh.fsdp == 1:
-        yield "mesh.rollout is wide, but mesh.fsdp is 1, so that no devices share a matrix; use rows, or more fsdp"
+        yield "mesh.rollout", "wide", "but mesh.fsdp is 1, so that no devices share a matrix; use rows, or more fsdp"
     if algo.mismatch.kind == "replay" and (mesh.sequence > 1 or mesh.tensor > 1 or mesh.rollout != "rows"):
         given = f"mesh.sequence is {mesh.sequence}, mesh.tensor {mesh.tensor} and mesh.rollout {mesh.rollout}"
-        yield f"algo.mismatch is replay, but {given}; use 1, 1 and rows, so that shapes are equal, or algo.mismatch tis"
+        yield "algo.mismatch", "replay", f"but {given}; use 1, 1 and rows, so that shapes are equal, or tis"
     # With `devices: 0` the number of devices is not known yet; a run checks again when it is.
     learners = max(config.devices // (mesh.sequence * mesh.tensor), 1)
     replicas = max(config.devices // (mesh.tensor * (mesh.fsdp if mesh.rollout == "wide" else 1)), 1)
     if config.groups % replicas:
-        yield f"{this}, with {replicas} replicas, but a batch has {config.groups} groups; make these a multiple"
+        yield *this, f"with {replicas} replicas, but a batch has {config.groups} groups; make these a multiple"
     elif config.groups % learners:
-        yield f"{this}, with {learners} learners, but a batch has {config.groups} groups; make these a multiple"
+        yield *this, f"with {learners} learners, but a batch has {config.groups} groups; make these a multiple"
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % (microbatches * learners):
         keys = (
             "devices, mesh.sequence, mesh.tensor, groups, rollout.group_size, algo.minibatches or algo.grad_accum_steps"
         )
-        yield f"{this}, with {learners} learners, but a microbatch has {rows // microbatches} rows; change {keys}"
+        yield *this, f"with {learners} learners, but a microbatch has {rows // microbatches} rows; change {keys}"
     episodes = config.groups * config.rollout.group_size
     if slots * replicas > episodes:
-        yield f"rollout.slots is {slots}, for {replicas} replicas, but a batch has {episodes} episodes; use fewer or 0"
+        yield "rollout.slots", slots, f"for {replicas} replicas, but a batch has {episodes} episodes; use fewer or 0"
     at_once, playing = config.rollout.prefill_rows, slots or episodes // replicas
     if at_once >= playing > 0:
-        yield f"rollout.prefill_rows is {at_once}, but {playing} episodes run at once; use fewer, or 0 to read all rows"
+        yield "rollout.prefill_rows", at_once, f"but {playing} episodes run at once; use fewer, or 0 to read all rows"
 
 
-def _hosts(config: Config) -> Iterator[str]:
+def _hosts(config: Config) -> Iterator[Refused]:
     hosts = config.hosts
-    given = f"hosts.count is {hosts.count} and hosts.index {hosts.index}"
+    given = f"and hosts.index {shown(hosts.index)}"
     if hosts.coordinator in ("", "auto"):
         if hosts.count or hosts.index is not None:
             address = hosts.coordinator or "empty"
-            yield f"{given}, but hosts.coordinator is {address}; give the address of process 0, or leave them out"
+            why = f"{given}, but hosts.coordinator is {address}; give the address of process 0, or leave them out"
+            yield "hosts.count", hosts.count, why
         return
     host, colon, port = hosts.coordinator.rpartition(":")
     if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-        address = shortened(repr(hosts.coordinator))
-        yield f"hosts.coordinator is {address}, expected HOST:PORT of process 0, or auto; e.g. 10.0.0.1:8476"
+        example = "expected HOST:PORT of process 0, or auto; e.g. 10.0.0.1:8476"
+        yield "hosts.coordinator", hosts.coordinator, example
     if hosts.index is None or hosts.index >= hosts.count:
-        yield f"{given}, expected the number of processes and that of this one, from 0 to count - 1; give both"
+        why = f"{given}, expected the number of processes and that of this one, from 0 to count - 1; give both"
+        yield "hosts.count", hosts.count, why

@@ -15,11 +15,11 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from agentrl_jax.config.checks import validate
+from agentrl_jax.config.checks import Refused, validate
 from agentrl_jax.config.fields import Count, Positive, Section
 from agentrl_jax.config.load import decode, differences, merged, read_yaml
 from agentrl_jax.config.schema import Config, HostsConfig, MeshConfig, TrainConfig
-from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.errors import BadValue, UserError, shortened, shown
 
 _SECTIONS = ("algo", "optim")
 """Sections that a variant may change; all variants share the starting point, levels and budget."""
@@ -72,76 +72,79 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
         first = error.errors()[0]
         where = shortened(".".join(map(str, first["loc"])) or "the file")
         known = ", ".join(_File.model_fields)
-        raise UserError(f"{path}: {where}: {shortened(first['msg'])}; the keys are {known}") from error
+        why = f"{where}: {shortened(first['msg'])}; the keys are {known}"
+        raise UserError(f"{path}: {why}", key=where) from error
     variants = {name: _variant(path, file.run, name, changes) for name, changes in file.variants.items()}
     for name in (name for pair in file.pairs for name in pair if name not in variants):
         known = shortened(", ".join(variants))
-        raise UserError(f"{path}: pairs names {shortened(repr(name))}, but the variants are {known}; use one of them")
+        raise UserError.after(path, BadValue.of("pairs", name, f"but the variants are {known}; use one of them"))
     comparison = Comparison(file.seeds, file.devices, variants, file.pairs)
-    for refusal in _refusals(comparison):
-        raise UserError(f"{path}: {refusal}")
+    for refused in _refusals(comparison):
+        raise UserError.after(path, BadValue.of(*refused))
     return comparison
 
 
 def _variant(path: Any, run: Mapping[str, Any], name: str, changes: Mapping[str, dict[str, Any]]) -> Config:
     if not name.replace("_", "").replace("-", "").isalnum() or len(name) > 100:
-        given = shortened(repr(name))
-        raise UserError(f"{path}: the variant {given} names a file; use 1 to 100 letters, digits, _ and -")
+        why = "which names a file; use 1 to 100 letters, digits, _ and -"
+        raise UserError.after(path, BadValue.of("variants", name, why))
     data = dict(run)
     for section, values in changes.items():
         if section not in _SECTIONS:
-            raise UserError(
-                f"{path}: variants.{name} changes {shortened(section)}, but variants share everything except "
-                f"{' and '.join(_SECTIONS)}; put it under run, or compare two files"
-            )
+            why = f"but variants share all except {' and '.join(_SECTIONS)}; put it under run, or compare two files"
+            raise UserError.after(path, BadValue.of(f"variants.{name}.{section}", values, why))
         shared = run.get(section) or {}
         if not isinstance(shared, dict):
-            raise UserError(f"{path}: run.{section} is {shortened(shared)}, expected keys with values")
+            raise UserError.after(path, BadValue.of(f"run.{section}", shared, "expected keys with values"))
         data[section] = merged(shared, values) if section == "algo" else {**shared, **values}
     config = decode(data, source=f"{path}: variants.{name}")
     try:
         validate(config)
     except UserError as error:
-        raise UserError(f"{path}: variants.{name}: {error}") from error
+        raise UserError.after(f"{path}: variants.{name}", error) from error
     return config
 
 
-def _refusals(comparison: Comparison) -> Iterator[str]:
+def _refusals(comparison: Comparison) -> Iterator[Refused]:
     first, train = comparison.shared, comparison.shared.train
     if first.devices != 1 or first.mesh != MeshConfig():
-        yield "run.devices and run.mesh are not read, because every seed has one device; give devices next to run"
+        yield (
+            "run.devices",
+            first.devices,
+            "which is not read, as run.mesh; a seed has one device: give devices beside run",
+        )
     if first.hosts != HostsConfig():
-        yield "run.hosts is given, but a comparison runs in one process; leave it out"
+        yield "run.hosts", "given", "but a comparison runs in one process; leave it out"
     if train.on_collapse != "go_on":
-        yield f"run.train.on_collapse is {train.on_collapse}, but variants have equal lengths; use go_on"
+        yield "run.train.on_collapse", train.on_collapse, "but variants have equal lengths; use go_on"
     if every := train.mutual_information_every:
-        yield f"run.train.mutual_information_every is {every}, which only `agentrl train` reads; use 0"
+        yield "run.train.mutual_information_every", every, "which only `agentrl train` reads; use 0"
     if rounds := first.imitation.dagger_rounds:
-        yield f"run.imitation.dagger_rounds is {rounds}, which only `agentrl train` reads; use 0"
+        yield "run.imitation.dagger_rounds", rounds, "which only `agentrl train` reads; use 0"
     if any(config.optim.offload for config in comparison.variants.values()):
-        yield "optim.offload is true, which only `agentrl train` reads; use false"
+        yield "optim.offload", True, "which only `agentrl train` reads; use false"
     if first.seed + comparison.seeds > 2**32:
-        yield f"run.seed is {first.seed}, but with {comparison.seeds} seeds expected at most {2**32 - comparison.seeds}"
+        yield "run.seed", first.seed, f"but with {comparison.seeds} seeds expected at most {2**32 - comparison.seeds}"
     for key in _ONLY_TRAIN:
         if (given := getattr(train, key)) != getattr(TrainConfig(), key):
-            yield f"run.train.{key} is {given}, which only `agentrl train` reads; leave it out"
+            yield f"run.train.{key}", given, "which only `agentrl train` reads; leave it out"
     if first.run_dir:
-        yield f"run.run_dir is {first.run_dir}, which only `agentrl train` reads; give --out"
+        yield "run.run_dir", first.run_dir, "which only `agentrl train` reads; give --out"
     if not train.validate_every:
-        yield "run.train.validate_every is 0, but a comparison shows validations; give at least 1"
+        yield "run.train.validate_every", 0, "but a comparison shows validations; give at least 1"
     if not train.iterations:
-        yield "run.train.iterations is 0, so that nothing is learned; give at least 1"
+        yield "run.train.iterations", 0, "so that nothing is learned; give at least 1"
     if first.imitation.steps:
         yield from _differing_imitations(comparison)
     steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.variants.items()}
     (usual, expected), *others = steps.items()
     for name, number in others:
         if number != expected:
-            given = f"variants.{name} takes {number} gradient steps an iteration and {usual} {expected}"
-            yield f"{given}; give all the same algo.epochs x algo.minibatches"
+            key = f"variants.{name}: algo.epochs x algo.minibatches"
+            yield key, number, f"but {expected} in {usual}; give all the same"
 
 
-def _differing_imitations(comparison: Comparison) -> Iterator[str]:
+def _differing_imitations(comparison: Comparison) -> Iterator[Refused]:
     """Names settings of imitation, which all variants share, that are not those of the first variant."""
     (usual, first), *others = comparison.variants.items()
     for name, config in others:
@@ -151,15 +154,14 @@ def _differing_imitations(comparison: Comparison) -> Iterator[str]:
         }
         for key, (expected, given) in pairs.items():
             if given != expected:
-                yield (
-                    f"variants.{name} has {key} {given} and {usual} {expected}, but imitation, which all variants "
-                    "share, reads it too; give all the same, or imitation.steps 0"
-                )
+                why = "but imitation, which all variants share, reads it too; give all the same, or imitation.steps 0"
+                yield f"variants.{name}.{key}", given, f"and {shown(expected)} in {usual}, {why}"
 
 
 def check_same(name: str, saved: Config, now: Config) -> None:
     """Raises UserError if a variant that is resumed was run with another configuration."""
     keys = differences(saved, now)
     if keys:
-        given = f"the variant {name} was played with another configuration ({', '.join(keys[:6])} differ)"
-        raise UserError(f"{given}; give another folder with --out, or delete the variant's file there")
+        given = f"was played with another configuration ({', '.join(keys[:6])} differ)"
+        why = f"{given}; give another folder with --out, or delete the variant's file there"
+        raise UserError(f"the variant {name} {why}", key=keys[0], value=name)

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.presets import NAMES
 from agentrl_jax.config.schema import Config
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 
 
 def sections_of(kind: Any) -> list[type[Section]]:
@@ -37,8 +37,8 @@ def every_key(kind: Any = Config, prefix: str = "") -> Iterator[str]:
             yield from every_key(below, f"{prefix}{name}.")
 
 
-def unknown_key(path: Sequence[Any], value: Any = None, kind: Any = None) -> str:
-    """Error message for an unknown key, with the key that may have been meant: a sibling, or one elsewhere.
+def unknown_key(path: Sequence[Any], value: Any = None, kind: Any = None) -> BadValue:
+    """The refusal of an unknown key, with the key that may have been meant: a sibling, or one elsewhere.
 
     `value` is the value at the key, and `kind` the kind of its section, if sections there have kinds.
     """
@@ -48,10 +48,8 @@ def unknown_key(path: Sequence[Any], value: Any = None, kind: Any = None) -> str
         kinds = {part.model_fields["kind"].default: part for part in parts}
         others = [name for name, part in kinds.items() if key in part.model_fields]
         if others:
-            return (
-                f"{prefix}.{key} is {quoted(value)}, which {prefix}.kind {kind} does not have; leave it out, or use "
-                f"kind {' or '.join(others)}"
-            )
+            why = f"which {prefix}.kind {kind} does not have; leave it out, or use kind {' or '.join(others)}"
+            return BadValue.of(f"{prefix}.{key}", value, why)
         parts = [kinds[kind]]
     siblings = list(dict.fromkeys(name for part in parts for name in part.model_fields))
     by_name = {each.rpartition(".")[2]: each for each in every_key()}
@@ -62,12 +60,8 @@ def unknown_key(path: Sequence[Any], value: Any = None, kind: Any = None) -> str
     hint = f"known keys here: {', '.join(siblings)}" if siblings else "there are no keys below this one"
     if meant:
         hint = f"did you mean {' or '.join(meant)}?"
-    return f"unknown key {shortened('.'.join(map(str, path)))}; {hint}"
-
-
-def quoted(value: Any) -> str:
-    """A value as JSON in one line, shortened if it is long."""
-    return shortened(json.dumps(value, default=str))
+    name = shortened(".".join(map(str, path)))
+    return BadValue(f"unknown key {name}; {hint}", key=name)
 
 
 def listing(config: Config) -> str:

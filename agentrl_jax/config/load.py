@@ -20,9 +20,9 @@ from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.checks import validate
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.fields import Section
-from agentrl_jax.config.keys import child_type, quoted, sections_of, unknown_key
+from agentrl_jax.config.keys import child_type, sections_of, unknown_key
 from agentrl_jax.config.schema import Config
-from agentrl_jax.errors import UserError, shortened, text_flaw
+from agentrl_jax.errors import BadValue, UserError, shortened, text_flaw
 from agentrl_jax.io import atomic_write
 
 _EXPECTED = {
@@ -79,7 +79,9 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
     data = read_yaml(path)
     missing = [name for name in Config.model_fields if name not in data]
     if missing:
-        raise UserError(f"{path}: lacks {missing[0]}, but a run's file has every key; use a new run folder")
+        raise UserError.at(
+            path, f"lacks {missing[0]}, but a run's file has every key; use a new run folder", missing[0]
+        )
     try:
         config = decode(data, source=f"{path}")
         validate(config, files=False)
@@ -88,7 +90,7 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
         if "unknown key" in text:
             folder = Path(path).parent
             text += f"; if {folder} was written by another version of agentrl, use that version, or a new run folder"
-        raise UserError(f"{path}: {text}") from error
+        raise UserError(f"{path}: {text}", key=error.key, value=error.value) from error
     return config
 
 
@@ -109,9 +111,9 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     try:
         return with_defaults(Config.model_validate_json(json.dumps(data, default=str)))
     except ValidationError as error:
-        raise UserError(f"{source}: {_explain(error)}") from error
+        raise UserError.after(source, _explain(error)) from error
     except (ValueError, RecursionError) as error:  # from json.dumps
-        raise UserError(f"{source}: holds a part of itself; write its values out") from error
+        raise UserError.at(source, "holds a part of itself; write its values out") from error
 
 
 def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,23 +171,26 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
             content = file.read(safe_yaml.MAX_BYTES + 1)
         text = content.decode()
     except FileNotFoundError:
-        raise UserError(
-            f"{name}: no such file; give the path of a YAML file, e.g. one of experiments/ in the repository; `agentrl "
-            "train --help` lists all keys"
+        raise UserError.at(
+            name,
+            "no such file; give the path of a YAML file, e.g. one of experiments/ in the repository; `agentrl train "
+            "--help` lists all keys",
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{name}: cannot be read as UTF-8 text ({shortened(error)}); give a YAML file") from error
+        raise UserError.at(name, f"cannot be read as UTF-8 text ({shortened(error)}); give a YAML file") from error
     if len(content) > safe_yaml.MAX_BYTES:
-        raise UserError(f"{path}: has more than {safe_yaml.MAX_BYTES} bytes; a configuration takes far fewer")
+        raise UserError.at(path, f"has more than {safe_yaml.MAX_BYTES} bytes; a configuration takes far fewer")
     try:
         data = safe_yaml.parse(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = shortened(getattr(error, "problem", None) or error)
-        raise UserError(f"{path}{where}: not valid YAML: {problem}; expected `key: value` lines") from error
+        raise UserError(f"{path}{where}: not valid YAML: {problem}; expected `key: value` lines", key=path) from error
     if data is not None and not isinstance(data, dict):
-        raise UserError(f"{path}: holds {type(data).__name__}, expected `key: value` lines such as `seed: 0`")
+        raise UserError.at(
+            path, f"holds {type(data).__name__}, expected `key: value` lines such as `seed: 0`", type(data).__name__
+        )
     return data or {}
 
 
@@ -195,15 +200,15 @@ def _override_pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         word = rest.pop(0)
         if not word.startswith("--") or len(word) == 2:
             example = "`--algo.objective.clip_high 0.28`; `--help` lists them"
-            raise UserError(f"{shortened(repr(word))}: expected an option such as {example}")
+            raise UserError.at(word, f"expected an option such as {example}")
         name, equals, value = word[2:].partition("=")
         if not equals:
             if not rest or rest[0].startswith("--"):
-                raise UserError(f"--{shortened(name)}: has no value; write `--{shortened(name)} VALUE`")
+                raise UserError.at(word, f"has no value; write `{shortened(word)} VALUE`")
             value = rest.pop(0)
         flaw = text_flaw(name) or text_flaw(value)
         if flaw:
-            raise UserError(f"{shortened(ascii(word))}: the name or the value has {flaw}; expected plain text")
+            raise UserError.at(word, f"the name or the value has {flaw}; expected plain text")
         yield name, value
 
 
@@ -216,13 +221,14 @@ def _put(data: dict[str, Any], name: str, text: str) -> None:
     for depth, step in enumerate(path, 1):
         kind, key, above = child_type(kind, step), step, shortened(".".join(path[: depth - 1]))
         if kind is None:
-            raise UserError(f"{option}: {unknown_key(path[:depth])}")
+            raise UserError.after(option, unknown_key(path[:depth]))
         if isinstance(node, list):
             if not (step.isascii() and step.isdigit() and len(step) < 10 and int(step) < len(node)):
-                raise UserError(f"{option}: {above} has {len(node)} entries; use an index from 0 to {len(node) - 1}")
+                why = f"{above} has {len(node)} entries; use an index from 0 to {len(node) - 1}"
+                raise UserError.at(option, why)
             key = int(step)  # type: ignore[assignment]
         elif not isinstance(node, dict):
-            raise UserError(f"{option}: {above} is {quoted(node)}, expected keys with values")
+            raise UserError.after(option, BadValue.of(above, node, "expected keys with values"))
         if depth == len(path):
             node[key] = text if kind is str else _scalar(option, text, kind)
             return
@@ -240,12 +246,11 @@ def _scalar(option: str, text: str, kind: Any) -> Any:
     try:
         return safe_yaml.parse(text)
     except yaml.YAMLError:
-        given = shortened(repr(text))
-        raise UserError(f"{option}: {given} is not a value; write it as in YAML: 0.28, true or [1, 2]") from None
+        raise UserError.of(option, text, "which is not a value; write it as in YAML: 0.28, true or [1, 2]") from None
 
 
-def _explain(error: ValidationError) -> str:
-    """Error message in one line for the first problem that pydantic found."""
+def _explain(error: ValidationError) -> Exception:
+    """The refusal of the first problem that pydantic found."""
     problem = error.errors()[0]
     code, given, same = problem["type"], problem["input"], [problem]
     path: list[Any] = []
@@ -265,16 +270,16 @@ def _explain(error: ValidationError) -> str:
             kind = child_type(kind, str(step))
     key = shortened(".".join(map(str, path))) or "the file"
     if code == "value_error":
-        return str(problem["ctx"]["error"])
+        return problem["ctx"]["error"]
     if code == "extra_forbidden":
         return unknown_key(path, given, chosen)
     if code == "missing":
-        return f"the key {key} is missing; give it a value"
+        return BadValue(f"the key {key} is missing; give it a value", key=key)
     if code == "union_tag_invalid":
-        return f"{key}.kind is {quoted(problem['ctx']['tag'])}, expected {problem['ctx']['expected_tags']}"
+        return BadValue.of(f"{key}.kind", problem["ctx"]["tag"], f"expected {problem['ctx']['expected_tags']}")
     if len(sections_of(kind)) > 1:
-        return f"{key} is {quoted(given)}, expected a kind, or keys with values"
-    return f"{key} is {quoted(given)}, expected {' or '.join(map(_expected, same))}"
+        return BadValue.of(key, given, "expected a kind, or keys with values")
+    return BadValue.of(key, given, f"expected {' or '.join(map(_expected, same))}")
 
 
 def _expected(problem: Mapping[str, Any]) -> str:

@@ -43,7 +43,9 @@ def evaluate_against(
     if first["levels_digest"] != second["levels_digest"]:
         raise UserError(
             f"{run} and {other} play different levels of {first['env']}: their options or level files differ; name the "
-            "levels with --levels"
+            "levels with --levels",
+            key=run,
+            value=other,
         )
     results: dict[str, Any] = {"run": first, "against": second}
     for name, outcome in DIFFERENCES.items():
@@ -60,7 +62,9 @@ def _check_same_task(run: str, other: str, *, env: str | None, levels: str | Non
     if _differ(first, second):
         raise UserError(
             f"{run} plays {_named(first)} and {other} plays {_named(second)}, which cannot be compared level by level; "
-            "name an environment or levels that both can play with --panel, or with --env"
+            "name an environment or levels that both can play with --panel, or with --env",
+            key=run,
+            value=other,
         )
     for config in configs:
         check_playable(config)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.evaluate.interval_text import BASELINES, number, points, rate
+from agentrl_jax.terminal import Terminal
 
 _RATES = (
     *("success", "success_greedy", "success_answered", "success_all", "retry", "retry_greedy", "retry_answered"),
@@ -46,7 +46,7 @@ def axis_tables(axis: str, found: Sequence[Mapping[str, Any]]) -> Iterator[Table
             cells = (columns[name](point[name]) if point.get(name) is not None else "-" for name in known)
             rows.append([str(point[axis]), *cells])
         table = Table(title=f"{title} by {axis}", title_justify="left")
-        for heading, width in zip(rows[0], _widths(rows, Console().width)):
+        for heading, width in zip(rows[0], _widths(rows, Terminal().width)):
             table.add_column(heading, justify="right", overflow="fold", width=width)
         for row in rows[1:]:
             table.add_row(*row)

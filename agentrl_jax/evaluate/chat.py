@@ -20,6 +20,7 @@ from agentrl_jax.rollout.prefill import chunked_prefill
 from agentrl_jax.rollout.sampling import sample
 from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup.policy import load_policy
+from agentrl_jax.terminal import visible
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.tokenizer import Tokenizer, from_files, padded
 
@@ -74,7 +75,9 @@ class Conversation:
         if len(self.ids) + len(prompt) >= self._length:
             raise UserError(
                 f"the conversation has {len(self.ids) + len(prompt)} tokens, more than the {self._length} that it may "
-                "have (--length, and the positions of the model); start a new one"
+                "have (--length, and the positions of the model); start a new one",
+                key="--length",
+                value=self._length,
             )
         self.ids += prompt
         self._ended = False
@@ -145,9 +148,10 @@ def _of_run(run: str) -> Speaker:
     config = read_config(run)
     policy = load_policy(run, config)
     if policy.tokenizer.template is None:
-        raise UserError(
-            f"{run}: its tokenizer has no chat template, so that its policy knows no conversation but that of its "
-            "environment; see trajectories.jsonl in its folder, or talk with a run that has model.pretrained"
+        raise UserError.at(
+            run,
+            "its tokenizer has no chat template, so that its policy knows no conversation but that of its "
+            "environment; see trajectories.jsonl in its folder, or talk with a run that has model.pretrained",
         )
     positions = policy.pretrained.max_positions if policy.pretrained else None
     params = actor_critic.policy_decoder(policy.params, policy.model)
@@ -177,9 +181,11 @@ def chat(
     found = speaker(model, online=online, revision=revision)
     template = found.tokenizer.template
     if thinking != "auto" and not (template and template.asks_for_thinking):
-        raise UserError(
-            f"{model}: its chat template does not know enable_thinking, so that --thinking {thinking} has no effect; "
-            "leave --thinking out"
+        raise UserError.at(
+            model,
+            f"its chat template does not know enable_thinking, so that --thinking {thinking} has no effect; leave "
+            "--thinking out",
+            thinking,
         )
     conversation = Conversation(
         found.params,
@@ -199,5 +205,5 @@ def chat(
             return
         text = codecs.getincrementaldecoder("utf-8")("replace")
         for token in conversation.respond(line, max_tokens):
-            print(text.decode(found.tokenizer.decode_bytes([token])), end="", flush=True)
+            print(visible(text.decode(found.tokenizer.decode_bytes([token]))), end="", flush=True)
         print(text.decode(b"", final=True), flush=True)

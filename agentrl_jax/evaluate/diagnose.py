@@ -61,11 +61,11 @@ def plot_indicators(run: str | os.PathLike[str], figure: str | os.PathLike[str])
         UserError: as in `diagnose`, or the figure cannot be written.
     """
     if not Path(figure).absolute().parent.is_dir():
-        raise UserError(f"--figure is {str(figure)!r}, but its folder is not there; make it, or name another")
+        raise UserError.of("--figure", figure, "but its folder is not there; make it, or name another")
     try:
         plot_curves(_iterations(run), figure, title=Path(run).name, subplots=SUBPLOTS)
     except OSError as error:
-        raise UserError(f"{figure}: the figure cannot be written ({error.strerror}); change --figure") from error
+        raise UserError.at(figure, f"the figure cannot be written ({error.strerror}); change --figure") from error
 
 
 def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dict[str, Any]:
@@ -112,17 +112,19 @@ def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     try:
         found = read_rows(Path(run) / "metrics.jsonl")
     except OSError as error:
-        raise UserError(
-            f"{run}: metrics.jsonl cannot be read ({shortened(error)}); restore the complete file"
+        raise UserError.at(
+            run, f"metrics.jsonl cannot be read ({shortened(error)}); restore the complete file"
         ) from error
     if found.bad:
-        raise UserError(
-            f"{run}: metrics.jsonl: {describe_bad(found)}; restore the complete file, or go on with the run, which "
-            "sets it aside"
+        raise UserError.at(
+            run,
+            f"metrics.jsonl: {describe_bad(found)}; restore the complete file, or go on with the run, which sets it "
+            "aside",
+            describe_bad(found),
         )
     rows = [row for _, row in found.rows if row["stage"] == "rl"]
     if not rows:
-        raise UserError(f"{run}: has no iteration of reinforcement learning yet; wait for the first one")
+        raise UserError.at(run, "has no iteration of reinforcement learning yet; wait for the first one")
     for number, row in enumerate(rows, start=1):
         for name in _READ & row.keys():
             value = row[name]
@@ -131,9 +133,11 @@ def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
             if isinstance(value, int if counts else int | float) and not isinstance(value, bool):
                 valid = (0 <= value < 2**31) if counts else -LARGEST <= value <= LARGEST
             if not valid:
-                raise UserError(
-                    f"{run}: metrics.jsonl holds {shortened(ascii(value))} as {name} of its iteration {number}, "
-                    f"expected {'an integer' if counts else 'a number'}; restore the complete file"
+                raise UserError.at(
+                    run,
+                    f"metrics.jsonl holds {shortened(ascii(value))} as {name} of its iteration {number}, expected "
+                    f"{('an integer' if counts else 'a number')}; restore the complete file",
+                    value,
                 )
     return rows
 

@@ -1,6 +1,6 @@
 """Different levels among those that an environment draws.
 
-Generated levels repeat: 512 draws of 6x6 Sokoban's test levels have 218 different ones. Results on levels that occur
+Generated levels repeat: 512 draws of 6x6 Sokoban's test levels have 222 different ones. Results on levels that occur
 twice are not independent, so an evaluation plays each content once.
 """
 

@@ -100,10 +100,9 @@ class EvalSet(LevelSet):
                 why = "; ".join([*(failure.error for failure in failures[-1:]), "see whether the service is well"])
             else:
                 why = f"{MAX_LEVEL_TRIES} keys gave no level of the {self.split.name.lower()} split; use larger levels"
-            raise UserError(
-                f"{int(found.failed[:count].sum())} of {count} held-out episodes of "
-                f"{self.batched_env.tasks[self.task].name} failed {TRIES} times; {why}"
-            )
+            name, failed = self.batched_env.tasks[self.task].name, int(found.failed[:count].sum())
+            message = f"{failed} of {count} held-out episodes of {name} failed {TRIES} times; {why}"
+            raise UserError(message, key=name, value=failed)
         return found
 
 
@@ -169,18 +168,18 @@ def evaluate_run(
     if record is not None:
         recording.check_folder(record)
     elif screenshots:
-        raise UserError(WITHOUT_RECORD)
+        raise UserError(WITHOUT_RECORD, key="--screenshots")
     several = (*(("best_of", k) for k in best_of), *(("attempts", k) for k in attempts))
     for name, number in (("episodes", episodes), ("samples", samples), *several):
         if number is not None and number < 1:
-            raise UserError(f"--{name} is {number}, expected at least 1")
+            raise UserError.of(f"--{name}", number, "expected at least 1")
     samples = max((samples, *best_of, *attempts))
     if temperature is not None and not temperature > 0:
-        raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
+        raise UserError.of("--temperature", temperature, "expected a number above 0; the greedy result is always given")
     fixed = {"env": env, "levels": levels, "episodes": episodes, "seed": seed}
     given = [f"--{name} {value}" for name, value in fixed.items() if value is not None]
     if panel is not None and given:
-        raise UserError(f"--panel is {panel}, which fixes the levels, but there is also {given[0]}; leave it out")
+        raise UserError.of("--panel", panel, f"which fixes the levels, but there is also {given[0]}; leave it out")
     wanted = None if panel is None else panels.get_panel(panel)
     with refusals():
         config = with_task(own, str(run), env, levels, panel)
@@ -208,7 +207,9 @@ def evaluate_run(
         env = config.tasks[0].env
         divided = eval_set.categories is not None if services is None else services.tasks[0].service.category
         if clusters and not divided:
-            raise UserError(f"--clusters needs levels with categories, but those of {env} have none; leave it out")
+            raise UserError(
+                f"--clusters needs levels with categories, but those of {env} have none; leave it out", key="--clusters"
+            )
         times = f", {samples} samples of each" if samples > 1 else ""
         report(f"{counted(number, 'level')} of {env}{times}, iteration {policy.iteration}")
         temperature = temperature or config.evaluation.temperature

@@ -17,10 +17,12 @@ def with_task(config: Config, run: str, env: str | None, levels: str | None, pan
     if panel is not None:
         return panels.on_panel(config, panels.get_panel(panel), run)
     if config.served and levels is not None:
-        raise UserError(f"{run}: was trained on services, whose items it names; leave out --levels")
+        raise UserError.at(run, "was trained on services, whose items it names; leave out --levels")
     if config.served and env not in (None, *(task.env for task in config.tasks)):
         names = ", ".join(task.env for task in config.tasks)
-        raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
+        raise UserError(
+            f"--env {env}: {run} was trained on services and has items of {names} only", key="--env", value=env
+        )
     tasks = {task.env: task for task in reversed(config.tasks)}
     task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
     if task.env not in tasks:

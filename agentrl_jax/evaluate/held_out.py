@@ -1,15 +1,17 @@
 """The held-out levels of a run: validation during training, and evaluation before and after it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import UInt32
 
 from agentrl_jax.config import Config, EvalConfig, TrainConfig
 from agentrl_jax.evaluate.baselines import concatenate
 from agentrl_jax.evaluate.eval_set import EvalSet, Params
-from agentrl_jax.evaluate.seen import board_ids, seen_levels
+from agentrl_jax.evaluate.seen import seen_levels
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
@@ -19,7 +21,7 @@ from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import RolloutProgram
 from envs_jax.budget import Baselines
-from envs_jax.splits import Split
+from envs_jax.splits import Split, state_hashes
 
 
 class Evaluated(NamedTuple):
@@ -96,14 +98,14 @@ class HeldOut:
         """Number of evaluation levels of each task."""
         return tuple(eval_set.number(self.evaluation.episodes) for eval_set in self.eval_sets)
 
-    def board_ids(self) -> set[str] | None:
-        """The ids of all evaluation levels; None if those of a task are no boards."""
-        found: set[str] = set()
+    @functools.cached_property
+    def board_hashes(self) -> list[UInt32[np.ndarray, "n 2"] | None]:
+        """The state hashes of each task's evaluation levels; None where they are no boards."""
+        found: list[np.ndarray | None] = []
         for eval_set, number in zip(self.eval_sets, self.levels):
             task = eval_set.batched_env.tasks[eval_set.task]
-            if not isinstance(task, Task) or not task.env.has_levels:
-                return None
-            found.update(board_ids(task, eval_set.boards(number)))
+            boards = isinstance(task, Task) and task.env.has_levels
+            found.append(state_hashes(task.env, task.env_params, eval_set.boards(number)) if boards else None)
         return found
 
     def outcomes(self, params: Params, between: Callable[[], None] = lambda: None) -> Evaluated:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.errors import BadValue, UserError, shortened
 from agentrl_jax.evaluate.panels import Panel, get_panel, load_panels
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.results import gap_closed
@@ -90,13 +90,13 @@ def make_leaderboard(folder: str, panel: str | None = None, against: str | None 
             has too many files.
     """
     if not Path(folder).is_dir():
-        raise UserError(f"{folder}: there is no such folder; expected one with records of `agentrl eval --panel --out`")
+        raise UserError.at(folder, "there is no such folder; expected one with records of `agentrl eval --panel --out`")
     if panel is not None:
         get_panel(panel)
     files = sorted(Path(folder).rglob("*.json"))
     if len(files) > MAX_FILES:
-        raise UserError(
-            f"{folder}: has {len(files)} files, expected at most {MAX_FILES}; name a folder of records only"
+        raise UserError.at(
+            folder, f"has {len(files)} files, expected at most {MAX_FILES}; name a folder of records only", len(files)
         )
     tables: dict[str, _Rows] = {}
     records: dict[str, dict[str, Record]] = {}
@@ -133,14 +133,14 @@ def _compared(tables: Mapping[str, _Rows], against: str) -> dict[str, _Rows]:
         chosen = of_file or [pair for pair in named if pair[0].agent == against]
         if len(chosen) > 1:
             files = ", ".join(row.source for row, _ in chosen)
-            raise UserError(
-                f"--against is {against}, the name of {len(chosen)} rows of {panel}; name the file of one: {files}"
+            raise UserError.of(
+                "--against", against, f"the name of {len(chosen)} rows of {panel}; name the file of one: {files}"
             )
         compared[panel] = [(_minus(row, success, *chosen[0]), success) for row, success in rows] if chosen else rows
         found |= bool(chosen)
     if not found:
         names = shortened(", ".join(known), 600)
-        raise UserError(f"--against is {against}; expected an agent, or the file of its record, among: {names}")
+        raise UserError.of("--against", against, f"expected an agent, or the file of its record, among: {names}")
     return compared
 
 
@@ -200,10 +200,14 @@ def row_of(record: Record, source: str) -> Row:
     panel = load_panels().get(record.panel.name)
     if panel is None:
         name = shortened(record.panel.name)
-        raise ValueError(f"is of the panel {name!r}, which this version of the package does not have")
+        raise BadValue(
+            f"is of the panel {name!r}, which this version of the package does not have", key="panel", value=name
+        )
     if record.panel.sha256 != panel.sha256:
-        raise ValueError(
-            f"is of {panel.name} with digest {record.panel.sha256[:16]}, expected {panel.sha256[:16]}: other levels"
+        raise BadValue(
+            f"is of {panel.name} with digest {record.panel.sha256[:16]}, expected {panel.sha256[:16]}: other levels",
+            key="panel",
+            value=panel.name,
         )
     check_outcomes(record, panel)
     outcomes, samples = record.outcomes, np.array(record.outcomes.samples, np.float64)  # None becomes NaN
@@ -245,14 +249,24 @@ def check_outcomes(record: Record, panel: Panel) -> None:
     parts = {name: getattr(outcomes, name) for name in ("samples", "greedy", "random", "null", "optimal", "categories")}
     for name, values in parts.items():
         if values is not None and len(values) != len(panel):
-            raise ValueError(f"outcomes.{name} are of {len(values)} levels; {panel.name} has {len(panel)}")
+            raise BadValue(
+                f"outcomes.{name} are of {len(values)} levels; {panel.name} has {len(panel)}",
+                key=f"outcomes.{name}",
+                value=len(values),
+            )
     for number, row in enumerate(outcomes.samples):
         if len(row) != count:
-            raise ValueError(f"outcomes.samples has {len(row)} outcomes of level {number}; expected {count}")
+            raise BadValue(
+                f"outcomes.samples has {len(row)} outcomes of level {number}; expected {count}",
+                key="outcomes.samples",
+                value=len(row),
+            )
         if not outcomes.exact and not {*row} <= {0.0, 1.0, None}:
-            raise ValueError(f"outcomes.samples of level {number} are not all 0 or 1")
+            raise BadValue(
+                f"outcomes.samples of level {number} are not all 0 or 1", key="outcomes.samples", value=number
+            )
     if outcomes.greedy is not None and not {*outcomes.greedy} <= {0.0, 1.0}:
-        raise ValueError("outcomes.greedy are not all 0 or 1")
+        raise BadValue("outcomes.greedy are not all 0 or 1", key="outcomes.greedy")
 
 
 @functools.cache

@@ -89,7 +89,7 @@ def get_panel(name: str) -> Panel:
     if name not in panels:
         near = difflib.get_close_matches(name, panels, n=1)
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(panels)}"
-        raise UserError(f"--panel is {name!r}, which is no panel; {hint}")
+        raise UserError.of("--panel", name, f"which is no panel; {hint}")
     return panels[name]
 
 
@@ -186,17 +186,20 @@ def on_panel(config: Config, panel: Panel, run: str) -> Config:
     if config.served:
         task = own.get(SERVICES.get(panel.env, panel.env))
         if task is None:
-            raise UserError(
-                f"--panel is {panel.name}, but {run} was trained on the services {', '.join(own)}; expected a panel of "
-                "one of them"
+            raise UserError.of(
+                "--panel",
+                panel.name,
+                f"but {run} was trained on the services {', '.join(own)}; expected a panel of one of them",
             )
         turns = min(prompt.max_turns, panel.max_actions)
         served = task.replace(held_out=panel.items, validation="")
         return config.replace(tasks=(served,), prompt=prompt.replace(max_turns=turns))
     if panel.served:
-        raise UserError(
-            f"--panel is {panel.name}, of the service {panel.env}, but {run} was trained on compiled environments; "
-            "expected a panel of one of these"
+        raise UserError.of(
+            "--panel",
+            panel.name,
+            f"of the service {panel.env}, but {run} was trained on compiled environments; expected a panel of one of "
+            "these",
         )
     task = TaskConfig(env=panel.env, groups=1, options=dict(panel.options))
     if panel.items:

@@ -1,7 +1,6 @@
 """Play an environment in the terminal, with the same text and functions that serve the agent."""
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import RolloutSettings
 from agentrl_jax.setup import build
 from agentrl_jax.setup.jit_once import jit_once
+from agentrl_jax.terminal import to_stderr
 from agentrl_jax.text.grammar import ParsedResponse, ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
@@ -59,7 +59,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     # Actions that the agent's prompt does not list are not listed here.
     listed = task.env.actions if task.env.lists_actions else ()
     example = f": {f' {grammar.separator} '.join(listed[:2])}" if listed else ""
-    _hint(f"Response in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
+    to_stderr(f"Response in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
     state, message = reset(jax.random.key(seed), settings, ids)
     show(task.prompt.prefix)
     total, solved, ended = 0.0, False, f"after {turns} turns"
@@ -74,10 +74,10 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
             break
         text = with_tags(line, grammar)
         if text != line:
-            _hint(f"Sent as: {text}")
+            to_stderr(f"Sent as: {text}")
         parsed = parse_response(text.encode("utf-8", "replace"), grammar)
         if parsed.num_valid < parsed.num_parsed or not parsed.num_valid:
-            _hint("Not understood in full" + (f"; actions are {', '.join(listed)}." if listed else "."))
+            to_stderr("Not understood in full" + (f"; actions are {', '.join(listed)}." if listed else "."))
         # The response counts as truncated, so that the next message shows how its turn is closed.
         state, result, message = step(
             settings, state, empty_response(1, 1), on_device(parsed, grammar), jnp.ones(1, bool)
@@ -87,7 +87,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         if result.terminated[0] or result.truncated[0]:
             ended = "by the environment" if result.terminated[0] else "at a limit of steps or actions"
             break
-    _hint(f"\n{'Solved' if solved else 'Not solved'}, ended {ended}; return {total:g}.")
+    to_stderr(f"\n{'Solved' if solved else 'Not solved'}, ended {ended}; return {total:g}.")
 
 
 def compiled_game(batched_env: CompiledEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -108,10 +108,6 @@ def with_tags(line: str, grammar: ResponseGrammar) -> str:
         return line
     before = ("" if grammar.forced else grammar.opening) + ("</think><answer>" if grammar.think else "")
     return f"{before}{line.strip()}</answer>"
-
-
-def _hint(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def on_device(response: HostResponse, grammar: ResponseGrammar) -> ParsedResponse:

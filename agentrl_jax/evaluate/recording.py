@@ -126,7 +126,7 @@ def record_folder(folder: str | os.PathLike[str], config: Config, *, groups: int
         path.mkdir(parents=True, exist_ok=True)
         write_config(path, recorded_config(config, str(folder), groups))
     except OSError as error:
-        raise UserError(f"--record is {folder}, which cannot be written ({error.strerror}); name another") from error
+        raise UserError.of("--record", folder, f"which cannot be written ({error.strerror}); name another") from error
     try:
         yield path
     except UserError as error:

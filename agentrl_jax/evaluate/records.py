@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 import agentrl_jax
 from agentrl_jax.config import Config
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.evaluate.panels import Panel, get_panel
 from agentrl_jax.io import atomic_write, read_regular
 from agentrl_jax.models.actor_critic import policy_decoder
@@ -151,8 +151,10 @@ class Record(_Part):
     def _exact_is_scripted(self) -> "Record":
         """Other agents' probabilities are not known, and a number between 0 and 1 is no outcome of theirs."""
         if self.outcomes.exact and self.agent.kind != "scripted":
-            raise ValueError(
-                f"outcomes are exact, which they may be only for agents of kind scripted, not {self.agent.kind}"
+            raise BadValue(
+                f"outcomes are exact, which they may be only for agents of kind scripted, not {self.agent.kind}",
+                key="outcomes",
+                value=self.agent.kind,
             )
         return self
 
@@ -163,9 +165,17 @@ class Record(_Part):
         known = self.outcomes.unanswered
         counted = 0 if known is None else sum(known.model_dump().values())
         if missing and self.agent.kind != "api":
-            raise ValueError(f"{missing} outcomes are null, which they may be only for agents of kind api")
+            raise BadValue(
+                f"{missing} outcomes are null, which they may be only for agents of kind api",
+                key="outcomes",
+                value=missing,
+            )
         if missing != counted:
-            raise ValueError(f"{missing} outcomes are null, but {counted} are counted as cut, refused or failed")
+            raise BadValue(
+                f"{missing} outcomes are null, but {counted} are counted as cut, refused or failed",
+                key="outcomes",
+                value=missing,
+            )
         return self
 
 
@@ -209,17 +219,19 @@ def read_record(path: Path) -> Record:
     try:
         content = read_regular(path, MAX_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+        raise BadValue.at(path, f"cannot be read ({error.strerror})") from error
     if content is None:
-        raise ValueError(f"{path}: is no file; expected a record of `agentrl eval --panel`")
+        raise BadValue.at(path, "is no file; expected a record of `agentrl eval --panel`")
     if len(content) > MAX_BYTES:
-        raise ValueError(f"{path}: larger than {MAX_BYTES >> 20} MiB; expected a record of `agentrl eval --panel`")
+        raise BadValue.at(path, f"larger than {MAX_BYTES >> 20} MiB; expected a record of `agentrl eval --panel`")
     try:
         return Record.model_validate(parse_object(content, str(path)))
     except ValidationError as error:
         first = error.errors()[0]
         where = shortened(".".join(map(str, first["loc"]))) or "record"
-        raise ValueError(f"{path}: {where}: {first['msg']}; expected a record of `agentrl eval --panel`") from error
+        raise BadValue.at(
+            path, f"{where}: {first['msg']}; expected a record of `agentrl eval --panel`", where
+        ) from error
 
 
 def of_run(run: str, policy: RunPolicy, config: Config, temperature: float, samples: int) -> dict[str, Any]:

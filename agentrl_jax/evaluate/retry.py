@@ -99,7 +99,8 @@ def load(config: Config, policy: RunPolicy, batched_env: CompiledEnv | HostEnv, 
         try:
             build.check_positions(policy.pretrained, env, engine)
         except UserError as error:
-            raise UserError(f"{name}, in one conversation: {error}; or make fewer attempts") from error
+            message = f"{name}, in one conversation: {error}; or make fewer attempts"
+            raise UserError(message, key=error.key, value=error.value) from error
         program = Programs(make_mesh(1)).rollout("retry", policy.model, env, engine)
     return Retries(program, env, jnp.int32(turns), attempts, new)
 
@@ -137,7 +138,8 @@ def feedback_tokens(tokenizer: Tokenizer) -> list[int]:
     if tokenizer.decode_bytes(tokens) != FEEDBACK.encode():
         raise UserError(
             f"--attempts: the tokenizer of this run writes {tokenizer.decode(tokens)!r} for the feedback {FEEDBACK!r}; "
-            "expected the same text; leave it out, or give a run whose tokenizer has all letters"
+            "expected the same text; leave it out, or give a run whose tokenizer has all letters",
+            key="--attempts",
         )
     return tokens
 

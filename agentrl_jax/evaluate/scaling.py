@@ -127,13 +127,14 @@ def check_axes(axes: Mapping[str, Sequence[int]], selector: Selector | None) -> 
         least, largest = 2 if name == "tokens" else 1, most.get(name, 2**16)
         if list(numbers) != sorted(set(numbers)) or any(not least <= number <= largest for number in numbers):
             listed = ",".join(map(str, numbers))
-            raise UserError(f"--{name} is {listed}; expected ascending numbers from {least} to {largest}")
+            raise UserError.of(f"--{name}", listed, f"expected ascending numbers from {least} to {largest}")
     if not any(axes.values()):
         raise UserError(
-            "no axis is given; expected --turns, --tokens, --samples or --attempts with numbers such as 5,10,20"
+            "no axis is given; expected --turns, --tokens, --samples or --attempts with numbers such as 5,10,20",
+            key="--turns",
         )
     if selector is not None and not axes["samples"]:
-        raise UserError(f"--selector is {selector}, which is read only with --samples; give it too")
+        raise UserError.of("--selector", selector, "which is read only with --samples; give it too")
 
 
 def _of_samples(found: dict[str, Any], k: int, clusters: Clusters) -> dict[str, Any]:

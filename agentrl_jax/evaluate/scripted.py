@@ -84,7 +84,7 @@ def evaluate_scripted(
     if record is not None:
         check_folder(record)
     elif screenshots:
-        raise UserError(WITHOUT_RECORD)
+        raise UserError(WITHOUT_RECORD, key="--screenshots")
     with refusals():
         service = get_service(env)
     if screenshots:
@@ -92,20 +92,27 @@ def evaluate_scripted(
     taken = Screenshots(record) if screenshots and record is not None else None
     if (policy == "constant") != bool(action):
         raise UserError(
-            f"--policy is {policy} and --action {action!r}; give an action with the policy constant, and with no other"
+            f"--policy is {policy} and --action {action!r}; give an action with the policy constant, and with no other",
+            key="--policy",
+            value=policy,
         )
     if policy == "oracle" and service.oracle is None:
-        raise UserError(f"--policy is oracle, but {env} has none; use random")
+        raise UserError(f"--policy is oracle, but {env} has none; use random", key="--policy", value="oracle")
     if policy == "random" and service.remote:
-        raise UserError(f"--policy is random, but what can be done in {env} is not known here; use null or constant")
+        raise UserError(
+            f"--policy is random, but what can be done in {env} is not known here; use null or constant",
+            key="--policy",
+            value="random",
+        )
     chosen, panel_digest = choose_items(service, items, episodes, seed)
     turns = turns or service.turns
     upstream = url == "local" and service.play_many is not None and (upstream or not on_instances)
     compiled = upstream and record is None and not on_instances
     if compiled and workers is not None:
-        raise UserError(
-            f"--workers is {workers}, but all episodes of {env} are played in one program here; leave it out, or give "
-            "--record or --url"
+        raise UserError.of(
+            "--workers",
+            workers,
+            f"but all episodes of {env} are played in one program here; leave it out, or give --record or --url",
         )
     plays = plays or (service.random_plays if policy == "random" and compiled else 1)
     times = f"{plays} plays of each, " if plays > 1 else ""
@@ -191,13 +198,13 @@ def evaluate_on_panel(
     """
     panel = panels.get_panel(name)
     if policy == "constant":
-        raise UserError(f"--policy is {policy}; expected random, null or oracle with --panel")
+        raise UserError.of("--policy", policy, "expected random, null or oracle with --panel")
     service = panels.SERVICES.get(panel.env, panel.env)
     exact = not (panel.served or panel.items)
     if record is not None:
         check_folder(record)
     if exact and plays is not None:
-        raise UserError(f"--plays is {plays}, but the success of {policy} on {name} is exact; leave it out")
+        raise UserError.of("--plays", plays, f"but the success of {policy} on {name} is exact; leave it out")
     if screenshots:
         refuse_without(service)
     with refusals():
@@ -262,7 +269,11 @@ def choose_items(
         if items:
             chosen = load_items(items, service.name)
             if max(chosen) >= service.items:
-                raise UserError(f"--items names {max(chosen)}, expected numbers below {service.items}")
+                raise UserError(
+                    f"--items names {max(chosen)}, expected numbers below {service.items}",
+                    key="--items",
+                    value=max(chosen),
+                )
             return chosen, None
         if service.panel and episodes is None:
             return service.panel()

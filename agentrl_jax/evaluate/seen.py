@@ -1,4 +1,4 @@
-"""Counts by content how many levels of an evaluation a run has learned from.
+"""Counts by content how many levels of an evaluation a run has learned from: from how many its episodes started.
 
 A run writes the levels of every batch to levels.jsonl: `step`, `stage` (imitation, rl or test) and `levels`, the ids of
 the distinct levels. The count therefore does not rely on the rule that separates the splits, but tests it.
@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int8
 
@@ -17,7 +15,7 @@ from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import TaskLevels
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.runs.records import read_rows
-from agentrl_jax.setup.jit_once import jit_once
+from envs_jax.splits import state_hashes
 
 LEARNED = ("imitation", "rl")
 """Stages whose levels are used to update parameters."""
@@ -94,12 +92,7 @@ def seen_levels(
 
 def board_ids(task: Task, boards: Int8[np.ndarray, "n H W"]) -> list[str]:
     """The ids of levels, as `trajectory.level_ids` returns them for episodes on these."""
-
-    def state_hash(board: jax.Array) -> jax.Array:
-        return task.env.state_hash(task.env.reset_to_level(board, task.env_params)[1], task.env_params)
-
-    hashes = jit_once(jax.vmap(state_hash), ("board_ids", task.env, task.env_params))
-    return hexadecimal(np.asarray(hashes(jnp.asarray(boards))))
+    return hexadecimal(state_hashes(task.env, task.env_params, boards))
 
 
 def _seen_images(learned: set[str], task: Task, images: Sequence[Sequence[np.ndarray]]) -> int:

@@ -73,7 +73,9 @@ def best_of_selector(selector: str, policy: RunPolicy, config: Config) -> BestOf
         if policy.model.critic == "none":
             raise UserError(
                 f"--selector is value, but this run has no critic (algo.advantage is {config.algo.advantage.kind}); "
-                "expected one of oracle, shortest, logprob"
+                "expected one of oracle, shortest, logprob",
+                key="--selector",
+                value="value",
             )
         return BestOf(selector, _critic(policy, config))
     if selector == "majority":
@@ -82,7 +84,9 @@ def best_of_selector(selector: str, policy: RunPolicy, config: Config) -> BestOf
         if service is None or service.answer is None:
             raise UserError(
                 f"--selector is majority, but episodes of {env} end without an answer in words, so that none is "
-                "the most frequent; expected one of oracle, shortest, logprob, value"
+                "the most frequent; expected one of oracle, shortest, logprob, value",
+                key="--selector",
+                value="majority",
             )
         return BestOf(selector, lambda played: answers(played, policy.tokenizer, service))
     return BestOf(selector, lambda played: [0.0] * len(played.num_turns))

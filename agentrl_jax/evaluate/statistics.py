@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
+from agentrl_jax.errors import BadValue
+
 Clusters = Sequence[str] | None
 """The cluster of each outcome, for example the template that an item was made from; None for independent outcomes."""
 
@@ -76,7 +78,11 @@ def paired_interval(
     """
     first, second = _outcomes(a, "a"), _outcomes(b, "b")
     if len(first) != len(second):
-        raise ValueError(f"a has {len(first)} outcomes and b {len(second)}; a paired interval needs the same levels")
+        raise BadValue(
+            f"a has {len(first)} outcomes and b {len(second)}; a paired interval needs the same levels",
+            key="a",
+            value=len(first),
+        )
     if clusters is not None:
         return _clustered_difference(first - second, clusters, level)
     if not (_is_binary(first) and _is_binary(second)):
@@ -118,7 +124,9 @@ def cost_until_success(x: ArrayLike, cost: ArrayLike, k: int) -> np.ndarray:
     """
     outcomes, costs = _samples(x, k), np.asarray(cost, np.float64)
     if costs.shape != outcomes.shape or not np.isfinite(costs).all():
-        raise ValueError(f"cost has shape {costs.shape}, expected finite costs {list(outcomes.shape)}")
+        raise BadValue(
+            f"cost has shape {costs.shape}, expected finite costs {list(outcomes.shape)}", key="cost", value=costs.shape
+        )
     m = outcomes.shape[1]
     failures = (~outcomes).sum(axis=1, keepdims=True) - ~outcomes  # among the other samples
     paid = [_all_of(failures.ravel(), m - 1, place).reshape(failures.shape) for place in range(k)]
@@ -134,7 +142,11 @@ def best_of(x: ArrayLike, score: ArrayLike, k: int) -> np.ndarray:
     """
     outcomes, scores = _samples(x, k), np.asarray(score, np.float64)
     if scores.shape != outcomes.shape or not np.isfinite(scores).all():
-        raise ValueError(f"score has shape {scores.shape}, expected finite scores {list(outcomes.shape)}")
+        raise BadValue(
+            f"score has shape {scores.shape}, expected finite scores {list(outcomes.shape)}",
+            key="score",
+            value=scores.shape,
+        )
     m = outcomes.shape[1]
     chosen = np.array([math.comb(m - rank, k - 1) / math.comb(m, k) for rank in range(1, m + 1)])
     expected = np.zeros(len(outcomes))
@@ -154,7 +166,11 @@ def majority_of(x: ArrayLike, answers: Sequence[Sequence[str]], k: int) -> np.nd
     outcomes = _samples(x, k)
     n, m = outcomes.shape
     if [len(row) for row in answers] != [m] * n:
-        raise ValueError(f"answers are not those of {n} items with {m} samples each; expected one of each sample")
+        raise BadValue(
+            f"answers are not those of {n} items with {m} samples each; expected one of each sample",
+            key="answers",
+            value=n,
+        )
 
     def solved(item: int, block: int) -> bool:
         given = list(answers[item][block : block + k])
@@ -173,9 +189,11 @@ def _all_of(count: np.ndarray, samples: int, k: int) -> np.ndarray:
 def _samples(x: ArrayLike, k: int) -> np.ndarray:
     outcomes = np.asarray(x)
     if outcomes.ndim != 2 or outcomes.dtype != bool or not outcomes.size or not 1 <= k <= outcomes.shape[1]:
-        raise ValueError(
+        raise BadValue(
             f"x has shape {outcomes.shape} and type {outcomes.dtype}, and k is {k}; expected bool [items, samples], at "
-            "least one item and k samples"
+            "least one item and k samples",
+            key="x",
+            value=outcomes.shape,
         )
     return outcomes
 
@@ -192,7 +210,11 @@ def crossed_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | 
     """
     values = np.asarray(x, np.float64)
     if values.ndim != 2 or not values.size or not np.isfinite(values).all():
-        raise ValueError(f"x has shape {values.shape}, expected finite outcomes [seeds, levels], at least one")
+        raise BadValue(
+            f"x has shape {values.shape}, expected finite outcomes [seeds, levels], at least one",
+            key="x",
+            value=values.shape,
+        )
     half = math.hypot(*(_t_half_width(values.mean(axis=axis), level) for axis in (0, 1)))
     mean = float(values.mean())
     return {"mean": mean, "low": mean - half, "high": mean + half, "n": len(values)}
@@ -215,9 +237,15 @@ def crossed_success_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, 
 def _outcomes(x: ArrayLike, name: str) -> np.ndarray:
     outcomes = np.asarray(x, dtype=np.float64)
     if outcomes.ndim != 1 or outcomes.size == 0:
-        raise ValueError(f"{name} has shape {outcomes.shape}, expected [n] with at least one outcome")
+        raise BadValue(
+            f"{name} has shape {outcomes.shape}, expected [n] with at least one outcome", key=name, value=outcomes.shape
+        )
     if not np.isfinite(outcomes).all():
-        raise ValueError(f"{name} holds {outcomes[~np.isfinite(outcomes)][0]}, expected finite outcomes")
+        raise BadValue(
+            f"{name} holds {outcomes[~np.isfinite(outcomes)][0]}, expected finite outcomes",
+            key=name,
+            value=outcomes[~np.isfinite(outcomes)][0],
+        )
     return outcomes
 
 
@@ -244,9 +272,11 @@ def _cluster_half_width(x: np.ndarray, clusters: Sequence[str], level: float) ->
     names, number = np.unique(np.asarray(clusters, str), return_inverse=True)
     count = len(names)
     if len(number) != len(x) or count < 2:
-        raise ValueError(
+        raise BadValue(
             f"x has {len(x)} outcomes, and clusters has {len(number)} of {count} kinds; expected the cluster of each "
-            "outcome, and at least two clusters"
+            "outcome, and at least two clusters",
+            key="x",
+            value=len(x),
         )
     sums = np.bincount(number, weights=x - x.mean())
     if np.allclose(sums, 0.0, atol=1e-9 * max(1.0, float(np.abs(x).sum()))):  # but for rounding

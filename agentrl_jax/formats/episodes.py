@@ -171,11 +171,11 @@ def _chosen(run: str | os.PathLike[str], iteration: int | None) -> int:
     known = recorded_iterations(run)
     if not known:
         read_config(run)  # refuses what is no run
-        raise UserError(f"{run}: has no recorded rollouts; train with train.trajectories_every above 0 to record them")
+        raise UserError.at(run, "has no recorded rollouts; train with train.trajectories_every above 0 to record them")
     if iteration is not None and iteration not in known:
         some = ", ".join(map(str, known[-8:]))
         more = f"one of {len(known)}, the last of which are {some}" if len(known) > 8 else f"one of {some}"
-        raise UserError(f"--iteration is {iteration}, which {run} has not recorded; expected {more}")
+        raise UserError.of("--iteration", iteration, f"which {run} has not recorded; expected {more}")
     return known[-1] if iteration is None else iteration
 
 
@@ -190,7 +190,7 @@ def _read(
         path = record_path(run, iteration)
         record = read_record(path)
         if flaw := flaw_of(record, tokenizer.vocab_size):
-            raise UserError(f"{path}: {flaw}; restore a copy, or train the run again")
+            raise UserError.at(path, f"{flaw}; restore a copy, or train the run again", flaw)
         time = datetime.datetime.fromtimestamp(int(path.stat().st_mtime), datetime.UTC)
         found.append(RecordedEpisodes(Path(run).resolve().name, config, record, tokenizer, time, report))
     return found

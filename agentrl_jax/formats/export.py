@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from agentrl_jax.formats.atif import write_files
 from agentrl_jax.formats.episodes import RecordedEpisodes, read_together
 from agentrl_jax.formats.inspect_log import write_log
 from agentrl_jax.models.io.safetensors_files import atomic_folder, refuse_nonempty
+from agentrl_jax.terminal import to_stderr
 
 KINDS, VERSIONS, LOGS = ("atif", "inspect"), ("1.7", "1.8"), ("eval", "json")
 
@@ -23,7 +23,7 @@ def export_trajectories(
     iteration: int | None = None,
     version: str = "1.7",
     log_format: str = "eval",
-    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    report: Callable[[str], None] = to_stderr,
 ) -> str:
     """Writes the recorded episodes of an iteration, by default the last recorded one, into a new folder.
 
@@ -45,7 +45,7 @@ def export_trajectories(
             ("log_format", log_format, LOGS),
         ):
             if value not in known:
-                raise UserError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+                raise UserError.of(f"{name}", value, f"expected one of {', '.join(known)}")
         refuse_nonempty(target)
         sources = read_together(run, iteration, report)
         which = " to ".join(dict.fromkeys(source.header.label for source in (sources[0], sources[-1])))

@@ -32,7 +32,9 @@ def write_log(sources: Sequence[RecordedEpisodes], folder: Path, extension: str)
         from inspect_ai import log
     except ImportError as error:
         raise UserError(
-            f"an Inspect log needs the package inspect-ai ({error}); install it: pip install 'inspect-ai>=0.3.285,<0.4'"
+            f"an Inspect log needs the package inspect-ai ({error}); install it: pip install "
+            "'inspect-ai>=0.3.285,<0.4'",
+            key="inspect-ai",
         ) from error
 
     made, source = as_log(sources), sources[0]

@@ -18,6 +18,7 @@ from agentrl_jax.algos import diagnostics, filters, gigpo, kl, masked
 from agentrl_jax.algos.advantages import whiten
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.algos.rewards import normalize, place_rewards
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.measures import Groups, groups_of, measure
 from agentrl_jax.learner.replay_logprobs import Replayer
 from agentrl_jax.learner.row_scores import RowScores, score_rows
@@ -87,9 +88,11 @@ def make_batch(
         ValueError: the groups cannot be divided among the devices.
     """
     if len(temperature) % config.group_size:
-        raise ValueError(
+        raise BadValue(
             f"{len(temperature) * shards.count} episodes in groups of {config.group_size} cannot be divided among "
-            f"{shards.count} devices; use a multiple of {config.group_size * shards.count}"
+            f"{shards.count} devices; use a multiple of {config.group_size * shards.count}",
+            key="group_size",
+            value=config.group_size,
         )
     rewards = turn_rewards(trajectory, settings.penalties)
     groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.group_size)

@@ -10,6 +10,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.state import TrainState, apply_gradients
 from agentrl_jax.models import actor_critic
@@ -47,8 +48,9 @@ def prepare_examples(rows: Sequences, batch: int, *, packing: bool = False) -> t
         ValueError: no row has anything to imitate.
     """
     if not np.any(rows.response_mask):
-        raise ValueError(
-            f"none of {len(rows.length)} rows has a token to imitate; lower imitation.noise, or raise imitation.levels"
+        raise BadValue(
+            f"none of {len(rows.length)} rows has a token to imitate; lower imitation.noise, or raise imitation.levels",
+            key="imitation.noise",
         )
     if not packing:
         return Examples(rows.tokens, rows.position, rows.response_mask, None), batch

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
 from agentrl_jax.parallel.shards import Shards
@@ -70,12 +71,18 @@ def replayer(
     if config.mismatch.kind != "replay":
         return None
     if engine is None:
-        raise ValueError("mismatch is replay, which replays the rollout; give the rollout's EngineConfig")
+        raise BadValue(
+            "mismatch is replay, which replays the rollout; give the rollout's EngineConfig",
+            key="mismatch",
+            value="replay",
+        )
     learner, rollout = (config.context, config.group_size), (engine.context, engine.group_size)
     if learner != rollout:
-        raise ValueError(
+        raise BadValue(
             f"mismatch is replay and the learner's context and group_size are {learner}, but those of the rollout "
-            f"{rollout}; use the same"
+            f"{rollout}; use the same",
+            key="mismatch",
+            value="replay",
         )
     return Replayer(trajectory, temperature, model, engine, len(config.task_names), shards)
 

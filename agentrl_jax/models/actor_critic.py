@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models import decoder, lora
 from agentrl_jax.models.decoder import NO_GATHER, NoGather, Remat
 from agentrl_jax.models.lora import LoraConfig
@@ -55,7 +56,11 @@ class ActorCritic:
 
     def __post_init__(self):
         if not 0 <= self.frozen_layers < self.decoder.num_layers:
-            raise ValueError(f"{self.frozen_layers} frozen layers of {self.decoder.num_layers}; leave one to train")
+            raise BadValue(
+                f"{self.frozen_layers} frozen layers of {self.decoder.num_layers}; leave one to train",
+                key="frozen layers",
+                value=self.frozen_layers,
+            )
 
 
 class TokenScores(struct.PyTreeNode):

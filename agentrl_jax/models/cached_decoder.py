@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models import attention, layers, matmul
 from agentrl_jax.models.decoder import Params, as_activations, split_stacks
 from agentrl_jax.models.kv_cache import KVCache, SharedPrefix
@@ -85,7 +86,9 @@ def forward_with_cache(
         ValueError: stacked parameters, or `rows`, with a cache that has an opening.
     """
     if rows is not None and cache.opening is not None:
-        raise ValueError("some rows read no cache with an opening, which is of whole groups; give all rows")
+        raise BadValue(
+            "some rows read no cache with an opening, which is of whole groups; give all rows", key="opening"
+        )
     columns = jnp.arange(tokens.shape[1])
     first = _prefix_length(prefix, start) + cache.opening_length
     offsets = jnp.where(columns < count[:, None], (start - first)[:, None] + columns, -1)
@@ -192,7 +195,9 @@ def _scan_layers(
 ) -> tuple[Float[Array, "B C D"], KVCache]:
     """Applies `layer` of `_read` to stacked layers in a loop, whose body is compiled once; copies blocks and prefix."""
     if cache.opening is not None:
-        raise ValueError("stacked parameters read no cache with an opening; give those of prepare_for_decode")
+        raise BadValue(
+            "stacked parameters read no cache with an opening; give those of prepare_for_decode", key="parameters"
+        )
 
     def stacked(per_layer):
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *per_layer)

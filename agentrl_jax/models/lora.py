@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from agentrl_jax.config.schema import TARGETS
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models.shape import DecoderConfig
 
 Adapter = dict[str, dict[str, Float[Array, "_ _ _"]]]
@@ -28,10 +29,14 @@ class LoraConfig:
 
     def __post_init__(self):
         if self.rank < 1:
-            raise ValueError(f"LoRA rank {self.rank}; expected at least 1")
+            raise BadValue(f"LoRA rank {self.rank}; expected at least 1", key="rank", value=self.rank)
         unknown = [name for name in self.targets if name not in TARGETS]
         if unknown or not self.targets:
-            raise ValueError(f"LoRA targets {list(self.targets)}; expected some of {', '.join(TARGETS)}")
+            raise BadValue(
+                f"LoRA targets {list(self.targets)}; expected some of {', '.join(TARGETS)}",
+                key="targets",
+                value=self.targets,
+            )
 
     @property
     def scale(self) -> float:

@@ -10,6 +10,7 @@ import jax
 import jax.extend
 from jaxtyping import Array, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models import block_attention
 from agentrl_jax.models.attention import Keys, Query
 from agentrl_jax.models.attention_kernels import attend_cudnn, attend_splash
@@ -51,7 +52,7 @@ def attention(
 
     if implementation != "auto":
         if reason(implementation):
-            raise ValueError(reason(implementation))
+            raise BadValue(reason(implementation), key="attention", value=implementation)
         return of[implementation](query, key, value)
     kernels: dict[str, Callable[..., Query]] = {}
     if query.shape[1] > block_attention.BLOCK and not reason("splash"):

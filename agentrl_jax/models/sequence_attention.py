@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models.heads import compiler_axes, map_heads
 from agentrl_jax.models.row_attention import attention
 from agentrl_jax.models.shape import Attention
@@ -29,9 +30,11 @@ def shard_positions(x: jax.Array, axis_name: str, *, axis: int = 1) -> jax.Array
     """
     devices, length = jax.lax.axis_size(axis_name), x.shape[axis]
     if length % (2 * devices):
-        raise ValueError(
+        raise BadValue(
             f"{length} positions cannot be divided into two equal pieces for each of {devices} devices; pad them to a "
-            f"multiple of {2 * devices}"
+            f"multiple of {2 * devices}",
+            key="positions",
+            value=length,
         )
     size, index = length // (2 * devices), jax.lax.axis_index(axis_name)
     starts = (index * size, (2 * devices - 1 - index) * size)

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from agentrl_jax.errors import BadValue
+
 Attention = Literal["auto", "blocks", "cudnn", "splash"]
 """Implementations of attention over whole rows, see `row_attention.attention`."""
 
@@ -23,7 +25,9 @@ class Llama3Scaling:
     def __post_init__(self):
         low, high = self.low_freq_factor, self.high_freq_factor
         if low >= high:
-            raise ValueError(f"low_freq_factor {low} must be below high_freq_factor {high}")
+            raise BadValue(
+                f"low_freq_factor {low} must be below high_freq_factor {high}", key="low_freq_factor", value=low
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,11 +75,23 @@ class DecoderConfig:
 
     def __post_init__(self):
         if self.head_dim % 2:
-            raise ValueError(f"head dimension {self.head_dim} must be even for rotary positions")
+            raise BadValue(
+                f"head dimension {self.head_dim} must be even for rotary positions",
+                key="head dimension",
+                value=self.head_dim,
+            )
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"{self.num_heads} heads cannot be shared evenly by {self.num_kv_heads} key-value heads")
+            raise BadValue(
+                f"{self.num_heads} heads cannot be shared evenly by {self.num_kv_heads} key-value heads",
+                key="heads",
+                value=self.num_heads,
+            )
         if self.windows and len(self.windows) != self.num_layers:
-            raise ValueError(f"{len(self.windows)} windows for {self.num_layers} layers; give one for each, or none")
+            raise BadValue(
+                f"{len(self.windows)} windows for {self.num_layers} layers; give one for each, or none",
+                key="windows",
+                value=len(self.windows),
+            )
 
     def layer_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each parameter of one layer, by name."""

@@ -32,20 +32,30 @@ def detect(seconds: int) -> tuple[HostsConfig, Sequence[int] | None]:
         found = clusters.ClusterEnv.auto_detect_unset_distributed_params(address, None, None, None, None, seconds)
     except Exception as error:  # the packages of some clusters have errors of any type
         reason = shortened(f"{type(error).__name__}: {error}", MAX_FOREIGN)
-        raise UserError(f"hosts.coordinator is auto: the cluster cannot be read ({reason}); {_ADVICE}") from error
+        raise UserError(
+            f"hosts.coordinator is auto: the cluster cannot be read ({reason}); {_ADVICE}",
+            key="hosts.coordinator",
+            value="auto",
+        ) from error
     address, count, index, devices = found
     if address is None or count is None or index is None:
-        raise UserError(f"hosts.coordinator is auto, but no cluster is detected; {_ADVICE}")
+        raise UserError(
+            f"hosts.coordinator is auto, but no cluster is detected; {_ADVICE}", key="hosts.coordinator", value="auto"
+        )
     if not re.fullmatch(r".+:[0-9]{1,5}", address):
         raise UserError(
             f"hosts.coordinator is auto, and the address of process 0 is {shortened(address)}, expected HOST:PORT; see "
-            "JAX_COORDINATOR_ADDRESS and JAX_COORDINATOR_PORT"
+            "JAX_COORDINATOR_ADDRESS and JAX_COORDINATOR_PORT",
+            key="hosts.coordinator",
+            value="auto",
         )
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS")
     if tasks is not None and _OMPI_LOCAL not in os.environ and tasks != str(count):
         raise UserError(
             f"hosts.coordinator is auto, but SLURM_NTASKS is {count} and this step has {tasks} of these tasks; start "
-            "the run with `srun`, or leave hosts.coordinator out for a run of one process"
+            "the run with `srun`, or leave hosts.coordinator out for a run of one process",
+            key="hosts.coordinator",
+            value="auto",
         )
     alone = _is_alone_on_its_host() or "JAX_LOCAL_DEVICE_IDS" in os.environ  # JAX reads that variable if given none
     return HostsConfig(coordinator=address, count=count, index=index), None if alone else devices

@@ -114,7 +114,7 @@ def start(config: HostsConfig) -> HostsConfig:
                 shutdown_timeout_seconds=SHUTDOWN_SECONDS,
             )
     except (RuntimeError, ValueError) as error:
-        raise UserError(missing(shortened(error, MAX_FOREIGN))) from error
+        raise UserError(missing(shortened(error, MAX_FOREIGN)), key=config.coordinator) from error
     finally:
         note.cancel()
     return config
@@ -132,7 +132,9 @@ def _check_port(address: str) -> None:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise UserError(
                 f"hosts.coordinator: process 0 cannot listen on port {port} ({error.strerror}); another run may use "
-                "it: give another port, with hosts.coordinator auto by the variable JAX_COORDINATOR_PORT on all hosts"
+                "it: give another port, with hosts.coordinator auto by the variable JAX_COORDINATOR_PORT on all hosts",
+                key="hosts.coordinator",
+                value=port,
             ) from error
 
 
@@ -195,13 +197,13 @@ def from_writer(function: Callable[[], Any]) -> Any:
         try:
             answer["result"] = function()
         except UserError as error:
-            refusal, answer["error"] = error, str(error)
+            refusal, answer["error"] = error, {"message": str(error), "key": error.key}
     data = np.frombuffer(json.dumps(answer).encode(), np.uint8)
     size = int(multihost_utils.broadcast_one_to_all(np.int32(data.size)))
     received = multihost_utils.broadcast_one_to_all(_padded(data if is_writer() else data[:0], size))
     answer = json.loads(received[:size].tobytes())
     if "error" in answer:
-        raise refusal or UserError(answer["error"])
+        raise refusal or UserError(**answer["error"])
     return answer["result"]
 
 

@@ -13,6 +13,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.parallel.mesh import DATA, FSDP, SEQUENCE, TENSOR
 
 Axis = str | tuple[str, ...] | None
@@ -56,9 +57,11 @@ class Rules:
             over = tuple(x for x in _as_tuple(getattr(self, axis) if axis else None) if mesh.shape[x] > 1)
             for mesh_axis in over:
                 if mesh_axis in taken:
-                    raise ValueError(
-                        f"{name}: the mesh axis {mesh_axis!r} would split both {taken[mesh_axis]!r} and {axis!r}; give "
-                        "one of them another mesh axis, or None, in the rules"
+                    raise BadValue.at(
+                        name,
+                        f"the mesh axis {mesh_axis!r} would split both {taken[mesh_axis]!r} and {axis!r}; give one of "
+                        "them another mesh axis, or None, in the rules",
+                        mesh_axis,
                     )
                 taken[mesh_axis] = axis
             divides = count % math.prod(mesh.shape[x] for x in over) == 0
@@ -119,7 +122,10 @@ def logical_axes(path: Sequence[str], rank: int) -> tuple[str | None, ...]:
     name = path[-1] if path else ""
     axes = _AXES.get(f"{path[-2]}_lora_{name}" if name in ("a", "b") and len(path) > 1 else name, ())
     if not axes or rank - len(axes) not in (0, 1):
-        raise ValueError(f"no rule says how {'/'.join(path)}, of {rank} axes, is sharded; name its axes in the layout")
+        raise BadValue(
+            f"no rule says how {'/'.join(path)}, of {rank} axes, is sharded; name its axes in the layout",
+            key="/".join(path),
+        )
     return (None,) * (rank - len(axes)) + axes
 
 

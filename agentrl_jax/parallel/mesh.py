@@ -9,6 +9,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
+from agentrl_jax.errors import BadValue
+
 DATA, FSDP, SEQUENCE, TENSOR = "data", "fsdp", "sequence", "tensor"
 MESH_AXES = (DATA, FSDP, SEQUENCE, TENSOR)
 
@@ -47,13 +49,15 @@ def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, sequenc
             allowed = f"{len(present)} or 0" if hosts > 1 else "at most that or 0"
             if hosts == 1 and present[0].platform == "cpu":
                 allowed += f", or start Python with JAX_NUM_CPU_DEVICES={devices}"
-            raise ValueError(f"devices is {devices}, but {here} {len(present)}; set devices to {allowed}")
+            raise BadValue.of("devices", devices, f"but {here} {len(present)}; set devices to {allowed}")
         devices = present[: devices or None]
     slices = count_slices(devices)
     if len(devices) % (fsdp * sequence * tensor * slices):
-        raise ValueError(
+        raise BadValue(
             f"fsdp x sequence x tensor is {fsdp} x {sequence} x {tensor}, which does not divide the {len(devices)} "
-            f"devices{f' in {slices} slices' if slices > 1 else ''}; use a divisor"
+            f"devices{f' in {slices} slices' if slices > 1 else ''}; use a divisor",
+            key="fsdp",
+            value=fsdp,
         )
     shape = (len(devices) // (fsdp * sequence * tensor), fsdp, sequence, tensor)
     types = (AxisType.Auto,) * len(shape)

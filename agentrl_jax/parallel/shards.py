@@ -14,6 +14,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models.manual_axes import as_varying, varying
 from agentrl_jax.parallel.cpu_collective_order import after
 from agentrl_jax.parallel.mesh import DATA
@@ -42,7 +43,11 @@ class Shards:
 
         def cut(x):
             if x.shape[0] % self.count:
-                raise ValueError(f"{x.shape[0]} rows cannot be divided among {self.count} devices; use a multiple")
+                raise BadValue(
+                    f"{x.shape[0]} rows cannot be divided among {self.count} devices; use a multiple",
+                    key="rows",
+                    value=x.shape[0],
+                )
             numbered = x.reshape(-1, self.count, *x.shape[1:])
             return jax.lax.dynamic_index_in_dim(numbered, index, axis=1, keepdims=False)
 

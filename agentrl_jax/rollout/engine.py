@@ -20,6 +20,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos import masked
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, SharedPrefix
 from agentrl_jax.models.shape import DecoderConfig
@@ -132,12 +133,18 @@ class Engine:
         self.episodes, group_size = self.ids.group.shape[0], self.config.group_size
         self.slots = self.config.slots or self.episodes
         if self.slots % group_size or self.episodes % group_size:
-            raise ValueError(
+            raise BadValue(
                 f"{self.slots} slots and {self.episodes} episodes must both be multiples of the {group_size} members "
-                "of a group"
+                "of a group",
+                key="slots",
+                value=self.slots,
             )
         if self.slots > self.episodes:
-            raise ValueError(f"{self.slots} slots for {self.episodes} episodes: give at most one slot an episode")
+            raise BadValue(
+                f"{self.slots} slots for {self.episodes} episodes: give at most one slot an episode",
+                key="slots",
+                value=self.slots,
+            )
         # Turns beyond T would be played but not recorded.
         self.settings = self.settings.replace(horizon=jnp.minimum(self.settings.horizon, self.config.max_turns))
         # What is read once, before the loop, is compiled for one layer.

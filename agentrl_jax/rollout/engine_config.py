@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 
@@ -44,11 +45,13 @@ class EngineConfig:
 
     def __post_init__(self):
         if not 0 < self.prefill_threshold <= 1:
-            raise ValueError(
-                f"prefill_threshold {self.prefill_threshold} is not in (0, 1]; expected a share of the rows"
+            raise BadValue(
+                f"prefill_threshold {self.prefill_threshold} is not in (0, 1]; expected a share of the rows",
+                key="prefill_threshold",
+                value=self.prefill_threshold,
             )
         if not self.end_of_turn:
-            raise ValueError("end_of_turn names no stop token; give at least one")
+            raise BadValue("end_of_turn names no stop token; give at least one", key="end_of_turn")
 
 
 def cache_length(batched_env: BatchedEnv, config: EngineConfig) -> int:
@@ -61,9 +64,11 @@ def cache_length(batched_env: BatchedEnv, config: EngineConfig) -> int:
     prefix, turn = batched_env.prefix.shape[1], batched_env.observation_tokens + config.max_response_tokens
     longest = prefix + turns * turn
     if config.context_tokens and prefix + turn > config.context_tokens:
-        raise ValueError(
-            f"context_tokens {config.context_tokens}; expected at least {prefix + turn} for the prefix ({prefix}), an "
-            f"observation ({batched_env.observation_tokens}) and a response ({config.max_response_tokens})"
+        raise BadValue.of(
+            "context_tokens",
+            config.context_tokens,
+            f"expected at least {prefix + turn} for the prefix ({prefix}), an observation "
+            f"({batched_env.observation_tokens}) and a response ({config.max_response_tokens})",
         )
     return min(longest, config.context_tokens or longest)
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.engine import rollout
@@ -47,10 +48,12 @@ def replay_logprobs(
     """
     turns, max_response_tokens = trajectory.response.tokens.shape[1:]
     if (turns, max_response_tokens) != (config.max_turns, config.max_response_tokens):
-        raise ValueError(
+        raise BadValue(
             f"a record of {turns} turns with responses of {max_response_tokens} tokens cannot be replayed by an engine "
             f"of {config.max_turns} turns with {config.max_response_tokens}; give the engine's configuration of its "
-            "rollout"
+            "rollout",
+            key="turns",
+            value=turns,
         )
     row = jnp.arange(trajectory.num_turns.shape[0], dtype=jnp.int32)
     settings = RolloutSettings(

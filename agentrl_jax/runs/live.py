@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl_jax.errors import counted
+from agentrl_jax.terminal import Terminal, literal
 from envs_jax.budget import EXACT, optimal_label
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -47,7 +48,7 @@ class LiveView:
         `clock` returns seconds since a fixed moment, to estimate the time left.
         """
         self._total, self._title, self._clock = total, title, clock
-        self._console = console or Console()
+        self._console = console or Terminal()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._history: list[float] = []
         self._start: tuple[float, int] | None = None
@@ -63,7 +64,7 @@ class LiveView:
 
     def note(self, text: str) -> None:
         """Prints a line that stays on screen: a new phase, a validation, a skipped update."""
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(literal(text), soft_wrap=True)
 
     def update(self, progress: IterationView) -> None:
         """Shows an iteration that has just ended."""
@@ -76,7 +77,7 @@ class LiveView:
         if self._live:
             self._live.update(self._redrawn(progress, left), refresh=True)
         else:
-            self._console.print(self._line(progress, left), highlight=False, soft_wrap=True)
+            self._console.print(literal(self._line(progress, left)), soft_wrap=True)
 
     def _fields(self, progress: IterationView, left: float | None) -> list[tuple[str, str]]:
         fields = [
@@ -98,7 +99,7 @@ class LiveView:
     def _redrawn(self, progress: IterationView, left: float | None) -> Group:
         head = Table.grid(padding=(0, 2), expand=False)
         head.add_row(
-            Text(self._title, style="bold"),
+            literal(self._title, "bold"),
             Text(f"iteration {progress.iteration}/{self._total}"),
             ProgressBar(total=self._total, completed=progress.iteration, width=30),
         )
@@ -113,10 +114,11 @@ def final_table(summary: Mapping[str, Any]) -> Group:
     """The table at the end of a run: success rates on the evaluation levels, and how much RL improved them.
 
     `summary` is the content of summary.json: `success` and `success_greedy`, each with an interval `{mean, low, high,
-    n}` for any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no evaluation level can
-    occur in training; `levels`, see `seen.seen_levels`; `imitated`, whether RL started from imitation; `iterations` of
-    RL, without which nothing is said of it; optionally `optimal_is`, see `Baselines`, `paired`, `gap_closed`,
-    `mean_turns` and `mean_tokens` of sampled episodes, and `by_category`, the same for each category of level.
+    n}` for any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no training episode can
+    start from an evaluation level; `levels`, see `levels_line`; `imitated`, whether RL started from imitation;
+    `iterations` of RL, without which nothing is said of it; optionally `optimal_is`, see `Baselines`, `paired`,
+    `gap_closed`, `mean_turns` and `mean_tokens` of sampled episodes, and `by_category`, the same for each category of
+    level.
     """
     levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
     start = "after imitation" if summary["imitated"] else "before RL"
@@ -130,7 +132,7 @@ def final_table(summary: Mapping[str, Any]) -> Group:
         sampled, greedy = results["success"], results.get("success_greedy", {})
         if category:
             table.add_section()
-            table.add_row(f"[dim]{category}[/dim]")
+            table.add_row(literal(category, "dim"))
         for key, name in learners.items():
             if key in sampled:
                 cells = (name, _rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")
@@ -145,14 +147,18 @@ def final_table(summary: Mapping[str, Any]) -> Group:
     if "mean_turns" in summary:
         used = f"{summary['mean_turns']:.1f} turns and {summary['mean_tokens']:.1f} sampled tokens per episode"
         lines.append(Text(f"{ended}, sampled: {used}"))
-    return Group(table, *lines, *(Text(levels_line(name, known)) for name, known in summary["levels"].items()))
+    return Group(table, *lines, *(literal(levels_line(name, known)) for name, known in summary["levels"].items()))
 
 
 def levels_line(name: str, known: Mapping[str, Any]) -> str:
-    """One line about a task's evaluation levels; `known` comes from `seen.seen_levels`."""
-    images = f", {known['seen_images']} rotated, mirrored or shifted" if "seen_images" in known else ""
-    seen = "not known how many" if known["seen_levels"] is None else known["seen_levels"]
-    counts = f"{counted(known['levels'], 'level')}, {known['distinct_levels']} different, {seen} learned from{images}"
+    """One line about a task's evaluation levels; `known` comes from `seen.seen_levels` and `MidwayCount.counts`."""
+    images = f" and from images of {known['seen_images']}" if "seen_images" in known else ""
+    seen = "an unknown number" if known["seen_levels"] is None else known["seen_levels"]
+    counts = f"{counted(known['levels'], 'level')}, {known['distinct_levels']} different; "
+    counts += f"training episodes started from {seen} of them{images}"
+    if "seen_midway" in known:
+        since = f" after step {known['seen_midway_since']}" if "seen_midway_since" in known else ""
+        counts += f", and met {known['seen_midway']} on the way{since}"
     return f"{name}: {counts}" + ("" if known["held_out"] is True else f"; not held out: {known['held_out']}")
 
 

@@ -46,7 +46,7 @@ class Mirror:
                 self._uploaded = {name: state for name, state, _ in self._states()}
             (self.remote / LOCK).write_text(self._token)
         except Exception as error:  # each store has its own errors
-            raise UserError(f"{remote}: cannot be used as run folder ({error}); change --run_dir") from error
+            raise UserError.at(remote, f"cannot be used as run folder ({error}); change --run_dir") from error
 
     def upload(self) -> None:
         """Uploads the files that have changed, and deletes uploaded ones that are gone.
@@ -55,8 +55,8 @@ class Mirror:
             UserError: another run has taken the folder over.
         """
         if (self.remote / LOCK).read_text() != self._token:
-            raise UserError(
-                f"{self.remote}: another run is writing to it, and this one ends; use another --run_dir for one of them"
+            raise UserError.at(
+                self.remote, "another run is writing to it, and this one ends; use another --run_dir for one of them"
             )
         gone = set(self._uploaded)
         for name, state, file in self._states():
@@ -113,8 +113,8 @@ def refresh_copy(place: str, copy: Path) -> None:
         if not (copy / "config.yaml").exists():
             raise FileNotFoundError("it holds no config.yaml")
     except Exception as error:  # each store has its own errors
-        raise UserError(
-            f"{place}: cannot be read ({shortened(error, MAX_FOREIGN)}); give the folder of a run"
+        raise UserError.at(
+            place, f"cannot be read ({shortened(error, MAX_FOREIGN)}); give the folder of a run"
         ) from error
 
 

@@ -33,9 +33,10 @@ def replay_start(
             went_back_to = parse_object(file.read_bytes(), str(file)).get("step")
     fit = [s for s in steps if s < step and (s == went_back_to or known(s) == roll_backs)]
     if roll_backs and not fit:
-        raise UserError(
-            f"{run}: iteration {iteration} was played after roll-back {roll_backs}, and neither a checkpoint of after "
-            f"it nor that of step {went_back_to} is left; replay a later iteration, or keep more checkpoints "
-            "(train.keep)"
+        raise UserError.at(
+            run,
+            f"iteration {iteration} was played after roll-back {roll_backs}, and neither a checkpoint of after it nor "
+            f"that of step {went_back_to} is left; replay a later iteration, or keep more checkpoints (train.keep)",
+            iteration,
         )
     return max(fit, default=None)

@@ -279,25 +279,27 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size > _LARGEST:
-            raise UserError(f"{path}: has {size} bytes of arrays, expected at most {_LARGEST}; record fewer episodes")
+            raise UserError.at(
+                path, f"has {size} bytes of arrays, expected at most {_LARGEST}; record fewer episodes", size
+            )
         with np.load(path, allow_pickle=False) as file:
             stored = (name for name in ("header", *_ARRAYS) if name in file or name not in _NOT_OF_OLD)
             found: dict[str, Any] = {name: file[name] for name in stored}
         found.setdefault("attempt", np.zeros_like(found["format_error"]))
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
-            raise UserError(f"{refused} (version {VERSION}); record it again")
+            raise UserError(f"{refused} (version {VERSION}); record it again", key=path)
         record = RolloutRecord(_HEADER.validate_json(json.dumps(header)), **found)
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; train with train.trajectories_every above 0") from error
+        raise UserError.at(path, "no such file; train with train.trajectories_every above 0") from error
     except (
         # A damaged file can name any size, depth or method of compression.
         *(MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error),
         *(OSError, KeyError, TypeError, ValueError, EOFError),
     ) as error:
-        raise UserError(f"{refused} ({error}); restore a copy, or train the run again") from error
+        raise UserError(f"{refused} ({error}); restore a copy, or train the run again", key=path) from error
     if flaw := _flaw(record, Path(path).stem):
-        raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again")
+        raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again", key=path)
     return record
 
 

@@ -35,7 +35,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
 from agentrl_jax.config import Config, HostsConfig, differences, load_resolved, save_resolved, to_dict
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import BadValue, UserError
 from agentrl_jax.io import FULL, atomic_write, naming, try_writing
 from agentrl_jax.parallel import hosts
 from agentrl_jax.runs import records, rollout_records
@@ -91,7 +91,7 @@ class RunFolder:
         """
         self.place = place = str(path if path is not None else config.run_dir)
         if not place:
-            raise UserError("run_dir is empty; name the folder of the run with --run_dir")
+            raise UserError("run_dir is empty; name the folder of the run with --run_dir", key="run_dir", value="")
         self._mirror: Mirror | None = None
         self.path, self.checkpoints = Path(place), os.path.join(place, CHECKPOINTS)
         if is_remote(place):
@@ -105,9 +105,11 @@ class RunFolder:
         stamp = hosts.from_writer(lambda: self._open(config.replace(hosts=HostsConfig())))
         seen_by = hosts.gather(is_remote(place) or self._sees(stamp))
         if alone := [i for i, seen in enumerate(seen_by) if not seen]:
-            raise UserError(
-                f"{self.path}: process {alone[0]} does not see the folder of process 0; give a --run_dir in a file "
-                "system that all hosts share"
+            raise UserError.at(
+                self.path,
+                f"process {alone[0]} does not see the folder of process 0; give a --run_dir in a file system that all "
+                "hosts share",
+                alone[0],
             )
 
     def _open(self, config: Config) -> str:
@@ -117,21 +119,22 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / _LOCK, "a")  # noqa: SIM115 (open for as long as the run)
         except OSError as error:
-            raise UserError(
-                f"{self.path}: cannot be used as run folder ({error.strerror}), expected write access; change --run_dir"
+            raise UserError.at(
+                self.path, f"cannot be used as run folder ({error.strerror}), expected write access; change --run_dir"
             ) from error
         with contextlib.ExitStack() as stack:
             stack.callback(self._lock.close)
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
             except BlockingIOError:
-                raise UserError(
-                    f"{self.path}: another process is writing to it; stop it or wait, or use another --run_dir"
+                raise UserError.at(
+                    self.path, "another process is writing to it; stop it or wait, or use another --run_dir"
                 ) from None
             except OSError as error:
-                raise UserError(
-                    f"{self.path}: cannot be locked ({error.strerror}), expected a file system with locks (flock); "
-                    "change --run_dir, or how it is mounted"
+                raise UserError.at(
+                    self.path,
+                    f"cannot be locked ({error.strerror}), expected a file system with locks (flock); change "
+                    "--run_dir, or how it is mounted",
                 ) from error
             self._check_writable()
             self._check_config(config)
@@ -166,9 +169,10 @@ class RunFolder:
             except OSError as error:
                 if error.errno in FULL:
                     raise
-                raise UserError(
-                    f"{part}: cannot be written ({error.strerror}), expected write access; make it writable, or give "
-                    "another folder with --run_dir"
+                raise UserError.at(
+                    part,
+                    f"cannot be written ({error.strerror}), expected write access; make it writable, or give another "
+                    "folder with --run_dir",
                 ) from error
 
     def _check_own(self) -> None:
@@ -176,8 +180,10 @@ class RunFolder:
         if (self.path / _CONFIG).exists() or not self.path.is_dir():
             return
         if others := {entry.name for entry in self.path.iterdir()} - {_LOCK, f"{_CONFIG}.tmp"}:
-            raise UserError(
-                f"{self.path}: holds {min(others)!r} but no {_CONFIG}, so it is no run folder; change --run_dir"
+            raise UserError.at(
+                self.path,
+                f"holds {min(others)!r} but no {_CONFIG}, so it is no run folder; change --run_dir",
+                min(others),
             )
 
     def _check_config(self, config: Config) -> None:
@@ -191,7 +197,7 @@ class RunFolder:
                 return
             self._check_changes(keys, stored, config)
         elif rollout_records.of_evaluation(self.path):
-            raise UserError(f"{self.path}: holds an evaluation that agentrl eval recorded; give another --run_dir")
+            raise UserError.at(self.path, "holds an evaluation that agentrl eval recorded; give another --run_dir")
         save_resolved(config, file)
 
     def _check_changes(self, keys: Sequence[str], stored: Config, config: Config) -> None:
@@ -201,9 +207,11 @@ class RunFolder:
         if reason:
             shown = ", ".join(f"{key} ({_at(old, key)} there, {_at(new, key)} now)" for key in keys[:8])
             more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
-            raise UserError(
-                f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; {reason}; "
-                "give another folder with --run_dir, or delete this one"
+            raise UserError.at(
+                self.path,
+                f"holds a run with another configuration; these keys differ: {shown}{more}; {reason}; give another "
+                "folder with --run_dir, or delete this one",
+                shown,
             )
         step = max(complete_steps(self.checkpoints), default=0)  # where the run goes on
         change = {"step": step, "changed": {key: [_at(old, key), _at(new, key)] for key in keys}}
@@ -288,9 +296,11 @@ class RunFolder:
             return
         for row in rows:
             if not records.is_row(name, row):
-                raise ValueError(
+                raise BadValue(
                     f"a row of {name} has step {row.get('step')!r}, stage {row.get('stage')!r} and iteration "
-                    f"{row.get('iteration')!r}, expected integers and, in metrics.jsonl, the stage imitation or rl"
+                    f"{row.get('iteration')!r}, expected integers and, in metrics.jsonl, the stage imitation or rl",
+                    key="row",
+                    value=name,
                 )
         file = self._files.get(name)
         if file is None:
@@ -314,10 +324,11 @@ class RunFolder:
         self._close_files()
         learned = sum(row["stage"] == "rl" for row in self._rows("metrics.jsonl"))
         if step < 0 and learned:
-            raise UserError(
-                f"{self.path}: holds {learned} iterations in metrics.jsonl but no complete checkpoint in "
-                "checkpoints, without which they would be lost; put the checkpoints back, or give another folder with "
-                "--run_dir"
+            raise UserError.at(
+                self.path,
+                f"holds {learned} iterations in metrics.jsonl but no complete checkpoint in checkpoints, without "
+                "which they would be lost; put the checkpoints back, or give another folder with --run_dir",
+                learned,
             )
         files = [self.path / name for name in RECORDS if (self.path / name).exists()]
         copied = [records.truncate(file, step) for file in files]
@@ -387,13 +398,13 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         UserError: there is no such folder, or it holds no run.
     """
     if is_remote(str(path)):
-        raise UserError(f"{path}: is in an object store, where this command does not look; copy it to a disk first")
+        raise UserError.at(path, "is in an object store, where this command does not look; copy it to a disk first")
     folder = Path(path)
     if not is_run(folder):
         what = (
             f"holds no {_CONFIG}" if folder.is_dir() else "that is no folder" if folder.exists() else "no such folder"
         )
-        raise UserError(f"{path}: {what}; give the folder of a run that `agentrl train` made, e.g. runs/demo")
+        raise UserError.at(path, f"{what}; give the folder of a run that `agentrl train` made, e.g. runs/demo", what)
     return load_resolved(folder / _CONFIG)
 
 

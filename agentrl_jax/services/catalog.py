@@ -3,6 +3,7 @@
 import difflib
 import importlib
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.environment import Service
 from agentrl_jax.services.environments.remote_only import INSTRUCTIONS, remote_service
@@ -36,4 +37,4 @@ def get_service(name: str) -> Service:
     near = difflib.get_close_matches(name, (*local, *INSTRUCTIONS), n=1)
     known = f"known are {', '.join(local)}; and, at the address of AgentGym's server only, {', '.join(INSTRUCTIONS)}"
     hint = f"did you mean {near[0]}?" if near else known
-    raise ValueError(f"no environment is called {name!r}; {hint}")
+    raise BadValue(f"no environment is called {name!r}; {hint}", key="environment", value=name)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import httpcore
 import httpx
 
-from agentrl_jax.errors import MAX_FOREIGN, shortened
+from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
 from agentrl_jax.services.answers import (
     BadAnswer,
     read_handle,
@@ -84,9 +84,9 @@ class ServiceClient:
         """
         base = url.rstrip("/")
         if not base.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no address of a service; expected one such as http://127.0.0.1:8000")
+            raise BadValue(f"{url!r} is no address of a service; expected one such as http://127.0.0.1:8000", key=url)
         if "?" in base or "#" in base:
-            raise ValueError(f"{url!r} has a query or a fragment; expected scheme, host, port and path only")
+            raise BadValue(f"{url!r} has a query or a fragment; expected scheme, host, port and path only", key=url)
         self.url = base if not routes.prefix or base.endswith(routes.prefix) else base + routes.prefix
         self.routes, self.seconds = routes, seconds
         # Uncompressed bodies only: a compressed one can be far longer than the bytes counted.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.strict_json import parse
 
 MAX_BYTES = 256 << 20
@@ -43,7 +44,7 @@ def load_items(source: str, environment: str) -> tuple[int, ...]:
         try:
             items.append(item_index(item_id, environment, mapping))
         except ValueError as error:
-            raise ValueError(f"{path}: entry {number}: {error}") from None
+            raise BadValue.at(path, f"entry {number}: {error}", number) from None
     return tuple(items)
 
 
@@ -57,15 +58,15 @@ def parse_ranges(text: str) -> tuple[int, ...]:
         match = _RANGE.fullmatch(part)
         if match is None:
             wrong = f"items {text[:200]!r}: {part[:50]!r} is not a range"
-            raise ValueError(f"{wrong}; expected ranges such as 0-399,450, or a JSON file")
+            raise BadValue(f"{wrong}; expected ranges such as 0-399,450, or a JSON file", key="items", value=text)
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise ValueError(f"items {text[:200]!r}: the range {part.strip()!r} ends before it starts")
+            raise BadValue.of("items", text, f"the range {part.strip()!r} ends before it starts")
         if len(items) + last - first >= MAX_ITEMS:
-            raise ValueError(f"items {text[:200]!r}: more than {MAX_ITEMS} items; name fewer")
+            raise BadValue.of("items", text, f"more than {MAX_ITEMS} items; name fewer")
         items.extend(range(first, last + 1))
     if len(set(items)) < len(items):
-        raise ValueError(f"items {text[:200]!r}: an item is named twice; name each once")
+        raise BadValue.of("items", text, "an item is named twice; name each once")
     return tuple(items)
 
 
@@ -79,13 +80,15 @@ def item_index(item_id: str, environment: str, mapping: Mapping[str, int] | None
     head, _, tail = item_id.rpartition("_")
     if environment == "alfworld" and head not in ("", "alfworld"):
         if mapping is None or item_id not in mapping:
-            raise ValueError(
-                f"item id {item_id[:200]!r}: a path id of ALFWorld; expected it in a file {_MAPPINGS} in the folder of "
-                f"the item file, as task_type and task_id; those there name {len(mapping or ())} items"
+            raise BadValue.of(
+                "item id",
+                item_id,
+                f"a path id of ALFWorld; expected it in a file {_MAPPINGS} in the folder of the item file, as "
+                f"task_type and task_id; those there name {len(mapping or ())} items",
             )
         return mapping[item_id]
     if not re.fullmatch(r"[0-9]{1,12}", tail):
-        raise ValueError(f"item id {item_id[:200]!r}: expected a number of at most 12 digits after the last '_'")
+        raise BadValue.of("item id", item_id, "expected a number of at most 12 digits after the last '_'")
     return int(tail)
 
 
@@ -99,12 +102,14 @@ def read_mapping(folder: Path) -> dict[str, int]:
         for number, entry in enumerate(_read_objects(path)):
             item, kind, task = (entry.get(key) for key in ("item_id", "task_type", "task_id"))
             if type(item) is not int or item < 0 or not (isinstance(kind, str) and isinstance(task, str)):
-                raise ValueError(
-                    f"{path}: entry {number}: expected an item_id from 0, a task_type and a task_id; found the keys "
-                    f"{list(entry)[:10]}"
+                raise BadValue.at(
+                    path,
+                    f"entry {number}: expected an item_id from 0, a task_type and a task_id; found the keys "
+                    f"{list(entry)[:10]}",
+                    number,
                 )
             if mapping.setdefault(f"{kind}_{task}", item) != item:
-                raise ValueError(f"{path}: entry {number}: {kind}/{task} names another item already; keep one")
+                raise BadValue.at(path, f"entry {number}: {kind}/{task} names another item already; keep one", number)
     return mapping
 
 
@@ -113,11 +118,11 @@ def read_ids(path: Path) -> tuple[str, ...]:
     ids: list[Any] = [entry.get("item_id") for entry in _read_objects(path)]
     for number, item_id in enumerate(ids):
         if not isinstance(item_id, str):
-            raise ValueError(
-                f"{path}: entry {number}: item_id is a {type(item_id).__name__}; expected text as 'webshop_6'"
+            raise BadValue.at(
+                path, f"entry {number}: item_id is a {type(item_id).__name__}; expected text as 'webshop_6'", number
             )
     if not ids:
-        raise ValueError(f"{path}: holds no items; expected at least one")
+        raise BadValue.at(path, "holds no items; expected at least one")
     return tuple(ids)
 
 
@@ -126,15 +131,17 @@ def _read_objects(path: Path) -> list[dict[str, Any]]:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{path}: cannot be read ({error}); expected a JSON file with items, or ranges such as 0-399,450"
+        raise BadValue.at(
+            path, f"cannot be read ({error}); expected a JSON file with items, or ranges such as 0-399,450"
         ) from None
     if len(content) > MAX_BYTES:
-        raise ValueError(f"{path}: larger than {MAX_BYTES >> 20} MiB; split it, or leave out the conversations")
+        raise BadValue.at(path, f"larger than {MAX_BYTES >> 20} MiB; split it, or leave out the conversations")
     data = parse(content, str(path))
     if not isinstance(data, list):
-        raise ValueError(f"{path}: holds a JSON {type(data).__name__}; expected an array of objects")
+        raise BadValue.at(
+            path, f"holds a JSON {type(data).__name__}; expected an array of objects", type(data).__name__
+        )
     for number, entry in enumerate(data):
         if not isinstance(entry, dict):
-            raise ValueError(f"{path}: entry {number} is a JSON {type(entry).__name__}; expected an object")
+            raise BadValue.at(path, f"entry {number} is a JSON {type(entry).__name__}; expected an object", number)
     return data

@@ -47,7 +47,7 @@ def refuse_without(service: str) -> None:
     """Raises a `UserError` if servers of a service give no screenshots."""
     if routes_of(service).screenshot is None:
         known = ", ".join(name for name, routes in ROUTES.items() if routes.screenshot and name in NAMES)
-        raise UserError(f"--screenshots: {service} gives none, expected {known}; leave it out")
+        raise UserError(f"--screenshots: {service} gives none, expected {known}; leave it out", key="--screenshots")
 
 
 class NoScreenshot(ValueError):

@@ -128,7 +128,7 @@ def make_task(
 def build_compiled_env(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
     """Builds the batched environment of compiled tasks; raises UserError if the tasks are services."""
     if config.served:
-        raise UserError(f"{config.tasks[0].env} is a service; this works with compiled environments only")
+        raise UserError.of("tasks.0.env", config.tasks[0].env, "a service; this works with compiled environments only")
     tasks = tuple(build_task(task, config.prompt, tokenizer) for task in config.tasks)
     return CompiledEnv(tasks=tasks, shared_noise=config.rollout.shared_noise)
 
@@ -228,14 +228,18 @@ def check_divided(mesh: MeshConfig, shape: DecoderConfig) -> None:
             the feed-forward layer.
     """
     if shape.embed_dim % mesh.fsdp:
-        raise UserError(
-            f"mesh.fsdp is {mesh.fsdp}, which does not divide the embedding of {shape.embed_dim}, so that every "
-            "device would hold all parameters; use a divisor"
+        raise UserError.of(
+            "mesh.fsdp",
+            mesh.fsdp,
+            f"which does not divide the embedding of {shape.embed_dim}, so that every device would hold all "
+            "parameters; use a divisor",
         )
     if shape.num_heads % mesh.tensor and shape.mlp_width % mesh.tensor:
-        raise UserError(
-            f"mesh.tensor is {mesh.tensor}, which divides neither the model's {shape.num_heads} heads nor its "
-            f"feed-forward layers of {shape.mlp_width}, so that every device would compute all of it; use a divisor"
+        raise UserError.of(
+            "mesh.tensor",
+            mesh.tensor,
+            f"which divides neither the model's {shape.num_heads} heads nor its feed-forward layers of "
+            f"{shape.mlp_width}, so that every device would compute all of it; use a divisor",
         )
 
 
@@ -249,7 +253,9 @@ def check_trainable(config: Config, splits: LevelSplits) -> None:
         if (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
             raise UserError(
                 f"tasks: {task.label} has no level to train on: all levels of {task.levels} are test levels, which "
-                "its environment names and no run trains on; give others"
+                "its environment names and no run trains on; give others",
+                key="tasks",
+                value=task.levels,
             )
 
 
@@ -273,7 +279,9 @@ def check_positions(
         raise UserError(
             f"the longest context of a rollout has {longest} tokens{beyond}, but the pretrained model has only "
             f"{pretrained.max_positions} positions (max_position_embeddings); lower prompt.max_turns or "
-            f"prompt.max_response_tokens{shorter}, or use a model with more positions"
+            f"prompt.max_response_tokens{shorter}, or use a model with more positions",
+            key="prompt.max_turns",
+            value=engine.max_turns,
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int8
 
 from agentrl_jax.config import ImitationConfig, PromptConfig
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.trajectory import Trajectory
@@ -40,29 +41,35 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
     for task in batched_env.tasks:
         spec = registry.spec(task.name)
         if imitation.plans == "exploring" and spec.exploring_after is None:
-            raise ValueError(
-                f"imitation.plans is exploring, but {task.name} has no planner that looks around; use optimal"
+            raise BadValue(
+                f"imitation.plans is exploring, but {task.name} has no planner that looks around; use optimal",
+                key="imitation.plans",
+                value="exploring",
             )
         missing = {"random_start": spec.random_actions, "dagger_rounds": spec.plan_after}
         for name in (name for name, needed in missing.items() if needed is None):
             if value := getattr(imitation, name):
                 why = "no random actions before a plan" if spec.plan_after else "a planner that starts with the episode"
-                raise ValueError(f"imitation.{name} is {value}, but {task.name} has {why}; set it to 0")
+                raise BadValue.of(f"imitation.{name}", value, f"but {task.name} has {why}; set it to 0")
         if imitation.images and spec.symmetry is None:
-            raise ValueError(
-                f"imitation.images is {imitation.images}, but {task.name} has no symmetry that changes its text; set "
-                "it to 0"
+            raise BadValue.of(
+                "imitation.images",
+                imitation.images,
+                f"but {task.name} has no symmetry that changes its text; set it to 0",
             )
         if imitation.plans != "random" and spec.plan is None:
-            raise ValueError(
+            raise BadValue(
                 f"{task.name} has no planner to imitate; set imitation.plans to random, which teaches the format only, "
-                "or imitation.levels to 0"
+                "or imitation.levels to 0",
+                key=task.name,
             )
         longest = task.prompt.max_response_tokens(per_turn)
         if longest > max_response_tokens:
-            raise ValueError(
-                f"max_response_tokens is {max_response_tokens}, but a response of {per_turn} actions in {task.name} "
-                f"takes {longest}; use at least {longest}, or lower prompt.max_actions_per_turn"
+            raise BadValue.of(
+                "max_response_tokens",
+                max_response_tokens,
+                f"but a response of {per_turn} actions in {task.name} takes {longest}; use at least {longest}, or "
+                "lower prompt.max_actions_per_turn",
             )
 
 
@@ -193,9 +200,11 @@ def _solve_levels(
                 break
         if len(found) == levels:
             return np.stack([board for board, _ in found.values()]), [planned for _, planned in found.values()]
-    raise ValueError(
-        f"imitation.levels is {levels}, but {MAX_BATCHES * levels} samples of {task.name} have only {len(found)} "
-        f"different training levels with a plan of at most {limit} actions; lower it or raise the limits"
+    raise BadValue.of(
+        "imitation.levels",
+        levels,
+        f"but {MAX_BATCHES * levels} samples of {task.name} have only {len(found)} different training levels with a "
+        f"plan of at most {limit} actions; lower it or raise the limits",
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import envs_jax
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.config.schema import NAMED_LEVELS
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import BadValue, UserError, refusals
 from envs_jax.babyai import BabyAI, items
 from envs_jax.babyai import levels as babyai_levels
 from envs_jax.environment import TextEnvironment
@@ -38,29 +38,33 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
     try:
         env, params = envs_jax.make(task.env, **task.options)
     except ValueError as error:
-        raise UserError(str(error)) from error
+        raise UserError.after("", error) from error
     if not task.levels:
         return env, params
     if task.levels in NAMED_LEVELS:
         if not isinstance(env, BabyAI):
-            raise UserError(
-                f"levels is {task.levels}, but {task.env} has no such levels; give a file with levels of {task.env}"
+            raise UserError.of(
+                "levels", task.levels, f"but {task.env} has no such levels; give a file with levels of {task.env}"
             )
         with refusals():
             return env.on_items(params, items.NAMED[task.levels]())
     file = Path(task.levels)
     if not file.is_file():
-        raise UserError(f"{file}: there is no such file; give a text file with levels or a .npy pack")
+        raise UserError.at(file, "there is no such file; give a text file with levels or a .npy pack")
     if file.stat().st_size > MAX_BYTES:
-        raise UserError(f"{file}: has {file.stat().st_size} bytes, expected at most {MAX_BYTES}; split the file")
+        raise UserError.at(
+            file, f"has {file.stat().st_size} bytes, expected at most {MAX_BYTES}; split the file", file.stat().st_size
+        )
     try:
         env, pack = _fit(env, file)
     except (ValueError, OSError) as error:
-        raise UserError(f"{file}: {error}") from error
+        raise UserError.after(file, error) from error
     if pack is None:
-        raise UserError(
-            f"{file}: {task.env} has no levels that can be given; leave the file out (files are read for Sokoban, "
-            "FrozenLake, BabyAI and environments that are a GridEnvironment)"
+        raise UserError.at(
+            file,
+            f"{task.env} has no levels that can be given; leave the file out (files are read for Sokoban, FrozenLake, "
+            "BabyAI and environments that are a GridEnvironment)",
+            task.env,
         )
     return env, params.replace(levels=jnp.asarray(pack))
 
@@ -83,14 +87,18 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
         return env, babyai_levels.load_pack(file, env.shape)
     if isinstance(env, GridEnvironment):
         if not packed:
-            raise ValueError(
-                f"levels of {env.name} are read from a .npy pack only, int8 [N, {env.height}, {env.width}]"
+            raise BadValue(
+                f"levels of {env.name} are read from a .npy pack only, int8 [N, {env.height}, {env.width}]",
+                key="levels",
+                value=env.name,
             )
         levels = read_pack(file)
         if levels.shape[1:] != (env.height, env.width):
-            raise ValueError(
+            raise BadValue(
                 f"holds levels of {levels.shape[1]}x{levels.shape[2]}; expected the size of the board of {env.name}, "
-                f"{env.height}x{env.width}"
+                f"{env.height}x{env.width}",
+                key="levels",
+                value=levels.shape[1:],
             )
         LevelRules(env.num_codes - 1, lambda pack: iter(())).check_pack(levels)
         return env, levels

@@ -60,7 +60,9 @@ def refuse_too_large(name: str, memory: Any) -> None:
         raise UserError(
             f"the program {name} needs {needed / 1e9:,.1f} GB in addition to its arguments of "
             f"{memory.argument_size_in_bytes / 1e9:,.1f} GB, expected at most the {free / 1e9:,.1f} GB that are free "
-            f"on each device; lower {LOWERS.get(name, OTHERS)}, or use a smaller model or more devices"
+            f"on each device; lower {LOWERS.get(name, OTHERS)}, or use a smaller model or more devices",
+            key=name,
+            value=needed,
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.config import PromptConfig
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
@@ -37,7 +38,11 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> I
     table = np.full((len(plans), turns * actions_per_turn), -1, np.int32)
     for row, plan in zip(table, plans):
         if len(plan) > len(row):
-            raise ValueError(f"a plan of {len(plan)} actions does not fit in {turns} turns of {actions_per_turn}")
+            raise BadValue(
+                f"a plan of {len(plan)} actions does not fit in {turns} turns of {actions_per_turn}",
+                key="plan",
+                value=len(plan),
+            )
         row[: len(plan)] = plan
     return table.reshape(len(plans), turns, actions_per_turn)
 

@@ -50,7 +50,7 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
     tokenizer = build.load_tokenizer(config.model, pretrained)
     model = build.build_model(config, tokenizer, pretrained)
     folder = Path(run) / "checkpoints"
-    none_yet = UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
+    none_yet = UserError.at(run, "holds no checkpoint yet; let `agentrl train` reach its first one")
     if not folder.is_dir():
         raise none_yet
     start = build.initial_state(config, model, pretrained)
@@ -76,8 +76,10 @@ def _chosen(checkpoints: Checkpoints, name: str, chunks: int) -> int:
         expected = [known for known in ("last", "best") if named[known] is not None]
         expected += [_with_iteration(known, chunks) for known in steps.values()]
         why = ", because no checkpoint was validated (train.validate_every)" if name == "best" else ""
-        raise UserError(
-            f"{checkpoints.path}: there is no checkpoint {shortened(name)}{why}; expected one of {', '.join(expected)}"
+        raise UserError.at(
+            checkpoints.path,
+            f"there is no checkpoint {shortened(name)}{why}; expected one of {', '.join(expected)}",
+            name,
         )
     return step
 

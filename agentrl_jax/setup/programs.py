@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
 from agentrl_jax.config import Config
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.imitation import imitation_steps
 from agentrl_jax.learner.measures import groups_of, measure
@@ -116,11 +117,13 @@ class Programs:
             ValueError: host environments on a mesh where a replica has several devices, or with several rounds.
         """
         if isinstance(batched_env, HostEnv) and rounds > 1:
-            raise ValueError(f"algo.dynamic_sampling is {rounds}, but host environments play one round; use 1")
+            raise BadValue.of("algo.dynamic_sampling", rounds, "but host environments play one round; use 1")
         if isinstance(batched_env, HostEnv) and self.replicas < self.mesh.size:
-            raise ValueError(
+            raise BadValue(
                 f"host environments need one device a replica, but a mesh {dict(self.mesh.shape)} has {self.replicas} "
-                "replicas; use 1 for its tensor axis, and rows for the rollout's layout"
+                "replicas; use 1 for its tensor axis, and rows for the rollout's layout",
+                key="mesh",
+                value=dict(self.mesh.shape),
             )
         rows, config = self.rollout_rules.row_axes, self.suited(config)
         constrain_sharding = self._constrain_cache(model.decoder)
@@ -178,10 +181,12 @@ class Programs:
             ValueError: replay, but learner and rollout compute in different shapes.
         """
         if config.mismatch.kind == "replay" and (self.mesh.shape[TENSOR] > 1 or self.replicas != self.shards.count):
-            raise ValueError(
+            raise BadValue(
                 f"mismatch is replay on a mesh {dict(self.mesh.shape)}, whose {self.replicas} replicas and "
                 f"{self.shards.count} learners compute in different shapes; use 1 for sequence and tensor, and the "
-                "layout rows"
+                "layout rows",
+                key="mismatch",
+                value="replay",
             )
         return self._learning(
             "update", update, model, by_row=2, config=config, tx=tx, engine=engine and self.suited(engine)
@@ -265,13 +270,15 @@ class Programs:
         """A program that updates the state and keeps its sharding; its first `by_row` arguments are sharded by row."""
         kind, shape = self.mesh.devices.flat[0].platform, model.decoder
         if refused := refusal(shape.attention, dtype=shape.dtype, head_dim=shape.head_dim, platform=kind):
-            raise ValueError(refused)
+            raise BadValue(refused, key="model.attention", value=shape.attention)
         # XLA for CPUs aborts on a bfloat16 `psum` inside a `jax.shard_map` that leaves an axis to the compiler: its
         # pass all-reduce-promotion fails ("Invalid binary instruction opcode copy").
         if kind == "cpu" and shape.dtype == "bfloat16" and self.mesh.shape[TENSOR] > 1:
-            raise ValueError(
+            raise BadValue(
                 f"mesh.tensor is {self.mesh.shape[TENSOR]} with activations in bfloat16, which XLA cannot compile for "
-                "CPUs; set model.precision to float32 or mesh.tensor to 1, or use accelerators"
+                "CPUs; set model.precision to float32 or mesh.tensor to 1, or use accelerators",
+                key="mesh.tensor",
+                value=self.mesh.shape[TENSOR],
             )
         if self.mesh.shape[FSDP] > 1 or self.shards.sequence:  # it also keeps loops with collectives in order
             model = dataclasses.replace(model, gather=Gather(shape.embed_dim, shape.head_dim))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from agentrl_jax.config import Config
-from agentrl_jax.errors import MAX_FOREIGN, shortened
+from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
 from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.services.client import Lost
 from agentrl_jax.services.environment import ScriptedPolicy, StepResult
@@ -52,7 +52,11 @@ def play_all(
     found = run_all(jobs, env.deadline * (turns + 1) * rounds, env.workers)
     for outcome in found:
         if isinstance(outcome, BaseException):
-            raise ValueError(f"{task.config.label} {task.address}: {shortened(outcome, MAX_FOREIGN)}") from outcome
+            raise BadValue(
+                f"{task.config.label} {task.address}: {shortened(outcome, MAX_FOREIGN)}",
+                key=task.config.label,
+                value=task.address,
+            ) from outcome
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.config import Config, PromptConfig
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.environment import ScriptedPolicy
@@ -52,9 +53,11 @@ def service_demonstrations(
                     length[turn] = len(ids)
                 episodes.append((index, row, tokens, length, ~_is_random(config, episode.item)))
     if not episodes:
-        raise ValueError(
+        raise BadValue(
             f"no episode of {config.imitation.levels} items can be imitated: none is solved in {turns} turns with "
-            f"responses of {longest} tokens; raise prompt.max_turns or prompt.max_response_tokens"
+            f"responses of {longest} tokens; raise prompt.max_turns or prompt.max_response_tokens",
+            key="imitation.levels",
+            value=config.imitation.levels,
         )
     script = Script(*(np.array(column) for column in zip(*episodes)))
     trajectory = play_script(config, batched_env, key, script)
@@ -81,8 +84,9 @@ def response_text(prompt: PromptConfig, action: str) -> str:
 def _play_items(config: Config, task: ServedTask, items: list[int]) -> list[ScriptedEpisode]:
     service, imitation, oracle = task.service, config.imitation, task.service.oracle
     if oracle is None and imitation.plans == "optimal" and not imitation.noise:
-        raise ValueError(
-            f"{task.config.label} has no oracle to imitate; use imitation.plans random, or imitation.levels 0"
+        raise BadValue(
+            f"{task.config.label} has no oracle to imitate; use imitation.plans random, or imitation.levels 0",
+            key=task.config.label,
         )
 
     def make_policy(item: int) -> ScriptedPolicy:
@@ -125,11 +129,18 @@ def _complete(config: Config, trajectory: Trajectory) -> Int[np.ndarray, " kept"
     """Indices of the episodes without truncated text."""
     lost = int(np.sum(trajectory.failed))
     if lost:
-        raise ValueError(f"{lost} of {len(trajectory.failed)} demonstrations failed in the service; try again")
+        raise BadValue(
+            f"{lost} of {len(trajectory.failed)} demonstrations failed in the service; try again",
+            key="demonstrations",
+            value=lost,
+        )
     total = trajectory.prompt_length + jnp.sum(trajectory.observation_length + trajectory.response.length, axis=1)
     limit = config.rollout.context_tokens
     fits = total <= limit if limit and config.rollout.context == "full" else total > 0
     kept = np.flatnonzero(np.asarray(fits & ~trajectory.overflow))
     if not kept.size:
-        raise ValueError("every episode has truncated text; raise env.observation_tokens or rollout.context_tokens")
+        raise BadValue(
+            "every episode has truncated text; raise env.observation_tokens or rollout.context_tokens",
+            key="env.observation_tokens",
+        )
     return kept

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.errors import BadValue, UserError, refusals
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
@@ -91,7 +91,9 @@ class Services:
                     words = "that are trained on" if other == "training" else "of held_out"
                     raise UserError(
                         f"tasks.{index}.{name} names {len(seen)} items {words}, by number or content, "
-                        f"{seen[0]} first; take other items for {task.config.label}"
+                        f"{seen[0]} first; take other items for {task.config.label}",
+                        key=f"tasks.{index}.{name}",
+                        value=seen,
                     )
 
     def seen_items(self, levels: Sequence[int]) -> list[int]:
@@ -200,16 +202,14 @@ class Services:
         items = [load_items(getattr(config, name), config.env) for name in names]
         for name, numbers in zip(names, items):
             if not numbers or max(numbers) >= service.items:
-                given = f"tasks.{index}.{name} is {getattr(config, name)!r}"
-                raise ValueError(f"{given}; expected numbers below {service.items}, at least one")
+                why = f"expected numbers below {service.items}, at least one"
+                raise BadValue.of(f"tasks.{index}.{name}", getattr(config, name), why)
         training, held_out, validation = (tuple(numbers) for numbers in (*items, ())[:3])
         progress, noise = self._config.env.progress, self._config.imitation.noise
         if progress and service.progress is None:
-            raise ValueError(f"env.progress is {progress:g}, but {config.env} does not report progress; set it to 0")
+            raise BadValue.of("env.progress", progress, f"but {config.env} does not report progress; set it to 0")
         if noise and service.advise is None:
-            raise ValueError(
-                f"imitation.noise is {noise:g}, but {config.env} has no oracle for every state; set it to 0"
-            )
+            raise BadValue.of("imitation.noise", noise, f"but {config.env} has no oracle for every state; set it to 0")
         pool, address = self._pool(service, config, folder)
         return ServedTask(config, service, training, held_out, validation, pool, address)
 

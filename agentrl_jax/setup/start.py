@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool
 
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel import hosts
@@ -16,7 +17,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.packing import Sequences, pack_trajectories
-from agentrl_jax.rollout.trajectory import Trajectory, level_ids
+from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.demonstrations import demonstrations
 from agentrl_jax.setup.service_demonstrations import service_demonstrations
@@ -32,8 +33,8 @@ def demonstration_rows(
     services: Services | None,
     key: jax.Array,
     report: Callable[[str], None],
-) -> tuple[Sequences, list[str]]:
-    """Returns the rows that a run imitates, and the ids of the levels of its demonstrations; `key` is that of the seed.
+) -> tuple[Sequences, Trajectory]:
+    """Returns the rows that a run imitates, and its demonstrations; `key` is that of the seed.
 
     `report` shows the progress of a long search.
 
@@ -45,9 +46,10 @@ def demonstration_rows(
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, batched_env, tokenizer, key)
         if not hosts.same((trajectory, imitated)):
-            raise ValueError(
+            raise BadValue(
                 "the demonstrations of the hosts differ, because their services answer differently; use services of "
-                "one version, or imitation.levels 0"
+                "one version, or imitation.levels 0",
+                key="imitation.levels",
             )
     else:
         trajectory, imitated = demonstrations(
@@ -56,10 +58,10 @@ def demonstration_rows(
         )
     rows = imitated_rows(config, trajectory, imitated)
     if config.rollout.context_tokens and not jnp.any(rows.response_mask):
-        raise ValueError(
-            f"rollout.context_tokens is {config.rollout.context_tokens}, into which no turn of the demonstrations fits"
+        raise BadValue.of(
+            "rollout.context_tokens", config.rollout.context_tokens, "into which no turn of the demonstrations fits"
         )
-    return rows, level_ids(trajectory)
+    return rows, trajectory
 
 
 def imitated_rows(config: Config, trajectory: Trajectory, imitated: Bool[Array, "E T"]) -> Sequences:

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.config import Config
+from agentrl_jax.errors import BadValue
 from agentrl_jax.evaluate.held_out import chunk_size
 from agentrl_jax.learner import state
 from agentrl_jax.learner.batch import Batch, make_batch
@@ -57,7 +58,9 @@ class ProgramPlan:
 def _model(config: Config, name: str | None) -> tuple[DecoderConfig, Tokenizer, str]:
     if name is not None:
         if name not in PUBLISHED:
-            raise ValueError(f"model {name!r} is unknown; expected one of {', '.join(PUBLISHED)}")
+            raise BadValue(
+                f"model {name!r} is unknown; expected one of {', '.join(PUBLISHED)}", key="model", value=name
+            )
         shape = PUBLISHED[name]
         return shape, padded(load_small(), shape.vocab_size), "the project's own"
     pretrained = build.load_model(config.model, weights=False)

@@ -8,18 +8,17 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
-
 from agentrl_jax.config import decode
 from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import FULL, atomic_write, try_writing
 from agentrl_jax.studies.comparison_report import page
 from agentrl_jax.studies.variants import Record, Variants
+from agentrl_jax.terminal import Terminal
 
 
 def compare(
-    comparison: Comparison, out: str | os.PathLike[str], *, only: tuple[str, ...], console: Console
+    comparison: Comparison, out: str | os.PathLike[str], *, only: tuple[str, ...], console: Terminal
 ) -> dict[str, Record]:
     """Runs the variants in `only`, or all, that have no file in the folder yet; returns the records of finished ones.
 
@@ -37,12 +36,16 @@ def compare(
     except OSError as error:
         if error.errno in FULL:
             raise
-        raise UserError(
-            f"{folder}: cannot be written ({error.strerror}), expected a writable folder; change --out"
+        raise UserError.at(
+            folder, f"cannot be written ({error.strerror}), expected a writable folder; change --out"
         ) from error
     unknown = [name for name in only if name not in comparison.variants]
     if unknown:
-        raise UserError(f"--only names {unknown[0]!r}, expected one of {', '.join(comparison.variants)}")
+        raise UserError(
+            f"--only names {unknown[0]!r}, expected one of {', '.join(comparison.variants)}",
+            key="--only",
+            value=unknown[0],
+        )
     records = {name: _read(folder, name, comparison) for name in comparison.variants}
     missing = [name for name, record in records.items() if record is None and (not only or name in only)]
     stored = {name: record for name, record in records.items() if record is not None}
@@ -53,7 +56,7 @@ def compare(
         for name, record in stored.items():
             if record["start"] != variants.start:
                 line = f"{name}: is stored with other starts than these, so that it is not paired with what is run now"
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                console.print(line)
         for name in missing:
             records[name] = variants.run(name)
             with atomic_write(folder / f"{name}.json") as file:
@@ -68,7 +71,8 @@ def _check_levels(folder: Path, stored: Mapping[str, Record], expected: str) -> 
     for name, record in stored.items():
         if record["test_levels"] != expected:
             raise UserError(
-                f"{folder / name}.json: was evaluated on other held-out levels; delete it, or give another --out"
+                f"{folder / name}.json: was evaluated on other held-out levels; delete it, or give another --out",
+                key=f"{folder / name}.json",
             )
 
 
@@ -81,12 +85,12 @@ def _read(folder: Path, name: str, comparison: Comparison) -> Record | None:
         stored, seeds, _ = decode(record["config"], source="config"), record["seeds"], record["test_levels"]
         page({name: record}, (), name, "")  # what a report cannot read is found out before anything is run
     except (UserError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{file}: is no file of a variant of this version ({error}); delete it, or give another folder with --out"
+        raise UserError.at(
+            file, f"is no file of a variant of this version ({error}); delete it, or give another folder with --out"
         ) from error
     check_same(name, stored, comparison.variants[name])
     if len(seeds) != comparison.seeds:
-        raise UserError(
-            f"{file}: has {len(seeds)} seeds, expected {comparison.seeds}; delete it, or give another --out"
+        raise UserError.at(
+            file, f"has {len(seeds)} seeds, expected {comparison.seeds}; delete it, or give another --out", len(seeds)
         )
     return record

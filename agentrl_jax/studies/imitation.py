@@ -20,6 +20,7 @@ from agentrl_jax.learner.state import TrainState
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
+from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import run_keys, start
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.studies.seeds import Seeds
@@ -55,7 +56,7 @@ class SeedImitation:
             prepared = [
                 prepare_examples(rows, config.imitation.batch, packing=config.algo.packing) for rows, _ in found
             ]
-        self.levels = [set(levels) for _, levels in found]
+        self.levels = [set(level_ids(demonstrations)) for _, demonstrations in found]
         self.rows = _stack([examples for examples, _ in prepared])
         self.batches = np.array([batch for _, batch in prepared])
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.setup.memory import Measured
 
 _AXIS = "seed"
@@ -31,8 +32,10 @@ class Seeds:
             ValueError: the seeds cannot be divided equally among the devices.
         """
         if count % len(devices):
-            raise ValueError(
-                f"{count} seeds cannot be shared by {len(devices)} devices; use a multiple, or devices that divide it"
+            raise BadValue(
+                f"{count} seeds cannot be shared by {len(devices)} devices; use a multiple, or devices that divide it",
+                key="seeds",
+                value=count,
             )
         self.numbers = tuple(range(first, first + count))
         self.mesh = Mesh(np.array(devices), (_AXIS,))

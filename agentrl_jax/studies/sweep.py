@@ -154,7 +154,9 @@ class Sweeper:
             raise UserError(
                 f"no mesh of {len(self.devices)} devices is valid for {config.groups} groups of "
                 f"{config.rollout.group_size}, {config.algo.minibatches} minibatches and "
-                f"{run.model.decoder.num_kv_heads} key-value heads; change one"
+                f"{run.model.decoder.num_kv_heads} key-value heads; change one",
+                key="devices",
+                value=len(self.devices),
             )
         own_values = {key: _get(config, key) for key in SEARCHED}
         own = next((one for one in found if one.settings == own_values), None)
@@ -207,14 +209,17 @@ def named(candidate: Candidate) -> str:
 
 def _check(config: Config) -> None:
     if config.model.frozen_layers:
-        raise UserError(
-            f"model.frozen_layers is {config.model.frozen_layers}, but a sweep computes costs from equal layers; use "
-            "agentrl plan without --sweep"
+        raise UserError.of(
+            "model.frozen_layers",
+            config.model.frozen_layers,
+            "but a sweep computes costs from equal layers; use agentrl plan without --sweep",
         )
     if config.algo.mismatch.kind == "replay":
         raise UserError(
             "algo.mismatch is replay, whose update replays the rollout, which a sweep does not count; use agentrl plan "
-            "without --sweep, or algo.mismatch tis"
+            "without --sweep, or algo.mismatch tis",
+            key="algo.mismatch",
+            value="replay",
         )
 
 

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Bool, Int, UInt32
-from rich.console import Console
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.config import Config, to_dict
@@ -37,6 +36,7 @@ from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.studies.imitation import SeedImitation
 from agentrl_jax.studies.seeds import Seeds, rollout_params
+from agentrl_jax.terminal import Terminal
 from agentrl_jax.train import guards
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, iterate
@@ -50,12 +50,12 @@ Record = dict[str, Any]
 class Variants:
     """What variants share: the environment, each seed's start, and the programs that do not depend on the rule."""
 
-    def __init__(self, comparison: Comparison, console: Console):
+    def __init__(self, comparison: Comparison, console: Terminal):
         self.comparison, self.console = comparison, console
         self.config = config = comparison.shared
         devices = jax.devices()
         if comparison.devices > len(devices):
-            raise UserError(f"devices is {comparison.devices}, but there are {len(devices)}")
+            raise UserError.of("devices", comparison.devices, f"but there are {len(devices)}")
         devices = devices[: comparison.devices or None]
         self.seeds = Seeds(config.seed, comparison.seeds, devices)
         self.programs = Programs(make_mesh(1))
@@ -126,7 +126,7 @@ class Variants:
         return states.params["policy"], frozen_params
 
     def _note(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(line)
 
     def run(self, name: str) -> Record:
         """Runs a variant from the common start to its end.
@@ -144,7 +144,7 @@ class Variants:
         shared = {"start": self.start, "baselines": self._baselines, "test_levels": self.test_levels}
         config, began = self.comparison.variants[name], time.monotonic()
         for line in start.notes(config):
-            self.console.print(f"{name}: {line}", highlight=False, markup=False, soft_wrap=True)
+            self._note(f"{name}: {line}")
         with refusals():
             states, update = self._learner(config)
         rows: list[dict[str, Any]] = []
@@ -272,7 +272,7 @@ class Variants:
             )
             if failed[:, :number].any():
                 name = self.config.tasks[eval_set.task].label
-                raise UserError(f"no level of {name} could be generated for a held-out episode; use larger levels")
+                raise UserError.at(name, "no level could be generated for a held-out episode; use larger levels")
             parts.append(success[:, :number])
             parts_used.append(used[:, :number])
             levels.append(hexadecimal(hashes[0, :number]))

@@ -8,6 +8,7 @@ responses); such changes are not followed.
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text.chat_segments import CONTENTS, ChatSegments, derive, keep
 from agentrl_jax.text.pieces import Piece, Special
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -62,33 +63,57 @@ class Chat:
     @property
     def opens_thought(self) -> bool:
         """Whether the header of a sampled response opens a think block, which the response has to close."""
-        last = self.response_header[-1] if self.response_header else ""
-        return (last.name if isinstance(last, Special) else last).rstrip().endswith("<think>")
+        return self.opens("<think>")
+
+    def opens(self, text: str) -> bool:
+        """Whether the header of a sampled response ends with `text`, so that the response starts behind it."""
+        return _spelled(self.response_header[-1:]).rstrip().endswith(text)
 
     def given_header(self, text: str) -> Pieces:
         """Returns the header of a response that is given as `text`, not sampled.
 
-        It is that of a sampled one, unless it would open a think block that the text does not close.
+        It is that of a sampled one, unless it would open a think block that the text does not close, or write one where
+        the text brings its own.
         """
-        first_thought, closed, _ = text.partition("</think>")
-        if self.earlier_header is None or not self.opens_thought or (closed and "<think>" not in first_thought):
-            return (*self.response_header, *self.response_lead)
-        return self.earlier_header
+        thought, closed, _ = text.partition("</think>")
+        has_block = bool(closed) and "<think>" in thought
+        # What the template writes before a response may close a block too, for which the text has no use then.
+        lead = () if closed and "</think>" in _spelled(self.response_lead) else self.response_lead
+        header = (*self.response_header, *lead)
+        has_two = has_block and "<think>" in _spelled(header)
+        if self.earlier_header is not None and (has_two or (self.opens_thought and not closed)):
+            header = self.earlier_header
+        return _before_thought(header) if has_block else header
 
     def opening(self, tag: str, *, forced: bool) -> Pieces:
         """Returns what is inserted between the header of a response and its first sampled token: `tag` if `forced`.
 
+        Nothing is inserted behind a header that ends with it.
+
         Raises:
-            ValueError: the header opens a think block, but the response format does not start inside one.
+            ValueError: the header opens a block, but the response format does not start inside of it.
         """
-        if not self.opens_thought:
-            return (tag,) if forced else ()
-        if tag != "<think>" or not forced:
-            raise ValueError(
-                "the chat template opens a think block in front of every response; expected a response format with a "
-                "think block and a forced opening tag (prompt.think and prompt.forced_tag)"
-            )
-        return ()
+        for block, named in (("<think>", "a think block"), ("<answer>", "an answer block")):
+            if self.opens(block) and not (forced and tag == block):
+                raise BadValue(
+                    f"the chat template opens {named} in front of every response; expected a response format that "
+                    "starts in it, and a forced opening tag (prompt.think and prompt.forced_tag)",
+                    key="prompt.think",
+                )
+        return (tag,) if forced and not self.opens(tag) else ()
+
+
+def _spelled(pieces: Pieces) -> str:
+    return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)
+
+
+def _before_thought(pieces: Pieces) -> Pieces:
+    """The pieces before a think block; all where there is none."""
+    for index, piece in enumerate(pieces):
+        before, opened, _ = _spelled((piece,)).partition("<think>")
+        if opened:
+            return (*pieces[:index], before) if before else pieces[:index]
+    return pieces
 
 
 def chat_format(tokenizer: Tokenizer, thinking: bool | None = None) -> Chat:
@@ -116,9 +141,10 @@ def chat_format(tokenizer: Tokenizer, thinking: bool | None = None) -> Chat:
         headers = [(Special(f"<|{name}|>"),) for name in names]
         ends_optional = True
     else:
-        raise ValueError(
+        raise BadValue(
             "the tokenizer has no special tokens for a conversation; expected a chat template, <|im_start|>, "
-            "<|start_header_id|> or <|user|> and <|system|>; use the tokenizer of an instruction-tuned model"
+            "<|start_header_id|> or <|user|> and <|system|>; use the tokenizer of an instruction-tuned model",
+            key="special tokens",
         )
     system, user, response = headers
     end = tokenizer.special_name(tokenizer.end_of_turn_id)
@@ -144,15 +170,17 @@ def segments(tokenizer: Tokenizer, thinking: bool | None = None) -> ChatSegments
         ValueError: there is no template, or segments cannot express the template.
     """
     if tokenizer.template is None:
-        raise ValueError("the tokenizer has no chat template; expected one in tokenizer_config.json")
+        raise BadValue("the tokenizer has no chat template; expected one in tokenizer_config.json", key="chat template")
     names = frozenset(tokenizer.special_name(i) for i in tokenizer.special_ids)
     written = (tokenizer.template.source, *dict(tokenizer.template.variables).values())
     for token in tokenizer.backend.get_added_tokens_decoder().values():
         absorbs_space = token.special and (token.lstrip or token.rstrip)
         if absorbs_space and any(token.content in text for text in written):
-            raise ValueError(
+            raise BadValue(
                 f"the special token {token.content} absorbs the white space around it, so that tokens depend on the "
-                "text next to them; expected special tokens with lstrip and rstrip false"
+                "text next to them; expected special tokens with lstrip and rstrip false",
+                key="special token",
+                value=token.content,
             )
     return derive(tokenizer.template, names, thinking)
 
@@ -162,11 +190,13 @@ def _from_segments(found: ChatSegments) -> Chat:
     ending = found.split(texts["response_end"])
     count = next((i + 1 for i, piece in enumerate(ending) if isinstance(piece, Special)), 0)
     response_end, last = ending[:count], ending[count - 1] if count else None
-    end_text = "".join(piece.name if isinstance(piece, Special) else piece for piece in response_end)
+    end_text = _spelled(response_end)
     if not isinstance(last, Special) or not texts["next_user"].startswith(end_text):
-        raise ValueError(
+        raise BadValue(
             f"the chat template writes {texts['response_end']!r} after the last response and {texts['next_user']!r} "
-            "after an earlier one; expected both to begin with one special token that ends a response"
+            "after an earlier one; expected both to begin with one special token that ends a response",
+            key="chat template",
+            value=texts["response_end"],
         )
     # The split between the end of a response and the next header only matters for comparing headers.
     tail = texts["response_end"] if texts["next_user"].startswith(texts["response_end"]) else end_text

@@ -10,6 +10,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text.chat_template import ChatTemplate, Message, special_pattern
 from agentrl_jax.text.pieces import Piece, Special
 
@@ -106,7 +107,7 @@ class ChatSegments:
         check_roles(roles)
         names = segment_names(roles, generate)
         if not self.texts.keys() >= set(names):
-            raise ValueError(f"no system message with this chat template: {self.system_refusal}")
+            raise BadValue(f"no system message with this chat template: {self.system_refusal}", key="system message")
         pieces: list[Piece] = []
         written = ""
         for name, (role, content) in zip(names, messages):
@@ -119,7 +120,10 @@ class ChatSegments:
         end = self.texts[names[-1]]
         rendered = self.template.render(messages, generate=generate, thinking=self.thinking)
         if rendered != written + end:
-            raise ValueError(f"the chat template changes this conversation: {_difference(rendered, written + end)}")
+            raise BadValue(
+                f"the chat template changes this conversation: {_difference(rendered, written + end)}",
+                key="chat template",
+            )
         return tuple(piece for piece in (*pieces, *self.split(end)) if piece)
 
 
@@ -127,9 +131,11 @@ def check_roles(roles: Sequence[str]) -> None:
     """Raises a ValueError unless the roles are an optional system, then user and assistant alternately."""
     spoken = list(roles[1:] if roles and roles[0] == "system" else roles)
     if not spoken or spoken != [("user", "assistant")[i % 2] for i in range(len(spoken))]:
-        raise ValueError(
+        raise BadValue(
             f"a conversation of {', '.join(roles) or 'nothing'}; expected at most one system message, then user and "
-            "assistant alternately, the user first"
+            "assistant alternately, the user first",
+            key="conversation",
+            value=roles,
         )
 
 
@@ -200,9 +206,11 @@ def _texts(template: ChatTemplate, thinking: bool | None, *, system: bool) -> di
         for index, (name, marker) in enumerate(zip(segment_names(roles, generate), [*markers, None])):
             text, seen, rest = rest.partition(marker) if marker else (rest, "", "")
             if marker and (not seen or marker in rest):
-                raise ValueError(
+                raise BadValue(
                     f"the chat template does not write message {index + 1} of {', '.join(roles)} once and in its "
-                    "place; expected contents in their order, each once"
+                    "place; expected contents in their order, each once",
+                    key="message",
+                    value=index + 1,
                 )
             _check_equal(found, {name: text})
             found[name] = text
@@ -214,9 +222,11 @@ def _texts(template: ChatTemplate, thinking: bool | None, *, system: bool) -> di
 def _check_equal(texts: Mapping[str, str], others: Mapping[str, str]) -> None:
     for name, text in others.items():
         if texts.get(name, text) != text:
-            raise ValueError(
+            raise BadValue(
                 f"the chat template writes {texts[name]!r} in one conversation and {text!r} in another as "
-                f"{SEGMENTS[name]}; expected the same in every turn"
+                f"{SEGMENTS[name]}; expected the same in every turn",
+                key="chat template",
+                value=texts[name],
             )
 
 
@@ -242,12 +252,16 @@ def _find_edit(segments: ChatSegments, kind: str) -> Edit:
             return edit
     messages, generate = _probe(kind, _SPACES[0])
     rendered = segments.template.render(messages, generate=generate, thinking=segments.thinking)
-    raise ValueError(f"the chat template changes {_SPACES[0]!r} as content of the {kind}: {rendered!r}")
+    raise BadValue(
+        f"the chat template changes {_SPACES[0]!r} as content of the {kind}: {rendered!r}",
+        key="chat template",
+        value=_SPACES[0],
+    )
 
 
 def _find_thought(segments: ChatSegments, kind: str) -> tuple[str, Edit]:
     """Returns the segment and the edit for a response with a think block; those for other responses if none fit."""
-    for before in (kind, "response_earlier"):
+    for before in (kind, "response_earlier", "ask"):
         for edit in _THOUGHT_EDITS:
             tried = dataclasses.replace(segments, thoughts={**segments.thoughts, kind: (before, edit)})
             if all(_agrees(tried, kind, content) for content in (_THOUGHT, _THOUGHT + "\n ")):

@@ -56,9 +56,9 @@ def following_ids(
     """Returns the ids between two sampled responses: the end of the first, the user's message and the next header.
 
     The ids so far, the sampled ids and these form the longer conversation. If the sampled tokens are those that the
-    response's text is encoded to, and it closes the think block that its header may open, `conversation_ids` gives the
-    same ids. `response_ended` says that the response's last
-    token is one of `tokenizer.stop_ids`; otherwise the end-of-turn token is inserted.
+    response's text is encoded to, it closes the think block that its header may open, and the template writes nothing
+    in front of it (such as an empty think block), `conversation_ids` gives the same ids. `response_ended` says that the
+    response's last token is one of `tokenizer.stop_ids`; otherwise the end-of-turn token is inserted.
 
     Raises:
         ValueError: the tokenizer has no format for conversations.

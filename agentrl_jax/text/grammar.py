@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text import automaton
 from agentrl_jax.text.tokenizer import Tokenizer
 
@@ -45,21 +46,24 @@ class ResponseGrammar:
 
     def __post_init__(self) -> None:
         if not self.separator or not set(self.separator) <= _SEPARATOR_BYTES:
-            raise ValueError(
-                f"separator {self.separator!r}; expected one or more of {''.join(sorted(_SEPARATOR_BYTES))}, none of "
-                "which can be part of a tag"
+            raise BadValue.of(
+                "separator",
+                self.separator,
+                f"expected one or more of {''.join(sorted(_SEPARATOR_BYTES))}, none of which can be part of a tag",
             )
         if self.max_actions < 1:
-            raise ValueError(f"max_actions {self.max_actions}; expected at least 1 action per turn")
+            raise BadValue.of("max_actions", self.max_actions, "expected at least 1 action per turn")
         for name in self.actions:
             if not name or name.encode().strip() != name.encode() or self.separator in name or "</answer>" in name:
-                raise ValueError(
-                    f"action name {name!r}; expected text without outer spaces, without the separator "
-                    f"{self.separator!r} and without '</answer>'; rename the action"
+                raise BadValue.of(
+                    "action name",
+                    name,
+                    f"expected text without outer spaces, without the separator {self.separator!r} and without "
+                    "'</answer>'; rename the action",
                 )
         lowered = [name.encode().lower() for name in self.actions]
         if len(set(lowered)) < len(lowered):
-            raise ValueError(f"action names {self.actions}; two differ only in case; rename one")
+            raise BadValue.of("action names", self.actions, "two differ only in case; rename one")
 
     @property
     def opening(self) -> str:

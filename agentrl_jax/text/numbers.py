@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from agentrl_jax.errors import BadValue
+
 DIGIT_PIECES = (*"0123456789", ".", "-")
 """The pieces that the ids from `number_pieces` index."""
 
@@ -25,9 +27,11 @@ def number_pieces(value: Float[Array, ""] | Int[Array, ""], decimals: int, integ
         ValueError: more than seven digits, which exceeds the precision of float32.
     """
     if decimals < 0 or integer_digits < 1 or decimals + integer_digits > 7:
-        raise ValueError(
+        raise BadValue(
             f"{integer_digits} digits before and {decimals} after the point; expected at least one before and at most "
-            "seven together, which float32 holds exactly"
+            "seven together, which float32 holds exactly",
+            key="digits",
+            value=integer_digits,
         )
     limit = 10 ** (decimals + integer_digits) - 1
     scaled = jnp.round(jnp.asarray(value, jnp.float32) * jnp.float32(10**decimals))

@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text.tokenizer import Tokenizer
 
 
@@ -52,9 +53,11 @@ def encode_piece(tokenizer: Tokenizer, piece: Piece) -> list[int]:
     """
     ids = encode_pieces(tokenizer, (piece,))
     if isinstance(piece, str) and tokenizer.decode_bytes(ids) != piece.encode():
-        raise ValueError(
+        raise BadValue(
             f"the tokenizer turns the piece {piece!r} into {tokenizer.decode(ids)!r}; expected the same text back; "
-            "write the piece in the tokenizer's normal form"
+            "write the piece in the tokenizer's normal form",
+            key="piece",
+            value=piece,
         )
     return ids
 

@@ -16,6 +16,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text.canonical import CanonicalTable, build_canonical, encode_prefix, encode_row
 from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.numbers import DIGIT_PIECES, number_pieces
@@ -108,13 +109,13 @@ def compile_prompt(
             be used, see `canonical.build_canonical`.
     """
     if encoder not in ENCODERS:
-        raise ValueError(f"encoder {encoder!r}; expected one of {', '.join(ENCODERS)}")
+        raise BadValue.of("encoder", encoder, f"expected one of {', '.join(ENCODERS)}")
     chat = chat_format(tokenizer, thinking=think)
     listed = actions if lists_actions else ()
     task = Task(instruction, legend, listed, think, separator, max_actions_budget, response_words, feedback)
     prefix_pieces, parts = style.prefix(task, chat), style.message(task, chat)
     opening = "<think>" if think else "<answer>"
-    inserted = chat.opening(opening, forced=forced) if plain is None else (plain,) if plain else ()
+    inserted = chat.opening(opening, forced=forced) if plain is None else () if chat.opens(plain) else (plain,)
     parts = (*parts, Segment("text", inserted)) if inserted else parts
     before = (*(() if forced else (opening,)), *(("</think>", "<answer>") if think else ()))
     between = f" {separator} " if style.spaced else separator
@@ -162,7 +163,10 @@ def compile_prompt(
     prefix = [token for piece in prefix_pieces for token in encode_piece(tokenizer, piece)]
     if encoder == "canonical":
         if pieces is None:
-            raise ValueError("encoder canonical is for compiled environments; set prompt.encoder to pieces for others")
+            raise BadValue(
+                "encoder canonical is for compiled environments; set prompt.encoder to pieces for others",
+                key="prompt.encoder",
+            )
         sizes = np.array([1 if isinstance(piece, Special) else len(piece.encode()) for piece in all_pieces])
         around_size, between_size, action_size = response_lengths(sizes)
         longest_response = around_size + max_actions_budget * (action_size + between_size)
@@ -253,8 +257,9 @@ def _canonical_prefix(
             beginnings |= set(pieces if first.kind == "observation" else DIGIT_PIECES)
     found = {tuple(encode_prefix(tokenizer, prefix, beginning)) for beginning in beginnings}
     if len(found) > 1:
-        raise ValueError(
-            "the prefix has other tokens with every observation, which follows it; set prompt.encoder to pieces"
+        raise BadValue(
+            "the prefix has other tokens with every observation, which follows it; set prompt.encoder to pieces",
+            key="prompt.encoder",
         )
     return list(found.pop())
 

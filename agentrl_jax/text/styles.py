@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text.chat import Chat
 from agentrl_jax.text.pieces import Piece
 
@@ -57,7 +58,7 @@ class PromptStyle:
 def get_style(name: str) -> PromptStyle:
     """Returns the style called `name`; ValueError if there is none."""
     if name not in STYLES:
-        raise ValueError(f"prompt style {name!r}; expected one of {', '.join(STYLES)}")
+        raise BadValue.of("prompt style", name, f"expected one of {', '.join(STYLES)}")
     return STYLES[name]
 
 

@@ -9,6 +9,7 @@ import json
 import resource
 import signal
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from transformers.utils import chat_template_utils
 MAX_MEMORY = 1 << 29
 """Maximum bytes in addition to those of the libraries."""
 
-MAX_TEXT = 1 << 24
-"""Maximum characters of a rendered conversation."""
+MAX_TEXT = 1 << 18
+"""Maximum characters of a rendered conversation, besides eight for each of its messages' characters."""
 
 _MAX_REASON = 4000
 
@@ -41,8 +42,8 @@ def render(request: dict[str, Any]) -> dict[str, str]:
         return {"syntax": f"line {error.lineno}: {error.message}"[:_MAX_REASON]}
     except Exception as error:  # the template is untrusted code: any error inside it is a refusal
         return {"refusal": str(error)[:_MAX_REASON] or type(error).__name__}
-    text = rendered[0][0]
-    return {"text": text} if len(text) <= MAX_TEXT else {"refusal": f"it writes more than {MAX_TEXT} characters"}
+    text, most = rendered[0][0], MAX_TEXT + 8 * sum(len(message["content"]) for message in request["messages"])
+    return {"text": text} if len(text) <= most else {"refusal": f"it writes more than {most} characters"}
 
 
 def main() -> None:
@@ -55,7 +56,9 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # the signal ends the process
-        answer = json.dumps(render(request))
+        began = time.process_time()
+        found = render(request)
+        answer = json.dumps(found | {"seconds": time.process_time() - began})
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(answer, flush=True)
 

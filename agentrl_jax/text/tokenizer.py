@@ -1,17 +1,20 @@
 """Byte-level tokenizers with special tokens that text can never spell."""
 
 import dataclasses
+import functools
+import logging
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 
 import tokenizers
 
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.models.io import tokenizer_files
 from agentrl_jax.models.io.local_files import read_bytes
 from agentrl_jax.text import tokenizer_file
-from agentrl_jax.text.chat_template import ChatTemplate
+from agentrl_jax.text.chat_template import ChatTemplate, special_pattern
 from agentrl_jax.text.tokenizer_file import SAMPLE, byte_alphabet
 from agentrl_jax.text.tokenizer_settings import TokenizerSettings, read_settings, text_of
 
@@ -22,7 +25,12 @@ PAD_NAMES = ("<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|end_of_
 """Special tokens for padding, in order of preference."""
 
 
+_RESPONSE_TAGS = {"<think>", "</think>", "<answer>", "</answer>"}
+"""Tokens of the text of responses, also where a template writes them."""
+
 _PROBES = ("player", "Player", "a b\n c", "  up  \n\n", "\0", SAMPLE)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,11 +56,33 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`, none of them special: text that spells a special token stays ordinary text.
 
-        Bytes that are not in the vocabulary are left out (SmolLM2 lacks most control characters and would otherwise
-        replace them by its end-of-text token).
+        A tokenizer such as Qwen's writes text in the Unicode form NFC: an "e" with a combining accent becomes "é". The
+        first text that is changed is noted in the log.
+
+        Raises:
+            ValueError: the vocabulary has no token for a byte of the text (SmolLM2 lacks most control characters).
         """
-        ids = self.backend.encode(text, add_special_tokens=False).ids
-        return [i for i in ids if i not in self.special_ids]
+        ids = [i for i in self.backend.encode(text, add_special_tokens=False).ids if i not in self.special_ids]
+        if self.backend.normalizer is not None and not text.isascii():
+            written = self.backend.normalizer.normalize_str(text)
+            if written != text:
+                _note_normal_form()
+            text = written
+        missing = self.missing_bytes
+        if missing and not missing.isdisjoint(data := text.encode()) and self.decode_bytes(ids) != data:
+            lost = next(c for c in text if not missing.isdisjoint(c.encode()))
+            raise BadValue(
+                f"the tokenizer has no token for the character {lost!r} of {shortened(ascii(text), 60)}; leave it out, "
+                "or use a model whose vocabulary has all 256 bytes",
+                key="tokenizer",
+                value=lost,
+            )
+        return ids
+
+    @functools.cached_property
+    def missing_bytes(self) -> frozenset[int]:
+        """Bytes that are no token of their own, and can be written only where they are a part of an added token."""
+        return frozenset(range(256)).difference(*(data for data in self.token_bytes if data and len(data) == 1))
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Returns the bytes of the ordinary tokens in `ids`; special tokens have none."""
@@ -77,12 +107,18 @@ class Tokenizer:
         token = self.backend.token_to_id(name)
         if token is None or token not in self.special_ids:
             known = ", ".join(self.special_name(i) for i in sorted(self.special_ids))
-            raise ValueError(f"{name!r} is no special token of this tokenizer; expected one of {known}")
+            raise BadValue(f"{name!r} is no special token of this tokenizer; expected one of {known}", key=name)
         return token
 
     def has_special(self, name: str) -> bool:
         """Returns whether `name` is one of the special tokens."""
         return self.backend.token_to_id(name) in self.special_ids
+
+
+@functools.cache
+def _note_normal_form() -> None:
+    """Says once that texts are changed."""
+    _log.warning("the tokenizer writes texts in the Unicode form NFC: the model reads some characters in another form")
 
 
 def load_small() -> Tokenizer:
@@ -126,7 +162,7 @@ def from_files(
     """
     text = text_of(files, "tokenizer.json", source)
     if text is None:
-        raise ValueError(f"{source}: has no tokenizer.json; add the one of the model's tokenizer")
+        raise BadValue.at(source, "has no tokenizer.json; add the one of the model's tokenizer")
     return from_json(text, end_of_turn=end_of_turn, pad=pad, settings=read_settings(files, source))
 
 
@@ -138,9 +174,11 @@ def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
     """
     missing = vocab_size - tokenizer.vocab_size
     if missing < 0:
-        raise ValueError(
+        raise BadValue(
             f"the tokenizer has {tokenizer.vocab_size} tokens, more than the {vocab_size} of the model's embedding; "
-            "use the tokenizer that belongs to the model"
+            "use the tokenizer that belongs to the model",
+            key="tokenizer",
+            value=tokenizer.vocab_size,
         )
     token_bytes = (*tokenizer.token_bytes, *([None] * missing))
     return dataclasses.replace(tokenizer, vocab_size=vocab_size, token_bytes=token_bytes)
@@ -157,14 +195,20 @@ def from_json(
 
     `end_of_turn` names the token that ends a turn; if None, the one with which the chat template ends a response, the
     model's end of sequence, or one of the usual names. `pad` names the padding token; if None, the model's, unless it
-    ends turns, or one of the usual names.
+    ends turns, one of the usual names, or the end of a turn, because padding is never read.
+
+    Tokens that the template writes around contents (`<|im_start|>`) are special even if the file does not say so, since
+    a message could spell them otherwise.
 
     Raises:
         ValueError: the tokenizer is not byte-level, or a special token is missing.
     """
     settings = settings or TokenizerSettings()
     names_of_roles = [name for name in (settings.eos, settings.pad) if name is not None]
-    file = tokenizer_file.parse(text, {*names_of_roles, *settings.stop_ids})
+    control: set[str | int] = {*names_of_roles, *settings.stop_ids}
+    file = tokenizer_file.parse(text, control)
+    if headers := _header_tokens(file, settings.template):
+        file = tokenizer_file.parse(text, control | headers)
     names, special = file.names, file.special
     size = max(names) + 1
     byte_of = {character: byte for byte, character in byte_alphabet().items()}
@@ -180,13 +224,15 @@ def from_json(
     )
     for i, name in names.items():
         if i not in special and (where := ends.get(name) or ends.get(i)):
-            raise ValueError(
-                f"{where} is {shortened(ascii(name))}, which is ordinary text in tokenizer.json, so that no response "
-                "can end with it; name a token of added_tokens"
+            raise BadValue.of(
+                f"{where}",
+                name,
+                "which is ordinary text in tokenizer.json, so that no response can end with it; name a token of "
+                "added_tokens",
             )
     response_end = settings.template.closing_token(by_name) if settings.template else None
     end = _pick(by_name, end_of_turn, (response_end, settings.eos, *END_OF_TURN_NAMES), "end_of_turn")
-    padding = (settings.pad if settings.pad != names[end] else None, *PAD_NAMES)
+    padding = (settings.pad if settings.pad != names[end] else None, *PAD_NAMES, names[end])
     stops = [end, *(by_name[name] for name in (response_end, settings.eos) if name in by_name), *settings.stop_ids]
     tokenizer = Tokenizer(
         backend=file.backend,
@@ -202,15 +248,26 @@ def from_json(
     return tokenizer
 
 
+def _header_tokens(file: tokenizer_file.TokenizerFile, template: ChatTemplate | None) -> set[str]:
+    """Added tokens in brackets that are ordinary text, but that a template writes around contents."""
+    names = {file.names[i] for i in file.added}
+    ordinary = {name for name in names if re.fullmatch(r"[<\[]\S+[>\]]", name)} - _RESPONSE_TAGS
+    ordinary -= {file.names[i] for i in file.special}
+    if template is None or not ordinary:
+        return set()
+    return ordinary.intersection(special_pattern(names).findall(template.frame()))
+
+
 def _refuse_lossy(tokenizer: Tokenizer) -> None:
     """Refuses a tokenizer that changes a text, except for bytes that it does not have."""
-    known = b"".join(token or b"" for token in tokenizer.token_bytes if token and len(token) == 1)
-    for text in _PROBES:
-        kept = bytes(byte for byte in text.encode() if byte in known)
-        if (found := tokenizer.decode_bytes(tokenizer.encode(text))) != kept:
-            raise ValueError(
+    for probe in _PROBES:
+        text = "".join(character for character in probe if tokenizer.missing_bytes.isdisjoint(character.encode()))
+        if (found := tokenizer.decode_bytes(tokenizer.encode(text))) != text.encode():
+            raise BadValue(
                 f"tokenizer.json: changes {text!r} to {found.decode('utf-8', 'replace')!r}; use a byte-level tokenizer "
-                "that keeps letter case and spaces, without a prefix space"
+                "that keeps letter case and spaces, without a prefix space",
+                key="tokenizer.json",
+                value=text,
             )
 
 
@@ -219,7 +276,9 @@ def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str | None, 
     for name in names:
         if name in by_name:
             return by_name[name]
-    raise ValueError(
+    raise BadValue(
         f"no special token {shortened(' or '.join(names))} in this tokenizer, which has "
-        f"{shortened(', '.join(sorted(by_name)) or 'none')}; name one by {argument}="
+        f"{shortened(', '.join(sorted(by_name)) or 'none')}; name one by {argument}=",
+        key="special token",
+        value=" or ".join(names),
     )

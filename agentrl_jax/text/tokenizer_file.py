@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import pre_tokenizers
 
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 
 MAX_IDS = 1 << 21
 """Maximum vocabulary size, including ids without a token."""
@@ -47,7 +47,9 @@ def parse(text: str, special: Collection[str | int] = ()) -> TokenizerFile:
     try:
         layout = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"tokenizer.json: not valid JSON ({shortened(error)}); copy the file again") from error
+        raise BadValue(
+            f"tokenizer.json: not valid JSON ({shortened(error)}); copy the file again", key="tokenizer.json"
+        ) from error
     _check_components(layout)
     _refuse_unless_byte_level(layout)
     _check_tokens(layout)
@@ -80,15 +82,26 @@ def _refuse_unless_byte_level(layout: Mapping[str, Any]) -> None:
     splitters = _kinds(layout.get("pre_tokenizer"), "pretokenizers")
     found = shortened(sorted(decoders))
     if "Metaspace" in decoders | splitters or layout["model"].get("byte_fallback") or model == "Unigram":
-        raise ValueError(
+        raise BadValue(
             f"a SentencePiece tokenizer (model {model}, decoder {found}), as Llama 2 has, "
             "is not supported: its tokens depend on the spaces around them; use a model with a byte-level BPE "
-            "tokenizer, such as Llama 3, Qwen or SmolLM2"
+            "tokenizer, such as Llama 3, Qwen or SmolLM2",
+            key="model",
+            value=model,
         )
     if model != "BPE" or "ByteLevel" not in decoders:
-        raise ValueError(
+        raise BadValue(
             f"tokenizer with model {model} and decoder {found}; expected model BPE and "
-            "decoder ByteLevel; use a model with a byte-level BPE tokenizer, such as Llama 3, Qwen or SmolLM2"
+            "decoder ByteLevel; use a model with a byte-level BPE tokenizer, such as Llama 3, Qwen or SmolLM2",
+            key="model",
+            value=model,
+        )
+    if changing := _kinds(layout.get("normalizer"), "normalizers") - {"Sequence", "NFC"}:
+        raise BadValue(
+            f"tokenizer.json: the normalizer {shortened(sorted(changing))} changes texts; use a byte-level tokenizer "
+            "that keeps letter case and spaces, with no normalizer but NFC",
+            key="normalizer",
+            value=sorted(changing),
         )
 
 
@@ -175,7 +188,7 @@ def _require(holds: bool, problem: str, *values: Any) -> None:
     """Raises `problem`, with the values in its braces, unless the condition holds."""
     if not holds:
         shown = (shortened(ascii(value) if isinstance(value, str) else json.dumps(value), 60) for value in values)
-        raise ValueError(f"tokenizer.json: {problem.format(*shown)}; copy the file again")
+        raise BadValue(f"tokenizer.json: {problem.format(*shown)}; copy the file again", key="tokenizer.json")
 
 
 def _kinds(component: Any, children: str) -> set[str]:
@@ -194,4 +207,6 @@ def _from_library(how: str, action: Callable[[], Any]) -> Any:
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # a panic in Rust is no `Exception`
-        raise ValueError(f"tokenizer.json: cannot be {how} ({shortened(error)}); copy the file again") from error
+        raise BadValue(
+            f"tokenizer.json: cannot be {how} ({shortened(error)}); copy the file again", key="tokenizer.json"
+        ) from error

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.strict_json import parse_object
 from agentrl_jax.text.chat_template import ChatTemplate
 
@@ -41,8 +41,10 @@ def read_settings(files: Mapping[str, bytes], source: str) -> TokenizerSettings:
     stops = _json(files, "generation_config.json", source).get("eos_token_id")
     stops = stops if isinstance(stops, list) else [] if stops is None else [stops]
     if len(stops) > 1024 or not all(type(stop) is int and 0 <= stop < 2**31 for stop in stops):
-        raise ValueError(
-            f"{source}/generation_config.json: eos_token_id {shortened(stops)}; expected ids of tokens, one or a list"
+        raise BadValue(
+            f"{source}/generation_config.json: eos_token_id {shortened(stops)}; expected ids of tokens, one or a list",
+            key="eos_token_id",
+            value=stops,
         )
     return TokenizerSettings(
         template=None if template is None else ChatTemplate(template, tuple(names.items())),
@@ -57,7 +59,9 @@ def text_of(files: Mapping[str, bytes], name: str, source: str) -> str | None:
     try:
         return files[name].decode("utf-8") if name in files else None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{source}/{name}: not UTF-8 ({error.reason}); the file is damaged: copy it again") from error
+        raise BadValue(
+            f"{source}/{name}: not UTF-8 ({error.reason}); the file is damaged: copy it again", key=f"{source}/{name}"
+        ) from error
 
 
 def _default_template(settings: dict[str, Any], path: str) -> str | None:
@@ -67,8 +71,10 @@ def _default_template(settings: dict[str, Any], path: str) -> str | None:
         entry = next((each.get("template") for each in named), None)
     if entry is None or isinstance(entry, str):
         return entry
-    raise ValueError(
-        f"{path}: chat_template is {str(entry)[:60]!r}, neither text nor a list with a default; copy the file again"
+    raise BadValue.at(
+        path,
+        f"chat_template is {str(entry)[:60]!r}, neither text nor a list with a default; copy the file again",
+        str(entry)[:60],
     )
 
 

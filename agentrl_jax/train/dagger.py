@@ -30,7 +30,7 @@ from agentrl_jax.io import atomic_write
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.packing import Sequences
-from agentrl_jax.rollout.trajectory import Trajectory, level_ids
+from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import run_keys, start
 from agentrl_jax.setup.demonstrations import PLANNED_AT_ONCE
 from agentrl_jax.setup.parts import RunParts
@@ -77,8 +77,8 @@ class Dagger:
 
     def demonstrations(
         self, number: int, chunk: int, params: Params, between: Callable[[], None]
-    ) -> tuple[Sequences, list[str], dict[str, float]]:
-        """Returns the rows to imitate, the ids of their levels, and metrics of a round; plays it if it is due now.
+    ) -> tuple[Sequences, Trajectory, dict[str, float]]:
+        """Returns the rows to imitate, their episodes, and metrics of a round; plays it if it is due now.
 
         `params` are those before `chunk`, as `TrainState.merged_params` returns them. `between` is called between the
         dispatches of the policy's play and between the parts of the search; if it raises, the round begins again later.
@@ -98,7 +98,7 @@ class Dagger:
         )
         trajectory, imitated = self._trajectories(number, sets, found)
         metrics = {"imitation/policy_success": solved, "imitation/dagger_plans": float(count)}
-        return start.imitated_rows(self._parts.config, trajectory, imitated), level_ids(trajectory), metrics
+        return start.imitated_rows(self._parts.config, trajectory, imitated), trajectory, metrics
 
     @functools.cached_property
     def _play(self) -> PlayPlans:
@@ -200,8 +200,8 @@ class Dagger:
             try:
                 return json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                raise UserError(
-                    f"{file}: cannot be read ({error}); restore the plans of the round, or use a new run"
+                raise UserError.at(
+                    file, f"cannot be read ({error}); restore the plans of the round, or use a new run"
                 ) from error
 
         stored = hosts.from_writer(read)
@@ -214,9 +214,8 @@ class Dagger:
         except (KeyError, TypeError, ValueError):
             fits = False
         if not fits:
-            raise UserError(
-                f"{self._file(number)}: does not hold the plans of a round on these levels; "
-                "restore it, or use a new run"
+            raise UserError.at(
+                self._file(number), "does not hold the plans of a round on these levels; restore it, or use a new run"
             )
         return found
 

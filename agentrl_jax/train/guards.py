@@ -17,7 +17,9 @@ def check_skipped(in_a_row: int, limit: int, rate: str, kept: Callable[[], str])
         raise UserError(
             f"{in_a_row} updates in a row were skipped, because loss or gradient was not finite or no token was "
             f"there to learn from; expected fewer than {limit}; {kept()}; lower {rate} or "
-            "optim.max_grad_norm, or see whether train/failed is high, and use a new run folder"
+            "optim.max_grad_norm, or see whether train/failed is high, and use a new run folder",
+            key=rate,
+            value=in_a_row,
         )
 
 
@@ -32,7 +34,9 @@ def check_services(failed: float, limit: float, where: str, last: str, kept: Cal
     if failed > limit:
         raise UserError(
             f"{failed:.0%} of the episodes failed in {where} (the last one: {last}); expected at most {limit:.0%} "
-            f"(env.max_failed); {kept()}; see whether the service is well, then give the same command again"
+            f"(env.max_failed); {kept()}; see whether the service is well, then give the same command again",
+            key="env.max_failed",
+            value=limit,
         )
 
 
@@ -50,7 +54,9 @@ def check_logprobs(config: Config, metrics: Mapping[str, Any], kept: Callable[[]
         raise UserError(
             f"log-probabilities by the learner and by the rollout differ by {gap:.3g} nats in the mean, and "
             f"algo.logprob_gap_limit is {limit:g}; {kept()}; use {remedy}, "
-            "or a higher limit (none for no limit), and a new run folder"
+            "or a higher limit (none for no limit), and a new run folder",
+            key="algo.logprob_gap_limit",
+            value=limit,
         )
     equal = metrics["rollout/logprob_bit_equal"]
     if algo.mismatch.kind == "replay" and equal < 1.0 and metrics["update/trained_tokens"]:
@@ -58,5 +64,7 @@ def check_logprobs(config: Config, metrics: Mapping[str, Any], kept: Callable[[]
             f"algo.mismatch is replay, but only {equal:.4%} of the replay's log-probabilities are those of the "
             f"rollout bit for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this "
             f"machine computes the same steps in different ways; {kept()}; use algo.mismatch none or "
-            "tis and a new run folder"
+            "tis and a new run folder",
+            key="algo.mismatch",
+            value="replay",
         )

@@ -14,6 +14,7 @@ from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner.imitation import Examples, prepare_examples
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.rollout.packing import Sequences
+from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import run_keys, start
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import host_metrics
@@ -51,10 +52,11 @@ def imitate(
         while rounds < dagger.due(chunk):
             rounds += 1
             asked = functools.partial(between, chunk, state)
-            more, levels, measured = dagger.demonstrations(rounds, chunk, state.merged_params(), asked)
+            more, played, measured = dagger.demonstrations(rounds, chunk, state.merged_params(), asked)
+            progress.midway.add(played)
             rows, program = jax.tree.map(lambda *x: jnp.concatenate(x), rows, more), None
             if dagger.first_chunk(rounds) == chunk:  # not of a round before the checkpoint that a run goes on from
-                progress.folder.log_levels(chunk + 1, "imitation", levels)
+                progress.folder.log_levels(chunk + 1, "imitation", level_ids(played))
                 of_round = measured
                 between(chunk, state)  # a round takes minutes, and its file is kept
         if program is None:
@@ -80,10 +82,12 @@ def _demonstrations(done: int, parts: RunParts, progress: RunProgress) -> Sequen
     """Returns the rows of the demonstrations from before the first step."""
     config, view = parts.config.imitation, progress.view
     with refusals():
-        rows, levels = start.demonstration_rows(
+        rows, played = start.demonstration_rows(
             *(parts.config, parts.train_env, parts.train_splits, parts.tokenizer, parts.services, parts.key),
             report=view.note,
         )
+    levels = level_ids(played)
+    progress.midway.add(played)
     view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
     if not done:
         progress.folder.log_levels_once(0, "imitation", levels)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from agentrl_jax.algos import collapse
+from agentrl_jax.evaluate.midway import MidwayCount
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel import hosts
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
@@ -24,12 +25,21 @@ from agentrl_jax.train.roll_back import RollBacks
 class RunProgress:
     """Folder, checkpoints and everything else about a run that changes while it runs.
 
-    `imitation_outcomes` is success on the held-out levels before learning; empty until it has been measured.
+    `imitation_outcomes` is success on the held-out levels before learning; empty until it has been measured. `midway`
+    counts boards that training episodes meet; without any, nothing.
     """
 
-    def __init__(self, parts: RunParts, folder: RunFolder, checkpoints: Checkpoints, view: LiveView):
+    def __init__(
+        self,
+        parts: RunParts,
+        folder: RunFolder,
+        checkpoints: Checkpoints,
+        view: LiveView,
+        midway: MidwayCount,
+    ):
         """Starts at the beginning of a run; `restore` resumes from a checkpoint."""
         self.parts, self.folder, self.checkpoints, self.view = parts, folder, checkpoints, view
+        self.midway = midway
         self.roll_backs = RollBacks(folder.path / "roll_backs")
         self.totals = Totals()
         self.horizon = Horizon(parts.config.algo.horizon, parts.config.prompt.max_turns)
@@ -53,6 +63,8 @@ class RunProgress:
             return initial(key)
         self._read(step)
         self.view.note(f"going on from the checkpoint of step {step}")
+        if self.midway.since:
+            self.view.note(f"evaluation boards met inside episodes are counted after step {self.midway.since} only")
         known = len(self.folder.metrics())
         if known < step:
             self.view.note(f"metrics.jsonl has {known} of the {step} rows before it; the others are lost")
@@ -76,6 +88,7 @@ class RunProgress:
             self.totals = Totals(**(since[-1] if since else meta)["totals"])
             self.imitation_outcomes = {how: list(won) for how, won in meta["imitation_outcomes"].items()}
             self.horizon.restore(meta.get("horizon", self.horizon.saved()))
+            self.midway.restore(meta.get("midway"), step)
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{self.checkpoints.path / str(step)}: the record of step {step} is not that of a run ({error}); "
@@ -92,6 +105,7 @@ class RunProgress:
             "totals": dataclasses.asdict(self.totals),
             "imitation_outcomes": self.imitation_outcomes,
             "horizon": self.horizon.saved(),
+            "midway": self.midway.saved(),
             "roll_backs": self.roll_backs.count,
         }
         self.folder.upload()

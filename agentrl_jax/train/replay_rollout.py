@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from rich.console import Console
 
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import UserError, refusals
@@ -31,6 +30,7 @@ from agentrl_jax.runs.rollout_records import (
     sampled_fields,
 )
 from agentrl_jax.runs.run_folder import RunFolder, read_config
+from agentrl_jax.terminal import Terminal
 from agentrl_jax.train.run import Run
 
 
@@ -50,7 +50,7 @@ class ReplayedRow:
     """What the replay started from."""
 
 
-def replay_row(run: str | os.PathLike[str], iteration: int, row: int, console: Console) -> ReplayedRow:
+def replay_row(run: str | os.PathLike[str], iteration: int, row: int, console: Terminal) -> ReplayedRow:
     """Plays an iteration again, from the nearest checkpoint before it, and compares its recorded episodes.
 
     Iterations between that checkpoint and the rollout are learned again, in a temporary folder; without a checkpoint,
@@ -64,21 +64,23 @@ def replay_row(run: str | os.PathLike[str], iteration: int, row: int, console: C
         return _replay_row(folder, str(run), iteration, row, console)
 
 
-def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Console) -> ReplayedRow:
+def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Terminal) -> ReplayedRow:
     """Replays from the records in a local folder; checkpoints are read where the run is."""
     config = read_config(folder)
     known = recorded_iterations(folder)
     if iteration not in known:
         shown = ", ".join(map(str, known[-8:])) or "none; train with train.trajectories_every above 0"
-        raise UserError(f"--iteration is {iteration}, which is not recorded in {run}; recorded are (last) {shown}")
+        raise UserError.of("--iteration", iteration, f"which is not recorded in {run}; recorded are (last) {shown}")
     record = read_record(record_path(folder, iteration))
     if record.header.evaluation is not None:
-        raise UserError(
-            f"{run}: holds an evaluation of {record.header.evaluation.agent}, but only episodes of training can be "
-            "replayed; evaluate again with agentrl eval and --record"
+        raise UserError.at(
+            run,
+            f"holds an evaluation of {record.header.evaluation.agent}, but only episodes of training can be replayed; "
+            "evaluate again with agentrl eval and --record",
+            record.header.evaluation.agent,
         )
     if not 0 <= row < len(record.task):
-        raise UserError(f"--row is {row}, expected 0 to {len(record.task) - 1}")
+        raise UserError.of("--row", row, f"expected 0 to {len(record.task) - 1}")
     with tempfile.TemporaryDirectory(prefix="agentrl-replay-") as scratch:
         start = _copy_before(folder, f"{run}/{CHECKPOINTS}", Path(scratch), record)
         with refusals():

@@ -52,7 +52,7 @@ class RollBacks:
             try:
                 records.append(json.loads(file.read_text(encoding="utf-8")))
             except ValueError as error:
-                raise UserError(f"{file}: cannot be read ({error}); restore the file, or use a new run") from error
+                raise UserError.at(file, f"cannot be read ({error}); restore the file, or use a new run") from error
         return records
 
     def _file(self, number: int) -> Path:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from rich.console import Console
 
 from agentrl_jax.algos import mutual_information
@@ -19,13 +20,14 @@ from agentrl_jax.config import Config, rates
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import UserError, counted, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
+from agentrl_jax.evaluate.midway import MidwayCount
 from agentrl_jax.evaluate.seen import learned_levels
 from agentrl_jax.evaluate.service_report import failure_rows, of_all_hosts, service_metrics
 from agentrl_jax.evaluate.summary import machine, success_tables, tables_by_category
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.host import HostEnv
-from agentrl_jax.rollout.trajectory import Trajectory, level_ids
+from agentrl_jax.rollout.trajectory import Trajectory, hexadecimal, level_ids
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.curves import plot_curves
 from agentrl_jax.runs.live import IterationView, LiveView, final_table
@@ -35,6 +37,7 @@ from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import host_metrics, played_metrics, total_stats
 from agentrl_jax.stopping import Stopped, closed_at_stop, deferring
+from agentrl_jax.terminal import Terminal, literal
 from agentrl_jax.train import guards
 from agentrl_jax.train.imitation import imitate
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, Played, learn, play
@@ -59,7 +62,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
             a row were skipped, too many episodes failed, or the log-probabilities of learner and rollout differ.
         Stopped: a process of the run got SIGTERM; the state has been saved.
     """
-    console = (console or Console()) if hosts.is_writer() else Console(quiet=True)
+    console = (console or Terminal()) if hosts.is_writer() else Terminal(quiet=True)
     with refusals():
         config = with_defaults(config)
         run = Run(config)  # first, so that no folder is created with an unusable configuration
@@ -77,7 +80,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
         finally:
             run.close()
     console.print(final_table(summary))
-    console.print(f"run folder: {folder.place}", highlight=False)
+    console.print(literal(f"run folder: {folder.place}"), soft_wrap=True)
     return summary
 
 
@@ -131,7 +134,8 @@ class Run:
         if self.config.train.iterations:
             for line in start.notes(self.config):
                 view.note(line)
-        self.progress = progress = RunProgress(self.parts, folder, checkpoints, view)
+        midway = MidwayCount(self.held_out.board_hashes, self.held_out.labels)
+        self.progress = progress = RunProgress(self.parts, folder, checkpoints, view, midway)
         state = progress.restore()
         if self.parts.imitation_chunks and int(state.imitation_step) < self.config.imitation.steps:
             state = imitate(state, self.parts, self.held_out, progress, self._stop_if_asked)
@@ -147,11 +151,14 @@ class Run:
             UserError: an environment has other levels than the version that began the run.
         """
         played = next((row["levels"] for row in reversed(self.folder.levels()) if row["stage"] == "test"), None)
-        now = self.held_out.board_ids()
-        if played is not None and now is not None and now != set(played):
-            raise UserError(
-                f"{self.folder.path}: was evaluated at its start on other levels than those of this version; go on "
-                "with the version that began the run, or begin a new one"
+        boards = [found for found in self.held_out.board_hashes if found is not None]
+        if played is None or len(boards) < len(self.held_out.labels):
+            return
+        if set(hexadecimal(np.concatenate(boards))) != set(played):
+            raise UserError.at(
+                self.folder.path,
+                "was evaluated at its start on other levels than those of this version; go on with the version that "
+                "began the run, or begin a new one",
             )
 
     def _stop_if_asked(self, step: int, state: TrainState) -> None:
@@ -193,6 +200,7 @@ class Run:
         played = play(state, inputs, self.programs)
         jax.block_until_ready(played.trajectory)
         rolled = time.monotonic()
+        self.progress.midway.add(played.trajectory)
         services = self._service_metrics(iteration, played.trajectory, rolled - began)
         prompts = self._prompt_metrics(state, played.trajectory, inputs.rollout.temperature)
         looked = time.monotonic()
@@ -321,7 +329,10 @@ class Run:
         last = self.parts.imitation_chunks + int(state.iteration)
         evaluated = held_out.outcomes(state.merged_params(), lambda: self._stop_if_asked(last, state))
         learned = learned_levels(self.folder.levels(), self.folder.metrics(), last)
-        seen = held_out.seen(learned, evaluated.levels)
+        midway = progress.midway.counts()
+        seen = {
+            label: known | midway.get(label, {}) for label, known in held_out.seen(learned, evaluated.levels).items()
+        }
         categories = None if services is None else services.categories(held_out.levels)
         outcomes = progress.imitation_outcomes, evaluated.success, held_out.baselines()
         imitated = self.parts.imitation_chunks > 0
@@ -334,6 +345,7 @@ class Run:
             "by_category": {} if categories is None else tables_by_category(categories, *outcomes, imitated=imitated),
             "held_out": all(task["held_out"] is True for task in seen.values()),
             "seen_levels": None if learned is None else sum(task["seen_levels"] for task in seen.values()),
+            "seen_midway": sum(task["seen_midway"] for task in midway.values()) if midway else None,
             "levels": seen,
             "iterations": int(state.iteration),
             "stopped_by": progress.monitor.stopped_by,

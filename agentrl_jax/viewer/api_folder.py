@@ -70,9 +70,9 @@ def load_api_folder(path: str | os.PathLike[str], report: Report) -> ApiFolder:
             replies[_key(row)][turn] = row
     finished = {_key(row): row for row in _rows(folder / EPISODES, report)} if (folder / EPISODES).exists() else {}
     if not replies:
-        raise UserError(f"{folder}: has no reply yet; wait for the first one")
+        raise UserError.at(folder, "has no reply yet; wait for the first one")
     if len(replies) > MAX_EPISODES:
-        raise UserError(f"{folder}: has more than {MAX_EPISODES} episodes; evaluate fewer items in one folder")
+        raise UserError.at(folder, f"has more than {MAX_EPISODES} episodes; evaluate fewer items in one folder")
     why = {name: redact(str(reason)) for name, reason in _unfinished(folder).items()}
     for row in (row for of_episode in replies.values() for row in of_episode.values()):
         if refusal := _text(row["reply"].get("refusal")):  # may be what the server said of an error
@@ -102,7 +102,7 @@ def _object(file: Path) -> Row:
     try:
         found = parse(read_limited(file, MAX_BYTES))
     except Unusable as error:
-        raise UserError(f"{file}: {error}; restore a copy, or evaluate again into another folder") from error
+        raise UserError.at(file, f"{error}; restore a copy, or evaluate again into another folder") from error
     return found if isinstance(found, dict) else {}
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agentrl_jax.errors import BadValue
+
 _TYPES = {"u1": np.uint8, "u2": np.uint16, "i4": np.int32, "u4": np.uint32, "f4": np.float32}
 _LEVEL = 6
 """Of gzip; 9 takes twice the time and saves 1 %."""
@@ -25,12 +27,16 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> bytes:
         ValueError: a column has another dtype, or the header has the key `columns`.
     """
     if "columns" in header:
-        raise ValueError("the header has the key 'columns', which lists the columns; name it otherwise")
+        raise BadValue("the header has the key 'columns', which lists the columns; name it otherwise", key="columns")
     entries, parts = [], []
     for name, column in columns.items():
         kind = "u1" if column.dtype == bool else column.dtype.newbyteorder("<").str[1:]
         if kind not in _TYPES:
-            raise ValueError(f"column {name} is {column.dtype}, expected one of {', '.join(_TYPES)} or bool")
+            raise BadValue(
+                f"column {name} is {column.dtype}, expected one of {', '.join(_TYPES)} or bool",
+                key="column",
+                value=name,
+            )
         data = np.ascontiguousarray(column.ravel(), dtype=np.dtype(_TYPES[kind]).newbyteorder("<")).tobytes()
         if kind == "u2":
             data = data[0::2] + data[1::2]

@@ -104,7 +104,7 @@ class RunData:
         self._pieces = Pieces(self._tokenizer)
         self._screenshots = PageScreenshots(run, note)
         self._packed: dict[_Key, tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
-        self._damaged: dict[_Key, str] = {}
+        self._damaged: dict[_Key, UserError] = {}
         self.levels: frozenset[tuple[str, str]] = frozenset()
 
     def stamp(self) -> str:
@@ -123,9 +123,10 @@ class RunData:
         """
         keys = self._keys()
         if not keys:
-            raise UserError(
-                f"{self.place}: has no recorded rollouts; train it with train.trajectories_every above 0, or wait for "
-                "the first recorded iteration"
+            raise UserError.at(
+                self.place,
+                "has no recorded rollouts; train it with train.trajectories_every above 0, or wait for the first "
+                "recorded iteration",
             )
         for number, key in enumerate(keys, start=1):
             if key not in self._packed and key not in self._damaged:
@@ -133,12 +134,12 @@ class RunData:
                     self._packed[key] = self._pack(key[0])
                     self._note(f"{self._packed[key][0]['label']} ({number} of {len(keys)})")
                 except UserError as error:
-                    self._damaged[key] = str(error)
+                    self._damaged[key] = error
                     self._note(f"{error}; left out")
         self._packed = {key: self._packed[key] for key in keys if key in self._packed}
         self._damaged = {key: self._damaged[key] for key in keys if key in self._damaged}
         if not self._packed:
-            raise UserError(next(iter(self._damaged.values())))
+            raise next(iter(self._damaged.values()))
         headers, rows, blocks = zip(*self._packed.values())
         columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
         self.levels = _levels(columns, headers[-1]["tasks"])

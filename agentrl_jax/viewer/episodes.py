@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.runs.rollout_records import RolloutRecord
 from agentrl_jax.viewer.columns import Precision, pack, quantize, smallest
 from agentrl_jax.viewer.pieces import Pieces
@@ -90,7 +91,11 @@ def pack_episodes(record: RolloutRecord, pieces: Pieces, scenes: Scenes | None) 
     header: dict[str, Any] = {"iteration": record.header.iteration}
     if scenes is not None:
         if len(scenes) != len(record.task):
-            raise ValueError(f"scenes of {len(scenes)} episodes, expected those of {len(record.task)}")
+            raise BadValue(
+                f"scenes of {len(scenes)} episodes, expected those of {len(record.task)}",
+                key="scenes",
+                value=len(scenes),
+            )
         header["scenes"], scene_columns = pack_scenes(scenes)
         columns |= scene_columns
     return pack(header, columns)
@@ -121,7 +126,9 @@ def pack_scenes(scenes: Scenes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         grid = scene["cells"] if scene["kind"] == "grid" else []
         width = len(grid[0]) if grid else 0
         if any(len(row) != width for row in grid):
-            raise ValueError(f"the rows of a scene have {sorted({len(row) for row in grid})} cells, expected one width")
+            raise BadValue(
+                f"the rows of a scene have {sorted({len(row) for row in grid})} cells, expected one width", key="scene"
+            )
         cells.extend(stacks.setdefault(tuple(cell), len(stacks)) for row in grid for cell in row)
         text = texts.setdefault("\n".join(scene.get("text", ())), len(texts))
         action = actions.setdefault(scene["action"], len(actions))

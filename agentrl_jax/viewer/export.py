@@ -70,8 +70,10 @@ def page(runs: Sequence[PageData], *, live: str = "") -> str:
     text = json.dumps(index, allow_nan=False).encode()
     parts = [("index", gzip.compress(text, mtime=0)), *((f"block-{i}", block) for i, block in enumerate(blocks))]
     if (size := sum(4 * len(part) // 3 for _, part in parts)) > LARGEST:
-        raise UserError(
-            f"{runs[0].place}: its page would have {size >> 20} MiB, expected at most {LARGEST >> 20}; {runs[0].remedy}"
+        raise UserError.at(
+            runs[0].place,
+            f"its page would have {size >> 20} MiB, expected at most {LARGEST >> 20}; {runs[0].remedy}",
+            size >> 20,
         )
     shell = resources.files("agentrl_jax.viewer").joinpath("page.html").read_text(encoding="utf-8")
     if live:

@@ -15,13 +15,13 @@ Unicode text is replaced.
 
 import dataclasses
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.strict_json import finite
+from agentrl_jax.terminal import to_stderr
 from agentrl_jax.viewer.log_files import Unusable, read_rows
 
 MAX_EPISODES = 100_000
@@ -83,12 +83,8 @@ class ImportedEpisode:
     """Where it stands, such as "line 3": an address of the page holds it, and it stays the same as the log grows."""
 
 
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
 def load_imported(
-    path: str | os.PathLike[str], *, newest: int = 0, report: Report = _to_stderr
+    path: str | os.PathLike[str], *, newest: int = 0, report: Report = to_stderr
 ) -> list[ImportedEpisode]:
     """Reads the episodes of a log, a file or a folder of files.
 
@@ -113,14 +109,16 @@ def load_imported(
             bad.append(": ".join(filter(None, (file.name, where, str(error)))))
             continue
         if len(found) == MAX_EPISODES:
-            raise UserError(f"{source}: has more than {MAX_EPISODES} episodes; {file.remedy}")
+            raise UserError.at(source, f"has more than {MAX_EPISODES} episodes; {file.remedy}")
         of_file: dict[str, Scalar] = {"file": clean(file.name)} if file.name else {}
         name = ", ".join(filter(None, (clean(file.name), where)))
         found.append(dataclasses.replace(episode, step=file.step, name=name, metadata=of_file | episode.metadata))
     if not found:
         why = f"; {bad[0]}" if bad else ""
-        raise UserError(
-            f"{source}: has no episode that can be read{why}; expected a rollout log of RAGEN, AgentGym-RL or AgentGym"
+        raise UserError.at(
+            source,
+            f"has no episode that can be read{why}; expected a rollout log of RAGEN, AgentGym-RL or AgentGym",
+            why,
         )
     for line in bad[:_SHOWN_BAD]:
         report(f"{source}: {line}; left out")

@@ -32,8 +32,8 @@ class PageServer(http.server.ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
-            raise UserError(
-                f"--port is {port}, which cannot be used ({error.strerror}); give another one, or 0"
+            raise UserError.of(
+                "--port", port, f"which cannot be used ({error.strerror}); give another one, or 0"
             ) from error
         self._runs, self._lock = runs, threading.Lock()
         self._known: tuple[str, str] = ("", "")

@@ -72,7 +72,7 @@ def find_files(source: Path, *, newest: int = 0) -> list[LogFile]:
         files: list[tuple[Path, int | None]] = [(file, step) for step in shown for file in of_steps[step]]
         files = files or [(file, None) for file in _files(source)]
     except OSError as error:
-        raise UserError(f"{source}: cannot be read ({error.strerror}); give a folder that can be read") from error
+        raise UserError.at(source, f"cannot be read ({error.strerror}); give a folder that can be read") from error
     return [LogFile(file, file.relative_to(source).as_posix(), step) for file, step in files]
 
 
@@ -98,24 +98,24 @@ def read_rows(source: Path, *, newest: int = 0) -> Iterator[tuple[LogFile, str, 
     """
     files = find_files(source, newest=newest)
     if len(files) > MAX_FILES:
-        raise UserError(f"{source}: has more than {MAX_FILES} files; {files[0].remedy}")
+        raise UserError.at(source, f"has more than {MAX_FILES} files; {files[0].remedy}")
     size = brackets = 0
     for file in files:
         content = _read(file.path)
         size, brackets = size + len(content), brackets + _brackets(content)
         if size > MAX_BYTES or brackets > MAX_BRACKETS:
             most = f"{MAX_BYTES} bytes" if size > MAX_BYTES else f"{MAX_BRACKETS} brackets"
-            raise UserError(f"{source}: has more than {most} in its files; {file.remedy}")
+            raise UserError.at(source, f"has more than {most} in its files; {file.remedy}", most)
         for where, row in _rows(content, file.path):
             yield file, where, row
 
 
 def _read(file: Path) -> bytes:
     if file.suffix.lower() not in _SUFFIXES:
-        raise UserError(f"{file}: is no .jsonl or .json file; give the rollout log, or the folder of a run")
+        raise UserError.at(file, "is no .jsonl or .json file; give the rollout log, or the folder of a run")
     if not file.is_file():
         what = "that is no file" if file.exists() else "no such file"
-        raise UserError(f"{file}: {what}; give a rollout log of RAGEN, AgentGym-RL or AgentGym")
+        raise UserError.at(file, f"{what}; give a rollout log of RAGEN, AgentGym-RL or AgentGym", what)
     return read_limited(file, MAX_BYTES)
 
 
@@ -129,11 +129,11 @@ def read_limited(file: Path, most: int) -> bytes:
         with open(file, "rb") as stream:
             content = stream.read(most + 1)
     except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}); give a file that can be read") from error
+        raise UserError.at(file, f"cannot be read ({error.strerror}); give a file that can be read") from error
     if len(content) > most:
-        raise UserError(f"{file}: has more than {most} bytes; split it")
+        raise UserError.at(file, f"has more than {most} bytes; split it", most)
     if _brackets(content) > MAX_BRACKETS:
-        raise UserError(f"{file}: has more than {MAX_BRACKETS} brackets, too many for a log of this size; split it")
+        raise UserError.at(file, f"has more than {MAX_BRACKETS} brackets, too many for a log of this size; split it")
     return content
 
 

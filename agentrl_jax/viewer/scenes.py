@@ -186,7 +186,7 @@ class _Replay:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"{where}: {type(error).__name__}: {shortened(error)}") from error
+            raise UserError.at(where, f"{type(error).__name__}: {shortened(error)}") from error
 
 
 def _checked(scene: Scene) -> Scene:

@@ -1,12 +1,15 @@
 """Chat templates that behave like those of the model families, written independently."""
 
 import dataclasses
+import functools
 
+import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from agentrl_jax.text import tokenizer
 from agentrl_jax.text.chat_template import ChatTemplate
+from agentrl_jax.text.pieces import Special
 from agentrl_jax.text.tokenizer_settings import TokenizerSettings
 
 CHATML = """
@@ -151,6 +154,19 @@ REASONER = """
 {{- '<|im_start|>assistant\\n<think>\\n' if add_generation_prompt else '' }}
 """
 
+# Every response has a think block, earlier ones too, and it may be empty.
+ALWAYS_THINKS = """
+{%- for m in messages %}
+    {%- set said = m.content %}
+    {%- if m.role == 'assistant' %}
+        {%- set thought = said.split('</think>')[0].split('<think>')[-1].strip() if '</think>' in said else '' %}
+        {%- set said = '<think>\\n' + thought + '\\n</think>\\n\\n' + said.split('</think>')[-1].lstrip('\\n') %}
+    {%- endif %}
+    {{- '<|im_start|>' + m.role + '\\n' + said + '<|im_end|>\\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n' if add_generation_prompt else '' }}
+"""
+
 LLAMA_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
 SENTENCE_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 FAMILIES = {
@@ -165,6 +181,7 @@ FAMILIES = {
     "mistral v3": (MISTRAL_V3, SENTENCE_TOKENS),
     "mistral v7": (MISTRAL_V7, SENTENCE_TOKENS),
     "reasoner": (REASONER, {"eos_token": "<|im_end|>"}),
+    "always thinks": (ALWAYS_THINKS, {"eos_token": "<|im_end|>"}),
 }
 """By name: the template, and the special tokens that it may use."""
 
@@ -194,3 +211,14 @@ def family(name: str, **changes: object) -> tokenizer.Tokenizer:
     """Returns the tokenizer of a family; `changes` are fields of its template."""
     made = with_template(*FAMILIES[name])
     return dataclasses.replace(made, template=dataclasses.replace(made.template, **changes))
+
+
+@functools.cache
+def upstream(name):
+    transformers = pytest.importorskip("transformers")
+    source, variables = FAMILIES[name]
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend(), chat_template=source, **variables)
+
+
+def spelled(pieces):
+    return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)

@@ -5,7 +5,11 @@ import socket
 import threading
 import time
 
+import pytest
 import uvicorn
+
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.limits import Limits
 
 
 @contextlib.contextmanager
@@ -26,3 +30,14 @@ def running(app, port=0, **options):
     finally:
         server.should_exit = True
         thread.join(20)
+
+
+@pytest.fixture
+def serve():
+    """Function (service, wire, limits, upstream) -> address of a server that runs for the duration of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(service, routes, limits=None, upstream=False):
+            return stack.enter_context(running(create_app(service, routes, limits or Limits(), upstream=upstream)))
+
+        yield start

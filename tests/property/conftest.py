@@ -1,13 +1,4 @@
-"""Fixtures for the tests of this folder."""
+"""Fixtures of helpers."""
 
-import pytest
-
-
-@pytest.fixture
-def bounded_memory():
-    """Fails the test if the memory of this process grows a lot while it runs."""
-    import resource
-
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
+from bounded import bounded_memory  # noqa: F401
+from raw_server import raw_server  # noqa: F401

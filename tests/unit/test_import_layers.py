@@ -22,7 +22,7 @@ LAYERS = (
     ("models",),
     ("algos",),
     ("config",),
-    ("io", "safe_yaml", "stopping", "strict_json"),
+    ("io", "safe_yaml", "stopping", "strict_json", "terminal"),
     ("errors", "service_names"),
 )
 """Folders and files of the package from top to bottom; those of one row do not import each other."""

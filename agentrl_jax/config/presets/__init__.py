@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from agentrl_jax import safe_yaml
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue
 
 _FOLDER = Path(__file__).parent
 
@@ -33,9 +33,9 @@ class Preset:
 
 
 def check_name(name: str) -> str:
-    """Returns the name; raises ValueError if there is no preset of that name."""
+    """Returns the name; raises BadValue if there is no preset of that name."""
     if name not in NAMES:
-        raise ValueError(f'algo.preset is "{shortened(name)}", expected {", ".join(NAMES[:-1])} or {NAMES[-1]}')
+        raise BadValue.of("algo.preset", name, f"expected {', '.join(NAMES[:-1])} or {NAMES[-1]}")
     return name
 
 

@@ -177,8 +177,8 @@ class ChatClient:
             with self._lock:
                 unreached = not self._answered and self.requests >= UNREACHED_ATTEMPTS
             if unreached:
-                raise UserError(
-                    f"{self._url}: cannot be reached ({error}); start it, or give another --base_url"
+                raise UserError.at(
+                    self._url, f"cannot be reached ({error}); start it, or give another --base_url"
                 ) from error
             raise _Later(f"{self._url}: {error}") from error
         except (httpx.TransportError, httpx.DecodingError) as error:
@@ -226,7 +226,7 @@ class ChatClient:
         if "return_token_ids" in said:
             advice = "leave out --token_ids, which this server does not know"
         if status < 400 or status in (*_FOR_ALL, *_NEVER) or out_of_quota(answer):
-            raise UserError(f"{what}; {advice}")
+            raise UserError(f"{what}; {advice}", key=self._url, value=status)
         # One conversation that is refused must not keep the others from being played.
         raise _Later(f"{what}; {advice}", refused=True)
 
@@ -257,8 +257,8 @@ class ChatClient:
                 async for part in response.aiter_bytes():
                     content += part
                     if len(content) > MAX_ANSWER_BYTES:
-                        raise UserError(
-                            f"{self._url}: the answer is longer than {MAX_ANSWER_BYTES} bytes; lower --max_tokens"
+                        raise UserError.at(
+                            self._url, f"the answer is longer than {MAX_ANSWER_BYTES} bytes; lower --max_tokens"
                         )
         except TimeoutError as error:
             raise httpx.ReadTimeout(f"no whole answer within {self._seconds:g} s") from error
@@ -308,12 +308,15 @@ def _checked(base_url: str) -> str:
     try:
         url = httpx.URL(base_url)
     except (httpx.InvalidURL, ValueError) as error:
-        raise UserError(f"--base_url is no address ({error}); give one such as http://127.0.0.1:8001/v1") from error
+        raise UserError(
+            f"--base_url is no address ({error}); give one such as http://127.0.0.1:8001/v1", key="--base_url"
+        ) from error
     if url.userinfo or url.query or url.fragment:
         raise UserError(
             "--base_url holds a user, a query or a fragment; give only scheme, host, port and path, and a key "
-            "in an environment variable (--key_variable)"
+            "in an environment variable (--key_variable)",
+            key="--base_url",
         )
     if url.scheme not in ("http", "https") or not url.host:
-        raise UserError(f"--base_url is {shortened(base_url)!r}, expected an address such as http://127.0.0.1:8001/v1")
+        raise UserError.of("--base_url", base_url, "expected an address such as http://127.0.0.1:8001/v1")
     return str(url).rstrip("/")

@@ -96,13 +96,17 @@ def evaluate_api(
     limit = _limit(body)
     if screenshots and options.attempts > 1:
         raise UserError(
-            "--screenshots keeps those of one attempt at an item, but --attempts allows more; leave one out"
+            "--screenshots keeps those of one attempt at an item, but --attempts allows more; leave one out",
+            key="--screenshots",
         )
     taken = Screenshots(out) if screenshots else None
     options = dataclasses.replace(options, screenshots=taken, max_tokens=options.max_tokens if limit is None else limit)
     with _task(options) as task:
         if clusters and task.category is None:
-            raise UserError(f"--clusters needs items with categories, but those of {task.env} have none; leave it out")
+            raise UserError(
+                f"--clusters needs items with categories, but those of {task.env} have none; leave it out",
+                key="--clusters",
+            )
         best = BestOfReplies(selector, best_of, task) if best_of else None
         samples = max(samples, *best_of) if best_of else samples
         settings = {"model": model, "base_url": base_url, "env": task.env, "style": task.style, "turns": task.turns}
@@ -176,7 +180,7 @@ def _limit(body: Mapping[str, Any]) -> int | None:
     for name in ("max_completion_tokens", "max_tokens"):
         if (limit := body.get(name)) is not None:
             if type(limit) is not int or limit < 1:
-                raise UserError(f"{name} is {shortened(limit)}, expected a positive integer, or null for no limit")
+                raise UserError.of(f"{name}", limit, "expected a positive integer, or null for no limit")
             return limit
     return None
 
@@ -188,7 +192,7 @@ def _task(options: TaskOptions) -> Iterator[ApiTask]:
         refuse_without(options.env)
     levels = options.env in registered() and options.url == "local" and options.style != "chat"
     if not levels and options.style not in ("auto", "chat"):
-        raise UserError(f"--style is {options.style}, but {options.env} is played as a service; leave it out")
+        raise UserError.of("--style", options.style, f"but {options.env} is played as a service; leave it out")
     if levels:
         yield level_task(dataclasses.replace(options, style="ragen") if options.style == "auto" else options)
     else:
@@ -225,9 +229,11 @@ def _check_levels(task: ApiTask, journal: Journal) -> None:
     begun = [row for row in journal.replies.values() if row["turn"] == 0 and row["item"] in items]
     for item, level in sorted({(row["item"], row["level"]) for row in begun if "level" in row}):
         if level != task.level(item):
-            raise UserError(
-                f"{journal.folder}: item {item} was played on another level than it has now; give the levels of "
-                f"{task.env} that it had, or another --out"
+            raise UserError.at(
+                journal.folder,
+                f"item {item} was played on another level than it has now; give the levels of {task.env} that it had, "
+                "or another --out",
+                item,
             )
 
 
@@ -235,7 +241,9 @@ def read_key(variable: str, *, required: bool) -> str:
     """The key in an environment variable; empty if it is not set, which is a `UserError` if it is `required`."""
     key = os.environ.get(variable, "").strip()
     if not key and required:
-        raise UserError(f"--key_variable is {variable}, but no such variable is set; set it to the key")
+        raise UserError.of("--key_variable", variable, "but no such variable is set; set it to the key")
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise UserError(f"the variable {shortened(variable)} holds no key; expected printable ASCII without blanks")
+        raise UserError(
+            f"the variable {shortened(variable)} holds no key; expected printable ASCII without blanks", key=variable
+        )
     return key

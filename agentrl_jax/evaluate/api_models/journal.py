@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.errors import BadValue, UserError, shortened
 from agentrl_jax.evaluate.api_models.client import Message
 from agentrl_jax.io import atomic_write, naming
 from agentrl_jax.strict_json import parse, parse_object
@@ -71,7 +71,7 @@ class _Attempt(BaseModel):
     @model_validator(mode="after")
     def _score_where_answered(self) -> "_Attempt":
         if self.score is None and self.status == "answered":
-            raise ValueError("status is answered, but score is null")
+            raise BadValue("status is answered, but score is null", key="status", value="answered")
         return self
 
 
@@ -104,8 +104,8 @@ class Journal:
             fcntl.flock(self._process_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._process_lock.close()
-            raise UserError(
-                f"{self.folder}: another process writes here; let it finish, or give another --out"
+            raise UserError.at(
+                self.folder, "another process writes here; let it finish, or give another --out"
             ) from error
         try:
             self._check_settings(dict(settings))
@@ -145,9 +145,11 @@ class Journal:
         """
         row = self._replies.get((item, sample, turn))
         if row is not None and row.get("asked") != digest(messages):
-            raise UserError(
-                f"{self.folder / 'replies.jsonl'}: turn {turn} of item {item} was asked with other messages than now; "
-                "the environment has changed: give another --out"
+            raise UserError.at(
+                self.folder / "replies.jsonl",
+                f"turn {turn} of item {item} was asked with other messages than now; the environment has changed: "
+                "give another --out",
+                turn,
             )
         return row
 
@@ -172,20 +174,22 @@ class Journal:
         path = self.folder / "settings.json"
         if not path.exists():
             if any((self.folder / name).exists() and (self.folder / name).stat().st_size for name in _NUMBERS):
-                raise UserError(f"{path}: is missing beside rows of an evaluation; restore it, or give another --out")
+                raise UserError.at(path, "is missing beside rows of an evaluation; restore it, or give another --out")
             with atomic_write(path) as stream:
                 json.dump(settings, stream, indent=1, allow_nan=False)
             return
         try:
             before = parse_object(path.read_bytes(), str(path))
         except ValueError as error:
-            raise UserError(f"{error}, or give another --out") from error
+            raise UserError(f"{error}, or give another --out", key=path) from error
         now = json.loads(json.dumps(settings))
         for name in now | before:
             if before.get(name) != now.get(name):
-                raise UserError(
-                    f"{self.folder}: holds an evaluation with {name} {before.get(name)!r}, not {now.get(name)!r}; give "
-                    "the same options, or another --out"
+                raise UserError.at(
+                    self.folder,
+                    f"holds an evaluation with {name} {before.get(name)!r}, not {now.get(name)!r}; give the same "
+                    "options, or another --out",
+                    name,
                 )
 
     def _read(self, name: str) -> dict[tuple[int, ...], Row]:
@@ -206,9 +210,9 @@ class Journal:
                 first = error.errors(include_url=False, include_input=False)[0]
                 field = ".".join(map(str, first["loc"])) or "it"
                 why = f"{where}: {shortened(field)}: {shortened(first['msg'])}"
-                raise UserError(f"{why}; restore the file, or give another --out") from error
+                raise UserError(f"{why}; restore the file, or give another --out", key=path, value=number) from error
             except ValueError as error:
-                raise UserError(f"{error}; restore the file, or give another --out") from error
+                raise UserError(f"{error}; restore the file, or give another --out", key=path, value=number) from error
             rows[tuple(row[part] for part in _NUMBERS[name])] = row
         return rows
 
@@ -220,9 +224,11 @@ class Journal:
             lacking += [f"turn {turn}" for turn in range(turns) if (item, sample, turn) not in self._replies][:1]
             if lacking:
                 where = self.folder / ("replies.jsonl" if lacking[0].startswith("turn ") else "episodes.jsonl")
-                raise UserError(
-                    f"{where}: item {item}, sample {sample} is finished, but lacks {lacking[0]}; restore the file, or "
-                    "give another --out"
+                raise UserError.at(
+                    where,
+                    f"item {item}, sample {sample} is finished, but lacks {lacking[0]}; restore the file, or give "
+                    "another --out",
+                    item,
                 )
 
 

@@ -68,12 +68,14 @@ def level_task(options: TaskOptions) -> ApiTask:
         wanted = options.episodes or (EPISODES if levels is None else batched_env.levels(0))
         items = load_items(options.items, env) if options.items else tuple(range(chosen.number(wanted)))
     if len(set(items)) < len(items):
-        raise UserError(f"--items {options.items}: an item is named twice; name each once")
+        raise UserError(
+            f"--items {options.items}: an item is named twice; name each once", key="--items", value=options.items
+        )
     if options.items:
         last, generated = max(items), chosen.rows is None and batched_env.tasks[0].env.has_levels
         most = MOST_ITEMS if generated and last >= MOST_ITEMS else chosen.number(last + 1)
         if last >= most:
-            raise UserError(f"--items names {last}, expected numbers below {most}")
+            raise UserError(f"--items names {last}, expected numbers below {most}", key="--items", value=last)
 
     @functools.cache
     def baselines() -> Baselines | None:
@@ -185,7 +187,7 @@ class LevelEpisode:
         )
         found = jax.device_get(result)
         if found.failed[0]:
-            raise UserError(f"no level of item {self._item} was found; use larger levels")
+            raise UserError(f"no level of item {self._item} was found; use larger levels", key="item", value=self._item)
         solved = before.solved or bool(found.success[0])
         strict = before.strict or bool(found.info[STRICT][0]) if STRICT in found.info else solved
         done = bool(found.terminated[0] or found.truncated[0]) or self._attempt > attempt

@@ -35,9 +35,9 @@ def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
         fixed |= {"max_actions": panel.max_actions}
     for name in ("env", "items", "episodes", "levels", *(("turns",) if served else ())):
         if given := getattr(options, name):
-            raise UserError(f"--{name} is {given}, which --panel {panel.name} fixes; leave it out")
+            raise UserError.of(f"--{name}", given, f"which --panel {panel.name} fixes; leave it out")
     if served and options.style not in ("auto", "chat"):
-        raise UserError(f"--style is {options.style}, but {panel.name} is played as a service; leave it out")
+        raise UserError.of("--style", options.style, f"but {panel.name} is played as a service; leave it out")
     with refusals():
         panels.check_shown(panel, panels.first_observations(panel))
     return dataclasses.replace(options, **fixed)
@@ -93,7 +93,9 @@ def _check_levels(levels: Sequence[str | None], url: str, panel: Panel) -> None:
     known = hexadecimal(np.stack([text_hash(text) for text in panels.first_observations(panel)]))
     for item, found, expected in zip(panel.numbers, levels, known, strict=True):
         if found not in (expected, None):  # None: the server of the model refused its first request
-            raise UserError(
-                f"--panel is {panel.name}, but item {item} begins with another text on the server at {url}: the "
-                "replies are kept, and there is no record; play the server's items with --env and --items instead"
+            raise UserError.of(
+                "--panel",
+                panel.name,
+                f"but item {item} begins with another text on the server at {url}: the replies are kept, and there is "
+                "no record; play the server's items with --env and --items instead",
             )

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from agentrl_jax.evaluate.axis_tables import axis_tables
@@ -12,12 +11,12 @@ from agentrl_jax.evaluate.interval_text import BASELINES, baseline_title, baseli
 
 def as_table(result: Mapping[str, Any]) -> Table:
     """Success of the model, and of null, random and optimal play on the same items."""
-    table = Table(title=escape(f"{result['model']} in {result['env']}: success"), title_justify="left")
+    table = Table(title=f"{result['model']} in {result['env']}: success", title_justify="left")
     for name in ("", "mean", "low", "high", "items"):
         table.add_column(name, justify="right" if name else "left")
     for title, interval in _rows(result):
         rates = list(cells(interval).values()) if interval else ["-"] * 3
-        table.add_row(escape(title), *rates, str(interval["n"]) if interval else "0")
+        table.add_row(title, *rates, str(interval["n"]) if interval else "0")
     return table
 
 

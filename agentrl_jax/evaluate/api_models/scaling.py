@@ -109,7 +109,8 @@ def _limit_in(extra: Mapping[str, Any]) -> str | None:
     if (own := next((name for name in names if extra.get(name) is not None), None)) is None and "max_tokens" in extra:
         raise UserError(
             "--tokens needs a limit of tokens in every request, but --extra leaves max_tokens out; name another one, "
-            'such as "max_completion_tokens": 512, in whose place each number is sent'
+            'such as "max_completion_tokens": 512, in whose place each number is sent',
+            key="--tokens",
         )
     return own
 

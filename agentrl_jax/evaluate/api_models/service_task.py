@@ -34,7 +34,10 @@ def service_task(options: TaskOptions) -> Iterator[ApiTask]:
     """
     if options.levels is not None or options.think:
         given = "--think" if options.levels is None else f"--levels {options.levels}"
-        raise UserError(f"{given} has no effect on {options.env}, which is played as a service; leave it out")
+        raise UserError(
+            f"{given} has no effect on {options.env}, which is played as a service; leave it out",
+            key=given.partition(" ")[0],
+        )
     with refusals():
         service = get_service(options.env)
     if options.screenshots is not None:

@@ -127,14 +127,17 @@ class BestOfReplies:
     def __init__(self, selector: Selector, numbers: Sequence[int], task: ApiTask):
         """Raises a `UserError` if the selector needs what the task or an API does not have."""
         if selector in ("value", "logprob"):
-            raise UserError(
-                f"--selector is {selector}, which reads a run's own model; with --api expected one of oracle, "
-                "shortest, majority"
+            raise UserError.of(
+                "--selector",
+                selector,
+                "which reads a run's own model; with --api expected one of oracle, shortest, majority",
             )
         if selector == "majority" and task.answer is None:
             raise UserError(
                 f"--selector is majority, but episodes of {task.env} end without an answer in words, so that none is "
-                "the most frequent; with --api expected one of oracle, shortest"
+                "the most frequent; with --api expected one of oracle, shortest",
+                key="--selector",
+                value="majority",
             )
         self.selector, self.numbers, self._answer = selector, tuple(numbers), task.answer
 
@@ -167,7 +170,9 @@ class BestOfReplies:
         if any("completion_tokens" not in reply for reply in replies):
             raise UserError(
                 "--selector is shortest, but the server did not count the tokens of every reply; give the same command "
-                "with another selector, or without one: what was played is kept"
+                "with another selector, or without one: what was played is kept",
+                key="--selector",
+                value="shortest",
             )
         return -sum(reply["completion_tokens"] for reply in replies)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.models.shape import DecoderConfig
 
@@ -69,9 +69,9 @@ def open_gguf(path: Path) -> GgufFile:
             self.reads += 1
             end = int(offset) + np.dtype(dtype).itemsize * int(count)
             if end > len(self.data):
-                raise ValueError("it is shorter than its header says")
+                raise BadValue("it is shorter than its header says", key="header")
             if self.reads > _MAX_READS:
-                raise ValueError(f"its header has more than {_MAX_READS} parts")
+                raise BadValue(f"its header has more than {_MAX_READS} parts", key="header")
             part = self.data.view(np.ndarray)[int(offset) : end].view(dtype)  # slices of a memmap are slow
             return part.view(part.dtype.newbyteorder(override_order or self.byte_order))
 
@@ -90,7 +90,9 @@ def open_gguf(path: Path) -> GgufFile:
             shape = field.parts[3].tolist()
             # The library multiplies without checking for overflow; no type has more than 8 numbers per byte.
             if not 1 <= len(shape) <= 4 or not 1 <= math.prod(shape) <= 8 * len(self.data):
-                raise ValueError(f"tensor {shortened(repr(field.name))} has shape {shape[::-1][:4]}")
+                raise BadValue(
+                    f"tensor {shortened(repr(field.name))} has shape {shape[::-1][:4]}", key="tensor", value=field.name
+                )
             return field
 
     if not path.is_file():

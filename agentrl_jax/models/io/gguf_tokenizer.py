@@ -5,7 +5,7 @@ import json
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.models.io.config_fields import Fields
 from agentrl_jax.models.io.errors import WeightsError
 
@@ -66,7 +66,7 @@ def convert_tokenizer(fields: Fields) -> dict[str, bytes]:
 def _begins_with(fields: Fields, backend: tokenizers.Tokenizer, bos: str | None) -> processors.TemplateProcessing:
     try:
         if bos is None:
-            raise ValueError("there is none")
+            raise BadValue("there is none", key="tokenizer")
         return processors.TemplateProcessing(
             single=[f"{bos}:0", "$A:0"],
             pair=[f"{bos}:0", "$A:0", f"{bos}:1", "$B:1"],

@@ -8,6 +8,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.models.io.names import Leaf
 from agentrl_jax.models.shape import DecoderConfig
@@ -35,7 +36,7 @@ def numpy_dtype(dtype: Any) -> np.dtype:
     """One of `DTYPES` as a NumPy dtype; raises a `ValueError` for others."""
     result = np.dtype(dtype)  # JAX registers bfloat16 with NumPy
     if result.name not in DTYPES:
-        raise ValueError(f"dtype is {result.name}; expected one of {', '.join(DTYPES)}")
+        raise BadValue.of("dtype", result.name, f"expected one of {', '.join(DTYPES)}")
     return result
 
 
@@ -55,6 +56,13 @@ def load_leaves(
 
     loaded = {path: _load_leaf(tensors, leaf, dtype, sharding(path, leaf)) for path, leaf in wanted.items()}
     return unflatten_dict(loaded, sep="/")
+
+
+def not_finite(values: np.ndarray, dtype: np.dtype) -> str:
+    """What is wrong with values that are not finite as `dtype`, and what to do."""
+    if np.isfinite(values).all():
+        return f"has values beyond {dtype.name}; use float32 or bfloat16"
+    return "has values that are not finite (NaN or infinite); use undamaged weights"
 
 
 def _load_leaf(tensors: Tensors, leaf: Leaf, dtype: np.dtype, sharding: Sharding) -> jax.Array:
@@ -79,6 +87,6 @@ def _read(tensors: Tensors, leaf: Leaf, bounds: tuple[tuple[int, int], ...], dty
         values = tensors.read(key, index)
         with np.errstate(over="ignore"):
             target[...] = values.T if leaf.transposed else values
-        if dtype == np.float16 and not np.isfinite(target).all():
-            raise WeightsError(f"{tensors.where}: {key} has values beyond float16; load it as float32 or bfloat16")
+        if not np.isfinite(target).all():
+            raise WeightsError(f"{tensors.where}: {key} {not_finite(values, dtype)}")
     return out

@@ -13,6 +13,7 @@ from flax import struct
 from jax.experimental import io_callback
 from jaxtyping import Array, Bool, Int, Key
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import Message, PromptedEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask
@@ -61,13 +62,17 @@ class HostEnv(PromptedEnv):
             ValueError: `deadline` or `workers` is not positive, or tasks keep different numbers of actions per turn.
         """
         if not deadline > 0 or workers < 1:
-            raise ValueError(
-                f"deadline {deadline} and workers {workers}; expected a positive time and at least 1 worker"
+            raise BadValue(
+                f"deadline {deadline} and workers {workers}; expected a positive time and at least 1 worker",
+                key="deadline",
+                value=deadline,
             )
         if len({task.grammar.max_actions for task in tasks}) != 1:
-            raise ValueError(
+            raise BadValue(
                 f"grammars of {len(tasks)} tasks that do not keep one number of actions per turn; expected at least "
-                "one task and the same max_actions in all"
+                "one task and the same max_actions in all",
+                key="grammars",
+                value=len(tasks),
             )
         self.tasks = tasks
         self.host_episodes = HostEpisodes(tasks, tokenizer, deadline=deadline, workers=workers)

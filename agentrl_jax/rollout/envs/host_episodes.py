@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agentrl_jax.errors import MAX_FOREIGN, shortened
+from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
 from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.rollout.envs.host_environment import HostEnvironment, HostStep, HostTask
 from agentrl_jax.rollout.trajectory import TurnResult, unplayed
@@ -112,8 +112,8 @@ class HostEpisodes:
                 continue
             expected = first.setdefault(identities[row][:-1], episode).observation
             if episode.observation != expected:
-                error = ValueError(
-                    f"first observation {episode.observation!r}; expected its group's {expected!r} from equal seeds"
+                error = BadValue.of(
+                    "first observation", episode.observation, f"expected its group's {expected!r} from equal seeds"
                 )
                 episode.env.close()
                 self._note_failure(identities[row], "reset", error)
@@ -213,12 +213,12 @@ class HostEpisodes:
             raise TypeError(f"step returned {step!r}; expected a HostStep whose observation is text")
         unknown = set(step.info) - set(task.info_keys)
         if unknown:
-            raise ValueError(
-                f"info {', '.join(sorted(unknown))}; expected names out of the task's info_keys; add them there"
+            raise BadValue.of(
+                "info", ", ".join(sorted(unknown)), "expected names out of the task's info_keys; add them there"
             )
         for name, value in (("reward", step.reward), *step.info.items()):
             if not abs(value) <= _LARGEST:
-                raise ValueError(f"{name} is {value}; expected a finite number that float32 holds")
+                raise BadValue.of(f"{name}", value, "expected a finite number that float32 holds")
         return step, self._tokenizer.encode(step.observation)
 
     def _close(self, identity: Identity) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.host_environment import HostEnvironment, HostStep, HostTask
 from agentrl_jax.rollout.envs.retry import ATTEMPT
 from agentrl_jax.text.styles import FEEDBACK
@@ -19,9 +20,11 @@ def retry_observation(last: str, first: str) -> str:
 def check_same_start(before: str, again: str) -> None:
     """Raises a `ValueError` if an environment that begins again shows something else first than before."""
     if again != before:
-        raise ValueError(
+        raise BadValue(
             f"the environment began again with {again!r}, not with {before!r} as before; a retry needs the same start: "
-            "leave out --attempts"
+            "leave out --attempts",
+            key="environment",
+            value=again,
         )
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int8
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.services.action_parsing import single_line_action
 from agentrl_jax.services.environment import (
     ItemError,
@@ -279,7 +280,9 @@ def _action_id(name: str) -> int:
     names = macros.action_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3) or macros.SIMPLE_NAMES[:3]
-        raise ValueError(f"there is no action {name!r} in babyai; expected one such as {', '.join(near)}")
+        raise BadValue(
+            f"there is no action {name!r} in babyai; expected one such as {', '.join(near)}", key="action", value=name
+        )
     return names.index(name)
 
 
@@ -287,7 +290,9 @@ def panel() -> Panel:
     """AgentGym-RL's test items, and the digest of their levels; a `ValueError` if the stored levels have another."""
     found = items.digest(items.load(items.panel()))
     if found != items.PANEL_DIGEST:
-        raise ValueError(f"{items.FILE}: the panel has digest {found}; expected {items.PANEL_DIGEST}: install it again")
+        raise BadValue.at(
+            items.FILE, f"the panel has digest {found}; expected {items.PANEL_DIGEST}: install it again", found
+        )
     return Panel(items.panel(), found)
 
 

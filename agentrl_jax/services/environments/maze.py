@@ -4,6 +4,7 @@ import functools
 import re
 from collections import deque
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.services.action_parsing import first_action
 from agentrl_jax.services.environment import ItemError, Service, StepResult
 from agentrl_jax.services.environments.common import LmrlGame, UniformPolicy
@@ -132,7 +133,7 @@ class Oracle:
         cell = (int(positions[-1][0]), int(positions[-1][1])) if positions else None
         moves = distances()
         if cell is None or not moves.get(cell):
-            raise ValueError(f"observation {observation!r}; expected one that tells a position on the way to the goal")
+            raise BadValue.of("observation", observation, "expected one that tells a position on the way to the goal")
         return next(name for name, step in MOVES.items() if moves.get(_after(cell, step), moves[cell]) < moves[cell])
 
 

@@ -5,6 +5,7 @@ import re
 import string
 from typing import NoReturn
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.services.action_parsing import READERS
 from agentrl_jax.services.environment import Service
 
@@ -66,4 +67,4 @@ def searchqa_answer(action: str) -> str:
 
 
 def _refuse(name: str, *_: object) -> NoReturn:
-    raise ValueError(f"{name} is not served here; give the address of AgentGym's server (env.url)")
+    raise BadValue(f"{name} is not served here; give the address of AgentGym's server (env.url)", key=name)

@@ -28,10 +28,14 @@ def served_hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
     Allowed names that are not bare names or addresses, and an empty `host`, are a `UserError`.
     """
     if not host:
-        raise UserError("--host is empty, expected an address to listen on, e.g. 127.0.0.1")
+        raise UserError("--host is empty, expected an address to listen on, e.g. 127.0.0.1", key="--host", value="")
     for name in allowed:
         if not name or any(letter in name for letter in "/*@, ") or name.count(":") == 1:
-            raise UserError(f"--allowed_hosts holds {name!r}, expected names or addresses without port, e.g. gpu7.lan")
+            raise UserError(
+                f"--allowed_hosts holds {name!r}, expected names or addresses without port, e.g. gpu7.lan",
+                key="--allowed_hosts",
+                value=name,
+            )
     every = host in ("0.0.0.0", "::")
     own = {host, *(LOOPBACK if every or is_loopback(host) else ()), *([socket.gethostname()] if every else ())}
     return tuple(sorted({*(name.lower() for name in own), *(name.lower().strip("[]") for name in allowed)}))
@@ -44,7 +48,7 @@ def read_token(file: str) -> str:
     try:
         token = Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read ({error}); give a file that holds a token") from error
+        raise UserError.at(file, f"cannot be read ({error}); give a file that holds a token") from error
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise UserError(f"{file}: holds no token; expected one line of printable ASCII characters without blanks")
+        raise UserError.at(file, "holds no token; expected one line of printable ASCII characters without blanks")
     return token

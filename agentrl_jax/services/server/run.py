@@ -92,7 +92,9 @@ def _listener(host: str, port: int) -> socket.socket:
             dualstack_ipv6=ipv6 and socket.has_dualstack_ipv6(),
         )
     except (OSError, OverflowError) as error:
-        raise UserError(f"cannot listen on {host}:{port} ({error}); give another --host or --port") from error
+        raise UserError(
+            f"cannot listen on {host}:{port} ({error}); give another --host or --port", key="--port", value=port
+        ) from error
 
 
 class JsonFormatter(logging.Formatter):

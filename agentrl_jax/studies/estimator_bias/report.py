@@ -10,13 +10,13 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.studies.estimator_bias import policies, task
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY
 from agentrl_jax.studies.estimator_bias.exact import Bench, Result, Sampling
+from agentrl_jax.terminal import Terminal
 
 UNBIASED = 1e-9
 """Largest measured bias of an unbiased estimator, as a share of the gradient: float64 rounding."""
@@ -46,10 +46,10 @@ def run(
     cases = [case for case in all_cases if only in case.name]
     if not cases:
         known = "; ".join(case.name for case in all_cases)
-        raise UserError(f"--only is {only!r}, which no estimator under --drift {drift} is called; known are {known}")
+        raise UserError.of("--only", only, f"which no estimator under --drift {drift} is called; known are {known}")
     _check(group_size, direction, num_groups, seed, figure)
     if direction and drift == "none":
-        raise UserError(f"--direction is {direction}, which needs a drift; add --drift small, or leave it out")
+        raise UserError.of("--direction", direction, "which needs a drift; add --drift small, or leave it out")
     trained = {"table": policies.table, "one_layer": policies.one_layer}[policy]()
     bench = Bench(trained, policies.drifted(trained, drift, direction))
     sampler = "the policy itself"
@@ -67,7 +67,7 @@ def run(
     how = f"{num_groups} sampled groups a case" if num_groups else "all groups"
     if format == "table":
         title = f"Estimated against exact gradient: {bench.policy.name}, {how}, sampled by {sampler}"
-        Console().print(table(results, title))
+        Terminal().print(table(results, title))
     else:
         print(markdown(results) if format == "markdown" else json.dumps(plain(results), allow_nan=False))
     if figure:
@@ -78,21 +78,21 @@ def run(
 def _check(group_size: tuple[int, ...], direction: int, num_groups: int, seed: int, figure: str | None) -> None:
     for size in group_size:
         if size < 2 or (size > 3 and not num_groups):
-            raise UserError(f"--group_size is {size}; expected 2 or 3; larger groups need --draws 20000")
+            raise UserError.of("--group_size", size, "expected 2 or 3; larger groups need --draws 20000")
     if direction < 0:
-        raise UserError(f"--direction is {direction}; expected a seed, 0 or above")
+        raise UserError.of("--direction", direction, "expected a seed, 0 or above")
     if num_groups < 0 or 0 < num_groups < 1000:
-        raise UserError(f"--draws is {num_groups}; expected 0 or at least 1000, with fewer the error hides the bias")
+        raise UserError.of("--draws", num_groups, "expected 0 or at least 1000, with fewer the error hides the bias")
     if num_groups % task.LEVELS:
-        raise UserError(f"--draws is {num_groups}; expected a multiple of {task.LEVELS}, as many for each level")
+        raise UserError.of("--draws", num_groups, f"expected a multiple of {task.LEVELS}, as many for each level")
     if seed < 0:
-        raise UserError(f"--seed is {seed}; expected a seed, 0 or above")
+        raise UserError.of("--seed", seed, "expected a seed, 0 or above")
     if seed and not num_groups:
-        raise UserError(f"--seed is {seed}, but all groups are summed; add --draws, or leave it out")
+        raise UserError.of("--seed", seed, "but all groups are summed; add --draws, or leave it out")
     if figure and Path(figure).suffix != ".png":
-        raise UserError(f"--figure is {figure!r}, expected the path of a .png")
+        raise UserError.of("--figure", figure, "expected the path of a .png")
     if figure and not Path(figure).absolute().parent.is_dir():
-        raise UserError(f"--figure is {figure!r}, but its folder is not there; make it, or name another")
+        raise UserError.of("--figure", figure, "but its folder is not there; make it, or name another")
 
 
 def biased(result: Result) -> bool:

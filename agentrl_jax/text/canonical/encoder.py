@@ -17,6 +17,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text.canonical import splitting
 from agentrl_jax.text.canonical.splitting import Splitting
 from agentrl_jax.text.pieces import Piece, PieceTable, Special, encode_pieces, expand
@@ -59,8 +60,9 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], max_bytes: in
     pattern = splitting.from_layout(layout)
     model = layout["model"]
     if model.get("ignore_merges") or model.get("dropout"):
-        raise ValueError(
-            "a tokenizer with ignore_merges or dropout has no canonical encoder; set prompt.encoder to pieces"
+        raise BadValue(
+            "a tokenizer with ignore_merges or dropout has no canonical encoder; set prompt.encoder to pieces",
+            key="tokenizer",
         )
     vocabulary = model["vocab"]
     pairs = [tuple(rule.split(" ")) if isinstance(rule, str) else tuple(rule) for rule in model["merges"]]
@@ -72,9 +74,10 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], max_bytes: in
 
     added = layout.get("added_tokens", ())
     if any(token[option] for token in added for option in ("lstrip", "rstrip", "single_word")):
-        raise ValueError(
+        raise BadValue(
             "a tokenizer whose added tokens depend on the text around them (lstrip, rstrip, single_word) has no "
-            "canonical encoder; set prompt.encoder to pieces"
+            "canonical encoder; set prompt.encoder to pieces",
+            key="tokenizer",
         )
     added_ids = {token["content"]: token["id"] for token in added if not token["special"]}
     # A tokenizer finds its added tokens before it splits, longest first.
@@ -89,9 +92,11 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], max_bytes: in
             for character in text:
                 tokens = [alphabet[byte] for byte in character.encode()]
                 if None in tokens:
-                    raise ValueError(
+                    raise BadValue(
                         f"the vocabulary has no token for {character!r} of the piece {piece!r}; set prompt.encoder to "
-                        "pieces"
+                        "pieces",
+                        key="vocabulary",
+                        value=character,
                     )
                 encoded += zip(tokens, splitting.codes(character))
             encoded += [(added_ids[name], splitting.SEPARATOR)] if name else []
@@ -175,8 +180,10 @@ def encode_prefix(tokenizer: Tokenizer, pieces: Sequence[Piece], following: str)
     while len(tokenizer.decode_bytes(tokens)) > len(text):
         tokens.pop()
     if tokenizer.decode_bytes(tokens) != text:
-        raise ValueError(
+        raise BadValue(
             f"a token spans the end of {text[-20:].decode('utf-8', 'replace')!r} and the beginning of "
-            f"{following[:20]!r}; set prompt.encoder to pieces"
+            f"{following[:20]!r}; set prompt.encoder to pieces",
+            key="tokenizer",
+            value=following[:20],
         )
     return tokens

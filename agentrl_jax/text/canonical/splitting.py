@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from agentrl_jax.errors import BadValue
+
 SEPARATOR, LETTER, DIGIT, OTHER, SPACE, NEWLINE, OTHER_WHITESPACE = range(7)
 """Kinds of bytes: a separator that no word crosses; letters; digits; characters of no other kind; the space; `\\n` and
 `\\r`; other white space."""
@@ -59,9 +61,11 @@ def from_layout(layout: dict[str, Any]) -> Splitting:
         for max_digits, quantifier in ((1, ""), (3, "{1,3}")):
             if regex == _SPLIT.format(digits=quantifier) and not before[0].get("invert"):
                 return Splitting(CL100K, max_digits=max_digits)
-    raise ValueError(
+    raise BadValue(
         f"the tokenizer splits text by {outer or 'nothing'} after normalization {normalizer}, for which there is no "
-        "canonical encoder; set prompt.encoder to pieces"
+        "canonical encoder; set prompt.encoder to pieces",
+        key="tokenizer",
+        value=normalizer,
     )
 
 
@@ -75,8 +79,10 @@ def codes(character: str) -> list[int]:
     category = unicodedata.category(character)[0]
     kind = LETTER if category == "L" else _KINDS.get(character, OTHER)
     if kind == OTHER and (category in "NZM" or character in "\x1c\x1d\x1e\x1f\x85"):
-        raise ValueError(
-            f"the canonical encoder does not support the character {character!r}; set prompt.encoder to pieces"
+        raise BadValue(
+            f"the canonical encoder does not support the character {character!r}; set prompt.encoder to pieces",
+            key="character",
+            value=character,
         )
     return [kind | remaining << 3 | byte << 6 for remaining, byte in zip(range(len(encoded), 0, -1), encoded)]
 

@@ -5,15 +5,13 @@ import json
 import hypothesis.strategies as st
 import pytest
 from counting import counting
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, settings
 from starlette.testclient import TestClient
 
 from agentrl_jax.services.protocol import COMPILED, ROUTES
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.strict_json import parse
-
-pytestmark = pytest.mark.slow
 
 EXAMPLES = 600
 NUMBERS = st.one_of(
@@ -86,7 +84,6 @@ def test_no_body_breaks_the_server(client):
     assert made.status_code == 200
     begun()
 
-    @seed(0)
     @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=[*HealthCheck])
     @given(path=st.sampled_from(["step", "step", "reset", "create"]), content=CONTENTS, headers=HEADERS)
     def ask(path, content, headers):

@@ -52,8 +52,8 @@ IMITATES = {"run__imitation": {"levels": 8, "steps": 25}}
 @pytest.mark.parametrize(
     ("accepted", "refused", "named"),
     [
-        ({"variants__one__algo__epochs": 1}, {"variants__one__algo__epochs": 2}, "gradient steps"),
-        ({"variants__one__algo__minibatches": 2}, {"variants__one__algo__minibatches": 1}, "gradient steps"),
+        ({"variants__one__algo__epochs": 1}, {"variants__one__algo__epochs": 2}, "algo.epochs"),
+        ({"variants__one__algo__minibatches": 2}, {"variants__one__algo__minibatches": 1}, "algo.epochs"),
         ({"devices": 4}, {"run__devices": 4}, "run.devices"),
         ({"devices": 0}, {"run__mesh": {"fsdp": 2}, "run__devices": 1}, "mesh"),
         ({}, {"run__hosts": {"coordinator": "auto"}}, "run.hosts"),

@@ -22,27 +22,26 @@ def test_a_loop_with_fewer_and_fewer_rows_takes_each_to_its_own_end(rows):
     np.testing.assert_array_equal(found, np.maximum(begins, ends))
 
 
-@pytest.mark.parametrize(("rows", "size"), [(1, 1), (100, 7), (100, 100), (64, 8)])
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_steps_in_turns_are_taken_once_in_the_active_rows_alone(rows, size, share):
-    active = jax.random.bernoulli(jax.random.key(0), share, (rows,))
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (100, 7), (64, 64)])
+def test_steps_in_turns_are_taken_once_in_the_active_rows_alone(rows, size):
     state, given = jnp.arange(rows), 100 * jnp.arange(1, rows + 1)
-    found = jax.jit(lambda: in_turns(lambda _, state, given: state + given, active, state, given, size))()
-    np.testing.assert_array_equal(found, np.where(active, state + given, state))
+    program = jax.jit(lambda active: in_turns(lambda _, state, given: state + given, active, state, given, size))
+    for share in (0.0, 0.3, 1.0):
+        active = np.random.default_rng(0).random(rows) < share
+        np.testing.assert_array_equal(program(active), np.where(active, state + given, state))
 
 
-@pytest.mark.parametrize(("size", "words"), [(5, 1), (32, 1), (48, 2), (84, 3)])
+@pytest.mark.parametrize(("size", "words"), [(5, 1), (32, 1), (84, 3)])
 def test_numbers_of_a_set_are_found_by_rank(size, words):
     included = np.random.default_rng(size).random((50, size)) < 0.4
-    packed = pack(jnp.asarray(included), words)
-    for row, bits in zip(included, np.asarray(packed)):
+    packed = np.asarray(jax.jit(pack, static_argnums=1)(included, words))
+    for row, bits in zip(included, packed):
         assert sum(int(word) << 32 * number for number, word in enumerate(bits)) == sum(
             1 << int(one) for one in np.flatnonzero(row)
         )
-        numbers = np.flatnonzero(row)
-        ranks = jnp.arange(len(numbers))
-        repeated = jnp.broadcast_to(jnp.asarray(bits), (len(numbers), words))
-        np.testing.assert_array_equal(nth_number(repeated, ranks), numbers)
+    rows, numbers = np.nonzero(included)
+    ranks = np.cumsum(included, axis=1)[rows, numbers] - 1
+    np.testing.assert_array_equal(jax.jit(nth_number)(packed[rows], ranks), numbers)
 
 
 def test_the_element_of_a_rank_is_in_the_group_that_counts_say():

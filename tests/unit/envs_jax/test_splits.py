@@ -7,36 +7,45 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import xla_settings
+from host_levels import generate_pack
 
 import envs_jax
 from envs_jax import registry
+from envs_jax.frozen_lake import FrozenLake
 from envs_jax.splits import (
     SHARES,
     Split,
     distinct_levels,
+    fixed_levels,
     grid_hash,
     grid_images,
+    level_hashes,
     shifted_images,
     split_key,
     split_of,
     splits_of_levels,
 )
 
-KEYS = jax.random.split(jax.random.key(3), 96)
+KEYS = jax.random.split(jax.random.key(3), 64)
 PARTS = (Split.TRAIN, Split.VALIDATION, Split.TEST)
 
 
 @functools.cache
-def drawn(name: str, split: Split) -> np.ndarray:
+def game(name):
+    """An environment; levels of Sokoban come from a pack, because its generator takes long to compile."""
     env, params = envs_jax.make(name)
-    with xla_settings.optimized():
-        return registry.sample_levels(env, params, KEYS, split)
+    pack = generate_pack(range(300)) if name == "SimpleSokoban" else np.zeros((0, 4, 4), np.int8)
+    return env, params.replace(levels=jnp.asarray(pack))
+
+
+@functools.cache
+def drawn(name: str, split: Split) -> np.ndarray:
+    return registry.sample_levels(*game(name), KEYS, split)
 
 
 @pytest.mark.parametrize("name", ["SimpleSokoban", "FrozenLake"])
 def test_no_board_nor_an_image_of_it_is_drawn_for_two_splits(name):
-    env, params = envs_jax.make(name)
+    env, params = game(name)
 
     def images(split):
         return {image.tobytes() for board in drawn(name, split) for image in env.level_images(board)}
@@ -50,32 +59,33 @@ def test_no_board_nor_an_image_of_it_is_drawn_for_two_splits(name):
 
 
 def test_the_level_of_a_key_is_a_function_of_key_and_split_alone():
-    env, params = envs_jax.make("FrozenLake")
+    env, params = game("FrozenLake")
+    others = jnp.concatenate([KEYS[5:9], jax.random.split(jax.random.key(4), len(KEYS) - 4)])
     for split in PARTS:
-        some = registry.sample_levels(env, params, KEYS[5:9], split)
+        some = registry.sample_levels(env, params, others, split)[:4]
         np.testing.assert_array_equal(some, drawn("FrozenLake", split)[5:9])
-    np.testing.assert_array_equal(
-        drawn("FrozenLake", Split.ANY), np.asarray(jax.vmap(lambda key: env.sample_level(key, params))(KEYS))
-    )
+    alone = jax.jit(jax.vmap(lambda key: env.sample_level(key, params)))(KEYS)
+    np.testing.assert_array_equal(drawn("FrozenLake", Split.ANY), alone)
 
 
 def test_shares_of_the_contents_are_as_told():
     hashes = jax.random.bits(jax.random.key(0), (20_000, 2), jnp.uint32)
-    shares = np.bincount(np.asarray(jax.vmap(split_of)(hashes)), minlength=3) / len(hashes)
+    shares = np.bincount(np.asarray(jax.jit(jax.vmap(split_of))(hashes)), minlength=3) / len(hashes)
     np.testing.assert_allclose(shares, list(SHARES.values()), atol=0.01)
     # Neighboring values, such as hashes of short texts, are spread over the splits too.
     near = jnp.stack([jnp.arange(2000, dtype=jnp.uint32), jnp.zeros(2000, jnp.uint32)], axis=1)
-    shares = np.bincount(np.asarray(jax.vmap(split_of)(near)), minlength=3) / len(near)
+    shares = np.bincount(np.asarray(jax.jit(jax.vmap(split_of))(near)), minlength=3) / len(near)
     np.testing.assert_allclose(shares, list(SHARES.values()), atol=0.03)
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4)])
 def test_images_of_a_board_share_their_hash_and_other_boards_do_not(shape):
     board = jnp.arange(np.prod(shape), dtype=jnp.int8).reshape(shape)
-    hashes = np.stack([grid_hash(image) for image in grid_images(board)])
+    hashed = jax.jit(grid_hash)
+    hashes = np.stack([hashed(image) for image in grid_images(board)])
     assert len(hashes) == (8 if shape[0] == shape[1] else 4)
     assert (hashes == hashes[0]).all()
-    assert (np.asarray(grid_hash(board.at[0, 0].set(7))) != hashes[0]).any()
+    assert (np.asarray(hashed(board.at[0, 0].set(7))) != hashes[0]).any()
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (4, 6)])
@@ -99,7 +109,7 @@ def test_shifted_boards_are_the_same_level_where_what_surrounds_them_means_nothi
     assert sorted(board.tobytes() for board in found) == sorted({board.tobytes() for board in boards})
     others = np.stack([np.where(boards[3] == 3, 2, boards[3]), boards[3] * 0])
     assert len(np.unique(np.asarray(hashed(np.concatenate([boards[:1], others]))), axis=0)) == 3
-    assert len(np.unique(np.asarray(jax.vmap(grid_hash)(boards)), axis=0)) > 1
+    assert len(np.unique(np.asarray(jax.jit(jax.vmap(grid_hash))(boards)), axis=0)) > 1
     np.testing.assert_array_equal(shifted_images(boards[0] * 0, surrounding=0), boards[:1] * 0)
 
 
@@ -112,17 +122,43 @@ def test_a_space_without_levels_of_a_split_is_told_by_the_flag():
 
 
 def test_levels_of_a_pack_are_divided_too():
-    env, params = envs_jax.make("FrozenLake")
-    pack = drawn("FrozenLake", Split.ANY)
-    params = params.replace(levels=jnp.asarray(pack))
+    env, params = game("SimpleSokoban")
+    pack = np.asarray(params.levels)
     of_pack = splits_of_levels(env, params, pack)
     for split in PARTS:
         rows = {board.tobytes() for board in pack[of_pack == split]}
-        assert {board.tobytes() for board in registry.sample_levels(env, params, KEYS[:32], split)} <= rows
+        assert {board.tobytes() for board in drawn("SimpleSokoban", split)} <= rows
+
+
+def test_fixed_test_levels_are_never_trained_on():
+    """Not even where the levels are too few to be divided."""
+    env, params = envs_jax.make("FrozenLake", height=2, width=2)
+    boards = registry.sample_levels(env, params, KEYS)
+    wanted = boards[splits_of_levels(env, params, boards) == Split.TRAIN][0]
+    fixed = FrozenLake(2, 2)
+    fixed.test_levels = level_hashes(env, params, wanted[None])
+    is_wanted = np.array([any((image == wanted).all() for image in env.level_images(board)) for board in boards])
+    assert 0 < is_wanted.sum() < len(boards)
+    np.testing.assert_array_equal(fixed_levels(fixed, params, boards), is_wanted)
+    assert not fixed_levels(env, params, boards).any()
+    assert (splits_of_levels(fixed, params, boards)[is_wanted] == Split.TEST).all()
+    kept = registry.sample_levels(fixed, params, KEYS, Split.NOT_FIXED)
+    assert not fixed_levels(fixed, params, kept).any()
+    assert len(np.unique(kept, axis=0)) > len(np.unique(boards[~is_wanted], axis=0)) // 2
+
+
+def test_levels_of_an_equal_environment_are_drawn_by_the_same_program():
+    env, params = envs_jax.make("FrozenLake", height=3)
+    first = distinct_levels(env, params, 64)
+    traced = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FrozenLake, "reset_env", lambda *_: traced.append(_))
+        assert distinct_levels(*envs_jax.make("FrozenLake", height=3), 64) == first
+    assert not traced
 
 
 def test_too_small_a_space_is_refused_by_name():
-    env, params = envs_jax.make("FrozenLake")
+    env, params = game("FrozenLake")
     pack = drawn("FrozenLake", Split.TEST)[:1]
     with pytest.raises(ValueError, match="no level of the train split"):
         registry.sample_levels(env, params.replace(levels=jnp.asarray(pack)), KEYS[:2], Split.TRAIN)

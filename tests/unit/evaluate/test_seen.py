@@ -110,6 +110,18 @@ def test_a_run_tells_what_it_learned_from(finished, tmp_path):
     assert [row["stage"] for row in rows] == ["imitation", "test", "rl", "rl", "rl", "rl"]
 
 
+def test_a_run_counts_the_boards_that_its_episodes_meet(finished):
+    """The first task plays the levels that it is evaluated on, and stays on one after a response without an action."""
+    summary = json.loads((finished.folder / "summary.json").read_text())
+    met = {task: known["seen_midway"] for task, known in summary["levels"].items()}
+    assert 1 <= met["SimpleSokoban"] <= 2
+    assert 0 <= met["FrozenLake"] <= summary["levels"]["FrozenLake"]["levels"]
+    assert summary["seen_midway"] == sum(met.values())
+    assert f"and met {met['SimpleSokoban']} on the way" in " ".join(finished.output.split())
+    meta = json.loads((finished.folder / "checkpoints" / "7" / "meta" / "metadata").read_text())
+    assert (meta["midway"]["since"], len(meta["midway"]["boards"])) == (0, summary["seen_midway"])
+
+
 UNKNOWN = "so how many levels were learned from is not known (seen_levels is null)"
 
 

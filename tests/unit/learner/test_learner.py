@@ -105,10 +105,6 @@ def test_groups_that_devices_would_share_are_refused():
         program(fresh_state(), TRAJECTORY, ONES, KEY, settings())
 
 
-def test_microbatches_equal_the_whole(base):
-    same(base, learn(grad_accum_steps=4))
-
-
 def test_microbatches_of_their_own_length_equal_the_whole(of_rows, monkeypatch):
     """What more microbatches are for: less is scored at once, and rows of similar length together."""
     scored, score_tokens = set(), actor_critic.score_tokens

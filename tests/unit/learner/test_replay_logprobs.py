@@ -1,6 +1,5 @@
-"""`algo.mismatch` replay: ratios of exactly 1 and divergences of exactly 0 until the first step; and tis."""
+"""`algo.mismatch` replay: ratios of exactly 1 and divergences of exactly 0 until the first step."""
 
-import dataclasses
 import functools
 
 import jax
@@ -12,12 +11,10 @@ import toy_agent
 from replayed import KEY, MODEL, RULE, TEMPERATURE, Iteration, assert_exact, settings
 from toy_agent import GROUP_SIZE
 
-from agentrl_jax.config.algo import Replay, Tis
+from agentrl_jax.config.algo import Replay
 from agentrl_jax.learner.replay_logprobs import with_gradient_of
 from agentrl_jax.learner.update import update
-from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.packing import pack_trajectories
 
 
 @pytest.fixture(scope="module")
@@ -67,43 +64,3 @@ def test_value_of_one_and_gradient_of_the_other():
     of_value, of_source = pull(jnp.ones(2))
     assert (np.asarray(of_value) == 0).all()
     assert (np.asarray(of_source) == 2).all()
-
-
-def test_truncated_weights_stand_before_the_policy_gradient():
-    """At the first step the gradient is that of -mean(weight x advantage x logprob), with weights from NumPy."""
-    cap = 1.25
-    model = dataclasses.replace(made_up.MODEL, critic="none")
-    rule = made_up.BASE.replace(mismatch=Tis(cap=cap), **made_up.GRPO)
-    start, trajectory = made_up.fresh_state(model), made_up.TRAJECTORY
-    learn = functools.partial(update, model=model, config=rule, tx=made_up.PLAIN, shards=Shards())
-    numbers = made_up.settings(entropy_coef=0.0, lr=1.0)
-    state, metrics = jax.jit(learn)(start, trajectory, made_up.ONES, KEY, numbers)
-
-    rows = pack_trajectories(trajectory, "full")
-    sampled = np.asarray(rows.response_mask)
-
-    def score(policy):
-        return actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, made_up.ONES)
-
-    own = jax.jit(score)(start.params["policy"])
-    ratio = np.exp(np.asarray(own, np.float64) - np.asarray(rows.logprob))
-    weight = np.minimum(ratio, cap)
-    assert 0.1 < np.mean(ratio[sampled] > cap) < 0.9
-    assert metrics["rollout/importance_weight_mean"] == pytest.approx(weight[sampled].mean(), rel=1e-5)
-    assert metrics["rollout/importance_truncated"] == pytest.approx(np.mean(ratio[sampled] > cap))
-    assert metrics["rollout/logprob_mean"] == pytest.approx(np.asarray(rows.logprob)[sampled].mean(), rel=1e-5)
-    assert metrics["rollout/logprob_gap_mean"] == pytest.approx(np.abs(np.log(ratio))[sampled].mean(), rel=1e-4)
-    assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
-    assert metrics["actor/clip_fraction"] == 0  # ratios start from the learner's own log-probabilities
-
-    t = jax.tree.map(np.asarray, trajectory)
-    scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(made_up.GROUPS, made_up.GROUP_SIZE)
-    advantage = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=1, keepdims=True) + 1e-6)
-    factor = weight * advantage.reshape(-1, 1) / np.sum(t.response.length)
-
-    def objective(policy):
-        return jnp.sum(jnp.where(rows.response_mask, score(policy) * factor, 0.0))
-
-    expected = jax.jit(jax.grad(objective))(start.params["policy"])
-    found = jax.tree.map(jnp.subtract, state.params, start.params)["policy"]
-    made_up.assert_close(expected, found, 1e-4)

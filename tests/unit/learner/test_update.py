@@ -25,18 +25,24 @@ from made_up import (
     settings,
 )
 
+from agentrl_jax.algos import losses
 from agentrl_jax.config.advantages import Gae, Grpo
-from agentrl_jax.config.algo import FixedKl, FractionFilter, NoFilter, Ppo, Tis
+from agentrl_jax.config.algo import FixedKl, FractionFilter, NoFilter, PolicyGradient, Ppo, Tis
+from agentrl_jax.learner import update as updates
+from agentrl_jax.learner.batch import Batch
+from agentrl_jax.learner.row_scores import RowScores
 from agentrl_jax.learner.update import update
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import pack_trajectories
 
-FAILED = 5
-"""An episode whose environment failed."""
-CHOSEN = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(failed=TRAJECTORY.turn.failed.at[FAILED, 0].set(True)))
+FAILED = [1, 5, 11, 14]
+"""An episode of each group, whose environment failed."""
+CHOSEN = TRAJECTORY.replace(
+    turn=TRAJECTORY.turn.replace(failed=TRAJECTORY.turn.failed.at[jnp.array(FAILED), 0].set(True))
+)
 ROWS = pack_trajectories(CHOSEN, "full")
-VALID = np.arange(EPISODES) != FAILED
+VALID = ~np.isin(np.arange(EPISODES), FAILED)
 NUMBERS = {"format_penalty": -0.1, "overlong_buffer": 0.4, "overlong_penalty": 0.5, "entropy_coef": 0.3, "lr": 0.1}
 
 
@@ -145,7 +151,7 @@ def test_an_update_with_a_critic(start):
     assert found["update/trained_tokens"] == mask.sum()
     assert found["rollout/filter_kept_groups"] == 2
     assert found["train/return"] == pytest.approx(scores[VALID].mean(), rel=1e-5)
-    assert found["train/failed"] == 1 / EPISODES
+    assert found["train/failed"] == len(FAILED) / EPISODES
     assert found["rollout/in_group_std"] == pytest.approx(spreads(scores).mean(), rel=1e-5)
     assert found["rollout/chosen_in_group_std"] == pytest.approx(spreads(scores)[kept].mean(), rel=1e-5)
     assert found["actor/reward_kl_penalty"] == pytest.approx((old - np.asarray(ref))[mask].mean(), rel=1e-4)
@@ -202,3 +208,38 @@ def test_an_update_without_a_critic(start):
     assert found["actor/kl"] == pytest.approx((np.exp(-distance) + distance - 1)[mask].mean(), rel=1e-3)
     assert found["rollout/overlong"] == pytest.approx(overlong()[np.asarray(CHOSEN.turn_mask)].mean(), rel=1e-5)
     assert found["rollout/logprob_mean"] == pytest.approx(np.asarray(ROWS.logprob)[mask].mean(), rel=1e-4)
+
+
+def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
+    """The loss is that of the replayed values; its derivative is taken where the pass is."""
+    shape = (3, 4)
+    draw = np.random.default_rng(0)
+    passed, replayed, advantage = (jnp.asarray(draw.normal(size=shape), jnp.float32) for _ in range(3))
+    mask, zeros = jnp.asarray(draw.random(shape) < 0.7), jnp.zeros(shape)
+    batch = Batch(
+        tokens=zeros,
+        position=zeros,
+        mask=mask,
+        behavior_logprob=replayed,
+        replayed_logprob=replayed,
+        before=RowScores(zeros, zeros, replayed, None),
+        advantage=advantage,
+        target=zeros,
+        temperature=zeros[:, 0],
+    )
+    rule = BASE.replace(advantage=Grpo(), objective=PolicyGradient(), kl=FixedKl(estimator="k2"))
+
+    def loss(logprob):
+        scores = actor_critic.TokenScores(logprob, zeros, zeros)
+        return updates._loss(scores, batch, losses.count(mask), settings(kl_coef=0.5), rule)
+
+    (found, (sums, peaks)), slope = jax.value_and_grad(loss, has_aux=True)(passed)
+    tokens = int(mask.sum())
+    expected = np.where(mask, -advantage * replayed + 0.25 * replayed**2, 0.0).sum() / tokens
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(slope, np.where(mask, -advantage + 0.5 * replayed, 0.0) / tokens, rtol=1e-5)
+    assert sums["rollout/logprob_bit_equal"] == tokens
+    assert peaks["rollout/logprob_gap_max"] == 0
+    gaps = np.abs(np.asarray(passed) - np.asarray(replayed))[np.asarray(mask)]
+    assert float(peaks["rollout/parallel_gap_max"]) == pytest.approx(gaps.max())
+    assert float(sums["rollout/parallel_gap_mean"]) == pytest.approx(gaps.sum(), rel=1e-5)

@@ -22,7 +22,6 @@ def two_slices():
     return described_devices("v5e:2x4", slices=2)[0]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 def test_an_update_on_two_slices_shares_parameters_inside_each(two_slices):
     """Compiled ahead of time: parameters are gathered inside a slice, and sums over `data` go across."""
@@ -49,7 +48,6 @@ def test_an_update_on_two_slices_shares_parameters_inside_each(two_slices):
     assert {int(chip) for groups in gathers for chip in re.findall(r"\d+", groups)} == {*range(8)}
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 @pytest.mark.parametrize(
     ("name", "fsdp", "tensor", "shape"),
@@ -64,7 +62,6 @@ def test_axes_that_are_parts_of_the_grid_of_chips(name, fsdp, tensor, shape):
     assert make_mesh(devices, fsdp=fsdp, tensor=tensor).devices.shape == shape
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 def test_parameters_are_not_shared_across_slices(two_slices):
     with pytest.raises(ValueError, match="does not divide the 16 devices in 2 slices; use a divisor"):

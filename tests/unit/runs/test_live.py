@@ -82,7 +82,8 @@ def test_the_final_table():
         "success_greedy": {"imitation": rate(0.5), "trained": rate(0.72)},
         "held_out": True,
         "levels": {
-            "Sokoban": {"held_out": True, "levels": 512, "distinct_levels": 300, "seen_levels": 0, "seen_images": 0},
+            "Sokoban": {"held_out": True, "levels": 512, "distinct_levels": 300, "seen_levels": 0, "seen_images": 0,
+                "seen_midway": 9, "seen_midway_since": 40},
             "Bandit": {"held_out": "too few", "levels": 8, "distinct_levels": 2, "seen_levels": 8},
         },
         "imitated": True,
@@ -98,8 +99,10 @@ def test_the_final_table():
     assert "72.0%  [69.0%, 74.0%]" in rows[2]
     assert "after RL against imitation: +30.0 points [+25.0, +34.5], paired over 512 levels" in text
     assert "Success on held-out levels" in text
-    assert "Sokoban: 512 levels, 300 different, 0 learned from, 0 rotated, mirrored or shifted" in text
-    assert "Bandit: 8 levels, 2 different, 8 learned from; not held out: too few" in text
+    assert "300 different; training episodes started from 0 of them and from images of 0, and met 9 on the way after step 40" in (
+        " ".join(text.split())
+    )
+    assert "Bandit: 8 levels, 2 different; training episodes started from 8 of them; not held out: too few" in text
     used = {"gap_closed": 0.6538, "mean_turns": 2.84, "mean_tokens": 17.66}
     Console(file=out, width=100).print(final_table(summary | used))
     assert "after RL, sampled: closes 65.4% of the gap between random and optimal" in out.getvalue()

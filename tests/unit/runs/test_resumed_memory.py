@@ -7,6 +7,7 @@ import yaml
 from rich.console import Console
 
 from agentrl_jax.config import decode
+from agentrl_jax.evaluate.midway import MidwayCount
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.live import LiveView
 from agentrl_jax.runs.run_folder import RunFolder
@@ -26,7 +27,7 @@ def test_the_pretrained_model_is_not_kept_beside_the_restored_one(trained, tmp_p
             Checkpoints(folder.checkpoints, keep=1) as checkpoints,
             LiveView(1, title="", console=Console(quiet=True)) as view,
         ):
-            progress = RunProgress(parts, folder, checkpoints, view)
+            progress = RunProgress(parts, folder, checkpoints, view, MidwayCount([], []))
             state = progress.restore()
             assert all(x.is_deleted() for x in jax.tree.leaves(parts.pretrained.params))
             jax.block_until_ready(state)

@@ -8,6 +8,7 @@ import babyai_fixtures as recorded
 import httpx
 import numpy as np
 import pytest
+from babyai_play import check_plans, check_recorded_answers, play
 from PIL import Image
 
 from agentrl_jax.config.schema import NAMED_LEVELS
@@ -19,16 +20,10 @@ from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments import babyai, common
 from agentrl_jax.services.protocol import ROUTES
-from envs_jax.babyai import items, plans
+from envs_jax.babyai import items
 from envs_jax.babyai.render import TILE
 
 SERVICE = get_service("babyai")
-
-
-def play(item, actions, *, upstream):
-    """The answers to a reset and to actions."""
-    instance = SERVICE.make(upstream)
-    return [instance.reset(item), *(instance.step(action) for action in actions)]
 
 
 class AgentGymClient:
@@ -90,22 +85,6 @@ def test_a_session_of_agentgyms_client(serve, upstream):
     assert client._post("close") is True
     assert client._post("step", action="toggle") == {"error": f"The id {client.handle} is not valid."}
     assert httpx.post(f"{url}/render", json={"id": 12345}).json() == {"error": "The id 12345 is not valid."}
-
-
-def test_recorded_answers_of_the_original():
-    traces, texts = recorded.read("traces"), recorded.action_texts()
-    starts, instance = traces["sequence_start"], SERVICE.make(True)
-    for row in range(0, len(starts) - 1, 25):
-        item = traces["sequence_item"][row]
-        first = instance.reset(int(traces["index"][item]))
-        assert (recorded.digest(first.observation.encode()) == traces["first_text"][item]).all()
-        for step in range(starts[row], starts[row + 1]):
-            answer = instance.step(texts[traces["action"][step]])
-            where = f"item {traces['index'][item]}, step {step - starts[row]}, {texts[traces['action'][step]]!r}"
-            assert (recorded.digest(answer.observation.encode()) == traces["text"][step]).all(), where
-            assert answer.reward == traces["reward"][step], where
-            assert answer.score == pytest.approx(traces["score"][step], abs=1e-12), where
-            assert answer.done == traces["done"][step], where
 
 
 def test_a_door_that_is_opened_and_gone_through():
@@ -235,25 +214,6 @@ def test_pick_up_is_what_agentgyms_client_calls_pickup():
     assert "not recognized" in play(item, [words], upstream=True)[-1].observation
 
 
-def test_the_oracle_plans_on_the_levels_that_are_played():
-    """Generated levels of number 7 are others by AgentGym's rules, where a key may lie behind its own door."""
-    item = 2006
-    for upstream, oracle in ((False, SERVICE.oracle), (True, SERVICE.upstream_oracle)):
-        answers = play(item, oracle(item).actions, upstream=upstream)
-        assert SERVICE.solved(answers[-1])
-    assert SERVICE.play_many("oracle", "", (item,), 20, 1, 0).solved.all()
-
-
-@pytest.mark.parametrize("item", [33, 186])
-def test_the_oracle_solves_items_that_a_full_search_gives_up(item):
-    assert item not in plans.stored()
-    for upstream, oracle in ((False, SERVICE.oracle), (True, SERVICE.upstream_oracle)):
-        actions = oracle(item).actions
-        assert 0 < len(actions) <= plans.ROUNDS
-        assert SERVICE.solved(play(item, actions, upstream=upstream)[-1])
-    assert SERVICE.play_many("oracle", "", (item,), plans.ROUNDS, 1, 0).solved.all()
-
-
 def test_random_play_takes_listed_actions():
     start = play(0, [], upstream=False)[0].observation
     listed = common.listed_actions(start)
@@ -265,73 +225,11 @@ def test_random_play_takes_listed_actions():
     assert policies[0].act("nothing is listed") == "turn left"
 
 
-def test_all_plans_reach_their_goals_by_either_rule():
-    stored = plans.stored()
-    assert {item for item in items.stored_indices() if items.number_of(item) in items.NUMBERS} == set(stored)
-    assert all(stored[item] is not None for item in items.panel())
-    for upstream, oracle in ((False, SERVICE.oracle), (True, SERVICE.upstream_oracle)):
-        instance = SERVICE.make(upstream)
-        failed = []
-        for item, plan in stored.items():
-            if item in items.UNSOLVABLE and not upstream:
-                continue  # another level is played
-            policy, answer = oracle(item), instance.reset(item)
-            for _ in plan or ():
-                answer = instance.step(policy.act(answer.observation))
-            if plan is not None and not SERVICE.solved(answer):
-                failed.append(item)
-            assert len(plan or ()) <= plans.ROUNDS
-        assert failed == []
-
-
-@pytest.mark.parametrize("item", items.UNSOLVABLE)
-def test_stored_levels_that_nobody_can_solve_are_replaced_by_default(item):
-    there, here = (babyai.level_of(item, upstream=upstream) for upstream in (True, False))
-    assert (there == items.load((item,))[0]).all()
-    assert (here != there).any()
-    assert here[items.SHAPE.height, 0] == there[items.SHAPE.height, 0] == items.number_of(item)
-    assert (here == babyai.level_of(item, upstream=False)).all()
-    assert SERVICE.solved(play(item, SERVICE.oracle(item).actions, upstream=False)[-1])
-    assert item not in items.panel()
-
-
 def test_the_oracle_opens_what_only_the_default_makes_possible():
     """No listed action of AgentGym's opens the box with the key (level 26); two doors in a strict order (level 16)."""
     for item in (25, 15):
         assert SERVICE.solved(play(item, SERVICE.oracle(item).actions, upstream=False)[-1])
     assert not SERVICE.upstream_oracle(25).actions
-
-
-def test_the_panel_by_scripted_policies():
-    random = evaluate_scripted("babyai", "random", plays=23)
-    assert random["panel_digest"] == items.PANEL_DIGEST
-    assert (random["items"], random["compat"], random["turns"]) == (90, "upstream", 20)
-    assert random["success"]["standard_error"] == pytest.approx(0.009, abs=0.002)
-    assert random["success"]["mean"] == pytest.approx(0.522, abs=0.03)
-    assert random["strict_success"]["mean"] == pytest.approx(0.51, abs=0.03)
-    sizes = {name: row["success"]["n"] for name, row in random["categories"].items()}
-    assert sizes == {"GoTo": 55, "Pickup": 15, "ActionObjDoor": 5, "FindObj": 5, "OneRoom": 5, "SynthLoc": 5}
-    assert random == evaluate_scripted("babyai", "random", plays=23)
-    assert evaluate_scripted("babyai", "oracle")["success"]["mean"] == 1
-    nothing = evaluate_scripted("babyai", "null")
-    assert nothing["success"]["mean"] == nothing["score"]["mean"] == 0
-    same = evaluate_scripted("babyai", "constant", action="move forward")
-    assert same["policy"] == "constant move forward"
-    assert 0 < same["success"]["mean"] < 0.3
-    for result in (random, nothing, same):
-        assert as_table(result).row_count == 10, "all, null, random and optimal play, and the categories"
-        assert (result["null"]["mean"], result["optimal"]["mean"], result["optimal_is"]) == (0, 1, "scripted")
-        assert (result["baseline_turns"]["null"], result["mean_tokens"]) == (20, 0)
-    assert same["random"]["mean"] == pytest.approx(random["success"]["mean"], abs=0.03)
-    assert same["gap_closed"] == pytest.approx(
-        (same["success"]["mean"] - same["random"]["mean"]) / (1 - same["random"]["mean"])
-    )
-    with pytest.raises(
-        UserError, match="there is no action 'move forwards' in babyai; expected one such as move forward"
-    ):
-        evaluate_scripted("babyai", "constant", action="move forwards")
-    with pytest.raises(UserError, match="--policy is random and --action 'drop'"):
-        evaluate_scripted("babyai", "random", action="drop")
 
 
 def test_named_levels_are_sets_of_stored_items():
@@ -359,5 +257,37 @@ def test_scripted_policies_on_a_server(serve):
 
 def test_altered_levels_are_noticed(monkeypatch):
     monkeypatch.setattr(items, "PANEL_DIGEST", "0" * 64)
-    with pytest.raises(UserError, match="the panel has digest"):
+    with pytest.raises(UserError) as refused:
         evaluate_scripted("babyai", "null")
+    assert (refused.value.key, len(refused.value.value)) == (str(items.FILE), 64)
+
+
+def test_recorded_answers_of_the_original():
+    check_recorded_answers(200)
+
+
+def test_plans_reach_their_goals_by_either_rule():
+    check_plans(60)
+
+
+def test_the_panel_has_agentgyms_rules_and_baselines(monkeypatch):
+    monkeypatch.setattr(babyai, "RANDOM_PLAYS", 2)
+    found = evaluate_scripted("babyai", "null")
+    assert (found["panel_digest"], found["items"], found["compat"]) == (items.PANEL_DIGEST, 90, "upstream")
+    assert (found["turns"], found["baseline_turns"]["null"], found["mean_tokens"]) == (20, 20, 0)
+    assert found["success"]["mean"] == found["score"]["mean"] == found["null"]["mean"] == 0
+    assert (found["optimal"]["mean"], found["optimal_is"]) == (1, "scripted")
+    assert 0.3 < found["random"]["mean"] < 0.7
+    sizes = {name: row["success"]["n"] for name, row in found["categories"].items()}
+    assert sizes == {"GoTo": 55, "Pickup": 15, "ActionObjDoor": 5, "FindObj": 5, "OneRoom": 5, "SynthLoc": 5}
+    assert as_table(found).row_count == 10, "all, null, random and optimal play, and the categories"
+
+
+@pytest.mark.parametrize(
+    ("policy", "action", "named"),
+    [("constant", "move forwards", ("move forwards", "move forward")), ("random", "drop", ("--policy", "drop"))],
+)
+def test_actions_that_no_policy_takes_are_refused(policy, action, named):
+    with pytest.raises(UserError) as refused:
+        evaluate_scripted("babyai", policy, action=action)
+    assert all(part in str(refused.value) for part in named)

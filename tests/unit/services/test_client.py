@@ -1,20 +1,18 @@
 """The client against our server in every family, and against servers that misbehave."""
 
-import concurrent.futures
 import http.server
 import socket
 import threading
 import time
 
 import pytest
+from both_ways import check_many_instances
 from counting import counting
 from scripted_server import Scripted
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
-from agentrl_jax.services.environments.textcraft.env import TextCraft
-from agentrl_jax.services.environments.textcraft.scripted import Random
 from agentrl_jax.services.protocol import COMPILED, ROUTES
 from agentrl_jax.services.server.limits import Limits
 
@@ -96,18 +94,12 @@ GARBAGE = {
 
 
 STEP = {"observation": "x", "reward": 1.0, "score": 1.0, "done": True, "success": True}
-GARBAGE |= {f"no {name}": (200, {key: value for key, value in STEP.items() if key != name}) for name in STEP}
 GARBAGE |= {
     f"{name} {value!r}": (200, {**STEP, name: value})
     for name, value in [
         ("reward", True),
-        ("reward", "1"),
-        ("reward", None),
         ("score", False),
-        ("score", None),
         ("done", 1),
-        ("done", None),
-        ("observation", None),
         ("observation", "\ud800"),
         ("error", "it broke"),
         ("error", ""),
@@ -286,16 +278,11 @@ def test_a_host_that_cannot_be_a_name_is_a_service_error(host):
         client.create()
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "file:///etc"])
+@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "file:///etc", "http://a/?x=1", "http://a/#b"])
 def test_addresses_of_no_service(url):
-    with pytest.raises(ValueError, match="no address of a service"):
+    with pytest.raises(BadValue) as refused:
         ServiceClient(url, COMPILED)
-
-
-@pytest.mark.parametrize("url", ["http://a/?x=1", "http://a/#b"])
-def test_addresses_with_more_than_a_path(url):
-    with pytest.raises(ValueError, match="query or a fragment"):
-        ServiceClient(url, COMPILED)
+    assert refused.value.key == url
 
 
 def test_a_token_is_sent(serve):
@@ -313,30 +300,5 @@ def test_a_wire_with_a_prefix_is_found_with_it_or_without(serve):
         assert isinstance(ServiceClient(base, ROUTES["maze"], seconds=5).create(), int)
 
 
-def transcript(play, item):
-    player, answer = Random(item), play(None)
-    told = [answer.observation]
-    while not answer.done and len(told) < 7:
-        answer = play(player.act(told[0]))
-        told.append((answer.observation, answer.reward, answer.done))
-    return told
-
-
-def test_256_instances_of_textcraft_answer_as_one(serve):
-    """Each of 256 transcripts equals that of the environment alone."""
-    url = serve(TEXTCRAFT, ROUTES["textcraft"], Limits(instances=256))
-    client = ServiceClient(url, ROUTES["textcraft"], seconds=60, connections=64)
-
-    def remote(item):
-        handle = client.create()
-        return transcript(
-            lambda action: client.reset(handle, item) if action is None else client.step(handle, action), item
-        )
-
-    def alone(item):
-        env = TextCraft()
-        return transcript(lambda action: env.reset(item) if action is None else env.step(action), item)
-
-    with concurrent.futures.ThreadPoolExecutor(256) as pool:
-        found = list(pool.map(remote, range(256)))
-    assert found == [alone(item) for item in range(256)]
+def test_many_instances_of_textcraft_answer_as_one(serve):
+    check_many_instances(serve, 24)

@@ -15,62 +15,30 @@ from agentrl_jax.services.environments.common import PlannedPolicy
 NAN = float("nan")
 
 
-class Answering(maze.Maze):
+class Changed(maze.Maze):
     """The maze, whose answers to actions are changed."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
 
     def step(self, action):
         return self.change(super().step(action))
 
-    def change(self, answer):
-        return answer
+
+def won(answer):
+    return answer.reward == 1
 
 
-class PaysTooMuch(Answering):
-    def change(self, answer):
-        return dataclasses.replace(answer, score=2.0) if answer.reward == 1 else answer
+def lost(answer):
+    return answer.reward < 1
 
 
-class RewardsTooMuch(Answering):
-    def change(self, answer):
-        return dataclasses.replace(answer, reward=-5.0) if answer.reward < 1 else answer
+def over(answer):
+    return answer.done
 
 
-class RewardsByChance(Answering):
-    numbers = itertools.count()
-
-    def change(self, answer):
-        return dataclasses.replace(answer, reward=-(next(self.numbers) % 7) / 7) if answer.reward < 1 else answer
-
-
-class PaysNan(Answering):
-    def change(self, answer):
-        return dataclasses.replace(answer, score=NAN) if answer.reward == 1 else answer
-
-
-class GoesOn(Answering):
-    def change(self, answer):
-        return dataclasses.replace(answer, done=False) if answer.reward == 1 else answer
-
-
-class SaysNothing(Answering):
-    def change(self, answer):
-        return dataclasses.replace(answer, observation="") if answer.done else answer
-
-
-class CountsInstances(Answering):
-    """Tells its instances apart."""
-
-    made = itertools.count()
-
-    def __init__(self):
-        super().__init__()
-        self.number = next(self.made)
-
-    def change(self, answer):
-        return dataclasses.replace(answer, observation=f"{answer.observation} {self.number}")
-
-
-class Remembers(Answering):
+class Remembers(maze.Maze):
     """Counts the episodes that were left before their end."""
 
     left, open = 0, False
@@ -80,12 +48,13 @@ class Remembers(Answering):
         self.open = True
         return super().reset(item)
 
-    def change(self, answer):
+    def step(self, action):
+        answer = super().step(action)
         self.open = not answer.done
         return dataclasses.replace(answer, observation=f"{answer.observation} {min(self.left, 1)}")
 
 
-class EmptyActionsWin(Answering):
+class EmptyActionsWin(maze.Maze):
     def step(self, action):
         answer = super().step(action)
         return dataclasses.replace(answer, reward=1.0, score=1.0, done=True) if not action else answer
@@ -107,23 +76,45 @@ class RepeatingWins(maze.Maze):
         return dataclasses.replace(answer, reward=1.0, score=1.0, done=True) if won else answer
 
 
-def broken(kind, **changes):
-    return dataclasses.replace(maze.SERVICE, make=lambda upstream: kind(), **changes)
+def broken(make, **changes):
+    return dataclasses.replace(maze.SERVICE, make=lambda upstream: make(), **changes)
 
 
+def changed(which, **fields):
+    """The maze, of whose answers some have other fields; what is given as a function is asked each time."""
+
+    def change(answer):
+        given = {name: value() if callable(value) else value for name, value in fields.items()}
+        return dataclasses.replace(answer, **given) if which(answer) else answer
+
+    return broken(lambda: Changed(change))
+
+
+def told_apart():
+    """Instances that tell their numbers."""
+    made = itertools.count()
+
+    def make():
+        number = next(made)
+        return Changed(lambda answer: dataclasses.replace(answer, observation=f"{answer.observation} {number}"))
+
+    return broken(make)
+
+
+CHANCE = itertools.count()
 FAULTS = (
-    ("reward_range", broken(PaysTooMuch)),
-    ("finite_rewards", broken(PaysNan)),
-    ("success_terminates", broken(GoesOn)),
-    ("observation", broken(SaysNothing)),
-    ("determinism", broken(CountsInstances)),
+    ("reward_range", changed(won, score=2.0)),
+    ("reward_range", changed(lost, reward=-5.0)),
+    ("finite_rewards", changed(won, score=NAN)),
+    ("success_terminates", changed(won, done=False)),
+    ("observation", changed(over, observation="")),
+    ("determinism", changed(lost, reward=lambda: -(next(CHANCE) % 7) / 7)),
+    ("determinism", told_apart()),
     ("reset_clears", broken(Remembers)),
     ("null_floor", broken(EmptyActionsWin)),
     ("repeat_last_floor", broken(RepeatingWins)),
     ("random_floor", broken(maze.Maze, random=lambda item, seed: maze.Oracle())),
     ("reference", broken(maze.Maze, oracle=lambda item: PlannedPolicy((), "move up"))),
-    ("reward_range", broken(RewardsTooMuch)),
-    ("determinism", broken(RewardsByChance)),
 )
 
 

@@ -6,16 +6,15 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
-import needs
 import numpy as np
 import pytest
+from scene_lists import SERVICES, STARTS, check_long_texts, lists, scenes_of
 
-from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments import babyai as babyai_service
 from agentrl_jax.services.environments import maze as maze_service
 from agentrl_jax.services.environments.textcraft.recipes import display_name
-from agentrl_jax.services.scenes import MAX_CHARACTERS, MAX_SCENES, text_scenes
+from agentrl_jax.services.scenes import MAX_SCENES, text_scenes
 from agentrl_jax.services.scenes.reading import MAX_ENTRIES, MAX_LENGTH, listed, shown
 from envs_jax.babyai.codes import EMPTY, NAMES, OBJECT, UNSEEN, WALL
 from envs_jax.babyai.view import look
@@ -33,18 +32,9 @@ def play(service, item, policy, turns=100):
     return instance, texts, actions
 
 
-def lists(scene):
-    """The lists of a scene by title."""
-    return {found["title"]: [tuple(entry) for entry in found["entries"]] for found in scene.get("lists", [])}
-
-
 def carries(things):
     """The entries of an inventory of TextCraft."""
     return [(name, f"{count:,}") for name, count in things.items()] or [("nothing yet", "")]
-
-
-def scenes_of(name, texts, actions):
-    return text_scenes(name, texts, [react_response(action) for action in actions])
 
 
 @pytest.mark.parametrize("policy", ["oracle", "random"])
@@ -174,46 +164,6 @@ def test_babyai_shows_what_the_agent_sees():
     assert babyai_service.ITEMS > 40
 
 
-@needs.needs_java
-def test_sciworld_shows_the_room_and_what_is_carried():
-    service = get_service("sciworld")
-    instance = service.make(False)
-    task = "Your task is to find a(n) living thing."
-    texts = [f"{task}\n{instance.reset(2700).observation}"]
-    actions = ["open door to kitchen", "go to kitchen", "look around", "pick up thermometer", "inventory", "blub"]
-    try:
-        texts += [instance.step(action).observation for action in actions]
-    finally:
-        instance.close()
-    found = scenes_of("sciworld", texts, actions)
-    start, opened, moved, looked, _, asked, confused = map(lists, found)
-    assert start["Task"] == [("find a(n) living thing.", "")]
-    assert "a substance called air" in dict(start["Here: hallway"])
-    assert "the agent" not in dict(start["Here: hallway"])
-    assert (dict(start["Exits"])["kitchen"], dict(opened["Exits"])["kitchen"]) == ("closed", "open")
-    assert moved["Here: kitchen"] == [("not looked around yet", "")]
-    assert len(looked["Here: kitchen"]) > 5
-    assert looked["Rooms"] == [("hallway", ""), ("kitchen", "here")]
-    assert any("thermometer" in name for name, _ in asked["Inventory"])
-    assert confused == asked
-    assert found[3]["text"] == []
-    assert found[-1]["text"] == texts[-1].strip().splitlines()
-
-
-@needs.needs_java
-def test_sciworld_forgets_what_was_put_down():
-    instance = get_service("sciworld").make(False)
-    texts = [instance.reset(2700).observation]
-    actions = ["open door to kitchen", "go to kitchen", "look around", "pick up thermometer", "put down thermometer"]
-    actions += ["pick up thermometer", "inventory", "move thermometer to sink", "pick up thermometer"]
-    try:
-        texts += [instance.step(action).observation for action in actions]
-    finally:
-        instance.close()
-    carried = [lists(scene)["Inventory"] for scene in scenes_of("sciworld", texts, actions)][4:]
-    assert [sum("thermometer" in name for name, _ in entries) for entries in carried] == [1, 0, 1, 1, 0, 1]
-
-
 def test_searchqa_shows_searches_and_documents():
     first = "Answer with the tags <search> and </search>.\n\n Question: who wrote Emma?"
     documents = '<information>Doc 1(Title: "Emma (novel)") A novel by Austen.\nIt is long.\nDoc 2(Title: "Ema") A god.'
@@ -289,58 +239,9 @@ def test_other_services_have_no_scenes(name):
     assert text_scenes(name, ["x", "y"], ["z"]) == []
 
 
-SERVICES = ("alfworld", "babyai", "maze", "sciworld", "searchqa", "textcraft", "webarena", "webshop", "wordle")
-REPEATED = (
-    "",
-    "\x00\ud800",
-    "<search>",
-    "<information>",
-    'Doc 1(Title: "',
-    '\nDoc 1(Title: "',
-    "craft using ",
-    "(",
-    "[",
-    "1",
-    "\t[1] x\n",
-    "[SEP]",
-    "Instruction: [SEP] ",
-    "You are carrying a ",
-    "There is a red ball 1 ",
-    "You move the ",
-    "You move to the ",
-    "This room is called the x. In it, you see:\n\t",
-    "This room is called the ",
-    "\tA door to the ",
-    "Tab 0: ",
-    "In the a 1, you see ",
-    "The a 1 is open. In it, you see ",
-    "Action: ",
-)
-ROOM = "This room is called the x. In it, you see:\n\ty\nYou also see:\n"
-STARTS = (
-    *(
-        "",
-        "Goal: craft x\n",
-        "Your task is to: x\n",
-        "Question: x\n",
-        "Your goal: x\n",
-        "Inventory: ",
-        "craft x using ",
-    ),
-    *("In front of you in this room, you can see several objects: ", ROOM, "You focus on the ", "<information>"),
-)
-
-
 @pytest.mark.parametrize("name", SERVICES)
 def test_no_text_takes_more_than_a_moment(name):
-    """With a pattern that takes quadratic time, this test would run for hours."""
-    for start in STARTS:
-        for repeated in REPEATED:
-            long = start + repeated * (MAX_CHARACTERS // max(1, len(repeated))) + " " * MAX_CHARACTERS + "y"
-            texts = [f"{prefix}{long}" for prefix in ("", "Goal: craft x\n", "Question: x\n", "Your task is to: x\n")]
-            found = text_scenes(name, [*texts, long], [f"Action: {long}"] * len(texts))
-            entries = [entry for scene in found for part in scene.get("lists", []) for entry in part["entries"]]
-            assert all(len(text) <= MAX_LENGTH + 3 for entry in entries for text in entry)
+    check_long_texts(name, STARTS[:1])
 
 
 def test_lists_are_bounded():

@@ -160,15 +160,6 @@ def test_other_texts_use_a_try_and_draw_nothing(action):
     assert (end.observation, end.reward, end.done) == ("invalid word", 0.0, True)
 
 
-def test_the_sixth_miss_is_answered_like_any_other_and_ends():
-    wordle, _ = begin(3)
-    answers = [wordle.step("panic") for _ in range(TRIES)]
-    assert {answer.observation for answer in answers} == {"b b y b b\n"}
-    assert {answer.reward for answer in answers} == {0.0}
-    assert [answer.done for answer in answers] == [False] * 5 + [True]
-    assert not SERVICE.solved(answers[-1])
-
-
 def test_the_sixth_try_can_win():
     wordle, _ = begin(3)
     for word in ("panic", "knoll", "", "", ""):

@@ -2,15 +2,15 @@
 
 import datetime
 import json
-import signal
+import resource
 from types import SimpleNamespace
 
 import chat_families
 import pytest
-from chat_families import FAMILIES, family
+from chat_families import CHATML, FAMILIES, family
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.text import chat_template, tokenizer
+from agentrl_jax.text import chat, chat_template, tokenizer
 from agentrl_jax.text.chat_template import ChatTemplate
 
 TALK = [("system", "Be kind."), ("user", " Hi!\n"), ("assistant", "<b>Hello</b>"), ("user", "Bye 'now' {{ x }} √")]
@@ -76,7 +76,7 @@ def test_filters_and_blocks_of_the_hub():
         ("{{ ''.__class__.__base__.__subclasses__() }}", "refuses"),
         ("{{ namespace.__init__.__globals__ }}", "refuses"),
         ("{% for i in range(1000000) %}x{% endfor %}", "refuses"),
-        ("{% for i in range(90000) %}{{ messages[0].content * 100 }}{% endfor %}", "more than 16777216 characters"),
+        ("{% for i in range(90000) %}{{ messages[0].content * 100 }}{% endfor %}", "more than 262248 characters"),
         ("{{ 1 + messages[0].content }}", "refuses"),
         (" " * ((1 << 17) + 1), "expected at most 131072"),
     ],
@@ -88,17 +88,41 @@ def test_templates_that_go_wrong_are_refusals(source, message):
 
 def test_the_process_that_renders_is_started_again():
     template = ChatTemplate("{{ messages[0].content }}")
+    assert template.render(TALK, generate=False) == "Be kind."
     first = chat_template._worker()
+    first.kill()
+    first.wait()
     assert template.render(TALK, generate=False) == "Be kind."
-    assert chat_template._worker() is first
-    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    with pytest.raises(ValueError, match=r"refuses a conversation of .*: it takes more than 2 s"):
-        ChatTemplate(endless).render(TALK, generate=False)
-    assert first.returncode == -signal.SIGPROF
-    assert template.render(TALK, generate=False) == "Be kind."
-    chat_template._worker().kill()
-    chat_template._worker().wait()
-    assert template.render(TALK, generate=False) == "Be kind."
+    assert chat_template._worker() is not first
+
+
+ENDLESS = "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = ns.x * 10**1000 %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ENDLESS,
+        # Each rendering takes a part of the time, of which there are many.
+        CHATML + "{% for i in range(99999) %}{% set x = i ~ '' %}{% endfor %}" * 2,
+    ],
+    ids=["endless", "in parts"],
+)
+def test_a_hostile_template_is_refused_within_three_seconds(source):
+    """Of processor time in all, with another process to render the next one."""
+
+    def used():
+        return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+    chat_template._worker().communicate()
+    chat_template._worker.cache_clear()
+    before, worker = used(), chat_template._worker()
+    with pytest.raises(ValueError, match="the chat template refuses a conversation"):
+        chat.chat_format(chat_families.with_template(source, {"eos_token": "<|im_end|>"}))
+    if worker.poll() is None:
+        worker.communicate()
+    assert used() - before < 3
+    assert ChatTemplate("next").render(TALK, generate=False) == "next"
 
 
 def test_an_interrupt_ends_the_process_that_renders(monkeypatch):

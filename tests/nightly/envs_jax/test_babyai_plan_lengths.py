@@ -41,7 +41,6 @@ def generated():
     return draw_arrays(upstream=True, count=16 * 1024, numbers=NUMBERS, seed=2, batch=1024, shape=recorded.SHAPE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_shortest_plans_are_as_long_as_for_levels_of_minigrid(env, generated, number):
     theirs = lengths(env, recorded.all_levels("layouts")[recorded.read("layouts")["level"] == number])

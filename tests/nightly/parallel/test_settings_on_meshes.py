@@ -45,7 +45,6 @@ def shapes(state):
     return jax.tree.map(lambda x: (x.shape, x.dtype), state)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_an_iteration_can_be_traced_or_is_refused(mesh, packing):

@@ -1,0 +1,73 @@
+"""Environments of BabyAI whose compiled programs tests share, because compiling one step takes seconds."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from babyai_fixtures import action_id
+
+from envs_jax.babyai import items
+from envs_jax.babyai.env import BabyAI
+from envs_jax.babyai.levels import Shape
+
+LARGE = BabyAI(items.SHAPE)
+"""Every stored item fits."""
+UPSTREAM = BabyAI(items.SHAPE, mode="upstream")
+SMALL = BabyAI(Shape(9, 9, 8))
+PARAMS = SMALL.default_params
+RED_BALLS = tuple(index for index in items.stored_indices() if items.number_of(index) == 2)
+"""Stored items of one room, in which the agent has to go to the red ball."""
+
+
+def small_items(indices):
+    """Stored items of one room, in the shape of `SMALL`."""
+    shape, full = SMALL.shape, items.load(indices)
+    header = np.zeros((len(full), (shape.rows - shape.height) * shape.width), np.int8)
+    header[:, : shape.header] = full[:, items.SHAPE.height :].reshape(len(full), -1)[:, : shape.header]
+    return np.concatenate([full[:, : shape.height, : shape.width], header.reshape(len(full), -1, shape.width)], axis=1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def reset(env, level):
+    """The state at the start of a level."""
+    return env.reset_to_level(level, env.default_params)[1]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _step(env, state, action):
+    _, state, reward, terminated, info = env.step_env(jax.random.key(0), state, action, env.default_params)
+    return state, reward, terminated, info
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _describe(env, state):
+    return env.describe(state, env.default_params)
+
+
+def step(env, state, action):
+    """The state after an action, given by name or id, and its reward, end and information."""
+    return _step(env, state, jnp.int32(action_id(action) if isinstance(action, str) else action))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _candidates(env, state):
+    return env.candidates(state)
+
+
+def listed(env, state):
+    """The names of the actions that are possible."""
+    return [env.actions[action] for action in np.asarray(_candidates(env, state)).tolist() if action >= 0]
+
+
+def text(env, state):
+    """What the agent reads."""
+    return "".join(env.pieces[piece] for piece in np.asarray(_describe(env, state)).tolist() if piece >= 0)
+
+
+def walk(env, level, actions):
+    """The state and the text before each action, and after the last one."""
+    states = [reset(env, level)]
+    for action in actions:
+        states.append(step(env, states[-1], action)[0])
+    return [(state, text(env, state)) for state in states]

@@ -1,0 +1,133 @@
+"""Host environments in the engine, with an example of one, and a policy that plays it."""
+
+import collections
+import dataclasses
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import toy_agent
+from jax.sharding import PartitionSpec as Spec
+from paths import ROOT
+
+from agentrl_jax.parallel.mesh import DATA
+from agentrl_jax.parallel.shards import maybe_shard_map
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.engine_config import EngineConfig
+from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.host_environment import host_task
+from agentrl_jax.rollout.trajectory import RolloutSettings
+from agentrl_jax.setup import build
+from agentrl_jax.text.grammar import ResponseGrammar
+
+TURNS, GROUP_SIZE, EPISODES, BUDGET, DEADLINE = 4, 2, 16, 3, 2.0
+TOKENIZER = toy_agent.TOKENIZER
+KEY = jax.random.key(3)
+SETTINGS = RolloutSettings(
+    temperature=jnp.ones(EPISODES), horizon=jnp.int32(TURNS), max_actions=jnp.int32(BUDGET), env_params=()
+)
+IDS = build.episode_ids(
+    group=np.arange(EPISODES) // GROUP_SIZE,
+    member=np.arange(EPISODES) % GROUP_SIZE,
+    task=np.zeros(EPISODES),
+    # The first groups have fixed levels, so that tests know their seeds; the key decides the others.
+    level=np.where(np.arange(EPISODES) < 10, np.arange(EPISODES) // GROUP_SIZE, -1),
+)
+
+
+def load_example():
+    path = ROOT / "experiments" / "host_environment.py"
+    spec = importlib.util.spec_from_file_location("host_environment_example", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Courier
+
+
+Courier = load_example()
+GRAMMAR = ResponseGrammar(actions=Courier.actions, think=False, forced=True, max_actions=2)
+
+
+class Stage:
+    """A host batched environment that counts calls, and whose environments can be changed without compiling again."""
+
+    def __init__(self):
+        self.kind = Courier
+        self.calls = collections.Counter()
+        task = host_task(
+            "Courier",
+            self._make,
+            instruction=Courier.instruction,
+            response_format=GRAMMAR,
+            tokenizer=TOKENIZER,
+            style="ragen",
+            observation_tokens=40,
+            max_turns=TURNS,
+            max_actions=BUDGET,
+            response_words=8,
+            info_keys=Courier.info_keys,
+        )
+        self.task = task
+        self.batched_env = HostEnv((task,), TOKENIZER, deadline=DEADLINE)
+        for name in ("reset", "step"):
+            self._count(name)
+
+    def _make(self):
+        self.calls["made"] += 1
+        return self.kind()
+
+    def _count(self, name):
+        answer = getattr(self.batched_env.host_episodes, name)
+
+        def counted(*args):
+            assert all(type(x) is np.ndarray for x in args)
+            self.calls[name] += 1
+            return answer(*args)
+
+        setattr(self.batched_env.host_episodes, name, counted)
+
+    @staticmethod
+    def config(slots=0):
+        return EngineConfig(
+            max_turns=TURNS,
+            max_response_tokens=toy_agent.MAX_RESPONSE_TOKENS,
+            group_size=GROUP_SIZE,
+            slots=slots,
+            prefill_threshold=1.0,
+            context="full",
+            stop_at_answer=False,
+            end_of_turn=TOKENIZER.stop_ids,
+        )
+
+    def program(self, mesh, slots=0, options=None):
+        config = self.config(slots)
+
+        def play(params, ids, settings):
+            return engine.rollout(params, toy_agent.MODEL.decoder, self.batched_env, config, KEY, ids, settings)[0]
+
+        whole = {field.name: Spec() for field in dataclasses.fields(RolloutSettings)}
+        rows = RolloutSettings(**whole | {"temperature": Spec(DATA)})
+        sharded = maybe_shard_map(
+            play, mesh, (Spec(), Spec(DATA), rows), Spec(DATA), axes=(DATA,), replicated_results=False
+        )
+        return jax.jit(sharded, compiler_options=options)
+
+    def run(self, program, kind=Courier):
+        self.kind = kind
+        self.calls.clear()
+        trajectory = jax.tree.map(np.asarray, program(policy(), IDS, SETTINGS))
+        return trajectory, dict(self.calls)
+
+
+def policy():
+    """The toy agent, made to say the two sides; after a side it tends to continue or to close, then to end its turn."""
+    params = toy_agent.talkative_params(14)["policy"]
+    sides, more, close = (jnp.array(toy_agent.vocabulary(text)) for text in ("LeftRight", "||", "</answer>"))
+    end = jnp.array([TOKENIZER.end_of_turn_id])
+    table = (0.2 * params["lm_head"]).at[:3].set(0.0)
+    # Row 0 is an offset; row 1 is read after a side, row 2 after a closing tag (see the embedding below).
+    after_side = ((1, -2.0, sides), (1, 2.5, close), (1, 3.2, more))
+    for row, odds, tokens in ((0, 3.0, sides), (0, 1.5, close), (0, 1.0, end), *after_side, (2, 3.0, end)):
+        table = table.at[row, tokens].set(odds)
+    embedding = params["embedding"].at[:, 1:3].set(0.0).at[sides, 1].set(3.0).at[close, 2].set(3.0)
+    return params | {"lm_head": table, "embedding": embedding}

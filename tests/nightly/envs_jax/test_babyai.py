@@ -1,0 +1,157 @@
+"""BabyAI at full size: its contract, its searches on large levels, and the levels of its panel in training."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from babyai_games import LARGE, UPSTREAM, reset, step, text
+
+import envs_jax
+from envs_jax import registry
+from envs_jax.babyai import baselines, items, levels, macros, make_babyai, plans
+from envs_jax.babyai.env import BabyAI
+from envs_jax.babyai.guided import guided_plans
+from envs_jax.babyai.search import shortest_plans
+from envs_jax.splits import Split, split_key, split_of_level
+from envs_jax.testing import check_env
+
+PARAMS = LARGE.default_params
+LIMIT = 20
+
+
+def test_contract_on_stored_levels():
+    params = PARAMS.replace(levels=jnp.asarray(items.load(items.panel()[:8])))
+    check_env(LARGE, params, key=jax.random.key(0), num_steps=4)
+
+
+@pytest.mark.parametrize("options", [{"numbers": (1,)}, {"numbers": (8,), "mode": "upstream", "goal": "always"}])
+def test_contract(options):
+    check_env(*make_babyai(**options), key=jax.random.key(0), num_steps=6)
+
+
+def test_levels_are_kept_in_a_larger_shape():
+    small = make_babyai((1,))[0]
+    level = np.asarray(small.sample_level(jax.random.key(3), small.default_params))
+    larger = levels.reshape(level, small.shape, LARGE.shape)
+    states = [reset(small, jnp.asarray(level)), reset(LARGE, jnp.asarray(larger))]
+    for hashed in (levels.hash_level, levels.hash_state):
+        np.testing.assert_array_equal(*[hashed(state) for state in states])
+    assert text(small, states[0]) == text(LARGE, states[1])
+    with pytest.raises(ValueError, match="does not fit"):
+        levels.reshape(larger, LARGE.shape, small.shape)
+
+
+def test_levels_of_the_panel_are_never_trained_on():
+    """Level 4 has few different levels, so that training would meet those of the panel."""
+    small, params = make_babyai((4,))
+    draw = jax.jit(jax.vmap(lambda key: small.reset_env(key, params)[1]))
+    hashed = jax.jit(jax.vmap(lambda state: small.level_hash(state, params)))
+    states = draw(jax.random.split(jax.random.key(0), 4096))
+
+    def on_panel(states):
+        return (np.asarray(hashed(states))[:, None] == items.panel_hashes()[None]).all(axis=2).any(axis=1)
+
+    assert on_panel(states).any()
+    splits = np.asarray(jax.jit(jax.vmap(lambda state: split_of_level(small, state, params)))(states))
+    assert (splits[on_panel(states)] == Split.TEST).all()
+    # Where such a level alone is too few to be divided, training leaves out those of the panel.
+    keep = jax.jit(jax.vmap(lambda key: split_key(small, key, params, Split.NOT_FIXED)))
+    keys, found = keep(jax.random.split(jax.random.key(0), 1024))
+    assert found.all()
+    assert not on_panel(draw(keys)).any()
+
+
+def test_plans_are_shortest_and_replay():
+    indices = (0, 3, 1806, 1872)
+    found = shortest_plans(LARGE, PARAMS, items.load(indices), LIMIT, max_nodes=3000)
+    assert [len(plan.actions) for plan in found] == [1, 1, 6, 17]
+    for level, plan in zip(items.load(indices), found):
+        state, won = reset(LARGE, level), []
+        for action in plan.actions:
+            state, *_, info = step(LARGE, state, action)
+            won.append(bool(info["success"]))
+        assert won == [False] * (len(plan.actions) - 1) + [True]
+
+
+@pytest.mark.parametrize("name", ["GoToRedBallNoDists", "GoToObjMazeS7"])
+def test_plans_of_primitive_actions_solve_the_level(name):
+    env, params = envs_jax.make(f"BabyAI-{name}", actions="primitive")
+    assert (env.actions[2], env.num_actions) == ("move forward", 7)
+    boards = registry.sample_levels(env, params, jax.random.split(jax.random.key(0), 4))
+    spec = registry.spec(f"BabyAI-{name}")
+    first = spec.random_actions(env, params, boards, 5, jax.random.key(1))
+    found = [spec.plan(env, params, boards, 100), spec.plan_after(env, params, boards, 100, first)]
+    advance = jax.jit(functools.partial(env.step_env, jax.random.key(0)))
+    for board, plan, taken, rest in zip(boards, found[0], first, found[1], strict=True):
+        for actions in (plan, np.concatenate([taken[taken >= 0], rest])):
+            _, state = env.reset_to_level(board, params)
+            for action in actions:
+                _, state, *_ = advance(state, jnp.int32(action), params)
+            assert env.success(state, params)
+    with pytest.raises(ValueError, match="actions is primitive"):
+        env.on_items(params, items.panel())
+
+
+def test_stored_plans_count_where_they_solve_the_level():
+    """Items 1810 and 2001 need a far object, which an agent that is shown four objects cannot name."""
+    chosen = items.load((1810, 2001, 1804))
+    for shown, expected in ((10, [True, True, True]), (4, [False, False, True])):
+        few = BabyAI(items.SHAPE, mode="upstream", objects_shown=shown)
+        lengths = baselines._lengths_of_stored_plans(few, few.default_params, chosen, LIMIT)
+        np.testing.assert_array_equal(lengths > 0, expected)
+
+
+def test_guided_plans_reach_the_goal_and_are_hardly_longer_than_the_shortest():
+    stored = {item: plan for item, plan in plans.stored().items() if plan}
+    chosen = tuple(list(stored)[::10])
+    boards = items.load(chosen)
+    found = guided_plans(UPSTREAM, UPSTREAM.default_params, boards, LIMIT)
+    assert all(plan.actions for plan in found)
+    scripts = jnp.asarray(plans.scripts([plan.actions for plan in found], LIMIT))
+    keys = jax.random.split(jax.random.key(0), len(boards))
+    solved, _, _, turns = plans.replay(UPSTREAM, UPSTREAM.default_params, boards, keys, scripts)
+    assert np.asarray(solved).all()
+    excess = np.asarray(turns) - [len(stored[item]) for item in chosen]
+    assert excess.min() == 0
+    assert (excess > 0).mean() < 0.1
+
+
+def test_levels_that_a_small_search_gives_up_have_guided_plans():
+    """These took 60,000 situations and more."""
+    hard, params = items.load((1846, 1872, 1875, 1886)), UPSTREAM.default_params
+    given_up = shortest_plans(UPSTREAM, params, hard, LIMIT, max_nodes=baselines.MAX_NODES)
+    assert all(plan.actions is None and not plan.complete for plan in given_up)
+    found = registry.spec("BabyAI").plan(UPSTREAM, params, hard, LIMIT)
+    assert all(plan is not None and len(plan) <= LIMIT for plan in found)
+    first = np.array([[macros.TURN_LEFT, macros.MOVE_FORWARD, -1]], np.int32)
+    (rest,) = guided_plans(UPSTREAM, params, hard[:1], LIMIT, first=first)
+    scripts = jnp.asarray(plans.scripts([(*first[0, :2].tolist(), *rest.actions)], 2 + LIMIT))
+    solved, *_ = plans.replay(UPSTREAM, params, hard[:1], jax.random.split(jax.random.key(0), 1), scripts)
+    assert np.asarray(solved).all()
+
+
+@pytest.mark.parametrize("most", [0, 4])
+def test_what_is_imitated_solves_the_level_within_the_limit(most):
+    env, params = envs_jax.make("BabyAI-GoToRedBall", mode="upstream")
+    boards = registry.sample_levels(env, params, jax.random.split(jax.random.key(3), 32))
+    spec = registry.spec("BabyAI-GoToRedBall")
+    first = spec.random_actions(env, params, boards, most, jax.random.key(1))
+    found = spec.exploring_after(env, params, boards, LIMIT, first)
+    shortest = spec.plan_after(env, params, boards, LIMIT, first)
+    longer = 0
+    for board, taken, plan, direct in zip(boards, first, found, shortest, strict=True):
+        assert (plan is None) == (direct is None)
+        if plan is None:
+            continue
+        taken = taken[taken >= 0]
+        assert len(direct) <= len(plan) <= LIMIT - len(taken)
+        longer += len(plan) > len(direct)
+        state = reset(env, board)
+        for action in [*taken, *plan]:
+            state, *_ = step(env, state, action)
+        assert env.success(state, params)
+    assert longer > 0
+    turned = np.full((len(boards), 1), macros.TURN_LEFT, np.int32)
+    assert not any(plan is not None and len(plan) for plan in spec.exploring_after(env, params, boards, 1, turned))
