@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from agentrl_jax.errors import BadValue
 from agentrl_jax.model_server import bodies
 from agentrl_jax.model_server.batcher import Batcher, QueueFull
 from agentrl_jax.model_server.bodies import ChatBody, Choice, CompletionBody, Sampling
@@ -71,6 +70,7 @@ def create_app(model: ServedModel, sampler: Sampler, limits: Limits, *, max_wait
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(_Refused, _refuse)
+    app.add_exception_handler(Exception, _failed)
 
     @app.get("/")
     async def health() -> Response:
@@ -136,25 +136,21 @@ class _Handlers:
         except ValueError as error:
             raise _Refused(400, str(error)) from error
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        choices = await self._sample(request, body, prompt, most, self._model.opening)
+        to_answer = self._model.grammar is not None
+        choices = await self._sample(request, body, [prompt], most, self._model.opening, to_answer=to_answer)
         answer = functools.partial(bodies.chat_answer, body, self._model.name, prompt, choices, self._model.tokenizer)
         return await anyio.to_thread.run_sync(answer)
 
     async def complete(self, request: Request, body: CompletionBody) -> dict[str, Any]:
-        """The answer to a text or token ids."""
+        """The answer to texts or token ids."""
         self.check_name(body.model or self._model.name)
         tokenizer = self._model.tokenizer
         try:
-            prompt = body.prompt
-            if isinstance(prompt, str):
-                prompt = await anyio.to_thread.run_sync(tokenizer.encode, prompt)
-            if not prompt:
-                raise BadValue("the prompt has no token, expected at least one", key="prompt")
-            bodies.check_ids(prompt, tokenizer)
+            prompts = await anyio.to_thread.run_sync(body.prompts, tokenizer)
         except ValueError as error:
             raise _Refused(400, str(error)) from error
-        choices = await self._sample(request, body, prompt, body.max_tokens, "")
-        answer = functools.partial(bodies.completion_answer, body, self._model.name, prompt, choices, tokenizer)
+        choices = await self._sample(request, body, prompts, body.max_tokens, "")
+        answer = functools.partial(bodies.completion_answer, body, self._model.name, prompts, choices, tokenizer)
         return await anyio.to_thread.run_sync(answer)
 
     def check_name(self, name: str) -> None:
@@ -164,27 +160,50 @@ class _Handlers:
             raise _Refused(404, text, "model_not_found")
 
     async def _sample(
-        self, request: Request, body: Sampling, prompt: list[int], most: int | None, opening: str
+        self,
+        request: Request,
+        body: Sampling,
+        prompts: list[list[int]],
+        most: int | None,
+        opening: str,
+        *,
+        to_answer: bool = False,
     ) -> list[Choice]:
+        """`body.n` responses to each prompt."""
         context, longest = self._sampler.context, self._sampler.max_tokens
         if most is not None and most > longest:
             raise _Refused(400, f"max_tokens is {most}, expected at most {longest} (--max_tokens)")
-        room = context - len(prompt)
-        if room < (most or 1):
+        length = max(map(len, prompts))
+        if context - length < (most or 1):
             asked = f" and max_tokens is {most}" if most else ""
-            text = (
-                f"the prompt has {len(prompt)} tokens{asked}; this model's maximum context length is {context} tokens"
-            )
+            text = f"the prompt has {length} tokens{asked}; this model's maximum context length is {context} tokens"
             raise _Refused(400, text, "context_length_exceeded")
-        if body.n > self._batcher.max_waiting:
-            raise _Refused(400, f"n is {body.n}, expected at most {self._batcher.max_waiting} (--max_waiting)")
+        if len(prompts) * body.n > self._batcher.max_waiting:
+            asked = f"n is {body.n}" + (f" and prompt has {len(prompts)} texts" if len(prompts) > 1 else "")
+            raise _Refused(400, f"{asked}, expected at most {self._batcher.max_waiting} responses (--max_waiting)")
         seed = secrets.randbits(63) if body.seed is None else body.seed
-        limit = min(room, longest) if most is None else most
         top_k = max(0, body.top_k)  # vLLM's value for no limit is -1
-        first = SampleRequest(tuple(prompt), limit, body.temperature, seed, top_k=top_k, top_p=body.top_p)
-        requests = [first._replace(choice=choice) for choice in range(body.n)]
+        requests = [
+            SampleRequest(
+                tuple(prompt),
+                min(context - len(prompt), longest) if most is None else most,
+                body.temperature,
+                seed,
+                choice,
+                top_k,
+                body.top_p,
+                to_answer,
+            )
+            for prompt in prompts
+            for choice in range(body.n)
+        ]
         tokenizer = self._model.tokenizer
         responses = await self._wait(request, requests)
+        try:
+            for response in responses:
+                bodies.check_logprobs(response)
+        except ValueError as error:
+            raise _Refused(500, str(error)) from error
 
         def choices() -> list[Choice]:
             return [bodies.choice_of(response, tokenizer, opening, body.stops) for response in responses]
@@ -226,6 +245,11 @@ async def _cancel_if_gone(request: Request, responses: asyncio.Future[Any]) -> N
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, _Refused)
     return error.response()
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """An error of the server itself, which uvicorn logs."""
+    return _Refused(500, f"the answer failed ({type(error).__name__})").response()
 
 
 async def _invalid(_: Request, error: Exception) -> Response:

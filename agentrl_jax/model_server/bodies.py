@@ -4,6 +4,8 @@ A field that would change the answer and is not supported is refused, unless it 
 """
 
 import bisect
+import json
+import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -23,10 +25,9 @@ MAX_STOPS = 4
 """Maximum number of texts that end a response, as in OpenAI's API."""
 
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
-    "min_p": (0,),
+    # OpenAI's API.
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "logit_bias": ({},),
     "top_logprobs": (0,),
     "best_of": (1,),
@@ -35,12 +36,38 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (False, True),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    # vLLM, SGLang and llama.cpp; these are their defaults.
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "repeat_penalty": (1,),
+    "length_penalty": (1,),
+    "typical_p": (1,),
+    "mirostat": (0,),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "use_beam_search": (False,),
+    "stop_token_ids": ([],),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (False, True),
+    "add_special_tokens": (False,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template_kwargs": ({},),
 }
 """Fields that are refused, and their values that change nothing; null changes nothing either."""
 
-_IGNORED = ("user", "metadata", "store", "service_tier")
-"""Fields that concern the sender."""
+_IGNORED = (
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "request_id"),
+    *("prompt_cache_key", "prompt_cache_retention", "cache_prompt", "cache_salt", "priority"),
+)
+"""Fields that concern the sender, or how fast the answer comes."""
 
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -82,6 +109,9 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     include_usage: bool = False
+    continuous_usage_stats: Literal[False] = False
+    include_obfuscation: bool = False
+    """Padding of events, which has no effect: a response comes whole."""
 
 
 class Sampling(BaseModel):
@@ -113,7 +143,8 @@ class Sampling(BaseModel):
             if name in _WITHOUT_EFFECT:
                 if value in _WITHOUT_EFFECT[name]:
                     continue
-                raise BadValue(f"{name} is not supported; leave it out", key=name)
+                expected = " or ".join(map(json.dumps, _WITHOUT_EFFECT[name]))
+                raise BadValue.of(name, value, f"which is not supported; expected {expected}, or leave it out")
             kept[name] = value
         return kept
 
@@ -148,10 +179,21 @@ class ChatBody(Sampling):
 
 
 class CompletionBody(Sampling):
-    """The body of /v1/completions; `prompt` is text without special tokens, or token ids."""
+    """The body of /v1/completions; `prompt` is text without special tokens, or token ids, or a list of either."""
 
-    prompt: str | Annotated[list[Token], Field(min_length=1)]
+    prompt: str | Annotated[list[Token] | list[str] | list[list[Token]], Field(min_length=1)]
     logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
+
+    def prompts(self, tokenizer: Tokenizer) -> list[list[int]]:
+        """The tokens of each prompt; `ValueError` for one without tokens, or ids outside of the vocabulary."""
+        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        given: list[Any] = [self.prompt] if one else list(self.prompt)
+        found = [tokenizer.encode(each) if isinstance(each, str) else each for each in given]
+        for number, ids in enumerate(found):
+            if not ids:
+                raise BadValue.of(f"prompt {number}", given[number], "which has no token; expected at least one")
+            check_ids(ids, tokenizer)
+        return found
 
 
 def _turn(message: MessageBody, tokenizer: Tokenizer) -> Turn:
@@ -205,21 +247,28 @@ def choice_of(sampled: Sampled, tokenizer: Tokenizer, opening: str, stops: Seque
     return Choice(opening + text[: min(found)], sampled.tokens[:kept], sampled.logprobs[:kept], "stop")
 
 
-def usage(prompt: Sequence[int], choices: Sequence[Choice]) -> dict[str, int]:
-    """Numbers of tokens; the prompt counts once."""
-    completion = sum(len(choice.tokens) for choice in choices)
-    return {
-        "prompt_tokens": len(prompt),
-        "completion_tokens": completion,
-        "total_tokens": len(prompt) + completion,
-    }
+def check_logprobs(sampled: Sampled) -> None:
+    """Refuses a response whose logits were not finite with a `ValueError`: its tokens mean nothing."""
+    for number, logprob in enumerate(sampled.logprobs):
+        if not math.isfinite(logprob):
+            raise BadValue(
+                f"the model's logits for token {number} of the response are not finite; use other weights",
+                key="logits",
+                value=logprob,
+            )
+
+
+def usage(prompts: Sequence[Sequence[int]], choices: Sequence[Choice]) -> dict[str, int]:
+    """Numbers of tokens; a prompt counts once."""
+    prompt, completion = sum(map(len, prompts)), sum(len(choice.tokens) for choice in choices)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def chat_answer(
     body: ChatBody, model: str, prompt: list[int], choices: Sequence[Choice], tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """The answer of /v1/chat/completions."""
-    answer = _answer("chat.completion", "chatcmpl", model, prompt, choices)
+    answer = _answer("chat.completion", "chatcmpl", model, [prompt], choices)
     answer["choices"] = [
         {
             "index": index,
@@ -234,10 +283,10 @@ def chat_answer(
 
 
 def completion_answer(
-    body: CompletionBody, model: str, prompt: list[int], choices: Sequence[Choice], tokenizer: Tokenizer
+    body: CompletionBody, model: str, prompts: list[list[int]], choices: Sequence[Choice], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """The answer of /v1/completions."""
-    answer = _answer("text_completion", "cmpl", model, prompt, choices)
+    """The answer of /v1/completions; the choices of the first prompt come first."""
+    answer = _answer("text_completion", "cmpl", model, prompts, choices)
     answer["choices"] = [
         {
             "index": index,
@@ -249,7 +298,11 @@ def completion_answer(
                 "tokens": [tokenizer.decode([token], skip_special=False) for token in choice.tokens],
                 "token_logprobs": choice.logprobs,
             },
-            **({"token_ids": choice.tokens, "prompt_token_ids": prompt} if body.return_token_ids else {}),
+            **(
+                {"token_ids": choice.tokens, "prompt_token_ids": prompts[index // body.n]}
+                if body.return_token_ids
+                else {}
+            ),
         }
         for index, choice in enumerate(choices)
     ]
@@ -277,13 +330,13 @@ def events(answer: dict[str, Any], *, include_usage: bool) -> list[dict[str, Any
     return found
 
 
-def _answer(kind: str, prefix: str, model: str, prompt: list[int], choices: Sequence[Choice]) -> dict[str, Any]:
+def _answer(kind: str, prefix: str, model: str, prompts: list[list[int]], choices: Sequence[Choice]) -> dict[str, Any]:
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",
         "object": kind,
         "created": int(time.time()),
         "model": model,
-        "usage": usage(prompt, choices),
+        "usage": usage(prompts, choices),
     }
 
 

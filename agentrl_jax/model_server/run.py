@@ -9,6 +9,7 @@ from agentrl_jax.model_server.served_model import ServedModel, load_served
 from agentrl_jax.services.server.access import read_token, served_hosts
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.services.server.run import serve
+from agentrl_jax.text.grammar import compile_grammar
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ def serve_model(
 def make_sampler(model: ServedModel, *, context: int, max_tokens: int, max_batch: int) -> Sampler:
     """The sampler of a model, whose positions limit the context, as the context limits responses."""
     context = min(context, model.positions or context)
+    grammars = () if model.grammar is None else (compile_grammar(model.grammar, model.tokenizer),)
     return Sampler(
         model.params,
         model.shape,
@@ -64,4 +66,5 @@ def make_sampler(model: ServedModel, *, context: int, max_tokens: int, max_batch
         context=context,
         max_tokens=min(max_tokens, context),
         max_rows=max_batch,
+        grammars=grammars,
     )

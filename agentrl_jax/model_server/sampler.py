@@ -17,6 +17,7 @@ from agentrl_jax.model_server.truncation import truncate
 from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, init_cache
 from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.rollout import parsing
 from agentrl_jax.rollout.prefill import chunked_prefill
 from agentrl_jax.rollout.sampling import sample, score
 
@@ -43,6 +44,8 @@ class SampleRequest(NamedTuple):
     """Number of most likely tokens that are sampled from; 0 for all."""
     top_p: float = 1.0
     """Probability that the tokens that are sampled from reach; 1 for all. See `truncate`."""
+    to_answer: bool = False
+    """End the response where its answer block closes, as the sampler's `grammars` say."""
 
 
 class Sampled(NamedTuple):
@@ -80,11 +83,16 @@ class Sampler:
         context: int,
         max_tokens: int,
         max_rows: int,
+        grammars: parsing.Tables = (),
     ):
-        """Prompts and their responses have at most `context` tokens together, responses at most `max_tokens`."""
+        """Prompts and their responses have at most `context` tokens together, responses at most `max_tokens`.
+
+        `grammars` has the format of responses that end at their answer; none is needed without such requests.
+        """
         self.context, self.max_tokens, self.max_rows = context, max_tokens, max_rows
         self._params = jax.jit(cached_decoder.prepare_for_decode, static_argnums=1)(params, shape)
         self._program: Any = jax.jit(functools.partial(generate, shape, stop_ids), static_argnames="size")
+        self.grammars = grammars
         self._rows = padded_sizes(1, max_rows)
         self._prompts = padded_sizes(SMALLEST_PROMPT, context)
         self._responses = padded_sizes(SMALLEST_RESPONSE, max_tokens)
@@ -98,14 +106,14 @@ class Sampler:
         # Rows beyond the requests read one token and are not decoded.
         limit, temperature = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
         seed, choice = np.zeros((rows, 2), np.uint32), np.zeros(rows, np.int32)
-        top_k, top_p = np.zeros(rows, np.int32), np.ones(rows, np.float32)
+        top_k, top_p, to_answer = np.zeros(rows, np.int32), np.ones(rows, np.float32), np.zeros(rows, bool)
         for row, request in enumerate(requests):
             tokens[row, : len(request.prompt)], length[row] = request.prompt, len(request.prompt)
             limit[row], temperature[row], choice[row] = request.max_tokens, request.temperature, request.choice
             seed[row] = request.seed >> 32 & 0xFFFFFFFF, request.seed & 0xFFFFFFFF
-            top_k[row], top_p[row] = request.top_k, request.top_p
-        rules = Rules(*map(jnp.asarray, (seed, choice, temperature, top_k, top_p, limit)))
-        made = self._program(self._params, tokens, length, rules, size=size)
+            top_k[row], top_p[row], to_answer[row] = request.top_k, request.top_p, request.to_answer
+        rules = Rules(*map(jnp.asarray, (seed, choice, temperature, top_k, top_p, limit, to_answer)))
+        made = self._program(self._params, tokens, length, rules, self.grammars, size=size)
         found = jax.device_get(made)
         return [
             Sampled(found.tokens[row, :count].tolist(), found.logprobs[row, :count].tolist(), bool(found.ended[row]))
@@ -128,6 +136,7 @@ class Rules(NamedTuple):
     top_p: Float[Array, " B"]
     limit: Int[Array, " B"]
     """Maximum number of tokens; 0 for rows that are not decoded."""
+    to_answer: Bool[Array, " B"]
 
 
 class Generated(struct.PyTreeNode):
@@ -145,6 +154,8 @@ class _State(struct.PyTreeNode):
     """The next token of each response, already sampled."""
     logprob: Float[Array, " B"]
     active: Bool[Array, " B"]
+    parser: Any
+    """State of the response format; `()` without one."""
     made: Generated
 
 
@@ -155,14 +166,17 @@ def generate(
     tokens: Int[Array, "B P"],
     length: Int[Array, " B"],
     rules: Rules,
+    grammars: parsing.Tables = (),
     *,
     size: int,
 ) -> Generated:
     """Samples responses of at most `rules.limit` tokens, which is at most `size` = L, to prompts padded on the right.
 
-    `params` are those of `cached_decoder.prepare_for_decode`. The loop ends with the longest response.
+    `params` are those of `cached_decoder.prepare_for_decode`; `grammars` has one format, or none. The loop ends with
+    the longest response.
     """
     rows = tokens.shape[0]
+    task = jnp.zeros(rows, jnp.int32)
     keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(rules.seed), rules.choice)
 
     def next_token(hidden, number):
@@ -174,18 +188,22 @@ def generate(
     def step(state: _State) -> _State:
         number = jnp.max(state.made.count)  # of every active row
         column = (jnp.arange(size) == number) & state.active[:, None]
+        parser = parsing.advance(grammars, task, state.parser, state.token)
+        ended = jnp.isin(state.token, jnp.array(stop_ids))
+        if grammars:
+            ended |= rules.to_answer & parsing.closed(grammars, task, parser)
         made = Generated(
             tokens=jnp.where(column, state.token[:, None], state.made.tokens),
             logprobs=jnp.where(column, state.logprob[:, None], state.made.logprobs),
             count=state.made.count + state.active,
-            ended=state.made.ended | (state.active & jnp.isin(state.token, jnp.array(stop_ids))),
+            ended=state.made.ended | (state.active & ended),
         )
         written = jnp.full(rows, number)
         hidden, cache = cached_decoder.decode_with_cache(
             *(params, shape, state.cache, state.token, length + number, written, state.active), lockstep=True
         )
         token, logprob = next_token(hidden, number + 1)
-        return _State(cache, token, logprob, state.active & ~made.ended & (made.count < rules.limit), made)
+        return _State(cache, token, logprob, state.active & ~made.ended & (made.count < rules.limit), parser, made)
 
     cache = init_cache(shape, rows, tokens.shape[1], response=size)
     hidden, cache = chunked_prefill(params, shape, cache, tokens, jnp.zeros_like(length), length, CHUNK)
@@ -193,7 +211,7 @@ def generate(
         jnp.zeros((rows, size), jnp.int32), jnp.zeros((rows, size)), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     )
     token, logprob = next_token(hidden, jnp.int32(0))
-    start = _State(cache, token, logprob, rules.limit > 0, nothing)
+    start = _State(cache, token, logprob, rules.limit > 0, parsing.start(grammars, task), nothing)
     return jax.lax.while_loop(lambda state: jnp.any(state.active), step, start).made
 
 

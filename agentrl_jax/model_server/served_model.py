@@ -5,18 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from agentrl_jax.config import Config
+import jax
+import numpy as np
+
 from agentrl_jax.errors import BadValue, UserError, refusals
 from agentrl_jax.evaluate.chat import speaker
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.decoder import Params
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.runs.run_folder import is_run, read_config
-from agentrl_jax.services.catalog import get_service
 from agentrl_jax.setup.policy import load_policy
-from agentrl_jax.setup.service_tasks import OPENINGS
+from agentrl_jax.setup.run_chat import run_chat, run_opening
 from agentrl_jax.text.chat import Chat, chat_format
 from agentrl_jax.text.conversation import Turn, turn_ids
+from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.tokenizer import Tokenizer
 
 
@@ -29,6 +31,7 @@ class ServedModel:
         opening: text that is inserted before every response, which counts as part of the response's text; empty for
             none.
         single_turn: the policy was trained to see one turn at a time.
+        grammar: the format of responses that end where their answer block closes, as in training; None if they do not.
     """
 
     name: str
@@ -39,6 +42,7 @@ class ServedModel:
     positions: int | None = None
     opening: str = ""
     single_turn: bool = False
+    grammar: ResponseGrammar | None = None
 
     def prompt_ids(self, turns: Sequence[Turn]) -> list[int]:
         """The tokens of a conversation up to the first token of the next response.
@@ -71,11 +75,12 @@ def load_served(
     """Loads the policy of a run, or a pretrained model as `evaluate.chat.speaker` does.
 
     `name` is how clients call it; empty for the name of the folder. Conversations with a run have the run's own format:
-    prompts of style compact leave out the ends of messages if the tokenizer allows it, and with `opening` "run",
-    responses begin with the text that `prompt.forced_tag` inserts.
+    prompts of style compact leave out the ends of messages if the tokenizer allows it, with `opening` "run",
+    responses begin with the text that `prompt.forced_tag` inserts, and with `prompt.stop_at_answer` they end with their
+    answer block.
 
     Raises:
-        UserError: the model or the checkpoint cannot be used.
+        UserError: the model or the checkpoint cannot be used, or has weights that are not finite.
     """
     name = name or Path(model).name or model
     with refusals():
@@ -87,26 +92,30 @@ def load_served(
             return ServedModel(name, found.params, found.shape, found.tokenizer, chat, found.positions)
         config = read_config(model)
         policy = load_policy(model, config, checkpoint)
-        chat = chat_format(policy.tokenizer, config.thinks)
-        inserted = _opening(config, chat) if opening == "run" else ""
-    if config.prompt.style == "compact" and chat.ends_optional:
-        chat = dataclasses.replace(chat, system_end=(), user_end=())
+        chat = run_chat(config, policy.tokenizer)
+        inserted = run_opening(config, chat) if opening == "run" else ""
+        params = actor_critic.policy_decoder(policy.params, policy.model)
+        _check_finite(params, f"{model}, checkpoint {policy.step}")
+    grammar = None
+    if config.prompt.stop_at_answer:
+        think = config.prompt.think
+        forced = bool(inserted) or chat.opens("<think>" if think else "<answer>")
+        grammar = ResponseGrammar(actions=(), think=think, forced=forced)  # where it closes, whatever the actions
     return ServedModel(
         name,
-        actor_critic.policy_decoder(policy.params, policy.model),
+        params,
         policy.model.decoder,
         policy.tokenizer,
         chat,
         policy.pretrained.max_positions if policy.pretrained else None,
         inserted,
         config.rollout.context == "single_turn",
+        grammar,
     )
 
 
-def _opening(config: Config, chat: Chat) -> str:
-    """The text that the prompts of a run insert before every response."""
-    prompt = config.prompt
-    if config.served:
-        marked = get_service(config.tasks[0].env).marked
-        return OPENINGS[prompt.think] if prompt.forced_tag and marked else ""
-    return "".join(map(str, chat.opening("<think>" if prompt.think else "<answer>", forced=prompt.forced_tag)))
+def _check_finite(params: Params, where: str) -> None:
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if not np.isfinite(np.asarray(leaf)).all():
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise UserError.at(where, f"{name} has values that are not finite; serve an earlier checkpoint")

@@ -71,6 +71,8 @@ def chip_name(device: jax.Device) -> str:
     if name is None:
         raise TopologyError(
             f"the peak rates of device kind {kind!r} are not known; expected one of {', '.join(PEAKS)}: give a "
-            "described topology such as v5e:4x4, or add the device to agentrl_jax/parallel/peaks.py"
+            "described topology such as v5e:4x4, or add the device to agentrl_jax/parallel/peaks.py",
+            key="device kind",
+            value=kind,
         )
     return name

@@ -6,12 +6,14 @@ import os
 import jax
 from jax.experimental import topologies
 
+from agentrl_jax.errors import BadValue
+
 GIB = 2**30
 HBM = {"v4": 32 * GIB, "v5e": 16 * GIB, "v5p": 95 * GIB, "v6e": 32 * GIB}
 """Memory of a chip in bytes (Cloud TPU documentation, "System architecture")."""
 
 
-class TopologyError(ValueError):
+class TopologyError(BadValue):
     """The topology cannot be described here."""
 
 
@@ -26,7 +28,9 @@ def described_devices(name: str, slices: int = 1) -> tuple[list[jax.Device], int
     """
     if slices < 1 or (name == "local" and slices > 1):
         raise TopologyError(
-            f"slices is {slices} and the topology {name}; expected at least 1 slice, and 1 for the topology local"
+            f"slices is {slices} and the topology {name}; expected at least 1 slice, and 1 for the topology local",
+            key="slices",
+            value=slices,
         )
     if name == "local":
         devices = jax.devices()
@@ -35,12 +39,16 @@ def described_devices(name: str, slices: int = 1) -> tuple[list[jax.Device], int
     kind = name.partition(":")[0]
     if kind not in HBM or ":" not in name:
         raise TopologyError(
-            f"topology {name!r} is unknown; expected local, or one of {', '.join(HBM)} with its shape, e.g. v5e:4x4"
+            f"topology {name!r} is unknown; expected local, or one of {', '.join(HBM)} with its shape, e.g. v5e:4x4",
+            key="topology",
+            value=name,
         )
     if importlib.util.find_spec("libtpu") is None:
         raise TopologyError(
             f"topology {name} needs the TPU compiler, which is not installed; pip install 'libtpu==0.0.42.*' (the "
-            "extra `plan`, for JAX 0.10.2), or give the topology local"
+            "extra `plan`, for JAX 0.10.2), or give the topology local",
+            key="topology",
+            value=name,
         )
     # Otherwise the library queries the metadata server of the machine and waits for it.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
@@ -52,5 +60,7 @@ def described_devices(name: str, slices: int = 1) -> tuple[list[jax.Device], int
         described = topologies.get_topology_desc(platform="tpu", topology_name=name, num_slices=slices, **options)
     except Exception as error:  # the plug-in may raise any type
         reason = " ".join(str(error).split())[:200]
-        raise TopologyError(f"topology {name} is not one that libtpu describes ({reason}); e.g. v5e:4x4") from error
+        raise TopologyError(
+            f"topology {name} is not one that libtpu describes ({reason}); e.g. v5e:4x4", key="topology", value=name
+        ) from error
     return list(described.devices), HBM[kind]

@@ -10,13 +10,18 @@ from agentrl_jax.models.actor_critic import plain_decoder
 from agentrl_jax.models.io import peft_files, safetensors_files
 from agentrl_jax.models.io.hf_config import PretrainedConfig
 from agentrl_jax.models.io.hf_config_out import describe
-from agentrl_jax.models.io.load import load_pretrained, save_pretrained
+from agentrl_jax.models.io.load import load_pretrained, name_on_hub, save_pretrained
+from agentrl_jax.models.io.local_files import parse_json
 from agentrl_jax.models.lora import on_all_layers
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
+from agentrl_jax.setup.run_chat import run_chat, run_opening
 from agentrl_jax.setup.service_tasks import Services, batched_envs
+from agentrl_jax.text.chat_template_out import write_template
+
+_GENERATION = "generation_config.json"
 
 
 def export(
@@ -47,7 +52,8 @@ def export(
                 missing = "adapter" if adapter else "checkpoint"
                 raise UserError.at(model, f"is no run, so that it has no {missing}; give the folder of a run", missing)
             found = load_pretrained(model, online=online, revision=revision)
-            save_pretrained(target, found.params, found.config, files=found.files, dtype=dtype or "float32")
+            files = _plain_generation(found.files)
+            save_pretrained(target, found.params, found.config, files=files, dtype=dtype or "float32")
             return f"{folder}: {model}, {dtype or 'float32'}"
         config = read_config(model)
         if adapter and not config.model.lora.rank:
@@ -55,7 +61,7 @@ def export(
         if adapter and dtype not in (None, "float32"):
             raise UserError.of("--dtype", dtype, "but an adapter is written in float32; leave out --dtype")
         policy = load_policy(model, config, checkpoint)
-        files = _tokenizer_files(policy)
+        files = tokenizer_files(config, policy)
         what = f"{folder}: policy of {model} after {policy.iteration} iterations"
         if adapter:
             _save_adapter(target, config.model, policy, files)
@@ -68,14 +74,14 @@ def export(
 
 def _save_adapter(folder: Path, config: ModelConfig, policy: RunPolicy, files: Mapping[str, bytes]) -> None:
     assert policy.model.lora is not None
-    base = config.pretrained
+    base, revision = name_on_hub(config.pretrained, config.revision or None)
     peft_files.save_adapter(
         folder,
         on_all_layers(policy.params["policy"], policy.model.frozen_layers),
         policy.model.lora,
         policy.model.decoder,
-        base_model=str(Path(base).absolute()) if Path(base).exists() else base,
-        revision=config.revision or None,
+        base_model=base,
+        revision=revision,
         files=files,
     )
 
@@ -93,12 +99,34 @@ def _described(config: Config, policy: RunPolicy) -> PretrainedConfig:
     )
 
 
-def _tokenizer_files(policy: RunPolicy) -> dict[str, bytes]:
-    """The tokenizer's files, and the one that transformers needs if there is only a `tokenizer.json`."""
+def _plain_generation(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files, with token ids alone in `generation_config.json`.
+
+    Policies are trained and evaluated without the base's penalties and truncations, which transformers and vLLM would
+    apply to every request that leaves them out.
+    """
+    kept = dict(files)
+    if _GENERATION in kept:
+        values = parse_json(kept[_GENERATION], _GENERATION)
+        ids = {key: values[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in values}
+        kept[_GENERATION] = json.dumps(ids, indent=2).encode()
+    return kept
+
+
+def tokenizer_files(config: Config, policy: RunPolicy) -> dict[str, bytes]:
+    """The files beside a policy's weights, by name: those of its tokenizer, and what they lack for other programs.
+
+    A tokenizer without chat template gets one that writes the run's prompts.
+    """
     tokenizer = policy.tokenizer
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": tokenizer.special_name(tokenizer.end_of_turn_id),
         "pad_token": tokenizer.special_name(tokenizer.pad_id),
     }
-    return {"tokenizer_config.json": json.dumps(settings, indent=2).encode(), **policy.files}
+    files = {"tokenizer_config.json": json.dumps(settings, indent=2).encode(), **policy.files}
+    if tokenizer.template is None:
+        chat, single_turn = run_chat(config, tokenizer), config.rollout.context == "single_turn"
+        template = write_template(chat, opening=run_opening(config, chat), single_turn=single_turn)
+        files["chat_template.jinja"] = template.encode()
+    return _plain_generation(files)

@@ -63,7 +63,11 @@ class Chat:
     @property
     def opens_thought(self) -> bool:
         """Whether the header of a sampled response opens a think block, which the response has to close."""
-        return _spelled(self.response_header[-1:]).rstrip().endswith("<think>")
+        return self.opens("<think>")
+
+    def opens(self, text: str) -> bool:
+        """Whether the header of a sampled response ends with `text`, so that the response starts behind it."""
+        return _spelled(self.response_header[-1:]).rstrip().endswith(text)
 
     def given_header(self, text: str) -> Pieces:
         """Returns the header of a response that is given as `text`, not sampled.
@@ -84,18 +88,19 @@ class Chat:
     def opening(self, tag: str, *, forced: bool) -> Pieces:
         """Returns what is inserted between the header of a response and its first sampled token: `tag` if `forced`.
 
+        Nothing is inserted behind a header that ends with it.
+
         Raises:
-            ValueError: the header opens a think block, but the response format does not start inside one.
+            ValueError: the header opens a block, but the response format does not start inside of it.
         """
-        if not self.opens_thought:
-            return (tag,) if forced else ()
-        if tag != "<think>" or not forced:
-            raise BadValue(
-                "the chat template opens a think block in front of every response; expected a response format with a "
-                "think block and a forced opening tag (prompt.think and prompt.forced_tag)",
-                key="prompt.think",
-            )
-        return ()
+        for block, named in (("<think>", "a think block"), ("<answer>", "an answer block")):
+            if self.opens(block) and not (forced and tag == block):
+                raise BadValue(
+                    f"the chat template opens {named} in front of every response; expected a response format that "
+                    "starts in it, and a forced opening tag (prompt.think and prompt.forced_tag)",
+                    key="prompt.think",
+                )
+        return (tag,) if forced and not self.opens(tag) else ()
 
 
 def _spelled(pieces: Pieces) -> str:

@@ -31,7 +31,7 @@ DATE = datetime.date(2024, 7, 26)
 MAX_SOURCE = 1 << 17
 """Maximum characters of a template."""
 
-MAX_SECONDS = 1.5
+MAX_SECONDS = 1.0
 """Maximum CPU time of a template, with that of its earlier renderings; published ones take about a millisecond."""
 
 FREE_SECONDS = 0.002

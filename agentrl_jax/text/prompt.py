@@ -115,7 +115,7 @@ def compile_prompt(
     task = Task(instruction, legend, listed, think, separator, max_actions_budget, response_words, feedback)
     prefix_pieces, parts = style.prefix(task, chat), style.message(task, chat)
     opening = "<think>" if think else "<answer>"
-    inserted = chat.opening(opening, forced=forced) if plain is None else (plain,) if plain else ()
+    inserted = chat.opening(opening, forced=forced) if plain is None else () if chat.opens(plain) else (plain,)
     parts = (*parts, Segment("text", inserted)) if inserted else parts
     before = (*(() if forced else (opening,)), *(("</think>", "<answer>") if think else ()))
     between = f" {separator} " if style.spaced else separator

@@ -71,9 +71,11 @@ class Tokenizer:
         missing = self.missing_bytes
         if missing and not missing.isdisjoint(data := text.encode()) and self.decode_bytes(ids) != data:
             lost = next(c for c in text if not missing.isdisjoint(c.encode()))
-            raise ValueError(
+            raise BadValue(
                 f"the tokenizer has no token for the character {lost!r} of {shortened(ascii(text), 60)}; leave it out, "
-                "or use a model whose vocabulary has all 256 bytes"
+                "or use a model whose vocabulary has all 256 bytes",
+                key="tokenizer",
+                value=lost,
             )
         return ids
 

@@ -97,9 +97,11 @@ def _refuse_unless_byte_level(layout: Mapping[str, Any]) -> None:
             value=model,
         )
     if changing := _kinds(layout.get("normalizer"), "normalizers") - {"Sequence", "NFC"}:
-        raise ValueError(
+        raise BadValue(
             f"tokenizer.json: the normalizer {shortened(sorted(changing))} changes texts; use a byte-level tokenizer "
-            "that keeps letter case and spaces, with no normalizer but NFC"
+            "that keeps letter case and spaces, with no normalizer but NFC",
+            key="normalizer",
+            value=sorted(changing),
         )
 
 

@@ -1,12 +1,15 @@
 """Chat templates that behave like those of the model families, written independently."""
 
 import dataclasses
+import functools
 
+import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from agentrl_jax.text import tokenizer
 from agentrl_jax.text.chat_template import ChatTemplate
+from agentrl_jax.text.pieces import Special
 from agentrl_jax.text.tokenizer_settings import TokenizerSettings
 
 CHATML = """
@@ -208,3 +211,14 @@ def family(name: str, **changes: object) -> tokenizer.Tokenizer:
     """Returns the tokenizer of a family; `changes` are fields of its template."""
     made = with_template(*FAMILIES[name])
     return dataclasses.replace(made, template=dataclasses.replace(made.template, **changes))
+
+
+@functools.cache
+def upstream(name):
+    transformers = pytest.importorskip("transformers")
+    source, variables = FAMILIES[name]
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend(), chat_template=source, **variables)
+
+
+def spelled(pieces):
+    return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)

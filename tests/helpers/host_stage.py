@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import toy_agent
-import xla_settings
 from jax.sharding import PartitionSpec as Spec
 from paths import ROOT
 
@@ -100,7 +99,7 @@ class Stage:
             end_of_turn=TOKENIZER.stop_ids,
         )
 
-    def program(self, mesh, slots=0):
+    def program(self, mesh, slots=0, options=None):
         config = self.config(slots)
 
         def play(params, ids, settings):
@@ -111,7 +110,7 @@ class Stage:
         sharded = maybe_shard_map(
             play, mesh, (Spec(), Spec(DATA), rows), Spec(DATA), axes=(DATA,), replicated_results=False
         )
-        return jax.jit(sharded, compiler_options=xla_settings.SAME_BITS)
+        return jax.jit(sharded, compiler_options=options)
 
     def run(self, program, kind=Courier):
         self.kind = kind

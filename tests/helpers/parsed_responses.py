@@ -1,4 +1,4 @@
-"""Whole responses through the compiled automaton."""
+"""Whole responses through the compiled automaton, beside the reference parser."""
 
 import functools
 
@@ -7,6 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.text import grammar
+from agentrl_jax.text.grammar import ResponseGrammar
+from agentrl_jax.text.reference import parse_response
+
+MOVES = ("Up", "Down", "Left", "Right")
+BATCH, LENGTH = 32, 24
 
 
 @jax.jit
@@ -20,3 +25,39 @@ def follow(table, tokens, length):
 
     steps = (tokens, np.arange(tokens.shape[0], dtype=np.int32))
     return grammar.result(table, jax.lax.scan(step, grammar.start(table), steps)[0])
+
+
+def moves(think, forced, **options):
+    return ResponseGrammar(actions=MOVES, think=think, forced=forced, **{"max_actions": 3} | options)
+
+
+def device_parse(table, rows):
+    """Parses rows of token ids; compiles once per shape of table and batch."""
+    batch = max(BATCH, len(rows))
+    tokens = np.zeros((batch, max([LENGTH, *map(len, rows)])), np.int32)
+    for slot, row in zip(tokens, rows):
+        slot[: len(row)] = row
+    lengths = np.array([*map(len, rows)] + [0] * (batch - len(rows)), np.int32)
+    found = jax.device_get(follow(table, tokens, lengths))
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(len(rows))]
+
+
+def assert_equal_to_reference(tokenizer, form, table, rows):
+    for row, got in zip(rows, device_parse(table, rows)):
+        data = tokenizer.decode_bytes(row)
+        want = parse_response(data, form)
+        padded = [*want.actions, *[-1] * (form.max_actions - len(want.actions))]
+        assert got.actions.tolist() == padded, data
+        assert (got.num_valid, got.num_parsed) == (want.num_valid, want.num_parsed), data
+        assert got.format_ok == want.format_ok, data
+
+
+@functools.cache
+def slot_names():
+    """Names that consist of a verb and some of three slots, ids in the order of the slots."""
+    things = [f"{color} {kind}" for kind in ("ball", "box", "open door", "door") for color in ("red", "green", "gray")]
+    return (
+        *("look", "look up", "drop"),
+        *(f"go to {thing} {number}" for thing in things for number in (1, 2, 3)),
+        *(f"go through {thing} {number}" for thing in things[6:] for number in (1, 2, 3)),
+    )

@@ -1,7 +1,12 @@
 """Attention as in the paper, with all scores at once, and random inputs for comparisons."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import pytest
+
+from agentrl_jax.models import block_attention
 
 
 def plain_attention(query, key, value, *, window=0, segment_ids=None):
@@ -42,3 +47,37 @@ def value_and_gradients(attention, query, key, value):
 
     (_, mixed), gradients = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(query, key, value)
     return mixed, gradients
+
+
+def compared(attention, inputs, *, segment_ids=None, **options):
+    """Output and gradients of an attention function, and of the plain form, without those of padding."""
+
+    def real(form, *x):
+        mixed = form(*x, segment_ids=segment_ids, **options)
+        return mixed if segment_ids is None else jnp.where(of_queries(segment_ids != 0, mixed), mixed, 0)
+
+    forms = (functools.partial(real, form) for form in (attention, plain_attention))
+    return jax.jit(lambda *x: tuple(value_and_gradients(form, *x) for form in forms))(*inputs)
+
+
+def of_queries(positions, query):
+    """What is known of all positions [B, S], for the entries of queries [B, C, H, Dh]."""
+    return positions[:, -query.shape[1] :, None, None]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 8 queries in at most 3 lengths of keys, so that short rows take every path."""
+    sizes = {"BLOCK": 8, "PACKED_BLOCK": 8, "EXTENTS": 3, "ALIGNED": 4, "SCORES_AT_ONCE": 2048}
+    for name, value in sizes.items():
+        monkeypatch.setattr(block_attention, name, value)
+
+
+def ids_of(*rows):
+    """Segment ids i32[B, 64] of rows with segments of the given lengths, and padding behind them."""
+    numbers = [[number for number, length in enumerate(row, 1) for _ in range(length)] for row in rows]
+    return jnp.array([row + [0] * (64 - len(row)) for row in numbers])
+
+
+PACKED = ids_of([30, 20, 9], [64], [7, 8, 1, 16, 32], [])
+"""Padding at an end, one long segment, borders inside of blocks and between them, and an empty bin."""

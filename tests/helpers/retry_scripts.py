@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import toy_agent
+from prompt_texts import message_text, prefix_text
 
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.envs.retry import RetryEnv
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.trajectory import Response
 from agentrl_jax.setup import build
 from agentrl_jax.text.styles import FEEDBACK
@@ -88,16 +90,14 @@ def sure():
     return retry_env((task,), ATTEMPTS, prompt=prompt)
 
 
-def play_scripts(policy, context, context_tokens=0):
-    """The played scripts, with a limit on the tokens of the context."""
+def play_scripts(policy, context, **changes):
+    """The played scripts; `changes` to the engine's configuration."""
     count, env = len(SCRIPTS), sure()
     ids = build.episode_ids(group=np.arange(count), member=0 * np.arange(count), task=[0] * count, level=[-1] * count)
     settings = toy_agent.settings(
         count, horizon=jnp.int32(TURNS * ATTEMPTS), max_actions=jnp.int32(ACTIONS), env_params=env.env_params
     )
-    config = toy_agent.engine_config(
-        max_turns=TURNS * ATTEMPTS, max_response_tokens=LENGTH, context=context, context_tokens=context_tokens
-    )
+    config = toy_agent.engine_config(max_turns=TURNS * ATTEMPTS, max_response_tokens=LENGTH, context=context, **changes)
     return played(policy, env, config, ids, settings, scripted_responses())
 
 
@@ -107,3 +107,36 @@ def near_levels(count):
     state, _ = jax.jit(toy_agent.BATCHED_ENV.reset)(KEY, toy_agent.settings(256), ids)
     near = np.flatnonzero(np.where(ids.task == 0, state.envs[0].goal, state.envs[1].goal) == 1)
     return toy_agent.rows(ids, near[:count])
+
+
+def check_texts(trajectory, context):
+    """All that the policy reads, by string joins; heights stay 0, so that every observation is the same."""
+    (task,), rows = sure().tasks, pack_trajectories(trajectory, context)
+    for row, attempts in enumerate(SCRIPTS.values()):
+        if context == "full":
+            found = toy_agent.TOKENIZER.decode(rows.tokens[row, : rows.length[row]].tolist(), skip_special=False)
+        else:
+            turns = [row * TURNS * ATTEMPTS + turn for turn in range(len(SAID[row]))]
+            lines = [rows.tokens[turn, : rows.length[turn]].tolist() for turn in turns]
+            found = "".join(toy_agent.TOKENIZER.decode(line, skip_special=False) for line in lines)
+        text, reward, prefix = "", 0.0, prefix_text(task.prompt, toy_agent.TOKENIZER)
+        for number, responses in enumerate(attempts):
+            left = ACTIONS
+            for turn, response in enumerate(responses):
+                first = context == "single_turn" or number == turn == 0
+                text += prefix if first else ""
+                text += message_text(
+                    task.prompt,
+                    "0 of 2",
+                    turn=turn,
+                    actions_left=left,
+                    reward=reward,
+                    first=first,
+                    response_ended=True,
+                    retry=number > 0 and turn == 0,
+                )
+                text += response
+                taken = {SOLVE: 2, SPEND: 2, STAY: 1, TALK: 0}[response]
+                left, reward = left - taken, -0.5 * taken
+        assert found == text
+        assert found.count(FEEDBACK) == len(attempts) - 1

@@ -53,9 +53,9 @@ class Ladder(TextEnvironment):
     pieces = (*"0123456789", " of ", " slipped")
     instruction = "Climb."
 
-    def __init__(self, steps: int):
-        """Fixes the number of actions of an episode."""
-        self.steps = steps
+    def __init__(self, steps: int, legend: tuple[tuple[str, str], ...] = ()):
+        """Fixes the number of actions of an episode, and the legend of the prompt."""
+        self.steps, self.legend = steps, legend
 
     @property
     def default_params(self) -> EnvParams:
@@ -99,17 +99,21 @@ CONFIG = Config(
 )
 
 
-def make_task(name: str, steps: int, prompt: PromptConfig) -> Task:
+def make_task(name: str, steps: int, prompt: PromptConfig, legend: tuple[tuple[str, str], ...] = ()) -> Task:
     """A ladder with its prompt and grammar."""
-    env = Ladder(steps)
+    env = Ladder(steps, legend)
     return build.make_task(name, env, env.default_params, prompt, TOKENIZER)
 
 
 def make_batched_env(**changes: Any) -> CompiledEnv:
-    """Builds the batched environment of both tasks; `changes` to the prompt configuration, or `shared_noise`."""
-    shared_noise = changes.pop("shared_noise", False)
+    """Builds the batched environment of both tasks, with `changes` to the prompt configuration.
+
+    Others are `shared_noise`, and the `legends` of the tasks.
+    """
+    shared_noise, legends = changes.pop("shared_noise", False), changes.pop("legends", ((), ()))
     prompt = CONFIG.prompt.replace(**changes)
-    tasks = (make_task("Short", 1, prompt), make_task("Long", 100, prompt))
+    names = (("Short", 1), ("Long", 100))
+    tasks = tuple(make_task(name, steps, prompt, legend) for (name, steps), legend in zip(names, legends))
     return CompiledEnv(tasks=tasks, shared_noise=shared_noise)
 
 

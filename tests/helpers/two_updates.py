@@ -174,7 +174,6 @@ class _Half:
 
     def __init__(self):
         self.programs: dict[Any, list[tuple[dict[Any, Any], Any]]] = {}
-        self.compiled = 0
 
     def __call__(self, function, config: LearnerConfig, arguments: tuple[Any, ...], key: Any) -> Any:
         """Calls `function` with a config and arguments, compiled for the shapes of these and for `key`."""
@@ -193,7 +192,6 @@ class _Half:
         program = jax.jit(lambda traced, arguments: function(_Recorded(config, traced, reads), *arguments))
         result = program(traced, arguments)
         self.programs.setdefault(place, []).append((reads, program))
-        self.compiled += 1
         return result
 
     def kept(self) -> int:
@@ -202,11 +200,6 @@ class _Half:
 
 MAKING, LEARNING = _Half(), _Half()
 _make_batch, _learn = learner.make_batch, learner._learn
-
-
-def compiled() -> int:
-    """Returns the number of programs compiled so far."""
-    return MAKING.compiled + LEARNING.compiled
 
 
 def _making(now, trajectory, temperature, settings, model, config, shards, replay, greedy):

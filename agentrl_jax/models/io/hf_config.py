@@ -47,16 +47,23 @@ _IGNORED = frozenset(
             "cross_attention_hidden_size finetuning_task id2label initializer_range label2id num_labels "
             "output_attentions output_hidden_states prefix return_dict task_specific_params tf_legacy_loss "
             "torchscript use_bfloat16 use_cache",
-            # Generation, which is set elsewhere.
+        )
+    ).split()
+)
+"""Keys that do not affect what the model computes, besides those of `GENERATION`."""
+
+GENERATION = frozenset(
+    " ".join(
+        (
             "bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping "
             "encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id "
-            "length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences "
+            "length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences",
             "output_scores remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens "
             "temperature top_k top_p typical_p",
         )
     ).split()
 )
-"""Keys that do not affect what the model computes."""
+"""Keys of generation, which is set elsewhere."""
 
 MAX_SIZES = {"layers": 1024, "heads": 4096, "embed_dim": 2**18, "mlp": 2**21, "vocab": 2**24, "positions": 2**31}
 """Upper bounds of sizes, beyond any known decoder; larger values are mistakes or attacks."""
@@ -117,7 +124,7 @@ def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> Pretrain
             qk_norm=model_type == "qwen3",
             windows=_windows(fields, model_type, layers),
         )
-    fields.finish(_IGNORED)
+    fields.finish(_IGNORED | GENERATION)
     return PretrainedConfig(decoder, model_type, positions, dict(raw))
 
 

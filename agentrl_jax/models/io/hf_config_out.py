@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from agentrl_jax.models.io.errors import WeightsError
-from agentrl_jax.models.io.hf_config import ARCHITECTURES, PretrainedConfig, parse_config
+from agentrl_jax.models.io.hf_config import ARCHITECTURES, GENERATION, PretrainedConfig, parse_config
 from agentrl_jax.models.shape import DecoderConfig
 
 
@@ -55,7 +55,10 @@ def describe(
 
 
 def written_config(config: PretrainedConfig, *, dtype: str) -> dict[str, Any]:
-    """The content of `config.json` for weights of `dtype`: the original, or a new one if the decoder has changed."""
+    """The content of `config.json` for weights of `dtype`: the original, or a new one if the decoder has changed.
+
+    Values for generation are left out: vLLM and transformers would use them where there is no generation_config.json.
+    """
     raw = dict(config.raw)
     if parse_config(raw, "the model's original configuration").decoder != _plain(config.decoder):
         tokens = {key: raw.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -63,7 +66,8 @@ def written_config(config: PretrainedConfig, *, dtype: str) -> dict[str, Any]:
     # Transformers 4 reads only these names, 5 reads them too.
     if raw.pop("rope_parameters", None):
         raw |= {"rope_theta": config.decoder.rope_theta, "rope_scaling": _rope_scaling(config.decoder)}
-    return {key: value for key, value in raw.items() if key not in ("dtype", "torch_dtype")} | {"torch_dtype": dtype}
+    left = {"dtype", "torch_dtype", *GENERATION}
+    return {key: value for key, value in raw.items() if key not in left} | {"torch_dtype": dtype}
 
 
 def _plain(decoder: DecoderConfig) -> DecoderConfig:

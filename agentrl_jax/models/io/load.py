@@ -26,6 +26,8 @@ from agentrl_jax.models.io.stacked import Placement, numpy_dtype
 SMOLLM2 = "smollm2-135m"
 """Name of the model that is available as a Python package, for machines without network."""
 
+_SMOLLM2_ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
 _HUB_FILES = ["config.json", SINGLE, "model-*-of-*.safetensors", INDEX, *tokenizer_files.NAMES]
 
 
@@ -107,6 +109,23 @@ def save_pretrained(
     settings = {"config.json": written_config(config, dtype=chosen.name)}
     with atomic_folder(folder, files or {}, settings) as temporary:
         write_weights(temporary, arrays, wanted, chosen, shard_bytes)
+
+
+def name_on_hub(source: str, revision: str | None) -> tuple[str, str | None]:
+    """Name and revision by which other libraries find a model that `load_pretrained` takes.
+
+    A folder in Hugging Face's cache has the name and commit of its repository; any other file has its absolute path.
+    """
+    path = Path(source)
+    if source == SMOLLM2:
+        return _SMOLLM2_ON_HUB, None
+    if not path.exists():
+        return source, revision
+    path = path.absolute()
+    repository = path.parents[1].name if path.parent.name == "snapshots" else ""
+    if repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/"), path.name
+    return str(path), None
 
 
 def _refuse_other_folders(folder: Path) -> None:

@@ -19,7 +19,7 @@ from agentrl_jax.errors import shortened
 from agentrl_jax.models.io.errors import WeightsError, naming
 from agentrl_jax.models.io.local_files import parse_json, path_inside, read_json
 from agentrl_jax.models.io.names import TIED_HEAD, Leaf, check_shapes, file_shapes, leaves, some_of
-from agentrl_jax.models.io.stacked import Placement, load_leaves, numpy_dtype
+from agentrl_jax.models.io.stacked import Placement, load_leaves, not_finite, numpy_dtype
 from agentrl_jax.models.shape import DecoderConfig
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -175,8 +175,8 @@ def file_tensor(leaf: Leaf, array: Any, number: int, dtype: np.dtype) -> np.ndar
     values = np.asarray(array[number] if leaf.stacked else array)
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray((values.T if leaf.transposed else values).astype(dtype))
-    if dtype == np.float16 and not np.isfinite(cast).all():
-        raise WeightsError(f"{leaf.keys[number]} has values beyond float16; save it as float32 or bfloat16")
+    if not np.isfinite(cast).all():
+        raise WeightsError(f"{leaf.keys[number]} {not_finite(values, dtype)}")
     return cast
 
 

@@ -58,6 +58,13 @@ def load_leaves(
     return unflatten_dict(loaded, sep="/")
 
 
+def not_finite(values: np.ndarray, dtype: np.dtype) -> str:
+    """What is wrong with values that are not finite as `dtype`, and what to do."""
+    if np.isfinite(values).all():
+        return f"has values beyond {dtype.name}; use float32 or bfloat16"
+    return "has values that are not finite (NaN or infinite); use undamaged weights"
+
+
 def _load_leaf(tensors: Tensors, leaf: Leaf, dtype: np.dtype, sharding: Sharding) -> jax.Array:
     parts: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
 
@@ -80,6 +87,6 @@ def _read(tensors: Tensors, leaf: Leaf, bounds: tuple[tuple[int, int], ...], dty
         values = tensors.read(key, index)
         with np.errstate(over="ignore"):
             target[...] = values.T if leaf.transposed else values
-        if dtype == np.float16 and not np.isfinite(target).all():
-            raise WeightsError(f"{tensors.where}: {key} has values beyond float16; load it as float32 or bfloat16")
+        if not np.isfinite(target).all():
+            raise WeightsError(f"{tensors.where}: {key} {not_finite(values, dtype)}")
     return out

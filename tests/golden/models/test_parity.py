@@ -71,8 +71,7 @@ def test_ragged_prefill_and_cached_steps(family, model, golden):
     cache = init_cache(shape, families.BATCH, families.LENGTH + 2)
     filled = np.zeros(families.BATCH, int)
     for counts in ([6, 3], [2, 6], *([[1, 1]] * 4), [0, 5], [6, 4], *([[1, 0]] * 3)):
-        width = 6 if max(counts) > 1 else 1
-        chunk = np.full((families.BATCH, width), 7)
+        chunk = np.full((families.BATCH, 6), 7)
         for row, count in enumerate(counts):
             chunk[row, :count] = tokens[row, filled[row] : filled[row] + count]
         logits, cache = extend(params, shape, cache, jnp.asarray(chunk), jnp.asarray(filled), jnp.asarray(counts))

@@ -1,8 +1,12 @@
-"""Episodes of an evaluation do not depend on how many are played."""
+"""Episodes of an evaluation do not depend on how many are played, and environments of other shapes."""
+
+import json
 
 import chex
 import jax
 import numpy as np
+import pytest
+import tiny_run
 
 from agentrl_jax.config import load_config
 from agentrl_jax.evaluate.eval_set import EvalSet
@@ -39,3 +43,47 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     assert same.sum() >= 8
     np.testing.assert_array_equal(long.success[same], other.success[same])
     np.testing.assert_array_equal(long.turn.state_hash[:, 0], other.turn.state_hash[:, 0])
+
+
+SOKOBAN = """; one push, three pushes on a longer board, and a box that can never move
+######
+#@$. #
+######
+
+########
+# @$  .#
+########
+
+#####
+#$  #
+#.@ #
+#####
+"""
+
+
+def evaluate(run, *words):
+    code, out, err = tiny_run.command("eval", str(run), "--json", *words)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_sokoban_levels_from_a_file(finished, tmp_path):
+    file = tmp_path / "levels.txt"
+    file.write_text(SOKOBAN)
+    result = evaluate(finished.folder, "--levels", str(file))
+    assert (result["episodes"], result["success"]["n"], result["success_greedy"]["n"]) == (3, 3, 3)
+    # By hand: the third box is in a corner, so two of three levels can be solved.
+    assert result["optimal"]["mean"] == pytest.approx(2 / 3)
+    assert 0 <= result["success"]["low"] <= result["success"]["mean"] <= result["success"]["high"] <= 1
+    assert result["success"]["mean"] <= result["optimal"]["mean"]
+
+
+def test_the_lines_are_at_the_budget_of_the_environment(finished):
+    """One action, which is right with probability 1/2."""
+    other = evaluate(finished.folder, "--env", "Bandit", "--episodes", "4")
+    assert (other["random"]["mean"], other["optimal"]["mean"], other["null"]["mean"]) == (0.5, 1.0, 0.0)
+
+
+def test_the_same_boards_with_coordinates_are_the_same_levels(finished):
+    seen = evaluate(finished.folder, "--env", "CoordFrozenLake", "--episodes", "8")["seen"]
+    assert (seen["held_out"], seen["seen_levels"], seen["seen_images"]) == (True, 0, 0)

@@ -13,9 +13,10 @@ def test_other_panels_are_made_again(name):
     assert make_panels.make([name]) == load_panels()
 
 
-def test_sokoban_is_made_again_and_of_the_test_split():
-    """Its generator tries many keys for each test level."""
-    panel = get_panel("sokoban-6x6-v2")
+@pytest.mark.parametrize("name", ["frozen-lake-4x4-v2", "sokoban-6x6-v2"])
+def test_generated_levels_are_made_again_and_of_the_test_split(name):
+    """The generator of Sokoban tries many keys for each test level."""
+    panel = get_panel(name)
     levels = panels.panel_levels(panel)
     assert digest(panel, panels.shown_at(panel, levels)) == panel.sha256
     splits = splits_of_levels(*panels.environment(panel), levels)

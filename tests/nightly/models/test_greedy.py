@@ -14,8 +14,6 @@ from agentrl_jax.evaluate import chat
 from agentrl_jax.models.io.load import SMOLLM2
 from agentrl_jax.text.conversation import conversation_ids
 
-pytestmark = pytest.mark.slow
-
 KNOWN = json.loads((GOLDEN / "models" / "greedy" / "golden.json").read_text(encoding="utf-8"))
 CONVERSATIONS = KNOWN["conversations"]
 

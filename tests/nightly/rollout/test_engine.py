@@ -1,12 +1,13 @@
 """Trajectories for more batches, settings and devices than the quick tests try."""
 
 import chex
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
 from same_bits import assert_same
 from toy_agent import GROUP_SIZE
-from toy_rollouts import KEY
+from toy_rollouts import GROUPED, KEY
 
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup.programs import Programs, total_stats
@@ -55,3 +56,12 @@ def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
     chex.assert_shape(stats.decode_steps, (devices,))
     assert_same(spread, trajectory)
     assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.response.length)
+
+
+def test_episodes_of_one_turn_store_nothing_of_their_own(compiled, policy, batch):
+    config, settings = toy_agent.engine_config(max_turns=1, group_size=GROUP_SIZE), toy_agent.settings(64)
+    found = compiled(config)(policy, KEY, batch[0], settings)[0]
+    expected = compiled(GROUPED)(policy, KEY, batch[0], settings.replace(horizon=jnp.int32(1)))[0]
+    np.testing.assert_array_equal(found.response.tokens, expected.response.tokens[:, :1])
+    np.testing.assert_array_equal(found.num_turns, expected.num_turns)
+    np.testing.assert_array_equal(found.truncation, expected.truncation)

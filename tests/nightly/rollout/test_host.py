@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
+import xla_settings
 from host_stage import EPISODES, GROUP_SIZE, KEY, SETTINGS, Courier, Stage, policy
 from jax.sharding import PartitionSpec as Spec
 
@@ -16,6 +17,7 @@ from agentrl_jax.learner.update import update
 from agentrl_jax.parallel.mesh import DATA, make_mesh
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout.envs.host import PART_BYTES, _call
+from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.setup import build
 
 
@@ -110,3 +112,14 @@ def test_large_arguments_do_not_stall_many_devices():
     assert len(received) == 20 * mesh.size
     assert {shape for shape, _ in received} == {(rows, width)}
     assert sorted(received)[-1][1] == 19 * rows * width
+
+
+def test_a_replay_has_the_bits_of_the_rollout(stage):
+    trajectory, _ = stage.run(stage.program(make_mesh(1), options=xla_settings.SAME_BITS))
+    replay = jax.jit(
+        lambda params, trajectory: replay_logprobs(
+            params, toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature, tasks=1
+        ),
+        compiler_options=xla_settings.SAME_BITS,
+    )
+    np.testing.assert_array_equal(replay(policy(), trajectory), trajectory.response.logprob)

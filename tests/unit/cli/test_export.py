@@ -1,61 +1,39 @@
 """`agentrl export`: other programs read the same policy as the run's, and no file is ever overwritten."""
 
-import dataclasses
-import functools
 import json
+import shutil
 
 import chex
+import exported_runs
 import jax
 import jax.numpy as jnp
-import made_run
-import numpy as np
 import pytest
 import tiny_run
+from exported_runs import check_adapter, check_weights
 
-from agentrl_jax.config import load_resolved
-from agentrl_jax.models import actor_critic, decoder, lora
-from agentrl_jax.models.io.load import load_pretrained
-from agentrl_jax.models.io.peft_files import load_adapter
-from agentrl_jax.setup.policy import load_policy
+from agentrl_jax.config import decode
+from agentrl_jax.models.io.load import load_pretrained, name_on_hub
+from agentrl_jax.setup import build
+from agentrl_jax.setup.policy import RunPolicy
+from agentrl_jax.studies import export
+from agentrl_jax.text import prompt
 from agentrl_jax.text import tokenizer as tokenizers
-
-MODELS = {
-    "lora": "pretrained: MODEL, precision: bfloat16, lora: {rank: 2, alpha: 3, targets: [query, down]}",
-    "upper": "pretrained: MODEL, frozen_layers: 1, lora: {rank: 2, alpha: 3, targets: [query, down]}",
-    "frozen": "pretrained: MODEL, frozen_layers: 1",
-    "whole": "pretrained: MODEL, critic: separate",
-    "fresh": "layers: 2, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16, tied_embeddings: false",
-}
-TOKENS = np.random.default_rng(0).integers(20, 300, (2, 24))
+from agentrl_jax.text.conversation import messages_of
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return made_run.write_model(tmp_path_factory.mktemp("models") / "tiny")
+def runs(tmp_path_factory):
+    return exported_runs.runs(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
-def run(model, tmp_path_factory):
-    """Function from a kind of run to its folder."""
-    home = tmp_path_factory.mktemp("runs")
-    return functools.cache(lambda kind: made_run.write_run(home / kind, MODELS[kind].replace("MODEL", str(model))))
+def model(runs):
+    return runs[0]
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def logits(params, shape):
-    return decoder.logits(params, decoder.forward(params, shape, jnp.asarray(TOKENS)))
-
-
-def of_run(folder):
-    """Returns the logits of a run's policy, computed in float32."""
-    policy = load_policy(folder, load_resolved(folder / "config.yaml"))
-    params = jax.tree.map(lambda x: x.astype(jnp.float32), policy.params)
-    shape = dataclasses.replace(policy.model.decoder, dtype="float32")
-    return logits(actor_critic.policy_decoder(params, policy.model), shape)
-
-
-def assert_close(ours, theirs):
-    assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
+@pytest.fixture(scope="module")
+def run(runs):
+    return runs[1]
 
 
 def refused(*words):
@@ -64,47 +42,110 @@ def refused(*words):
     return err
 
 
-@pytest.mark.parametrize("kind", ["lora", *(pytest.param(kind, marks=pytest.mark.slow) for kind in list(MODELS)[1:])])
-def test_what_is_read_again_is_the_policy(kind, run, tmp_path):
-    code, out, err = tiny_run.command("export", str(run(kind)), str(tmp_path / "new"))
-    assert (code, err) == (0, "")
-    assert f"policy of {run(kind)} after 7 iterations, float32" in out
-    again = load_pretrained(tmp_path / "new")
-    assert_close(logits(again.params, again.config.decoder), of_run(run(kind)))
-    words = tokenizers.from_files(again.files, "new")
-    assert (words.template is None) == (kind == "fresh")
-    assert words.special_name(words.end_of_turn_id) == "<|end|>"
-    assert json.loads(again.files["tokenizer_config.json"])["pad_token"] == "<|pad|>"
-    if kind == "fresh":
-        raw = again.config.raw
-        assert raw["eos_token_id"] == words.end_of_turn_id
-        assert raw["max_position_embeddings"] > 2 * 6  # the length of a conversation of the run
-    before = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
-    assert "new: exists and is not an empty folder; give a new folder" in refused(run(kind), tmp_path / "new")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()} == before
+def test_what_is_read_again_is_the_policy(run, tmp_path):
+    new = tmp_path / "new"
+    again, words = check_weights(run("fresh"), new)
+    assert again.config.raw["eos_token_id"] == words.end_of_turn_id
+    assert again.config.raw["max_position_embeddings"] > 2 * 6  # the length of a conversation of the run
+    assert "<answer>" in words.template.source
+    before = {path.name: path.read_bytes() for path in new.iterdir()}
+    assert "new: exists and is not an empty folder; give a new folder" in refused(run("fresh"), new)
+    assert {path.name: path.read_bytes() for path in new.iterdir()} == before
 
 
-@pytest.mark.parametrize("kind", ["lora", "upper"])
-def test_an_adapter_beside_its_base(kind, run, model, tmp_path):
-    code, out, err = tiny_run.command("export", str(run(kind)), str(tmp_path / "new"), "--adapter")
-    assert (code, err) == (0, "")
-    assert f"adapter of {model}" in out
-    base = load_pretrained(model, dtype="bfloat16" if kind == "lora" else "float32")
-    shape = base.config.decoder
-    adapter, size = load_adapter(tmp_path / "new", shape)
-    assert (size.rank, size.alpha, set(size.targets)) == (2, 3.0, {"query", "down"})
-    params = jax.tree.map(lambda x: x.astype(jnp.float32), base.params)
-    assert_close(logits(lora.attach(params, adapter, size), shape), of_run(run(kind)))
-    settings = json.loads((tmp_path / "new" / "adapter_config.json").read_text())
-    assert settings["base_model_name_or_path"] == str(model)
-    assert (tmp_path / "new" / "tokenizer.json").read_bytes() == base.files["tokenizer.json"]
+def test_an_adapter_is_merged_or_written_beside_its_base(run, model, tmp_path):
+    check_weights(run("lora"), tmp_path / "whole")
+    check_adapter(run("lora"), model, tmp_path / "adapter", "bfloat16")
 
 
-@pytest.mark.slow
-def test_types_of_the_file(run, tmp_path):
-    assert tiny_run.command("export", str(run("whole")), str(tmp_path / "new"), "--dtype", "bfloat16")[0] == 0
-    assert load_pretrained(tmp_path / "new").config.raw["torch_dtype"] == "bfloat16"
-    assert (tmp_path / "new" / "model.safetensors").stat().st_size < 2 * 480 * 16 * 2 * 2
+def of_scratch(tmp_path, **data):
+    """The tokenizer of a run from scratch, its configuration, and the folder with its files as they are exported."""
+    config = decode({"tasks": [{"env": "FrozenLake", "groups": 2}], **data}, source="test")
+    words = tokenizers.load_small()
+    policy = RunPolicy(0, 0, None, {}, words, tokenizers.small_files(), None)
+    for name, content in export.tokenizer_files(config, policy).items():
+        (tmp_path / name).write_bytes(content)
+    return words, config, tmp_path
+
+
+@pytest.mark.parametrize(
+    ("style", "think", "forced"),
+    [
+        ("compact", False, True),
+        ("compact", True, True),
+        ("compact", False, False),
+        ("ragen", True, True),
+        ("chat", False, True),
+        ("bare", True, False),
+    ],
+)
+def test_other_programs_write_the_prompts_of_a_run_from_scratch(style, think, forced, tmp_path):
+    """Token for token: two turns as the engine writes them, and as transformers does with what is exported."""
+    transformers = pytest.importorskip("transformers")
+    settings = {"style": style, "think": think, "forced_tag": forced, "max_turns": 3}
+    words, config, folder = of_scratch(tmp_path, prompt=settings)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    form = build.build_compiled_env(config, words).tasks[0].prompt
+    observation = jnp.arange(5, dtype=jnp.int32)
+    write = jax.jit(
+        lambda turn: prompt.message(
+            *(form, observation),
+            turn=turn,
+            actions_left=8 - turn,
+            reward=jnp.float32(-0.1),
+            first=turn == 0,
+            response_ended=jnp.bool_(True),
+        )
+    )
+    said = "<think>so</think><answer>Up || Left</answer>" if think else "<answer>Up || Left</answer>"
+    opening = ("<think>" if think else "<answer>") if forced else ""
+    ids = form.prefix.tolist()
+    for turn in range(2):
+        tokens, length = write(jnp.int32(turn))
+        ids += tokens[: int(length)].tolist()
+        given = [
+            {"role": role, "content": text.removeprefix(opening) if role == "assistant" else text}
+            for role, text in messages_of(words, ids)
+        ]
+        # The header and the opening of the response that is to come give no message of their own.
+        given = given[: 1 + max(i for i, message in enumerate(given) if message["role"] == "user")]
+        assert sum(message["role"] == "assistant" for message in given) == turn
+        assert theirs.apply_chat_template(given, add_generation_prompt=True, return_dict=False) == ids
+        ids += [*words.encode(said.removeprefix(opening)), words.end_of_turn_id]
+
+
+def test_the_prompts_of_single_turns_are_written_too(tmp_path):
+    words, _, folder = of_scratch(tmp_path, rollout={"context": "single_turn"})
+    read = tokenizers.load(folder).template
+    turns = [("system", "s"), ("user", "Up?"), ("assistant", "Down</answer>"), ("user", "Left?")]
+    assert read.render(turns, generate=True) == "<|system|>s<|user|>Left?<|assistant|><answer>"
+    assert words.template is None
+
+
+def test_settings_of_generation_are_left_out(model, tmp_path):
+    """Of them only token ids are the policy's; with the others, vLLM and transformers would change every reply."""
+    base = shutil.copytree(model, tmp_path / "base")
+    sampling = {"do_sample": True, "repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20}
+    ids = {"eos_token_id": [1, 0], "pad_token_id": 0}
+    (base / "generation_config.json").write_text(json.dumps(sampling | ids | {"transformers_version": "5"}))
+    settings = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(settings | sampling))
+    assert tiny_run.command("export", str(base), str(tmp_path / "new"))[0] == 0
+    assert json.loads((tmp_path / "new" / "generation_config.json").read_text()) == ids
+    assert not sampling.keys() & json.loads((tmp_path / "new" / "config.json").read_text()).keys()
+    config = decode({"tasks": [{"env": "FrozenLake", "groups": 2}]}, source="test")
+    files = load_pretrained(base, weights=False).files
+    policy = RunPolicy(0, 0, None, {}, tokenizers.from_files(files, "base"), files, None)
+    assert json.loads(export.tokenizer_files(config, policy)["generation_config.json"]) == ids
+
+
+def test_the_base_of_an_adapter_is_named_as_others_find_it(tmp_path):
+    cached = tmp_path / "models--org--some-model" / "snapshots" / "0a1b"
+    cached.mkdir(parents=True)
+    assert name_on_hub("smollm2-135m", None) == ("HuggingFaceTB/SmolLM2-135M-Instruct", None)
+    assert name_on_hub(str(cached), None) == ("org/some-model", "0a1b")
+    assert name_on_hub("org/other", "main") == ("org/other", "main")
+    assert name_on_hub(str(tmp_path), "main") == (str(tmp_path), None)
 
 
 def test_a_pretrained_model_is_written_too(model, tmp_path):
@@ -117,11 +158,11 @@ def test_a_pretrained_model_is_written_too(model, tmp_path):
 
 def test_what_cannot_be_exported(run, model, tmp_path):
     new = tmp_path / "new"
-    assert "without an adapter (model.lora.rank is 0); leave out --adapter" in refused(run("whole"), new, "--adapter")
+    assert "without an adapter (model.lora.rank is 0); leave out --adapter" in refused(run("fresh"), new, "--adapter")
     assert "an adapter is written in float32" in refused(run("lora"), new, "--adapter", "--dtype", "float16")
     assert "is no run, so that it has no adapter" in refused(model, new, "--adapter")
     assert "nowhere: no such folder" in refused("nowhere", new)
-    assert "leave out --online" in refused(run("whole"), new, "--online")
+    assert "leave out --online" in refused(run("fresh"), new, "--online")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.yaml").write_bytes((run("fresh") / "config.yaml").read_bytes())
     assert "holds no checkpoint yet" in refused(tmp_path / "empty", new)

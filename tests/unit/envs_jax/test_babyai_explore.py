@@ -1,8 +1,9 @@
 """Demonstrations that look around before they take a shortest plan."""
 
+import jax
 import numpy as np
 import pytest
-from babyai_games import PARAMS, RED_BALLS, SMALL, small_items, walk
+from babyai_games import PARAMS, RED_BALLS, SMALL, listed, reset, small_items, walk
 
 from envs_jax import registry
 from envs_jax.babyai import baselines, macros
@@ -87,7 +88,11 @@ def test_an_action_depends_on_nothing_but_what_was_shown():
 
 
 def test_what_is_imitated_solves_the_level_within_the_limit():
-    first = np.where(np.arange(len(BOARDS))[:, None] % 2, macros.TURN_LEFT, NONE)
+    first = SPEC.random_actions(SMALL, PARAMS, BOARDS, 1, jax.random.key(1))
+    assert 4 < (first < 0).sum() < 20
+    assert all(
+        SMALL.actions[row[0]] in listed(SMALL, reset(SMALL, board)) for row, board in zip(first, BOARDS) if row >= 0
+    )
     found = SPEC.exploring_after(SMALL, PARAMS, BOARDS, LIMIT, first)
     wide = np.pad(first, ((0, 0), (0, LIMIT)), constant_values=-1)  # as wide as above, for the same program
     shortest = SPEC.plan_after(SMALL, PARAMS, BOARDS, LIMIT, wide)

@@ -18,7 +18,6 @@ PANELS = [
     Panel("boxes", "SimpleSokoban", {}, 6, "", "", levels=24, seed=3),
     Panel("lakes", "FrozenLake", {}, 6, "", "", levels=24, seed=3),
     Panel("dry", "FrozenLake", {"success_rate": 1.0}, 6, "", "", levels=24, seed=3),
-    Panel("arms", "Bandit", {}, 1, "", "", levels=24, seed=3),
 ]
 
 
@@ -62,7 +61,7 @@ def test_random_turns_equal_enumeration(number, graph, budget):
         assert turns == pytest.approx(np.mean(np.ceil(used(graph(level), start, every) / budget.actions_per_turn)))
 
 
-@pytest.mark.parametrize("number", [1, 2, 3], ids=[panel.name for panel in PANELS[1:]])
+@pytest.mark.parametrize("number", [1, 2], ids=[panel.name for panel in PANELS[1:]])
 def test_turns_are_those_of_played_episodes(number):
     """Optimal play exactly; random play on average, of eight episodes on each level."""
     panel = PANELS[number]
@@ -71,7 +70,7 @@ def test_turns_are_those_of_played_episodes(number):
     assert turns["null"] == panel.max_actions
     assert ("optimal" in turns) == (panel.name != "lakes"), "with slips, optimal policies differ in their turns"
     if "optimal" in turns:
-        assert turns["optimal"] == played.play("oracle", 0).num_turns.mean()
+        assert turns["optimal"] == np.asarray(played.play("oracle", 0).num_turns).mean()
     mean = np.mean([played.play("random", seed).num_turns.mean() for seed in range(8)])
     assert abs(turns["random"] - mean) < 5 * panel.max_actions / 2 / np.sqrt(8 * len(levels))
 

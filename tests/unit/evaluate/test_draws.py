@@ -49,7 +49,7 @@ def test_a_small_space_has_fewer():
     numbers, levels = draws.first(512)
     assert 8 < len(numbers) == len(levels) < 512
     assert len(np.unique(level_hashes(env, params, levels), axis=0)) == len(numbers)
-    for wanted in (len(numbers), len(numbers) + 1, 10**9):
+    for wanted in (len(numbers), 10**9):
         np.testing.assert_array_equal(make("FrozenLake", height=2, width=3)[2].first(wanted)[0], numbers)
     late = envs_jax.registry.sample_levels(env, params, keys(numbers[-1] + 1 + np.arange(PATIENCE)), Split.ANY)
     known = {level.tobytes() for level in levels} | {image.tobytes() for x in levels for image in env.level_images(x)}

@@ -10,7 +10,7 @@ import tiny_run
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import eval_set
-from agentrl_jax.evaluate.panels import OtherLevels, get_panel
+from agentrl_jax.evaluate.panels import OtherLevels
 from agentrl_jax.evaluate.recording import record_folder
 from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_path, recorded_iterations
 from agentrl_jax.runs.run_folder import read_config
@@ -126,18 +126,6 @@ def test_levels_of_a_file(finished, tmp_path):
         assert file.level.tolist() == [0, 1]
         drawn = run_scenes(folder, read_config(folder), file)
         assert [len(scenes) for scenes in drawn] == (1 + executed(file)).tolist()
-
-
-def test_a_panel_is_named(finished, tmp_path):
-    """Its episodes have one action, fewer than the run allows in a turn; the configuration can be read all the same."""
-    folder = tmp_path / "new"
-    record(finished.folder, folder, "--panel", "bandit-v1", "--json")
-    evaluation = read_record(record_path(folder, 1)).header.evaluation
-    panel = get_panel("bandit-v1")
-    assert (evaluation.panel, evaluation.panel_sha256, evaluation.seed) == (panel.name, panel.sha256, panel.seed)
-    assert read_config(folder).prompt.max_actions == panel.max_actions
-    index, _ = RunData(folder, boards=False).refresh()
-    assert index["about"] == f"Evaluation of {finished.folder}, iteration 4 on bandit-v1."
 
 
 def test_two_evaluations_are_on_the_same_levels_of_the_page(lakes, earlier, tmp_path):

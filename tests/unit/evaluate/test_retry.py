@@ -5,7 +5,6 @@ import itertools
 import json
 from types import SimpleNamespace
 
-import made_run
 import numpy as np
 import pytest
 import tiny_run
@@ -94,15 +93,6 @@ def test_letters_that_the_tokenizer_changes_are_refused():
     assert small.decode(retry.feedback_tokens(small)) == FEEDBACK
 
 
-def test_one_attempt_at_a_service_is_the_plain_evaluation(served):
-    found = evaluate_run(served, attempts=(1,))
-    once = found["retry"]["attempts"]["1"]
-    assert once["retry"] == found["success"]
-    assert once["retry_greedy"] == found["success_greedy"]
-    assert once["retry_tokens"]["mean"] == found["mean_tokens"] > 0
-    assert once["retry_turns"]["mean"] == found["mean_turns"]
-
-
 def test_a_service_begins_again(served, monkeypatch, tmp_path):
     """The next message has the last answer, the feedback and the start; another start than before is an error."""
     played, play = [], EvalSet.play
@@ -138,12 +128,3 @@ def test_a_service_begins_again(served, monkeypatch, tmp_path):
     monkeypatch.setattr(Maze, "reset", lambda self, item: reset(self, next(starts) % 20))
     with pytest.raises(UserError, match=r"failed 3 times; ValueError: the environment began again with 'The goal"):
         play(eval_set, params, 2, 0.0)
-
-
-def test_a_conversation_beyond_the_positions_of_the_model_is_refused(tmp_path):
-    model = made_run.write_model(tmp_path / "model", positions=160)
-    run = made_run.write_run(tmp_path / "run", f"pretrained: {model}")
-    code, out, err = tiny_run.command("scaling", str(run), "--attempts", "4", "--episodes", "2")
-    assert (code, out) == (2, "")
-    assert "--attempts 4, in one conversation: the longest context of a rollout has" in err.splitlines()[-1]
-    assert err.splitlines()[-1].endswith("or make fewer attempts")

@@ -81,7 +81,7 @@ def test_the_value_is_the_critics_before_the_last_token(played):
     """Beside a forward pass over each episode's own tokens, without padding."""
     policy, config, trajectory = played
     slow = []
-    for episode in range(6):
+    for episode in range(2):  # each length is a program
         tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
         for turn in range(trajectory.num_turns[episode]):
             shown, said = trajectory.observation[episode, turn], trajectory.response.tokens[episode, turn]
@@ -91,8 +91,8 @@ def test_the_value_is_the_critics_before_the_last_token(played):
         slow.append(float(actor_critic.values(policy.params, policy.model, row, last)[0, 0]))
     assert len({round(value, 6) for value in slow}) > 1
     found = last_values(policy.params, policy.model, trajectory, "full")
-    np.testing.assert_allclose(found, slow, atol=1e-5)
-    np.testing.assert_allclose(best_of_selector("value", policy, config).judge(trajectory), slow, atol=1e-5)
+    np.testing.assert_allclose(found[:2], slow, atol=1e-5)
+    np.testing.assert_allclose(best_of_selector("value", policy, config).judge(trajectory), found, atol=1e-5)
 
 
 def test_selectors_that_a_run_cannot_have_are_refused(played):

@@ -7,7 +7,6 @@ import shutil
 import made_run
 import numpy as np
 import pytest
-import recorded
 import yaml
 
 from agentrl_jax.config import decode
@@ -94,24 +93,6 @@ def test_numbers_are_those_of_the_record(recorded_run):
     assert all((episode.unanswered is not None) == (episode in truncated) for episode in episodes)
     # The observation that was not answered follows the last state, so it has one action less to spend or as many.
     assert all(episode.unanswered.split("\n")[-1] <= episode.turns[-1].message.split("\n")[-1] for episode in truncated)
-
-
-@pytest.mark.slow
-def test_contexts_of_single_turns_and_the_parts_of_ragens_prompt(tmp_path):
-    model = made_run.write_model(tmp_path / "model")
-    record = recorded.write_run(tmp_path / "run", recorded.SINGLE.replace("MODEL", str(model)))
-    source = read_episodes(tmp_path / "run")
-    assert source.model == "model"
-    for row, episode in enumerate(source):
-        for t, turn in enumerate(episode.turns):
-            prompt = record.prompt[row, : record.prompt_length[row]]
-            read = record.observation[row, t, : record.observation_length[row, t]]
-            assert turn.prompt_token_ids == [*prompt, *read]
-            assert f"Turn {t + 1}:" in turn.message
-            assert turn.response.startswith("<think>")
-            text = source.tokenizer.decode([*turn.prompt_token_ids, *turn.token_ids], skip_special=False)
-            said = f"<|user|>{turn.message}<|end|><|assistant|>{turn.response}{'<|end|>' * turn.ended}"
-            assert text == f"<|system|>{episode.system}<|end|>{said}"
 
 
 def test_messages_of_a_chat_format_with_line_breaks():

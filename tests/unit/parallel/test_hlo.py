@@ -56,14 +56,16 @@ ENTRY %main (a: bf16[2,3]) -> bf16[2,3] {
 
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "", "gpu:8"])
 def test_unknown_topologies_are_refused(name):
-    with pytest.raises(TopologyError, match=r"expected local, or one of v4, v5e"):
+    with pytest.raises(TopologyError) as refused:
         described_devices(name)
+    assert (refused.value.key, refused.value.value) == ("topology", name)
 
 
 @pytest.mark.parametrize(("name", "slices"), [("local", 2), ("v5e:2x2", 0), ("v5e:2x2", -1)])
 def test_impossible_numbers_of_slices_are_refused(name, slices):
-    with pytest.raises(TopologyError, match=f"slices is {slices} and the topology {name}; expected at least 1 slice"):
+    with pytest.raises(TopologyError) as refused:
         described_devices(name, slices)
+    assert (refused.value.key, refused.value.value) == ("slices", slices)
 
 
 def test_the_devices_that_are_here():

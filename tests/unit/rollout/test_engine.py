@@ -96,8 +96,10 @@ def test_a_group_stores_its_first_observation_once():
     assert none is None
     assert together == alone - read
     assert opening.layers[0][0].shape[::2] == (16 // GROUP_SIZE, read)
-    for changes in ({"slots": 16}, {"context": "single_turn"}):
+    for changes in ({"slots": 16}, {"context": "single_turn"}, {"prefill_rows": 3}):
         assert positions(group_size=GROUP_SIZE, **changes)[1] is None
+    # The only observation is that of the group.
+    assert positions(group_size=GROUP_SIZE, max_turns=1)[0] == 1
 
 
 @pytest.mark.parametrize("group_size", [1, GROUP_SIZE])
@@ -152,15 +154,6 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     np.testing.assert_allclose(short.response.logprob[played], whole.response.logprob[played], atol=1e-3)
 
 
-def test_episodes_of_one_turn_store_nothing_of_their_own(compiled, policy, batch):
-    config, settings = toy_agent.engine_config(max_turns=1, group_size=GROUP_SIZE), toy_agent.settings(64)
-    found = compiled(config)(policy, KEY, batch[0], settings)[0]
-    expected = compiled(GROUPED)(policy, KEY, batch[0], settings.replace(horizon=jnp.int32(1)))[0]
-    np.testing.assert_array_equal(found.response.tokens, expected.response.tokens[:, :1])
-    np.testing.assert_array_equal(found.num_turns, expected.num_turns)
-    np.testing.assert_array_equal(found.truncation, expected.truncation)
-
-
 REFILLED = (
     {"prefill_threshold": 1.0, "prefill_rows": 3},
     {"prefill_threshold": 0.3, "chunk": 3},
@@ -209,20 +202,27 @@ def test_a_lower_share_of_waiting_slots_reads_more_often(refilled):
     assert early["decode_steps"] < barrier["decode_steps"]
 
 
-def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, policy, batch):
-    ids = toy_agent.rows(batch[0], np.arange(16))
+def test_single_turns_of_tasks_with_different_prompts(policy):
+    """In slots that are refilled, with responses that end where the answer closes."""
+    env = toy_agent.make_batched_env(legends=((), (("0", "the ground"), ("9", "the top"))))
+    assert len(set(env.prefix_length.tolist())) == 2
     options = {"context": "single_turn", "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5}
-    found, _ = compiled(toy_agent.engine_config(**options))(policy, KEY, ids, toy_agent.settings(16))
+    config, ids = toy_agent.engine_config(**options), toy_agent.mixed_ids(16, 1)
+    play = jax.jit(lambda *x: engine.rollout(x[0], toy_agent.MODEL.decoder, env, config, KEY, ids, x[1])[0])
+    found = play(policy, toy_agent.settings(16))
     rows, expected = forward_logprobs(policy, found, "single_turn", jnp.ones(16))
     sampled = np.asarray(rows.response_mask)
     assert sampled.reshape(16, TURNS, -1)[:, 1:].any()
     np.testing.assert_allclose(np.asarray(rows.logprob)[sampled], np.asarray(expected)[sampled], atol=1e-4)
-    # The first turn reads the same text in both contexts and is cut where the answer tag closes.
-    first, whole = np.asarray(found.response.length[:, 0]), batch[1].response
-    np.testing.assert_array_less(first, np.asarray(whole.length[:16, 0]) + 1)
-    assert (first < np.asarray(whole.length[:16, 0])).any()
-    for row, length in enumerate(first):
-        np.testing.assert_array_equal(found.response.tokens[row, 0, :length], whole.tokens[row, 0, :length])
+    played = np.asarray(found.turn_mask)
+    # Every turn opens a conversation.
+    assert len(np.unique(np.asarray(found.observation)[played][:, 0])) == 1
+    closed = 0
+    for tokens, length in zip(np.asarray(found.response.tokens)[played], np.asarray(found.response.length)[played]):
+        text = toy_agent.TOKENIZER.decode(tokens[:length].tolist())
+        assert "</answer>" not in text[:-1]
+        closed += text.endswith("</answer>")
+    assert closed > 4
 
 
 @pytest.mark.parametrize(
@@ -320,29 +320,3 @@ def test_keys_of_all_purposes_differ():
     shared = rng.noise_key(KEY, groups, shared=True)
     every = np.concatenate([jax.random.key_data(k) for k in (rng.level_key(KEY, groups), noise, shared, *tokens)])
     assert len(np.unique(every, axis=0)) == len(every) == 8 + 32 + 8 + 32 * 12
-
-
-def test_metrics_are_counted_per_task(batch):
-    ids, trajectory, _ = batch
-    metrics = jax.tree.map(float, trajectory_metrics(trajectory, ("short", "long"), GROUP_SIZE, Penalties(-0.1)))
-    t = jax.tree.map(np.asarray, trajectory)
-    for name, mine in (("", np.full(64, True)), ("short/", ids.task == 0), ("long/", ids.task == 1)):
-        mine = np.asarray(mine)
-        played = np.arange(TURNS) < t.num_turns[mine][:, None]
-        solved = t.turn.success[mine].any(axis=1)
-        returns = t.turn.reward[mine].sum(axis=1)
-        expected = {
-            "success": solved.mean(),
-            f"pass@{GROUP_SIZE}": solved.reshape(-1, GROUP_SIZE).any(axis=1).mean(),
-            "raw_return": returns.mean(),
-            "return": (returns - 0.1 * t.turn.format_error[mine].sum(axis=1)).mean(),
-            "turns": t.num_turns[mine].mean(),
-            "actions": (t.turn.actions[mine] >= 0).sum(axis=(1, 2)).mean(),
-            "response_tokens": t.response.length[mine][played].mean(),
-            "ended": t.response.ended[mine][played].mean(),
-            "valid_turn": t.turn.valid[mine][played].mean(),
-            "valid_format": 1 - t.turn.format_error[mine][played].mean(),
-        }
-        for key, value in expected.items():
-            assert metrics[name + key] == pytest.approx(value, abs=1e-5), name + key
-    assert metrics["short/episodes"] == metrics["long/episodes"] == 32

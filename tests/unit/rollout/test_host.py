@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import toy_agent
-import xla_settings
 from host_stage import (
     BUDGET,
     EPISODES,
@@ -31,7 +29,6 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs import host
 from agentrl_jax.rollout.envs.host import HostEnv
-from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.text.reference import parse_response
 
 SLOTS = 8
@@ -183,20 +180,6 @@ def test_a_row_that_breaks_fails_alone(stage, played, troubled):
     chosen = (jax.tree.map(lambda x: x[others], t) for t in (trajectory, played[0]))
     chex.assert_trees_all_equal(*chosen)
     assert len(stage.batched_env.host_episodes._episodes) == 0
-
-
-def test_a_replay_asks_no_environment(stage, played, troubled):
-    """It equals the rollout bit for bit, also in rows whose environment broke, and makes no callback."""
-    replay = jax.jit(
-        lambda params, trajectory: replay_logprobs(
-            params, toy_agent.MODEL.decoder, stage.config(SLOTS), trajectory, SETTINGS.temperature, tasks=1
-        ),
-        compiler_options=xla_settings.SAME_BITS,
-    )
-    stage.calls.clear()
-    for trajectory in (played[0], troubled[1]):
-        np.testing.assert_array_equal(replay(policy(), trajectory), trajectory.response.logprob)
-    assert not stage.calls
 
 
 def test_large_arguments_are_transferred_in_parts(monkeypatch):

@@ -2,52 +2,57 @@
 
 import jax
 import numpy as np
-import pytest
 import toy_agent
 
 from agentrl_jax.config import TaskConfig
-from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
-from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.recording import empty_response
-from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.setup import build
 from agentrl_jax.text.grammar import ParsedResponse
 
-GROUPS = 16
+GROUPS, TURNS = 8, 3
 
 
 def play(*names):
-    """Plays GROUPS episodes per task; the key of an episode depends only on its index within its task."""
+    """Messages and results of given actions; the key of an episode depends only on its index within its task."""
     config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
     batched_env = build.build_compiled_env(config, toy_agent.TOKENIZER)
     group = np.tile(np.arange(GROUPS), len(names))
-    task = np.repeat(np.arange(len(names)), GROUPS)
-    ids = build.episode_ids(group=group, member=0 * group, task=task, level=0 * group - 1)
-    settings = build.rollout_settings(config, batched_env, len(group), 1.0)
+    ids = build.episode_ids(
+        group=group, member=0 * group, task=np.repeat(np.arange(len(names)), GROUPS), level=0 * group - 1
+    )
+    rows = len(group)
+    settings = build.rollout_settings(config, batched_env, rows, 1.0)
+    count, every = np.full(rows, 2), np.ones(rows, bool)
+    actions = np.stack([group + turn for turn in range(2 * TURNS)]).reshape(TURNS, 2, rows).swapaxes(1, 2) % 2
 
-    def run(params, key):
-        return engine.rollout(
-            params, toy_agent.MODEL.decoder, batched_env, toy_agent.engine_config(), key, ids, settings
-        )[0]
+    @jax.jit
+    def run(key, actions):
+        state, message = batched_env.reset(key, settings, ids)
+        messages, results = [message], []
+        for turn in range(TURNS):
+            parsed = ParsedResponse(actions=actions[turn], num_valid=count, num_parsed=count, format_ok=every)
+            step = batched_env.step(settings, state, empty_response(rows, 8), parsed, every, new_context=False)
+            state, result, message = step
+            messages.append(message)
+            results.append(result)
+        return messages, results
 
-    params = toy_agent.talkative_params(0)["policy"]
-    return jax.tree.map(np.asarray, jax.jit(run)(params, jax.random.key(5)))
+    return jax.tree.map(np.asarray, run(jax.random.key(5), actions))
 
 
-@pytest.fixture(scope="module")
-def mixed():
-    return play("Bandit", "SimpleSokoban", "FrozenLake")
-
-
-def test_a_task_plays_as_if_alone(mixed):
-    alone, rows = play("SimpleSokoban"), slice(GROUPS, 2 * GROUPS)
-    together = jax.tree.map(lambda x: x[rows], mixed)
-    np.testing.assert_array_equal(alone.response.tokens, together.response.tokens)
-    width = alone.observation.shape[2]
-    np.testing.assert_array_equal(alone.observation, together.observation[:, :, :width])
-    np.testing.assert_array_equal(alone.turn.reward, together.turn.reward)
-    np.testing.assert_array_equal(alone.num_turns, together.num_turns)
+def test_a_task_plays_as_if_alone():
+    alone, mixed = play("FrozenLake"), play("Bandit", "FrozenLake")
+    messages, results = jax.tree.map(lambda x: x[GROUPS:], mixed)
+    for mine, own in zip(messages, alone[0], strict=True):
+        width = own.tokens.shape[1]
+        np.testing.assert_array_equal(mine.length, own.length)
+        np.testing.assert_array_equal(mine.tokens[:, :width], own.tokens)
+    for mine, own in zip(results, alone[1], strict=True):
+        assert set(own.info) <= set(mine.info)
+        for name in ("actions", "reward", "state_hash", "terminated", "truncated", "success", "format_error"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(own, name), err_msg=name)
+    assert len(np.unique(messages[0].tokens, axis=0)) > 1
 
 
 def test_the_prefix_in_common_is_what_all_tasks_begin_with():
@@ -64,49 +69,16 @@ def test_the_prefix_in_common_is_what_all_tasks_begin_with():
     assert not same[:, -1].all()
 
 
-def test_metrics_are_those_of_each_task(mixed):
-    metrics = trajectory_metrics(mixed, ("Bandit", "SimpleSokoban", "FrozenLake"), 1, Penalties(-0.1))
-    for task, name in enumerate(("Bandit", "SimpleSokoban", "FrozenLake")):
-        rows = slice(task * GROUPS, (task + 1) * GROUPS)
-        assert float(metrics[f"{name}/episodes"]) == GROUPS
-        assert float(metrics[f"{name}/success"]) == pytest.approx(float(mixed.success[rows].mean()))
-        assert float(metrics[f"{name}/raw_return"]) == pytest.approx(float(mixed.returns[rows].mean()), abs=1e-5)
-    # Only FrozenLake and Sokoban have the actions that this agent names.
-    assert float(metrics["Bandit/valid_turn"]) == 0
-    assert min(float(metrics[f"{name}/valid_turn"]) for name in ("SimpleSokoban", "FrozenLake")) > 0.05
-
-
 def test_messages_longer_than_their_bound_are_cut_and_counted():
     def first(bound):
-        tasks = (TaskConfig(env="SimpleSokoban", groups=1),)
-        prompt = toy_agent.CONFIG.prompt.replace(observation_tokens=bound)
-        config = toy_agent.CONFIG.replace(tasks=tasks, prompt=prompt)
-        batched_env = build.build_compiled_env(config, toy_agent.TOKENIZER)
-        ids = build.episode_ids(group=[0], member=[0], task=[0], level=[-1])
-        settings = build.rollout_settings(config, batched_env, 1, 1.0)
-        return jax.jit(batched_env.reset)(jax.random.key(0), settings, ids)[1]
+        env = toy_agent.make_batched_env(observation_tokens=bound)
+        reset = jax.jit(env.reset)
+        return reset(jax.random.key(0), toy_agent.settings(1), toy_agent.mixed_ids(1, 1))[1], env.observation_tokens
 
-    full, cut = first(0), first(20)
+    (full, most), (cut, few) = first(0), first(4)
+    assert toy_agent.make_batched_env(observation_tokens=4096).observation_tokens == most
     assert not full.overflow.any()
     assert cut.overflow.all()
-    assert cut.length.tolist() == [20]
-    assert cut.tokens.shape == (1, 20)
-    np.testing.assert_array_equal(cut.tokens, full.tokens[:, :20])
-
-
-def test_an_environment_that_sees_all_of_its_rows_can_be_mixed():
-    """The planner of BabyAI runs on the rows of a batch, see `envs_jax.batching`; tracing alone would fail."""
-    tasks = tuple(TaskConfig(env=name, groups=1) for name in ("BabyAI-GoToRedBallNoDists", "FrozenLake"))
-    batched_env = build.build_compiled_env(toy_agent.CONFIG.replace(tasks=tasks), toy_agent.TOKENIZER)
-    rows = np.arange(4, dtype=np.int32)
-    ids = build.episode_ids(group=rows, member=0 * rows, task=rows // 2, level=0 * rows - 1)
-    settings = build.rollout_settings(toy_agent.CONFIG, batched_env, len(rows), 1.0)
-    ones = np.ones(len(rows), np.int32)
-    parsed = ParsedResponse(actions=0 * rows[:, None], num_valid=ones, num_parsed=ones, format_ok=ones > 0)
-
-    def play(key):
-        state, _ = batched_env.reset(key, settings, ids)
-        return batched_env.step(settings, state, empty_response(4, 8), parsed, ones > 0, new_context=False)
-
-    state, result, _ = jax.eval_shape(play, jax.random.key(0))
-    assert (len(state.envs), result.reward.shape) == (2, (4,))
+    assert cut.length.tolist() == [4]
+    assert cut.tokens.shape == (1, few) == (1, 4)
+    np.testing.assert_array_equal(cut.tokens, full.tokens[:, :4])

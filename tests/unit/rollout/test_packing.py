@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from toy_agent import MAX_RESPONSE_TOKENS, TURNS
+from made_up import EPISODES, SAID, SEEN, TURNS, make_trajectory
 
-from agentrl_jax.rollout.packing import pack_trajectories
+from agentrl_jax.rollout.packing import final_states, pack_trajectories
 from agentrl_jax.setup.play_plans import split_plans
 from agentrl_jax.setup.play_responses import demonstrate
 
@@ -29,17 +29,24 @@ def joined(trajectory, row: int, turns: list[int]):
 
 
 @pytest.fixture(scope="module")
-def assembled(batch):
-    trajectory = batch[1]
-
-    def run(context):
-        return jax.tree.map(np.asarray, jax.jit(pack_trajectories, static_argnums=1)(trajectory, context))
-
-    return jax.tree.map(np.asarray, trajectory), run
+def trajectory():
+    """Prompts, observations and responses of several lengths, with more room than they need; a third is truncated."""
+    made, number = make_trajectory(3, seen=SEEN + 1, said=SAID + 2), np.arange(EPISODES)
+    draw = np.random.default_rng(4)
+    return jax.tree.map(
+        np.asarray,
+        made.replace(
+            prompt=draw.integers(1, 19, (EPISODES, 3)),
+            prompt_length=1 + number % 3,
+            final_observation=draw.integers(1, 19, (EPISODES, SEEN + 1)),
+            final_observation_length=np.where(number % 3 == 0, 1 + number % SEEN, 0),
+        ),
+    )
 
 
 def check_rows(rows, trajectory, which):
     """Checks rows; `which` gives the episode and the turns of every row."""
+    size = trajectory.response.tokens.shape[2]
     for index, (episode, turns) in enumerate(which):
         tokens, drawn = joined(trajectory, episode, turns)
         assert rows.episode[index] == episode
@@ -47,40 +54,54 @@ def check_rows(rows, trajectory, which):
         assert rows.tokens[index, : len(tokens)].tolist() == tokens
         assert not rows.tokens[index, len(tokens) :].any()
         for slot, (positions, logprobs) in enumerate(drawn):
-            begin, end = slot * MAX_RESPONSE_TOKENS, (slot + 1) * MAX_RESPONSE_TOKENS
-            gap = MAX_RESPONSE_TOKENS - len(positions)
+            begin, end = slot * size, (slot + 1) * size
+            gap = size - len(positions)
             assert rows.response_mask[index, begin:end].tolist() == [True] * len(positions) + [False] * gap
             assert rows.position[index, begin:end].tolist() == positions + [1] * gap
             assert rows.logprob[index, begin:end].tolist() == logprobs + [0.0] * gap
-            assert rows.turn[index, begin:end].tolist() == [turns[slot]] * MAX_RESPONSE_TOKENS
+            assert rows.turn[index, begin:end].tolist() == [turns[slot]] * size
 
 
-def test_full_rows_are_the_conversation(assembled):
-    trajectory, run = assembled
-    rows = run("full")
-    assert rows.tokens.shape[0] == 64
-    check_rows(rows, trajectory, [(episode, list(range(TURNS))) for episode in range(64)])
+def test_full_rows_are_the_conversation(trajectory):
+    rows = jax.jit(pack_trajectories, static_argnums=1)(trajectory, "full")
+    assert rows.tokens.shape[0] == EPISODES
+    check_rows(jax.tree.map(np.asarray, rows), trajectory, [(i, list(range(TURNS))) for i in range(EPISODES)])
 
 
-def test_single_turn_rows_start_from_the_prompt(assembled):
-    trajectory, run = assembled
-    rows = run("single_turn")
-    assert rows.tokens.shape[0] == 64 * TURNS
-    check_rows(rows, trajectory, [(episode, [turn]) for episode in range(64) for turn in range(TURNS)])
+def test_single_turn_rows_start_from_the_prompt(trajectory):
+    rows = jax.jit(pack_trajectories, static_argnums=1)(trajectory, "single_turn")
+    assert rows.tokens.shape[0] == EPISODES * TURNS
+    check_rows(
+        jax.tree.map(np.asarray, rows), trajectory, [(i, [turn]) for i in range(EPISODES) for turn in range(TURNS)]
+    )
+
+
+@pytest.mark.parametrize(("context", "limit"), [("full", 0), ("full", 40), ("single_turn", 0)])
+def test_final_states_end_with_the_observation_that_was_not_answered(trajectory, context, limit):
+    found = jax.tree.map(np.asarray, jax.jit(final_states, static_argnums=(1, 2))(trajectory, context, limit))
+    count = trajectory.final_observation_length
+    np.testing.assert_array_equal(found.known[:, 0], count > 0)
+    np.testing.assert_array_equal(found.position[count == 0, 0], 1)
+    for row in np.flatnonzero(count):
+        turns = range(trajectory.num_turns[row]) if context == "full" else []
+        tokens = joined(trajectory, row, turns)[0] + trajectory.final_observation[row, : count[row]].tolist()
+        assert found.tokens[row, : len(tokens)].tolist() == tokens
+        assert found.position[row, 0] == len(tokens)
 
 
 def test_demonstration_is_what_a_rollout_would_record():
-    """The actions of a plan are executed, its response is canonical, and noise can be shared by a group."""
+    """The actions of a plan are executed, and its response is canonical."""
     plans = [np.array([0, 0, 0, 0]), np.array([1]), np.array([0, 1, 0]), np.array([0] * 6)] * 4
-    actions = jnp.asarray(split_plans(plans, TURNS, 2))
+    actions = jnp.asarray(split_plans(plans, toy_agent.TURNS, 2))
     ids = toy_agent.mixed_ids(4, 4).replace(task=jnp.full(16, toy_agent.LONG))
     settings = toy_agent.settings(16, max_actions=jnp.int32(10))
-    trajectory = jax.tree.map(
-        np.asarray,
-        demonstrate(
-            toy_agent.BATCHED_ENV, MAX_RESPONSE_TOKENS, jax.random.key(5), settings, ids, actions, context="full"
-        ),
-    )
+
+    @jax.jit
+    def play(key, settings, ids, actions):
+        env, size = toy_agent.BATCHED_ENV, toy_agent.MAX_RESPONSE_TOKENS
+        return demonstrate(env, size, key, settings, ids, actions, context="full")
+
+    trajectory = jax.tree.map(np.asarray, play(jax.random.key(5), settings, ids, actions))
     expected = ["Up||Up</answer><|end|>", "Down</answer><|end|>"]
     for row, text in zip((0, 1), expected):
         said = trajectory.response.tokens[row, 0, : trajectory.response.length[row, 0]].tolist()
@@ -92,22 +113,15 @@ def test_demonstration_is_what_a_rollout_would_record():
     assert trajectory.turn.reward[1].tolist() == [-0.5, 0.0, 0.0]
 
 
-def test_shared_noise_makes_equal_actions_equal():
-    """With the option, members with the same actions see the same states; without it, the slips differ."""
-    ids = toy_agent.mixed_ids(4, 4).replace(task=jnp.full(16, toy_agent.LONG))
-    actions = jnp.zeros((16, TURNS, 2), jnp.int32)
-    settings = toy_agent.settings(16, max_actions=jnp.int32(10))
+def test_shared_noise_is_that_of_the_group():
+    ids, settings = toy_agent.mixed_ids(4, 4), toy_agent.settings(16)
 
-    def observations(shared):
-        batched_env = toy_agent.make_batched_env(shared_noise=shared)
-        played = demonstrate(
-            batched_env, MAX_RESPONSE_TOKENS, jax.random.key(5), settings, ids, actions, context="full"
-        )
-        return np.asarray(played.observation).reshape(4, 4, -1)
+    def distinct(shared):
+        env = toy_agent.make_batched_env(shared_noise=shared)
+        state = jax.jit(lambda key: env.reset(key, settings, ids)[0].noise_key)(jax.random.key(5))
+        return len(np.unique(jax.random.key_data(state), axis=0))
 
-    shared, own = observations(True), observations(False)
-    assert (shared == shared[:, :1]).all()
-    assert (own != own[:, :1]).any()
+    assert (distinct(True), distinct(False)) == (4, 16)
 
 
 def test_plan_that_does_not_fit_is_refused():

@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 import toy_agent
 import xla_settings
-from toy_agent import END
 from toy_rollouts import GROUPED, KEY, forward_logprobs
 
-from agentrl_jax.models import actor_critic
-from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.replay import replay_logprobs
-from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, unplayed
 
 
 @pytest.fixture(scope="module")
@@ -64,43 +60,3 @@ def test_a_record_of_another_shape_is_refused(policy, batch):
         ValueError, match="3 turns with responses of 7 tokens cannot be replayed by an engine of 3 turns"
     ):
         replay_logprobs(policy, toy_agent.MODEL.decoder, config, batch[1], jnp.ones(64), tasks=2)
-
-
-def test_a_limited_context_after_a_short_first_observation_is_kept_whole():
-    """A group stores its first observation once; what it leaves of the limit is for the later ones."""
-    episodes, turns, observed, sampled, prefix = 4, 4, 40, 5, 4
-    config = toy_agent.engine_config(
-        max_turns=turns, max_response_tokens=sampled, group_size=2, context_tokens=150, stop_at_answer=False
-    )
-    draw = np.random.default_rng(0)
-    observation = draw.integers(1, 50, (episodes, turns, observed))
-    observation[:, 0] = observation[::2, 0].repeat(2, axis=0)
-    length = np.where(np.arange(turns) == 0, 5, np.full((episodes, turns), observed))
-    nothing, no_text = jnp.zeros(episodes, jnp.int32), jnp.zeros((episodes, observed), jnp.int32)
-    trajectory = Trajectory(
-        prompt=jnp.tile(jnp.arange(1, prefix + 1, dtype=jnp.int32), (episodes, 1)),
-        prompt_length=nothing + prefix,
-        observation=jnp.asarray(observation, jnp.int32),
-        observation_length=jnp.asarray(length, jnp.int32),
-        response=Response(
-            tokens=jnp.asarray(draw.choice(np.setdiff1d(np.arange(50), END), (episodes, turns, sampled)), jnp.int32),
-            length=jnp.full((episodes, turns), sampled, jnp.int32),
-            logprob=jnp.zeros((episodes, turns, sampled)),
-            ended=jnp.zeros((episodes, turns), bool),
-        ),
-        turn=jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), unplayed(episodes * turns, 0, ())),
-        num_turns=nothing + turns,
-        ids=EpisodeIds(nothing, nothing, nothing, nothing - 1),
-        overflow=nothing > 0,
-        truncation=nothing,
-        final_observation=no_text,
-        final_observation_length=nothing,
-    )
-    rows, ones = pack_trajectories(trajectory, "full"), jnp.ones(episodes)
-    assert int(rows.length.max()) <= config.context_tokens
-    decoder, params = toy_agent.MODEL.decoder, toy_agent.talkative_params(0)
-    expected = jax.jit(actor_critic.logprobs, static_argnums=1)(
-        params, toy_agent.MODEL, rows.tokens, rows.position, ones
-    )
-    replayed = jax.jit(lambda policy: replay_logprobs(policy, decoder, config, trajectory, ones, 1))(params["policy"])
-    np.testing.assert_allclose(np.asarray(replayed).reshape(expected.shape), expected, atol=1e-3)

@@ -7,142 +7,73 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from same_bits import assert_same
-from toy_agent import GROUP_SIZE
-from toy_rollouts import GROUPED, KEY
+from made_up import EPISODES, GROUP_SIZE, GROUPS, make_trajectory
 
-from agentrl_jax.learner.measures import groups_of, measure
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
-from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import RolloutStats
-from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
+from agentrl_jax.setup.programs import Programs
 
-GROUPS, ROUNDS, PENALTIES = 16, 3, Penalties(-0.1)
-NAMES = ("short", "long")
-# One turn at a low temperature, so that members of a group often act the same.
-SETTINGS = dataclasses.replace(
-    toy_agent.settings(64), horizon=jnp.int32(1), temperature=jnp.full(64, 0.3), format_penalty=jnp.float32(-0.1)
-)
+STRIDE = 10
+"""Of group numbers between rounds."""
 
 
-def spread(trajectory):
-    returns = np.asarray(trajectory.returns - 0.1 * jnp.sum(trajectory.turn.format_error, axis=1), np.float64)
-    return np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
+def rounds_of(varied):
+    """Made-up rounds in which the groups of each given list have members with different returns."""
+    made = []
+    for number, groups in enumerate(varied):
+        trajectory = make_trajectory(number)
+        rewards = np.array(trajectory.turn.reward)
+        for group in range(GROUPS):
+            if group not in groups:
+                rewards[group * GROUP_SIZE : (group + 1) * GROUP_SIZE] = 0.0
+        made.append(trajectory.replace(turn=trajectory.turn.replace(reward=jnp.asarray(rewards))))
+    return made
 
 
-def numbered(ids, number):
-    return ids.replace(group=ids.group + number * GROUPS)
+@jax.jit
+def run(rounds):
+    """Plays the rounds, given with a leading axis, until all groups of the two tasks (0, 1, 0, 1) vary."""
+    bound = rounds.num_turns.shape[0]
+    ids = rounds.ids.replace(group=rounds.ids.group[0], member=rounds.ids.member[0], level=rounds.ids.level[0])
+    ids = ids.replace(task=ids.group % 2)
 
+    def play(these):
+        number = these.group[0] // STRIDE
+        counts = {field.name: jnp.int32(0) for field in dataclasses.fields(RolloutStats)}
+        stats = RolloutStats(**counts | {"episodes": jnp.int32(EPISODES), "rounds": jnp.int32(1)})
+        return jax.tree.map(lambda x: x[number], rounds).replace(ids=these), stats
 
-@pytest.fixture(scope="module")
-def by_hand(compiled, policy, batch):
-    """Plays three rounds one by one, and finds in plain Python which group of which round ends up at which index."""
-    program = compiled(GROUPED)
-    ids = batch[0]
-    rounds = [program(policy, KEY, numbered(ids, number), SETTINGS)[0] for number in range(ROUNDS)]
-    task = np.asarray(ids.task)[::GROUP_SIZE]
-    places = [(0, place) for place in range(GROUPS)]
-    filled = spread(rounds[0]).tolist()
-    played = 1
-    for number in range(1, ROUNDS):
-        if all(filled):
-            break
-        played += 1
-        for group in np.flatnonzero(spread(rounds[number])):
-            empty = [place for place in range(GROUPS) if not filled[place] and task[place] == task[group]]
-            if empty:
-                places[empty[0]], filled[empty[0]] = (number, group), True
-    parts = [toy_agent.rows(rounds[n], np.arange(GROUP_SIZE) + g * GROUP_SIZE) for n, g in places]
-    expected = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-    return expected, rounds[:played], filled
+    def informative(played):
+        return jnp.ptp(played.returns.reshape(-1, GROUP_SIZE), axis=1) > 0
 
-
-@pytest.fixture(scope="module")
-def play():
-    """The program of several rounds."""
-    programs = Programs(make_mesh(1))
-    return programs.rollout("rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, GROUPED, rounds=ROUNDS, task_names=NAMES)
-
-
-def test_places_are_filled_as_by_hand(policy, batch, by_hand, play):
-    expected, rounds, filled = by_hand
-    assert 0 < sum(spread(rounds[0])) < GROUPS < GROUPS + sum(filled)
-    trajectory, stats = play({"policy": policy}, KEY, batch[0], SETTINGS)
-    assert_same(trajectory, expected)
-    np.testing.assert_array_equal(trajectory.ids.group, expected.ids.group)
-    np.testing.assert_array_equal(trajectory.ids.task, batch[0].task)
-    # Discarded groups count too.
-    counters = total_stats(stats)
-    assert counters["rounds"] == len(rounds)
-    assert counters["episodes"] == 64 * len(rounds)
-    assert counters["solved"] == sum(int(np.sum(r.success)) for r in rounds)
-    assert counters["environment_steps"] == sum(int(np.sum(np.asarray(r.turn.actions) >= 0)) for r in rounds)
-    assert counters["sampled_tokens"] == sum(int(np.sum(r.response.length)) for r in rounds)
-
-
-def all_of(rounds):
-    """Metrics of one trajectory with the episodes of all rounds."""
-    everything = jax.tree.map(lambda *x: jnp.concatenate(x), *rounds)
-    returns = penalized_returns(everything, PENALTIES)
-    means = measure(everything, groups_of(everything, returns, GROUP_SIZE), NAMES, PENALTIES)
-    return {name: float(mean.value) for name, mean in means.items()}
-
-
-def test_metrics_speak_of_all_that_was_played(policy, batch, by_hand, play):
-    expected, rounds, _ = by_hand
-    _, stats = play({"policy": policy}, KEY, batch[0], SETTINGS)
-    found, known, kept = played_metrics(stats), all_of(rounds), all_of([expected])
-    assert found == pytest.approx(known, abs=1e-5)
-    assert found["train/long/episodes"] == sum(np.sum(r.ids.task == toy_agent.LONG) for r in rounds)
-    for name in ("train/return", "rollout/in_group_std", "rollout/zero_std_share"):
-        assert abs(found[name] - kept[name]) > 0.01, name
-
-
-def test_an_overlong_penalty_makes_a_spread(policy, batch, play):
-    """Groups are judged by the learner's returns, so members that differ only in length do vary."""
-    ids = batch[0]
-    _, stats = play({"policy": policy}, KEY, ids, SETTINGS)
-    long = SETTINGS.replace(overlong_buffer=jnp.float32(1.0), overlong_penalty=jnp.float32(0.5))
-    trajectory, punished = play({"policy": policy}, KEY, ids, long)
-    length = np.asarray(trajectory.response.length, np.float64)
-    paid = np.where(trajectory.turn_mask, 0.5 * length / toy_agent.MAX_RESPONSE_TOKENS, 0.0).sum(axis=1)
-    returns = np.asarray(trajectory.returns - 0.1 * jnp.sum(trajectory.turn.format_error, axis=1), np.float64) - paid
-    varied = np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
-    assert varied.sum() > spread(trajectory).sum()
-    before, found = played_metrics(stats), played_metrics(punished)
-    assert found["rollout/zero_std_share"] < before["rollout/zero_std_share"]
-    assert int(jnp.sum(punished.rounds)) < int(jnp.sum(stats.rounds)) or varied.all()
-    assert found["train/return"] < found["train/raw_return"] - 0.01
-
-
-def stats_of(episodes):
-    counts = {field.name: jnp.int32(0) for field in dataclasses.fields(RolloutStats)}
-    return RolloutStats(**counts | {"episodes": jnp.int32(episodes), "rounds": jnp.int32(1)})
+    return until_informative(play, informative, ids, group_size=GROUP_SIZE, rounds=bound, stride=STRIDE)
 
 
 @pytest.mark.parametrize(
-    ("good_from", "bound", "played"), [(0, 5, 1), (2, 5, 3), (9, 5, 5)], ids=["at once", "later", "never"]
+    ("varied", "sources", "played"),
+    [
+        # The only new group of a task fills its first missing one, and one of the other task is of no use to it.
+        ([[0], [2, 3], [1]], [(0, 0), (1, 3), (1, 2), (2, 1)], 3),
+        ([[], [0, 2], [1, 2, 3]], [(1, 0), (2, 1), (1, 2), (2, 3)], 3),
+        ([[0, 1, 2], [2, 0], [0]], [(0, 0), (0, 1), (0, 2), (0, 3)], 3),
+        ([[0, 1, 2], [1], []], [(0, 0), (0, 1), (0, 2), (1, 1)], 2),
+        ([[0, 1, 2, 3], [], []], [(0, 0), (0, 1), (0, 2), (0, 3)], 1),
+        ([[1, 3], [2], [0, 2]], [(1, 2), (0, 1), (2, 0), (0, 3)], 3),
+    ],
+    ids=str,
 )
-def test_rounds_end_when_all_is_full_or_at_the_bound(batch, good_from, bound, played):
-    """With a rollout whose groups all vary from some round on."""
-    ids, trajectory, _ = batch
-
-    @jax.jit
-    def run(ids):
-        def play(these):
-            return trajectory.replace(ids=these), stats_of(64)
-
-        def informative(drawn):
-            return drawn.ids.group[::GROUP_SIZE] >= good_from * GROUPS
-
-        return until_informative(play, informative, ids, group_size=GROUP_SIZE, rounds=bound, stride=GROUPS)
-
-    result, stats = run(ids)
-    assert int(stats.rounds) == played
-    round_of_places = np.asarray(result.ids.group) // GROUPS
-    assert set(round_of_places.tolist()) == {good_from if good_from < bound else 0}
+def test_missing_groups_are_filled_in_their_order(varied, sources, played):
+    """The k-th missing group of a task by the k-th informative new one of that task; at most three rounds."""
+    rounds = rounds_of(varied)
+    found, stats = run(jax.tree.map(lambda *x: jnp.stack(x), *rounds))
+    assert (int(stats.rounds), int(stats.episodes)) == (played, played * EPISODES)
+    for place, (number, group) in enumerate(sources):
+        mine, theirs = (slice(x * GROUP_SIZE, (x + 1) * GROUP_SIZE) for x in (place, group))
+        np.testing.assert_array_equal(found.response.tokens[mine], rounds[number].response.tokens[theirs])
+        np.testing.assert_array_equal(found.ids.group[mine], number * STRIDE + group)
+        np.testing.assert_array_equal(found.ids.task[mine], place % 2)
 
 
 def test_host_environments_play_one_round():

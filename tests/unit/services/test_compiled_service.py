@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments.compiled import MAX_ACTIONS_PER_RESPONSE, SEPARATOR
@@ -125,7 +126,10 @@ def test_every_name_is_found_and_others_are_not():
     for name in set(ROUTES) - set(TEXT_SERVICES):
         service = get_service(name)
         assert service.name == name
-        with pytest.raises(ValueError, match="is not served here"):
+        with pytest.raises(BadValue) as refused:
             service.make(False)
-    with pytest.raises(ValueError, match="did you mean textcraft"):
+        assert refused.value.key == name
+    with pytest.raises(BadValue) as refused:
         get_service("textcaft")
+    assert (refused.value.key, refused.value.value) == ("environment", "textcaft")
+    assert "textcraft" in str(refused.value)

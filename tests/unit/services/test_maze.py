@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments.maze import (
@@ -113,8 +114,9 @@ def test_the_oracle_reads_the_last_position_and_asks_for_one():
     oracle = Oracle()
     assert oracle.act(f"{SERVICE.instruction}\n{describe((7, 6))}") == "move down"
     for text in ("", "Success\n", "Your current position is at position 0, 0."):
-        with pytest.raises(ValueError, match="expected one that tells a position"):
+        with pytest.raises(BadValue) as refused:
             oracle.act(text)
+        assert (refused.value.key, refused.value.value) == ("observation", text)
 
 
 def test_the_50th_move_still_counts():

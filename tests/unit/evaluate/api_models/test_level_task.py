@@ -35,16 +35,21 @@ def levels(tmp_path):
 
 
 def test_the_levels_of_a_file_in_ragens_words(levels, tmp_path):
-    """The first reply of each episode has the wrong format, which takes a turn."""
+    """The first reply of each episode has the wrong format, which takes a turn; the limit that is sent is shown."""
 
     def answer(body):
         return "Right" if len(body["messages"]) == 2 else solve(body)
 
     api = FakeApi(answer)
     with api.running() as url:
-        options = TaskOptions(env="SimpleSokoban", levels=levels, max_tokens=40, concurrency=1)
-        result = evaluate_api("m", url, options, tmp_path / "out")
+        options, extra = TaskOptions(env="SimpleSokoban", levels=levels, concurrency=1), {"max_tokens": None}
+        with pytest.raises(UserError, match="max_completion_tokens is 40 tokens, expected a positive integer"):
+            evaluate_api("m", url, options, tmp_path / "b", extra={"max_completion_tokens": "40 tokens"})
+        extra |= {"max_completion_tokens": 40}
+        result = evaluate_api("m", url, options, tmp_path / "out", extra=extra)
     assert (result["style"], result["items"], result["success_all"]["mean"]) == ("ragen", 2, 1.0)
+    assert result["max_tokens"] == api.requests[0]["max_completion_tokens"] == 40
+    assert "max_tokens" not in api.requests[0]
     assert result["optimal"]["mean"] == 1
     assert result["null"]["mean"] == 0
     assert 0 < result["random"]["mean"] < 1
@@ -75,20 +80,6 @@ def test_other_levels_in_the_file_are_not_added_to_those_before(levels, tmp_path
         (tmp_path / "levels.txt").write_text(f"{first}\n\n{second}\n\n{first}\n")
         result = evaluate_api("m", url, dataclasses.replace(options, items="0,1"), out)
     assert (len(api.requests), result["success_all"]["mean"]) == (2, 1.0)
-
-
-def test_the_limit_that_is_sent_is_the_one_of_the_prompt(levels, tmp_path):
-    api = FakeApi(solve)
-    extra = {"max_tokens": None, "max_completion_tokens": 30}
-    with api.running() as url:
-        options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1, concurrency=1)
-        result = evaluate_api("m", url, options, tmp_path / "out", extra=extra)
-        with pytest.raises(UserError, match="max_completion_tokens is 30 tokens, expected a positive integer"):
-            evaluate_api("m", url, options, tmp_path / "b", extra={"max_completion_tokens": "30 tokens"})
-    assert result["max_tokens"] == 30
-    (request,) = api.requests
-    assert request["messages"][1]["content"].endswith("in at most 30 words.")
-    assert (request["max_completion_tokens"], "max_tokens" in request) == (30, False)
 
 
 def test_an_item_is_played_once(tmp_path):

@@ -3,24 +3,23 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
 from maze_model import at, walk
-from serving import running
 
+from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.level_task import level_task
-from agentrl_jax.evaluate.api_models.on_panel import on_panel
+from agentrl_jax.evaluate.api_models.on_panel import _check_levels, on_panel
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
-from agentrl_jax.evaluate.panels import get_panel
+from agentrl_jax.evaluate.panels import first_observations, get_panel
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
-from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze
-from agentrl_jax.services.protocol import ROUTES
-from agentrl_jax.services.server.app import create_app
-from agentrl_jax.services.server.limits import Limits
+from agentrl_jax.rollout.envs.host_episodes import text_hash
+from agentrl_jax.rollout.trajectory import hexadecimal
 
 SCRIPTED = {"random": "random", "null": "null", "optimal": "oracle"}
 
@@ -51,20 +50,13 @@ def test_a_service(tmp_path):
         assert rows[agent].success == lines[name]["success"]
 
 
-def test_a_server_with_other_items(tmp_path):
-    """The replies are kept, and there is no record."""
-
-    class Other(Maze):
-        def reset(self, item):
-            return super().reset((item + 1) % len(STARTS))
-
-    served = dataclasses.replace(SERVICE, make=lambda upstream: Other())
-    with running(create_app(served, ROUTES["maze"], Limits())) as server, FakeApi(walk).running() as url:
-        code, out, err = evaluate(url, tmp_path / "m", "--panel", "maze-v1", "--url", server, "--json")
-    assert (code, out) == (2, "")
-    assert f"--panel is maze-v1, but item 0 begins with another text on the server at {server}" in err
-    assert not (tmp_path / "m" / "record.json").exists()
-    assert len((tmp_path / "m" / "episodes.jsonl").read_text().splitlines()) == 25
+def test_a_server_with_other_items():
+    """Is known by what it shows first; an item whose first request was refused has shown nothing."""
+    panel = get_panel("maze-v1")
+    shown = hexadecimal(np.stack([text_hash(text) for text in first_observations(panel)]))
+    _check_levels([None, *shown[1:]], "http://a", panel)
+    with pytest.raises(UserError, match="maze-v1, but item 2 begins with another text on the server at http"):
+        _check_levels([*shown[:2], shown[0], *shown[3:]], "http://a", panel)
 
 
 def test_a_compiled_environment(tmp_path):
@@ -142,9 +134,8 @@ def test_if_nothing_is_answered_there_is_a_record_of_nothing(tmp_path):
     assert "none was answered" in " ".join(out.split())
 
 
-@pytest.mark.parametrize("words", [(), ("--json",)])
-def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path, words):
-    """The table, or the JSON, is printed all the same; the same command goes on and writes the record."""
+def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path):
+    """The table is printed all the same; the same command goes on and writes the record."""
     broken = True
 
     def answer(body):
@@ -152,17 +143,14 @@ def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path, words):
 
     options = ("--panel", "maze-v1", "--retries", "0")
     with FakeApi(answer).running() as url:
-        code, out, err = evaluate(url, tmp_path / "m", *options, *words)
+        code, out, err = evaluate(url, tmp_path / "m", *options)
         assert code == 1
         assert "1 of 25 episodes are unfinished and 0 failed, so that there is no record" in err.splitlines()[-1]
         assert not (tmp_path / "m" / "record.json").exists()
-        if words:
-            assert json.loads(out)["episodes"]["unfinished"] == 1
-        else:
-            assert "model, over all episodes" in out
-            assert "unfinished: item 3, sample 0:" in out
+        assert "model, over all episodes" in out
+        assert "unfinished: item 3, sample 0:" in out
         broken = False
-        code, _, err = evaluate(url, tmp_path / "m", *options, *words)
+        code, _, err = evaluate(url, tmp_path / "m", *options)
     assert code == 0, err
     assert read_record(tmp_path / "m" / "record.json").outcomes.unanswered is None
 

@@ -14,6 +14,7 @@ DOUBLING = "{% set ns = namespace(a='a', b='b') %}{% for i in range(60) %}STEP{%
 
 BOMBS = [
     "{{ 'a' * 30000000000 }}",
+    "{{ 'a' * 16000000 }}",
     "{{ 30000000000 * [1] }}",
     "{% for i in range(10**10) %}x{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
@@ -68,7 +69,6 @@ def test_bombs_are_refused(source, bounded_memory, monkeypatch):
 WORDS = [b"{{", b"}}", b"{% for i in messages %}", b"{% endfor %}", b"{% endif %}", b"|", b"~ ", b"*10**10", b"[", b"'"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", chat_families.FAMILIES)
 def test_damaged_templates(name, bounded_memory):
     rng = random.Random(name)

@@ -1,0 +1,3 @@
+"""Tokenizers shared by the tests of this folder."""
+
+from known_tokenizers import compiled_grammar, large, small, smollm2_files  # noqa: F401

@@ -1,0 +1,196 @@
+"""What a request means before and after sampling: its fields, its prompts, the end of a response, numbers that fail."""
+
+import dataclasses
+import shutil
+
+import httpx
+import jax
+import jax.numpy as jnp
+import made_run
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from safetensors.numpy import load_file, save_file
+from serving import running
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.model_server import bodies, served_model
+from agentrl_jax.model_server.app import create_app
+from agentrl_jax.model_server.bodies import ChatBody, CompletionBody
+from agentrl_jax.model_server.run import make_sampler
+from agentrl_jax.model_server.sampler import Sampled
+from agentrl_jax.model_server.served_model import load_served
+from agentrl_jax.rollout import parsing
+from agentrl_jax.services.server.limits import Limits
+from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
+from agentrl_jax.text.tokenizer import load_small
+
+ASKED = [{"role": "user", "content": "Up?"}]
+SHAPE = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return made_run.write_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return load_served(str(folder))
+
+
+class Answering:
+    """In place of a sampler: notes the requests, and answers each with its prompt."""
+
+    context, max_tokens, max_rows = 64, 16, 16
+
+    def __init__(self, logprob=-1.0):
+        self.requests, self._logprob = [], logprob
+
+    def programs(self):
+        return 0
+
+    def __call__(self, requests):
+        self.requests += requests
+        return [Sampled(list(each.prompt), [self._logprob] * len(each.prompt), True) for each in requests]
+
+
+def test_several_prompts_are_answered_in_their_order(model):
+    """As LangChain, litellm and lm-eval send them; each of `n` responses, those of the first prompt first."""
+    sampler, encode = Answering(), model.tokenizer.encode
+    with running(create_app(model, sampler, Limits(), max_waiting=8)) as url:
+
+        def ask(prompt, **options):
+            body = {"prompt": prompt, "return_token_ids": True, "seed": 3} | options
+            return httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+
+        for prompt in (["Up", "Left?"], [encode("Up"), encode("Left?")]):
+            answer = ask(prompt, n=2, max_tokens=5).json()
+            assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+            assert [choice["text"] for choice in answer["choices"]] == ["Up", "Up", "Left?", "Left?"]
+            ids = [encode(text) for text in ("Up", "Up", "Left?", "Left?")]
+            assert [choice["prompt_token_ids"] for choice in answer["choices"]] == ids
+            assert answer["usage"]["prompt_tokens"] == len(ids[0]) + len(ids[2])
+            assert answer["usage"]["completion_tokens"] == sum(map(len, ids))
+        assert [(each.seed, each.choice) for each in sampler.requests[:4]] == [(3, 0), (3, 1)] * 2
+        assert len(ask(["Up"]).json()["choices"]) == len(ask("Up").json()["choices"]) == 1
+        assert [each.max_tokens for each in sampler.requests[-2:]] == [16, 16]
+        for prompt in ([], [""], ["Up", ""], [[]], ["Up", [4]], [[480]], "", ["U"] * 9):
+            assert ask(prompt).status_code == 400, prompt
+        assert "prompt 1 is ''" in ask(["Up", ""]).json()["error"]["message"]
+        assert ask(["U", "Up " * 60]).json()["error"]["code"] == "context_length_exceeded"
+
+
+NOTHING = {
+    "user": "me", "store": False, "metadata": {}, "service_tier": "auto", "parallel_tool_calls": True,
+    "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "top_logprobs": 0, "best_of": 1, "echo": False,
+    "suffix": "", "tools": [], "tool_choice": "none", "functions": [], "function_call": "auto", "stream_options": None,
+    "response_format": {"type": "text"}, "modalities": ["text"], "reasoning_effort": None, "min_p": 0.0,
+    "repetition_penalty": 1.0, "length_penalty": 1.0, "ignore_eos": False, "min_tokens": 0, "use_beam_search": False,
+    "skip_special_tokens": True, "spaces_between_special_tokens": True, "stop_token_ids": [], "n": 1, "stop": [],
+    "add_special_tokens": False, "add_generation_prompt": True, "chat_template_kwargs": {}, "prompt_cache_key": "k",
+}  # fmt: skip
+"""Fields that OpenAI's, LangChain's, litellm's and vLLM's clients send, with values that change nothing."""
+
+
+def test_fields_that_change_nothing_are_taken():
+    plain = {"model": "tiny", "temperature": 0.5, "seed": 3}
+    for body, asked in ((ChatBody, {"messages": ASKED}), (CompletionBody, {"prompt": "Up?"})):
+        assert body(**plain, **asked, **NOTHING) == body(**plain, **asked, stop=[])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("presence_penalty", 0.5), ("logit_bias", {"5": 1}), ("min_p", 0.1), ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"), ("ignore_eos", True), ("min_tokens", 1), ("stop_token_ids", [3]),
+        ("echo", True), ("best_of", 2), ("response_format", {"type": "json_object"}), ("reasoning_effort", "high"),
+        ("chat_template_kwargs", {"enable_thinking": False}), ("parallel_tool_calls", 2), ("use_beam_search", True),
+    ],
+)  # fmt: skip
+def test_fields_that_would_change_the_answer_are_refused_by_name(name, value):
+    with pytest.raises(ValidationError, match=rf"{name} is .*not supported; expected"):
+        ChatBody(messages=ASKED, **{name: value})
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+def test_logits_that_are_not_finite_are_an_error(model, chat, stream):
+    path, asked = ("chat/completions", {"messages": ASKED}) if chat else ("completions", {"prompt": "Up?"})
+    with running(create_app(model, Answering(float("nan")), Limits(), max_waiting=8)) as url:
+        for logprobs in (False, True):
+            body = asked | {"logprobs": logprobs, "stream": stream}
+            answer = httpx.post(f"{url}/v1/{path}", json=body, timeout=60)
+            assert answer.status_code == 500
+            assert "not finite" in answer.json()["error"]["message"]
+
+
+def test_an_error_of_the_server_has_the_form_of_the_api(model, monkeypatch):
+    monkeypatch.setattr(bodies, "chat_answer", None)
+    with running(create_app(model, Answering(), Limits(), max_waiting=8)) as url:
+        answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+
+
+def test_weights_that_are_not_finite_are_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "nan")
+    tensors = load_file(tmp_path / "nan" / "model.safetensors")
+    for value in (np.nan, np.inf):
+        changed = tensors["model.norm.weight"].copy()
+        changed[3] = value
+        save_file(tensors | {"model.norm.weight": changed}, tmp_path / "nan" / "model.safetensors", {"format": "pt"})
+        with pytest.raises(UserError, match=r"nan/model\.safetensors: model\.norm\.weight has values that are not"):
+            load_served(str(tmp_path / "nan"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", SHAPE, "stop_at_answer: true")
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused(run, monkeypatch):
+    def damaged(*args):
+        policy = load_policy(*args)
+        return dataclasses.replace(policy, params=jax.tree.map(lambda leaf: leaf * jnp.nan, policy.params))
+
+    load_policy = served_model.load_policy
+    monkeypatch.setattr(served_model, "load_policy", damaged)
+    with pytest.raises(UserError, match=r"run, checkpoint 7: .* has values that are not finite"):
+        load_served(str(run))
+
+
+def test_responses_of_a_run_that_stops_at_the_answer_do_too(run, model):
+    """In conversations, whose format the server knows; a completion goes on."""
+    found = load_served(str(run))
+    assert found.grammar == ResponseGrammar(actions=(), think=False, forced=True)
+    assert load_served(str(run), opening="none").grammar == ResponseGrammar(actions=(), think=False, forced=False)
+    assert model.grammar is None
+    assert len(make_sampler(found, context=64, max_tokens=8, max_batch=1).grammars) == 1
+    assert make_sampler(model, context=64, max_tokens=8, max_batch=1).grammars == ()
+    sampler = Answering()
+    with running(create_app(found, sampler, Limits(), max_waiting=8)) as url:
+        httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60)
+        httpx.post(f"{url}/v1/completions", json={"prompt": "Up?"}, timeout=60)
+    assert [each.to_answer for each in sampler.requests] == [True, False]
+
+
+@pytest.mark.parametrize(("think", "forced"), [(False, True), (False, False), (True, True)])
+def test_an_answer_closes_where_that_of_the_run_does(think, forced):
+    """The format without the names of actions; `</answer>` outside of the block closes nothing."""
+    tokenizer = load_small()
+    opened = "" if forced else "<answer>"
+    text = "</answer> so</think><answer>Up || Left</answer> and" if think else f"{opened}Up || Left</answer> and"
+    ids = jnp.array(tokenizer.encode(text), jnp.int32)
+    found = []
+    for actions in ((), ("Up", "Left")):
+        tables = (compile_grammar(ResponseGrammar(actions=actions, think=think, forced=forced), tokenizer),)
+        task = jnp.zeros(1, jnp.int32)
+
+        def step(state, token, tables=tables, task=task):
+            state = parsing.advance(tables, task, state, token[None])
+            return state, parsing.closed(tables, task, state)[0]
+
+        found.append(jax.lax.scan(step, parsing.start(tables, task), ids)[1].tolist())
+    assert found[0] == found[1]
+    kept = found[0].index(True) + 1
+    assert tokenizer.decode(ids[:kept].tolist()).endswith("Left</answer>")
