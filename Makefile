@@ -54,8 +54,8 @@ test-optimized: .venv/installed-dev
 test-newest: .venv-newest/installed
 	.venv-newest/bin/python $(PYTEST) --timeout 1200 $(QUICK)
 
-TPU_TESTS := tests/unit/parallel/test_slices.py tests/unit/studies/test_plan.py tests/unit/studies/test_sweep.py \
-	tests/unit/benchmarks/test_decode_step.py
+TPU_TESTS := tests/unit/parallel/test_slices.py tests/nightly/studies/test_plan.py tests/nightly/studies/test_sweep.py \
+	tests/nightly/benchmarks/test_decode_step.py
 
 # The TPU compiler is kept out of .venv, since JAX looks for a TPU where it is installed.
 test-tpu: .venv/installed-dev .libtpu/installed

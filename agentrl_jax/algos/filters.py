@@ -2,6 +2,9 @@
 
 Shapes: `Gr` groups of `M` episodes. Kept groups keep all their episodes; `within_groups` chooses among those.
 `top_groups` keeps a fixed number of groups, so that it can return indices for a gather; the other rules return a mask.
+
+Scores that differ by a share of at most 2e-6 count as equal, and of equal ones the first is chosen: how a sum is
+rounded depends on the shape of the batch.
 """
 
 from typing import Literal, assert_never
@@ -10,24 +13,27 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from agentrl_jax.algos.groups import center_and_std, group_mean
+from agentrl_jax.algos.groups import STD_FLOOR, center_and_std, group_mean
 from agentrl_jax.config.algo import ScoreKind
 from agentrl_jax.errors import BadValue
 
 Rule = Literal["top_p", "top_p_softmax", "top_k", "min_p"]
 
 _ZERO_SCORE = 1e-10
+_TIE = 2e-6  # 16 units in the last place of a float32
 
 
 def group_scores(values: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], kind: ScoreKind) -> Float[Array, " Gr"]:
     """One score per group to rank by, over the episodes in `valid`; NaN, which ranks last, without any.
 
     std and entropy_std: unbiased standard deviation, exactly 0 for equal values and for a group of one (of returns, the
-    uncertainty of StarPO-S, arXiv 2504.20073 section 4.2). mean, entropy and length: the mean. The values of an episode
-    are for std and mean its return plus penalty, not normalized; for entropy and entropy_std the mean entropy of its
-    tokens; for length its number of sampled tokens.
+    uncertainty of StarPO-S, arXiv 2504.20073 section 4.2; 0 up to `STD_FLOOR`, where advantages are 0 too). mean,
+    entropy and length: the mean. The values of an episode are for std and mean its return plus penalty, not normalized;
+    for entropy and entropy_std the mean entropy of its tokens; for length its number of sampled tokens.
     """
     found = center_and_std(values, valid)[1] if kind in ("std", "entropy_std") else group_mean(values, valid)
+    if kind == "std":
+        found = jnp.where(found <= STD_FLOOR, 0.0, found)
     return jnp.where(jnp.any(valid, axis=1), found, jnp.nan)
 
 
@@ -38,7 +44,7 @@ def top_groups(scores: Float[Array, " Gr"], k: int, *, largest: bool = True) -> 
     """
     if not 1 <= k <= scores.shape[0]:
         raise BadValue.of("k", k, f"expected 1 to {scores.shape[0]}, the number of groups")
-    order = jnp.argsort(-scores if largest else scores, stable=True)
+    order = _order(-scores if largest else scores)
     return jnp.sort(order[:k]).astype(jnp.int32)
 
 
@@ -64,32 +70,31 @@ def chosen_groups(
     top_p with the smallest scores.
     """
     if rule == "top_p" and not largest:
-        raise BadValue(
-            "the rule top_p covers a sum of scores from the largest down; use largest, or another rule",
-            key="largest",
-            value=False,
-        )
+        raise BadValue.of("largest", False, "but top_p covers a sum of scores from the largest down; use true")
     eligible = ~jnp.isnan(scores)
     if not include_zero:
         eligible &= jnp.abs(scores) > _ZERO_SCORE
     known = jnp.where(eligible, scores, 0.0)
     merit = jnp.where(eligible, known if largest else -known, -jnp.inf)
-    order = jnp.argsort(-merit, stable=True)
+    order = _order(-merit)
     if rule == "top_p":
         covered = jnp.cumsum(known[order])
         before = jnp.roll(covered, 1).at[0].set(0.0)
-        taken = (before < value * covered[-1] - eps) & (known[order] > 0)
+        threshold = value * covered[-1] - eps
+        taken = (before < threshold - _TIE * jnp.abs(threshold)) & (known[order] > 0)
         return jnp.where(value >= 1.0, eligible, _mask_of(taken, order)) & eligible
     if rule == "top_p_softmax":
         share = jnp.where(eligible, jnp.exp(merit - jnp.max(merit)), 0.0)
         covered = jnp.cumsum((share / jnp.maximum(jnp.sum(share), _ZERO_SCORE))[order])
         before = jnp.roll(covered, 1).at[0].set(0.0)
-        return _mask_of(before < value, order) & eligible
+        return _mask_of(before < value * (1 - _TIE), order) & eligible
     if rule == "top_k":
         return _mask_of(jnp.arange(scores.shape[0]) < jnp.maximum(jnp.floor(value), 1), order) & eligible
     if rule == "min_p":
         best = jnp.max(merit) if largest else -jnp.max(merit)
-        return eligible & (known >= value * best if largest else known <= best / value)
+        bound = value * best if largest else best / value
+        slack = _TIE * jnp.abs(bound)
+        return eligible & (known >= bound - slack if largest else known <= bound + slack)
     assert_never(rule)
 
 
@@ -103,7 +108,7 @@ def within_groups(scores: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], keep
     group_size = scores.shape[1]
     if not 1 <= keep <= group_size:
         raise BadValue.of("keep", keep, f"expected 1 to {group_size}, the number of episodes of a group")
-    order = jnp.argsort(jnp.where(valid, scores, jnp.inf), axis=1, stable=True)
+    order = jax.vmap(_order)(jnp.where(valid, scores, jnp.inf))
     rank = jnp.zeros_like(order).at[jnp.arange(len(order))[:, None], order].set(jnp.arange(group_size))
     number = jnp.sum(valid, axis=1)[:, None, None]
     lowest = jnp.arange(keep + 1)[:, None]
@@ -112,9 +117,18 @@ def within_groups(scores: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], keep
     counted = taken & valid[:, None]
     mean = jnp.sum(jnp.where(counted, scores[:, None], 0.0), axis=2) / jnp.maximum(jnp.sum(counted, axis=2), 1)
     distance = jnp.where(counted, jnp.square(scores[:, None] - mean[..., None]), 0.0)
-    best = jnp.argmax(jnp.sum(distance, axis=2), axis=1)
+    spread = jnp.sum(distance, axis=2)
+    best = jnp.argmax(spread >= (1 - _TIE) * jnp.max(spread, axis=1, keepdims=True), axis=1)
     chosen = jnp.take_along_axis(taken, best[:, None, None], axis=1)[:, 0]
     return jnp.where(number[:, 0] < keep, rank < keep, chosen)
+
+
+def _order(values: Float[Array, " N"]) -> Int[Array, " N"]:
+    """Indices in ascending order of the values; equal ones in the order in which they are given, NaN last."""
+    order = jnp.argsort(values, stable=True)
+    below, above = jnp.roll(values[order], 1), values[order]
+    larger = ~(above - below <= _TIE * jnp.minimum(jnp.abs(below), jnp.abs(above)))
+    return order[jnp.lexsort((order, jnp.cumsum(larger)))]
 
 
 def _mask_of(taken: jax.Array, order: jax.Array) -> jax.Array:

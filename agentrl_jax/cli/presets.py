@@ -37,7 +37,11 @@ def run(command: Presets) -> None:
         Terminal().print(table)
         return
     if command.name not in NAMES:
-        raise UserError(f"{command.name!r} is no preset; known are {', '.join(NAMES)}", key="NAME", value=command.name)
+        raise UserError(
+            f"NAME is {command.name!r}, which is no preset; known are {', '.join(NAMES)}",
+            key="NAME",
+            value=command.name,
+        )
     preset = read_preset(command.name)
     algo = to_dict(decode({"algo": {"preset": command.name}}))["algo"]
     values = {key: value for key, value in leaves(algo, lists=False) if key != "preset"}

@@ -58,7 +58,7 @@ def run(command: ServeModel) -> None:
     if not 0 <= command.port < 2**16:
         raise UserError.of("--port", command.port, f"expected a number from 0 to {2**16 - 1}")
     if flaw := text_flaw(command.name):
-        raise UserError(f"--name has {flaw}; expected plain text", key="--name", value=command.name)
+        raise UserError(f"--name has {flaw}; expected plain text", key="--name")
     check_download(command)
     from agentrl_jax.model_server.run import serve_model
 

@@ -93,7 +93,9 @@ def _check_writable(folder: Path, command: View) -> None:
         other = "another" if command.export else "a"
         raise UserError(
             f"{folder}: cannot be written ({error.strerror}), expected a folder for the page; name {other} file with "
-            "--export"
+            "--export",
+            key="--export",
+            value=command.export,
         ) from error
 
 

@@ -205,7 +205,8 @@ def row_of(record: Record, source: str) -> Row:
         )
     if record.panel.sha256 != panel.sha256:
         raise BadValue(
-            f"is of {panel.name} with digest {record.panel.sha256[:16]}, expected {panel.sha256[:16]}: other levels",
+            f"is of the panel {panel.name} with digest {record.panel.sha256[:16]}, "
+            f"expected {panel.sha256[:16]}: other levels",
             key="panel",
             value=panel.name,
         )

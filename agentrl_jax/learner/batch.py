@@ -88,11 +88,11 @@ def make_batch(
         ValueError: the groups cannot be divided among the devices.
     """
     if len(temperature) % config.group_size:
-        raise BadValue(
-            f"{len(temperature) * shards.count} episodes in groups of {config.group_size} cannot be divided among "
-            f"{shards.count} devices; use a multiple of {config.group_size * shards.count}",
-            key="group_size",
-            value=config.group_size,
+        raise BadValue.of(
+            "group_size",
+            config.group_size,
+            f"but {len(temperature) * shards.count} episodes in such groups cannot be divided among {shards.count} "
+            f"devices; use a multiple of {config.group_size * shards.count}",
         )
     rewards = turn_rewards(trajectory, settings.penalties)
     groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.group_size)

@@ -254,7 +254,7 @@ def check_logprobs(sampled: Sampled) -> None:
             raise BadValue(
                 f"the model's logits for token {number} of the response are not finite; use other weights",
                 key="logits",
-                value=logprob,
+                value=number,
             )
 
 

@@ -281,7 +281,7 @@ def check_positions(
             f"{pretrained.max_positions} positions (max_position_embeddings); lower prompt.max_turns or "
             f"prompt.max_response_tokens{shorter}, or use a model with more positions",
             key="prompt.max_turns",
-            value=engine.max_turns,
+            value=longest,
         )
 
 

@@ -98,7 +98,7 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
                 f"holds levels of {levels.shape[1]}x{levels.shape[2]}; expected the size of the board of {env.name}, "
                 f"{env.height}x{env.width}",
                 key="levels",
-                value=levels.shape[1:],
+                value=f"{levels.shape[1]}x{levels.shape[2]}",
             )
         LevelRules(env.num_codes - 1, lambda pack: iter(())).check_pack(levels)
         return env, levels

@@ -53,11 +53,11 @@ def service_demonstrations(
                     length[turn] = len(ids)
                 episodes.append((index, row, tokens, length, ~_is_random(config, episode.item)))
     if not episodes:
-        raise BadValue(
-            f"no episode of {config.imitation.levels} items can be imitated: none is solved in {turns} turns with "
-            f"responses of {longest} tokens; raise prompt.max_turns or prompt.max_response_tokens",
-            key="imitation.levels",
-            value=config.imitation.levels,
+        raise BadValue.of(
+            "imitation.levels",
+            config.imitation.levels,
+            f"but no episode of these items can be imitated: none is solved in {turns} turns with responses of "
+            f"{longest} tokens; raise prompt.max_turns or prompt.max_response_tokens",
         )
     script = Script(*(np.array(column) for column in zip(*episodes)))
     trajectory = play_script(config, batched_env, key, script)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.cli import envs, eval, eval_api, leaderboard, main, scaling
-from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.errors import MAX_ERROR, UserError, shortened
 from agentrl_jax.evaluate import environment_checks, scripted_report
 from agentrl_jax.evaluate.leaderboard import Row
 from agentrl_jax.io import sentence
@@ -142,7 +142,7 @@ def test_every_message_shows_any_text_as_it_is(message, text):
     assert visible(shown) == shown
     shown.encode()
     # An error is one line, in which characters that cannot be shown are spaces.
-    for line in (shortened(text) if message == "of_error" else visible(text)).split("\n"):
+    for line in (shortened(text, MAX_ERROR) if message == "of_error" else visible(text)).split("\n"):
         assert "".join(line.split()) in "".join(shown.split())
 
 

@@ -1,5 +1,7 @@
 """The Python API, on a run folder that was made without training."""
 
+import math
+
 import chex
 import jax
 import made_run
@@ -53,23 +55,26 @@ def test_transcripts_are_the_text_of_the_tokens(policy, trajectory):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("name", "value"),
     [
-        ({"episodes": 0}, "episodes is 0, expected an integer of at least 1"),
-        ({"task": 1}, "task is 1, expected an index from 0 to 0"),
-        ({"episodes": 2.5}, "episodes is 2.5, expected an integer of at least 1"),
-        ({"temperature": -0.5}, "temperature is -0.5, expected 0 or more"),
-        ({"temperature": float("nan")}, "temperature is nan, expected 0 or more"),
-        ({"seed": 2**33}, "seed is 8589934592, expected an integer from 0 to 4294967295"),
-        ({"split": 7}, "split is 7, expected one of Split.TRAIN"),
-        ({"split": Split.ANY}, "split is -1, expected one of Split.TRAIN"),
+        ("episodes", 0),
+        ("task", 1),
+        ("episodes", 2.5),
+        ("temperature", -0.5),
+        ("temperature", math.nan),
+        ("seed", 2**33),
+        ("split", 7),
+        ("split", Split.ANY),
     ],
 )
-def test_arguments_out_of_range_are_refused(policy, arguments, message):
-    with pytest.raises(UserError, match=message):
-        rollout(policy, **arguments)
+def test_arguments_out_of_range_are_refused(policy, name, value):
+    with pytest.raises(UserError) as refused:
+        rollout(policy, **{name: value})
+    assert refused.value.key == name
+    assert refused.value.value is value
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match="holds no config"):
+    with pytest.raises(UserError) as refused:
         load_policy(tmp_path)
+    assert refused.value.key == str(tmp_path)

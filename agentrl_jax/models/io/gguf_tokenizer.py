@@ -66,7 +66,7 @@ def convert_tokenizer(fields: Fields) -> dict[str, bytes]:
 def _begins_with(fields: Fields, backend: tokenizers.Tokenizer, bos: str | None) -> processors.TemplateProcessing:
     try:
         if bos is None:
-            raise BadValue("there is none", key="tokenizer")
+            raise BadValue("there is none", key="none")
         return processors.TemplateProcessing(
             single=[f"{bos}:0", "$A:0"],
             pair=[f"{bos}:0", "$A:0", f"{bos}:1", "$B:1"],

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Literal, get_args
 
 from agentrl_jax.algos import losses
+from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Advantage
 
 Pairing = Literal["none", "best_of_two", "informative", "spread_of_two"]
@@ -36,7 +37,10 @@ class Case:
     """Of truncated and masked, as `cap`, see `losses.importance_weights`."""
     cap: float = 2.0
     critic: Literal["none", "true", "wrong"] = "none"
-    """Values used as the critic: none, the exact ones, or these with an error that depends on the state."""
+    """Values used as the critic: none, the exact ones, or these with an error that depends on the state.
+
+    They are those of the rewards as placed: with `placement` episode of the whole return, with what has been earned.
+    """
     placement: Literal["episode", "turn"] = "episode"
     """The whole return at the episode's end, or rewards at the ends of their turns."""
     pairing: Pairing = "none"
@@ -57,6 +61,19 @@ _RULES = {rule.model_fields["kind"].default: rule for rule in get_args(get_args(
 def _case(name: str, kind: str, *, rule: dict[str, Any] | None = None, **options: Any) -> Case:
     plain = {"whiten": False} | ({"turn_gamma": 1.0} if "turn_gamma" in _RULES[kind].model_fields else {})
     return Case(name=name, rule=_RULES[kind](**plain | (rule or {})), **options)
+
+
+def _preset(name: str, **options: Any) -> Case:
+    """A whole preset: its advantages, its aggregation and its objective; without the entropy bonus."""
+    algo = decode({"algo": {"preset": name}}).algo
+    return Case(
+        name=f"preset {name}",
+        rule=algo.advantage,
+        aggregation=algo.aggregation,
+        objective=algo.objective.kind,
+        placement=algo.advantage.reward_placement,
+        **options,
+    )
 
 
 _NO_STD, _DISCOUNTED = {"normalize_by_std": False}, {"turn_gamma": 0.95}
@@ -111,6 +128,9 @@ CASES: tuple[Case, ...] = (
     _case("rloo, informative groups", "rloo", pairing="informative", unbiased=True),
     _case("grpo, informative groups", "grpo", pairing="informative"),
     _case("gae, true critic, informative groups", "gae", critic="true", **_TURNS, pairing="informative"),
+    # Whole presets: whitened, and a mean over each row.
+    _preset("ppo", critic="true"),
+    _preset("starpo_s", critic="true", pairing="best_of_two", note="better of two groups"),
 )
 """Cases measured on policy, sorted by kind."""
 

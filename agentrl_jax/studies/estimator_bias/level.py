@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 
 from agentrl_jax.algos import gigpo
 from agentrl_jax.algos.groups import STD_FLOOR
+from agentrl_jax.algos.rewards import place_rewards
 from agentrl_jax.studies.estimator_bias import apply, task
 from agentrl_jax.studies.estimator_bias.cases import Case
 from agentrl_jax.studies.estimator_bias.policies import TinyPolicy
@@ -56,7 +57,9 @@ class Level:
         """All trajectories, with the values that the case uses."""
         t, values = self.t, np.zeros(self.t.mask.shape)
         if case.critic != "none":
-            values = self.values + (0.3 * np.sin(1.0 + t.context) if case.critic == "wrong" else 0.0)
+            earned = place_rewards(jnp.asarray(t.reward), jnp.asarray(t.last), task.ROW, "turn")
+            before = np.cumsum(earned, axis=1) - earned if case.placement == "episode" else 0.0
+            values = self.values + before + (0.3 * np.sin(1.0 + t.context) if case.critic == "wrong" else 0.0)
         arrays = (t.mask, t.last, t.reward, t.state, values, self.logprob, self.behavior_logprob, self.slopes)
         return apply.Rows(*map(jnp.asarray, arrays))
 

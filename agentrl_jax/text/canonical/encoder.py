@@ -183,7 +183,7 @@ def encode_prefix(tokenizer: Tokenizer, pieces: Sequence[Piece], following: str)
         raise BadValue(
             f"a token spans the end of {text[-20:].decode('utf-8', 'replace')!r} and the beginning of "
             f"{following[:20]!r}; set prompt.encoder to pieces",
-            key="tokenizer",
+            key="token",
             value=following[:20],
         )
     return tokens

@@ -16,10 +16,11 @@ from agentrl_jax.models.actor_critic import ActorCritic
     ("model", "changes"),
     [
         (made_up.MODEL, {"kl": FixedKl(estimator="full")}),
+        (SEPARATE, {"kl": FixedKl(estimator="k3"), "aggregation": "seq_mean_token_mean"}),
         (made_up.MODEL, {"context": "single_turn"}),
         (ActorCritic(decoder=made_up.SHAPE, critic="none"), GRPO),
     ],
-    ids=["whole divergence", "single turns", "no critic"],
+    ids=["whole divergence", "separate critic", "single turns", "no critic"],
 )
 def test_an_update_with_bins_is_that_with_rows(model, changes):
     same(learn(model, **PARTS, **changes), learn(model, **PARTS, **changes, packing=True))

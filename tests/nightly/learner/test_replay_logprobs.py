@@ -29,6 +29,7 @@ def test_nothing_has_moved_on_several_devices(devices, fsdp, engine):
     several = Iteration(devices, engine, fsdp=fsdp, epochs=1, minibatches=2)
     _, metrics = several.learn("replay", lr=0.0, critic_lr=0.0, kl_coef=0.3)
     assert_exact(metrics)
+    assert "actor/kl" in metrics
 
 
 def test_the_gradient_is_that_of_the_parallel_pass(iteration):

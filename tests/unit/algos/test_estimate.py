@@ -17,6 +17,7 @@ from agentrl_jax.algos import advantages as rules
 from agentrl_jax.algos import losses
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.config.advantages import Advantage
+from agentrl_jax.errors import BadValue
 
 GROUPS, GROUP_SIZE, TURNS, SAID = 3, 4, 2, 3
 EPISODES, LENGTH = GROUPS * GROUP_SIZE, TURNS * SAID
@@ -215,5 +216,6 @@ def test_an_unknown_estimator_is_refused():
         state=np.zeros((4, 1, 2), np.uint32),
         turn_mask=np.ones((4, 1), bool),
     )
-    with pytest.raises(ValueError, match="no estimator 'best'"):
+    with pytest.raises(BadValue) as refused:
         estimate(empty, SimpleNamespace(kind="best"), NUMBERS)
+    assert refused.value.value == "best"

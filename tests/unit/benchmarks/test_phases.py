@@ -31,19 +31,6 @@ def written(folder):
     return str(file)
 
 
-@pytest.mark.slow
-def test_every_phase_is_measured(script, tmp_path, capsys):
-    script.main([written(tmp_path), "--rows", "4", "--repeats", "1", "--model.embed_dim", "32"])
-    peaks, sizes, header, *lines, last = capsys.readouterr().out.splitlines()
-    assert "peaks measured" in peaks
-    assert sizes.startswith("4 rows of 2 turns, microbatches of 4 rows")
-    assert header.split()[:3] == ["side", "ms", "tokens/s"]
-    assert [line.split()[:2] for line in lines] == [[name, "here"] for name in script.MEASURED]
-    assert all(float(number) > 0 for line in lines for number in line.split()[2:6])
-    assert {line.split()[6] for line in lines} <= {"compute", "memory"}
-    assert "turns/s" in last
-
-
 def test_only_rows_that_are_trained_count(script, tmp_path):
     """A filter that keeps half of the groups halves the microbatch, and the calls of score and update."""
     words = ["--devices", "1", "--algo.preset", "starpo_s", "--algo.filter.ratio", "0.5"]

@@ -100,15 +100,3 @@ def test_measures_pair_the_three_encodings(scripts, small, params):
     assert m.response_nats[0].tolist() == pytest.approx(m.response_nats[1].tolist(), rel=1e-5)
     assert np.all(m.response_nats < 0)
     assert np.all(m.observation_nats < 0)
-
-
-@pytest.mark.slow
-def test_play_pairs_levels_noise_and_sampling(scripts, small, params):
-    """The shipped tokenizer gives the same tokens for both encodings of FrozenLake, so both must play the same."""
-    tokenization, _ = scripts
-    config = CONFIG.replace(tasks=CONFIG.tasks[:1])
-    for how, success, formatted in tokenization.play(config, params, MODEL, small, 16):
-        assert how in ("sampled", "greedy")
-        assert success.shape == formatted.shape == (16, 2)
-        assert (success[:, 0] == success[:, 1]).all()
-        assert (formatted[:, 0] == formatted[:, 1]).all()

@@ -102,12 +102,12 @@ API = ("--api", "m", "--base_url", "http://127.0.0.1:9/v1", "--env", "maze", "--
         (["eval", "run", "--env", "Sokban"], ["--env", "'Sokban'", "SimpleSokoban"]),
         (["eval", "run", "--levels", "absent.txt"], ["absent.txt", "no such file"]),
         (["envs", "--levels", "0"], ["--levels is 0", "at least 1"]),
-        (["envs", "--check", "Sokban"], ["--check is 'Sokban'", "SimpleSokoban"]),
+        (["envs", "--check", "Sokban"], ["--check is Sokban", "SimpleSokoban"]),
         (["envs", "--check", "maze", "--seeds", "0"], ["--seeds is 0", "at least 1"]),
         (["envs", "--check", "maze", "--seeds", "2000000"], ["--seeds is 2000000", "at most 1000000"]),
         (["envs", "--check", "maze", "--levels", "9"], ["--levels is 9", "give --seeds"]),
         (["envs", "--check", "maze", "--out", "nowhere/nowhere/a.json"], ["nowhere/a.json", "no folder 'nowhere'"]),
-        (["envs", "--check", "maze", "--out", "."], ["--out is '.'", "is a folder"]),
+        (["envs", "--check", "maze", "--out", "."], ["--out is .", "is a folder"]),
         (["envs", "--check", "alfworld"], ["alfworld", "without a self-check", "neither its environment nor its"]),
         (["envs", "--seeds", "9"], ["--seeds is 9", "only with --check"]),
         (["envs", "--out", "a.json"], ["--out is a.json", "only with --check"]),
@@ -145,13 +145,18 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, words, parts):
     assert out == ""
     for part in parts:
         assert part in one_line(code, err)
+    with pytest.raises(UserError) as refused:
+        cli._run(list(words))
+    assert refused.value.key in err
+    if parts[0].startswith("--"):
+        assert refused.value.key == parts[0].split()[0]
 
 
 @pytest.mark.parametrize(
     ("text", "words", "parts"),
     [
         ("sead: 1", [], ["unknown key sead", "seed"]),
-        ("", ["--algo.objective.clip_high", "wide"], ["algo.objective.clip_high", '"wide"', "a number"]),
+        ("", ["--algo.objective.clip_high", "wide"], ["algo.objective.clip_high", "is wide", "a number"]),
         ("tasks: [{env: Sokban, groups: 4}]", [], ["tasks.0", "'Sokban'", "SimpleSokoban"]),
         ("tasks: [{env: FrozenLake, groups: 4, options: {slipp: 1}}]", [], ["tasks.0", "'slipp'"]),
         ("tasks: [{env: SimpleSokoban, groups: 4, options: {height: big}}]", [], ["tasks.0", "height: 'big'"]),

@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bin_updates import PARTS, SEPARATE, learn, same
+from bin_updates import PARTS, learn, same
 
-from agentrl_jax.config.algo import FixedKl
 from agentrl_jax.learner import bins
 from agentrl_jax.models import actor_critic
 
@@ -47,8 +46,8 @@ def test_every_token_is_in_one_bin_beside_those_of_its_row(lengths):
 
 
 def test_an_update_with_bins_is_that_with_rows_in_fewer_microbatches(monkeypatch):
-    """With a separate critic and a divergence in the loss; short rows share bins."""
-    changes = {**PARTS, "minibatches": 1, "kl": FixedKl(estimator="k3"), "aggregation": "seq_mean_token_mean"}
+    """Short rows share bins."""
+    changes = {**PARTS, "minibatches": 1, "aggregation": "seq_mean_token_mean"}
     computed, score_tokens = [], actor_critic.score_tokens
 
     def counted(*arguments, **options):
@@ -56,9 +55,9 @@ def test_an_update_with_bins_is_that_with_rows_in_fewer_microbatches(monkeypatch
         return score_tokens(*arguments, **options)
 
     monkeypatch.setattr(actor_critic, "score_tokens", counted)
-    plain = learn(SEPARATE, **changes)
+    plain = learn(**changes)
     jax.effects_barrier()
     of_rows = len(computed)
-    same(plain, learn(SEPARATE, **changes, packing=True))
+    same(plain, learn(**changes, packing=True))
     jax.effects_barrier()
     assert len(computed) - of_rows < of_rows

@@ -185,7 +185,7 @@ def test_the_penalty_in_the_reward_starts_from_the_learner():
     assert abs(float(rollout)) > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["entropy", "entropy_std", "length", "mean"])
+@pytest.mark.parametrize("kind", ["entropy_std", "length", "mean"])
 def test_what_groups_are_ranked_by(kind):
     kept = batch_of(rule(advantage=Grpo(), filter=FractionFilter(ratio=0.5, by=kind)))
     response = MET.response
@@ -283,16 +283,12 @@ CUT = {
         "filter": FractionFilter(ratio=0.5),
     },
     "turn_gae": {"advantage": TurnGae(whiten=False, reward_placement="turn"), "kl": REWARD},
-    "turn_gae at the end": {"advantage": TurnGae(whiten=False), "filter_group_size": 2},
     "bi_level_gae": {"advantage": BiLevelGae(whiten=False, reward_placement="turn"), "kl": REWARD},
     "bi_level_gae at the end": {"advantage": BiLevelGae(whiten=False, reward_normalization="mean_std")},
-    "gae that goes on": {"advantage": Gae(whiten=False, bootstrap_truncated=True), "filter_group_size": 3},
     "turn_gae that goes on": {"advantage": TurnGae(whiten=False, bootstrap_truncated=True), "kl": REWARD},
     "reward_to_go": {"advantage": RewardToGo(reward_placement="turn"), "kl": REWARD},
     "grpo": {"advantage": Grpo(length_weighted=True)},
-    "rloo": {"advantage": Rloo(spread_weighted=True)},
     "remax": {"advantage": Remax()},
-    "gigpo": {"advantage": Gigpo()},
     "hgpo": {"advantage": Gigpo(history=1)},
 }
 

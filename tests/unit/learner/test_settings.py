@@ -221,7 +221,7 @@ IDLE = [
             "algo.kl": {"kind": "adaptive", "estimator": "k2", "coef": 1.0, "target": 0.01},
             "algo.schedules.kl_coef": {"end": 0.0, "iterations": 2},
         },
-        "algo.schedules.kl_coef",
+        "algo.kl",
     ),
     ({"prompt.max_turns": 1, "algo.advantage.reward_placement": "turn"}, "algo.advantage.reward_placement"),
     ({"prompt.max_turns": 1, "rollout.context": "single_turn"}, "rollout.context"),

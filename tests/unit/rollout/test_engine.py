@@ -237,7 +237,7 @@ def test_impossible_slots_are_refused(policy, changes, episodes, words):
 
 
 def test_a_context_that_holds_no_turn_is_refused():
-    with pytest.raises(ValueError, match="context_tokens 9"):
+    with pytest.raises(ValueError, match="context_tokens is 9"):
         cache_length(toy_agent.BATCHED_ENV, toy_agent.engine_config(context_tokens=9))
 
 

@@ -1,6 +1,7 @@
 """BabyAI over HTTP: the recorded play of AgentGym's server, its routes, and where the default differs from it."""
 
 import base64
+import dataclasses
 import io
 import json
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate import scripted
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.evaluate.scripted_report import as_table
 from agentrl_jax.services.action_parsing import react_response
@@ -24,6 +26,12 @@ from envs_jax.babyai import items
 from envs_jax.babyai.render import TILE
 
 SERVICE = get_service("babyai")
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch):
+    """Programs of few episodes; 1,024 take a second each time."""
+    monkeypatch.setattr(babyai, "_ROWS", 90)
 
 
 class AgentGymClient:
@@ -271,7 +279,7 @@ def test_plans_reach_their_goals_by_either_rule():
 
 
 def test_the_panel_has_agentgyms_rules_and_baselines(monkeypatch):
-    monkeypatch.setattr(babyai, "RANDOM_PLAYS", 2)
+    monkeypatch.setattr(scripted, "get_service", lambda name: dataclasses.replace(SERVICE, random_plays=2))
     found = evaluate_scripted("babyai", "null")
     assert (found["panel_digest"], found["items"], found["compat"]) == (items.PANEL_DIGEST, 90, "upstream")
     assert (found["turns"], found["baseline_turns"]["null"], found["mean_tokens"]) == (20, 20, 0)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scene_lists import SERVICES, STARTS, check_long_texts, lists, scenes_of
+from sciworld_texts import HALLWAY
 
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments import babyai as babyai_service
@@ -162,6 +163,36 @@ def test_babyai_shows_what_the_agent_sees():
     assert carried
     assert kept
     assert babyai_service.ITEMS > 40
+
+
+def test_sciworld_shows_rooms_doors_and_what_is_carried():
+    """From texts of the simulator, which nightly tests ask itself."""
+    plays = {
+        "": f"Your task is to find a(n) living thing.\n{HALLWAY}",
+        "open door to kitchen": "The door is now open.",
+        "go to kitchen": "You move to the kitchen.",
+        "look around": "This room is called the kitchen. In it, you see: \n\tthe agent\n\ta sink\nYou also see:\n"
+        "\tA door to the hallway (that is open)\n",
+        "pick up thermometer": "You move the thermometer to the inventory.",
+        "inventory": "In your inventory, you see:\n\ta thermometer, currently reading a temperature of 10 degrees\n",
+        "focus on thermometer": "You focus on the thermometer.",
+        "move thermometer to sink": "You move the thermometer to the sink.",
+        "blub": "No known action matches that input.",
+    }
+    found = scenes_of("sciworld", [*plays.values()], [*plays][1:])
+    start, opened, moved, looked, held, asked, focused, put, last = map(lists, found)
+    assert start["Task"] == [("find a(n) living thing.", "")]
+    assert start["Here: hallway"] == [("a substance called air", ""), ("a picture", "")]
+    assert (dict(start["Exits"])["kitchen"], dict(opened["Exits"])["kitchen"]) == ("closed", "open")
+    assert moved["Here: kitchen"] == [("not looked around yet", "")]
+    assert (looked["Here: kitchen"], looked["Exits"]) == ([("a sink", "")], [("hallway", "open")])
+    assert looked["Rooms"] == [("hallway", ""), ("kitchen", "here")]
+    assert (start["Inventory"], held["Inventory"]) == ([("nothing known", "")], [("thermometer", "")])
+    assert asked["Inventory"] == [("a thermometer, currently reading a temperature of 10 degrees", "")]
+    assert focused["Focus"] == [("thermometer", "")]
+    assert put["Inventory"] == [("nothing known", "")]
+    assert last == put
+    assert (found[3].get("text", []), found[-1]["text"]) == ([], ["No known action matches that input."])
 
 
 def test_searchqa_shows_searches_and_documents():

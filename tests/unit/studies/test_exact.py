@@ -1,57 +1,21 @@
 """The mean of every estimator, summed over all groups of two, compared with the exact gradient."""
 
-import functools
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from paths import GOLDEN
+from known_biases import KNOWN, MEASURED, POLICIES, bench, check, every
 
 from agentrl_jax.config.advantages import Rloo
 from agentrl_jax.studies.estimator_bias import apply, policies, task
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, Case
-from agentrl_jax.studies.estimator_bias.exact import Bench, Sampling
+from agentrl_jax.studies.estimator_bias.exact import Sampling
 from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased
 
-KNOWN = json.loads((GOLDEN / "known_biases.json").read_text())
-"""Bias and cosine of each biased estimator, by drift, policy, group size and name."""
-POLICIES = {"table": policies.table, "one_layer": policies.one_layer}
-MEASURED = [("none", case) for case in CASES] + [(drift, case) for drift in ("small", "large") for case in OFF_POLICY]
-every = pytest.mark.parametrize(("drift", "case"), MEASURED, ids=lambda x: x if isinstance(x, str) else x.name)
-
-
-@pytest.fixture(scope="module")
-def bench():
-    @functools.cache
-    def made(policy, drift):
-        trained = POLICIES[policy]()
-        return Bench(trained, policies.drifted(trained, drift, 0))
-
-    return made
-
-
-def check(result, known):
-    assert biased(result) != result.case.unbiased, f"{result.case.name}: bias {result.bias:.3g}"
-    if result.case.unbiased:
-        assert result.case.name not in known
-        assert result.cosine == pytest.approx(1.0, abs=1e-12)
-    else:
-        found = {"bias": result.bias, "cosine": result.cosine, "scale": result.scale}
-        assert found == pytest.approx(known[result.case.name], rel=1e-5)
-
 
 @every
-def test_estimators_are_as_biased_as_they_are_known_to_be(bench, drift, case):
+def test_estimators_are_as_biased_as_they_are_known_to_be(drift, case):
     check(bench("table", drift).measure(case, 2), KNOWN[drift]["table"]["2"])
-
-
-@pytest.mark.slow
-@every
-@pytest.mark.parametrize(("policy", "group_size"), [("table", 3), ("one_layer", 2)])
-def test_so_they_are_in_larger_groups_and_with_shared_parameters(bench, policy, group_size, drift, case):
-    check(bench(policy, drift).measure(case, group_size), KNOWN[drift][policy][str(group_size)])
 
 
 @pytest.mark.parametrize("drift", ["none", "small", "large"])
@@ -65,7 +29,7 @@ def test_what_is_known_is_all_there_is(drift):
 
 @pytest.mark.parametrize("drift", ["small", "large"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(bench, policy, drift):
+def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(policy, drift):
     """E[w g] under the sampling policy is E[g] under the other policy, for any baseline from the other members."""
     case = next(case for case in OFF_POLICY if case.name == "product over the episode")
     result = bench(policy, drift).measure(case, 2)
@@ -74,7 +38,7 @@ def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(bench, poli
 
 
 @pytest.mark.parametrize("case", [case for case in OFF_POLICY if case.rule.kind != "grpo"], ids=lambda c: c.name)
-def test_what_is_found_off_policy_belongs_to_the_drift(bench, case):
+def test_what_is_found_off_policy_belongs_to_the_drift(case):
     assert not biased(bench("table", "none").measure(case, 2))
 
 
@@ -103,7 +67,7 @@ def _prefix(advantage, ratio, of_row):
         ("product up to the token", _prefix),
     ],
 )
-def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(bench, name, weight):
+def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(name, weight):
     """From the definitions of the algorithms, implemented again here."""
     here, mean = bench("table", "large"), 0.0
     for level in here.levels:
@@ -120,7 +84,7 @@ def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(bench, name, weight
     assert found.cosine == pytest.approx(mean @ here.truth / size / np.linalg.norm(mean), rel=1e-10)
 
 
-def test_how_far_the_policies_are_apart(bench):
+def test_how_far_the_policies_are_apart():
     assert bench("table", "none").drift_size == (0.0, 0.0, 0.0)
     small, large = bench("table", "small").drift_size, bench("table", "large").drift_size
     assert 0.05 < small.log_ratio < 0.1 < 0.2 < large.log_ratio < 0.4
@@ -149,7 +113,7 @@ def test_the_task_is_small_and_whole():
         assert len(set(t.mask.sum(axis=1))) > 2
 
 
-def test_the_exact_gradient_is_that_of_the_expected_return(bench):
+def test_the_exact_gradient_is_that_of_the_expected_return():
     """By finite differences of a sum that is implemented again here."""
     policy = policies.table()
 
@@ -174,7 +138,7 @@ def test_the_exact_gradient_is_that_of_the_expected_return(bench):
         assert truth[index] == pytest.approx(slope, abs=1e-9)
 
 
-def test_sampling_agrees_with_the_sum_within_its_error(bench):
+def test_sampling_agrees_with_the_sum_within_its_error():
     case = next(case for case in CASES if case.name == "grpo")
     exact, sampled = (
         bench("table", "none").measure(case, 2),
@@ -187,7 +151,7 @@ def test_sampling_agrees_with_the_sum_within_its_error(bench):
     assert other.bias != sampled.bias
 
 
-def test_a_mistake_is_found(bench, monkeypatch):
+def test_a_mistake_is_found(monkeypatch):
     """RLOO that divides by the group size instead of the number of other members, for one member only."""
     from agentrl_jax.algos import groups
 
@@ -201,7 +165,7 @@ def test_a_mistake_is_found(bench, monkeypatch):
     assert result.bias > 1e3 * UNBIASED
 
 
-def test_nothing_is_left_in_double_precision(bench):
+def test_nothing_is_left_in_double_precision():
     bench("table", "none")
     assert jnp.zeros(1).dtype == jnp.float32
     assert not jax.config.jax_enable_x64
@@ -214,7 +178,7 @@ def test_nothing_is_left_in_double_precision(bench):
         *("grpo, rows by length", "whitened reinforce (reinforce_pp)"),
     ],
 )
-def test_groups_without_end_are_what_large_ones_come_to(bench, name):
+def test_groups_without_end_are_what_large_ones_come_to(name):
     case = next(case for case in CASES if case.name == name)
     draw = np.random.default_rng(0)
     with jax.enable_x64(True):
@@ -228,7 +192,7 @@ def test_groups_without_end_are_what_large_ones_come_to(bench, name):
 @pytest.mark.parametrize(
     "name", ["rloo, token_mean", "grpo, rows by length", "whitened dr_grpo (reinforce_pp baseline)"]
 )
-def test_the_own_objective_is_what_the_mean_comes_to(bench, name):
+def test_the_own_objective_is_what_the_mean_comes_to(name):
     """Not that of a batch over both levels, whose lengths and moments differ."""
     case, here = next(case for case in CASES if case.name == name), bench("table", "none")
     small, large = (here.measure(case, size, Sampling(4000, 0)) for size in (2, 64))
@@ -238,7 +202,7 @@ def test_the_own_objective_is_what_the_mean_comes_to(bench, name):
     assert large.limit > UNBIASED
 
 
-def test_groups_that_do_not_count_make_the_error_larger(bench):
+def test_groups_that_do_not_count_make_the_error_larger():
     case, here = next(case for case in CASES if case.name == "rloo, informative groups"), bench("table", "none")
     found = here.measure(case, 2, Sampling(4000, 0))
     assert 1.05 < found.error / (found.noise / np.sqrt(4000)) < 1.2

@@ -1,7 +1,6 @@
 """Phases and sweeps of a small decoder on simulated devices, and one sweep for an abstract TPU."""
 
 import dataclasses
-import importlib.util
 import json
 
 import jax
@@ -9,60 +8,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_run
+from sweeps import CONFIG, KV_HEADS, MACHINE, GivenCosts
 
-from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Remax
 from agentrl_jax.errors import UserError
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.peaks import PEAKS, Peaks, chip_name
-from agentrl_jax.parallel.topology import GIB, HBM, TopologyError, described_devices
-from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.parallel.topology import GIB, HBM, TopologyError
 from agentrl_jax.setup import build
 from agentrl_jax.studies import phases
 from agentrl_jax.studies.costs import Cost, CostModel, compiled_rows, measure, sent_bytes
-from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PHASES, PREFILL, SCORE, UPDATE, PhaseBuilder
+from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE, PhaseBuilder
 from agentrl_jax.studies.sweep import GREEDY, SEARCHED, Sweeper
 from agentrl_jax.studies.sweep_report import as_json, as_table
 
-LAYERS, EMBED, MLP, HEADS, KV_HEADS = 4, 64, 128, 4, 2
-MATRICES = 2 * EMBED * EMBED + 2 * EMBED * EMBED * KV_HEADS // HEADS + 3 * EMBED * MLP
-CONFIG = decode(
-    {
-        "tasks": [{"env": "Bandit", "groups": 8}],
-        "prompt": {"max_turns": 2, "max_response_tokens": 8},
-        "rollout": {"group_size": 2},
-        "model": {"layers": LAYERS, "embed_dim": EMBED, "heads": HEADS, "kv_heads": KV_HEADS, "mlp_width": MLP},
-        "algo": {
-            "preset": "grpo",
-            "filter": {"kind": "none"},
-            "kl": {"kind": "none"},
-            "minibatches": 1,
-            "grad_accum_steps": 2,
-        },
-        # As few held-out episodes at a time as training episodes, so that these decide what fits.
-        "evaluation": {"episodes": 16},
-    }
-)
-MACHINE = Peaks(flops=1e11, bandwidth=1e10, link=1e9)
 
-
-class GivenCosts:
-    """Costs that grow with rows and are shared by devices, in place of a compiler's."""
-
-    compiled = 0
-
-    def cost(self, name, rows, *, tensor=1, remat=None):
-        of_phase, share = 1 + PHASES.index(name), (1 + rows) / tensor
-        kept = {"none": 4, "dots": 2, "full": 1, None: 4}[remat]
-        sent = 1e3 * rows * (tensor - 1)
-        return Cost(1e9 * of_phase * share, 1e8 * of_phase * share, sent, 1e5 * share, 1e5 * kept * share)
-
-
-@pytest.fixture(scope="module", params=["given", pytest.param("compiled", marks=pytest.mark.slow)])
-def sweeper(request):
+@pytest.fixture(scope="module")
+def sweeper():
     made = Sweeper(CONFIG, jax.devices()[:4])
-    if request.param == "given":
-        made.costs = GivenCosts()
+    made.costs = GivenCosts()
     return made
 
 
@@ -78,7 +42,7 @@ def run(costs):
 
 @pytest.fixture(scope="module")
 def found(sweeper):
-    return sweeper.rank(GIB, MACHINE, compiled=0 if isinstance(sweeper.costs, GivenCosts) else 1)
+    return sweeper.rank(GIB, MACHINE, compiled=0)
 
 
 def test_loops_of_known_length_are_written_out():
@@ -93,11 +57,9 @@ def test_loops_of_known_length_are_written_out():
     assert of_unrolled > 2.5 * of_loop  # the compiler counts the body of a loop once
 
 
-@pytest.mark.parametrize("name", [DECODE, pytest.param(UPDATE, marks=pytest.mark.slow)])
-def test_costs_of_a_deeper_decoder_follow_from_two_shallow_ones(run, costs, name):
-    rows = 24 if name == DECODE else 3
-    measured = measure(PhaseBuilder(run, jax.devices()[:1]).phase(name, rows), 1)
-    extrapolated = costs.cost(name, rows)
+def test_costs_of_a_deeper_decoder_follow_from_two_shallow_ones(run, costs):
+    measured = measure(PhaseBuilder(run, jax.devices()[:1]).phase(DECODE, 24), 1)
+    extrapolated = costs.cost(DECODE, 24)
     assert extrapolated.flops == pytest.approx(measured.flops, rel=0.02)
     assert extrapolated.accessed == pytest.approx(measured.accessed, rel=0.1)
     assert extrapolated.arguments == pytest.approx(measured.arguments, rel=0.02)
@@ -131,17 +93,6 @@ def test_costs_never_fall_with_rows_or_layers(monkeypatch, run):
     found = [costs.cost(SCORE, rows).accessed for rows in (0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 100)]
     assert found == sorted(found)
     assert found[1] > 0
-
-
-@pytest.mark.slow
-def test_operations_are_those_of_the_matrices(run, costs):
-    """Two for each number of a matrix and token, and those of attention; elementwise operations come on top."""
-    length, vocab = run.batch.tokens.shape[1], run.model.decoder.vocab_size
-    at_least = 2 * MATRICES * LAYERS
-    of_cache = 4 * EMBED * LAYERS * cache_length(run.batched_env, run.engine)
-    assert 1.0 < costs.cost(DECODE, 16).flops / (16 * (at_least + of_cache + 2 * EMBED * vocab)) < 1.5
-    assert 1.0 < costs.cost(SCORE, 2).flops / (2 * length * at_least) < 2.0
-    assert 2.5 < costs.cost(UPDATE, 2).flops / costs.cost(SCORE, 2).flops < 4.5
 
 
 def test_two_devices_share_the_matrices_and_add_up_activations(costs):
@@ -188,8 +139,7 @@ def test_candidates_are_valid_and_ranked(sweeper, found):
     assert found.own is not None
     assert found.own.settings["algo.grad_accum_steps"] == 2
     assert found.nearest is None
-    whole = sweeper.costs.compiled > 0
-    assert (found.compiled_runs, found.candidates[0].exact) == (int(whole), whole)
+    assert (found.compiled_runs, found.candidates[0].exact) == (0, False)
     names = [phase.name for phase in found.candidates[0].phases]
     assert names == ["reshard", PREFILL, DECODE, UPDATE, OPTIMIZER]  # one step without a critic scores nothing
 
@@ -279,8 +229,9 @@ def test_only_data_crosses_slices(sweeper, found, monkeypatch):
 
 def test_what_a_sweep_cannot_count_is_refused():
     frozen = CONFIG.replace(model=CONFIG.model.replace(frozen_layers=1))
-    with pytest.raises(UserError, match=r"model.frozen_layers is 1"):
+    with pytest.raises(UserError) as refused:
         Sweeper(frozen, jax.devices()[:1])
+    assert (refused.value.key, refused.value.value) == ("model.frozen_layers", 1)
 
 
 def test_devices_without_peak_rates_are_refused(tmp_path):
@@ -294,29 +245,3 @@ def test_devices_without_peak_rates_are_refused(tmp_path):
     code, _, err = tiny_run.command("plan", file, "--compile", "2")
     assert code == 2
     assert "--compile is 2, which needs --sweep" in err
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
-def test_a_sweep_for_described_tpus():
-    config = CONFIG.replace(model=CONFIG.model.replace(precision="mixed", remat="full"))
-    devices, memory = described_devices("v5e:2x2")
-    sweeper = Sweeper(config, devices, "qwen2.5-0.5b")
-    peaks = PEAKS[chip_name(devices[0])]
-    found = sweeper.rank(memory, peaks, compiled=0)
-    assert any(one.fits for one in found.candidates)
-    decoder = sweeper.run.model.decoder
-    layer = 2 * (2 * decoder.embed_dim * (decoder.embed_dim + decoder.num_kv_heads * decoder.head_dim))
-    layer += 2 * 3 * decoder.embed_dim * decoder.mlp_width
-    matrices = layer * decoder.num_layers + 2 * decoder.embed_dim * decoder.vocab_size
-    for one in found.candidates:
-        assert all(phase.compute > 0 and phase.memory > 0 for phase in one.phases if phase.name != "reshard")
-        # Few rows: a step reads all matrices, whose parts the devices of a replica share, and little else.
-        decode_step = next(x for x in one.phases if x.name == DECODE)
-        assert decode_step.limit == "memory"
-        read = decode_step.memory / decode_step.calls * peaks.bandwidth * one.mesh["tensor"]
-        assert 1.0 < read / matrices < 1.3
-    (exact,) = (one for one in sweeper.rank(memory, peaks, compiled=1).candidates if one.exact)
-    (estimate,) = (one for one in found.candidates if one.settings == exact.settings)
-    assert 0.7 < estimate.rollout_peak / exact.rollout_peak < 1.5
-    assert 0.7 < estimate.update_peak / exact.update_peak < 1.5

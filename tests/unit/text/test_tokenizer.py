@@ -250,7 +250,7 @@ def test_the_end_of_sequence_is_special_even_if_its_file_does_not_say_so(small):
         assert small.vocab_size in model.stop_ids
         assert small.vocab_size in model.special_ids
         assert model.decode(model.encode("a <eos> b")) == "a <eos> b"
-    with pytest.raises(ValueError, match=r"tokenizer_config.json: eos_token is 'a', which is ordinary text"):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: eos_token is a, which is ordinary text"):
         tokenizer.from_json(text, settings=TokenizerSettings(eos="a"))
 
 

@@ -13,7 +13,6 @@ BEFORE = {"qwen2.5-0.5b": 501_816, "qwen2.5-7b": 3_239_575}
 """With one dense buffer per layer, before the cache was cut into segments."""
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 @pytest.mark.parametrize("layout", ["halves", "groups"])
 @pytest.mark.parametrize(("name", "times"), [("qwen2.5-0.5b", 1.8), ("qwen2.5-7b", 1.15)])

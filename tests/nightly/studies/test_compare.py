@@ -1,0 +1,151 @@
+"""Comparisons of variants: every seed of a variant is a separate run, and finished parts are not played again."""
+
+import io
+import json
+
+import jax
+import numpy as np
+import pytest
+import tiny_run
+import yaml
+from rich.console import Console
+
+from agentrl_jax.config.comparison import load_comparison
+from agentrl_jax.setup import build, start
+from agentrl_jax.studies.imitation import SeedImitation
+from agentrl_jax.studies.variants import Variants
+
+RUN = yaml.safe_load(tiny_run.CONFIG.replace("SimpleSokoban", "CoordFrozenLake").replace(", levels: LEVELS", ""))
+
+
+VARIANTS = {
+    "starpo_s": {"algo": {"preset": "starpo_s", "filter": {"ratio": 0.5}}},
+    "dapo": {"algo": {"preset": "dapo", "dynamic_sampling": 2}, "optim": {"lr": 0.02}},
+}
+
+
+def write(folder, **changes):
+    file = folder / "variants.yaml"
+    file.write_text(
+        yaml.safe_dump({"seeds": 2, "run": RUN, "variants": VARIANTS, "pairs": [["dapo", "starpo_s"]]} | changes)
+    )
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    file = write(folder)
+    code, out, err = tiny_run.command("compare", file, "--out", str(folder / "out"))
+    assert code == 0, err
+    return file, folder / "out", out
+
+
+def variant(out, name):
+    return json.loads((out / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_seed_of_an_arm_is_a_run_with_that_seed(packing, played, tmp_path):
+    _, out, _ = played
+    if packing:
+        out = tmp_path / "packed"
+        packed = write(tmp_path, run=RUN | {"algo": RUN["algo"] | {"packing": True}})
+        code, _, err = tiny_run.command("compare", packed, "--out", str(out), "--only", "dapo")
+        assert code == 0, err
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN | VARIANTS["dapo"] | {"seed": 4}))
+    words = ("--algo.minibatches", "1", "--train.trajectories_every", "0", "--algo.packing", str(packing).lower())
+    code, _, err = tiny_run.command("train", str(tmp_path / "run.yaml"), "--run_dir", str(tmp_path / "run"), *words)
+    assert code == 0, err
+    rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
+    record = variant(out, "dapo")
+    assert record["seeds"] == [3, 4]
+    names = ["train/success", "train/turns", "rollout/rounds", "update/trained_tokens", "actor/entropy"]
+    names += ["rollout/in_group_std", "rollout/chosen_in_group_std"]
+    for iteration, row in enumerate(rows):
+        mine = [record["metrics"][name][iteration][1] for name in names]
+        # The two programs round differently, and learning amplifies the difference.
+        assert mine == pytest.approx([row[name] for name in names], rel=1e-2)
+    start = json.loads((tmp_path / "run" / "summary.json").read_text())["success"]["imitation"]["mean"]
+    assert np.mean(record["start"]["sampled"][1]) == pytest.approx(start)
+
+
+def test_seeds_with_other_numbers_of_bins_imitate_as_if_alone(tmp_path):
+    file = write(tmp_path, run=RUN | {"algo": RUN["algo"] | {"packing": True}})
+    lines = []
+    variants = Variants(load_comparison(file), Console(file=io.StringIO()))
+    inputs = variants.seeds, variants.batched_env, variants.splits, variants.tokenizer
+    imitation = SeedImitation(variants.config, *inputs, lines.append)
+    tx = build.build_optimizer(variants.config)
+    fresh = variants.seeds.each(lambda key, *_: variants._fresh_state(key, variants.model, tx))
+
+    def after(batches):
+        imitation.batches = np.array(batches)
+        states = fresh(variants.seeds.keys, None, None).replace(frozen_params=None)
+        return imitation.run(states, variants.frozen_params, variants.programs, variants.model, tx).params
+
+    together, ones, twos = after([1, 2]), after([1, 1]), after([2, 2])
+    for mixed, one, two in zip(*map(jax.tree.leaves, (together, ones, twos))):
+        np.testing.assert_array_equal(mixed, np.stack([one[0], two[1]]))
+        assert not np.array_equal(one, two)
+    assert all(any(f"loss of the seeds {shown}:" in line for line in lines) for shown in ("3", "4", "3, 4"))
+
+
+def test_the_report_has_every_arm_and_pair(played):
+    file, out, shown = played
+    page = (out / "report.md").read_text()
+    assert "| dapo − starpo_s |" in page
+    assert all(f"| {name} |" in page and name in shown for name in VARIANTS)
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    # The notes of `agentrl train` at its start, once per variant.
+    notes = [
+        f"{name}: {line}" for name, variant in load_comparison(file).variants.items() for line in start.notes(variant)
+    ]
+    assert len(notes) >= len(VARIANTS)
+    assert [shown.count(note) for note in notes] == [1] * len(notes)
+    for name in VARIANTS:
+        record = variant(out, name)
+        assert np.shape(record["end"]["sampled"]) == (2, 24)
+        turns, tokens = (np.array(record["used"][what]) for what in ("mean_turns", "mean_tokens"))
+        assert (turns.shape, tokens.shape) == ((2,), (2,))
+        assert all(turns >= 1)
+        assert all(turns <= record["config"]["prompt"]["max_turns"])
+        assert all(tokens >= turns), "a response has a token"
+        assert record["validation"]["iteration"] == [0, 1, 2]
+        assert len(record["seconds"]) == 2  # of the iterations alone, not of what the variants share
+        # All variants start from the same policies.
+        assert record["start"] == variant(out, "dapo")["start"]
+
+
+def test_arms_that_were_played_are_not_played_again(played):
+    file, out, _ = played
+    before = {name: (out / f"{name}.json").stat().st_mtime_ns for name in VARIANTS}
+    code, shown, err = tiny_run.command("compare", file, "--out", str(out))
+    assert (code, err) == (0, "")
+    assert "imitation" not in shown
+    assert before == {name: (out / f"{name}.json").stat().st_mtime_ns for name in VARIANTS}
+
+
+def test_an_arm_of_another_configuration_is_refused(played, tmp_path):
+    _, out, _ = played
+    changed = write(tmp_path, variants=VARIANTS | {"dapo": {"algo": {"preset": "dapo"}}})
+    code, _, err = tiny_run.command("compare", changed, "--out", str(out))
+    assert code == 2
+    assert "dapo was played with another configuration (algo.dynamic_sampling" in err
+    code, _, err = tiny_run.command("compare", changed, "--out", str(out), "--only", "ppo")
+    assert code == 2
+    assert "--only names 'ppo'" in err
+
+
+def test_seeds_over_devices_play_the_same(played, tmp_path):
+    _, out, _ = played
+    file = write(tmp_path, devices=2)
+    code, _, err = tiny_run.command("compare", file, "--out", str(tmp_path / "out"), "--only", "dapo")
+    assert code == 0, err
+    one, two = variant(out, "dapo"), variant(tmp_path / "out", "dapo")
+    # Imitation amplifies what is rounded otherwise, so that a few tokens differ; other seeds differ by more.
+    for name in ("train/success", "update/trained_tokens"):
+        assert one["metrics"][name][0] == pytest.approx(two["metrics"][name][0], rel=0.15)
+    code, _, err = tiny_run.command("compare", write(tmp_path, devices=2, seeds=3), "--out", str(tmp_path / "three"))
+    assert code == 2
+    assert "3 seeds cannot be shared by 2 devices" in err

@@ -1,0 +1,89 @@
+"""The code of the README and of the notebook is executed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from paths import ROOT
+
+NOTEBOOK = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
+
+
+TINY = """
+devices: 2
+tasks: [{env: FrozenLake, groups: 2}]
+prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 4}
+algo: {preset: starpo_s, filter: {ratio: 0.5}}
+train: {iterations: 2}
+evaluation: {episodes: 8}
+"""
+"""Replaces experiments/demo.yaml."""
+
+
+PROBE = """
+import json as _json
+print("\\nPROBE" + _json.dumps({probe}))
+"""
+"""Appended to a script, to return the values of its variables after it has run."""
+
+
+def run_script(source: str, folder: Path, probe: str) -> tuple[str, dict]:
+    """Runs Python code in a separate process; returns its output and the value of the expression `probe`."""
+    script = folder / "script.py"
+    script.write_text(source + PROBE.replace("{probe}", probe), encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, script.name], cwd=folder, env=environment, capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed, _, found = done.stdout.rpartition("\nPROBE")
+    return printed, json.loads(found)
+
+
+def test_the_ten_lines_of_the_readme_train_and_evaluate(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(code.splitlines()) <= 10
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "demo.yaml").write_text(TINY)
+    probe = (
+        '{"seed": config.seed, "iterations": summary["iterations"], "iteration": policy.iteration,'
+        ' "episodes": len(trajectory.num_turns), "played": result["episodes"], "n": result["success"]["n"]}'
+    )
+    printed, found = run_script(code, tmp_path, probe)
+    assert found == {"seed": 1, "iterations": 2, "iteration": 2, "episodes": 4, "played": 64, "n": 64}
+    assert (tmp_path / "runs" / "demo" / "summary.json").is_file()
+    assert "'observation'" in printed
+
+
+def test_the_notebook_plays_trains_reads_and_plots(tmp_path):
+    folder = tmp_path / "docs" / "notebooks"
+    folder.mkdir(parents=True)
+    (tmp_path / "experiments").mkdir()
+    file = ROOT / "experiments" / "frozen_lake.yaml"
+    (tmp_path / "experiments" / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    code = "\n\n".join("".join(cell["source"]) for cell in cells() if cell["cell_type"] == "code")
+    probe = (
+        '{"iterations": summary["iterations"], "trained": summary["success"]["trained"]["mean"],'
+        ' "start": summary["success"]["imitation"]["mean"], "seen": result["seen"]["seen_levels"],'
+        ' "episode": episode["success"], "points": [len(line.get_xdata()) for line in axes.lines]}'
+    )
+    printed, found = run_script(code, folder, probe)
+    assert found["iterations"] == 60
+    assert found["trained"] > found["start"]
+    assert found["seen"] == 0
+    assert found["episode"] is True
+    assert found["points"] == [60, 6, 2]
+    assert "Down: reward 0" in printed
+    # What is learned depends on how the machine rounds; the held-out levels and random play on them do not.
+    stored = "".join(text for cell in cells() for output in cell.get("outputs", []) for text in output.get("text", []))
+    (random,) = re.findall("^random .*", stored, re.MULTILINE)
+    assert random in printed.splitlines(), "run the notebook again and store its outputs"
+
+
+def cells() -> list[dict]:
+    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
