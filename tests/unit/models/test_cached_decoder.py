@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from slow_decoder import CONFIG, lively_params, slow_logits
 
-from agentrl_jax.models import attention, cached_decoder, decoder
+from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import init_cache, shared_prefix
 
 READ, WRITTEN = np.array([[3, 1, 4], [2, 3, 1]]), np.array([[2, 3, 1], [3, 1, 2]])
@@ -65,11 +65,3 @@ def test_turns_through_the_cache_are_those_of_the_whole_sequence(lockstep):
     for row, sequence in enumerate(sequences):
         expected = slow_logits(params, config, np.array(sequence))
         np.testing.assert_allclose(np.stack(found[row][PREFIX:]), expected[PREFIX:], atol=5e-4)
-
-
-@pytest.mark.parametrize("window", [0, 1, 3, jnp.int32(2)])
-def test_a_query_sees_itself_and_the_latest_before_it(window):
-    keys, queries = np.array([[0, 1, 2, 3, 4], [9, 5, 6, 7, 8]]), np.array([[3, 0], [7, 9]])
-    size = int(window) or 100
-    expected = [[[q - size < k <= q for k in row] for q in of_row] for row, of_row in zip(keys, queries)]
-    np.testing.assert_array_equal(attention.visible(jnp.asarray(keys), jnp.asarray(queries), window), expected)
