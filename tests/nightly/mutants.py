@@ -13,7 +13,8 @@ golden tests of its folder run, those nearest to the file first, until one notic
     timeout    they did not end in time,
     survived   all passed.
 
-Ends with 1 if a written fault is not killed, or if too few of the generated ones are.
+Ends with 1 if a written fault is not killed. Of the generated ones enough must be killed or raised: many only break
+shapes or types, where no assertion is reached; those that cannot be collected are replaced by others.
 """
 
 import argparse
@@ -46,7 +47,7 @@ FOLDERS = (
 )
 OUTCOMES = ("killed", "raised", "error", "timeout", "survived")
 ENOUGH = 0.85
-"""Share of the generated faults that must be killed."""
+"""Share of the generated faults that must be noticed."""
 
 MOST_RAISED = 10
 """Tests that may fail with other exceptions before the rest is not run."""
@@ -409,7 +410,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--unchecked", action="store_true", help="do not run the tests without a fault first")
     options = parser.parse_args(words)
     folders = chosen(options)
-    share = -(-options.generated // len(folders)) if options.generated else None
+    each = -(-options.generated // len(folders)) if options.generated else None
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as home, concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
         copies = Copies(Path(home), options.workers, options.timeout, options.nearest)
@@ -424,15 +425,16 @@ def main(words: Sequence[str] | None = None) -> int:
                 raise SystemExit(f"{folder}: the tests fail without a fault: {outcome} {decided_by}")
         for folder, mutants in folders.items():
             some = mutants if options.only is None else iter(list(mutants)[options.only : options.only + 1])
-            results[folder] = [result for _, result in play(copies, pool, some, share)]
+            results[folder] = [result for _, result in play(copies, pool, some, each)]
     print(table(results))
     every = [outcome for found in results.values() for outcome, _, _ in found]
     if not options.generated:
         return int(any(outcome != "killed" for outcome in every))
     counted = [outcome for outcome in every if outcome != "error"]
-    killed = counted.count("killed")
-    print(f"killed: {killed} of {len(counted)}, {killed / max(len(counted), 1):.0%}; needed: {ENOUGH:.0%}")
-    return int(killed < ENOUGH * len(counted))
+    killed, raised = counted.count("killed"), counted.count("raised")
+    share = (killed + raised) / max(len(counted), 1)
+    print(f"of {len(counted)}, {killed} killed and {raised} raised: {share:.0%}; needed: {ENOUGH:.0%}")
+    return int(share < ENOUGH)
 
 
 if __name__ == "__main__":

@@ -176,10 +176,16 @@ def with_value(base, key, value):
     return decode(data)
 
 
+def refusal(base, key, value):
+    try:
+        validate(with_value(base, key, value), files=False)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize(("base", "key", "accepted", "refused"), LIMITS)
 def test_the_limit_of_a_check(base, key, accepted, refused):
-    validate(with_value(base, key, accepted), files=False)
+    assert refusal(base, key, accepted) == ""
     if refused is not None:
-        with pytest.raises(UserError) as caught:
-            validate(with_value(base, key, refused), files=False)
-        assert key.removesuffix(".kind") in str(caught.value)
+        assert key.removesuffix(".kind") in refusal(base, key, refused)

@@ -13,3 +13,18 @@ def test_a_query_sees_itself_and_the_latest_before_it(window):
     size = int(window) or 100
     expected = [[[q - size < k <= q for k in row] for q in of_row] for row, of_row in zip(keys, queries)]
     np.testing.assert_array_equal(attention.visible(jnp.asarray(keys), jnp.asarray(queries), window), expected)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_attention_is_the_softmax_of_scaled_products(chunk):
+    """Four query heads read two key-value heads; a mask hides some positions."""
+    draw = np.random.default_rng(chunk)
+    query, key, value = (draw.normal(size=shape) for shape in ((2, chunk, 4, 8), (2, 2, 5, 8), (2, 2, 5, 8)))
+    seen = draw.random((2, chunk, 5)) < 0.6
+    seen[..., 0] = True
+    expected = np.zeros(query.shape)
+    for row, at, head in np.ndindex(2, chunk, 4):
+        weight = np.where(seen[row, at], np.exp(key[row, head // 2] @ query[row, at, head] / np.sqrt(8)), 0.0)
+        expected[row, at, head] = weight / weight.sum() @ value[row, head // 2]
+    found = attention.attend(*(jnp.asarray(x, jnp.float32) for x in (query, key, value)), jnp.asarray(seen))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
