@@ -72,6 +72,7 @@ algo.filter_group_size = 1                | --algo.filter_group_size 1 --algo.ad
 algo.dynamic_sampling = 2                 | --algo.dynamic_sampling 2 --algo.mismatch replay
 algo.mismatch.ratio_from = rollout        | --algo.preset rloo --algo.mismatch.ratio_from rollout
 algo.kl.coef = 0                          | --algo.kl '{{kind: adaptive, coef: 0}}'
+algo.kl.coef = 0                          | --algo.kl '{{kind: fixed, coef: 0}}'
 algo.kl.apply_to = reward                 | {GRPO} --algo.kl '{{kind: fixed, apply_to: reward, estimator: k1}}'
 algo.kl = adaptive                     | --algo.kl adaptive --algo.schedules '{{kl_coef: {{end: 1, iterations: 5}}}}'
 algo.kl.horizon = 10                      | {GRPO} --algo.kl '{{kind: adaptive, target: 0.1, horizon: 10}}'

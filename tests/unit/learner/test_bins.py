@@ -13,6 +13,7 @@ from agentrl_jax.models import actor_critic
 @pytest.mark.parametrize("lengths", [[3, 9, 0, 4, 4, 10, 1], [0, 0], [10] * 4, [1] * 12, [5, 6, 5, 4, 5, 5]], ids=str)
 def test_every_token_is_in_one_bin_beside_those_of_its_row(lengths):
     """First-fit decreasing, computed plainly; the fullest bins come first, and empty rows are nowhere."""
+    lengths = lengths + [0] * (12 - len(lengths))  # one shape, so that it is compiled once
     count, size = len(lengths), 10
     draw = np.random.default_rng(0)
     tokens = draw.integers(1, 99, (count, size))

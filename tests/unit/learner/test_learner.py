@@ -324,6 +324,7 @@ def test_the_whole_divergence_is_that_of_the_distributions(monkeypatch):
         hidden = decoder.forward(policy, MODEL.decoder, rows.tokens)
         return decoder.logits(policy, jnp.take_along_axis(hidden, rows.position[..., None] - 1, axis=1))
 
+    @jax.jit
     def divergence(policy):
         return jnp.sum(jnp.where(rows.response_mask, kl.full(logits(policy), logits(other)), 0))
 

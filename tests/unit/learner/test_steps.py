@@ -93,7 +93,8 @@ def test_packed_rows_are_imitated_alike(monkeypatch):
 
     (one, first), (other, second) = everything(plain, len(plain.tokens)), everything(packed, number)
     ones = jnp.ones(len(plain.tokens))
-    logprob = actor_critic.logprobs(fresh_state(tx=tx).params, MODEL, plain.tokens, plain.position, ones)
+    score = jax.jit(actor_critic.logprobs, static_argnums=1)
+    logprob = score(fresh_state(tx=tx).params, MODEL, plain.tokens, plain.position, ones)
     assert first["imitation/loss"] == pytest.approx(-np.mean(np.asarray(logprob)[np.asarray(plain.mask)]), rel=1e-5)
     assert first["imitation/loss"] == pytest.approx(float(second["imitation/loss"]), rel=1e-5)
     assert first["imitation/grad_norm"] == pytest.approx(float(second["imitation/grad_norm"]), rel=1e-4)
