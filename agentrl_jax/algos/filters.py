@@ -21,6 +21,7 @@ Rule = Literal["top_p", "top_p_softmax", "top_k", "min_p"]
 
 _ZERO_SCORE = 1e-10
 _TIE = 2e-6  # 16 units in the last place of a float32
+_TIE_OF_VARIANCES = 2e-5  # of differences of scores, which are smaller than these
 
 
 def group_scores(values: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], kind: ScoreKind) -> Float[Array, " Gr"]:
@@ -118,7 +119,7 @@ def within_groups(scores: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], keep
     mean = jnp.sum(jnp.where(counted, scores[:, None], 0.0), axis=2) / jnp.maximum(jnp.sum(counted, axis=2), 1)
     distance = jnp.where(counted, jnp.square(scores[:, None] - mean[..., None]), 0.0)
     spread = jnp.sum(distance, axis=2)
-    best = jnp.argmax(spread >= (1 - _TIE) * jnp.max(spread, axis=1, keepdims=True), axis=1)
+    best = jnp.argmax(spread >= (1 - _TIE_OF_VARIANCES) * jnp.max(spread, axis=1, keepdims=True), axis=1)
     chosen = jnp.take_along_axis(taken, best[:, None, None], axis=1)[:, 0]
     return jnp.where(number[:, 0] < keep, rank < keep, chosen)
 

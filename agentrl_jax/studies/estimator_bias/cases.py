@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any, Literal, get_args
 
 from agentrl_jax.algos import losses
-from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Advantage
 
 Pairing = Literal["none", "best_of_two", "informative", "spread_of_two"]
@@ -63,19 +62,6 @@ def _case(name: str, kind: str, *, rule: dict[str, Any] | None = None, **options
     return Case(name=name, rule=_RULES[kind](**plain | (rule or {})), **options)
 
 
-def _preset(name: str, **options: Any) -> Case:
-    """A whole preset: its advantages, its aggregation and its objective; without the entropy bonus."""
-    algo = decode({"algo": {"preset": name}}).algo
-    return Case(
-        name=f"preset {name}",
-        rule=algo.advantage,
-        aggregation=algo.aggregation,
-        objective=algo.objective.kind,
-        placement=algo.advantage.reward_placement,
-        **options,
-    )
-
-
 _NO_STD, _DISCOUNTED = {"normalize_by_std": False}, {"turn_gamma": 0.95}
 _TURNS: dict[str, Any] = {"placement": "turn"}
 
@@ -89,6 +75,7 @@ CASES: tuple[Case, ...] = (
     # A critic of the history is a baseline too, as long as lambda is 1 or its values are exact.
     _case("gae, true critic", "gae", critic="true", **_TURNS, unbiased=True),
     _case("gae, wrong critic", "gae", critic="wrong", **_TURNS, unbiased=True, note="lambda 1"),
+    _case("gae, true critic of the whole return", "gae", critic="true", unbiased=True, note="rewards at the end"),
     _case("gae 0.9, true critic", "gae", rule={"lam": 0.9}, critic="true", **_TURNS, unbiased=True),
     _case("gae 0.9, wrong critic", "gae", rule={"lam": 0.9}, critic="wrong", **_TURNS),
     _case("turn_gae, true critic", "turn_gae", critic="true", **_TURNS, unbiased=True),
@@ -128,9 +115,6 @@ CASES: tuple[Case, ...] = (
     _case("rloo, informative groups", "rloo", pairing="informative", unbiased=True),
     _case("grpo, informative groups", "grpo", pairing="informative"),
     _case("gae, true critic, informative groups", "gae", critic="true", **_TURNS, pairing="informative"),
-    # Whole presets: whitened, and a mean over each row.
-    _preset("ppo", critic="true"),
-    _preset("starpo_s", critic="true", pairing="best_of_two", note="better of two groups"),
 )
 """Cases measured on policy, sorted by kind."""
 
