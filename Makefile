@@ -43,6 +43,10 @@ test-nightly: .venv/installed-dev
 	TEST_SHAPES=1 TEST_HYPOTHESIS=nightly $(BIN)/python $(PYTEST) --timeout 1800 \
 		--hypothesis-seed=$$(date +%Y%m%d) tests/nightly tests/property
 
+test-mutants: .venv/installed-dev
+	$(BIN)/python tests/nightly/mutants.py
+	$(BIN)/python tests/nightly/mutants.py --generated 150 --seed 0
+
 # Processes that tests start are counted too.
 test-coverage: .venv/installed-dev
 	$(BIN)/python $(PYTEST) --cov --cov-report json:.coverage.json --timeout 600 $(QUICK)
