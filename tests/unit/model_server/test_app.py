@@ -19,7 +19,7 @@ from serving import running
 
 from agentrl_jax.config import load_resolved
 from agentrl_jax.errors import UserError
-from agentrl_jax.model_server import bodies
+from agentrl_jax.model_server import app, bodies
 from agentrl_jax.model_server.app import create_app
 from agentrl_jax.model_server.bodies import ChatBody, choice_of
 from agentrl_jax.model_server.run import make_sampler
@@ -391,8 +391,9 @@ def test_nothing_is_sampled_for_a_client_that_has_gone(model, held):
         assert "responses_sampled 2.0" in httpx.get(f"{url}/metrics").text
 
 
-def test_the_end_of_the_server_is_an_answer(model, held):
+def test_the_end_of_the_server_is_an_answer(model, held, monkeypatch):
     """One request is held inside of the sampler, and one waits."""
+    monkeypatch.setattr(app, "CLOSE_SECONDS", 0.1)
     found = []
     with running(create_app(model, held, Limits(seconds=60), max_waiting=4)) as url:
         threads = asking(url, found, times=2)
