@@ -60,7 +60,7 @@ def run(words: list[str]) -> None:
         return
     from agentrl_jax.parallel.topology import described_devices
     from agentrl_jax.studies.plan import make_plan
-    from agentrl_jax.studies.planto_stderr import as_json, as_table
+    from agentrl_jax.studies.plan_report import as_json, as_table
 
     with refusals():
         devices, memory = described_devices(command.topology, command.slices)
@@ -75,7 +75,7 @@ def _sweep(command: Plan, config: Config) -> None:
     from agentrl_jax.parallel.peaks import PEAKS, chip_name
     from agentrl_jax.parallel.topology import described_devices
     from agentrl_jax.studies.sweep import Sweeper
-    from agentrl_jax.studies.sweepto_stderr import as_json, as_table
+    from agentrl_jax.studies.sweep_report import as_json, as_table
 
     with refusals():
         devices, memory = described_devices(command.topology, command.slices)

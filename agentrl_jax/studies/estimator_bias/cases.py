@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Literal, get_args
 
 from agentrl_jax.algos import losses
+from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Advantage
 
 Pairing = Literal["none", "best_of_two", "informative", "spread_of_two"]
@@ -62,6 +63,19 @@ def _case(name: str, kind: str, *, rule: dict[str, Any] | None = None, **options
     return Case(name=name, rule=_RULES[kind](**plain | (rule or {})), **options)
 
 
+def _preset(name: str, **options: Any) -> Case:
+    """A whole preset: its advantages, its aggregation and its objective; without the entropy bonus."""
+    algo = decode({"algo": {"preset": name}}).algo
+    return Case(
+        name=f"preset {name}",
+        rule=algo.advantage,
+        aggregation=algo.aggregation,
+        objective=algo.objective.kind,
+        placement=algo.advantage.reward_placement,
+        **options,
+    )
+
+
 _NO_STD, _DISCOUNTED = {"normalize_by_std": False}, {"turn_gamma": 0.95}
 _TURNS: dict[str, Any] = {"placement": "turn"}
 
@@ -115,6 +129,9 @@ CASES: tuple[Case, ...] = (
     _case("rloo, informative groups", "rloo", pairing="informative", unbiased=True),
     _case("grpo, informative groups", "grpo", pairing="informative"),
     _case("gae, true critic, informative groups", "gae", critic="true", **_TURNS, pairing="informative"),
+    # Whole presets: whitened, and a mean over each row.
+    _preset("ppo", critic="true"),
+    _preset("starpo_s", critic="true", pairing="best_of_two", note="better of two groups"),
 )
 """Cases measured on policy, sorted by kind."""
 
