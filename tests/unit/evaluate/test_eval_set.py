@@ -167,7 +167,7 @@ def test_other_mistakes_are_one_line(finished, tmp_path):
     assert "that is no folder" in refused(finished.file)
     assert "holds no config.yaml" in refused(tmp_path)
     assert "--episodes is 0" in refused(finished.folder, "--episodes", "0")
-    assert "--temperature is 0.0" in refused(finished.folder, "--temperature", "0")
+    assert "--temperature is 0" in refused(finished.folder, "--temperature", "0")
     message = refused(finished.folder, "--checkpoint", "4")
     assert "expected one of last, best, 5 (iteration 2), 7 (iteration 4)" in message
     copy = tmp_path / "copy"

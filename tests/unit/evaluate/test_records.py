@@ -320,7 +320,7 @@ def test_all_agents_are_compared_with_one(folder, tmp_path):
 def test_an_agent_to_compare_with_is_named_clearly(folder, tmp_path):
     code, _, err = tiny_run.command("leaderboard", str(folder), "--against", "nobody")
     assert code == 2
-    assert "--against is nobody; expected an agent, or the file of its record, among: " in err
+    assert "--against is nobody, expected an agent, or the file of its record, among: " in err
     assert "null (null.json)" in err
     for name in ("one", "two"):
         (tmp_path / f"{name}.json").write_text((folder / "null.json").read_text())

@@ -149,7 +149,7 @@ def test_a_record_is_refused_before_anything_is_played(finished, tmp_path, monke
     [
         ((), "no axis is given"),
         (("--turns", "5,x"), "--turns is '5,x'"),
-        (("--turns", "5,2"), "--turns is 5,2; expected ascending"),
+        (("--turns", "5,2"), "--turns is '5,2', expected ascending"),
         (("--turns", "2,2"), "expected ascending"),
         (("--turns", "0,2"), "from 1"),
         (("--tokens", "1,2"), "from 2"),

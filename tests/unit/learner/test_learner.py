@@ -36,6 +36,7 @@ from made_up import (
 from agentrl_jax.algos import kl
 from agentrl_jax.config.advantages import Rloo
 from agentrl_jax.config.algo import AdaptiveKl, FixedKl, NoCorrection
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.settings import UpdateSettings
 from agentrl_jax.models import actor_critic, decoder, token_scores
 from agentrl_jax.parallel.mesh import make_mesh
@@ -101,8 +102,9 @@ def test_devices_change_nothing(of_rows):
 
 def test_groups_that_devices_would_share_are_refused():
     program = Programs(make_mesh(8)).update(MODEL, BASE, PLAIN)
-    with pytest.raises(ValueError, match=r"16 episodes in groups of 4 cannot be divided among 8 .*multiple of 32"):
+    with pytest.raises(BadValue) as caught:
         program(fresh_state(), TRAJECTORY, ONES, KEY, settings())
+    assert (caught.value.key, caught.value.value) == ("group_size", 4)
 
 
 def test_microbatches_of_their_own_length_equal_the_whole(of_rows, monkeypatch):

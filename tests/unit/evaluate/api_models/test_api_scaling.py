@@ -185,7 +185,7 @@ def test_mistakes_are_one_line(tmp_path, words, part):
     ("words", "part"),
     [
         (("--turns", "1"), "a run is missing"),
-        (("runs/x", "--turns", "1", "--items", "0-3"), "--items is 0-3, which is read only with --api"),
+        (("runs/x", "--turns", "1", "--items", "0-3"), "--items is '0-3', which is read only with --api"),
         (("runs/x", "--turns", "1", "--max_tokens", "9"), "--max_tokens is 9, which is read only with --api"),
         (("--api", "m", "--turns", "1"), "give --env ENV or --panel NAME"),
     ],

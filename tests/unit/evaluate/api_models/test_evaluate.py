@@ -420,7 +420,7 @@ def test_the_table_and_the_key(tmp_path, monkeypatch):
         ("--extra 3", "--extra is '3', expected a JSON object"),
         ('--extra {"model":1}', "--extra sets model, which the evaluation sets itself"),
         ("--key_variable NOT_SET_AT_ALL", "no such variable is set"),
-        ("--temperature -1", "--temperature is -1.0, expected 0 or more"),
+        ("--temperature -1", "--temperature is -1, expected 0 or more"),
         ("--max_tokens 0", "--max_tokens is 0, expected at least 1"),
         ("--retries -1", "--retries is -1, expected 0 or more"),
         ("--style ragen", "--style is ragen, but maze is played as a service"),

@@ -43,7 +43,7 @@ def test_the_levels_of_a_file_in_ragens_words(levels, tmp_path):
     api = FakeApi(answer)
     with api.running() as url:
         options, extra = TaskOptions(env="SimpleSokoban", levels=levels, concurrency=1), {"max_tokens": None}
-        with pytest.raises(UserError, match="max_completion_tokens is 40 tokens, expected a positive integer"):
+        with pytest.raises(UserError, match="max_completion_tokens is '40 tokens', expected a positive integer"):
             evaluate_api("m", url, options, tmp_path / "b", extra={"max_completion_tokens": "40 tokens"})
         extra |= {"max_completion_tokens": 40}
         result = evaluate_api("m", url, options, tmp_path / "out", extra=extra)
