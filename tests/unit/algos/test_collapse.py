@@ -93,6 +93,16 @@ def test_a_relative_fall_is_compared_with_the_start():
     assert examine(of_validation, rows(values, **columns)).began == 21
 
 
+def test_independent_episodes_need_no_test_of_values():
+    """Validations that vary by more than chance: their counts decide alone, if they are known for every value."""
+    some = rows([0.0, 0.8] * 10 + [0.0] * 5, n=[1000.0] * 25)
+    options = {"patience": 5, "longest": 5, "episodes": "n"}
+    assert examine(alarm("significant_fall", 0.5, independent=True, **options), some).raised == (23, 24, 25)
+    assert examine(alarm("significant_fall", 0.5, **options), some).raised == ()
+    del some[3]["n"]
+    assert examine(alarm("significant_fall", 0.5, independent=True, **options), some).raised == ()
+
+
 def test_what_was_bad_first():
     values = [2.0] * 3 + [0.1] * 3
     assert examine(alarm("falls", 0.5), rows(values)).first_bad == 3

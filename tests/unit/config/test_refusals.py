@@ -14,7 +14,9 @@ from agentrl_jax.config import Config, checks, decode, load
 from agentrl_jax.config.keys import child_type, every_key, sections_of
 from agentrl_jax.errors import UserError, shown
 
-SERVED = "--tasks '[{env: textcraft, groups: 8, items: 0-9, held_out: 10-19, validation: 20-29}]' --prompt.style chat"
+ITEMS = "groups: 8, items: 0-9, held_out: 10-19, validation: 20-29"
+SERVED = f"--prompt.style chat --tasks '[{{env: textcraft, {ITEMS}}}]'"
+MIXED = f"--prompt.style chat --tasks '[{{env: textcraft, {ITEMS}}}, {{env: Bandit, {ITEMS}}}]'"
 ONE_TURN = "--algo.filter none --prompt.max_turns 1"
 GRPO = "--algo.preset grpo"
 ONE_GROUP = "--tasks.0.groups 1 --algo.filter none"
@@ -30,7 +32,7 @@ prompt.style = chat                       | --prompt.style chat
 tasks.0.items = 0-9                       | --tasks.0.items 0-9
 tasks.0.items = ''                        | {SERVED} --tasks.0.items ''
 tasks.0.validation = ''                   | {SERVED} --tasks.0.validation ''
-tasks.0.env = Bandit                      | {SERVED} --tasks.0.env Bandit
+tasks.1.env = Bandit                      | {MIXED}
 tasks.0.options = {{slip: 0.1}}           | {SERVED} --tasks.0.options '{{slip: 0.1}}'
 env.workers = 8                           | --env.workers 8
 env.token_file = x                        | {SERVED} --env.token_file x
@@ -70,6 +72,7 @@ algo.filter_group_size = 1                | --algo.filter_group_size 1 --algo.ad
 algo.dynamic_sampling = 2                 | --algo.dynamic_sampling 2 --algo.mismatch replay
 algo.mismatch.ratio_from = rollout        | --algo.preset rloo --algo.mismatch.ratio_from rollout
 algo.kl.coef = 0                          | --algo.kl '{{kind: adaptive, coef: 0}}'
+algo.kl.coef = 0                          | --algo.kl '{{kind: fixed, coef: 0}}'
 algo.kl.apply_to = reward                 | {GRPO} --algo.kl '{{kind: fixed, apply_to: reward, estimator: k1}}'
 algo.kl = adaptive                     | --algo.kl adaptive --algo.schedules '{{kl_coef: {{end: 1, iterations: 5}}}}'
 algo.kl.horizon = 10                      | {GRPO} --algo.kl '{{kind: adaptive, target: 0.1, horizon: 10}}'
@@ -95,8 +98,8 @@ imitation.plans = exploring               | --imitation.plans exploring
 imitation.images = 1                      | {IMITATION} --imitation.plans random --imitation.images 1
 devices = 3                               | --devices 3
 devices = 3                               | --devices 3 --mesh.fsdp 2
-devices = 16                              | --devices 16 --algo.filter none --algo.minibatches 1
-devices = 8                               | --devices 8
+devices = 16                              | --devices 16 --mesh.fsdp 2 --mesh.rollout wide --algo.filter none
+devices = 8                               | --devices 8 --algo.minibatches 8
 mesh.rollout = wide                       | --mesh.rollout wide
 algo.mismatch = replay                    | --devices 2 --mesh.tensor 2 --algo.mismatch replay
 rollout.slots = 128                       | --devices 2 --rollout.slots 128

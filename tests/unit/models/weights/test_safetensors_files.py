@@ -91,7 +91,7 @@ def test_values_beyond_float16_are_refused(tmp_path):
 
 def test_unknown_type_is_refused(tmp_path):
     config = config_of("llama")
-    with pytest.raises(ValueError, match="dtype is float64; expected one of float32, bfloat16"):
+    with pytest.raises(ValueError, match="dtype is float64, expected one of float32, bfloat16"):
         load.load_pretrained(write_folder(tmp_path, config, tensors_of(config)), dtype="float64")
 
 
