@@ -78,7 +78,7 @@ def served(tmp_path_factory):
     return home / "run"
 
 
-MOST_MAPPINGS = 40_000
+MOST_MAPPINGS = 50_000
 """Mappings of memory from which on compiled programs are given back; Linux gives a process 65,530."""
 
 

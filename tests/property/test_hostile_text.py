@@ -36,7 +36,7 @@ def note(make, text):
 
 
 def live(text):
-    with LiveView(2, title=text, console=Terminal(force_terminal=True)) as view:
+    with LiveView(2, title=text, console=Terminal(force_terminal=True, width=5000)) as view:
         view.update(IterationView(1, 0.5, 0.0, 0.1, 0.2, 1e-7, 100.0))
 
 

@@ -1,7 +1,6 @@
 """Panels: the committed file is what the code makes, its levels are test levels, and other levels are refused."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
@@ -12,9 +11,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import make_panels, panels
 from agentrl_jax.evaluate.limits import Limits, with_limits
 from agentrl_jax.evaluate.panels import digest, get_panel, load_panels
-from agentrl_jax.evaluate.records import read_record
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.services.environments.maze import STARTS, distances
 from envs_jax.babyai import items as babyai_items
 from envs_jax.splits import Split, splits_of_levels
 
@@ -101,22 +98,6 @@ def test_a_run_plays_the_panels_levels_with_its_limit_of_actions(finished):
     assert (config.evaluation.episodes, config.evaluation.seed) == (512, 123)
     (task,) = config.tasks
     assert (task.levels, task.options) == ("", {"height": 6, "width": 6, "boxes": 1})
-
-
-def test_a_run_on_services_plays_a_panel_of_its_service(served, tmp_path):
-    out = tmp_path / "record.json"
-    code, printed, err = tiny_run.command("eval", str(served), "--panel", "maze-v1", "--json", "--out", str(out))
-    assert code == 0, err
-    record = read_record(out)
-    assert json.loads(printed) == json.loads(out.read_text())
-    assert (len(record.outcomes.samples), record.decoding.turns, record.mean_turns) == (25, 2, 2.0)
-    assert record.seen.seen_levels == 0, "nothing was learned from"
-    # By hand: only starts at most two moves from the goal can be solved in two turns.
-    near = int(sum(record.outcomes.optimal))
-    assert near == sum(distances()[start] <= 2 for start in STARTS) == 2
-    code, _, err = tiny_run.command("eval", str(served), "--panel", "wordle-v1")
-    assert code == 2
-    assert "trained on the services maze" in err
 
 
 def test_more_turns_raise_the_limits_that_would_bind(finished):

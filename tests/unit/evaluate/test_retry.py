@@ -13,13 +13,11 @@ from tokenizers.normalizers import Lowercase
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import retry
-from agentrl_jax.evaluate.eval_set import EvalSet, evaluate_run
+from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.services.environments.maze import STARTS, Maze, describe
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.styles import FEEDBACK
-
-WORDS = {"env": "FrozenLake", "episodes": 8}
 
 
 def made_episodes():
@@ -71,16 +69,6 @@ def test_costs_of_one_are_no_outcomes():
     for name in ("retry_tokens", "retry_turns", "pass_at_tokens"):
         assert found[name] == {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 4}
     assert found["retry"]["low"] < 1
-
-
-def test_one_attempt_is_the_plain_evaluation(finished):
-    found = evaluate_run(finished.folder, **WORDS, attempts=(1,))
-    once = found["retry"]["attempts"]["1"]
-    assert once["retry"] == once["pass_at"] == found["success"]
-    assert once["retry_greedy"] == found["success_greedy"]
-    assert once["retry_tokens"]["mean"] == once["pass_at_tokens"]["mean"] == found["mean_tokens"]
-    assert once["retry_turns"]["mean"] == found["mean_turns"]
-    assert (once["difference"]["mean"], found["retry"]["new_tokens"]) == (0.0, None)
 
 
 def test_letters_that_the_tokenizer_changes_are_refused():

@@ -3,8 +3,6 @@
 import asyncio
 import dataclasses
 import json
-import subprocess
-import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -445,28 +443,6 @@ def test_the_format_of_a_run_on_a_service_is_that_of_its_prompts(tmp_path, monke
     shown = [("system", SERVICE.instruction), ("user", Maze().reset(10).observation)]
     assert found.opening == opening
     assert found.prompt_ids(shown) == ids
-
-
-def test_the_command_serves_a_run_and_ends_with_its_parent(tmp_path):
-    shape = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
-    folder = made_run.write_run(tmp_path / "run", shape)
-    (tmp_path / "token").write_text("secret")
-    words = [sys.executable, "-m", "agentrl_jax", "serve-model", str(folder), "--port", "0", "--announce"]
-    with subprocess.Popen(
-        [*words, "--token_file", str(tmp_path / "token")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        address = json.loads(process.stdout.readline())["url"]
-        body = {"messages": ASKED, "temperature": 0, "max_tokens": 4}
-        headers = {"Authorization": "Bearer secret"}
-        answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=120, headers=headers)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["choices"][0]["message"]["content"].startswith("<answer>")
-        process.stdin.close()
-        assert process.wait(60) == 0
 
 
 def test_options_that_cannot_be(tmp_path):

@@ -10,8 +10,6 @@ from mesh_programs import (
     SHAPE,
     check_imitation,
     check_recorded,
-    check_rollout,
-    check_update,
     drawn_state,
     programs_on,
 )
@@ -21,11 +19,6 @@ from agentrl_jax.errors import BadValue
 from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup.programs import Programs
-
-
-def test_an_update_on_all_four_axes_is_that_of_one_device():
-    """Half of the episodes have long responses, half short ones; microbatches are cut to the length of their rows."""
-    check_update("whole", 8, 2, 2, 2, grad_accum_steps=2, length_buckets=2)
 
 
 def test_recorded_tokens_are_those_of_the_batch():
@@ -47,10 +40,6 @@ def test_no_device_holds_the_rows_of_all_devices():
 def test_imitation_is_that_of_one_device():
     """With bins, whose number in a step no number of devices has to divide."""
     check_imitation(2, 2, 1, batch=5)
-
-
-def test_a_rollout_is_that_of_one_device():
-    check_rollout(8, 2, 2, "rows", 4)
 
 
 def test_devices_that_do_not_fit_are_refused():

