@@ -16,8 +16,8 @@ def visible(text: str) -> str:
 
 
 def literal(text: str, style: str = "") -> Text:
-    """Text for any console of rich, which would read a plain string as markup."""
-    return Text(visible(text), style)
+    """Text for any console of rich, which would read a plain string as markup, and cuts a cell with a tab in it."""
+    return Text(visible(text).expandtabs(), style)
 
 
 class Terminal(Console):
