@@ -10,7 +10,7 @@ import pytest
 from babyai_games import LARGE, PARAMS, RED_BALLS, SMALL, UPSTREAM, listed, reset, small_items, step, text, walk
 
 import envs_jax
-from envs_jax.babyai import baselines, codes, items, levels, macros, search
+from envs_jax.babyai import codes, items, levels, macros, search
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.search import shortest_plans
 from envs_jax.splits import Split, fixed_levels, splits_of_levels
@@ -200,12 +200,3 @@ def test_two_doors_can_be_opened_in_a_strict_order_by_default():
     assert not state.failed
     state, results = follow(LARGE, item(15), second)
     assert (float(results[-1][0]), bool(state.failed)) == (0.0, True)
-
-
-def test_stored_plans_count_where_they_solve_the_level(monkeypatch):
-    (plan, *_) = shortest_plans(SMALL, PARAMS, BOARDS[:1], 20)
-    stored = {BOARDS[0].tobytes(): plan.actions, BOARDS[1].tobytes(): (macros.TURN_LEFT,)}
-    monkeypatch.setattr(baselines, "_stored_plans", lambda: stored)
-    lengths = baselines._lengths_of_stored_plans(SMALL, PARAMS, BOARDS[:3], 20)
-    assert lengths.tolist() == [len(plan.actions), -1, -1]
-    assert set(baselines._lengths_of_stored_plans(SMALL, PARAMS, BOARDS[:3], 0)) == {-1}
