@@ -1,4 +1,4 @@
-"""Slow checks of what the quick tests of the same name check."""
+"""Comparisons of variants: every seed of a variant is a separate run, and finished parts are not played again."""
 
 import json
 
@@ -7,6 +7,12 @@ import tiny_run
 import yaml
 
 RUN = yaml.safe_load(tiny_run.CONFIG.replace("SimpleSokoban", "CoordFrozenLake").replace(", levels: LEVELS", ""))
+RUN |= {
+    "seed": 3,
+    "algo": {"minibatches": 1},
+    "imitation": RUN["imitation"] | {"levels": 8},
+    "train": {"iterations": 2, "validate_every": 1, "validation_episodes": 8},
+}
 VARIANTS = {
     "starpo_s": {"algo": {"preset": "starpo_s", "filter": {"ratio": 0.5}}},
     "dapo": {"algo": {"preset": "dapo", "dynamic_sampling": 2}, "optim": {"lr": 0.02}},

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import itertools
 import json
+import zlib
 
 import pytest
 import tiny_run
@@ -14,10 +15,11 @@ from PIL import Image
 from serving import running
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.formats.episodes import read_together
 from agentrl_jax.services.catalog import get_service
-from agentrl_jax.services.environments.maze import STARTS, Maze, describe
+from agentrl_jax.services.environments.maze import MOVES, STARTS, Maze, describe
 from agentrl_jax.services.protocol import ROUTES
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
@@ -93,6 +95,25 @@ def test_the_end_has_one_without_a_text(tmp_path):
     page = export.page([RunData(folder)])
     assert assert_pictured(folder, page) == 2
     assert [scenes[-1][0] for scenes in images(page)] == [scenes[-2][0] for scenes in images(page)]
+
+
+def move_anyhow(monkeypatch):
+    """Whatever an agent writes is a move of the maze."""
+    played, moves = Maze.step, list(MOVES)
+    monkeypatch.setattr(
+        Maze, "step", lambda maze, action: played(maze, moves[zlib.crc32(action.encode()) % len(moves)])
+    )
+
+
+def test_of_a_run(served, tmp_path, monkeypatch):
+    """Greedy play and samples have their own. Nine levels in batches of eight: seven are played twice, without them."""
+    move_anyhow(monkeypatch)
+    folder, lines = tmp_path / "new", []
+    options = {"temperature": 3.0, "record": folder, "screenshots": True, "report": lines.append}
+    assert evaluate_run(served, episodes=9, samples=1, **options)["episodes"] == 9
+    assert sorted(path.name for path in (folder / "screenshots").iterdir()) == ["play-1", "play-2"]
+    assert any(line.startswith("54 screenshots in ") for line in lines)
+    assert_pictured(folder, export.page([RunData(folder)]))
 
 
 def test_items_that_are_not_known_any_more(tmp_path):
