@@ -100,16 +100,16 @@ clean:
 	touch $@
 
 .venv/installed: requirements.txt setup.py pyproject.toml | .venv/created
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation --editable .
 	touch $@
 
 .venv/installed-dev: requirements-dev.txt .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-dev.txt
 	touch $@
 
 .venv/installed-docs: requirements-docs.txt .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-docs.txt
 	touch $@
 
 # A virtual environment of Python 3.13 in the folder of the target.
@@ -121,24 +121,24 @@ endef
 
 .venv-newest/installed: requirements-newest.txt setup.py pyproject.toml
 	$(NEWEST_VENV)
-	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-newest.txt
-	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-newest.txt
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation --editable .
 	touch $@
 
 .venv-harbor/installed: requirements-harbor.txt
 	$(NEWEST_VENV)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-harbor.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-harbor.txt
 	touch $@
 
 .libtpu/installed: requirements-tpu.txt | .venv/created
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) -r requirements-tpu.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade --target $(@D) -r requirements-tpu.txt
 	touch $@
 
 .venv-inspect/installed: requirements.txt requirements-dev.txt requirements-inspect.txt setup.py pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv was found; install one or run: make PYTHON=/path/to/python"; exit 2; }
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-dev.txt
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-inspect.txt
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-dev.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-inspect.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation --editable .
 	touch $@

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int
 
+from envs_jax.errors import BadValue
+
 EXACT, CLOSED_LOOP = "exact", "closed loop"
 
 
@@ -24,7 +26,7 @@ class Budget:
 
     def __post_init__(self):
         if min(self.actions, self.turns, self.actions_per_turn) < 1:
-            raise ValueError(f"{self}; expected at least 1 of each")
+            raise BadValue(f"the budget is {self}; expected at least 1 of each", "budget", self)
 
     @property
     def reachable(self) -> int:

@@ -10,6 +10,7 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Int, Int8, Int32, Key, UInt32
 
 from envs_jax.environment import NO_PIECE, TextEnvironment, hash_integers
+from envs_jax.errors import BadValue
 from envs_jax.splits import grid_hash, grid_images, shifted_images
 
 FORMATS = ("grid", "coord", "grid_coord")
@@ -54,9 +55,11 @@ class GridEnvironment(TextEnvironment):
         """Returns a level as an array; raises a `ValueError` if it has another size than the board."""
         level = jnp.asarray(level)
         if level.shape != (self.height, self.width):
-            raise ValueError(
+            raise BadValue(
                 f"a level of shape {level.shape} was given to a {self.height}x{self.width} {type(self).__name__}; "
-                f"expected ({self.height}, {self.width}): make an environment of the level's size"
+                f"expected ({self.height}, {self.width}): make an environment of the level's size",
+                "level",
+                level.shape,
             )
         return level
 
@@ -107,7 +110,9 @@ def board_text(
     Another observation raises a `ValueError`.
     """
     if observation not in FORMATS:
-        raise ValueError(f"observation is {observation!r}; expected one of {', '.join(FORMATS)}")
+        raise BadValue(
+            f"observation is {observation!r}; expected one of {', '.join(FORMATS)}", "observation", observation
+        )
     newline = len(symbols)
     first_heading = newline + 1
     none = first_heading + len(headings)

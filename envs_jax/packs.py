@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int8
 
+from envs_jax.errors import BadValue
+
 MAX_CELLS = 1 << 28
 """Maximum number of cells in a pack, summed over its levels."""
 
@@ -29,12 +31,14 @@ class LevelRules:
         """Raises a `ValueError` that begins with `name` if a level [H, W] cannot be played."""
         level = np.asarray(level)
         if level.ndim != 2 or 0 in level.shape:
-            raise ValueError(f"{name} has shape {level.shape}; expected (rows, columns)")
+            raise BadValue(f"{name} has shape {level.shape}; expected (rows, columns)", name, level.shape)
         if level.min() < 0 or level.max() > self.last_code:
-            raise ValueError(f"{name} holds cell codes {level.min()} to {level.max()}; expected 0 to {self.last_code}")
+            raise BadValue(
+                f"{name} holds cell codes {level.min()} to {level.max()}; expected 0 to {self.last_code}", name
+            )
         for broken, message in self.flaws(level[None]):
             if broken[0]:
-                raise ValueError(f"{name} {message}")
+                raise BadValue(f"{name} {message}", name)
 
     def playable(self, levels: Levels) -> Bool[np.ndarray, " N"]:
         """Returns which levels can be played."""
@@ -66,16 +70,22 @@ def read_pack(path: str | Path) -> Levels:
             shape, _, dtype = readers[version](file)
         except Exception as error:  # NumPy does not catch what Python's parser raises for a damaged header
             reason = " ".join(str(error).split())[:200]
-            raise ValueError(f"{path} is no .npy array file ({reason}); expected a level pack, i8[N, H, W]") from error
+            raise BadValue(
+                f"{path} is no .npy array file ({reason}); expected a level pack, i8[N, H, W]", path
+            ) from error
         # The header may request any amount of memory, so nothing is allocated before it is compared with the size
         # of the file.
         if dtype != np.int8 or len(shape) != 3 or not shape[0]:
             found = f"{str(dtype)[:60]}{str(list(shape))[:60]}"
-            raise ValueError(f"{path} holds {found}; expected a level pack, int8 [N, H, W], with at least one level")
+            raise BadValue(
+                f"{path} holds {found}; expected a level pack, int8 [N, H, W], with at least one level", path, found
+            )
         check_cells(*shape)
         start = file.tell()
         if file.seek(0, 2) - start != math.prod(shape):
-            raise ValueError(f"{path} has not the size of the int8{list(shape)} that it names; write it again")
+            raise BadValue(
+                f"{path} has not the size of the int8{list(shape)} that it names; write it again", path, shape
+            )
         file.seek(0)
         pack = np.load(file, allow_pickle=False)
     return pack
@@ -84,7 +94,9 @@ def read_pack(path: str | Path) -> Levels:
 def check_cells(number: int, height: int, width: int) -> None:
     """Raises a `ValueError` for a pack of more than `MAX_CELLS`."""
     if number * height * width > MAX_CELLS:
-        raise ValueError(
+        raise BadValue(
             f"{number} levels on a board of {height}x{width} are {number * height * width} cells; expected at most "
-            f"{MAX_CELLS}: put the largest levels in another file, or fewer levels in one"
+            f"{MAX_CELLS}: put the largest levels in another file, or fewer levels in one",
+            "levels",
+            number,
         )

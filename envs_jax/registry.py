@@ -19,6 +19,7 @@ from envs_jax.babyai import scene as babyai_scene
 from envs_jax.bandit import scene as bandit_scene
 from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
 from envs_jax.environment import TextEnvironment
+from envs_jax.errors import BadValue
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.frozen_lake import scene as frozen_lake_scene
 from envs_jax.frozen_lake.open_loop import TooManyBeliefsError, committed_success
@@ -111,14 +112,16 @@ class Registry:
     def register(self, name: str, factory: Factory, **options: Any) -> None:
         """Registers an environment; options are the fields of `Spec`. Raises a `ValueError` if the name is taken."""
         if name in self._specs:
-            raise ValueError(f"an environment called {name!r} is registered already; expected a new name")
+            raise BadValue(f"an environment called {name!r} is registered already; expected a new name", "name", name)
         self._specs[name] = Spec(factory, **options)
 
     def spec(self, name: str) -> Spec:
         """Returns the entry of an environment; if there is none, a `ValueError` suggests similar names."""
         if name not in self._specs and name not in self.registered():
             near = _nearest(name, self.registered())
-            raise ValueError(f"no environment is called {name!r}; {near or 'known are ' + ', '.join(self._specs)}")
+            raise BadValue(
+                f"no environment is called {name!r}; {near or 'known are ' + ', '.join(self._specs)}", "name", name
+            )
         return self._specs[name]
 
     def _add_installed(self) -> None:
@@ -139,12 +142,14 @@ class Registry:
         chosen = {option: value for option, value in options.items() if option in accepted}
         for option, value in chosen.items():
             if annotated[option] in (int, int | None) and isinstance(value, float | bool):
-                raise ValueError(f"{option} of {name} is {value!r}; expected an integer")
+                raise BadValue(f"{option} of {name} is {value!r}; expected an integer", option, value)
         try:
             env, params = factory(**chosen)
         except (TypeError, AttributeError, OverflowError) as error:
             given = ", ".join(f"{option}: {value!r}" for option, value in chosen.items())
-            raise ValueError(f"{name} cannot be made with {given}: {error}; give values of another type") from error
+            raise BadValue(
+                f"{name} cannot be made with {given}: {error}; give values of another type", name, options
+            ) from error
         fields = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
         scalars = {field: value for field, value in fields.items() if jnp.ndim(value) == 0}
         for option, value in options.items():
@@ -153,14 +158,14 @@ class Registry:
             if option not in scalars:
                 known = (*accepted, *scalars)
                 near = _nearest(option, known) or f"known are {', '.join(known)}"
-                raise ValueError(f"{name} has no option {option!r}; {near}")
+                raise BadValue(f"{name} has no option {option!r}; {near}", option)
             params = params.replace(**{option: _scalar(name, option, value, scalars[option].dtype)})
         return env, params
 
     def baselines(self, name: str, key: Key[Array, ""], n: int, budget: Budget) -> tuple[float, float]:
         """Returns the exact mean success of random and of optimal play on `n` levels; NaN if there is no oracle."""
         if n < 1:
-            raise ValueError(f"{n} levels; expected at least 1")
+            raise BadValue(f"{n} levels; expected at least 1", "n", n)
         if self.spec(name).oracle is None:
             return float("nan"), float("nan")
         env, params = self.make(name)
@@ -200,7 +205,7 @@ def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
     ):
         kind = f"an integer of type {dtype}" if integer else "a finite number"
         kind += f" of at least {least}" * (least > -jnp.inf) + f" and at most {most}" * (most < jnp.inf)
-        raise ValueError(f"{option} of {name} is {value!r}; expected {kind}")
+        raise BadValue(f"{option} of {name} is {value!r}; expected {kind}", option, value)
     return jnp.asarray(value, dtype)
 
 
@@ -219,9 +224,11 @@ def sample_levels(env: TextEnvironment, params: Any, keys: Key[Array, " N"], spl
     levels, found = (np.concatenate(columns) for columns in zip(*parts))
     if not np.all(found):
         missing = int(np.sum(~found))
-        raise ValueError(
+        raise BadValue(
             f"{missing} of {keys.shape[0]} keys give no level of the {split.name.lower()} split of {env.name}; "
-            "the space of levels is too small to hold levels out"
+            "the space of levels is too small to hold levels out",
+            "keys",
+            keys.shape[0],
         )
     return levels
 

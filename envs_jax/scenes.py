@@ -12,6 +12,8 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from envs_jax.errors import BadValue
+
 Scene = dict[str, Any]
 """A scene; it can be written as JSON."""
 
@@ -95,12 +97,16 @@ def grid_scene(cells: Sequence[Sequence[Sequence[str]]], text: Sequence[str] = (
     """
     widths = sorted({len(row) for row in cells})
     if len(widths) != 1 or widths[0] < 1:
-        raise ValueError(f"a grid with rows of {widths} cells; expected at least one row, all of the same length")
+        raise BadValue(
+            f"a grid with rows of {widths} cells; expected at least one row, all of the same length", "cells", widths
+        )
     for name in sorted({name for row in cells for cell in row for name in cell} - SPRITES.keys()):
         near = difflib.get_close_matches(name, SPRITES, n=3)
-        raise ValueError(
+        raise BadValue(
             f"no sprite is called {name!r}; {'did you mean' if near else 'known are'} "
-            f"{' or '.join(near) or ', '.join(SPRITES)}"
+            f"{' or '.join(near) or ', '.join(SPRITES)}",
+            "sprite",
+            name,
         )
     rows = [[list(cell) for cell in row] for row in cells]
     return {"kind": "grid", "width": widths[0], "height": len(rows), "cells": rows, **_said(text, lists)}

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int32, Key
 
 from envs_jax.environment import NO_PIECE, TextEnvironment
+from envs_jax.errors import BadValue
 
 _EPISODES = 4
 _EAGER_STEPS = 2
@@ -57,7 +58,7 @@ def check_env(env: TextEnvironment, params: Any, *, key: Key[Array, ""], num_ste
         ValueError: `num_steps` is less than 2.
     """
     if num_steps < _EAGER_STEPS:
-        raise ValueError(f"num_steps is {num_steps}; expected at least {_EAGER_STEPS}")
+        raise BadValue(f"num_steps is {num_steps}; expected at least {_EAGER_STEPS}", "num_steps", num_steps)
     try:
         _check_names(env)
         _check_types(env, params, key)

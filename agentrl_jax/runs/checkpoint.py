@@ -89,9 +89,10 @@ class Checkpoints:
             if is_complete(folder):
                 continue
             if not complete and _FORMAT not in _record(folder) and not _is_begun(folder):
-                raise CheckpointError(
-                    f"{folder}: this checkpoint has no digests, so it cannot be checked for damage; an older version "
-                    "wrote it: go on with that version, or use a new run folder"
+                raise CheckpointError.at(
+                    folder,
+                    "this checkpoint has no digests, so it cannot be checked for damage; an older version "
+                    "wrote it: go on with that version, or use a new run folder",
                 )
             if self._keep is not None:
                 rename_with_suffix(folder, _UNFINISHED)
@@ -225,7 +226,7 @@ class Checkpoints:
         if step in self._checked:
             return
         if step not in self.steps():
-            raise CheckpointError(f"{self.path}: there is no checkpoint {step}; there are {self.steps() or 'none'}")
+            raise CheckpointError.at(self.path, f"there is no checkpoint {step}; there are {self.steps() or 'none'}")
         try:
             check_digests(self.path / str(step))
         except DamageError as damage:
@@ -323,9 +324,9 @@ class Checkpoints:
             if hasattr(leaf, "shape") and layout(found[name]) != layout(leaf)
         ]
         if flaws:
-            raise CheckpointError(
-                f"{self.path / str(step)}: {flaws[0]}; the checkpoint is of another configuration or version: use a "
-                "new run folder"
+            raise CheckpointError.at(
+                self.path / str(step),
+                f"{flaws[0]}; the checkpoint is of another configuration or version: use a new run folder",
             )
 
     def _damaged(self, step: int, reason: str) -> CheckpointError:
@@ -334,8 +335,8 @@ class Checkpoints:
         if good is None:
             advice = "there is no earlier one that is good: restore a copy of its files, or use a new run folder"
         reason = " ".join(reason.split())[:300]
-        return CheckpointError(
-            f"{self.path / str(step)}: the checkpoint of step {step} cannot be used: {reason}; {advice}"
+        return CheckpointError.at(
+            self.path / str(step), f"the checkpoint of step {step} cannot be used: {reason}; {advice}"
         )
 
     def _cannot_write(self, step: int | None, error: Exception) -> CheckpointError:
@@ -350,9 +351,10 @@ class Checkpoints:
         reason = " ".join(str(error).split())
         full = (isinstance(error, OSError) and error.errno in FULL) or "No space left" in reason or free < 2**20
         what = "the disk is full" if full else f"{type(error).__name__}: {reason[:200]}"
-        return CheckpointError(
-            f"{self.path / str(step)}: the checkpoint cannot be written ({'; '.join([what, *sizes])}); "
-            f"{earlier}: make {'room' if full else 'the folder writable'}, and the same command goes on"
+        return CheckpointError.at(
+            self.path / str(step),
+            f"the checkpoint cannot be written ({'; '.join([what, *sizes])}); "
+            f"{earlier}: make {'room' if full else 'the folder writable'}, and the same command goes on",
         )
 
 

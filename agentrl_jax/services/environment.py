@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.services.action_parsing import Reader
 
 
@@ -24,12 +25,15 @@ class StepResult:
     info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class MissingPackageError(ValueError):
-    """A package or a program that a service needs is not installed; the message says how to install it."""
+class MissingPackageError(BadValue):
+    """A package or a program that a service needs, the key, is not installed; the message says how to install it."""
 
 
-class ItemError(ValueError):
+class ItemError(BadValue):
     """There is no such item; the message is sent to the client."""
+
+    def __init__(self, message: str, item: object = None):
+        super().__init__(message, key="item", value=item)
 
 
 class ServiceEnvironment(Protocol):

@@ -90,9 +90,10 @@ class RunProgress:
             self.horizon.restore(meta.get("horizon", self.horizon.saved()))
             self.midway.restore(meta.get("midway"), step)
         except (KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{self.checkpoints.path / str(step)}: the record of step {step} is not that of a run ({error}); "
-                f"restore a copy, or rename the folder to {step}.damaged to go on from an earlier checkpoint"
+            raise CheckpointError.at(
+                self.checkpoints.path / str(step),
+                f"the record of step {step} is not that of a run ({error}); "
+                f"restore a copy, or rename the folder to {step}.damaged to go on from an earlier checkpoint",
             ) from error
         if self.roll_backs.count > self.parts.config.train.max_roll_backs:
             self.monitor.stopped_by = self.roll_backs.records[-1]["alarm"]

@@ -8,6 +8,7 @@ from envs_jax.babyai import items
 from envs_jax.babyai.env import BabyAI, BabyAIParams, PrimitiveBabyAI
 from envs_jax.babyai.generator import NAMES, make_generator, shape_of
 from envs_jax.babyai.state import BabyAIState
+from envs_jax.errors import BadValue
 
 __all__ = ["NAMES", "TAGS", "BabyAI", "BabyAIParams", "BabyAIState", "PrimitiveBabyAI", "make_babyai"]
 
@@ -33,13 +34,17 @@ def make_babyai(
     """
     numbers = _numbers(numbers) if isinstance(numbers, str) else tuple(numbers)
     if not 0 < len(numbers) <= MOST_NUMBERS or any(number not in NAMES for number in numbers):
-        raise ValueError(
-            f"numbers is {list(numbers)}; expected 1 to {MOST_NUMBERS} numbers of levels from 1 to {len(NAMES)}"
+        raise BadValue(
+            f"numbers is {list(numbers)}; expected 1 to {MOST_NUMBERS} numbers of levels from 1 to {len(NAMES)}",
+            "numbers",
+            numbers,
         )
     if actions not in ACTIONS:
-        raise ValueError(f"actions is {actions!r}; expected one of {', '.join(ACTIONS)}")
+        raise BadValue(f"actions is {actions!r}; expected one of {', '.join(ACTIONS)}", "actions", actions)
     if actions == "primitive" and mode != "intended":
-        raise ValueError(f"actions is primitive, which AgentGym does not have, but mode is {mode!r}; use intended")
+        raise BadValue(
+            f"actions is primitive, which AgentGym does not have, but mode is {mode!r}; use intended", "mode", mode
+        )
     shape = shape_of(numbers)
     env = ACTIONS[actions](
         shape, make_generator(numbers, shape, upstream=mode == "upstream"), mode, objects_shown, goal
@@ -50,12 +55,14 @@ def make_babyai(
 def _numbers(text: str) -> tuple[int, ...]:
     ranges = re.fullmatch(r"\d{1,2}(-\d{1,2})?(,\d{1,2}(-\d{1,2})?)*", text.replace(" ", ""))
     if ranges is None:
-        raise ValueError(f"numbers is {text!r}; expected numbers of levels and ranges, such as 1-11,19")
+        raise BadValue(f"numbers is {text!r}; expected numbers of levels and ranges, such as 1-11,19", "numbers", text)
     ends = [[int(end) for end in part.split("-")] for part in ranges[0].split(",")]
     for first, *rest in ends:
         if rest and rest[0] < first:
-            raise ValueError(
-                f"numbers is {text!r}, whose range {first}-{rest[0]} is empty; write the smaller end first"
+            raise BadValue(
+                f"numbers is {text!r}, whose range {first}-{rest[0]} is empty; write the smaller end first",
+                "numbers",
+                text,
             )
     return tuple(number for pair in ends for number in range(pair[0], pair[-1] + 1))
 

@@ -18,6 +18,7 @@ from envs_jax.babyai.view import SIZE, look
 from envs_jax.babyai.walk import Plan, walk
 from envs_jax.batching import on_rows
 from envs_jax.environment import EnvParams, TextEnvironment
+from envs_jax.errors import BadValue
 
 MODES = ("intended", "upstream")
 GOALS = ("first", "always")
@@ -73,12 +74,16 @@ class BabyAI(TextEnvironment):
         with `goal="always"` in each. Raises a `ValueError` for options that are not usable.
         """
         if goal not in GOALS:
-            raise ValueError(f"goal is {goal!r}; expected one of {', '.join(GOALS)}")
+            raise BadValue(f"goal is {goal!r}; expected one of {', '.join(GOALS)}", "goal", goal)
         if mode not in MODES:
-            raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+            raise BadValue(f"mode is {mode!r}; expected one of {', '.join(MODES)}", "mode", mode)
         most = min(shape.slots, OBJECTS_IN_VIEW)
         if objects_shown is not None and not 1 <= objects_shown <= most:
-            raise ValueError(f"objects_shown is {objects_shown}; expected 1 to {most}, or none to show all")
+            raise BadValue(
+                f"objects_shown is {objects_shown}; expected 1 to {most}, or none to show all",
+                "objects_shown",
+                objects_shown,
+            )
         self.shape, self.generate, self.mode, self.goal = shape, generate, mode, goal
         self.objects_shown = objects_shown or most
         self.upstream = mode == "upstream"
@@ -110,16 +115,20 @@ class BabyAI(TextEnvironment):
         if params.levels.shape[0] > 0:
             return params.levels[jax.random.randint(key, (), 0, params.levels.shape[0])]
         if self.generate is None:
-            raise ValueError("BabyAI has neither a generator nor levels; give `generate=` or fill `params.levels`")
+            raise BadValue(
+                "BabyAI has neither a generator nor levels; give `generate=` or fill `params.levels`", "levels"
+            )
         return self.generate(key)
 
     def reset_to_level(self, level: Int8[Array, "H W"], params: Any) -> tuple[Int8[Array, "7 7"], BabyAIState]:
         """Starts an episode on a level; raises a `ValueError` if it has another shape than the environment's."""
         level = jnp.asarray(level)
         if level.shape != (self.shape.rows, self.shape.width):
-            raise ValueError(
+            raise BadValue(
                 f"a level of shape {level.shape} was given to {self.shape}; expected "
-                f"({self.shape.rows}, {self.shape.width}): make the environment of the level's own number"
+                f"({self.shape.rows}, {self.shape.width}): make the environment of the level's own number",
+                "level",
+                level.shape,
             )
         start = levels.decode(level, self.shape)
         # AgentGym's first observation is from before MiniGrid puts the object into the agent's hands.
@@ -259,7 +268,9 @@ class PrimitiveBabyAI(BabyAI):
 
     def on_items(self, params: BabyAIParams, indices: tuple[int, ...]) -> tuple[BabyAI, BabyAIParams]:
         """Raises a `ValueError`: items are played by AgentGym's rules."""
-        raise ValueError("AgentGym's items are played with its actions, but actions is primitive; use macro")
+        raise BadValue(
+            "AgentGym's items are played with its actions, but actions is primitive; use macro", "actions", "primitive"
+        )
 
     @property
     def default_params(self) -> BabyAIParams:

@@ -54,6 +54,7 @@ from envs_jax.babyai.rooms import (
 from envs_jax.babyai.state import NOTHING, Mission, World
 from envs_jax.babyai.tables import NO_KEY, Row, Table, shape_of
 from envs_jax.batching import on_rows
+from envs_jax.errors import BadValue
 
 __all__ = ["MAX_TRIES", "NAMES", "make_generator", "shape_of"]
 
@@ -91,7 +92,7 @@ def make_generator(
     numbers = tables.check_numbers(numbers)
     own = shape_of(numbers)
     if not shape.holds(own):
-        raise ValueError(f"levels {numbers} need {own}; expected a shape that holds it, not {shape}")
+        raise BadValue(f"levels {numbers} need {own}; expected a shape that holds it, not {shape}", "shape", shape)
     return _make_generator(numbers, own, shape, upstream)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int8, Int32, UInt32
 
 from envs_jax.babyai.levels import Shape
+from envs_jax.errors import BadValue
 
 FILE = Path(__file__).with_name("items.npz")
 
@@ -90,9 +91,11 @@ def load(indices: tuple[int, ...] | Int32[np.ndarray, " N"]) -> Int8[np.ndarray,
     rows, packed, _ = _stored()
     for index in indices:
         if int(index) not in rows:
-            raise ValueError(
+            raise BadValue(
                 f"item {index} of BabyAI is not stored; expected 0 to 2003 of the levels {', '.join(map(str, NUMBERS))}"
-                ", or a seed up to 22 of another level"
+                ", or a seed up to 22 of another level",
+                "item",
+                index,
             )
     return packed[[rows[int(index)] for index in indices]]
 

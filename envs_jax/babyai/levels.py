@@ -32,6 +32,7 @@ from envs_jax.babyai.codes import (
     cell_of,
 )
 from envs_jax.babyai.state import NOTHING, BabyAIState, Mission, World
+from envs_jax.errors import BadValue
 from envs_jax.packs import read_pack
 
 HEADER = (
@@ -227,7 +228,7 @@ def _no_clause() -> np.ndarray:
 def reshape(level: Int8[np.ndarray, "H W"], old: Shape, new: Shape) -> Int8[np.ndarray, "H W"]:
     """Returns a level in a larger shape, with the same start. Runs on the host; a `ValueError` if it does not fit."""
     if not new.holds(old):
-        raise ValueError(f"a level of {old} does not fit {new}; expected a shape that is at least as large")
+        raise BadValue(f"a level of {old} does not fit {new}; expected a shape that is at least as large", "level", old)
     level = np.asarray(level)
     grid = np.full((new.height, new.width), WALL, np.int8)
     grid[: old.height, : old.width] = level[: old.height]
@@ -243,9 +244,11 @@ def load_pack(path: str | Path, shape: Shape) -> Int8[np.ndarray, "N H W"]:
     """Reads a pack of levels of a shape; raises a `ValueError` if the file holds something else."""
     pack = read_pack(path)
     if pack.shape[1:] != (shape.rows, shape.width):
-        raise ValueError(
+        raise BadValue(
             f"{path} has levels of shape {pack.shape[1:]}; expected ({shape.rows}, {shape.width}) for {shape}: write "
-            "it with `envs_jax.babyai.levels.reshape`"
+            "it with `envs_jax.babyai.levels.reshape`",
+            path,
+            pack.shape[1:],
         )
     grids, headers = pack[:, : shape.height], pack[:, shape.height :].reshape(len(pack), -1).astype(int)
     number, x, y, heading = headers[:, :4].T
@@ -261,7 +264,11 @@ def load_pack(path: str | Path, shape: Shape) -> Int8[np.ndarray, "N H W"]:
     good &= (number > 0) & (heading >= 0) & (heading < 4) & (verbs >= 0).all(axis=1) & (verbs <= PUT_NEXT).all(axis=1)
     good &= ((grids >= OBJECT).sum(axis=(1, 2)) <= shape.slots - shape.hides) & (verbs[:, 0] > 0)
     for index in np.flatnonzero(~good)[:1]:
-        raise ValueError(f"{path}, level {index + 1} is no level of BabyAI of {shape}; write it with `levels.encode`")
+        raise BadValue(
+            f"{path}, level {index + 1} is no level of BabyAI of {shape}; write it with `levels.encode`",
+            path,
+            index + 1,
+        )
     return pack
 
 

@@ -15,6 +15,7 @@ from envs_jax.babyai.bits import nth, nth_bit
 from envs_jax.babyai.codes import CLOSED_DOOR, COLORS, LOCKED_DOOR
 from envs_jax.babyai.parts import EITHER, LOCKED, RANDOM, ROOMS, sides, wall
 from envs_jax.babyai.tables import Row
+from envs_jax.errors import BadValue
 
 WALLS = LOCKED
 _SIDES = sides()
@@ -52,7 +53,11 @@ class Draws:
         """Returns numbers that were not used yet."""
         first, self._used = self._used, self._used + int(np.prod(shape))
         if self._used > len(self._uniforms):
-            raise ValueError(f"{self._used} uniform numbers are needed; expected at most {len(self._uniforms)}")
+            raise BadValue(
+                f"{self._used} uniform numbers are needed; expected at most {len(self._uniforms)}",
+                "uniforms",
+                len(self._uniforms),
+            )
         return self._uniforms[first : self._used].reshape(shape)
 
 

@@ -28,6 +28,7 @@ from envs_jax.babyai.parts import (
     wall,
 )
 from envs_jax.babyai.recipes import recipes
+from envs_jax.errors import BadValue
 
 TARGETS = 4
 """Objects that a mission may name: two of each part."""
@@ -128,7 +129,9 @@ def check_numbers(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Returns numbers of levels; a `ValueError` if there are none or one is not of a level."""
     numbers, known = tuple(numbers), recipes()
     if not numbers or any(number not in known for number in numbers):
-        raise ValueError(f"the levels are {numbers}; expected at least one number from 1 to {len(known)}")
+        raise BadValue(
+            f"the levels are {numbers}; expected at least one number from 1 to {len(known)}", "levels", numbers
+        )
     return numbers
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from envs_jax.bandit.env import Bandit, BanditParams, BanditState
 from envs_jax.bandit.text import is_written
+from envs_jax.errors import BadValue
 
 __all__ = ["TAGS", "Bandit", "BanditParams", "BanditState", "make_bandit"]
 
@@ -22,9 +23,11 @@ def make_bandit(
     rewards = {"low_reward": low_reward, "high_reward": high_reward}
     for name, value in rewards.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not is_written(value):
-            raise ValueError(
+            raise BadValue(
                 f"{name} of Bandit is {value!r}; expected a finite number that the text can show, with at most two "
-                "decimals below 100, or one up to 999.9"
+                "decimals below 100, or one up to 999.9",
+                name,
+                value,
             )
     return env, env.default_params.replace(**{name: jnp.float32(value) for name, value in rewards.items()})
 

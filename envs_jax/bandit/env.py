@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Int32, Key
 
 from envs_jax.bandit.text import make_describe
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment
+from envs_jax.errors import BadValue
 
 
 @struct.dataclass
@@ -53,15 +54,19 @@ class Bandit(TextEnvironment):
         names = tuple(name for pair in pairs for name in pair)
         different = {name.strip().lower() for name in names}
         if not pairs or any(len(pair) != 2 for pair in pairs) or len(different) < len(names) or "" in different:
-            raise ValueError(
+            raise BadValue(
                 f"pairs is {pairs!r}; expected at least one pair (low arm, high arm) of non-empty names that differ by "
-                "more than case"
+                "more than case",
+                "pairs",
+                pairs,
             )
         for name in names:
             if name != name.strip() or not name.isprintable() or "<" in name:
-                raise ValueError(
+                raise BadValue(
                     f"pairs is {pairs!r}, with {name!r}; expected names of one line without < and without spaces "
-                    "around them, because the agent writes them between tags"
+                    "around them, because the agent writes them between tags",
+                    "pairs",
+                    pairs,
                 )
         self.actions = names
         self.pieces, self.piece_limits, self._describe = make_describe(names)

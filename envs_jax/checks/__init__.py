@@ -15,6 +15,7 @@ from envs_jax.checks.policy_rules import difficulty
 from envs_jax.checks.report import Report, Result
 from envs_jax.checks.rules import RULES
 from envs_jax.environment import TextEnvironment
+from envs_jax.errors import BadValue
 from envs_jax.reference import FLOORS, Floors, Solver
 
 __all__ = ["MOST_SEEDS", "Report", "Result", "check", "check_registered"]
@@ -56,11 +57,11 @@ def check(
         ValueError: `seeds` or `limit` is out of range.
     """
     if not 1 <= seeds <= MOST_SEEDS:
-        raise ValueError(f"seeds is {seeds}; expected 1 to {MOST_SEEDS}")
+        raise BadValue(f"seeds is {seeds}; expected 1 to {MOST_SEEDS}", "seeds", seeds)
     most = int(params.max_steps_in_episode)
     limit = most if limit is None else limit
     if not 1 <= limit <= most:
-        raise ValueError(f"limit is {limit}; expected 1 to max_steps_in_episode, {most}")
+        raise BadValue(f"limit is {limit}; expected 1 to max_steps_in_episode, {most}", "limit", limit)
     begin = time.perf_counter()
     evidence = gather(
         env,

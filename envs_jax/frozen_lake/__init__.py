@@ -5,6 +5,7 @@ from functools import partial
 
 import jax.numpy as jnp
 
+from envs_jax.errors import BadValue
 from envs_jax.frozen_lake.env import FrozenLake, FrozenLakeParams, FrozenLakeState, cell_of_player
 
 __all__ = ["TAGS", "FrozenLake", "FrozenLakeParams", "FrozenLakeState", "cell_of_player", "make_frozen_lake"]
@@ -23,7 +24,7 @@ def make_frozen_lake(
     """
     for name, value in (("frozen_probability", frozen_probability), ("success_rate", success_rate)):
         if not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value!r}; expected a probability, from 0 to 1")
+            raise BadValue(f"{name} is {value!r}; expected a probability, from 0 to 1", name, value)
     env = FrozenLake(height, width, observation)
     params = env.default_params.replace(
         frozen_probability=jnp.float32(frozen_probability), success_rate=jnp.float32(success_rate)

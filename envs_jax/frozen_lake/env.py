@@ -8,6 +8,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int, Int8, Int32, Key
 
 from envs_jax.environment import EnvParams, EnvState
+from envs_jax.errors import BadValue
 from envs_jax.frozen_lake import text
 from envs_jax.frozen_lake.generator import generate
 from envs_jax.frozen_lake.text import GOAL, HOLE, START
@@ -58,8 +59,10 @@ class FrozenLake(GridEnvironment):
     def __init__(self, height: int = 4, width: int = 4, observation: str = "grid"):
         """Fixes the size of the board, and its text (see `grid.FORMATS`); raises a `ValueError` for unusable ones."""
         if min(height, width) < 1 or max(height, width) > text.MAX_SIDE or height * width < 3:
-            raise ValueError(
-                f"FrozenLake of {height}x{width}; expected two numbers from 1 to {text.MAX_SIDE} and three cells"
+            raise BadValue(
+                f"FrozenLake of {height}x{width}; expected two numbers from 1 to {text.MAX_SIDE} and three cells",
+                "FrozenLake",
+                (height, width),
             )
         self.height, self.width, self.observation = height, width, observation
         self.legend = () if observation == "coord" else tuple(zip(text.SYMBOLS, text.MEANINGS))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Bool, Int8
 
+from envs_jax.errors import BadValue
 from envs_jax.frozen_lake.text import GOAL, MAX_SIDE, START
 from envs_jax.packs import LevelRules, Levels
 
@@ -42,17 +43,25 @@ def parse_maps(text: str) -> list[Int8[np.ndarray, "H W"]]:
             continue
         for column, letter in enumerate(row, start=1 + len(line) - len(line.lstrip())):
             if letter.upper() not in _LETTERS:
-                raise ValueError(f"line {number}, column {column}: found {letter!r}; expected one of S F H G")
+                raise BadValue(
+                    f"line {number}, column {column}: found {letter!r}; expected one of S F H G",
+                    f"line {number}",
+                    letter,
+                )
         if rows and len(row) != len(rows[0]):
-            raise ValueError(
+            raise BadValue(
                 f"line {number}: a row of {len(row)} cells follows rows of {len(rows[0])}; expected rows of one "
-                "length, and a blank line between maps"
+                "length, and a blank line between maps",
+                f"line {number}",
+                len(row),
             )
         rows.append([_LETTERS.index(letter.upper()) for letter in row])
         if len(rows) > MAX_SIDE or len(row) > MAX_SIDE:
-            raise ValueError(f"line {number}: the map is larger than {MAX_SIDE}x{MAX_SIDE}; expected a smaller one")
+            raise BadValue(
+                f"line {number}: the map is larger than {MAX_SIDE}x{MAX_SIDE}; expected a smaller one", f"line {number}"
+            )
     if not levels:
-        raise ValueError("the text holds no map; expected rows of the letters S F H G")
+        raise BadValue("the text holds no map; expected rows of the letters S F H G", "text")
     return levels
 
 
@@ -62,14 +71,16 @@ def stack_levels(levels: Sequence[np.ndarray] | np.ndarray) -> Levels:
     Raises a `ValueError` if there is no level, or if one, which is named, differs in size or cannot be played.
     """
     if not len(levels):
-        raise ValueError("no levels were given; expected at least one")
+        raise BadValue("no levels were given; expected at least one", "levels")
     for number, level in enumerate(levels, start=1):
         if level.ndim != 2 or level.dtype != np.int8:
             check_level(level, f"level {number}")
         if level.shape != levels[0].shape:
-            raise ValueError(
+            raise BadValue(
                 f"level {number} is {level.shape[0]}x{level.shape[1]} and the first one "
-                f"{levels[0].shape[0]}x{levels[0].shape[1]}; expected one size: put other sizes in another file"
+                f"{levels[0].shape[0]}x{levels[0].shape[1]}; expected one size: put other sizes in another file",
+                f"level {number}",
+                level.shape,
             )
     pack = np.stack(list(levels)).astype(np.int8)
     _RULES.check_pack(pack)

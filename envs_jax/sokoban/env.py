@@ -9,6 +9,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int, Int8, Int32, Key
 
 from envs_jax.environment import EnvParams, EnvState
+from envs_jax.errors import BadValue
 from envs_jax.grid import GridEnvironment, shift
 from envs_jax.sokoban import text
 from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
@@ -73,7 +74,11 @@ class Sokoban(GridEnvironment):
         `ValueError` for options that are not usable.
         """
         if height < 1 or width < 1 or boxes < 1:
-            raise ValueError(f"Sokoban of {height}x{width} with {boxes} boxes; expected three numbers of at least 1")
+            raise BadValue(
+                f"Sokoban of {height}x{width} with {boxes} boxes; expected three numbers of at least 1",
+                "Sokoban",
+                (height, width, boxes),
+            )
         vocabulary = tuple(vocabulary)
         self.height, self.width, self.boxes = height, width, boxes
         self.vocabulary, self.observation, self.generator = vocabulary, observation, generator
@@ -96,7 +101,9 @@ class Sokoban(GridEnvironment):
     def generate_level(self, key: Key[Array, ""], params: SokobanParams) -> Int8[Array, "H W"]:
         """Generates a level; raises a `ValueError` without a generator."""
         if self.generator is None:
-            raise ValueError("Sokoban has neither a generator nor levels; give `generator=` or fill `params.levels`")
+            raise BadValue(
+                "Sokoban has neither a generator nor levels; give `generator=` or fill `params.levels`", "generator"
+            )
         return self.generator(key)
 
     def reset_to_level(

@@ -41,6 +41,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key
 
 from envs_jax.batching import on_rows, while_active
+from envs_jax.errors import BadValue
 from envs_jax.grid import neighbors
 from envs_jax.sokoban.text import BOX, DIRECTIONS, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
@@ -80,11 +81,19 @@ def make_generator(
 ) -> Callable[[Key[Array, ""]], Int8[Array, "H W"]]:
     """Returns `generate` for some options; a `ValueError` if one is out of range, see `make_sokoban`."""
     if not (5 <= height <= MAX_SIDE and 5 <= width <= MAX_SIDE):
-        raise ValueError(f"a generated board is {height}x{width}; expected 5x5 to {MAX_SIDE}x{MAX_SIDE}")
+        raise BadValue(
+            f"a generated board is {height}x{width}; expected 5x5 to {MAX_SIDE}x{MAX_SIDE}", "board", (height, width)
+        )
     if boxes not in (1, 2):
-        raise ValueError(f"the device generator was asked for {boxes} boxes; expected 1 or 2: write a pack instead")
+        raise BadValue(
+            f"the device generator was asked for {boxes} boxes; expected 1 or 2: write a pack instead", "boxes", boxes
+        )
     if not boxes + 2 <= search_depth <= MAX_DEPTH:
-        raise ValueError(f"search_depth is {search_depth}; expected {boxes + 2} (every box pulled once) to {MAX_DEPTH}")
+        raise BadValue(
+            f"search_depth is {search_depth}; expected {boxes + 2} (every box pulled once) to {MAX_DEPTH}",
+            "search_depth",
+            search_depth,
+        )
     return partial(generate, height=height, width=width, boxes=boxes, search_depth=search_depth)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Bool, Int8
 
+from envs_jax.errors import BadValue
 from envs_jax.packs import LevelRules, Levels, check_cells
 from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
@@ -69,7 +70,10 @@ def parse_xsb(text: str) -> list[Int8[np.ndarray, "H W"]]:
             if rows:
                 boards.append((first, rows))
                 if len(boards) > MAX_LEVELS:
-                    raise ValueError(f"line {number}: more than {MAX_LEVELS} levels; expected fewer: split the file")
+                    raise BadValue(
+                        f"line {number}: more than {MAX_LEVELS} levels; expected fewer: split the file",
+                        f"line {number}",
+                    )
             rows, closed = [], False
             continue
         wrong_symbols = rows and line.strip().startswith("#") and line.endswith("#")
@@ -77,19 +81,25 @@ def parse_xsb(text: str) -> list[Int8[np.ndarray, "H W"]]:
             closed = bool(rows)
             continue
         if closed:
-            raise ValueError(
+            raise BadValue(
                 f"line {number}, column 1: a row follows a title or comment inside a level; expected a blank line "
-                "between levels"
+                "between levels",
+                f"line {number}",
             )
         if not _CODES.keys() >= set(line):
             column, symbol = next((c, symbol) for c, symbol in enumerate(line, start=1) if symbol not in _CODES)
-            raise ValueError(f"line {number}, column {column}: found {symbol!r}; expected {_EXPECTED}")
+            raise BadValue(
+                f"line {number}, column {column}: found {symbol!r}; expected {_EXPECTED}", f"line {number}", symbol
+            )
         first = first if rows else number
         rows.append(line)
         if len(rows) > MAX_SIDE or len(line) > MAX_SIDE:
-            raise ValueError(f"line {number}: the level is larger than {MAX_SIDE}x{MAX_SIDE}; expected a smaller one")
+            raise BadValue(
+                f"line {number}: the level is larger than {MAX_SIDE}x{MAX_SIDE}; expected a smaller one",
+                f"line {number}",
+            )
     if not boards:
-        raise ValueError(f"the text holds no level; expected rows of XSB symbols: {_EXPECTED}")
+        raise BadValue(f"the text holds no level; expected rows of XSB symbols: {_EXPECTED}", "text")
     return _levels(boards)
 
 
@@ -110,8 +120,10 @@ def stack_levels(levels: Sequence[np.ndarray] | np.ndarray, height: int, width: 
             check_level(level, f"level {number}")
         rows, columns = level.shape
         if rows > height or columns > width:
-            raise ValueError(
-                f"level {number} is {rows}x{columns}; expected at most {height}x{width}: use a larger board"
+            raise BadValue(
+                f"level {number} is {rows}x{columns}; expected at most {height}x{width}: use a larger board",
+                f"level {number}",
+                f"{rows}x{columns}",
             )
         pack[number - 1, :rows, :columns] = level
     _RULES.check_pack(pack)
@@ -148,9 +160,11 @@ def _levels(boards: Sequence[tuple[int, Sequence[str]]]) -> list[Int8[np.ndarray
         index = min(refused)
         first, rows = boards[index]
         for row, column in refused[index][:1]:
-            raise ValueError(
+            raise BadValue(
                 f"line {first + row}, column {column + 1}: found {rows[row][column]!r} outside the walls; expected a "
-                "board closed by # on every side"
+                "board closed by # on every side",
+                f"line {first + row}",
+                rows[row][column],
             )
         check_level(levels[index], f"the level at line {first}")
     return levels

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int32
 
 from envs_jax import grid
+from envs_jax.errors import BadValue
 from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, DIRECTIONS, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_POSITIONS = 2_000_000
@@ -67,9 +68,11 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
                 row[direction] = index[position]
         following.append(row)
         if len(positions) > MAX_POSITIONS:
-            raise ValueError(
+            raise BadValue(
                 f"the level has more than {MAX_POSITIONS} reachable positions; expected fewer: use a smaller board, "
-                "fewer boxes or a depth limit"
+                "fewer boxes or a depth limit",
+                "level",
+                MAX_POSITIONS,
             )
     following += [[i] * 4 for i in range(len(following), len(positions))]
     return Graph(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int8, Int32
 
+from envs_jax.errors import BadValue
 from envs_jax.grid import board_text
 
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
@@ -45,13 +46,17 @@ def make_describe(
     `boxes`) and the player. Raises a `ValueError` if the symbols or the observation are not usable.
     """
     if len(symbols) != 7 or len(set(symbols)) != 7 or any(not s or "\n" in s for s in symbols):
-        raise ValueError(
+        raise BadValue(
             f"vocabulary is {symbols!r}; expected 7 different symbols without newlines, "
-            f"for {', '.join(MEANINGS)}: for example {SYMBOLS!r}"
+            f"for {', '.join(MEANINGS)}: for example {SYMBOLS!r}",
+            "vocabulary",
+            symbols,
         )
     if len(set(map(len, symbols))) > 1:
-        raise ValueError(
-            f"vocabulary is {symbols!r}; expected 7 symbols of one length, so that a row is read in one way only"
+        raise BadValue(
+            f"vocabulary is {symbols!r}; expected 7 symbols of one length, so that a row is read in one way only",
+            "vocabulary",
+            symbols,
         )
     headings = (
         f"Board: {height} rows, {width} columns\nEmpty targets:",

@@ -26,7 +26,7 @@ class Fields:
 
     def error(self, key: str, expected: str) -> WeightsError:
         """An error that names `key`, its value and what was expected."""
-        return WeightsError(f"{self.where}: {key} is {shortened(repr(self.take(key)))}; expected {expected}")
+        return WeightsError.at(self.where, f"{key} is {shortened(repr(self.take(key)))}; expected {expected}")
 
     def integer(self, key: str, most: int, least: int = 1, default: int | None = None) -> int:
         """An integer from `least` to `most`; `default`, if there is one, for null."""
@@ -72,4 +72,4 @@ class Fields:
         if left := [key for key in left if not key.startswith(prefixes)]:
             listed = ", ".join(f"{shortened(repr(key))}: {shortened(repr(self.raw[key]))}" for key in sorted(left)[:8])
             more = f" and {len(left) - 8} more" if len(left) > 8 else ""
-            raise WeightsError(f"{self.where}: settings that are not supported: {listed}{more}; use another model")
+            raise WeightsError.at(self.where, f"settings that are not supported: {listed}{more}; use another model")

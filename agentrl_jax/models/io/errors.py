@@ -4,11 +4,13 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentrl_jax.errors import BadValue
 
-class WeightsError(ValueError):
+
+class WeightsError(BadValue):
     """A file of weights, or its configuration, is damaged or not supported.
 
-    The message is one line: the file, what is wrong with it, and what to do.
+    The message is one line: the file, which is the key, what is wrong with it, and what to do.
     """
 
 
@@ -20,6 +22,6 @@ def naming(file: str | Path) -> Iterator[None]:
     except WeightsError:
         raise
     except OSError as error:
-        raise WeightsError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
+        raise WeightsError.at(file, f"cannot be read ({error.strerror}); check its permissions") from error
     except ValueError as error:
-        raise WeightsError(f"{file}: {error}") from error
+        raise WeightsError.after(file, error) from error

@@ -115,15 +115,16 @@ def _rope_scaling(decoder: DecoderConfig, file: GgufFile) -> Llama3Scaling | Non
         return None
     shape, half = file.shapes[_ROPE_FACTORS], decoder.head_dim // 2
     if shape != (half,):
-        raise WeightsError(f"{file.where}: {_ROPE_FACTORS} has shape {list(shape)}; expected [{half}]")
+        raise WeightsError.at(file.where, f"{_ROPE_FACTORS} has shape {list(shape)}; expected [{half}]")
     divisors = file.read(_ROPE_FACTORS, (slice(None),))
     scaling = Llama3Scaling(
         factor=_short(float(divisors.max())), low_freq_factor=1.0, high_freq_factor=4.0, original_positions=8192
     )
     stretched = layers.rotary_frequencies(dataclasses.replace(decoder, rope_scaling=scaling))
     if not np.allclose(stretched * jnp.asarray(divisors), layers.rotary_frequencies(decoder), rtol=1e-4, atol=0.0):
-        raise WeightsError(
-            f"{file.where}: {_ROPE_FACTORS} contains divisors that are not those of Llama 3.1 for any factor; "
-            "use the safetensors files of this model"
+        raise WeightsError.at(
+            file.where,
+            f"{_ROPE_FACTORS} contains divisors that are not those of Llama 3.1 for any factor; "
+            "use the safetensors files of this model",
         )
     return scaling

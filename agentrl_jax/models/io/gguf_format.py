@@ -60,7 +60,7 @@ def open_gguf(path: Path) -> GgufFile:
     try:
         import gguf
     except ImportError as error:
-        raise WeightsError(f"{path}: needs the package gguf; pip install 'gguf>=0.17'") from error
+        raise WeightsError.at(path, "needs the package gguf; pip install 'gguf>=0.17'") from error
 
     class Reader(gguf.GGUFReader):
         reads = 0
@@ -96,28 +96,35 @@ def open_gguf(path: Path) -> GgufFile:
             return field
 
     if not path.is_file():
-        raise WeightsError(f"{path}: no such file")
+        raise WeightsError.at(path, "no such file")
     try:
         with np.errstate(over="raise"):
             reader = Reader(path)
         metadata = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     except OSError as error:
-        raise WeightsError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+        raise WeightsError.at(path, f"cannot be read ({error.strerror}); check its permissions") from error
     except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise WeightsError(f"{path}: not a complete GGUF file, version 2 or 3 ({reason}); download it again") from error
+        raise WeightsError.at(
+            path, f"not a complete GGUF file, version 2 or 3 ({reason}); download it again"
+        ) from error
     if reader.endianess != gguf.GGUFEndian.LITTLE:
-        raise WeightsError(f"{path}: is in big-endian order; convert it again in little-endian order")
+        raise WeightsError.at(path, "is in big-endian order; convert it again in little-endian order")
     if nested := [name for name, field in reader.fields.items() if len(field.types) > 2]:
-        raise WeightsError(f"{path}: setting {shortened(repr(nested[0]))} is a list of lists; expected numbers or text")
+        raise WeightsError.at(
+            path, f"setting {shortened(repr(nested[0]))} is a list of lists; expected numbers or text"
+        )
     end = reader.data_offset
     for tensor in sorted(reader.tensors, key=lambda tensor: tensor.data_offset):
         if tensor.tensor_type.name not in TENSOR_TYPES:
-            raise WeightsError(
-                f"{path}: tensor {shortened(repr(tensor.name))} has type {tensor.tensor_type.name}; expected "
-                f"{', '.join(TENSOR_TYPES)}; use another quantization"
+            raise WeightsError.at(
+                path,
+                f"tensor {shortened(repr(tensor.name))} has type {tensor.tensor_type.name}; expected "
+                f"{', '.join(TENSOR_TYPES)}; use another quantization",
             )
         if tensor.data_offset < end or tensor.data_offset % reader.alignment:
-            raise WeightsError(f"{path}: tensor {shortened(repr(tensor.name))} overlaps another one; download it again")
+            raise WeightsError.at(
+                path, f"tensor {shortened(repr(tensor.name))} overlaps another one; download it again"
+            )
         end = tensor.data_offset + tensor.n_bytes
     return GgufFile(str(path), metadata, {tensor.name: tensor for tensor in reader.tensors})

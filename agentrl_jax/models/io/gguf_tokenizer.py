@@ -95,8 +95,8 @@ def _vocabulary(fields: Fields) -> tuple[list[str], list[int]]:
     if others := sorted(
         {str(token_type) for token_type in token_types if token_type not in (_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED)}
     ):
-        raise WeightsError(
-            f"{fields.where}: tokens of type {others[0]}; expected normal, control, user-defined or unused"
+        raise WeightsError.at(
+            fields.where, f"tokens of type {others[0]}; expected normal, control, user-defined or unused"
         )
     return names, token_types
 
@@ -105,18 +105,18 @@ def _model(fields: Fields, names: list[str], token_types: list[int], splitter: s
     vocabulary = {name: i for i, name in enumerate(names) if token_types[i] != _UNUSED}
     if len(vocabulary) + token_types.count(_UNUSED) != len(names):
         repeated = next(name for i, name in enumerate(names) if token_types[i] != _UNUSED and vocabulary[name] != i)
-        raise WeightsError(f"{fields.where}: the token {shortened(repr(repeated))} occurs twice; download it again")
+        raise WeightsError.at(fields.where, f"the token {shortened(repr(repeated))} occurs twice; download it again")
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     for name, i in vocabulary.items():
         if not name or (token_types[i] == _NORMAL and not alphabet.issuperset(name)):
             text = shortened(repr(name))
-            raise WeightsError(f"{fields.where}: the token {text} is not in byte-level characters; download it again")
+            raise WeightsError.at(fields.where, f"the token {text} is not in byte-level characters; download it again")
     merges = []
     for merge in _strings(fields, "merges"):
         left, _, right = merge.partition(" ")
         if any(part not in vocabulary for part in (left, right, left + right)):
             text = shortened(repr(merge))
-            raise WeightsError(f"{fields.where}: the merge {text} does not join two tokens; download it again")
+            raise WeightsError.at(fields.where, f"the merge {text} does not join two tokens; download it again")
         merges.append((left, right))
     unknown = _named(fields, "unknown_token_id", names, token_types)
     # Llama 3's vocabulary has words that its merges cannot produce.

@@ -136,7 +136,7 @@ def defaults(model_type: str) -> Mapping[str, Any]:
         from transformers import AutoConfig
     except ImportError as error:
         raise WeightsError(
-            "pretrained models need the package transformers; pip install 'transformers>=5.17,<6'"
+            "pretrained models need the package transformers; pip install 'transformers>=5.17,<6'", key="transformers"
         ) from error
     config = AutoConfig.for_model(model_type)
     values = {field.name: field.default for field in dataclasses.fields(config)}

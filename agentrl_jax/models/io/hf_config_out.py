@@ -50,7 +50,7 @@ def describe(
         raw |= _windows(decoder, model_type)
     config = parse_config(raw, f"{model_type} configuration")
     if config.decoder != _plain(decoder):
-        raise WeightsError(f"{decoder}: is read back from a {model_type} configuration as {config.decoder}")
+        raise WeightsError.at(decoder, f"is read back from a {model_type} configuration as {config.decoder}")
     return config
 
 
@@ -80,7 +80,7 @@ def _plain(decoder: DecoderConfig) -> DecoderConfig:
 def _model_type(decoder: DecoderConfig) -> str:
     windowed = any(decoder.windows)
     if decoder.mlp_bias and (decoder.qk_norm or windowed):
-        raise WeightsError(f"{decoder}: no model type has mlp_bias together with qk_norm or windows")
+        raise WeightsError.at(decoder, "no model type has mlp_bias together with qk_norm or windows")
     if decoder.qk_norm and decoder.qkv_bias == decoder.output_bias:
         return "qwen3"
     if decoder.qkv_bias and not (decoder.output_bias or decoder.mlp_bias or decoder.qk_norm):
@@ -88,7 +88,7 @@ def _model_type(decoder: DecoderConfig) -> str:
     if windowed and not (decoder.qkv_bias or decoder.output_bias or decoder.qk_norm) and len({*decoder.windows}) == 1:
         return "mistral"
     if decoder.qk_norm or decoder.qkv_bias != decoder.output_bias or windowed:
-        raise WeightsError(f"{decoder}: no model type has these biases, norms and windows together")
+        raise WeightsError.at(decoder, "no model type has these biases, norms and windows together")
     return "llama"
 
 
@@ -103,7 +103,7 @@ def _rope_scaling(decoder: DecoderConfig) -> dict[str, Any] | None:
 def _windows(decoder: DecoderConfig, model_type: str) -> dict[str, Any]:
     sizes = {size for size in decoder.windows if size}
     if len(sizes) > 1:
-        raise WeightsError(f"{decoder}: windows of sizes {sorted(sizes)}; a {model_type} model has a single size")
+        raise WeightsError.at(decoder, f"windows of sizes {sorted(sizes)}; a {model_type} model has a single size")
     window = sizes.pop() if sizes else None
     if model_type == "mistral":
         return {"sliding_window": window}

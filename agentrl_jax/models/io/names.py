@@ -102,7 +102,7 @@ def check_shapes(
         ],
     }
     if parts := [f"{kind} {some_of(items)}" for kind, items in faults.items() if items]:
-        raise WeightsError(f"{where}: does not fit its configuration: {' | '.join(parts)}; use the files of one model")
+        raise WeightsError.at(where, f"does not fit its configuration: {' | '.join(parts)}; use the files of one model")
 
 
 def some_of(items: list[str]) -> str:

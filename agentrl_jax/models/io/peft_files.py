@@ -47,7 +47,7 @@ def load_adapter(folder: Path, config: DecoderConfig, *, placement: Placement = 
     folder = Path(folder)
     lora = _parse(Fields(read_json(path_inside(folder, CONFIG)), str(folder / CONFIG)))
     if not path_inside(folder, TENSORS).is_file() and (folder / "adapter_model.bin").exists():
-        raise WeightsError(f"{folder}: adapter_model.bin is a pickle, which is never read: save it as safetensors")
+        raise WeightsError.at(folder, "adapter_model.bin is a pickle, which is never read: save it as safetensors")
     wanted = _leaves(config, lora)
     with safetensors_files.open_files(folder, [TENSORS]) as tensors:
         check_shapes(file_shapes(wanted), tensors.shapes, tensors.where)

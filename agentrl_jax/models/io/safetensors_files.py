@@ -40,14 +40,14 @@ class SafetensorsFiles:
         self.shapes = {key: tuple(part.get_shape()) for key, part in self._slices.items()}
         dtypes = {key: part.get_dtype() for key, part in self._slices.items()}
         if others := [f"{key} is {dtype}" for key, dtype in dtypes.items() if dtype not in _FLOATS]:
-            raise WeightsError(f"{where}: {some_of(others)}; expected {', '.join(_FLOATS)}; use unquantized weights")
+            raise WeightsError.at(where, f"{some_of(others)}; expected {', '.join(_FLOATS)}; use unquantized weights")
 
     def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
         """The slice `index` of tensor `key`."""
         try:
             return self._slices[key][index]
         except (SafetensorError, OSError) as error:
-            raise WeightsError(f"{self.where}: {key} cannot be read ({error}); download it again") from error
+            raise WeightsError.at(self.where, f"{key} cannot be read ({error}); download it again") from error
 
 
 @contextlib.contextmanager
@@ -60,18 +60,18 @@ def open_files(
     with contextlib.ExitStack() as stack:
         for path in paths:
             if not path.is_file():
-                raise WeightsError(f"{path}: no such file, although it is a part of the model; download it again")
+                raise WeightsError.at(path, "no such file, although it is a part of the model; download it again")
             _refuse_repeated_keys(path)
             try:
                 handle = stack.enter_context(safe_open(path, framework="numpy"))
                 keys = sorted(handle.keys())
             except (SafetensorError, OSError, ValueError) as error:
                 reason = str(error)[:200]
-                raise WeightsError(f"{path}: not a complete safetensors file ({reason}); download it again") from error
+                raise WeightsError.at(path, f"not a complete safetensors file ({reason}); download it again") from error
             listed = keys if index is None else [key for key, name in index.items() if name == path.name]
             if differ := set(keys).symmetric_difference(listed):
                 some = ", ".join(sorted(differ)[:6])
-                raise WeightsError(f"{path}: differs from the index in {some}; use the files of one download")
+                raise WeightsError.at(path, f"differs from the index in {some}; use the files of one download")
             handles |= dict.fromkeys(keys, handle)
         yield SafetensorsFiles(str(paths[0] if len(paths) == 1 else folder), handles)
 
@@ -81,7 +81,7 @@ def _refuse_repeated_keys(path: Path) -> None:
     with naming(path), path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_HEADER_BYTES, path.stat().st_size - 8):
-            raise WeightsError(f"{path}: not a complete safetensors file (length of its header: {length} bytes)")
+            raise WeightsError.at(path, f"not a complete safetensors file (length of its header: {length} bytes)")
         parse_json(file.read(length), f"{path}, its header")
 
 
@@ -109,10 +109,10 @@ def _parts(folder: Path) -> tuple[list[str], dict[str, str] | None]:
     if not index.is_file():
         pickles = sorted(path.name for path in folder.glob("*.bin"))
         hint = f"{pickles[0]} is a pickle, which is never read: save it as safetensors" if pickles else "give another"
-        raise WeightsError(f"{folder}: contains neither {SINGLE} nor {INDEX}; {hint}")
+        raise WeightsError.at(folder, f"contains neither {SINGLE} nor {INDEX}; {hint}")
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
-        raise WeightsError(f"{index}: weight_map is {shortened(repr(files))}; expected file names by tensor")
+        raise WeightsError.at(index, f"weight_map is {shortened(repr(files))}; expected file names by tensor")
     return list({*files.values()}), files
 
 
@@ -122,16 +122,17 @@ def _refuse_unless_equal(tensors: SafetensorsFiles, key: str, other: str) -> Non
     for start in range(0, rows, step):
         part = (slice(start, min(start + step, rows)), slice(0, columns))
         if not np.array_equal(tensors.read(key, part), tensors.read(other, part)):
-            raise WeightsError(
-                f"{tensors.where}: {other} differs from {key} although the configuration ties them; set "
-                "tie_word_embeddings to false in config.json, or remove the wrong one of the two"
+            raise WeightsError.at(
+                tensors.where,
+                f"{other} differs from {key} although the configuration ties them; set "
+                "tie_word_embeddings to false in config.json, or remove the wrong one of the two",
             )
 
 
 def refuse_nonempty(folder: Path) -> None:
     """Refuses a path that exists, unless it is an empty folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise WeightsError(f"{folder}: exists and is not an empty folder; give a new folder")
+        raise WeightsError.at(folder, "exists and is not an empty folder; give a new folder")
 
 
 @contextlib.contextmanager
@@ -152,7 +153,7 @@ def atomic_folder(folder: Path, files: Mapping[str, bytes], settings: Mapping[st
         temporary.replace(folder)
     except OSError as error:
         reason = f"cannot be written ({error.strerror}), expected a writable folder; give another path"
-        raise WeightsError(f"{folder}: {reason}") from error
+        raise WeightsError.at(folder, f"{reason}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -176,7 +177,7 @@ def file_tensor(leaf: Leaf, array: Any, number: int, dtype: np.dtype) -> np.ndar
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray((values.T if leaf.transposed else values).astype(dtype))
     if not np.isfinite(cast).all():
-        raise WeightsError(f"{leaf.keys[number]} {not_finite(values, dtype)}")
+        raise WeightsError(f"{leaf.keys[number]} {not_finite(values, dtype)}", key=leaf.keys[number])
     return cast
 
 
@@ -185,7 +186,7 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     try:
         save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses files without it
     except SafetensorError as error:  # the library's form of a full disk
-        raise WeightsError(f"{path}: cannot be written ({shortened(error)}); give a folder with more space") from error
+        raise WeightsError.at(path, f"cannot be written ({shortened(error)}); give a folder with more space") from error
     path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files readable by their owner only
 
 

@@ -88,5 +88,5 @@ def _read(tensors: Tensors, leaf: Leaf, bounds: tuple[tuple[int, int], ...], dty
         with np.errstate(over="ignore"):
             target[...] = values.T if leaf.transposed else values
         if not np.isfinite(target).all():
-            raise WeightsError(f"{tensors.where}: {key} {not_finite(values, dtype)}")
+            raise WeightsError.at(tensors.where, f"{key} {not_finite(values, dtype)}")
     return out

@@ -100,12 +100,12 @@ def level_of(item: int, *, upstream: bool) -> Level:
     Without `upstream` a stored one that nobody can solve is generated too. Raises `ItemError` if there is no such item.
     """
     if not 0 <= item < ITEMS:
-        raise ItemError(f"The data_idx {item} is not valid: expected 0 to {ITEMS - 1}.")
+        raise ItemError(f"The data_idx {item} is not valid: expected 0 to {ITEMS - 1}.", item)
     if item in _stored_items(upstream):
         return items.load((item,))[0]
     level = np.asarray(_generator(items.number_of(item), upstream)(jax.random.key(item)))
     if not level[items.SHAPE.height, 0]:
-        raise ItemError(f"The data_idx {item} has no level: none was found in all tries.")
+        raise ItemError(f"The data_idx {item} has no level: none was found in all tries.", item)
     return level
 
 

@@ -92,7 +92,7 @@ class Maze(LmrlGame):
         """Moves the agent to the item's start; raises `ItemError` unless the item is one of 0 to 24."""
         if not 0 <= item < len(STARTS):
             silent = self._upstream and item == len(STARTS)
-            raise ItemError("" if silent else f"The game {item} is not valid.")
+            raise ItemError("" if silent else f"The game {item} is not valid.", item)
         self._cell, self._moves = STARTS[item], 0
         return self._start(describe(self._cell), maze_name="double_t_maze")
 

