@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import jax
-import numpy as np
-
 from agentrl_jax.errors import BadValue, UserError, refusals
 from agentrl_jax.evaluate.chat import speaker
 from agentrl_jax.models import actor_critic
@@ -80,7 +77,7 @@ def load_served(
     answer block.
 
     Raises:
-        UserError: the model or the checkpoint cannot be used, or has weights that are not finite.
+        UserError: the model or the checkpoint cannot be used.
     """
     name = name or Path(model).name or model
     with refusals():
@@ -95,7 +92,6 @@ def load_served(
         chat = run_chat(config, policy.tokenizer)
         inserted = run_opening(config, chat) if opening == "run" else ""
         params = actor_critic.policy_decoder(policy.params, policy.model)
-        _check_finite(params, f"{model}, checkpoint {policy.step}")
     grammar = None
     if config.prompt.stop_at_answer:
         think = config.prompt.think
@@ -112,10 +108,3 @@ def load_served(
         config.rollout.context == "single_turn",
         grammar,
     )
-
-
-def _check_finite(params: Params, where: str) -> None:
-    for path, leaf in jax.tree.leaves_with_path(params):
-        if not np.isfinite(np.asarray(leaf)).all():
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise UserError.at(where, f"{name} has values that are not finite; serve an earlier checkpoint")

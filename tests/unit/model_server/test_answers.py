@@ -1,6 +1,5 @@
 """What a request means before and after sampling: its fields, its prompts, the end of a response, numbers that fail."""
 
-import dataclasses
 import shutil
 
 import httpx
@@ -13,14 +12,16 @@ from pydantic import ValidationError
 from safetensors.numpy import load_file, save_file
 from serving import running
 
+from agentrl_jax.api import load_policy
 from agentrl_jax.errors import UserError
-from agentrl_jax.model_server import bodies, served_model
+from agentrl_jax.model_server import bodies
 from agentrl_jax.model_server.app import create_app
 from agentrl_jax.model_server.bodies import ChatBody, CompletionBody
 from agentrl_jax.model_server.run import make_sampler
 from agentrl_jax.model_server.sampler import Sampled
 from agentrl_jax.model_server.served_model import load_served
 from agentrl_jax.rollout import parsing
+from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.tokenizer import load_small
@@ -148,15 +149,16 @@ def run(tmp_path_factory):
     return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", SHAPE, "stop_at_answer: true")
 
 
-def test_a_checkpoint_that_is_not_finite_is_refused(run, monkeypatch):
+@pytest.mark.parametrize("load", [load_served, load_policy])
+def test_a_checkpoint_that_is_not_finite_is_refused(load, run, monkeypatch):
     def damaged(*args):
-        policy = load_policy(*args)
-        return dataclasses.replace(policy, params=jax.tree.map(lambda leaf: leaf * jnp.nan, policy.params))
+        return jax.tree.map(lambda x: x * jnp.nan if jnp.isdtype(x.dtype, "real floating") else x, restore(*args))
 
-    load_policy = served_model.load_policy
-    monkeypatch.setattr(served_model, "load_policy", damaged)
-    with pytest.raises(UserError, match=r"run, checkpoint 7: .* has values that are not finite"):
-        load_served(str(run))
+    restore = Checkpoints.restore
+    monkeypatch.setattr(Checkpoints, "restore", damaged)
+    with pytest.raises(UserError) as caught:
+        load(str(run))
+    assert caught.value.key == f"{run}, checkpoint 7"
 
 
 def test_responses_of_a_run_that_stops_at_the_answer_do_too(run, model):
