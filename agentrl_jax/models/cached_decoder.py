@@ -72,15 +72,15 @@ def forward_with_cache(
     rows: Int[Array, " B"] | None = None,
     *,
     only_last: bool = False,
-) -> tuple[Float[Array, "B C D"], KVCache]:
+) -> tuple[Float[Array, "B K D"], KVCache]:
     """Appends a chunk of tokens, padded on the right, to the blocks of each row.
 
     `params` are from `prepare_for_decode` or `prepare_stacked`. `start` is the position of the first token, in a
     context that begins with the row's prefix if there is one. Positions from there on are overwritten, earlier ones are
     read. `count` is the number of real tokens of each row; for a row with 0 the cache is unchanged. With `rows`, the B
-    rows of the other arguments are these rows of the cache, which has no opening. Returns the hidden states (arbitrary
-    beyond `count`) and the cache. With `only_last`, it returns the state of the last real token of each row, [B, 1, D],
-    and the last layer computes only keys and values of the other tokens.
+    rows of the other arguments are these rows of the cache, which has no opening. Returns the hidden states (K = C of
+    them, arbitrary beyond `count`) and the cache. With `only_last`, it returns the state of the last real token of each
+    row, K = 1, and the last layer computes only keys and values of the other tokens.
 
     Raises:
         ValueError: stacked parameters, or `rows`, with a cache that has an opening.
@@ -149,7 +149,7 @@ def _read(
     decoding: bool,
     rows: Int[Array, " B"] | None = None,
     last: Int[Array, " B"] | None = None,
-) -> tuple[Float[Array, "B C D"], KVCache]:
+) -> tuple[Float[Array, "B K D"], KVCache]:
     """Runs all layers on tokens that `write` adds to the cache, whose blocks then end before position `stored`.
 
     With `last`, returns the hidden state of this token of each row alone, [B, 1, D].
@@ -192,7 +192,7 @@ def _scan_layers(
     config: DecoderConfig,
     cache: KVCache,
     prefix: SharedPrefix | None,
-) -> tuple[Float[Array, "B C D"], KVCache]:
+) -> tuple[Float[Array, "B K D"], KVCache]:
     """Applies `layer` of `_read` to stacked layers in a loop, whose body is compiled once; copies blocks and prefix."""
     if cache.opening is not None:
         raise BadValue(
