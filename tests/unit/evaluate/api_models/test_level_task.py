@@ -43,8 +43,9 @@ def test_the_levels_of_a_file_in_ragens_words(levels, tmp_path):
     api = FakeApi(answer)
     with api.running() as url:
         options, extra = TaskOptions(env="SimpleSokoban", levels=levels, concurrency=1), {"max_tokens": None}
-        with pytest.raises(UserError, match="max_completion_tokens is '40 tokens', expected a positive integer"):
+        with pytest.raises(UserError) as refused:
             evaluate_api("m", url, options, tmp_path / "b", extra={"max_completion_tokens": "40 tokens"})
+        assert refused.value.key == "max_completion_tokens"
         extra |= {"max_completion_tokens": 40}
         result = evaluate_api("m", url, options, tmp_path / "out", extra=extra)
     assert (result["style"], result["items"], result["success_all"]["mean"]) == ("ragen", 2, 1.0)
@@ -57,9 +58,8 @@ def test_the_levels_of_a_file_in_ragens_words(levels, tmp_path):
     assert [message["role"] for message in first] == ["system", "user"]
     assert "Available actions: Up, Down, Left, Right." in first[1]["content"]
     assert "Turn 1:\nState:\n######\n#PXO_#" in first[1]["content"]
-    assert first[1]["content"].endswith(
-        "Actions left: 10.\nResponse with <answer> your actions </answer> and nothing else, in at most 40 words."
-    )
+    assert first[1]["content"].endswith(" </answer> and nothing else, in at most 40 words.")
+    assert "Actions left: 10.\n" in first[1]["content"]
     assert second[:3] == [*first, {"role": "assistant", "content": "Right"}]
     assert second[3]["content"].startswith("Reward:\n")
     assert "Turn 2:\nState:\n######\n#PXO_#" in second[3]["content"]
@@ -73,9 +73,7 @@ def test_other_levels_in_the_file_are_not_added_to_those_before(levels, tmp_path
         options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1, max_tokens=40)
         evaluate_api("m", url, options, out)
         (tmp_path / "levels.txt").write_text(f"{second}\n\n{first}\n")
-        with pytest.raises(
-            UserError, match=r"out: item 0 was played on another level than it has now; give the levels"
-        ):
+        with pytest.raises(UserError, match="item 0 was played on another level"):
             evaluate_api("m", url, dataclasses.replace(options, items="0,1"), out)
         (tmp_path / "levels.txt").write_text(f"{first}\n\n{second}\n\n{first}\n")
         result = evaluate_api("m", url, dataclasses.replace(options, items="0,1"), out)
@@ -90,25 +88,17 @@ def test_an_item_is_played_once(tmp_path):
 
 
 def test_a_think_block_is_asked_for(levels, tmp_path):
-    """Without it, a response has the wrong format."""
+    """Without it, a response has the wrong format; one that was not asked for is not played."""
     api = FakeApi(solve)
     with api.running() as url:
         options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1, think=True)
         assert evaluate_api("m", url, options, tmp_path / "a")["success_all"]["mean"] == 0
         api.answer = lambda body: f"<think> push it </think>{solve(body)}"
         assert evaluate_api("m", url, options, tmp_path / "b")["success_all"]["mean"] == 1
+        api.answer = lambda body: f"<think>perhaps <answer>Left</answer>?</think>{solve(body)}"
+        options = dataclasses.replace(options, think=False, max_tokens=40)
+        assert evaluate_api("m", url, options, tmp_path / "c")["success_all"]["mean"] == 1
     assert "Response with <think> your reasoning </think><answer>" in api.requests[0]["messages"][1]["content"]
-
-
-def test_a_thought_that_a_server_leaves_in_the_text_is_not_played(levels, tmp_path):
-    def answer(body):
-        return f"<think>perhaps <answer>Left</answer>?</think>{solve(body)}"
-
-    api = FakeApi(answer)
-    with api.running() as url:
-        options = TaskOptions(env="SimpleSokoban", levels=levels, max_tokens=40, concurrency=1)
-        result = evaluate_api("m", url, options, tmp_path / "out")
-    assert (result["success_all"]["mean"], len(api.requests)) == (1.0, 2)
 
 
 def test_lines_are_those_of_the_items():
@@ -120,8 +110,9 @@ def test_lines_are_those_of_the_items():
         assert some[name][:2] == [known[5], known[2]]
         assert len(some[name]) == 3
     assert len(level_task(TaskOptions(env="Bandit", style="compact", episodes=70_000)).items) == 70_000
-    with pytest.raises(UserError, match=r"--items names 16384, expected numbers below 16384"):
+    with pytest.raises(UserError) as refused:
         level_task(dataclasses.replace(options, items=str(2**14)))
+    assert (refused.value.key, refused.value.value) == ("--items", 2**14)
 
 
 def test_items_are_the_test_levels_of_a_run():
@@ -143,15 +134,3 @@ def test_items_are_the_test_levels_of_a_run():
         assert episode.level() == hexadecimal(np.asarray(env.state_hash(state, params))[None])[0]
         rows = ["".join("_OGP"[cell] for cell in row) for row in levels.boards(6)[item]]
         assert shown == "\n".join([*rows, "10"])
-
-
-def test_what_a_level_file_lacks(levels, tmp_path):
-    given = ["--api", "m", "--base_url", "http://127.0.0.1:9/v1", "--out", str(tmp_path / "out")]
-    for words, expected in (
-        (["SimpleSokoban", "--levels", levels, "--items", "2"], "--items names 2, expected numbers below 2"),
-        (["SimpleSokoban", "--levels", str(tmp_path / "none")], "there is no such file"),
-        (["FrozenLake", "--levels", "panel"], "levels is panel, but FrozenLake has no such levels"),
-    ):
-        code, out, err = tiny_run.command("eval", *given, "--env", *words)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert expected in err
