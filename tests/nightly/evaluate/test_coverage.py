@@ -1,12 +1,8 @@
 """Simulated coverage of every kind of 95 % interval that a report prints: at least 93 %.
 
-Which report prints which: `agentrl compare` intervals over seeds and levels (`crossed_success_interval`,
-`crossed_interval`) and over seeds alone, also as the band of its figure; `agentrl eval`, `scaling`, `leaderboard`, the
-summary of a run, its table in the terminal and evaluations of API models `success_interval`, `mean_interval` and
-`paired_interval` over levels, and with `--clusters` over categories. Success is drawn from a model in which the log
-odds of seeds and of levels are normal, around 10 to 50 % (90 % is the mirror image of 10 %); seeds have a standard
-deviation of up to 0.8, as between 31 and 69 % around 50 %. With 1 and 10 % success, ten seeds cover 92 or 93 %. A few
-seeds of which now and then one fails altogether are outside of it: no interval of three seeds knows of it.
+Success is drawn from a model in which the log odds of seeds and of levels are normal, around 10 to 50 % (90 % is the
+mirror image of 10 %); seeds have a standard deviation of up to 0.8, as between 31 and 69 % around 50 %. A few seeds of
+which now and then one fails altogether are outside of it: no interval of three seeds knows of it.
 """
 
 import numpy as np
@@ -37,9 +33,8 @@ def rate(outcomes):
     found = crossed_success_interval(outcomes)
     if found["low"] < found["high"]:
         return found
-    return success_interval(
-        outcomes.ravel(), clusters=np.repeat(np.arange(len(outcomes)), outcomes.shape[1]).astype(str)
-    )
+    seed = np.repeat(np.arange(len(outcomes)), outcomes.shape[1]).astype(str)
+    return success_interval(outcomes.ravel(), clusters=seed)
 
 
 @pytest.mark.parametrize("seeds", COUNTS)

@@ -2,6 +2,7 @@
 
 import pytest
 import tiny_run
+from evaluating import refusal
 
 from agentrl_jax.config import TaskConfig, load_config
 from agentrl_jax.evaluate import against
@@ -39,25 +40,16 @@ def runs(tmp_path, monkeypatch):
         ("wet", "dry", (), ["FrozenLake (success_rate 0.5, frozen_probability 0.7)", "FrozenLake (success_rate 1.0)"]),
         ("served", "lake", (), ["plays maze and", "plays FrozenLake"]),
         # Both would have to play it.
-        ("lake", "served", ("--env", "FrozenLake"), ["was trained on services and has items of maze only"]),
-        ("lake", "served", ("--panel", "frozen-lake-4x4-v2"), ["was trained on the services maze"]),
-        ("served", "lake", ("--panel", "maze-v1"), ["was trained on compiled environments"]),
+        ("lake", "served", ("--env", "FrozenLake"), ["has items of maze only"]),
+        ("lake", "served", ("--panel", "frozen-lake-4x4-v2"), ["on the services maze"]),
+        ("served", "lake", ("--panel", "maze-v1"), ["on compiled environments"]),
         ("lake", "dry", ("--levels", "LEVELS"), ["expected one of S F H G"]),
     ],
 )
 def test_different_tasks_are_refused_at_once(runs, tmp_path, first, second, words, parts):
-    words = [str(tmp_path / "levels.txt") if word == "LEVELS" else word for word in words]
-    code, out, err = tiny_run.command("eval", str(runs[first]), "--against", str(runs[second]), *words)
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    for part in parts:
-        assert part in line
-
-
-def test_what_is_shown_of_an_item_is_a_runs_own():
-    """Whether the levels are the same is known after play."""
-    first, second = (TaskConfig(env="BabyAI", groups=2, options={"objects_shown": shown}) for shown in (8, 6))
-    assert not against._differ(first, second)
+    words = [tmp_path / "levels.txt" if word == "LEVELS" else word for word in words]
+    message = str(refusal("eval", runs[first], "--against", runs[second], *words))
+    assert all(part in message for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +64,5 @@ def test_what_is_shown_of_an_item_is_a_runs_own():
 def test_what_both_can_play_is_not_refused(runs, first, second, options):
     with pytest.raises(pytest.fail.Exception, match="played"):
         against.evaluate_against(runs[first], runs[second], **options)
+    # What is shown of an item is a run's own: whether the levels are the same is known after play.
+    assert not against._differ(*(TaskConfig(env="BabyAI", groups=2, options={"objects_shown": n}) for n in (8, 6)))

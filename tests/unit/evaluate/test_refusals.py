@@ -50,7 +50,6 @@ OF_RUN = [
     ("leaderboard RUN/rollouts", "RUN/rollouts", None),
     ("leaderboard RUN --json --markdown", "--json", None),
     ("diagnose OUT", "OUT", "no such folder"),
-    ("diagnose RUN --figure OUT/no/x.png", "--figure", "OUT/no/x.png"),
     ("chat RUN", "RUN", None),
     ("chat RUN --online", "RUN", None),
     ("chat org/name --revision main", "--revision", "main"),

@@ -91,7 +91,7 @@ def test_cut_and_withheld_replies_are_no_failures(tmp_path):
     assert (result["success_answered"]["mean"], result["success_answered"]["n"]) == (1.0, 1)
     assert (result["success_all"]["mean"], result["success_all"]["n"]) == (pytest.approx(1 / 3), 3)
     assert (result["score_answered"]["mean"], result["score_answered"]["n"]) == (1.0, 1)
-    nothing, _ = played(answer, tmp_path / "b", "16")
+    nothing, _ = played(lambda body: completion("", "length"), tmp_path / "b", "17")
     assert nothing["success_answered"] is nothing["score_answered"] is nothing["gap_closed_answered"] is None
     assert nothing["success_all"]["mean"] == 0
     rows = replies_in(tmp_path / "a")
