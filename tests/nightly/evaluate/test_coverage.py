@@ -39,7 +39,6 @@ def rate(outcomes):
 
 @pytest.mark.parametrize("seeds", COUNTS)
 def test_differences_over_seeds_and_levels(seeds):
-    """Of two agents of equal success, and of one that has half of it."""
     for case in cases(seeds):
         worse = case._replace(success=case.success / 2)
         for other in (case, worse):
@@ -52,7 +51,6 @@ def test_differences_over_seeds_and_levels(seeds):
 @pytest.mark.parametrize("kind", ["equal", "rising", "one large", "one tiny"])
 @pytest.mark.parametrize("between", [0.0, 0.5, 2.0])
 def test_of_clusters(clusters, kind, between):
-    """Of means and of paired differences, whatever the sizes of the clusters."""
     sizes = {
         "equal": [20] * clusters,
         "rising": [5 + 10 * i for i in range(clusters)],
@@ -75,8 +73,6 @@ def test_of_clusters(clusters, kind, between):
 @pytest.mark.parametrize("levels", [32, 200, 512])
 @pytest.mark.parametrize("success", [0.1, 0.3, 0.5])
 def test_over_levels(levels, success):
-    """Of outcomes, of means of four samples, of two agents on the same levels, and of returns."""
-
     def rates(rng):
         odds = rng.normal(size=levels) + np.log(success / (1 - success))
         return 1 / (1 + np.exp(-odds))

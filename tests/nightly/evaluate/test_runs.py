@@ -2,89 +2,28 @@
 
 import io
 
-import chex
-import jax
 import made_run
 import numpy as np
 import pytest
 import tiny_run
 from evaluating import refusal, result_of
 
-from agentrl_jax.algos import collapse
-from agentrl_jax.algos.collapse import Alarm
-from agentrl_jax.config import load_config, load_resolved
+from agentrl_jax.config import load_resolved
 from agentrl_jax.evaluate import chat
-from agentrl_jax.evaluate.eval_set import EvalSet, evaluate_run
+from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import read_record
-from agentrl_jax.models import actor_critic
 from agentrl_jax.models.io.load import load_pretrained
-from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.envs.level_splits import TaskLevels
 from agentrl_jax.runs import rollout_records
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.services.environments.maze import STARTS, distances
-from agentrl_jax.setup import build
-from agentrl_jax.setup.programs import Programs
 from agentrl_jax.viewer.data import RunData
 from envs_jax.budget import Budget
 from envs_jax.frozen_lake.levels import parse_maps
 from envs_jax.frozen_lake.open_loop import committed_success
 from envs_jax.frozen_lake.oracle import optimal_success, random_success
-from envs_jax.splits import Split
 
-SOKOBAN = """; one push, three pushes on a longer board, and a box that can never move
-######
-#@$. #
-######
-
-########
-# @$  .#
-########
-
-#####
-#$  #
-#.@ #
-#####
-"""
 LAKES = "SFFF\nFFFF\nFFFF\nFFFG\n\nSFFG\nHHHH\nHHHH\nHHHH\n\nSHFF\nHHFF\nFFFF\nFFFG\n"
-
-
-def test_an_episode_does_not_depend_on_how_many_are_played(finished):
-    """Nor on how many are played at once, except for ties of the sampled token."""
-    config = load_config(finished.file)
-    config = config.replace(tasks=config.tasks[1:])
-    tokenizer = build.load_tokenizer(config.model)
-    model, batched_env = build.build_model(config, tokenizer), build.build_compiled_env(config, tokenizer)
-    params = actor_critic.init_params(jax.random.key(3), model)
-    engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
-
-    def play(chunk, episodes):
-        program = Programs(make_mesh(1)).rollout("evaluation", model, batched_env, engine)
-        of = {"prompt": config.prompt, "task": 0, "levels": TaskLevels(), "split": Split.TEST, "seed": 9}
-        settings = build.rollout_settings(config, batched_env, 1, 0.0)
-        eval_set = EvalSet(program=program, chunk=chunk, batched_env=batched_env, settings=settings, **of)
-        return [eval_set.play(params, n, 1.0) for n in episodes]
-
-    short, long = play(4, (3, 10))
-    (other,) = play(10, (10,))
-    chex.assert_shape(short.success, (3,))
-    for a, b in zip(jax.tree.leaves(short), jax.tree.leaves(long)):
-        np.testing.assert_array_equal(a, b[:3])
-    same = np.all(long.response.tokens == other.response.tokens, axis=(1, 2))
-    assert same.sum() >= 8
-    np.testing.assert_array_equal(long.success[same], other.success[same])
-    np.testing.assert_array_equal(long.turn.state_hash[:, 0], other.turn.state_hash[:, 0])
-
-
-def test_sokoban_levels_from_a_file(finished, tmp_path):
-    (tmp_path / "levels.txt").write_text(SOKOBAN)
-    result = result_of("eval", finished.folder, "--levels", tmp_path / "levels.txt")
-    assert (result["episodes"], result["success"]["n"], result["success_greedy"]["n"]) == (3, 3, 3)
-    # By hand: the third box is in a corner, so two of three levels can be solved.
-    assert result["optimal"]["mean"] == pytest.approx(2 / 3)
-    assert 0 <= result["success"]["low"] <= result["success"]["mean"] <= result["success"]["high"] <= 1
-    assert result["success"]["mean"] <= result["optimal"]["mean"]
 
 
 def test_lakes_from_a_file(finished, tmp_path):
@@ -106,7 +45,6 @@ def test_lakes_from_a_file(finished, tmp_path):
 
 
 def test_other_environments_than_the_runs_own(finished):
-    """Of the bandit one action, which is right with probability 1/2; lakes with coordinates are the same levels."""
     other = result_of("eval", finished.folder, "--env", "Bandit", "--episodes", "4")
     assert (other["random"]["mean"], other["optimal"]["mean"], other["null"]["mean"]) == (0.5, 1.0, 0.0)
     seen = result_of("eval", finished.folder, "--env", "CoordFrozenLake", "--episodes", "8")["seen"]
@@ -125,7 +63,6 @@ def test_a_run_on_services_plays_a_panel_of_its_service(served, tmp_path):
 
 
 def test_a_recorded_panel_is_named(finished, tmp_path):
-    """Its episodes have one action, fewer than the run allows in a turn; the configuration can be read all the same."""
     folder = tmp_path / "new"
     result_of("eval", finished.folder, "--panel", "bandit-v1", "--record", folder)
     evaluation = rollout_records.read_record(rollout_records.record_path(folder, 1)).header.evaluation
@@ -152,22 +89,7 @@ def test_a_conversation_beyond_the_positions_of_the_model_is_refused(tmp_path):
     assert message.endswith("or make fewer attempts")
 
 
-def test_a_run_stops_at_a_collapse_and_stays_stopped(tmp_path, monkeypatch):
-    """With an alarm that any value raises from the second iteration on."""
-    alarm = Alarm("made_up", "rollout/in_group_std", "return", "above", -1.0, 2, True, "made up", "this test")
-    monkeypatch.setattr(collapse, "ALARMS", (alarm,))
-    file = tiny_run.write_config(tmp_path)
-    for _ in range(2):
-        code, _, err = tiny_run.train(tmp_path / "run", file, "--train.on_collapse", "stop")
-        assert code == 0, err
-        rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
-        assert [row.get("alarm/made_up") for row in rows] == [None, 1.0]
-        summary = tiny_run.summary(tmp_path / "run")
-        assert (summary["stopped_by"], summary["iterations"]) == ("made_up", 2)
-
-
 def test_the_policy_of_a_run_talks(tmp_path, monkeypatch):
-    """Its responses equal those of the exported model, not those of the base model."""
     thinker = made_run.write_model(tmp_path / "thinker", made_run.THINKING)
     model = f"pretrained: {thinker}, lora: {{rank: 2, alpha: 3.0}}"
     run = made_run.write_run(tmp_path / "run", model, "think: true, max_response_tokens: 8")

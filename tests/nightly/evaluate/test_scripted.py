@@ -27,7 +27,6 @@ def test_other_panels_are_made_again(name):
 
 @pytest.mark.parametrize("name", ["frozen-lake-4x4-v2", "sokoban-6x6-v2"])
 def test_generated_levels_are_made_again_and_of_the_test_split(name):
-    """The generator of Sokoban tries many keys for each test level."""
     panel = get_panel(name)
     levels = panels.panel_levels(panel)
     assert digest(panel, panels.shown_at(panel, levels)) == panel.sha256
@@ -56,7 +55,6 @@ def test_turns_of_babyai_end_with_the_plan():
 
 
 def test_recorded_babyai_keeps_its_rules(tmp_path):
-    """Recorded episodes are played on instances, by the rules that unrecorded ones are played by."""
     options = {"items": "0,18,1804", "turns": 12}
     for policy, action in (("oracle", None), ("constant", "move forward")):
         plain = evaluate_scripted("babyai", policy, action=action, **options)

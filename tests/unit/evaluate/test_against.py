@@ -19,7 +19,6 @@ TASKS_OF = {
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Folders of runs without a checkpoint, by name; playing fails the test."""
     monkeypatch.setattr(against, "evaluate_run", lambda *args, **options: pytest.fail("played"))
     folders = {}
     for name, tasks in TASKS_OF.items():

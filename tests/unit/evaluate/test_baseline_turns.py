@@ -63,7 +63,6 @@ def test_random_turns_equal_enumeration(number, graph, budget):
 
 @pytest.mark.parametrize("number", [1, 2], ids=[panel.name for panel in PANELS[1:]])
 def test_turns_are_those_of_played_episodes(number):
-    """Optimal play exactly; random play on average, of eight episodes on each level."""
     panel = PANELS[number]
     found, levels = known(number, Budget.one_per_turn(panel.max_actions))
     turns, played = mean_turns(found), PanelPlays(panel)

@@ -44,7 +44,6 @@ def test_contents_are_different_and_those_of_the_draws(split):
 
 
 def test_a_small_space_has_fewer():
-    """As many as were drawn before many draws in a row gave no new one, whatever number is wanted."""
     env, params, draws = make("FrozenLake", height=2, width=3)
     numbers, levels = draws.first(512)
     assert 8 < len(numbers) == len(levels) < 512
@@ -63,7 +62,6 @@ def test_environments_without_levels_have_all_draws():
 
 
 def test_a_set_of_levels_has_each_content_once_or_what_is_drawn():
-    """Copies of a set have the same levels, whatever number was wanted first; rows of a pack do not repeat either."""
     prompt = PromptConfig(max_turns=2, max_response_tokens=16)
     config = Config(tasks=(TaskConfig(env="FrozenLake", groups=1, options={"height": 2, "width": 3}),), prompt=prompt)
     batched_env = build.build_compiled_env(config, load_small())

@@ -89,7 +89,6 @@ def test_more_turns_raise_the_limits_that_would_bind(finished):
 
 
 def test_keys_are_those_of_an_evaluation():
-    """The levels of a generated panel are the first of a run's default evaluation."""
     keys = jax.random.key_data(panels.level_keys(123, np.arange(4)))
     assert keys.shape == (4, 2)
     np.testing.assert_array_equal(keys[1::2], jax.random.key_data(panels.level_keys(123, np.array([1, 3]))))

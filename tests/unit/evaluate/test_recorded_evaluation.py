@@ -42,7 +42,6 @@ def lakes(finished, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def earlier(finished, tmp_path_factory):
-    """The folder of the same evaluation of an earlier checkpoint."""
     folder = tmp_path_factory.mktemp("recorded") / "earlier"
     record(finished.folder, folder, *WORDS, "--checkpoint", "5")
     return folder

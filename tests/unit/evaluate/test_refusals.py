@@ -145,7 +145,6 @@ def test_a_pack_that_cannot_be_played(finished, tmp_path):
 
 
 def test_a_run_that_cannot_be_evaluated(finished, tmp_path):
-    """Without checkpoints, without its tokenizer, and without a part of its configuration."""
     copy = tmp_path / "copy"
     shutil.copytree(finished.folder, copy)
     for step in tiny_run.checkpoints(copy):

@@ -85,7 +85,6 @@ def test_letters_that_the_tokenizer_changes_are_refused():
 
 
 def test_a_service_begins_again(served, monkeypatch, tmp_path):
-    """The next message has the last answer, the feedback and the start; another start than before is an error."""
     played, play = [], EvalSet.play
 
     def noted(eval_set, params, *args):

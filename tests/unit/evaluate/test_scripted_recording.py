@@ -26,14 +26,12 @@ def records(folder):
 
 
 def assert_without_numbers(record):
-    """Nothing that only a policy with tokens has."""
     assert np.isnan([record.logprob, record.learner_logprob, record.entropy]).all()
     assert not record.trained.any()
     assert not record.advantage.any()
 
 
 def assert_boards(folder, record):
-    """Each action that was carried out has a board; returns the boards."""
     drawn = run_scenes(folder, read_config(folder), record)
     assert [len(scenes) for scenes in drawn] == (1 + (record.actions >= 0).sum(axis=(1, 2))).tolist()
     return drawn
@@ -41,7 +39,6 @@ def assert_boards(folder, record):
 
 @pytest.fixture(scope="module")
 def lakes(tmp_path_factory):
-    """Random play of a compiled environment as a service: folder and result."""
     folder = tmp_path_factory.mktemp("scripted") / "lakes"
     return folder, evaluate_scripted("FrozenLake", "random", items="3-6,2", plays=2, turns=7, record=folder)
 
@@ -63,7 +60,6 @@ def test_what_is_recorded_is_the_result(lakes):
 
 
 def test_boards_and_actions_of_items(lakes):
-    """The boards are those that the policy saw, and the actions those that it wrote."""
     folder, _ = lakes
     _, drawn = (assert_boards(folder, record) for record in records(folder))
     for row, episode in enumerate(read_episodes(folder, 2)):
@@ -83,7 +79,6 @@ def test_boards_and_actions_of_items(lakes):
 
 
 def test_what_a_server_played_and_other_levels_have_no_boards(lakes, tmp_path):
-    """Only in this process is it known which levels items are."""
     folder, _ = lakes
     config, (record, _) = read_config(folder), records(folder)
     remote = config.replace(env=config.env.replace(url="http://127.0.0.1:1"))
@@ -114,7 +109,6 @@ def test_page_and_formats_show_no_invented_numbers(lakes, tmp_path):
 
 
 def test_conversations_of_a_service(tmp_path):
-    """An item that is played to its end, and one action that is not understood; no text is cut."""
     for policy, action in (("oracle", None), ("constant", "go nowhere"), ("null", None)):
         folder = tmp_path / policy
         result = evaluate_scripted("maze", policy, action=action, items="0,7", turns=30, record=folder)
@@ -134,7 +128,6 @@ def test_conversations_of_a_service(tmp_path):
 
 
 def test_levels_of_a_panel(tmp_path, monkeypatch):
-    """They are those of a run's evaluation, and success is what it must be on average."""
     plays = scripted_recording.PanelPlays(LAKE)
     monkeypatch.setattr(scripted_recording, "PanelPlays", lambda panel: plays)
     success = {}

@@ -69,7 +69,6 @@ def test_scores_of_episodes(played):
 
 
 def test_the_value_is_the_critics_before_the_last_token(played):
-    """Beside a forward pass over each episode's own tokens, without padding."""
     policy, config, trajectory = played
     slow = []
     for episode in range(2):  # each length is a program

@@ -50,7 +50,6 @@ def test_interval_of_a_rate_is_the_inverted_score_test(successes, n):
 
 
 def test_interval_of_other_outcomes_is_students():
-    """Also of turns, tokens and returns that are 0 or 1 by chance."""
     x = np.random.default_rng(0).normal(size=30)
     expected = stats.t.interval(0.9, 29, loc=x.mean(), scale=stats.sem(x))
     np.testing.assert_allclose(bounds(mean_interval(x, level=0.9)), expected)
@@ -113,7 +112,6 @@ def test_a_paired_interval_turns_with_its_sides_and_stays_in_bounds():
 
 @pytest.mark.parametrize("table", [(0.3, 0.25, 0.05, 0.4), (0.9, 0.05, 0.01, 0.04), (0.1, 0.1, 0.1, 0.7)])
 def test_a_paired_interval_holds_its_level(table):
-    """The interval contains the true difference in 95 % of 2000 samples of 100 pairs, within sampling error."""
     counts = np.random.default_rng(1).multinomial(100, table, size=2000)
     tables, repeats = np.unique(counts, axis=0, return_counts=True)
     truth, held = table[1] - table[2], 0
@@ -168,7 +166,6 @@ def test_crossed_intervals_cover(case):
 
 
 def test_crossed_interval_is_students_of_what_varies():
-    """Over seeds where levels agree, over levels where seeds agree, and of both at right angles."""
     seeds, levels = np.array([0.1, 0.3, 0.8]), np.linspace(0, 1, 8)
     of_seeds = np.ptp(stats.t.interval(0.95, 2, scale=stats.sem(seeds))) / 2
     of_levels = np.ptp(stats.t.interval(0.95, 7, scale=stats.sem(levels))) / 2
@@ -263,7 +260,6 @@ def test_clustered_differences_are_those_of_a_sample_of_cluster_means():
 
 @pytest.mark.parametrize("sizes", [[20, 20, 20], [5, 15, 25, 35, 45], [10] * 9 + [60]])
 def test_cluster_intervals_cover(sizes):
-    """Where half of the variance is between clusters, of equal or of different sizes."""
     names = np.repeat(np.arange(len(sizes)), sizes).astype(str)
 
     def draw(rng):

@@ -92,7 +92,6 @@ def test_the_terminal(params, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory):
-    """A model whose chat template supports responses with and without a think block."""
     return made_run.write_model(tmp_path_factory.mktemp("models") / "thinker", made_run.THINKING)
 
 

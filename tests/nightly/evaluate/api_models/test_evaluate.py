@@ -56,8 +56,6 @@ def test_a_kill_in_the_middle(tmp_path):
 
 
 def test_a_server_with_other_items_than_the_panels(tmp_path):
-    """The replies are kept, and there is no record."""
-
     class Other(Maze):
         def reset(self, item):
             return super().reset((item + 1) % len(STARTS))

@@ -72,7 +72,6 @@ def test_what_is_asked_again(ask, fault):
 
 
 def test_requests_have_an_end(ask):
-    """An answer that does not come in time is asked for again; attempts and waits end."""
     reply, api, _ = ask(faults=["hang"], seconds=0.3)
     assert (reply.text, len(api.requests)) == ("Down.", 2)
     with pytest.raises(GivenUp, match="status 500: oops; given up after 4 attempts"):
@@ -134,7 +133,6 @@ def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
     ],
 )
 def test_a_refusal_for_no_known_reason_ends_one_conversation_after_its_retries(status, answer, words):
-    """Whether or not the model has ever replied to others."""
     api = FakeApi(lambda body: "yes", [(status, {}, answer)] * 7)
     with api.running() as url, contextlib.closing(ChatClient(url, "m", key=KEY, retries=8)) as client:
         for _ in range(2):

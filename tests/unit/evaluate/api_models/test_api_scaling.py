@@ -28,7 +28,6 @@ AXES = ("--turns", "1,2,4", "--tokens", "10,30", "--samples", "1,2", "--attempts
 
 @pytest.fixture(scope="module")
 def scaled(tmp_path_factory):
-    """The result, its folder, and what the same command prints as a table, which asks nothing again."""
     out, api = tmp_path_factory.mktemp("scaled"), FakeApi(walks)
     with api.running() as url:
         words = ("scaling", "--api", "m", "--base_url", url, *WORDS, *AXES, "--out", str(out))
@@ -84,7 +83,8 @@ def test_samples_cost_what_all_of_them_do(scaled):
 def test_a_table_and_a_figure(scaled):
     _, out, printed = scaled
     assert (out / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    assert all(f"Success by {axis}" in printed for axis in ("turns", "tokens", "samples", "attempts"))
+    for kind in ("Success", "Null, random and optimal play", "Turns and tokens"):
+        assert all(f"{kind} by {axis}" in printed for axis in ("turns", "tokens", "samples", "attempts"))
     assert "75.0" in printed
 
 

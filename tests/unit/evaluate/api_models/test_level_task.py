@@ -64,7 +64,6 @@ def test_the_levels_of_a_file_in_ragens_words(boxes, tmp_path):
 
 
 def test_other_levels_in_the_file_are_not_added_to_those_before(boxes, tmp_path):
-    """An item of the same number is another level then; a finished one is not played again."""
     first, second = tiny_run.LEVELS.strip("\n").split("\n\n")
     api, out = FakeApi(solve), tmp_path / "out"
     with api.running() as url:
@@ -79,7 +78,6 @@ def test_other_levels_in_the_file_are_not_added_to_those_before(boxes, tmp_path)
 
 
 def test_a_think_block_is_asked_for(boxes, tmp_path):
-    """Without it, a response has the wrong format; one that was not asked for is not played."""
     api = FakeApi(solve)
 
     def success(**options):
@@ -96,7 +94,6 @@ def test_a_think_block_is_asked_for(boxes, tmp_path):
 
 
 def test_lines_are_those_of_the_items(tmp_path):
-    """Whatever their numbers: other levels are neither made nor solved."""
     every = level_task(dataclasses.replace(LAKES, items="0-5")).item_lines()
     some = level_task(dataclasses.replace(LAKES, items="5,2,40")).item_lines()
     for name, known in every.items():
@@ -112,7 +109,6 @@ def test_lines_are_those_of_the_items(tmp_path):
 
 
 def test_items_are_the_test_levels_of_a_run():
-    """With their exact baselines, also if only some are played."""
     task = level_task(dataclasses.replace(LAKES, items="2,5"))
     prompt = PromptConfig(max_turns=3, max_actions_per_turn=2, max_response_tokens=512, forced_tag=False)
     config = Config(tasks=(TaskConfig(env="FrozenLake", groups=1),), prompt=prompt, evaluation=EvalConfig(seed=9))

@@ -30,7 +30,6 @@ def evaluate(url, out, *words):
 
 
 def test_a_service(tmp_path):
-    """The record stands beside that of the oracle, which plays the same, and has scripted play of each item."""
     api, panel = FakeApi(walk), get_panel("maze-v1")
     with api.running() as url:
         code, out, err = evaluate(url, tmp_path / "m", *MAZE, "--json")
@@ -52,7 +51,6 @@ def test_a_service(tmp_path):
 
 
 def test_a_server_with_other_items():
-    """Is known by what it shows first; an item whose first request was refused has shown nothing."""
     panel = get_panel("maze-v1")
     shown = hexadecimal(np.stack([text_hash(text) for text in first_observations(panel)]))
     _check_levels([None, *shown[1:]], "http://a", panel)
@@ -83,8 +81,6 @@ def test_the_seed_of_requests_is_not_the_panels(seed):
 
 
 def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
-    """Three starts are not answered: the record says so, and its success counts them as not solved."""
-
     def answer(body):
         if at(0, body, 1) or at(1, body, 1):
             return completion("too long", finish="length")
@@ -109,7 +105,6 @@ def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
 
 
 def test_episodes_that_failed_or_were_cut_count_in_the_record(tmp_path):
-    """With failed ones the exit code says that the same command asks for them again."""
     refused = (400, {}, {"error": {"message": "odd"}})
     with FakeApi(lambda body: refused if at(0, body, 1) else walk(body)).running() as url:
         code, out, err = evaluate(url, tmp_path / "a", *MAZE, "--json")
@@ -128,7 +123,6 @@ def test_episodes_that_failed_or_were_cut_count_in_the_record(tmp_path):
 
 
 def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path):
-    """The table is printed all the same; the same command goes on and writes the record."""
     broken = True
 
     def answer(body):

@@ -21,7 +21,6 @@ MAZE = TaskOptions(env="maze", items="16-18", turns=3, concurrency=1, attempts=A
 
 
 def start(body):
-    """The item of a conversation."""
     text = body["messages"][1]["content"]
     return next(item for item, cell in enumerate(STARTS) if text == describe(cell))
 
@@ -41,7 +40,6 @@ def means(points, name):
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
-    """The evaluation of `learning`: its folder, its API and its result."""
     api, out = FakeApi(learning), tmp_path_factory.mktemp("learned")
     with api.running() as url:
         return out, api, evaluate_api("m", url, MAZE, out, price_in=1.0, price_out=1.0)
@@ -71,7 +69,6 @@ def test_rows_have_every_attempt_and_are_those_of_the_first(learned):
 
 
 def test_success_and_costs_by_attempt(learned):
-    """Every reply reads 100 tokens and writes 10."""
     _, _, result = learned
     found, points = result["retry"], result["retry"]["attempts"]
     assert list(points) == ["1", "2", "3"]
@@ -90,7 +87,6 @@ def test_success_and_costs_by_attempt(learned):
 
 
 def test_all_else_is_the_evaluation_without_retries(learned, tmp_path):
-    """Also its rows, its settings and its costs."""
     out, _, result = learned
     with FakeApi(learning).running() as url:
         plain = evaluate_api("m", url, dataclasses.replace(MAZE, attempts=1), tmp_path, price_in=1.0, price_out=1.0)
@@ -110,29 +106,6 @@ def test_another_number_of_attempts_is_refused(learned):
     for attempts in (1, 2):
         with pytest.raises(UserError, match="holds an evaluation with attempts 3, not"):
             evaluate_api("m", result["base_url"], dataclasses.replace(MAZE, attempts=attempts), out)
-
-
-def test_a_kill_asks_nothing_twice(tmp_path):
-    """It ends in the second attempt; with a seed, of which every turn has its own."""
-    answered = 4
-    left = itertools.count(answered, -1)
-
-    def answer(body):
-        return learning(body) if next(left) > 0 or broken is False else (401, {}, {"error": {"message": "no"}})
-
-    api, broken = FakeApi(answer), True
-    options = dataclasses.replace(MAZE, items="16", seed=3)
-    with api.running() as url:
-        with pytest.raises(UserError, match="status 401"):
-            evaluate_api("m", url, options, tmp_path)
-        assert len(lines_in(tmp_path, "replies")) == answered
-        broken = False
-        result = evaluate_api("m", url, options, tmp_path)
-        assert result["requests"] == 9 - answered
-        assert evaluate_api("m", url, options, tmp_path)["requests"] == 0
-    assert [row["turn"] for row in lines_in(tmp_path, "replies")] == list(range(9))
-    assert len({body["seed"] for body in api.requests}) == 9
-    assert result["retry"]["attempts"]["3"]["retry_turns"]["mean"] == 9
 
 
 def test_a_cut_reply_ends_the_attempts(tmp_path):
@@ -203,7 +176,6 @@ def test_the_control_counts_cut_replies_as_the_retries_do(tmp_path):
 
 
 def test_a_service_that_does_not_begin_as_before(tmp_path, monkeypatch):
-    """Its episodes are unfinished, with the reason."""
     starts, reset = itertools.count(), Maze.reset
     with FakeApi(lambda body: STAY).running() as url:
         monkeypatch.setattr(Maze, "reset", lambda self, item: reset(self, item + next(starts)))
@@ -214,7 +186,6 @@ def test_a_service_that_does_not_begin_as_before(tmp_path, monkeypatch):
 
 
 def test_a_compiled_environment_says_what_it_says_to_runs(tmp_path):
-    """The words, with the budget of an attempt, and the lines of independent plays."""
     (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
 
     def answer(body):

@@ -59,7 +59,6 @@ def best(selector, k, answer=None, clusters=False):
 
 
 def test_the_shortest_of_k_samples():
-    """Beside all choices of two of the three; the item with a cut sample is left out."""
     expected = []
     for item in (3, 4):
         pairs = list(itertools.combinations([(sum(tokens), solved) for solved, tokens, _ in PLAYED[item]], 2))
@@ -95,7 +94,6 @@ def test_selectors_that_an_api_cannot_have():
 
 
 def test_the_command_takes_one_of_two_samples(tmp_path):
-    """The first sample looks around in many words and does not move; the other one takes the last step, in few."""
     seeds = []
 
     def answer(body):
@@ -118,6 +116,7 @@ def test_the_command_takes_one_of_two_samples(tmp_path):
     assert summary["samples"] == 2, "as many samples are played"
     assert sorted(summary["outcomes"]["samples"][0]) == [0, 1]
     assert summary["best_of"]["success"]["2"]["mean"] == 1.0
+    assert [summary[of][k]["mean"] for of in ("pass_at", "pass_all") for k in "12"] == [0.5, 1.0, 0.5, 0.0]
 
 
 def test_intervals_of_clustered_items(tmp_path):
