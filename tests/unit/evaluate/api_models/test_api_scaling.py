@@ -1,15 +1,17 @@
 """Test-time scaling of an API model: every point is an evaluation, and nothing is asked twice."""
 
+import io
 import json
+import re
 
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
-from maze_model import STAY, at, failures, walk
+from maze_model import STAY, at, command, failures, maze, played, walk
+from rich.console import Console
 
-from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.scaling import scale_api
-from agentrl_jax.evaluate.api_models.tasks import TaskOptions
+from agentrl_jax.evaluate.axis_tables import axis_tables
 from agentrl_jax.text.styles import FEEDBACK
 
 ITEMS = "15-18"
@@ -30,7 +32,7 @@ AXES = ("--turns", "1,2,4", "--tokens", "10,30", "--samples", "1,2", "--attempts
 def scaled(tmp_path_factory):
     out, api = tmp_path_factory.mktemp("scaled"), FakeApi(walks)
     with api.running() as url:
-        words = ("scaling", "--api", "m", "--base_url", url, *WORDS, *AXES, "--out", str(out))
+        words = ("scaling", "--api", "m$_x^{$", "--base_url", url, *WORDS, *AXES, "--out", str(out))
         code, printed, err = tiny_run.command(*words, "--json")
         assert code == 0, err
         asked = len(api.requests)
@@ -42,9 +44,8 @@ def scaled(tmp_path_factory):
 def test_points_are_evaluations(scaled, tmp_path):
     found, out, _ = scaled
     assert json.loads((out / "scaling.json").read_text()) == found
-    assert (found["run"], found["env"], found["episodes"], found["unfinished"]) == ("m", "maze", 4, 0)
-    with FakeApi(walks).running() as url:
-        alone = evaluate_api("m", url, TaskOptions(env="maze", items=ITEMS, turns=2), tmp_path / "out")
+    assert (found["run"], found["env"], found["episodes"], found["unfinished"]) == ("m$_x^{$", "maze", 4, 0)
+    alone, _ = played(walks, tmp_path, maze(ITEMS, turns=2))
     (two,) = [point for point in found["axes"]["turns"] if point["turns"] == 2]
     for name in ("success_answered", "success_all", "random", "null", "optimal", "baseline_turns", "gap_closed_all"):
         assert two[name] == alone[name]
@@ -83,19 +84,40 @@ def test_samples_cost_what_all_of_them_do(scaled):
 def test_a_table_and_a_figure(scaled):
     _, out, printed = scaled
     assert (out / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    for kind in ("Success", "Null, random and optimal play", "Turns and tokens"):
-        assert all(f"{kind} by {axis}" in printed for axis in ("turns", "tokens", "samples", "attempts"))
+    assert all(f"Success by {axis}" in printed for axis in ("turns", "tokens", "samples", "attempts"))
     assert "75.0" in printed
 
 
+def test_no_heading_of_a_table_breaks_within_a_word():
+    """In 80 columns, where numbers take more room than they have."""
+    names = [
+        "retry",
+        "retry_greedy",
+        "pass_at",
+        "difference",
+        "null",
+        "random",
+        "optimal",
+        "retry_turns",
+        "retry_tokens",
+        "pass_at_tokens",
+    ]
+    point = dict.fromkeys(names, {"mean": 1.0, "low": 0.9431, "high": 1.0, "n": 64}) | {"gap_closed": 0.5}
+    tables = list(axis_tables("attempts", [point | {"attempts": 2}]))
+    kinds = ("Success", "Null, random and optimal play", "Turns and tokens")
+    assert [table.title for table in tables] == [f"{kind} by attempts" for kind in kinds]
+    for table in tables:
+        Console(file=(out := io.StringIO()), width=80).print(table)
+        assert max(map(len, out.getvalue().splitlines())) <= 80
+        words = {word for column in table.columns for word in column.header.split()}
+        assert words <= set(re.findall(r"[a-z]+", out.getvalue().split("┡")[0]))
+
+
 def test_what_is_unfinished_is_said_and_asked_again(tmp_path):
-    down = FakeApi(lambda body: (503, {}, b"{}"))
-    with down.running() as url:
-        words = ("scaling", "--api", "m", "--base_url", url, *WORDS, "--turns", "1", "--retries", "0")
-        code, _, err = tiny_run.command(*words, "--out", str(tmp_path / "out"))
-    assert code == 1
-    assert "4 episodes are unfinished; give the same command again" in err
-    assert (tmp_path / "out" / "scaling.png").exists()
+    words = ("scaling", *WORDS, "--turns", "1", "--retries", "0", "--out", tmp_path)
+    code, _, err, _ = command(lambda body: (503, {}, b"{}"), *words)
+    assert (code, "4 episodes are unfinished; give the same command again" in err) == (1, True)
+    assert (tmp_path / "scaling.png").exists()
 
 
 @pytest.mark.parametrize("attempts", [(1,), (1, 2)])
@@ -109,8 +131,8 @@ def test_one_attempt_is_the_first_sample(tmp_path, attempts):
         first.append(len(first) % 2 == 0)
         return STAY if first[-1] else walks(body)
 
-    options = TaskOptions(env="maze", items="18", turns=1, concurrency=1)
     with FakeApi(answer).running() as url:
+        options = maze("18", turns=1, concurrency=1)
         found = scale_api(options, tmp_path, samples=(1, 2), attempts=attempts, model="m", base_url=url)
     once = found["axes"]["attempts"][0]
     names = ("retry_answered", "retry_all", "pass_at_all", "difference", "retry_turns", "retry_tokens")
@@ -133,11 +155,9 @@ def test_further_numbers_go_on(tmp_path):
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_the_limit_that_is_sent_is_the_axis(tmp_path, name):
-    api = FakeApi(lambda body: completion("Action: s", finish="length"))
-    with api.running() as url:
-        words = ("scaling", "--api", "m$_x^{$", "--base_url", url, *WORDS, "--turns", "1", "--tokens", "10,30")
-        extra = json.dumps({"max_tokens": None, name: 512})
-        code, _, err = tiny_run.command(*words, "--extra", extra, "--out", str(tmp_path / "out"))
+    words = ("scaling", *WORDS, "--turns", "1", "--tokens", "10,30", "--out", tmp_path)
+    extra = json.dumps({"max_tokens": None, name: 512})
+    code, _, err, api = command(lambda body: completion("Action: s", finish="length"), *words, "--extra", extra)
     assert code == 0, err
     assert [body[name] for body in api.requests].count(10) > 0
     assert {body[name] for body in api.requests} == {512, 10, 30}

@@ -6,9 +6,8 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-import tiny_run
 from fake_api import FakeApi, completion
-from maze_model import STAY, at, replies_in, walk
+from maze_model import STAY, at, command, ended, maze, played, replies_in, walk
 from serving import running
 
 from agentrl_jax.errors import UserError
@@ -24,33 +23,17 @@ from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
 
-MAZE = TaskOptions(env="maze", items="4,9,13-15", turns=30, concurrency=4)
-ENDS = ("asked", "answered", "length", "refusal", "failed", "unfinished")
-
-
-def ended(result):
-    """Numbers of episodes, in the order of `ENDS`."""
-    return tuple(result["episodes"][name] for name in ENDS)
-
-
-def played(answer, out, items, *, faults=(), samples=1, temperature=0.0, **options):
-    """The result of an evaluation on the maze by `answer`, and its API."""
-    api = FakeApi(answer, faults)
-    with api.running() as url:
-        task = TaskOptions(env="maze", items=items, **options)
-        return evaluate_api("m", url, task, out, samples=samples, temperature=temperature), api
-
 
 def test_a_model_that_walks_like_the_oracle(tmp_path):
     """Every second request fails first; the result and its lines are those of scripted policies on the same items."""
-    api = FakeApi(walk, ["drop", (429, {"Retry-After": "0"}, {}), (500, {}, b"oops"), "cut", "garbage", "reset"] * 2)
-    said = []
-    with api.running() as url:
-        result = evaluate_api("m", url, MAZE, tmp_path, price_in=2.0, price_out=10.0, report=said.append)
+    faults = ["drop", (429, {"Retry-After": "0"}, {}), (500, {}, b"oops"), "cut", "garbage", "reset"] * 2
+    options, said = maze("4,9,13-15", turns=30, concurrency=4), []
+    given = {"price_in": 2.0, "price_out": 10.0, "report": said.append}
+    result, api = played(walk, tmp_path, options, faults=faults, **given)
     assert result["success_answered"]["mean"] == result["success_all"]["mean"] == result["optimal"]["mean"] == 1
     assert ended(result) == (5, 5, 0, 0, 0, 0)
     for name, policy in (("random", "random"), ("null", "null"), ("optimal", "oracle")):
-        assert result[name] == evaluate_scripted("maze", policy, items=MAZE.items, turns=30)["success"]
+        assert result[name] == evaluate_scripted("maze", policy, items=options.items, turns=30)["success"]
     assert result["gap_closed_all"] == result["gap_closed_answered"] == 1
     moves = len(replies_in(tmp_path))
     assert result["turns_used"] == moves / 5
@@ -64,7 +47,7 @@ def test_a_model_that_walks_like_the_oracle(tmp_path):
 
 
 def test_what_the_model_reads(tmp_path):
-    first, second = played(walk, tmp_path, "17", temperature=0.5)[1].requests
+    first, second = played(walk, tmp_path, maze("17"), temperature=0.5)[1].requests
     assert first["messages"][0] == {"role": "system", "content": SERVICE.instruction}
     assert first["messages"][1]["content"].startswith("The goal is at position 8, 6.")
     assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "user"]
@@ -82,12 +65,12 @@ def test_cut_and_withheld_replies_are_no_failures(tmp_path):
             return completion(walk(body), "length", reasoning_content="a long thought")
         return completion(None, refusal="I must not walk.") if at(18, body, 1) else walk(body)
 
-    result, _ = played(answer, tmp_path / "a", "16-18")
+    result, _ = played(answer, tmp_path / "a", maze("16-18"))
     assert ended(result) == (3, 1, 1, 1, 0, 0)
     assert (result["success_answered"]["mean"], result["success_answered"]["n"]) == (1.0, 1)
     assert (result["success_all"]["mean"], result["success_all"]["n"]) == (pytest.approx(1 / 3), 3)
     assert (result["score_answered"]["mean"], result["score_answered"]["n"]) == (1.0, 1)
-    nothing, _ = played(lambda body: completion("", "length"), tmp_path / "b", "17")
+    nothing, _ = played(lambda body: completion("", "length"), tmp_path / "b", maze("17"))
     assert nothing["success_answered"] is nothing["score_answered"] is nothing["gap_closed_answered"] is None
     assert nothing["success_all"]["mean"] == 0
     rows = replies_in(tmp_path / "a")
@@ -115,7 +98,7 @@ def test_a_service_on_another_server(tmp_path):
     served = []
     service = dataclasses.replace(SERVICE, make=lambda upstream: served.append(Maze()) or served[-1])
     with running(create_app(service, routes_of("maze"), Limits())) as server:
-        result, _ = played(walk, tmp_path, "16-18", url=server)
+        result, _ = played(walk, tmp_path, maze("16-18", url=server))
     assert result["success_all"]["mean"] == result["optimal"]["mean"] == 1
     assert len(served) >= 2, "both the model and the lines play there"
 
@@ -124,7 +107,7 @@ def test_more_items_and_samples_ask_only_for_what_is_missing(tmp_path):
     api = FakeApi(walk)
     with api.running() as url:
         for items, samples, asked in (("18", 1, 1), ("18", 2, 1), ("17,18", 2, 4), ("18", 2, 0)):
-            result = evaluate_api("m", url, TaskOptions(env="maze", items=items), tmp_path, samples=samples)
+            result = evaluate_api("m", url, maze(items), tmp_path, samples=samples)
             assert (result["requests"], result["episodes"]["asked"]) == (asked, samples * len(items.split(",")))
 
 
@@ -134,7 +117,7 @@ def test_an_episode_without_a_reply_is_unfinished_and_asked_again(tmp_path):
     def answer(body):
         return (500, {}, {"error": "oops"}) if broken and at(17, body) else walk(body)
 
-    options = TaskOptions(env="maze", items="16,18")
+    options = maze("16,18")
     with FakeApi(answer).running() as url:
         result = evaluate_api("m", url, options, tmp_path, retries=1)
         assert ended(result) == (2, 1, 0, 0, 0, 1)
@@ -156,15 +139,15 @@ REFUSED = (400, {}, {"error": {"message": "flagged"}})
 
 def test_refused_conversations_fail_and_are_asked_again(tmp_path, monkeypatch):
     monkeypatch.setattr(play, "FAILURES_IN_A_ROW", 3)
-    refused = range(1, 8)
+    refused = range(10, 17)
     api = FakeApi(lambda body: REFUSED if any(at(item, body, 1) for item in refused) else walk(body))
     with api.running() as url:
-        options = TaskOptions(env="maze", items="0-9", concurrency=2)
+        options = maze("9-18", concurrency=2)
         result = evaluate_api("m", url, options, tmp_path)
         assert ended(result) == (10, 3, 0, 0, 7, 0)
         assert (result["success_answered"]["n"], result["success_all"]["n"]) == (3, 10)
         assert result["success_all"]["mean"] == pytest.approx(0.3)
-        assert "flagged" in result["unfinished"]["item 7, sample 0"]
+        assert "flagged" in result["unfinished"]["item 12, sample 0"]
         again = evaluate_api("m", url, options, tmp_path)
         asked = len(refused) * (1 + clients.REFUSED_RETRIES)
         assert again["requests"] == asked, "the model has replied before, so that no option is wrong"
@@ -178,7 +161,7 @@ def test_a_server_that_answers_nothing_is_not_asked_for_every_item(tmp_path, mon
     monkeypatch.setattr(play, "FAILURES_IN_A_ROW", 3)
     api = FakeApi(lambda body: answer)
     with api.running() as url:
-        result = evaluate_api("m", url, TaskOptions(env="maze", items="0-24", concurrency=1), tmp_path, retries=1)
+        result = evaluate_api("m", url, maze("0-24", concurrency=1), tmp_path, retries=1)
     episodes = result["episodes"]
     assert episodes["failed"] + episodes["unfinished"] == episodes["asked"] == len(result["unfinished"]) == 25
     assert 3 <= episodes["failed"] <= 4 if key == "failed" else episodes["failed"] == 0
@@ -193,7 +176,7 @@ def test_a_refusal_in_a_retry_leaves_the_first_attempt(tmp_path):
     def answer(body):
         return REFUSED if refuse and len(body["messages"]) > 4 else STAY
 
-    options = TaskOptions(env="maze", items="17,18", turns=1, attempts=3)
+    options = maze("17,18", turns=1, attempts=3)
     with FakeApi(answer).running() as url:
         result = evaluate_api("m", url, options, tmp_path)
         assert (result["episodes"]["answered"], result["episodes"]["failed"]) == (2, 0)
@@ -215,7 +198,7 @@ def test_an_empty_reply_is_a_turn(tmp_path):
             return 400, {}, {"error": {"message": "Assistant message must contain either 'content' or 'tool_calls'!"}}
         return completion(None, reasoning_content="hm") if at(17, body, 1) and not said else walk(body)
 
-    result, api = played(answer, tmp_path, "17,18", concurrency=1)
+    result, api = played(answer, tmp_path, maze("17,18", concurrency=1))
     assert (result["episodes"]["answered"], result["success_all"]["mean"], result["unfinished"]) == (2, 1.0, {})
     rows = replies_in(tmp_path)
     assert rows[17, 0, 0]["reply"]["text"] == ""
@@ -253,15 +236,15 @@ def test_a_refusal_for_good_ends_the_evaluation_and_keeps_what_was_answered(tmp_
 
     api = FakeApi(answer)
     with api.running() as url:
-        evaluate_api("m", url, TaskOptions(env="maze", items="17"), tmp_path)
+        evaluate_api("m", url, maze("17"), tmp_path)
         allowed = False
         with pytest.raises(UserError, match="status 401: no; give the key"):
-            evaluate_api("m", url, TaskOptions(env="maze", items="0-20", concurrency=2), tmp_path)
+            evaluate_api("m", url, maze("0-20", concurrency=2), tmp_path)
         assert len(api.requests) <= 1 + 2 + 2
         # One that still computes when Python ends would end the process with SIGABRT.
         assert not [thread for thread in threading.enumerate() if thread.name.startswith(("episode", "chat-client"))]
         allowed = True
-        result = evaluate_api("m", url, TaskOptions(env="maze", items="17-18"), tmp_path)
+        result = evaluate_api("m", url, maze("17-18"), tmp_path)
     assert result["episodes"]["answered"] == 2
 
 
@@ -321,13 +304,11 @@ def test_a_damaged_row_is_named(tmp_path, reply, episode, words):
 
 
 def test_the_table_and_the_key(tmp_path, monkeypatch):
+    """The key is stored nowhere, although every reply repeats it."""
     key = "sk-very-secret"
     monkeypatch.setenv("MY_KEY", key)
-    api = FakeApi(lambda body: f"{walk(body)} {key}")
-    with api.running() as url:
-        words = ["eval", "--api", "m", "--base_url", url, "--env", "maze", "--items", "18", "--out", str(tmp_path)]
-        words += ["--key_variable", "MY_KEY", "--price_in", "1", "--price_out", "1", "--turns", "1"]
-        code, out, err = tiny_run.command(*words)
+    words = "eval --env maze --items 18 --key_variable MY_KEY --price_in 1 --price_out 1 --turns 1 --out"
+    code, out, err, api = command(lambda body: f"{walk(body)} {key}", *words.split(), tmp_path)
     assert code == 0, err
     assert api.headers[0]["Authorization"] == f"Bearer {key}"
     counts = "1 episodes: 1 answered, 0 cut by a limit of tokens, 0 refused, 0 failed, 0 unfinished"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
-from maze_model import at, walk
+from maze_model import at, command, walk
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.level_task import level_task
@@ -22,17 +22,14 @@ from agentrl_jax.rollout.envs.host_episodes import text_hash
 from agentrl_jax.rollout.trajectory import hexadecimal
 
 SCRIPTED = {"random": "random", "null": "null", "optimal": "oracle"}
-MAZE = ("--panel", "maze-v1")
 
 
-def evaluate(url, out, *words):
-    return tiny_run.command("eval", "--api", "m", "--base_url", url, "--out", str(out), *words)
+def evaluate(answer, out, *words, panel="maze-v1"):
+    return command(answer, "eval", "--panel", panel, "--out", out, *words)
 
 
 def test_a_service(tmp_path):
-    api, panel = FakeApi(walk), get_panel("maze-v1")
-    with api.running() as url:
-        code, out, err = evaluate(url, tmp_path / "m", *MAZE, "--json")
+    panel, (code, out, err, _) = get_panel("maze-v1"), evaluate(walk, tmp_path / "m", "--json")
     assert code == 0, err
     record = json.loads(out)
     assert record == json.loads((tmp_path / "m" / "record.json").read_text())
@@ -59,9 +56,9 @@ def test_a_server_with_other_items():
 
 
 def test_a_compiled_environment(tmp_path):
-    api = FakeApi(lambda body: "<answer>Down||Down||Right</answer>")
-    with api.running() as url:
-        code, out, err = evaluate(url, tmp_path / "m", "--panel", "bandit-v1", "--turns", "1", "--json")
+    words = ("--turns", "1", "--json")
+    answer = "<answer>Down||Down||Right</answer>"
+    code, out, err, api = evaluate(lambda body: answer, tmp_path / "m", *words, panel="bandit-v1")
     assert code == 0, err
     record, panel = json.loads(out), get_panel("bandit-v1")
     assert len(record["outcomes"]["samples"]) == len(panel)
@@ -86,8 +83,7 @@ def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
             return completion("too long", finish="length")
         return completion(None, refusal="I must not walk.") if at(2, body, 1) else walk(body)
 
-    with FakeApi(answer).running() as url:
-        code, out, err = evaluate(url, tmp_path / "m", *MAZE)
+    code, out, err, _ = evaluate(answer, tmp_path / "m")
     assert code == 0, err
     assert "25 episodes: 22 answered, 2 cut by a limit of tokens, 1 refused, 0 failed, 0 unfinished" in out
     record = read_record(tmp_path / "m" / "record.json")
@@ -106,14 +102,12 @@ def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
 
 def test_episodes_that_failed_or_were_cut_count_in_the_record(tmp_path):
     refused = (400, {}, {"error": {"message": "odd"}})
-    with FakeApi(lambda body: refused if at(0, body, 1) else walk(body)).running() as url:
-        code, out, err = evaluate(url, tmp_path / "a", *MAZE, "--json")
+    code, out, err, _ = evaluate(lambda body: refused if at(0, body, 1) else walk(body), tmp_path / "a", "--json")
     assert (code, err.splitlines()[-1].split(";")[0]) == (1, "agentrl: 0 of 25 episodes are unfinished and 1 failed")
     record = Record.model_validate_json(out)
     assert record.outcomes.unanswered.model_dump() == {"length": 0, "refusal": 0, "failed": 1}
     assert (record.outcomes.samples[0], record.results["success"]["mean"]) == ([None], 0.96)
-    with FakeApi(lambda body: completion("", "length")).running() as url:
-        code, out, err = evaluate(url, tmp_path / "b", *MAZE, "--json")
+    code, out, err, _ = evaluate(lambda body: completion("", "length"), tmp_path / "b", "--json")
     assert code == 0, err
     row = row_of(Record.model_validate_json(out), "")
     assert (row.success["mean"], row.success_answered, row.answered, row.turns) == (0.0, None, 0, None)
@@ -129,14 +123,25 @@ def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path):
         return (200, {}, b"<html>Welcome</html>") if broken and at(3, body, 1) else walk(body)
 
     with FakeApi(answer).running() as url:
-        code, out, err = evaluate(url, tmp_path / "m", *MAZE, "--retries", "0")
+        words = (
+            "eval",
+            "--api",
+            "m",
+            "--base_url",
+            url,
+            "--panel",
+            "maze-v1",
+            "--retries",
+            "0",
+            "--out",
+            str(tmp_path),
+        )
+        code, out, err = tiny_run.command(*words)
         assert code == 1
         assert "1 of 25 episodes are unfinished and 0 failed" in err.splitlines()[-1]
-        assert not (tmp_path / "m" / "record.json").exists()
-        assert "model, over all episodes" in out
-        assert "unfinished: item 3, sample 0:" in out
-        assert "but <html>Welcome</html>" in out
+        assert not (tmp_path / "record.json").exists()
+        parts = ("model, over all episodes", "unfinished: item 3, sample 0:", "but <html>Welcome</html>")
+        assert all(part in out for part in parts)
         broken = False
-        code, _, err = evaluate(url, tmp_path / "m", *MAZE, "--retries", "0")
-    assert code == 0, err
-    assert read_record(tmp_path / "m" / "record.json").outcomes.unanswered is None
+        assert tiny_run.command(*words)[0] == 0
+    assert read_record(tmp_path / "record.json").outcomes.unanswered is None

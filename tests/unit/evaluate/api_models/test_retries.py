@@ -6,8 +6,8 @@ import json
 
 import pytest
 import tiny_run
-from fake_api import FakeApi, completion
-from maze_model import STAY, failures, lines_in
+from fake_api import completion
+from maze_model import STAY, command, ended, failures, lines_in, maze, played
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
@@ -17,7 +17,8 @@ from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze, Oracle
 from agentrl_jax.text.styles import FEEDBACK
 
 ATTEMPTS = 3
-MAZE = TaskOptions(env="maze", items="16-18", turns=3, concurrency=1, attempts=ATTEMPTS)
+MAZE = maze("16-18", turns=3, concurrency=1, attempts=ATTEMPTS)
+PRICES = {"price_in": 1.0, "price_out": 1.0}
 
 
 def start(body):
@@ -40,36 +41,31 @@ def means(points, name):
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
-    api, out = FakeApi(learning), tmp_path_factory.mktemp("learned")
-    with api.running() as url:
-        return out, api, evaluate_api("m", url, MAZE, out, price_in=1.0, price_out=1.0)
+    out = tmp_path_factory.mktemp("learned")
+    return out, *played(learning, out, MAZE, **PRICES)
 
 
 def test_a_retry_goes_on_in_the_conversation(learned):
     """After the last answer and the feedback the item begins again; what stands once is not repeated."""
-    _, api, _ = learned
-    last = [body["messages"] for body in api.requests if start(body) == 17][-1]
+    last = [body["messages"] for body in learned[2].requests if start(body) == 17][-1]
     assert [message["role"] for message in last] == ["system", *["user", "assistant"] * 4, "user"]
-    first = describe(STARTS[17])
+    first, moved = describe(STARTS[17]), describe((7, 6))
     assert last[0]["content"] == SERVICE.instruction
-    moved = describe((7, 6))
     shown = [message["content"] for message in last[1::2]]
     assert shown == [first, first, first, f"{first}\n{FEEDBACK}{first}", moved]
 
 
 def test_rows_have_every_attempt_and_are_those_of_the_first(learned):
-    out, _, _ = learned
-    rows = {row["item"]: row for row in lines_in(out, "episodes")}
+    rows = {row["item"]: row for row in lines_in(learned[0], "episodes")}
     attempts = {item: [(a["status"], a["turns"], a["solved"]) for a in row["attempts"]] for item, row in rows.items()}
     failed = ("answered", 3, False)
     assert attempts == {16: [failed] * 3, 17: [failed, ("answered", 2, True)], 18: [("answered", 1, True)]}
-    firsts = {item: (row["turns"], row["solved"]) for item, row in rows.items()}
-    assert firsts == {16: (3, False), 17: (3, False), 18: (1, True)}
-    assert {row["turn"] for row in lines_in(out, "replies") if row["item"] == 16} == set(range(9))
+    assert all((row["status"], row["turns"], row["solved"]) == attempts[item][0] for item, row in rows.items())
+    assert {row["turn"] for row in lines_in(learned[0], "replies") if row["item"] == 16} == set(range(9))
 
 
 def test_success_and_costs_by_attempt(learned):
-    _, _, result = learned
+    _, result, _ = learned
     found, points = result["retry"], result["retry"]["attempts"]
     assert list(points) == ["1", "2", "3"]
     for name in ("retry_answered", "retry_all"):
@@ -87,11 +83,10 @@ def test_success_and_costs_by_attempt(learned):
 
 
 def test_all_else_is_the_evaluation_without_retries(learned, tmp_path):
-    out, _, result = learned
-    with FakeApi(learning).running() as url:
-        plain = evaluate_api("m", url, dataclasses.replace(MAZE, attempts=1), tmp_path, price_in=1.0, price_out=1.0)
-    kept = {name: value for name, value in result.items() if name not in ("retry", "requests", "base_url")}
-    assert kept == {name: value for name, value in plain.items() if name not in ("requests", "base_url")}
+    out, result, _ = learned
+    plain, _ = played(learning, tmp_path, dataclasses.replace(MAZE, attempts=1), **PRICES)
+    own = ("requests", "base_url")
+    assert {x: result[x] for x in result if x not in ("retry", *own)} == {x: plain[x] for x in plain if x not in own}
     assert plain["requests"] == result["requests"] - result["retry"]["tokens"]["replies"]
     rows = lines_in(out, "episodes")
     assert all(row.pop("attempts") for row in rows)
@@ -99,10 +94,6 @@ def test_all_else_is_the_evaluation_without_retries(learned, tmp_path):
     settings = [json.loads((folder / "settings.json").read_text()) for folder in (out, tmp_path)]
     assert settings[0].pop("attempts") == ATTEMPTS
     assert settings[0] | {"base_url": ""} == settings[1] | {"base_url": ""}
-
-
-def test_another_number_of_attempts_is_refused(learned):
-    out, _, result = learned
     for attempts in (1, 2):
         with pytest.raises(UserError, match="holds an evaluation with attempts 3, not"):
             evaluate_api("m", result["base_url"], dataclasses.replace(MAZE, attempts=attempts), out)
@@ -118,13 +109,11 @@ def test_a_cut_reply_ends_the_attempts(tmp_path):
             return 400, {}, {"error": {"code": "context_length_exceeded", "message": "too long"}}
         return STAY
 
-    with FakeApi(answer).running() as url:
-        result = evaluate_api("m", url, MAZE, tmp_path)
-    assert result["episodes"] == {"asked": 3, "answered": 2, "length": 1, "refusal": 0, "failed": 0, "unfinished": 0}
+    result, _ = played(answer, tmp_path, MAZE)
+    assert ended(result) == (3, 2, 1, 0, 0, 0)
     points = result["retry"]["attempts"]
-    assert [point["retry_answered"]["n"] for point in points.values()] == [2, 2, 2]
-    assert [point["retry_all"]["n"] for point in points.values()] == [3, 3, 3]
-    assert {point["retry_all"]["mean"] for point in points.values()} == {0.0}
+    assert [(point["retry_answered"]["n"], point["retry_all"]["n"]) for point in points.values()] == [(2, 3)] * 3
+    assert means(points, "retry_all") == [0, 0, 0]
     assert result["retry"]["cut"] == 1
     assert points["3"]["retry_tokens"] is None  # the server gave no number for the reply that was refused
 
@@ -135,14 +124,12 @@ def test_samples_are_the_control(tmp_path):
 
     def answer(body):
         if start(body) == 17 and not failures(body):
-            conversation = len(body["messages"]) == 2
-            seen.extend([None] if conversation else [])
+            seen.extend([None] if len(body["messages"]) == 2 else [])
             if len(seen) == 2:
                 return solve(body)
         return learning(body)
 
-    with FakeApi(answer).running() as url:
-        result = evaluate_api("m", url, MAZE, tmp_path, samples=3, temperature=1.0)
+    result, _ = played(answer, tmp_path, MAZE, samples=3, temperature=1.0)
     assert [bool(row.get("attempts")) for row in lines_in(tmp_path, "episodes")] == [True, False, False] * 3
     points = result["retry"]["attempts"]
     assert means(points, "pass_at_all") == pytest.approx([4 / 9, 5 / 9, 2 / 3])
@@ -164,22 +151,18 @@ def test_the_control_counts_cut_replies_as_the_retries_do(tmp_path):
             return solve(body)
         return completion("Action: move down", "length") if len(seen) == 5 else STAY
 
-    options = dataclasses.replace(MAZE, items="18", attempts=2, seed=1)
-    with FakeApi(answer).running() as url:
-        result = evaluate_api("m", url, options, tmp_path, samples=2)
+    result, _ = played(answer, tmp_path, dataclasses.replace(MAZE, items="18", attempts=2, seed=1), samples=2)
     assert result["episodes"]["length"] == 1
     assert "pass_at" not in result
     second = result["retry"]["attempts"]["2"]
     assert (second["retry_all"]["mean"], second["pass_at_all"]["mean"], second["difference"]["mean"]) == (1, 0, 1)
-    assert second["pass_at_tokens"]["mean"] == 30 + 10
-    assert second["retry_tokens"]["mean"] == 30 + 10
+    assert second["pass_at_tokens"]["mean"] == second["retry_tokens"]["mean"] == 30 + 10
 
 
 def test_a_service_that_does_not_begin_as_before(tmp_path, monkeypatch):
     starts, reset = itertools.count(), Maze.reset
-    with FakeApi(lambda body: STAY).running() as url:
-        monkeypatch.setattr(Maze, "reset", lambda self, item: reset(self, item + next(starts)))
-        result = evaluate_api("m", url, dataclasses.replace(MAZE, items="4"), tmp_path)
+    monkeypatch.setattr(Maze, "reset", lambda self, item: reset(self, item + next(starts)))
+    result, _ = played(lambda body: STAY, tmp_path, dataclasses.replace(MAZE, items="4"))
     ((_, why),) = result["unfinished"].items()
     assert why.startswith("the environment began again with 'The goal is at position 8, 6. Your current position is at")
     assert result["retry"]["attempts"]["1"]["retry_all"] is None
@@ -189,15 +172,11 @@ def test_a_compiled_environment_says_what_it_says_to_runs(tmp_path):
     (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
 
     def answer(body):
-        moves = {"#PXO_#": "Right", "#P_###": "Down"}
         shown = body["messages"][-1]["content"]
-        right = next(action for row, action in moves.items() if row in shown)
-        return f"<answer>{right if FEEDBACK in shown else 'Left'}</answer>"
+        return f"<answer>{'Left' if FEEDBACK not in shown else 'Right' if '#PXO_#' in shown else 'Down'}</answer>"
 
-    api = FakeApi(answer)
-    with api.running() as url:
-        options = TaskOptions(env="SimpleSokoban", levels=str(tmp_path / "levels.txt"), turns=2, attempts=3)
-        result = evaluate_api("m", url, options, tmp_path / "out")
+    options = TaskOptions(env="SimpleSokoban", levels=str(tmp_path / "levels.txt"), turns=2, attempts=3)
+    result, api = played(answer, tmp_path / "out", options)
     last = max((body["messages"] for body in api.requests), key=len)
     assert [message["role"] for message in last] == ["system", *["user", "assistant"] * 2, "user"]
     first, _, again = (message["content"] for message in last if message["role"] == "user")
@@ -210,8 +189,7 @@ def test_a_compiled_environment_says_what_it_says_to_runs(tmp_path):
     assert means(points, "retry_all") == [0, 1, 1]
     assert means(points, "retry_turns") == [2, 3, 3]
     assert result["score_answered"]["mean"] < 0
-    for line in ("random", "null", "optimal"):
-        assert points["1"][line] == result[line]
+    assert all(points["1"][line] == result[line] for line in ("random", "null", "optimal"))
     random = points["1"]["random"]["mean"]
     assert 0 < random < points["2"]["random"]["mean"] < points["3"]["random"]["mean"] < 1
     assert "one of k independent plays succeeds" in result["retry"]["note"]
@@ -220,9 +198,8 @@ def test_a_compiled_environment_says_what_it_says_to_runs(tmp_path):
 
 
 def test_the_table(tmp_path):
-    with FakeApi(learning).running() as url:
-        words = ["eval", "--api", "m", "--base_url", url, "--env", "maze", "--items", "16-18", "--turns", "3"]
-        code, out, err = tiny_run.command(*words, "--out", str(tmp_path), "--attempts", "2", "--samples", "2")
+    words = "eval --env maze --items 16-18 --turns 3 --attempts 2 --samples 2 --out"
+    code, out, err, _ = command(learning, *words.split(), tmp_path)
     assert code == 0, err
     assert "6 episodes of maze, at most 3 turns each, up to 2 attempts at each item" in err
     said = " ".join(out.split("Success by attempts")[1].split())

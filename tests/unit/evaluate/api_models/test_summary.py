@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 import pytest
-import tiny_run
 from fake_api import FakeApi, completion
+from maze_model import command
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
@@ -103,16 +103,13 @@ def test_the_command_takes_one_of_two_samples(tmp_path):
         words = completion("Thought: on\n\nAction: " + ("stay" if first else "move down"))
         return words | {"usage": {"prompt_tokens": 9, "completion_tokens": 50 if first else 5}}
 
-    with FakeApi(answer).running() as url:
-        words = (
-            "--env maze --items 18 --turns 1 --temperature 1 --seed 5 --concurrency 1 --best_of 2 --selector shortest"
-        )
-        code, out, err = tiny_run.command(
-            "eval", "--api", "m", "--base_url", url, *words.split(), "--out", str(tmp_path / "out")
-        )
+    words = (
+        "eval --env maze --items 18 --turns 1 --temperature 1 --seed 5 --concurrency 1 --best_of 2 --selector shortest"
+    )
+    code, out, err, _ = command(answer, *words.split(), "--out", tmp_path)
     assert code == 0, err
     assert "best of 2 by shortest" in " ".join(out.split())
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["samples"] == 2, "as many samples are played"
     assert sorted(summary["outcomes"]["samples"][0]) == [0, 1]
     assert summary["best_of"]["success"]["2"]["mean"] == 1.0
