@@ -1,7 +1,8 @@
-"""An evaluation counts the levels that a run has learned from, using the record of the run."""
+"""Levels of an evaluation that a run has learned from, and boards that its episodes meet after their first turn."""
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -10,6 +11,7 @@ import pytest
 
 import envs_jax
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.evaluate.midway import MidwayCount
 from agentrl_jax.evaluate.seen import learned_from, learned_levels, seen_levels
 from agentrl_jax.rollout.envs.level_splits import MIN_LEVELS, TaskLevels, task_levels
 from agentrl_jax.setup import build
@@ -147,3 +149,51 @@ def test_an_evaluation_says_which_rows_it_could_not_read(finished, tmp_path, lin
     assert (learned_from(copy, 7, told.append) is not None) == known
     assert len(told) == (said is not None)
     assert said is None or (said in told[0] and told[0].startswith(f"{copy}: "))
+
+
+BOARDS = np.array([[1, 1], [2, 2], [3, 3], [4, 4], [5, 5], [1, 5]], np.uint32)
+STATES = np.array([[[1, 1], [2, 2], [5, 1]], [[3, 3], [1, 5], [4, 4]]], np.uint32)
+"""Of two episodes: boards 0 and 2 are their starts, and [5, 1] has one word of one board and one of another."""
+
+
+def episodes(*num_turns):
+    return SimpleNamespace(turn=SimpleNamespace(state_hash=STATES), num_turns=np.array(num_turns))
+
+
+def count(*num_turns):
+    found = MidwayCount([BOARDS[:4], None, BOARDS[4:]], ["first", "bandit", "last"])
+    found.add(episodes(*num_turns))
+    return found
+
+
+def test_states_of_turns_that_were_played_after_the_first_are_counted():
+    for num_turns, first, last in (((1, 1), 0, 0), ((2, 1), 1, 0), ((3, 2), 1, 1), ((1, 3), 1, 1), ((3, 3), 2, 1)):
+        found = count(*num_turns)
+        assert found.counts() == {"first": {"seen_midway": first}, "last": {"seen_midway": last}}
+        found.add(episodes(1, 1))
+        assert found.counts()["first"]["seen_midway"] == first, "what was met stays met"
+
+
+def test_a_count_goes_on_from_a_checkpoint():
+    before, after = count(2, 1), MidwayCount([BOARDS], ["task"])
+    saved = json.loads(json.dumps(before.saved()))
+    assert saved == {"since": 0, "boards": ["0000000200000002"]}
+    after.restore(saved, 7)
+    assert after.counts() == {"task": {"seen_midway": 1}}
+    after.add(episodes(1, 3))
+    assert after.counts() == {"task": {"seen_midway": 3}}
+
+
+def test_a_checkpoint_of_a_version_without_a_count_begins_one():
+    old = count(3, 3)
+    old.restore(None, 7)
+    assert old.counts() == {task: {"seen_midway": 0, "seen_midway_since": 7} for task in ("first", "last")}
+    resumed = count(3, 3)
+    resumed.restore(old.saved(), 9)
+    assert resumed.since == 7
+
+
+def test_without_boards_nothing_is_counted():
+    found = MidwayCount([None], ["bandit"])
+    found.add(episodes(3, 3))
+    assert (found.counts(), found.saved()["boards"]) == ({}, [])

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -70,18 +71,18 @@ def test_scores_of_episodes(played):
 
 def test_the_value_is_the_critics_before_the_last_token(played):
     policy, config, trajectory = played
-    slow = []
-    for episode in range(2):  # each length is a program
+    rows, last = np.zeros((6, 400), np.int32), np.zeros((6, 1), np.int32)  # nothing reads what follows a row
+    for episode in range(6):
         tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
         for turn in range(trajectory.num_turns[episode]):
             shown, said = trajectory.observation[episode, turn], trajectory.response.tokens[episode, turn]
             tokens += shown[: trajectory.observation_length[episode, turn]].tolist()
             tokens += said[: trajectory.response.length[episode, turn]].tolist()
-        row, last = np.array([tokens], np.int32), np.array([[len(tokens) - 1]], np.int32)
-        slow.append(float(actor_critic.values(policy.params, policy.model, row, last)[0, 0]))
-    assert len({round(value, 6) for value in slow}) > 1
+        rows[episode, : len(tokens)], last[episode] = tokens, len(tokens) - 1
+    slow = jax.jit(actor_critic.values, static_argnums=1)(policy.params, policy.model, rows, last)[:, 0]
+    assert len(set(np.round(slow, 6).tolist())) > 1
     found = last_values(policy.params, policy.model, trajectory, "full")
-    np.testing.assert_allclose(found[:2], slow, atol=1e-5)
+    np.testing.assert_allclose(found, slow, atol=1e-5)
     np.testing.assert_allclose(best_of_selector("value", policy, config).judge(trajectory), found, atol=1e-5)
 
 
@@ -96,15 +97,17 @@ def test_selectors_that_a_run_cannot_have_are_refused(played):
 
 def test_answers_of_a_search_are_compared_as_words():
     tokenizer, service = tokenizers.load_small(), get_service("searchqa")
-    texts = ["<search> x </search>", "so <answer> The  Eiffel-Tower. </answer>", "<answer>a</answer>", "no"]
+    texts = ["<search> x </search>", "so <answer> The  Eiffel-Tower. </answer>", "<answer>a</answer>", "", "no", ""]
     rows = [tokenizer.encode(text) for text in texts]
-    width = max(map(len, rows))
-    tokens = np.zeros((3, 2, width), np.int32)
-    length = np.zeros((3, 2), np.int32)
-    for (episode, turn), row in zip(((0, 0), (0, 1), (1, 0), (2, 0)), rows):
-        tokens[episode, turn, : len(row)], length[episode, turn] = row, len(row)
+    tokens = np.zeros((3, 2, max(map(len, rows))), np.int32)
+    for index, row in enumerate(rows):
+        tokens[index // 2, index % 2, : len(row)] = row
+    length = np.array([*map(len, rows)]).reshape(3, 2)
     trajectory = SimpleNamespace(num_turns=np.array([2, 1, 1]), response=SimpleNamespace(tokens=tokens, length=length))
     assert answers(trajectory, tokenizer, service) == ["eiffeltower", "", ""]
-    with_answers = SimpleNamespace(tokenizer=tokenizer)
     config = SimpleNamespace(served=True, tasks=[SimpleNamespace(env="searchqa")])
-    assert best_of_selector("majority", with_answers, config).judge(trajectory) == ["eiffeltower", "", ""]
+    assert best_of_selector("majority", SimpleNamespace(tokenizer=tokenizer), config).judge(trajectory) == [
+        "eiffeltower",
+        "",
+        "",
+    ]

@@ -90,19 +90,9 @@ def test_a_table_and_a_figure(scaled):
 
 def test_no_heading_of_a_table_breaks_within_a_word():
     """In 80 columns, where numbers take more room than they have."""
-    names = [
-        "retry",
-        "retry_greedy",
-        "pass_at",
-        "difference",
-        "null",
-        "random",
-        "optimal",
-        "retry_turns",
-        "retry_tokens",
-        "pass_at_tokens",
-    ]
-    point = dict.fromkeys(names, {"mean": 1.0, "low": 0.9431, "high": 1.0, "n": 64}) | {"gap_closed": 0.5}
+    rates = ("retry", "retry_greedy", "pass_at", "difference", "null", "random", "optimal")
+    wide = {"mean": 1.0, "low": 0.9431, "high": 1.0, "n": 64}
+    point = {name: wide for name in (*rates, "retry_turns", "retry_tokens", "pass_at_tokens")} | {"gap_closed": 0.5}
     tables = list(axis_tables("attempts", [point | {"attempts": 2}]))
     kinds = ("Success", "Null, random and optimal play", "Turns and tokens")
     assert [table.title for table in tables] == [f"{kind} by attempts" for kind in kinds]
