@@ -124,8 +124,7 @@ def test_what_starts_as_noise_cannot_fall():
 def test_an_alarm_of_the_newest_row_is_told_of():
     rows = run(40, rollout__in_group_std=lambda i: 0.4 if i <= 30 else 0.0)
     assert [alarm.name for alarm in collapse.raised(rows)] == ["spread_lost"]
-    assert collapse.raised(rows[:39]) == ()
-    assert collapse.raised([]) == ()
+    assert collapse.raised(rows[:39]) == collapse.raised([]) == ()
 
 
 @settings(max_examples=60, deadline=None)

@@ -228,15 +228,6 @@ def test_other_files_are_named_and_left_out(folder, tmp_path):
     assert all(f"{name}.json" in err for name in ("empty", "folder", "list", "pipe", "twice"))
 
 
-def test_the_command_prints_tables(folder):
-    code, out, _ = tiny_run.command("leaderboard", str(folder), "--markdown", "--panel", "bandit-v1")
-    lines = [line for line in out.splitlines() if line.startswith("|")]
-    assert (code, len(lines)) == (0, 5)
-    assert lines[2].startswith("| oracle (scripted) | 100.0 | 94.3 to 100.0 | exact |")
-    assert refusal("leaderboard", folder, "--panel", "maze-v1").key == str(folder)
-    assert refusal("leaderboard", folder, "--panel", "bandit").value == "bandit"
-
-
 def test_random_null_and_optimal_play_stand_in_the_table_once(folder, tmp_path):
     def other_limits(content):
         content["outcomes"]["random"] = [x / 2 for x in content["outcomes"]["random"]]
@@ -291,7 +282,6 @@ def test_an_agent_to_compare_with_is_named_clearly(folder, tmp_path):
     assert tiny_run.command("leaderboard", str(tmp_path), "--against", "two.json")[0] == 0
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_width_folds_a_number(folder, tmp_path, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))

@@ -27,7 +27,6 @@ OF_RUN = [
     ("eval RUN --selector value", "--selector", "value"),
     ("eval RUN --panel bandit-v1 --out absent/absent/x.json", "--out", "absent/absent/x.json"),
     ("eval RUN --clusters --episodes 2", "--clusters", None),
-    ("eval RUN --levels OUT/none", "--levels", "OUT/none"),
     ("eval RUN --against RUN --record OUT", "--record", "OUT"),
     ("eval --policy constant --action x --panel maze-v1", "--action", "x"),
     ("eval BANDIT --plays 3", "--plays", 3),

@@ -210,13 +210,10 @@ def test_pass_at_many_samples_does_not_overflow():
     assert pass_all(outcomes, 4) == 0
 
 
-def test_clusters_of_one_give_the_usual_interval():
+def test_equal_outcomes_in_a_cluster_count_once():
     x = np.random.default_rng(0).random(30)
     single = mean_interval(x, clusters=[str(i) for i in range(30)])
     assert single == pytest.approx(mean_interval(x) | {"clusters": 30})
-
-
-def test_equal_outcomes_in_a_cluster_count_once():
     x = np.random.default_rng(1).random(12)
     names = [f"template {i}" for i in range(12)]
     copied = mean_interval(np.repeat(x, 5), clusters=np.repeat(names, 5).tolist())
@@ -233,8 +230,8 @@ def test_clusters_without_a_failure_keep_an_interval():
     np.testing.assert_allclose(bounds(balanced), wilson_by_search(1.5, 3))
 
 
-def test_clustered_differences_without_variance_have_symmetric_intervals():
-    """As wide as the share of clusters that may differ although none of six does."""
+def test_clustered_differences():
+    """Without variance the interval is as wide as the share of clusters that may differ although none of six does."""
     names, zeros, ones = [f"c{i % 6}" for i in range(90)], np.zeros(90), np.ones(90)
     width = wilson_by_search(0, 6)[1]
     for a, b, low, high in (
@@ -247,9 +244,7 @@ def test_clustered_differences_without_variance_have_symmetric_intervals():
         found = paired_interval(a, b, clusters=names)
         np.testing.assert_allclose(bounds(found), (low, high), atol=1e-9)
         assert (found["n"], found["clusters"]) == (90, 6)
-
-
-def test_clustered_differences_are_those_of_a_sample_of_cluster_means():
+    # Otherwise they are those of a sample of the clusters' means.
     draw = np.random.default_rng(3)
     a, b = draw.random((5, 4)), draw.random((5, 4))
     found = paired_interval(a.ravel(), b.ravel(), clusters=np.repeat(list("abcde"), 4).tolist())

@@ -1,17 +1,13 @@
 """Test-time scaling of an API model: every point is an evaluation, and nothing is asked twice."""
 
-import io
 import json
-import re
 
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
 from maze_model import STAY, at, command, failures, maze, played, walk
-from rich.console import Console
 
 from agentrl_jax.evaluate.api_models.scaling import scale_api
-from agentrl_jax.evaluate.axis_tables import axis_tables
 from agentrl_jax.text.styles import FEEDBACK
 
 ITEMS = "15-18"
@@ -88,21 +84,6 @@ def test_a_table_and_a_figure(scaled):
     assert "75.0" in printed
 
 
-def test_no_heading_of_a_table_breaks_within_a_word():
-    """In 80 columns, where numbers take more room than they have."""
-    rates = ("retry", "retry_greedy", "pass_at", "difference", "null", "random", "optimal")
-    wide = {"mean": 1.0, "low": 0.9431, "high": 1.0, "n": 64}
-    point = {name: wide for name in (*rates, "retry_turns", "retry_tokens", "pass_at_tokens")} | {"gap_closed": 0.5}
-    tables = list(axis_tables("attempts", [point | {"attempts": 2}]))
-    kinds = ("Success", "Null, random and optimal play", "Turns and tokens")
-    assert [table.title for table in tables] == [f"{kind} by attempts" for kind in kinds]
-    for table in tables:
-        Console(file=(out := io.StringIO()), width=80).print(table)
-        assert max(map(len, out.getvalue().splitlines())) <= 80
-        words = {word for column in table.columns for word in column.header.split()}
-        assert words <= set(re.findall(r"[a-z]+", out.getvalue().split("┡")[0]))
-
-
 def test_what_is_unfinished_is_said_and_asked_again(tmp_path):
     words = ("scaling", *WORDS, "--turns", "1", "--retries", "0", "--out", tmp_path)
     code, _, err, _ = command(lambda body: (503, {}, b"{}"), *words)
@@ -131,13 +112,11 @@ def test_one_attempt_is_the_first_sample(tmp_path, attempts):
 
 
 def test_further_numbers_go_on(tmp_path):
-    api = FakeApi(walks)
+    api, asked = FakeApi(walks), []
     with api.running() as url:
-        words = ["scaling", "--api", "m", "--base_url", url, "--env", "maze", "--items", "16-18", "--json"]
-        asked = []
-        for axes in ("--samples 1,2", "--samples 1,2,3 --turns 1", "--samples 2 --turns 1,2"):
+        for axes in ({"samples": (1, 2)}, {"samples": (1, 2, 3), "turns": (1,)}, {"samples": (2,), "turns": (1, 2)}):
             before = len(api.requests)
-            assert tiny_run.command(*words, "--out", str(tmp_path / "out"), *axes.split())[0] == 0
+            scale_api(maze("16-18"), tmp_path, model="m", base_url=url, **axes)
             asked.append(len(api.requests) - before)
     sample = asked[0] // 2
     assert asked == [2 * sample, sample + 3, 5]  # one turn of each of three items, and two of all but the nearest
@@ -145,9 +124,8 @@ def test_further_numbers_go_on(tmp_path):
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_the_limit_that_is_sent_is_the_axis(tmp_path, name):
-    words = ("scaling", *WORDS, "--turns", "1", "--tokens", "10,30", "--out", tmp_path)
-    extra = json.dumps({"max_tokens": None, name: 512})
-    code, _, err, api = command(lambda body: completion("Action: s", finish="length"), *words, "--extra", extra)
-    assert code == 0, err
-    assert [body[name] for body in api.requests].count(10) > 0
+    api = FakeApi(lambda body: completion("Action: s", finish="length"))
+    with api.running() as url:
+        call = {"model": "m", "base_url": url, "extra": {"max_tokens": None, name: 512}}
+        scale_api(maze(ITEMS), tmp_path, turns=(1,), tokens=(10, 30), **call)
     assert {body[name] for body in api.requests} == {512, 10, 30}
