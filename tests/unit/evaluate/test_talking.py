@@ -82,7 +82,7 @@ def test_the_terminal(params, tmp_path, monkeypatch, capsys):
     files = {"tokenizer.json": TOKENIZER.backend.to_str().encode()}
     save_pretrained(tmp_path / "tiny", params, describe(SHAPE, max_positions=LENGTH), files=files)
     monkeypatch.setattr("sys.stdin", io.StringIO("Up?\nDown?\n"))
-    options = {"system": "", "temperature": 0.0, "max_tokens": 4, "length": 100, "seed": 0, "thinking": "auto"}
+    options = {"system": "", "temperature": 0.0, "max_tokens": 4, "length": LENGTH, "seed": 0, "thinking": "auto"}
     chat.chat(str(tmp_path / "tiny"), **options, online=False, revision=None)
     assert capsys.readouterr().out.count("\n") >= 2
     for place in ("nowhere", "org/name"):
