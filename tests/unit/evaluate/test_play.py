@@ -6,22 +6,8 @@ import tiny_run
 from agentrl_jax.evaluate.play import play, with_tags
 from agentrl_jax.text.grammar import ResponseGrammar
 
-FIRST = """<|system|># wall _ floor O target √ box on target X box P you S you on target
-Up Down Left Right<|user|>######
-#P_XO#
-######
-######
-######
-######
-10<|assistant|><answer>"""
-
-SECOND = """<|end|><|user|>######
-#_PXO#
-######
-######
-######
-######
-9<|assistant|><answer>"""
+BOARD = "<|user|>######\n{}\n" + "######\n" * 4 + "{}<|assistant|><answer>"
+LEGEND = "<|system|># wall _ floor O target √ box on target X box P you S you on target\nUp Down Left Right"
 
 
 def test_a_person_reads_what_the_agent_reads(monkeypatch, tmp_path):
@@ -29,7 +15,8 @@ def test_a_person_reads_what_the_agent_reads(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.stdin", io.StringIO("Right\nright || Up\nUp\n"))
     code, out, err = tiny_run.command("play", "SimpleSokoban", "--levels", str(tmp_path / "level.txt"))
     assert code == 0
-    assert out == FIRST + SECOND  # the second response solves the level, so the third line is not read
+    # The second response solves the level, so the third line is not read.
+    assert out == LEGEND + BOARD.format("#P_XO#", 10) + "<|end|>" + BOARD.format("#_PXO#", 9)
     assert "Sent as: right || Up</answer>" in err
     assert "Solved, ended by the environment; return 10.8." in err
 

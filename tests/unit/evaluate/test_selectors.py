@@ -16,6 +16,8 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.text import tokenizer as tokenizers
 
+EPISODES = 8
+
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 def test_best_of_is_the_mean_over_all_subsets(k):
@@ -53,14 +55,14 @@ def test_the_majority_counts_answers_not_successes():
 def played(finished):
     """A policy with a critic, the configuration of its run with one task, and episodes."""
     policy = api.load_policy(finished.folder)
-    return policy, policy.config.replace(tasks=policy.config.tasks[1:]), api.rollout(policy, 6, task=1)
+    return policy, policy.config.replace(tasks=policy.config.tasks[1:]), api.rollout(policy, EPISODES, task=1)
 
 
 def test_scores_of_episodes(played):
     policy, config, trajectory = played
     response = trajectory.response
-    totals, counts = np.zeros(6), np.zeros(6)
-    for episode in range(6):
+    totals, counts = np.zeros(EPISODES), np.zeros(EPISODES)
+    for episode in range(EPISODES):
         for turn in range(trajectory.num_turns[episode]):
             length = response.length[episode, turn]
             totals[episode] += response.logprob[episode, turn, :length].astype(np.float64).sum()
@@ -71,8 +73,11 @@ def test_scores_of_episodes(played):
 
 def test_the_value_is_the_critics_before_the_last_token(played):
     policy, config, trajectory = played
-    rows, last = np.zeros((6, 400), np.int32), np.zeros((6, 1), np.int32)  # nothing reads what follows a row
-    for episode in range(6):
+    rows, last = (
+        np.zeros((EPISODES, 400), np.int32),
+        np.zeros((EPISODES, 1), np.int32),
+    )  # nothing reads what follows a row
+    for episode in range(EPISODES):
         tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
         for turn in range(trajectory.num_turns[episode]):
             shown, said = trajectory.observation[episode, turn], trajectory.response.tokens[episode, turn]
