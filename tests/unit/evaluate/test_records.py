@@ -165,6 +165,10 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
     assert (list(found.tables), found.left_out) == ([LAKES, "bandit-v1"], [])
     gaps = [(row.agent, row.gap_closed) for row in found.tables["bandit-v1"]]
     assert gaps == [("oracle", 1.0), ("random", 0.0), ("null", -1.0)], "the best first"
+    out = tiny_run.command("leaderboard", str(folder), "--markdown", "--panel", "bandit-v1")[1]
+    assert "| oracle (scripted) | 100.0 | 94.3 to 100.0 | exact |" in out
+    assert LAKES not in out
+    assert refusal("leaderboard", folder, "--panel", "maze-v1").key == str(folder)
     run, outcomes = of_kind(found.tables[LAKES]), read_record(folder / "run.json").outcomes
     samples = np.array(outcomes.samples)
     assert run.success == success_interval(samples.mean(axis=1))

@@ -47,6 +47,7 @@ OF_RUN = [
     ("scaling --turns 1", "RUN", None),
     ("leaderboard OUT/absent", "OUT/absent", None),
     ("leaderboard RUN/rollouts", "RUN/rollouts", None),
+    ("leaderboard RUN --panel bandit", "--panel", "bandit"),
     ("leaderboard RUN --json --markdown", "--json", None),
     ("diagnose OUT", "OUT", "no such folder"),
     ("chat RUN", "RUN", None),

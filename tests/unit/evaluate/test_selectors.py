@@ -73,10 +73,8 @@ def test_scores_of_episodes(played):
 
 def test_the_value_is_the_critics_before_the_last_token(played):
     policy, config, trajectory = played
-    rows, last = (
-        np.zeros((EPISODES, 400), np.int32),
-        np.zeros((EPISODES, 1), np.int32),
-    )  # nothing reads what follows a row
+    rows = np.zeros((EPISODES, 400), np.int32)  # nothing reads what follows an episode
+    last = np.zeros((EPISODES, 1), np.int32)
     for episode in range(EPISODES):
         tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
         for turn in range(trajectory.num_turns[episode]):
