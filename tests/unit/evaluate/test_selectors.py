@@ -73,15 +73,15 @@ def test_scores_of_episodes(played):
 
 def test_the_value_is_the_critics_before_the_last_token(played):
     policy, config, trajectory = played
-    rows = np.zeros((EPISODES, 400), np.int32)  # nothing reads what follows an episode
-    last = np.zeros((EPISODES, 1), np.int32)
-    for episode in range(EPISODES):
-        tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
+    rows = [trajectory.prompt[row, : trajectory.prompt_length[row]].tolist() for row in range(EPISODES)]
+    for episode, tokens in enumerate(rows):
         for turn in range(trajectory.num_turns[episode]):
             shown, said = trajectory.observation[episode, turn], trajectory.response.tokens[episode, turn]
             tokens += shown[: trajectory.observation_length[episode, turn]].tolist()
             tokens += said[: trajectory.response.length[episode, turn]].tolist()
-        rows[episode, : len(tokens)], last[episode] = tokens, len(tokens) - 1
+    last = np.array([[len(row) - 1] for row in rows], np.int32)
+    width = last.max() + 1  # nothing reads what follows an episode
+    rows = np.array([row + [0] * (width - len(row)) for row in rows], np.int32)
     slow = jax.jit(actor_critic.values, static_argnums=1)(policy.params, policy.model, rows, last)[:, 0]
     assert len(set(np.round(slow, 6).tolist())) > 1
     found = last_values(policy.params, policy.model, trajectory, "full")
@@ -109,8 +109,5 @@ def test_answers_of_a_search_are_compared_as_words():
     trajectory = SimpleNamespace(num_turns=np.array([2, 1, 1]), response=SimpleNamespace(tokens=tokens, length=length))
     assert answers(trajectory, tokenizer, service) == ["eiffeltower", "", ""]
     config = SimpleNamespace(served=True, tasks=[SimpleNamespace(env="searchqa")])
-    assert best_of_selector("majority", SimpleNamespace(tokenizer=tokenizer), config).judge(trajectory) == [
-        "eiffeltower",
-        "",
-        "",
-    ]
+    majority = best_of_selector("majority", SimpleNamespace(tokenizer=tokenizer), config)
+    assert majority.judge(trajectory) == ["eiffeltower", "", ""]

@@ -123,19 +123,7 @@ def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path):
         return (200, {}, b"<html>Welcome</html>") if broken and at(3, body, 1) else walk(body)
 
     with FakeApi(answer).running() as url:
-        words = (
-            "eval",
-            "--api",
-            "m",
-            "--base_url",
-            url,
-            "--panel",
-            "maze-v1",
-            "--retries",
-            "0",
-            "--out",
-            str(tmp_path),
-        )
+        words = (*f"eval --api m --base_url {url} --panel maze-v1 --retries 0 --out".split(), str(tmp_path))
         code, out, err = tiny_run.command(*words)
         assert code == 1
         assert "1 of 25 episodes are unfinished and 0 failed" in err.splitlines()[-1]

@@ -24,21 +24,9 @@ CATEGORIES = {3: "x", 4: "y", 6: "y"}
 
 
 def task(answer=None):
-    return ApiTask(
-        env="maze",
-        style="chat",
-        items=tuple(PLAYED),
-        turns=2,
-        full_score=1.0,
-        strict=False,
-        open=None,
-        lines=lambda plays, clusters=None: {},
-        item_lines=dict,
-        level=None,
-        category=None,
-        answer=answer,
-        facts={},
-    )
+    known = {"env": "maze", "style": "chat", "items": tuple(PLAYED), "turns": 2, "full_score": 1.0, "strict": False}
+    unused = {"open": None, "lines": lambda plays, clusters=None: {}, "item_lines": dict, "level": None, "facts": {}}
+    return ApiTask(**known, **unused, category=None, answer=answer)
 
 
 def rows_and_replies():
@@ -103,10 +91,8 @@ def test_the_command_takes_one_of_two_samples(tmp_path):
         words = completion("Thought: on\n\nAction: " + ("stay" if first else "move down"))
         return words | {"usage": {"prompt_tokens": 9, "completion_tokens": 50 if first else 5}}
 
-    words = (
-        "eval --env maze --items 18 --turns 1 --temperature 1 --seed 5 --concurrency 1 --best_of 2 --selector shortest"
-    )
-    code, out, err, _ = command(answer, *words.split(), "--out", tmp_path)
+    words = "--env maze --items 18 --turns 1 --temperature 1 --seed 5 --concurrency 1 --best_of 2 --selector shortest"
+    code, out, err, _ = command(answer, "eval", *words.split(), "--out", tmp_path)
     assert code == 0, err
     assert "best of 2 by shortest" in " ".join(out.split())
     summary = json.loads((tmp_path / "summary.json").read_text())
