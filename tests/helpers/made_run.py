@@ -42,20 +42,13 @@ def write_model(folder: Path, template: str = TEMPLATE, positions: int = 512) ->
     settings = {"eos_token": "<|end|>", "pad_token": "<|pad|>", "chat_template": template}
     files = tokenizers.small_files() | {"tokenizer_config.json": json.dumps(settings).encode()}
     params = decoder.init_params(jax.random.key(3), SHAPE)
-    save_pretrained(
-        folder, params, describe(SHAPE, max_positions=positions, eos_token_id=1, pad_token_id=0), files=files
-    )
+    description = describe(SHAPE, max_positions=positions, eos_token_id=1, pad_token_id=0)
+    save_pretrained(folder, params, description, files=files)
     return folder
 
 
 def write_run(folder: Path, model: str, prompt: str = "") -> Path:
-    """Writes the folder of a run whose parameters were changed at random.
-
-    Args:
-        folder: a new folder.
-        model: content of the section `model` of the configuration.
-        prompt: further keys of the section `prompt`.
-    """
+    """Writes the folder of a run with changed parameters; `model` and `prompt` are keys of these sections."""
     data = yaml.safe_load(RUN) | {"model": yaml.safe_load(f"{{{model}}}")}
     data["prompt"] |= yaml.safe_load(f"{{{prompt}}}")
     config = decode(data, source="made run")
