@@ -19,35 +19,28 @@ SPECIAL = 5
 """The code of levels on which some faults show."""
 
 
-class Fault(enum.IntEnum):
-    NONE = 0
-    PAYS_TOO_MUCH = 1
-    PAYS_NAN = 2
-    RESET_KNOWS_THE_PLACE = 3
-    PAYS_AFTER_END = 4
-    CHANGES_AFTER_END = 5
-    STARTS_SOLVED = 6
-    SAME_ACTION_WINS = 7
-    MIXED_ACTIONS_WIN = 8
-    SAYS_UNKNOWN_PIECE = 9
-    CANNOT_BE_OPENED = 10
-    GOES_ON = 11
-    ORACLE_IS_WRONG = 12
-    ORACLE_IS_LONG = 13
-    PAYS_MISTAKES = 14
-    EQUAL_ACTIONS_WIN = 15
-    FLOAT_KNOWS_THE_PLACE = 16
-    REWARD_KNOWS_THE_PLACE = 17
-    RETURNS_ANOTHER_ARRAY = 18
-    FORGETS_THE_END = 19
-    BOASTS = 20
-    SAYS_TOO_MUCH = 21
-    PAYS_NOTHING = 22
-    ALWAYS_STARTS_ALIKE = 23
-    CLAIMS_NO_EFFECT = 24
-    CLAIMS_EFFECT_AFTER_END = 25
-    NEVER_TRUNCATES = 26
-    DOES_NOT_COUNT = 27
+CHECKS = {
+    "reward_range": "PAYS_TOO_MUCH",
+    "finite_rewards": "PAYS_NAN",
+    "determinism": "RESET_KNOWS_THE_PLACE FLOAT_KNOWS_THE_PLACE REWARD_KNOWS_THE_PLACE",
+    "no_reward_after_end": "PAYS_AFTER_END",
+    "absorbing_end": "CHANGES_AFTER_END",
+    "null_floor": "STARTS_SOLVED",
+    "constant_floor": "SAME_ACTION_WINS",
+    "random_floor": "MIXED_ACTIONS_WIN",
+    "observation": "SAYS_UNKNOWN_PIECE SAYS_TOO_MUCH",
+    "goal_reachable": "CANNOT_BE_OPENED",
+    "success_terminates": "GOES_ON",
+    "step_result": "RETURNS_ANOTHER_ARRAY FORGETS_THE_END BOASTS",
+    "reference": "ORACLE_IS_WRONG ORACLE_IS_LONG",
+    "reward_follows_success": "PAYS_NOTHING",
+    "different_starts": "ALWAYS_STARTS_ALIKE",
+    "action_is_effective": "CLAIMS_NO_EFFECT CLAIMS_EFFECT_AFTER_END",
+    "limit_of_steps": "NEVER_TRUNCATES DOES_NOT_COUNT",
+}
+"""The faults that each check must find, and no other check."""
+CAUGHT_BY = {fault: check for check, faults in CHECKS.items() for fault in faults.split()}
+Fault = enum.IntEnum("Fault", ["NONE", *CAUGHT_BY, "PAYS_MISTAKES", "EQUAL_ACTIONS_WIN"], start=0)
 
 
 @struct.dataclass
@@ -98,18 +91,10 @@ class Lock(TextEnvironment):
         code = jnp.where(params.fault == Fault.RESET_KNOWS_THE_PLACE, (code + place) % CODES, code)
         solved = (params.fault == Fault.STARTS_SOLVED) & (code == SPECIAL)
         zero = jnp.int32(0)
-        state = LockState(
-            time=zero,
-            terminated=solved,
-            code=code,
-            progress=jnp.where(solved, DIGITS, 0).astype(jnp.int32),
-            equal=zero,
-            mixed=jnp.bool_(False),
-            last=zero - 1,
-            extra=zero,
-            size=jnp.where(params.fault == Fault.FLOAT_KNOWS_THE_PLACE, place, 0).astype(jnp.float32),
-        )
-        return state.progress, state
+        start = {"time": zero, "equal": zero, "extra": zero, "last": zero - 1, "mixed": jnp.bool_(False)}
+        progress = jnp.where(solved, DIGITS, 0).astype(jnp.int32)
+        size = jnp.where(params.fault == Fault.FLOAT_KNOWS_THE_PLACE, place, 0).astype(jnp.float32)
+        return progress, LockState(terminated=solved, code=code, progress=progress, size=size, **start)
 
     def step_env(self, key, state, action, params):
         fault, done = params.fault, self.is_done(state, params)

@@ -15,12 +15,9 @@ NUMBERS, LIMIT = 3, 12
 
 
 class Kind(enum.IntEnum):
-    HIDES = 0
-    """The text shows the last action alone, not how many were right."""
-    STICKS = 1
-    """The last number opens the door one time in four."""
-    COUNTS_DOWN = 2
-    """The text shows the steps left."""
+    HIDES = 0  # the text shows the last action alone, not how many were right
+    STICKS = 1  # the last number opens the door one time in four
+    COUNTS_DOWN = 2  # the text shows the steps left
 
 
 @struct.dataclass
@@ -58,10 +55,7 @@ class Door(TextEnvironment):
         right = jnp.where(sticks, NUMBERS - 1, right)
         opened = active & (right == NUMBERS)
         after = state.replace(
-            time=state.time + 1,
-            terminated=opened,
-            right=right.astype(jnp.int32),
-            last=action.astype(jnp.int32),
+            time=state.time + 1, terminated=opened, right=right.astype(jnp.int32), last=action.astype(jnp.int32)
         )
         state = jax.tree.map(lambda new, old: jnp.where(active, new, old), after, state)
         success = self.success(state, params)

@@ -29,11 +29,7 @@ def _is_key(value: Any) -> bool:
 def snapshot() -> dict[str, Any]:
     """The schema without help texts, and the resolved values of the defaults and of every preset."""
     presets = {name: to_dict(decode({"algo": {"preset": name}}))["algo"] for name in NAMES}
-    return {
-        "schema": _without_texts(Config.model_json_schema()),
-        "defaults": to_dict(decode({})),
-        "presets": presets,
-    }
+    return {"schema": _without_texts(Config.model_json_schema()), "defaults": to_dict(decode({})), "presets": presets}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 import importlib
+import itertools
 import sys
 import types
 
@@ -17,70 +18,55 @@ from envs_jax.sokoban import TAGS, Sokoban
 from envs_jax.testing import check_env
 
 KEY = jax.random.key(0)
-UP, DOWN, LEFT, RIGHT = range(4)
+RIGHT = 3
 
 
 def play(env):
-    """A jitted function (level, actions i32[T]) -> (first state, states, observations, rewards, terminated, infos)."""
+    """A function (level, actions i32[T]) -> (first state, states, observations, rewards, terminated, infos)."""
 
     def run(level, actions):
         params = env.default_params
         _, first = env.reset_to_level(level, params)
 
         def step(state, action):
-            obs, state, reward, terminated, info = env.step_env(KEY, state, action, params)
-            return state, (state, obs, reward, terminated, info)
+            obs, state, *results = env.step_env(KEY, state, action, params)
+            return state, (state, obs, *results)
 
         return first, *jax.lax.scan(step, first, actions)[1]
 
     return run
 
 
-@pytest.fixture(scope="module")
-def play_small():
-    return jax.jit(play(Sokoban(5, 5, 8)))
-
-
-SMALL = Sokoban(4, 7, 2)
+play_small = jax.jit(play(Sokoban(5, 5, 8)))
+SMALL = Sokoban(3, 6, 2)
 PARAMS = SMALL.default_params
 small_step = jax.jit(lambda state, action, params: SMALL.step_env(KEY, state, action, params))
 
 
 def start(text):
-    """The state at the start of a board, which is filled up with walls."""
-    codes, board = slow.board(text), np.zeros((4, 7), np.int8)
-    board[: codes.shape[0], : codes.shape[1]] = codes
-    return SMALL.reset_to_level(board, PARAMS)[1]
+    return SMALL.reset_to_level(slow.board(text), PARAMS)[1]
 
 
 @pytest.mark.parametrize(
-    ("level", "action", "reward", "solved"),
+    ("level", "reward", "solved"),
     [
-        ("00000 05420 00000", RIGHT, 10.9, True),
-        ("00000 05420 00000", LEFT, -0.1, False),
-        ("00000 05410 02000", UP, -0.1, False),
-        # Two boxes, one pushed off its target while the other one stays off.
-        ("000000 053100 042000 000000", RIGHT, -1.1, False),
-        # From one target onto the next: as many covered as before.
-        ("0000000 0532240 0000000", RIGHT, -0.1, False),
-        ("000000 054110 000002", RIGHT, -0.1, False),
-        ("000000 054010 000002", RIGHT, -0.1, False),
-        ("0000000 0544110 0000022", RIGHT, -0.1, False),
+        ("000000 054200 000000", 10.9, True),
+        ("000000 053100 042000", -1.1, False),
+        ("053224 000000 000000", -0.1, False),  # from one target onto the next
+        ("054110 000002 000000", -0.1, False),
     ],
 )
-def test_rewards(level, action, reward, solved):
-    _, _, found, terminated, info = small_step(start(level), jnp.int32(action), PARAMS)
+def test_rewards(level, reward, solved):
+    _, _, found, terminated, info = small_step(start(level), jnp.int32(RIGHT), PARAMS)
     np.testing.assert_allclose(found, reward, rtol=1e-6)
     assert bool(terminated) == bool(info["success"]) == solved
-
-
-def test_rewards_are_parameters():
     params = PARAMS.replace(step_reward=jnp.float32(-1), solved_reward=jnp.float32(100))
-    assert small_step(start("00000 05420 00000"), jnp.int32(RIGHT), params)[2] == 100.0
+    if solved:
+        assert small_step(start(level), jnp.int32(RIGHT), params)[2] == 100
 
 
 def test_an_unknown_action_stays():
-    state = start("00000 05420 00000")
+    state = start("000000 054200 000000")
     for action in (-1, 4):
         _, after, reward, _, info = small_step(state, jnp.int32(action), PARAMS)
         chex.assert_trees_all_equal(after, state.replace(time=jnp.int32(1)))
@@ -104,15 +90,13 @@ def all_positions():
     levels = []
     for room in ("00000 01110 01110 01110 00000", "00000 01110 01010 01100 00000"):
         cells = [tuple(place) for place in np.argwhere(slow.board(room))]
-        for target in cells:
-            for box in cells:
-                for player in cells:
-                    if player != box:
-                        level = slow.board(room)
-                        level[target] = 2
-                        level[box] = 3 if box == target else 4
-                        level[player] = 6 if player == target else 5
-                        levels.append(level)
+        for target, box, player in itertools.product(cells, cells, cells):
+            if player != box:
+                level = slow.board(room)
+                level[target] = 2
+                level[box] = 3 if box == target else 4
+                level[player] = 6 if player == target else 5
+                levels.append(level)
     return np.array(levels)
 
 
@@ -130,10 +114,6 @@ def test_every_position_of_a_small_board():
     _, ids, hashes, (obs, after, rewards, terminated, info) = jax.device_get(jax.jit(jax.vmap(every_action))(levels))
 
     assert len(np.unique(hashes, axis=0)) == len(levels)
-    assert (np.isin(obs, (3, 4)).sum((2, 3)) == 1).all()
-    assert (after.player.sum((2, 3)) == 1).all()
-    assert not (after.player & (after.boxes | (after.room == 0))).any()
-    assert not (after.boxes & (after.room == 0)).any()
     solved = (levels == 3).any((1, 2))
     assert (obs[solved] == levels[solved][:, None]).all()
     assert (rewards[solved] == 0).all()
@@ -160,7 +140,7 @@ def test_every_position_of_a_small_board():
     actions=st.lists(st.integers(0, 3), min_size=16, max_size=16),
 )
 @settings(max_examples=60, deadline=None, database=None, derandomize=True)
-def test_any_board_moves_as_the_slow_rules_say(play_small, room, start, actions):
+def test_any_board_moves_as_the_slow_rules_say(room, start, actions):
     """Also boards with open borders, unequal numbers of boxes and targets, and covered targets at the start."""
     codes = room.copy()
     codes.flat[start] = 6 if codes.flat[start] in (2, 3) else 5
@@ -191,20 +171,17 @@ def gym_sokoban(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
 
     root = next(iter(spec.submodule_search_locations))
-    gym = {"gym": {"Env": object}, "gym.utils": {"seeding": None}, "gym.spaces": {"Box": lambda **_: None}}
-    for name, attributes in gym.items():
-        stub(name, **attributes)
+    stub("gym", Env=object)
+    stub("gym.utils", seeding=None)
+    stub("gym.spaces", Box=lambda **_: None)
     stub("gym.spaces.discrete", Discrete=lambda n: n)
     stub("gym_sokoban", __path__=[root])
     stub("gym_sokoban.envs", __path__=[f"{root}/envs"])
-    pictures = {"room_to_rgb": lambda *_: None, "room_to_tiny_world_rgb": lambda *_, **__: None}
-    stub("gym_sokoban.envs.render_utils", **pictures)
+    stub("gym_sokoban.envs.render_utils", room_to_rgb=lambda *_: None, room_to_tiny_world_rgb=None)
     for name in ("gym_sokoban.envs.room_utils", "gym_sokoban.envs.sokoban_env"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module("gym_sokoban.envs.sokoban_env")
-    yield module.SokobanEnv
-    for name in ("gym_sokoban.envs.room_utils", "gym_sokoban.envs.sokoban_env"):
-        sys.modules.pop(name, None)
+        monkeypatch.setitem(sys.modules, name, None)  # so that it is taken away again afterwards
+        del sys.modules[name]
+    return importlib.import_module("gym_sokoban.envs.sokoban_env").SokobanEnv
 
 
 def test_steps_agree_with_gym_sokoban(gym_sokoban):
@@ -232,31 +209,15 @@ def test_steps_agree_with_gym_sokoban(gym_sokoban):
     assert ends >= 1
 
 
-@pytest.mark.parametrize("tag", TAGS)
-def test_tags(tag):
-    env, params = TAGS[tag]()
-    assert [symbol for symbol, _ in env.legend] == list(env.vocabulary)
-    assert len(env.legend) == 7
-    assert len(set(env.pieces)) == len(env.pieces)
-    chex.assert_shape(params.levels, (0, env.height, env.width))
-
-
-def test_the_variant_explains_its_own_symbols():
+def test_tags_explain_their_own_symbols():
+    for make in TAGS.values():
+        env, params = make()
+        assert [symbol for symbol, _ in env.legend] == list(env.vocabulary)
+        assert len(set(env.pieces)) == len(env.pieces)
+        assert params.levels.shape == (0, env.height, env.width)
     env, _ = TAGS["SokobanDifferentGridVocab"]()
-    assert dict(env.legend) == {
-        "W": "wall",
-        ".": "floor",
-        "G": "target",
-        "C": "box on target",
-        "B": "box",
-        "A": "you",
-        "@": "you on target",
-    }
-    _, state = env.reset_to_level(generate_pack([1])[0], env.default_params)
-    assert set(env.render(state, env.default_params)) <= {*env.vocabulary, "\n"}
-
-
-def test_coordinates_alone_have_no_legend():
+    meanings = ["wall", "floor", "target", "box on target", "box", "you", "you on target"]
+    assert env.legend == tuple(zip("W.GCBA@", meanings))
     assert Sokoban(observation="coord").legend == ()
 
 
@@ -280,14 +241,12 @@ def test_a_pack_keeps_the_contract():
 
 def test_what_cannot_be_used_is_refused():
     env = Sokoban(6, 6)
-    params = env.default_params
-    with pytest.raises(ValueError, match=r"shape \(5, 6\) was given to a 6x6 Sokoban"):
-        env.reset_to_level(jnp.zeros((5, 6), jnp.int8), params)
-    with pytest.raises(ValueError, match="neither a generator nor levels"):
-        env.reset_env(KEY, params)
-    with pytest.raises(ValueError, match="7 different symbols"):
-        Sokoban(vocabulary=("#",) * 7)
-    with pytest.raises(ValueError, match="expected one of grid, coord, grid_coord"):
-        Sokoban(observation="picture")
-    with pytest.raises(ValueError, match="at least 1"):
-        Sokoban(boxes=0)
+    for refused, message in (
+        (lambda: env.reset_to_level(jnp.zeros((5, 6), jnp.int8), env.default_params), r"\(5, 6\) .* 6x6"),
+        (lambda: env.reset_env(KEY, env.default_params), "neither a generator nor levels"),
+        (lambda: Sokoban(vocabulary=("#",) * 7), "7 different symbols"),
+        (lambda: Sokoban(observation="picture"), "grid, coord, grid_coord"),
+        (lambda: Sokoban(boxes=0), "at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            refused()

@@ -51,9 +51,7 @@ def test_no_board_nor_an_image_of_it_is_drawn_for_two_splits(name):
         return {image.tobytes() for board in drawn(name, split) for image in env.level_images(board)}
 
     train, validation, test = map(images, PARTS)
-    assert not train & validation
-    assert not train & test
-    assert not validation & test
+    assert not (train & validation) | (train & test) | (validation & test)
     for split in PARTS:
         assert (splits_of_levels(env, params, drawn(name, split)) == split).all()
 
@@ -90,7 +88,6 @@ def test_images_of_a_board_share_their_hash_and_other_boards_do_not(shape):
 
 @pytest.mark.parametrize("shape", [(5, 5), (4, 6)])
 def test_shifted_boards_are_the_same_level_where_what_surrounds_them_means_nothing(shape):
-    """All images are found by brute force over what the board can hold; the rest of the space has other hashes."""
     room = np.array([[1, 2, 0], [1, 1, 3]], np.int8)
     places = [
         (image, down, right)
@@ -121,17 +118,7 @@ def test_a_space_without_levels_of_a_split_is_told_by_the_flag():
     chex.assert_equal(bool(split_key(env, jax.random.key(0), params, empty)[1]), False)
 
 
-def test_levels_of_a_pack_are_divided_too():
-    env, params = game("SimpleSokoban")
-    pack = np.asarray(params.levels)
-    of_pack = splits_of_levels(env, params, pack)
-    for split in PARTS:
-        rows = {board.tobytes() for board in pack[of_pack == split]}
-        assert {board.tobytes() for board in drawn("SimpleSokoban", split)} <= rows
-
-
 def test_fixed_test_levels_are_never_trained_on():
-    """Not even where the levels are too few to be divided."""
     env, params = envs_jax.make("FrozenLake", height=2, width=2)
     boards = registry.sample_levels(env, params, KEYS)
     wanted = boards[splits_of_levels(env, params, boards) == Split.TRAIN][0]
