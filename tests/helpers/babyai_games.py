@@ -36,13 +36,7 @@ def reset(env, level):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _step(env, state, action):
-    _, state, reward, terminated, info = env.step_env(jax.random.key(0), state, action, env.default_params)
-    return state, reward, terminated, info
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _describe(env, state):
-    return env.describe(state, env.default_params)
+    return env.step_env(jax.random.key(0), state, action, env.default_params)[1:]
 
 
 def step(env, state, action):
@@ -58,6 +52,11 @@ def _candidates(env, state):
 def listed(env, state):
     """The names of the actions that are possible."""
     return [env.actions[action] for action in np.asarray(_candidates(env, state)).tolist() if action >= 0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _describe(env, state):
+    return env.describe(state, env.default_params)
 
 
 def text(env, state):

@@ -1,13 +1,21 @@
-"""Slow checks of what the quick tests of the same name check."""
+"""All recorded play of the original BabyAI."""
 
 import babyai_fixtures as recorded
 import jax
 import jax.numpy as jnp
 import numpy as np
-from babyai_parity import text_of
+import pytest
+from babyai_parity import check_sequences, text_of
 
 from envs_jax.babyai import items
 from envs_jax.babyai.env import PrimitiveBabyAI
+
+SEQUENCES = len(recorded.read("traces")["sequence_item"])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_all_recorded_play_equals_the_original(part):
+    check_sequences(np.arange(part, SEQUENCES, 4))
 
 
 def test_the_environment_with_primitive_actions_equals_the_original_until_the_end():
