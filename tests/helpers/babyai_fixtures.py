@@ -22,7 +22,6 @@ _ORDERS = {"before": codes.BEFORE, "after": codes.AFTER}
 
 @functools.cache
 def read(name):
-    """The arrays of a fixture file."""
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
@@ -39,7 +38,6 @@ def _described(desc):
 
 
 def mission_of(instruction):
-    """The mission of a recorded instruction."""
     ordered = instruction["kind"] in _ORDERS
     order = _ORDERS[instruction["kind"]] if ordered else codes.SINGLE
     verb, strict = np.zeros(codes.CLAUSES, np.int8), np.zeros(codes.CLAUSES, bool)
@@ -130,7 +128,6 @@ def minigrid_image(view):
 
 
 def panel_hashes():
-    """The hashes of the panel's levels."""
     rows = np.flatnonzero(np.isin(read("levels")["index"], items.panel()))
 
     def one(level):

@@ -11,7 +11,6 @@ from babyai_games import UPSTREAM
 
 ROUNDS = 20
 SEQUENCES = 360
-"""Played at a time."""
 
 
 @functools.cache
@@ -41,7 +40,6 @@ def text_of(env, ids):
 
 
 def check_sequences(rows):
-    """Fails unless the recorded sequences of some rows are played as the original did."""
     env, play = UPSTREAM, player()
     traces, packed = recorded.read("traces"), recorded.all_levels()
     texts, openings = recorded.action_texts(), len(traces["text_item"])

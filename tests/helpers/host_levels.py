@@ -11,7 +11,6 @@ from envs_jax.sokoban.generator import DIRECTIONS, STENCILS, TURN_PROBABILITY
 from envs_jax.sokoban.text import BOX, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_POSITIONS = 300_000
-"""Positions after which the reverse play stops, as in the original."""
 
 
 def generate_pack(seeds, height=6, width=6, boxes=1, search_depth=300):
@@ -101,6 +100,5 @@ def _walk(rng, free, player, displacement):
 
 
 def plan_length(level):
-    """The length of a shortest plan, or None for an unsolvable level."""
     plan = oracle.solve(level)
     return None if plan is None else len(plan)

@@ -41,7 +41,6 @@ def step(codes, action):
 
 
 def spell(codes, symbols, observation):
-    """Returns the text that an observation must have."""
     grid = "\n".join("".join(symbols[code] for code in row) for row in codes)
     if observation == "grid":
         return grid

@@ -18,7 +18,6 @@ from envs_jax.splits import Split, fixed_levels, splits_of_levels
 FIRST = small_items((0,))[0]
 BOARDS = small_items(RED_BALLS[:6])
 LENGTHS = [1, 2, 2, 2, 1, 1]
-"""Of their shortest plans."""
 
 
 def item(index):

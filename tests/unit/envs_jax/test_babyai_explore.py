@@ -27,7 +27,6 @@ LIMIT = 20
 RED = COLOR_NAMES.index("red")
 BOARDS = small_items(RED_BALLS[:24])
 NONE = np.full((len(BOARDS), 1), -1, np.int32)
-"""No action before."""
 SPEC = registry.spec("BabyAI-GoToRedBall")
 
 

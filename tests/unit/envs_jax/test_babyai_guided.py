@@ -32,7 +32,6 @@ def level_of(rows, place=(1, 1)):
 
 
 def estimate(level, actions=()):
-    """The estimate after actions."""
     states = jax.tree.map(lambda leaf: np.asarray(leaf)[None], walk(SMALL, level, actions)[-1][0])
     return Distances.measure(level[None], SHAPE)(states, np.array([0]))[0] % 1000
 

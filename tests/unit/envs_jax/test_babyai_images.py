@@ -12,7 +12,6 @@ STORED = (115, 1843, 1860, 22, 25, 63, 13, 246)
 
 
 BODY = slice(items.SHAPE.height, None)
-"""Rows of the header."""
 ENV = BabyAI(shape=items.SHAPE)
 
 
@@ -24,12 +23,10 @@ def hashes_of(level):
 
 
 def hashes(found):
-    """Level and state hashes of levels of `items.SHAPE`."""
     return tuple(map(np.asarray, hashes_of(jnp.asarray(np.stack(found)))))
 
 
 def test_all_images_are_one_level():
-    """Their level hashes are equal; their state hashes, by which runs name levels, are not."""
     words = 0
     for level in items.load(STORED):
         images = levels.images(level, items.SHAPE)

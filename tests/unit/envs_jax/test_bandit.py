@@ -24,7 +24,6 @@ def play(level_keys, step_keys, actions, env=ENV):
 
 
 def test_arms_pay_what_they_should_and_stand_in_either_order():
-    """Both arms in 5000 episodes."""
     keys = [jnp.tile(jax.random.split(jax.random.key(seed), 5000), 2) for seed in (0, 1)]
     start, (_, state, reward, terminated, info) = play(*keys, jnp.repeat(jnp.array([LOW, HIGH]), 5000))
     high = np.arange(10000) >= 5000

@@ -8,19 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from broken_lock import CAUGHT_BY, SPECIAL, Fault, Lock, solve
-from host_levels import generate_pack
-from odd_door import ConfusedDoor, Door, Kind
+from broken_lock import CAUGHT_BY, ODD, SPECIAL, ConfusedLock, Fault, Lock, PlainLock, solve
 
-import envs_jax
 from envs_jax import registry
 from envs_jax.checks import MOST_SEEDS, check, check_registered, evidence, reachable
 from envs_jax.checks.play import fingerprint, in_batches, joined, key_of, noise_key
 from envs_jax.checks.rules import RULES
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
-from envs_jax.reference import Floors, Reference, reference_of_plans
-from envs_jax.sokoban import oracle as sokoban_oracle
+from envs_jax.reference import Floors, reference_of_plans
 
 LOCK = Lock()
 SEEDS = 96
@@ -147,38 +143,26 @@ def test_a_registered_environment_is_checked_with_what_it_declares():
     assert all(found.status == "pass" for found in report.results)
 
 
-def test_the_search_agrees_with_the_planner_of_sokoban():
-    env, params = envs_jax.make("SimpleSokoban")
-    levels = generate_pack(range(12))
-    states = jax.tree.map(np.asarray, jax.vmap(lambda level: env.reset_to_level(level, params)[1])(levels))
-    found = reachable.search(env, params, EVERYTHING, np.arange(12, dtype=np.uint32), states)
-    assert found.complete.all()
-    assert not found.random
-    assert found.distance.tolist() == [len(sokoban_oracle.solve(level)) for level in levels]
-    # The planner keeps one position per player and boxes, where a solved one is not left.
-    assert found.situations.tolist() == [len(sokoban_oracle.explore(level).solved) for level in levels]
-
-
-def report_on_door(env, kind):
+def report_on_odd(env, odd):
     """Too few seeds to tell whether episodes start alike, or whether rewards follow success."""
-    report = check(env, env.default_params.replace(kind=jnp.int32(kind)), seeds=24, floors=Floors(1, 1, 1, 0))
+    report = check(env, params_of(Fault[odd]), seeds=24)
     assert failures(report) == []
     few = ("different_starts", "reward_follows_success")
     assert {result(report, name).status for name in few} == {"skipped"}
     return report
 
 
-@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
-def test_doors_that_are_odd_but_right_pass(kind):
-    report = report_on_door(Door(), kind)
+@pytest.mark.parametrize("odd", ODD)
+def test_locks_that_are_odd_but_right_pass(odd):
+    report = report_on_odd(PlainLock(), odd)
     found = result(report, "goal_reachable")
-    assert (found.status, found.numbers["random_transitions"]) == ("pass", kind == Kind.STICKS)
-    optimal = None if kind == Kind.STICKS else 1.0
+    assert (found.status, found.numbers["random_transitions"]) == ("pass", odd == "STICKS")
+    optimal = None if odd == "STICKS" else 1.0
     assert result(report, "random_floor").numbers.get("optimal") == optimal, "where no solution is known"
 
 
 def test_a_search_that_a_policy_refutes_proves_nothing():
-    report = report_on_door(ConfusedDoor(), Kind.HIDES)
+    report = report_on_odd(ConfusedLock(), "HIDES")
     found = result(report, "goal_reachable")
     assert found.status == "skipped"
     assert "that a policy solves, because equal state_hash are followed by different situations" in found.reason
@@ -186,9 +170,7 @@ def test_a_search_that_a_policy_refutes_proves_nothing():
 
 def test_the_search_stops_after_enough_situations_and_gives_up_large_levels(monkeypatch):
     seeds = np.arange(SEEDS, dtype=np.uint32)
-    states = jax.tree.map(
-        np.asarray, jax.vmap(lambda seed: LOCK.reset_env(key_of(seed), LOCK.default_params)[1])(seeds)
-    )
+    states = jax.device_get(jax.vmap(lambda seed: LOCK.reset_env(key_of(seed), LOCK.default_params)[1])(seeds))
     search = functools.partial(reachable.search, LOCK, span=EVERYTHING, seeds=seeds, starts=states)
     monkeypatch.setattr(reachable, "SITUATIONS", 20)
     found = search(params=LOCK.default_params)
@@ -235,15 +217,13 @@ def test_every_leaf_counts_in_a_fingerprint():
 
 
 def test_states_that_hold_keys_can_be_joined():
-    parts = [{"key": jax.random.split(jax.random.key(0), 2), "time": np.arange(2)} for _ in range(2)]
-    found = joined(parts)
+    found = joined([{"key": jax.random.split(jax.random.key(0), 2), "time": np.arange(2)}] * 2)
     assert found["key"].shape == (4,)
     assert found["time"].tolist() == [0, 1, 0, 1]
 
 
 def test_plans_are_padded():
     found = reference_of_plans([np.array([1, 0], np.int32), None, np.array([], np.int32)], np.ones(3, bool))
-    assert isinstance(found, Reference)
     assert found.actions[..., 0].tolist() == [[1, 0], [-1, -1], [-1, -1]]
     assert found.lengths.tolist() == [2, -1, 0]
 

@@ -26,7 +26,6 @@ def simple(generate):
 
 
 def test_a_level_depends_on_its_key_alone(generate, simple):
-    """In a batch, the search goes on with fewer rows as levels are finished."""
     others = generate(jnp.concatenate([KEYS[5:8], jax.random.split(jax.random.key(2), len(KEYS) - 3)]))
     np.testing.assert_array_equal(others[:3], simple[5:8])
     assert simple.dtype == np.int8
@@ -75,7 +74,6 @@ def slow_breadth_first(floor, player, target, limit):
 
 @pytest.mark.parametrize(("boxes", "side", "depth"), [(1, 6, 12), (2, 8, 10)])
 def test_reverse_play_agrees_with_a_slow_search(boxes, side, depth):
-    """Breadth-first search with the documented ties for one box, the original's search for two."""
     grid = generator._Grid(side - 2, side - 2)
     draws = 3 + 3 * int(1.7 * 2 * side)
 

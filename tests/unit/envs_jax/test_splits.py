@@ -134,16 +134,6 @@ def test_fixed_test_levels_are_never_trained_on():
     assert len(np.unique(kept, axis=0)) > len(np.unique(boards[~is_wanted], axis=0)) // 2
 
 
-def test_levels_of_an_equal_environment_are_drawn_by_the_same_program():
-    env, params = envs_jax.make("FrozenLake", height=3)
-    first = distinct_levels(env, params, 64)
-    traced = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FrozenLake, "reset_env", lambda *_: traced.append(_))
-        assert distinct_levels(*envs_jax.make("FrozenLake", height=3), 64) == first
-    assert not traced
-
-
 def test_too_small_a_space_is_refused_by_name():
     env, params = game("FrozenLake")
     pack = drawn("FrozenLake", Split.TEST)[:1]
