@@ -1,4 +1,4 @@
-"""Levels and play of the original BabyAI, as `babyai/export_fixtures.py` recorded them, in our form."""
+"""Levels and play of the original BabyAI, as `golden/babyai/README.md` describes them, in our form."""
 
 import functools
 import hashlib

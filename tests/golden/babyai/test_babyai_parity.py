@@ -1,4 +1,4 @@
-"""BabyAI against the play of the original, which `babyai/export_fixtures.py` recorded: text, image, reward, score."""
+"""BabyAI against the play of the original, as recorded: text, image, reward, score."""
 
 import babyai_fixtures as recorded
 import jax
