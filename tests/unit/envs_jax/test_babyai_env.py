@@ -164,7 +164,7 @@ def test_names_of_actions_and_their_numbers():
     assert len(set(names)) == len(names)
     for name in ("pickup red ball 1", "go to grey locked door 9", "go through blue open door 2"):
         verb, thing, number = (int(x) for x in macros.split(jnp.int32(names.index(name))))
-        assert names[names.index(name)] == f"{macros.VERBS[verb]}{codes.NAMES[thing]} {number}"
+        assert name == f"{macros.VERBS[verb]}{codes.NAMES[thing]} {number}"
 
 
 def test_a_key_in_a_box_can_be_had_by_default():

@@ -1,6 +1,5 @@
 """What states look like: the table of sprites, and the scene of every environment."""
 
-import functools
 import json
 import re
 
@@ -95,10 +94,9 @@ def test_arms():
     _, state = env.reset_env(jax.random.key(0), params)
     state = state.replace(shown=jnp.array([1, 0]))
     arms = ["Teacher: high arm", "Engineer: low arm"]
-    shown = functools.partial(scene_of, "Bandit", env, params=params)
-    assert shown(state=state) == {"kind": "text", "text": [*arms, "No arm was pulled yet."]}
+    assert scene_of("Bandit", env, state, params) == {"kind": "text", "text": [*arms, "No arm was pulled yet."]}
     pulled = state.replace(chosen=jnp.int32(0), reward=jnp.float32(0.1))
-    assert shown(state=pulled)["text"] == [*arms, "Engineer was pulled, reward 0.1."]
+    assert scene_of("Bandit", env, pulled, params)["text"] == [*arms, "Engineer was pulled, reward 0.1."]
     two_pairs = Bandit((tuple(env.actions), ("Trader", "Librarian")))
     elsewhere = scene_of("Bandit", two_pairs, pulled.replace(shown=jnp.array([3, 2])), params)
     assert elsewhere["text"] == ["Librarian: high arm", "Trader: low arm", "Engineer is not one of the two arms."]
