@@ -39,8 +39,21 @@ def text_of(env, ids):
     return "".join(env.pieces[i] for i in ids if i >= 0)
 
 
+def sent(row):
+    """The ids of the actions of a recorded sequence, padded with -1."""
+    traces, texts = recorded.read("traces"), recorded.action_texts()
+    begin, end = traces["sequence_start"][row : row + 2]
+    ids = [recorded.action_id(texts[number]) for number in traces["action"][begin:end]]
+    return np.pad(np.array(ids, np.int32), (0, ROUNDS - len(ids)), constant_values=-1)
+
+
+def play(levels, actions):
+    """What is shown at the start of at most `SEQUENCES` levels, and after each action."""
+    rows = np.minimum(np.arange(SEQUENCES), len(levels) - 1)
+    return jax.device_get(player()(jnp.asarray(levels[rows]), jnp.asarray(np.stack(actions)[rows])))
+
+
 def check_sequences(rows):
-    env, play = UPSTREAM, player()
     traces, packed = recorded.read("traces"), recorded.all_levels()
     texts, openings = recorded.action_texts(), len(traces["text_item"])
     starts = traces["sequence_start"]
@@ -48,7 +61,7 @@ def check_sequences(rows):
     full = dict(zip(traces["text_step"], recorded.full_texts()[openings:]))
 
     def check_shown(shown, index, text, digest, image, where):
-        found = text_of(env, shown["text"][index])
+        found = text_of(UPSTREAM, shown["text"][index])
         if text is not None:
             assert found == text, where
         assert (recorded.digest(found.encode()) == digest).all(), f"{where}: {found}"
@@ -56,13 +69,8 @@ def check_sequences(rows):
 
     for begin in range(0, len(rows), SEQUENCES):
         chunk = rows[begin : begin + SEQUENCES]
-        padded = np.pad(chunk, (0, SEQUENCES - len(chunk)), mode="edge")
-        actions = np.full((SEQUENCES, ROUNDS), -1, np.int32)
-        for slot, row in enumerate(chunk):
-            sent = traces["action"][starts[row] : starts[row + 1]]
-            actions[slot, : len(sent)] = [recorded.action_id(texts[i]) for i in sent]
-        items = traces["sequence_item"][padded]
-        first, after = jax.device_get(play(jnp.asarray(packed[items]), jnp.asarray(actions)))
+        items = traces["sequence_item"][chunk]
+        first, after = play(packed[items], [sent(row) for row in chunk])
         for slot, row in enumerate(chunk):
             item = items[slot]
             where = f"item {traces['index'][item]}, sequence {row}"

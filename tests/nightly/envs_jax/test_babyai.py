@@ -60,20 +60,10 @@ def test_levels_of_the_panel_are_never_trained_on():
 
 
 def succeeds(env, params, board, actions):
-    """Whether actions solve a level, and whether each of them does."""
-    advance, state, won = jax.jit(functools.partial(env.step_env, jax.random.key(0))), reset(env, board), []
+    advance, state = jax.jit(functools.partial(env.step_env, jax.random.key(0))), reset(env, board)
     for action in actions:
-        _, state, *_, info = advance(state, jnp.int32(action), params)
-        won.append(bool(info["success"]))
-    return bool(env.success(state, params)), won
-
-
-def test_plans_are_shortest_and_replay():
-    indices = (0, 3, 1806, 1872)
-    found = shortest_plans(LARGE, PARAMS, items.load(indices), LIMIT, max_nodes=3000)
-    assert [len(plan.actions) for plan in found] == [1, 1, 6, 17]
-    for level, plan in zip(items.load(indices), found):
-        assert succeeds(LARGE, PARAMS, level, plan.actions)[1] == [False] * (len(plan.actions) - 1) + [True]
+        _, state, *_ = advance(state, jnp.int32(action), params)
+    return bool(env.success(state, params))
 
 
 @pytest.mark.parametrize("name", ["GoToRedBallNoDists", "GoToObjMazeS7"])
@@ -85,8 +75,8 @@ def test_plans_of_primitive_actions_solve_the_level(name):
     first = spec.random_actions(env, params, boards, 5, jax.random.key(1))
     found = [spec.plan(env, params, boards, 100), spec.plan_after(env, params, boards, 100, first)]
     for board, plan, taken, rest in zip(boards, found[0], first, found[1], strict=True):
-        assert succeeds(env, params, board, plan)[0]
-        assert succeeds(env, params, board, [*taken[taken >= 0], *rest])[0]
+        assert succeeds(env, params, board, plan)
+        assert succeeds(env, params, board, [*taken[taken >= 0], *rest])
     with pytest.raises(ValueError, match="actions is primitive"):
         env.on_items(params, items.panel())
 
@@ -147,7 +137,7 @@ def test_what_is_imitated_solves_the_level_within_the_limit(most):
         taken = taken[taken >= 0]
         assert len(direct) <= len(plan) <= LIMIT - len(taken)
         longer += len(plan) > len(direct)
-        assert succeeds(env, params, board, [*taken, *plan])[0]
+        assert succeeds(env, params, board, [*taken, *plan])
     assert longer > 0
     turned = np.full((len(boards), 1), macros.TURN_LEFT, np.int32)
     assert not any(plan is not None and len(plan) for plan in spec.exploring_after(env, params, boards, 1, turned))

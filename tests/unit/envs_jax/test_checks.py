@@ -15,7 +15,6 @@ from envs_jax.checks import MOST_SEEDS, check, check_registered, evidence, reach
 from envs_jax.checks.play import fingerprint, in_batches, joined, key_of, noise_key
 from envs_jax.checks.rules import RULES
 from envs_jax.environment import TextEnvironment
-from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.reference import Floors, reference_of_plans
 
 LOCK = Lock()
@@ -61,17 +60,19 @@ def test_a_fault_is_caught_by_the_check_that_names_it(fault):
     json.dumps(report.as_json(), allow_nan=False)
 
 
-def test_mistakes_that_pay_are_caught_by_the_reward_and_by_the_reference():
-    assert failures(report_on(Fault.PAYS_MISTAKES)) == ["reward_follows_success", "reference"]
-
-
-def test_an_environment_may_declare_that_it_always_starts_alike():
-    assert failures(report_on(Fault.ALWAYS_STARTS_ALIKE, single_start=True)) == []
-
-
-def test_a_repeated_action_that_wins_is_caught_too():
-    assert failures(report_on(Fault.EQUAL_ACTIONS_WIN)) == ["constant_floor", "repeat_last_floor"]
-    assert failures(report_on(Fault.EQUAL_ACTIONS_WIN, floors=Floors(constant=1.0))) == ["repeat_last_floor"]
+@pytest.mark.parametrize(
+    ("fault", "declared", "failed"),
+    [
+        ("PAYS_MISTAKES", {}, ["reward_follows_success", "reference"]),
+        ("ALWAYS_STARTS_ALIKE", {"single_start": True}, []),
+        ("EQUAL_ACTIONS_WIN", {}, ["constant_floor", "repeat_last_floor"]),
+        ("EQUAL_ACTIONS_WIN", {"floors": Floors(constant=1.0)}, ["repeat_last_floor"]),
+        ("NONE", {"floors": Floors(random=0.01)}, ["random_floor"]),
+        ("NONE", {"floors": Floors(gap=0.99)}, ["random_floor"]),
+    ],
+)
+def test_what_is_declared_counts(fault, declared, failed):
+    assert failures(report_on(Fault[fault], **declared)) == failed
 
 
 def test_the_best_of_many_constant_actions_is_played_on_all_seeds(monkeypatch):
@@ -112,11 +113,6 @@ def test_the_search_finds_the_levels_that_cannot_be_opened():
     seed = result(report, "goal_reachable").counterexample["seed"]
     assert LOCK.reset_env(jax.random.key(seed), LOCK.default_params)[1].code == SPECIAL
     assert result(report, "reference").status == "skipped"
-
-
-def test_bounds_that_are_declared_count():
-    assert failures(report_on(Fault.NONE, floors=Floors(random=0.01))) == ["random_floor"]
-    assert failures(report_on(Fault.NONE, floors=Floors(gap=0.99))) == ["random_floor"]
 
 
 def test_without_a_declared_range_that_check_is_skipped(monkeypatch):
@@ -185,26 +181,6 @@ def test_the_search_stops_after_enough_situations_and_gives_up_large_levels(monk
     found = search(params=LOCK.default_params)
     assert not found.complete.any()
     assert found.distance.tolist() == [-1] * reachable.TOGETHER
-
-
-def test_the_best_actions_on_slippery_ice_have_the_exact_value():
-    levels = np.array([[[3, 0, 1], [0, 0, 0], [1, 0, 2]], [[3, 0, 0], [1, 1, 0], [2, 0, 0]]], np.int8)
-    rate, budget = 0.5, 6
-    best = frozen_lake_oracle.best_actions(levels, budget, rate)
-    assert best.shape == (2, budget, 9)
-    ahead = frozen_lake_oracle.neighbors(3, 3)
-    for level, actions, exact in zip(levels, best, frozen_lake_oracle.optimal_success(levels, budget, rate)):
-        flat = level.reshape(-1)
-        mass = (flat == 3).astype(float)
-        won = 0.0
-        for chosen in actions:
-            after = np.zeros(9)
-            for cell in np.flatnonzero(mass):
-                for turn, chance in ((0, rate), (1, (1 - rate) / 2), (-1, (1 - rate) / 2)):
-                    after[ahead[cell, (chosen[cell] + turn) % 4]] += mass[cell] * chance
-            won += after[flat == 2].sum()
-            mass = np.where((flat == 1) | (flat == 2), 0, after)
-        assert won == pytest.approx(exact, abs=1e-12)
 
 
 def test_every_leaf_counts_in_a_fingerprint():

@@ -185,7 +185,7 @@ def test_a_pack_keeps_the_contract():
     env = Sokoban(7, 7, 2, observation="grid_coord")
     pack = generate_pack(range(3), 7, 7, boxes=2, search_depth=10)
     params = env.default_params.replace(levels=jnp.asarray(pack))
-    check_env(env, params, key=KEY, num_steps=6)
+    check_env(env, params, key=KEY, num_steps=4)
 
 
 def test_what_cannot_be_used_is_refused():
