@@ -182,6 +182,23 @@ def test_oracle_agrees_with_value_iteration_on_gymnasiums_table(levels):
         np.testing.assert_allclose(chosen[start], optimal[start])
 
 
+def test_random_play_succeeds_as_often_as_the_oracle_says_and_is_paid_once(levels):
+    """16384 random episodes, which go on after their end, against the exact probability on their levels."""
+    choices = jax.random.randint(jax.random.key(1), (4096, 4, 10), 0, 4)
+    noise = jax.random.split(jax.random.key(2), (4096, 4, 10))
+
+    def episode(level, actions, keys):
+        _, state = ENV.reset_to_level(level, PARAMS)
+        state, rewards = jax.lax.scan(lambda s, x: ENV.step_env(x[1], s, x[0], PARAMS)[1:3], state, (actions, keys))
+        return ENV.success(state, PARAMS), jnp.sum(rewards)
+
+    play = jax.jit(jax.vmap(jax.vmap(episode, in_axes=(None, 0, 0))))
+    success, rewards = map(np.asarray, play(levels, choices, noise))
+    exact = random_success(levels, 10, RATE)
+    assert abs(success.mean() - exact.mean()) < 5 * np.sqrt((exact * (1 - exact)).mean() / success.size)
+    assert (success == rewards).all()
+
+
 def test_plans_are_shortest_safe_paths_without_slip(levels):
     def intended(outcomes):
         """The one in the middle; the ends of an episode have one outcome."""

@@ -74,6 +74,7 @@ def test_options_reach_the_factory_and_the_parameters():
         ("FrozenLake", {"hieght": 3}, "no option 'hieght'; did you mean height"),
         ("FrozenLake", {"levels": 3}, "no option 'levels'"),
         ("FrozenLake", {"max_steps_in_episode": float("inf")}, "is inf; expected an integer"),
+        ("FrozenLake", {"max_steps_in_episode": 2**40}, "expected an integer of type int32"),
         ("FrozenLake", {"max_steps_in_episode": 10**400}, "expected an integer of type int32"),
         ("FrozenLake", {"max_steps_in_episode": 0}, "expected an integer of type int32 of at least 1"),
         ("Bandit", {"low_reward": "much"}, "low_reward of Bandit is 'much'; expected a finite number"),

@@ -57,6 +57,8 @@ def test_round_trip():
         ("", "the text holds no level"),
         ("#####\n#@$x#\n#####", r"line 2, column 4: found 'x'; expected one of # @"),
         ("#####\n#@$.#\nmiddle\n#####", r"line 4, column 1: a row follows a title"),
+        ("@$.", r"line 1, column 1: found '@' outside"),
+        ("#####\n#@$. \n#####", r"line 2, column 2: found '@' outside the walls; expected a board closed"),
         ("\n#####\n #@$.#\n## ###", r"line 3, column 3: found '@' outside the walls"),
         ("#####\n# $.#\n#####", "the level at line 1 has 0 players"),
         ("#####\n#@$.#\n#####\n\n######\n#@@$.#\n######", "the level at line 5 has 2 players"),
