@@ -26,12 +26,6 @@ def read(name):
         return {key: file[key] for key in file.files}
 
 
-@functools.cache
-def instructions(name):
-    stored = bytes(read(name)["instruction"])
-    return json.loads(zlib.decompress(stored) if name == "layouts" else stored)
-
-
 def _described(desc):
     names = {"type": codes.TYPE_NAMES, "color": codes.COLOR_NAMES, "loc": codes.PLACES}
     return [of.index(desc[field]) if desc and desc[field] else codes.ANY for field, of in names.items()]
@@ -63,11 +57,10 @@ def cells_of(grid, contains):
 
 
 @functools.cache
-def all_levels(name="levels"):
-    """Every recorded level of a file, i8[N, H, W] of `SHAPE`."""
-    data = read(name)
-    made = []
-    for row, instruction in enumerate(instructions(name)):
+def all_levels():
+    """Every recorded level, i8[N, H, W] of `SHAPE`."""
+    data, made = read("levels"), []
+    for row, instruction in enumerate(json.loads(bytes(data["instruction"]))):
         size = slice(data["height"][row]), slice(data["width"][row])
         cells = cells_of(data["grid"][row][size], data["contains"][row][size])
         carried = (-1, -1)

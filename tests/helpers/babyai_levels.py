@@ -85,20 +85,15 @@ class Levels:
         return self.cells[np.arange(len(self)), self.y + step[:, 1], self.x + step[:, 0]]
 
 
-def draw(upstream, count, numbers=ALL, seed=0, batch=4096):
-    return Levels(draw_arrays(upstream, count, numbers, seed, batch), shape_of(numbers))
-
-
-def draw_arrays(upstream, count, numbers=ALL, seed=0, batch=4096, shape=None):
-    """Levels as the generator returns them, i8[N, H, W]; of the smallest shape, if none is given."""
+def draw(upstream, count, seed=0):
+    """Levels of all numbers as the generator returns them, i8[N, H, W]."""
     with xla_settings.optimized():
-        program = jax.jit(jax.vmap(make_generator(numbers, shape or shape_of(numbers), upstream=upstream)))
-        keys = jax.random.split(jax.random.key(seed), count).reshape(-1, batch)
+        program = jax.jit(jax.vmap(make_generator(ALL, shape_of(ALL), upstream=upstream)))
+        keys = jax.random.split(jax.random.key(seed), count).reshape(-1, 4096)
         return np.concatenate([np.asarray(program(part)) for part in keys])
 
 
 def numbers_of(arrays):
-    """The number in the header of each level, of a shape that holds all forty."""
     return arrays[:, shape_of(ALL).height, 0]
 
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from babyai_levels import ALL, Levels, draw, draw_arrays, measure, numbers_of, p_value
+from babyai_levels import ALL, Levels, draw, measure, numbers_of, p_value
 from babyai_rules import can_be_fulfilled, check, check_most
 from paths import GOLDEN
 
@@ -15,7 +15,7 @@ FIXTURE = GOLDEN / "babyai" / "fixtures" / "distributions.json"
 
 
 def test_levels_are_as_their_recipe_says():
-    found = draw(upstream=False, count=8192)
+    found = Levels(draw(upstream=False, count=8192), shape_of(ALL))
     for number in ALL:
         check(number, found.of(number))
         check_most(number, found.of(number))
@@ -32,10 +32,10 @@ def test_the_stored_items_that_nobody_can_solve_are_known():
 def many():
     """More than 10,000 levels of each number, with MiniGrid's slips, and which of them are of their first layout."""
     options = {"upstream": True, "count": 103 * 4096, "seed": 1}
-    arrays = draw_arrays(**options)
+    arrays = draw(**options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generator, "MAX_TRIES", 1)
-        return arrays, numbers_of(draw_arrays(**options)) > 0
+        return arrays, numbers_of(draw(**options)) > 0
 
 
 REFERENCE = {int(number): level for number, level in json.loads(FIXTURE.read_text())["levels"].items()}

@@ -33,26 +33,17 @@ class Short(Corridor):
         return place, example.CorridorState(time=jnp.int32(0), terminated=jnp.bool_(False), place=place)
 
 
+def attributes(**values):
+    return type("Changed", (Short,), values)
+
+
 def stepped(change):
     """A corridor whose `step_env` result is changed by `change(key, old_state, result)`."""
-
-    class Changed(Short):
-        def step_env(self, key, state, action, params):
-            return change(key, state, super().step_env(key, state, action, params))
-
-    return Changed
+    return attributes(step_env=lambda self, k, s, a, params: change(k, s, Short.step_env(self, k, s, a, params)))
 
 
 def described(change):
-    class Changed(Short):
-        def describe(self, state, params):
-            return change(super().describe(state, params))
-
-    return Changed
-
-
-def attributes(**values):
-    return type("Changed", (Short,), values)
+    return attributes(describe=lambda self, state, params: change(Short.describe(self, state, params)))
 
 
 def with_info(**values):
