@@ -6,7 +6,6 @@ attempt), where RAGEN retries four times and then reseeds itself with a salted h
 
 import numpy as np
 
-from envs_jax.sokoban import oracle
 from envs_jax.sokoban.generator import DIRECTIONS, STENCILS, TURN_PROBABILITY
 from envs_jax.sokoban.text import BOX, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
@@ -97,8 +96,3 @@ def _walk(rng, free, player, displacement):
         if rng.random() >= 0.5:
             break
     return player
-
-
-def plan_length(level):
-    plan = oracle.solve(level)
-    return None if plan is None else len(plan)

@@ -1,7 +1,7 @@
 import importlib
 import itertools
 import sys
-import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -109,24 +109,15 @@ def test_any_board_moves_as_the_slow_rules_say():
 
 @pytest.fixture
 def gym_sokoban(monkeypatch):
-    """gym_sokoban's environment class, loaded without its images and without the deprecated `gym`."""
+    """gym_sokoban's environment class, without its images and without the deprecated `gym`."""
     spec = importlib.util.find_spec("gym_sokoban")
     if spec is None:
         pytest.skip("gym-sokoban is not installed (pip install --no-deps gym-sokoban==0.0.6)")
-
-    def stub(name, **attributes):
-        module = types.ModuleType(name)
-        module.__dict__.update(attributes)
-        monkeypatch.setitem(sys.modules, name, module)
-
     root = next(iter(spec.submodule_search_locations))
-    stub("gym", Env=object)
-    stub("gym.utils", seeding=None)
-    stub("gym.spaces", Box=lambda **_: None)
-    stub("gym.spaces.discrete", Discrete=lambda n: n)
-    stub("gym_sokoban", __path__=[root])
-    stub("gym_sokoban.envs", __path__=[f"{root}/envs"])
-    stub("gym_sokoban.envs.render_utils", room_to_rgb=lambda *_: None, room_to_tiny_world_rgb=None)
+    known = {"gym": {"Env": object}, "gym_sokoban": {"__path__": [root]}}
+    known["gym_sokoban.envs"] = {"__path__": [f"{root}/envs"]}
+    for name in (*known, "gym.utils", "gym.spaces", "gym.spaces.discrete", "gym_sokoban.envs.render_utils"):
+        monkeypatch.setitem(sys.modules, name, mock.MagicMock(**known.get(name, {})))
     for name in ("gym_sokoban.envs.room_utils", "gym_sokoban.envs.sokoban_env"):
         monkeypatch.setitem(sys.modules, name, None)  # so that it is taken away again afterwards
         del sys.modules[name]
