@@ -117,7 +117,7 @@ def gym_sokoban(monkeypatch):
     known = {"gym": {"Env": object}, "gym_sokoban": {"__path__": [root]}}
     known["gym_sokoban.envs"] = {"__path__": [f"{root}/envs"]}
     for name in (*known, "gym.utils", "gym.spaces", "gym.spaces.discrete", "gym_sokoban.envs.render_utils"):
-        monkeypatch.setitem(sys.modules, name, mock.MagicMock(**known.get(name, {})))
+        monkeypatch.setitem(sys.modules, name, mock.MagicMock(__spec__=None, **known.get(name, {})))
     for name in ("gym_sokoban.envs.room_utils", "gym_sokoban.envs.sokoban_env"):
         monkeypatch.setitem(sys.modules, name, None)  # so that it is taken away again afterwards
         del sys.modules[name]
@@ -165,7 +165,7 @@ def test_a_pack_row_is_drawn_by_the_key():
     env = Sokoban(6, 6)
     pack = generate_pack(range(4))
     params = env.default_params.replace(levels=jnp.asarray(pack))
-    obs, state = jax.vmap(env.reset_env, (0, None))(jax.random.split(KEY, 400), params)
+    obs, state = jax.jit(jax.vmap(env.reset_env, (0, None)))(jax.random.split(KEY, 400), params)
     rows = (np.asarray(obs)[:, None] == pack).all((2, 3))
     assert (rows.sum(1) == 1).all()
     assert (rows.sum(0) > 60).all()
