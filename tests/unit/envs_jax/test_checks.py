@@ -149,15 +149,16 @@ def report_on_odd(env, odd):
 
 
 def test_locks_that_are_odd_but_right_pass():
-    situations = {}
+    situations, transitions = {}, {}
     for odd in ODD:
         report = report_on_odd(PlainLock(), odd)
         found = result(report, "goal_reachable")
         assert (found.status, found.numbers["random_transitions"]) == ("pass", odd == "STICKS")
         optimal = None if odd == "STICKS" else 1.0
         assert result(report, "random_floor").numbers.get("optimal") == optimal, "where no solution is known"
-        situations[odd] = found.numbers["situations"]
+        situations[odd], transitions[odd] = found.numbers["situations"], found.numbers["transitions"]
     assert situations["HIDES"] < situations["COUNTS_DOWN"], "time tells situations apart in the text alone"
+    assert transitions["STICKS"] > 2 * transitions["HIDES"], "more draws where transitions are random"
 
 
 def test_a_search_that_a_policy_refutes_proves_nothing():
