@@ -16,13 +16,7 @@ from scene_lists import lists, scenes_of
 from sciworld_texts import BORDERS, HALLWAY
 
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments.sciworld.env import (
-    ITEMS,
-    SERVICE,
-    TASKS,
-    SciWorld,
-    find_item,
-)
+from agentrl_jax.services.environments.sciworld.env import ITEMS, SERVICE, TASKS, SciWorld, find_item
 from agentrl_jax.services.environments.sciworld.pool import Pool, Simulator
 from agentrl_jax.services.environments.sciworld.scripted import Oracle
 from agentrl_jax.services.protocol import ROUTES

@@ -83,11 +83,7 @@ def test_an_answer(ask, model):
     assert [entry["logprob"] <= 0 for entry in choice["logprobs"]["content"]] == [True] * len(choice["token_ids"])
     count = len(choice["token_ids"])
     prompt = len(answer["prompt_token_ids"])
-    assert answer["usage"] == {
-        "prompt_tokens": prompt,
-        "completion_tokens": count,
-        "total_tokens": prompt + count,
-    }
+    assert answer["usage"] == {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
     plain = ask(messages=ASKED, temperature=0, max_tokens=5)
     assert "prompt_token_ids" not in plain
     assert plain["choices"][0]["message"] == choice["message"]

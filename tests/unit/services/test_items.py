@@ -8,13 +8,7 @@ import pytest
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.services import items as items_module
-from agentrl_jax.services.items import (
-    item_index,
-    load_items,
-    parse_ranges,
-    read_ids,
-    read_mapping,
-)
+from agentrl_jax.services.items import item_index, load_items, parse_ranges, read_ids, read_mapping
 
 PATHS = [
     ("look_at_obj_in_light-AlarmClock-None-DeskLamp-301", "trial_T20190907_174127_043461", 0),
@@ -39,13 +33,7 @@ def write_mappings(folder):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("7", (7,)),
-        ("0-3", (0, 1, 2, 3)),
-        ("5-5", (5,)),
-        ("0-2,10, 4 - 5", (0, 1, 2, 10, 4, 5)),
-        (" 007\n", (7,)),
-    ],
+    [("7", (7,)), ("0-3", (0, 1, 2, 3)), ("5-5", (5,)), ("0-2,10, 4 - 5", (0, 1, 2, 10, 4, 5)), (" 007\n", (7,))],
 )
 def test_ranges_name_items_in_order(text, expected):
     assert parse_ranges(text) == expected

@@ -8,13 +8,7 @@ from sciworld_texts import BORDERS, HALLWAY
 
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError, StepResult
-from agentrl_jax.services.environments.sciworld.env import (
-    ITEMS,
-    SERVICE,
-    TASKS,
-    find_item,
-    item_table,
-)
+from agentrl_jax.services.environments.sciworld.env import ITEMS, SERVICE, TASKS, find_item, item_table
 from agentrl_jax.services.environments.sciworld.scripted import TEMPLATES, Random
 
 

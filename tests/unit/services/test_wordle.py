@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments.wordle import (
-    SERVICE,
-    TRIES,
-    WORDS,
-    Oracle,
-    best_guess,
-    consistent,
-    feedback,
-)
+from agentrl_jax.services.environments.wordle import SERVICE, TRIES, WORDS, Oracle, best_guess, consistent, feedback
 
 
 def begin(seed):
