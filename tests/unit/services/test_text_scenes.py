@@ -1,24 +1,17 @@
 """Scenes that are read from the texts of services show what the services know, and nothing that no text says."""
 
 import itertools
-import random
 from collections import Counter
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from scene_lists import SERVICES, STARTS, check_long_texts, lists, scenes_of
 from sciworld_texts import HALLWAY
 
 from agentrl_jax.services.catalog import get_service
-from agentrl_jax.services.environments import babyai as babyai_service
 from agentrl_jax.services.environments import maze as maze_service
 from agentrl_jax.services.environments.textcraft.recipes import display_name
 from agentrl_jax.services.scenes import MAX_SCENES, text_scenes
 from agentrl_jax.services.scenes.reading import MAX_ENTRIES, MAX_LENGTH, listed, shown
-from envs_jax.babyai.codes import EMPTY, NAMES, OBJECT, UNSEEN, WALL
-from envs_jax.babyai.view import look
 
 
 def play(service, item, policy, turns=100):
@@ -115,54 +108,6 @@ def test_wordle_shows_guesses_with_their_colors():
     assert cells[2] == [["refused tile"]] * 5
     assert cells[4:] == [[["floor"]] * 5] * 2
     assert len(scenes_of("wordle", [texts[0], *texts[1:2] * 7], ["solar"] * 7)) == 7  # no scene of a seventh guess
-
-
-def objects_seen(instance):
-    """What the compiled environment sees, by name with its steps ahead and to the right."""
-    cells = np.array(jax.jit(look)(instance._state.world))
-    cells[6, 3] = EMPTY
-    return sorted(
-        (NAMES[cell - OBJECT], 6 - int(y), int(x) - 3)
-        for (y, x), cell in np.ndenumerate(cells)
-        if cell not in (UNSEEN, EMPTY, WALL)
-    )
-
-
-def test_babyai_shows_what_the_agent_sees():
-    service, rng = get_service("babyai"), random.Random(3)
-    objects = carried = kept = 0
-    for item in (8, 83, 214, 40 * 7 + 30):
-        instance = service.make(False)
-        texts, actions, done = [instance.reset(item).observation], [], False
-        policy = service.random(item, rng.randrange(100))
-        while not done and len(actions) < 12:
-            actions.append(policy.act(texts[-1]) if len(actions) % 4 else "drop")
-            answer = instance.step(actions[-1])
-            texts.append(answer.observation)
-            done = answer.done
-            scene = scenes_of("babyai", texts, actions)[-1]
-            cells = scene["cells"]
-            found = sorted(
-                (name, 6 - y, x - 3) for y, row in enumerate(cells) for x, cell in enumerate(row) for name in cell
-                if name not in ("wall", "player facing up")
-            )  # fmt: skip
-            if "In front of you in this room" in texts[-1] or "You cannot see" in texts[-1]:
-                assert found == objects_seen(instance)
-                assert scene["text"] == []
-            else:
-                assert scene["text"] == texts[-1].strip().splitlines()
-                kept += 1
-            objects += len(found)
-            in_hand = lists(scene)["Inventory"][0][0]
-            slot = int(jnp.asarray(instance._state.world.carrying))
-            expected = "nothing" if slot < 0 else NAMES[int(instance._state.world.slot_cells[slot]) - OBJECT]
-            assert in_hand == expected
-            carried += slot >= 0
-        assert lists(scene)["Goal"] == [(texts[0].partition("\n")[0].removeprefix("Your goal: "), "")]
-    assert objects > 20
-    assert carried
-    assert kept
-    assert babyai_service.ITEMS > 40
 
 
 def test_sciworld_shows_rooms_doors_and_what_is_carried():
