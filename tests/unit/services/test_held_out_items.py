@@ -15,10 +15,16 @@ train: {{validate_every: 0}}
 """
 
 
-def made(tmp_path, env, items, held_out):
+def made(tmp_path, env, items, held_out, text=CONFIG):
     path = tmp_path / "run.yaml"
-    path.write_text(CONFIG.format(env=env, items=items, held_out=held_out))
+    path.write_text(text.format(env=env, items=items, held_out=held_out))
     return Services(load_config(str(path)), lambda: tmp_path)
+
+
+def refusal(services):
+    with pytest.raises(UserError) as refused:
+        services.refuse_seen()
+    return refused.value
 
 
 @pytest.mark.parametrize(
@@ -34,9 +40,8 @@ def made(tmp_path, env, items, held_out):
 )
 def test_a_run_that_trains_on_what_it_holds_out_is_refused(tmp_path, env, items, held_out, seen):
     services = made(tmp_path, env, items, held_out)
-    with pytest.raises(UserError) as refused:
-        services.refuse_seen()
-    assert (refused.value.key, len(refused.value.value)) == ("tasks.0.held_out", seen)
+    refused = refusal(services)
+    assert (refused.key, len(refused.value)) == ("tasks.0.held_out", seen)
     assert services.seen_items([len(services.tasks[0].held_out)]) == [seen]
 
 
@@ -47,13 +52,9 @@ def test_other_goals_are_not_refused(tmp_path):
 
 
 def test_validation_items_are_kept_apart_too(tmp_path):
-    path = tmp_path / "run.yaml"
-    text = CONFIG.replace("validate_every: 0", "validate_every: 1").replace("held_out:", "validation: V, held_out:")
-    text = text.format(env="textcraft", items="0-9", held_out="10-19")
+    text = CONFIG.replace("validate_every: 0", "validate_every: 1")
     for items, words in (("5,20", "that are trained on"), (f"20,{GOALS + 11}", "of held_out")):
-        path.write_text(text.replace("V", f"'{items}'"))
-        services = Services(load_config(str(path)), lambda: tmp_path)
-        with pytest.raises(UserError) as refused:
-            services.refuse_seen()
-        assert (refused.value.key, len(refused.value.value)) == ("tasks.0.validation", 1)
-        assert words in str(refused.value)
+        own = text.replace("held_out:", f"validation: '{items}', held_out:")
+        refused = refusal(made(tmp_path, "textcraft", "0-9", "10-19", own))
+        assert (refused.key, len(refused.value)) == ("tasks.0.validation", 1)
+        assert words in str(refused)

@@ -1,7 +1,6 @@
 """Null, random and scripted play beside an agent: on its items, with its number of turns."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -40,9 +39,8 @@ class Patient:
         pass
 
 
-@pytest.fixture
-def lines(monkeypatch, tmp_path):
-    """Function from a number of turns to the lines on the items 1 to 6."""
+@pytest.mark.parametrize("turns", [1, 4])
+def test_null_play_has_the_turns_of_the_agent(monkeypatch, tmp_path, turns):
     service = dataclasses.replace(
         SERVICE,
         make=lambda upstream: Patient(),
@@ -51,22 +49,11 @@ def lines(monkeypatch, tmp_path):
         random=lambda item, seed: UniformPolicy(["go"], seed),
     )
     monkeypatch.setattr(service_tasks, "get_service", lambda name: service)
-
-    def made(turns):
-        path = tmp_path / "run.yaml"
-        path.write_text(CONFIG.format(turns=turns))
-        services = Services(load_config(str(path)), lambda: Path(tmp_path))
-        try:
-            return services.baselines(0, 6)
-        finally:
-            services.close()
-
-    return made
-
-
-@pytest.mark.parametrize("turns", [1, 4])
-def test_null_play_has_the_turns_of_the_agent(lines, turns):
-    known = lines(turns)
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG.format(turns=turns))
+    services = Services(load_config(str(path)), lambda: tmp_path)
+    known = services.baselines(0, 6)
+    services.close()
     assert known.null.tolist() == [float(item <= turns) for item in range(1, 7)]
     assert known.random.tolist() == [0.0] * 6
     assert set(success_intervals(known)) == {"null", "random", "optimal"}

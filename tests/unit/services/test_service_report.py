@@ -38,7 +38,7 @@ def test_retried_episodes_stand_beside_the_others():
         "env/other_success": 1.0,
         "env/retried_turns": 5.0,
         "env/other_turns": 2.5,
-        "env/lone_share": 1 / 6,  # the first episode, whose only partner failed
+        "env/lone_share": 1 / 6,  # the first episode, whose partner failed
         "env/restarts": 2.0,
         "env/calls": 5.0,
         "env/wait_share": 0.25,
@@ -48,9 +48,7 @@ def test_retried_episodes_stand_beside_the_others():
 def test_without_trouble_there_is_nothing_to_compare():
     trajectory = played([0, 0], [1, 0], [1, 1], [[0], [0]], [0, 1])
     found = service_metrics(trajectory, Report(), 1.0, 0)
-    assert (
-        found["env/failed_share"] == found["env/retries"] == found["env/lone_share"] == 0
-    )  # groups of one are complete
+    assert found["env/failed_share"] == found["env/retries"] == found["env/lone_share"] == 0  # groups of one are whole
     assert math.isnan(found["env/retried_success"])
     assert math.isnan(found["env/failed_turns"])
 
