@@ -26,6 +26,8 @@ BOIL_WATER = (
     "First, focus on the substance. Then, take actions that will cause it to change its state of matter."
 )
 UNKNOWN = "No known action matches that input."
+TAKE = ["open door to kitchen", "go to kitchen", "look around", "pick up thermometer"]
+pytestmark = needs_java
 PAINT = 4168
 PLANT = 3536
 
@@ -59,7 +61,26 @@ def play(world, item, actions):
     return [world.reset(item), *(world.step(action) for action in actions)]
 
 
-@needs_java
+def play_gold(world, item, pool):
+    """The answers to the shortest known solution of an item."""
+    oracle, answers = Oracle(*find_item(item), pool), [world.reset(item)]
+    while not answers[-1].done:
+        answers.append(world.step(oracle.act(answers[-1].observation)))
+    return answers, oracle.actions
+
+
+def scenes_after(texts, actions):
+    """Lists of each scene of item 2700 while actions are taken, and the scenes; `texts` begin its first text."""
+    instance = SERVICE.make(False)
+    texts = [texts + instance.reset(2700).observation]
+    try:
+        texts += [instance.step(action).observation for action in actions]
+    finally:
+        instance.close()
+    found = scenes_of("sciworld", texts, actions)
+    return list(map(lists, found)), found, texts
+
+
 def test_tasks_and_variations_are_those_of_the_package(pool):
     from scienceworld.constants import ID2TASK
 
@@ -70,22 +91,15 @@ def test_tasks_and_variations_are_those_of_the_package(pool):
     pool.give(simulator)
 
 
-@needs_java
 def test_a_reset_tells_task_and_room_apart(world):
     answer = world.reset(0)
     assert answer.observation == HALLWAY.rstrip("\n")
     assert (answer.reward, answer.score, answer.done) == (0.0, 0.0, False)
-    assert answer.info == {
-        "task_name": "boil",
-        "var_num": 0,
-        "task_description": BOIL_WATER,
-        "deleted": False,
-        "moves": 0,
-    }
+    told = {"task_name": "boil", "var_num": 0, "task_description": BOIL_WATER, "deleted": False, "moves": 0}
+    assert answer.info == told
     assert ROUTES["sciworld"].first_result(answer).observation == f"{BOIL_WATER}\n{answer.observation}"
 
 
-@needs_java
 def test_what_is_not_understood_and_a_look_cost_no_move(world):
     answers = play(world, 0, ["blub", "", "look around", "inventory", "task", "wait1", "open door to kitchen"])
     assert [answer.info["moves"] for answer in answers] == [0, 0, 0, 0, 0, 0, 2, 3]
@@ -95,21 +109,15 @@ def test_what_is_not_understood_and_a_look_cost_no_move(world):
     assert world.step("wait").info["moves"] == 14
 
 
-@needs_java
-def test_the_first_move_over_a_hundred_ends_the_episode(world):
+def test_the_first_move_over_a_hundred_or_a_wrong_focus_ends_the_episode(world):
     answers = play(world, 0, ["wait1"] * 51)
     assert [answer.done for answer in answers] == [False] * 51 + [True]
     assert (answers[50].info["moves"], answers[51].info["moves"]) == (100, 102)
     assert not SERVICE.solved(answers[51])
-
-
-@needs_java
-def test_a_wrong_focus_loses_at_once(world):
-    lost = play(world, 0, ["focus on agent"])[-1]
+    lost = play(world, 0, ["focus on agent"])[-1]  # a wrong focus loses at once
     assert (lost.reward, lost.score, lost.done) == (-100.0, -100.0, True)
 
 
-@needs_java
 def test_an_unclear_command_is_answered_by_a_question(world):
     *_, question, answer = play(world, 0, ["open door to kitchen", "go to kitchen", "open door", "0"])
     assert question.observation.startswith("Ambiguous request: Please enter the number for the action you intended")
@@ -119,20 +127,15 @@ def test_an_unclear_command_is_answered_by_a_question(world):
     assert world.step("open door to hallway").observation.startswith("Unknown action.")
 
 
-@needs_java
 def test_rewards_are_differences_of_the_score_and_the_gold_path_solves(world, gold_pool):
-    oracle = Oracle(*find_item(PLANT), gold_pool)
-    answers = [world.reset(PLANT)]
-    while not answers[-1].done:
-        answers.append(world.step(oracle.act(answers[-1].observation)))
+    answers, actions = play_gold(world, PLANT, gold_pool)
     scores = [answer.score for answer in answers]
     assert [answer.reward for answer in answers[1:]] == [after - before for before, after in itertools.pairwise(scores)]
     assert scores[-1] == 100
     assert SERVICE.solved(answers[-1])
-    assert len(answers) <= len(oracle.actions) + 1
+    assert len(answers) <= len(actions) + 1
 
 
-@needs_java
 def test_equal_actions_give_equal_answers_in_any_process(pool, world):
     actions = ["open door to art studio", "go to art studio", "look around", "look in table", "pick up red paint", "0"]
     first = play(world, PAINT, actions)
@@ -145,14 +148,13 @@ def test_equal_actions_give_equal_answers_in_any_process(pool, world):
         other.close()
 
 
-@needs_java
 def test_answers_are_those_of_the_package_s_own_wrapper(world, gold_pool, monkeypatch):
     from scienceworld import ScienceWorldEnv
 
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2")  # fixes the order
     wrapper = ScienceWorldEnv(envStepLimit=100)
     try:
-        for item in (0, 120, 1436, PLANT, 4136, PAINT, 4240):
+        for item in (0, PLANT, PAINT):
             wrapper.load(*find_item(item))
             actions = ["look around", *Oracle(*find_item(item), gold_pool).actions]
             for action, answer in zip(actions, play(world, item, actions[1:])):
@@ -166,19 +168,13 @@ def test_answers_are_those_of_the_package_s_own_wrapper(world, gold_pool, monkey
         wrapper.close()
 
 
-@needs_java
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "change-the-state-of-matter-of"])
 def test_gold_paths_score_a_hundred(world, gold_pool, task):
     item = next(first for (first, _), name in BORDERS.items() if name == task)
-    oracle = Oracle(task, 0, gold_pool)
-    answer = world.reset(item)
-    while not answer.done:
-        answer = world.step(oracle.act(answer.observation))
-    assert answer.score == 100
+    assert play_gold(world, item, gold_pool)[0][-1].score == 100
 
 
-@needs_java
-def test_views_are_json_and_tell_what_their_names_say(world):
+def test_views_and_a_visual_step_are_json_and_tell_what_their_names_say(world):
     world.reset(0)
     world.step("wait1")
     views = {name: getattr(world, name)() for name in SERVICE.views}
@@ -193,10 +189,6 @@ def test_views_are_json_and_tell_what_their_names_say(world):
     assert state["inventory"] == "In your inventory, you see:\n\tan orange\n"
     assert (len(state["possible_actions"]), len(state["possible_objects"])) == (10, 10)
     assert state["environment_info"]["observation"] == "You decide to wait for 1 iterations."
-
-
-@needs_java
-def test_a_visual_step_tells_everything(world):
     world.reset(0)
     answer = world.step_visual("Thought: It is shut.\n\nAction: open door to kitchen</s>")
     assert (answer.observation, answer.score, answer.done) == ("The door is now open.", 0.0, False)
@@ -208,16 +200,14 @@ def test_a_visual_step_tells_everything(world):
     assert told["object_tree"]["name"] == "universe"
 
 
-@needs_java
 @pytest.mark.parametrize(
-    "action", ["\ud800", "\n", "open door\r\nx", "\x00", "é😀", "'\"\\", "open " * 2000, "a" * 100_000, "-1", "9" * 30]
+    "action", ["\ud800", "\n", "open door\r\nx", "\x00", "é😀", "'\"\\", "a" * 100_000, "-1", "9" * 30]
 )
 def test_any_text_is_answered(world, action):
     answer = play(world, 0, [action])[-1]
     assert (answer.observation, answer.info["moves"]) == (UNKNOWN, 0)
 
 
-@needs_java
 def test_making_an_instance_starts_nothing_and_closing_it_keeps_the_process(pool):
     before = java_children()
     one = SciWorld(Pool())
@@ -236,7 +226,6 @@ def test_making_an_instance_starts_nothing_and_closing_it_keeps_the_process(pool
         pool.give(simulator)
 
 
-@needs_java
 def test_a_simulator_that_failed_costs_its_episode_and_is_not_lent_again(pool):
     world = SciWorld(pool)
     world.reset(0)
@@ -255,7 +244,6 @@ def test_a_simulator_that_failed_costs_its_episode_and_is_not_lent_again(pool):
     assert not psutil.pid_exists(failed._process.pid)
 
 
-@needs_java
 def test_a_closed_pool_leaves_no_process_and_lends_none():
     before = java_children()
     pool = Pool(idle=1)
@@ -279,7 +267,6 @@ sys.stdin.readline()
 """
 
 
-@needs_java
 def test_no_java_is_left_when_python_ends():
     ends = (None, signal.SIGTERM, signal.SIGKILL)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -294,13 +281,11 @@ def test_no_java_is_left_when_python_ends():
     assert all(java.status() == psutil.STATUS_ZOMBIE for java in left)  # if no process reaps orphans
 
 
-@needs_java
 def test_a_java_that_does_not_start_is_quoted():
     with pytest.raises(RuntimeError, match=r"ended with status 1 .*heap"):
         Simulator(heap=0)
 
 
-@needs_java
 def test_over_http_it_answers_as_agentgym_s_server(pool, serve):
     url = serve(dataclasses.replace(SERVICE, make=lambda upstream: SciWorld(pool)), ROUTES["sciworld"])
     with httpx.Client(base_url=url, timeout=30) as client:
@@ -311,28 +296,15 @@ def test_over_http_it_answers_as_agentgym_s_server(pool, serve):
         assert (told["task_name"], told["var_num"], told["task_description"]) == ("boil", 0, BOIL_WATER)
         assert (told["reward"], told["score"], told["deleted"], told["done"]) == (0, 0, False, False)
         assert client.get("/task_description", params=handle).json() == {"task_description": BOIL_WATER}
-        assert client.post("/step", json={**handle, "action": "focus on agent"}).json() == {
-            "observation": "You focus on the agent.",
-            "reward": -100,
-            "score": -100,
-            "done": True,
-        }
+        lost = {"observation": "You focus on the agent.", "reward": -100, "score": -100, "done": True}
+        assert client.post("/step", json={**handle, "action": "focus on agent"}).json() == lost
         assert "finished" in client.post("/step", json={**handle, "action": "task"}).json()["error"]
         assert client.post("/close", json=handle).json() is True
 
 
-@needs_java
-def test_sciworld_shows_the_room_and_what_is_carried():
-    instance = SERVICE.make(False)
-    task = "Your task is to find a(n) living thing."
-    texts = [f"{task}\n{instance.reset(2700).observation}"]
-    actions = ["open door to kitchen", "go to kitchen", "look around", "pick up thermometer", "inventory", "blub"]
-    try:
-        texts += [instance.step(action).observation for action in actions]
-    finally:
-        instance.close()
-    found = scenes_of("sciworld", texts, actions)
-    start, opened, moved, looked, _, asked, confused = map(lists, found)
+def test_scenes_show_the_room_and_what_is_carried():
+    found, scenes, texts = scenes_after("Your task is to find a(n) living thing.\n", [*TAKE, "inventory", "blub"])
+    start, opened, moved, looked, _, asked, confused = found
     assert start["Task"] == [("find a(n) living thing.", "")]
     assert "a substance called air" in dict(start["Here: hallway"])
     assert "the agent" not in dict(start["Here: hallway"])
@@ -342,24 +314,14 @@ def test_sciworld_shows_the_room_and_what_is_carried():
     assert looked["Rooms"] == [("hallway", ""), ("kitchen", "here")]
     assert any("thermometer" in name for name, _ in asked["Inventory"])
     assert confused == asked
-    assert found[3]["text"] == []
-    assert found[-1]["text"] == texts[-1].strip().splitlines()
+    assert (scenes[3]["text"], scenes[-1]["text"]) == ([], texts[-1].strip().splitlines())
 
 
-@needs_java
-def test_sciworld_forgets_what_was_put_down():
-    instance = SERVICE.make(False)
-    texts = [instance.reset(2700).observation]
-    actions = ["open door to kitchen", "go to kitchen", "look around", "pick up thermometer", "put down thermometer"]
-    actions += ["pick up thermometer", "inventory", "move thermometer to sink", "pick up thermometer"]
-    try:
-        texts += [instance.step(action).observation for action in actions]
-    finally:
-        instance.close()
-    carried = [lists(scene)["Inventory"] for scene in scenes_of("sciworld", texts, actions)][4:]
+def test_scenes_forget_what_was_put_down():
+    actions = [*TAKE, "put down thermometer", "pick up thermometer", "inventory", "move thermometer to sink", TAKE[-1]]
+    carried = [scene["Inventory"] for scene in scenes_after("", actions)[0]][4:]
     assert [sum("thermometer" in name for name, _ in entries) for entries in carried] == [1, 0, 1, 1, 0, 1]
 
 
-@needs_java
 def test_in_process_and_over_http(serve):
     check_both_ways(serve, "sciworld")
