@@ -8,7 +8,6 @@ import time
 from types import SimpleNamespace
 
 import httpx
-import jax
 import made_run
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from counting import wait_until
 from serving import HTTP, running
 
 from agentrl_jax.config import load_resolved
-from agentrl_jax.errors import UserError
 from agentrl_jax.model_server import app, bodies
 from agentrl_jax.model_server.app import create_app
 from agentrl_jax.model_server.bodies import ChatBody, choice_of
@@ -26,9 +24,8 @@ from agentrl_jax.model_server.sampler import Sampled
 from agentrl_jax.model_server.served_model import load_served
 from agentrl_jax.services.environments.maze import SERVICE, Maze
 from agentrl_jax.services.server.limits import Limits
-from agentrl_jax.setup import build
 from agentrl_jax.setup.service_tasks import Services
-from agentrl_jax.text.conversation import SampledResponse, messages_of, turn_ids
+from agentrl_jax.text.conversation import SampledResponse, turn_ids
 from agentrl_jax.text.tokenizer import load_small
 
 ASKED = [{"role": "user", "content": "Up?"}]
@@ -218,16 +215,6 @@ def test_a_policy_of_single_turns_reads_no_earlier_ones(model):
     assert single.prompt_ids(asked[:2]) == model.prompt_ids(asked[:2])
 
 
-def test_completions_of_text_and_of_tokens(ask, model):
-    ids = model.tokenizer.encode("Up?")
-    options = {"path": "completions", "temperature": 0, "max_tokens": 4, "return_token_ids": True, "logprobs": 0}
-    text, tokens = (ask(prompt=prompt, **options)["choices"][0] for prompt in ("Up?", ids))
-    assert text == tokens
-    assert text["prompt_token_ids"] == ids
-    assert text["text"] == model.tokenizer.decode(text["token_ids"])
-    assert len(text["logprobs"]["token_logprobs"]) == len(text["token_ids"])
-
-
 def after(**said):
     """Messages in which an assistant has said something."""
     return [*ASKED, {"role": "assistant", **said}, *ASKED]
@@ -394,34 +381,6 @@ def test_the_end_of_the_server_is_an_answer(model, held, monkeypatch):
     assert [(each.status_code, each.headers["retry-after"]) for each in found] == [(503, "5")] * 2
 
 
-def test_a_token_is_asked_for(model, sampler):
-    with running(create_app(model, sampler, Limits(token="secret"), max_waiting=8)) as url:
-        assert HTTP.get(f"{url}/v1/models").status_code == 401
-        assert HTTP.get(f"{url}/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
-
-
-def prompt_of(batched_env, config, *items):
-    """Token ids of the first prompt of an evaluation."""
-    settings = build.rollout_settings(config, batched_env, 1, 0.0)
-    ids = build.evaluation_ids(np.arange(1), 0, *items)
-    message = batched_env.reset(jax.random.key(0), settings, ids)[1]
-    return [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]
-
-
-def test_the_format_of_a_run_is_that_of_its_prompts(tmp_path):
-    """Compact prompts of the shipped tokenizer: no ends of messages, and an answer tag before the response."""
-    folder = made_run.write_run(tmp_path / "run", SHAPE)
-    found, config = load_served(str(folder)), load_resolved(folder / "config.yaml")
-    ids = prompt_of(build.build_compiled_env(config, found.tokenizer), config)
-    without_tag = ids[: -len(found.tokenizer.encode("<answer>"))]
-    messages = messages_of(found.tokenizer, without_tag)
-    assert found.opening == "<answer>"
-    assert found.prompt_ids(messages) == ids
-    assert load_served(str(folder), opening="none").prompt_ids(messages) == without_tag
-    with pytest.raises(UserError, match="there is no checkpoint 3; expected one of last, 7"):
-        load_served(str(folder), checkpoint="3")
-
-
 @pytest.mark.parametrize(("think", "opening"), [("false", "Action:"), ("true", "Thought:")])
 def test_the_format_of_a_run_on_a_service_is_that_of_its_prompts(tmp_path, monkeypatch, think, opening):
     """Its prompts end with the beginning of a response to a service."""
@@ -430,7 +389,7 @@ def test_the_format_of_a_run_on_a_service_is_that_of_its_prompts(tmp_path, monke
     folder = made_run.write_run(tmp_path / "run", SHAPE, f"style: chat, think: {think}")
     found, config = load_served(str(folder)), load_resolved(folder / "config.yaml")
     services = Services(config, lambda: tmp_path)
-    ids = prompt_of(services.batched_env(found.tokenizer, held_out=True), config, np.arange(1))
+    ids = made_run.first_prompt(config, services.batched_env(found.tokenizer, held_out=True), np.arange(1))
     services.close()
     shown = [("system", SERVICE.instruction), ("user", Maze().reset(10).observation)]
     assert (found.opening, found.prompt_ids(shown)) == (opening, ids)

@@ -13,54 +13,38 @@ from agentrl_jax.services.action_parsing import MANY_ACTIONS, READERS, ParsedAct
 MEGABYTE = 1 << 20
 ANY_TEXT = st.text(st.one_of(st.sampled_from("Action: \n`sql</s>[]\r\t"), st.characters(exclude_categories=())))
 LAST = {
-    "Thought:\nHm.\n\nAction:\nopen door to kitchen": "open door to kitchen",
-    "Action: wait\nAction: look around</s>": "look around",
-    "Action: look around</s>\n": "look around",
-    "Action: use a, (b) on c!\n": "use a, (b) on c!",
-    "Action: one\ntwo": "one\ntwo",
-    "Action:": "",
-    "open door": "",
-    "": "",
-}
+    "Thought:\nHm.\n\nAction:\nopen door to kitchen": "open door to kitchen", "Action: one\ntwo": "one\ntwo",
+    "Action: wait\nAction: look around</s>": "look around", "Action: look around</s>\n": "look around",
+    "Action: use a, (b) on c!\n": "use a, (b) on c!", "Action:": "", "open door": "", "": "",
+}  # fmt: skip
+LINE = {
+    "Thought:\nI see a ball.\n\nAction:\ngo to red ball 1": "go to red ball 1",
+    "Action: craft 4 stick  using 2 minecraft:planks!": "craft 4 stick using 2 minecraftplanks",
+    "Action: move forward\nand then some": "move forward", "Action:\n\n  \t turn left.": "turn left",
+    "Action: get 1 oak_log, 2 [iron]": "get 1 oaklog, 2 iron", "Action: go\tto\u00a0door": "gotodoor",
+    "Action: prendre la clé": "prendre la cl", "Action:": "", "Action:   \n ": "", "turn right": "",
+    "Action: say Action: twice": "say Action twice", "Action:\nAction: toggle": "Action toggle", "action: turn": "",
+}  # fmt: skip
+SHOP = {
+    "search[red shoes]</s>": "search[red shoes]", "I want it.\nclick[buy now]": "I want it.\nclick[buy now]",
+    "search[a]\nAction: click[b]": "click[b]",
+}  # fmt: skip
+FIRST = {
+    "Thought: up.\nAction: move up": "move up", "Action: s h i r e \nAction: c r a n e": "s h i r e",
+    "  move left\n": "move left", "Action: move up</s>": "move up", "": "",
+}  # fmt: skip
+SQL = {
+    "Thought: x\n\nAction: ```sql\nSELECT 1;\n```": "SELECT 1;", "```sql\nSELECT 3": "SELECT 3",
+    "```sql SELECT 1``` or ```sql SELECT 2``` ok": "SELECT 2", "SELECT 4": "SELECT 4", "SELECT 5 ```x```": "SELECT 5",
+}  # fmt: skip
 ACTIONS = {
-    "single_line_action": {
-        "Thought:\nI see a ball.\n\nAction:\ngo to red ball 1": "go to red ball 1",
-        "Action: move forward\nand then some": "move forward",
-        "Action:\n\n  \t turn left.": "turn left",
-        "Action: craft 4 stick  using 2 minecraft:planks!": "craft 4 stick using 2 minecraftplanks",
-        "Action: get 1 oak_log, 2 [iron]": "get 1 oaklog, 2 iron",
-        "Action: go\tto\u00a0door": "gotodoor",
-        "Action: prendre la clé": "prendre la cl",
-        "Action:": "",
-        "Action:   \n ": "",
-        "turn right": "",
-        "action: turn right": "",
-        "Action: say Action: twice": "say Action twice",
-        "Action:\nAction: toggle": "Action toggle",
-    },
+    "single_line_action": LINE,
     "last_action": LAST | {"search[red shoes]": ""},
-    "shop_action": LAST
-    | {
-        "search[red shoes]</s>": "search[red shoes]",
-        "I want it.\nclick[buy now]": "I want it.\nclick[buy now]",
-        "search[a]\nAction: click[b]": "click[b]",
-    },
-    "first_action": {
-        "Thought: up.\nAction: move up": "move up",
-        "Action: s h i r e \nAction: c r a n e": "s h i r e",
-        "  move left\n": "move left",
-        "Action: move up</s>": "move up",
-        "": "",
-    },
+    "shop_action": LAST | SHOP,
+    "first_action": FIRST,
     "raw": {" <search>who</search>\n": " <search>who</search>\n"},
     "fenced": {text: text for text in ("so ```click [7]``` it is", "``````", "```\nstop [x]\n```")},
-    "sql_fence": {
-        "Thought: x\n\nAction: ```sql\nSELECT 1;\n```": "SELECT 1;",
-        "```sql SELECT 1``` or ```sql SELECT 2``` ok": "SELECT 2",
-        "```sql\nSELECT 3": "SELECT 3",
-        "SELECT 4": "SELECT 4",
-        "SELECT 5 ```x```": "SELECT 5",
-    },
+    "sql_fence": SQL,
 }
 
 

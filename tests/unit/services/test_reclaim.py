@@ -5,11 +5,11 @@ import threading
 import types
 
 import pytest
-from counting import Counting, counting, wait_until
+from counting import counting, wait_until
 from serving import HTTP
 
 from agentrl_jax.services.environment import StepResult
-from agentrl_jax.services.protocol import COMPILED, ROUTES
+from agentrl_jax.services.protocol import ROUTES
 from agentrl_jax.services.server.instances import MAX_PENDING_REQUESTS, Instances, NoRoom, UnknownHandle
 from agentrl_jax.services.server.limits import Limits
 
@@ -160,31 +160,3 @@ def test_closing_one_that_hangs_does_not_take_a_thread_nor_free_its_place(clock)
     wait_until(made_room)
     assert fresh != [handle]
     assert (made.closed, held.hung) == (1, 0)
-
-
-def test_hung_instances_are_counted_and_keep_their_places(serve):
-    free = threading.Event()
-
-    class Hung(Counting):
-        def step(self, action):
-            free.wait(20)
-            return super().step(action)
-
-    url = serve(counting(Hung)[0], COMPILED, Limits(instances=1, seconds=0.2, reclaim_after=0.001))
-
-    def create():
-        return HTTP.post(f"{url}/create")
-
-    create()
-    HTTP.post(f"{url}/reset", json={"id": 0, "data_idx": 0})
-    assert HTTP.post(f"{url}/step", json={"id": 0, "action": "a"}).status_code == 504
-    metrics = HTTP.get(f"{url}/metrics").text
-    assert "instances_hung 1.0" in metrics
-    assert "instances_abandoned_total 1.0" in metrics
-    refused = create()
-    assert refused.status_code == 503
-    assert "1 of them hung" in refused.json()["detail"]
-    free.set()
-    answers = []
-    wait_until(lambda: answers.append(create()) or answers[-1].status_code == 200)
-    assert answers[-1].json() == {"id": 1}

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import threading
 import time
 
 import httpx
@@ -65,14 +66,6 @@ def test_textcraft_answers_as_agentgym_does(serve):
     assert create(url).status_code == 422
 
 
-def test_upstream_pays_for_a_second_goal(serve):
-    url = serve(TEXTCRAFT, ROUTES["textcraft"], upstream=True)
-    post(url, "create")
-    for _ in range(2):
-        post(url, "step", id=0, action=GET)
-        assert told(url, "step", id=0, action=CRAFT)["reward"] == 1
-
-
 def test_family_a_of_ours(serve):
     url = serve(counting()[0], routes_of("Counting"))
     assert shown(url, "") == "This is environment Counting."
@@ -121,14 +114,17 @@ def test_family_c(serve):
     assert told(url, "reset", env_idx=0, seed=0, idx=200) == bad
     failed = post(url, "step", env_idx=0, action="fail")
     assert failed.status_code == 200
-    found = failed.json()
-    assert (found["observation"], found["terminated"], found["truncated"]) == (
-        "RuntimeError: told to fail", False, False,
-    )  # fmt: skip
+    bad = {"observation": "RuntimeError: told to fail", "terminated": False, "truncated": False}
+    assert bad.items() <= failed.json().items()
     assert told(url, "close", env_idx=0) == {"closed": "closed"}
 
 
-def test_what_upstream_cannot_close_is_not_there(serve):
+def test_upstream_pays_for_a_second_goal_and_cannot_close(serve):
+    url = serve(TEXTCRAFT, ROUTES["textcraft"], upstream=True)
+    post(url, "create")
+    for _ in range(2):
+        post(url, "step", id=0, action=GET)
+        assert told(url, "step", id=0, action=CRAFT)["reward"] == 1
     url = serve(counting()[0], ROUTES["webshop"], upstream=True)
     create(url)
     assert post(url, "close", env_idx=0).status_code == 404
@@ -170,16 +166,32 @@ def test_requests_to_one_instance_wait_for_each_other(serve):
     assert sorted(answer["score"] for answer in answers) == [n / 100 for n in range(1, 17)]
 
 
-def test_an_instance_that_hangs_is_given_up_and_others_go_on(serve):
-    service, made = counting()
-    url = serve(service, COMPILED, Limits(seconds=0.3))
+def test_an_instance_that_hangs_is_given_up_keeps_its_place_and_others_go_on(serve):
+    free = threading.Event()
+
+    class Hung(Counting):
+        def step(self, action):
+            return super().step(action) if action == "a" else free.wait(20)
+
+    service, made = counting(Hung)
+    url = serve(service, COMPILED, Limits(instances=2, seconds=0.2, reclaim_after=100))
     begin(url, 2)
-    late = post(url, "step", id=0, action="sleep 0.8")
+    late = post(url, "step", id=0, action="hang")
     assert late.status_code == 504
     assert "given up" in late.json()["detail"]
     assert told(url, "step", id=1, action="a")["observation"] == "1 a"
     assert told(url, "step", id=0, action="a") == {"error": "The id 0 is not valid."}
-    wait_until(lambda: made.closed == 1)
+    metrics = HTTP.get(f"{url}/metrics").text
+    assert "instances_hung 1.0" in metrics
+    assert "instances_abandoned_total 1.0" in metrics
+    refused = create(url)
+    assert refused.status_code == 503
+    assert "1 of them hung" in refused.json()["detail"]
+    free.set()
+    answers = []
+    wait_until(lambda: answers.append(create(url)) or answers[-1].status_code == 200)
+    assert answers[-1].json() == {"id": 2}
+    assert made.closed == 1
 
 
 def test_large_bodies_are_refused(serve):
@@ -211,14 +223,6 @@ def test_documents_metrics_and_items(serve):
     assert len(table) == 544
     assert table[0] == {"item": 0, "goal": "minecraft:acacia_planks", "depth": 1}
     assert 'requests_total{route="/items",status="200"} 1.0' in HTTP.get(f"{url}/metrics").text
-
-
-def test_closing_the_server_closes_its_instances():
-    service, made = counting()
-    with running(create_app(service, COMPILED)) as url:
-        for _ in range(5):
-            create(url)
-    assert made.closed == 5
 
 
 def test_a_server_ends_though_a_request_hangs(monkeypatch):
