@@ -7,6 +7,7 @@ import pytest
 from agentrl_jax.errors import BadValue
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import get_service
+from agentrl_jax.services.environments import compiled
 from agentrl_jax.services.environments.compiled import SEPARATOR
 from agentrl_jax.services.protocol import ROUTES
 from envs_jax import registry
@@ -59,13 +60,16 @@ def test_an_episode_has_the_actions_of_the_compiled_loop(per_response):
     assert ends == [False] * (len(ends) - 1) + [True]
 
 
-def test_babyai_takes_one_action_a_response():
-    """The actions that are possible after the first one are not known yet."""
-    service = get_service("BabyAI-GoToRedBall")
-    assert SEPARATOR not in service.instruction
-    one, other = service.make(False), service.make(False)
+def test_where_the_possible_actions_change_a_response_has_one(monkeypatch):
+    """Those that are possible after the first one are not known yet."""
+    found = compiled.programs("BabyAI-GoToRedBall")
+    assert found.per_response == 1
+    assert SEPARATOR not in get_service("BabyAI-GoToRedBall").instruction
+    ice = compiled.programs("FrozenLake-deterministic")._replace(per_response=1)
+    monkeypatch.setattr(compiled, "programs", lambda tag: ice)
+    one, other = compiled.Compiled("ice"), compiled.Compiled("ice")
     one.reset(3), other.reset(3)
-    assert one.step("turn left||turn left") == other.step("turn left")
+    assert one.step("left||up") == other.step("left")
 
 
 def test_a_bandit_does_not_list_its_arms_in_the_order_of_their_worth():
