@@ -125,14 +125,10 @@ def test_a_full_disk_and_a_slow_server_are_no_errors(tmp_path, monkeypatch):
 def test_after_an_error_nothing_is_written(tmp_path):
     kept = Screenshots(tmp_path / "new")
     episode = kept.episode(0)
-
-    def play():
-        episode.take(0, lambda: url(PNG))
-        assert (tmp_path / "new").exists()
-        raise KeyboardInterrupt
-
+    episode.take(0, lambda: url(PNG))
+    assert (tmp_path / "new").exists()
     with pytest.raises(KeyboardInterrupt), kept:
-        play()
+        raise KeyboardInterrupt
     episode.take(1, lambda: url(PNG))
     assert not (tmp_path / "new").exists()
 

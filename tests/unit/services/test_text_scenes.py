@@ -1,7 +1,6 @@
 """Scenes that are read from the texts of services show what the services know, and nothing that no text says."""
 
 import itertools
-from collections import Counter
 
 import pytest
 from scene_lists import SERVICES, STARTS, check_long_texts, lists, scenes_of
@@ -26,32 +25,30 @@ def play(service, item, policy, turns=100):
     return instance, texts, actions
 
 
-def carries(things):
-    """The entries of an inventory of TextCraft."""
-    return [(name, f"{count:,}") for name, count in things.items()] or [("nothing yet", "")]
-
-
 @pytest.mark.parametrize("policy", ["oracle", "random"])
 def test_the_inventory_of_textcraft_is_that_of_the_service(policy):
-    service = get_service("textcraft")
-    carried = 0
+    service, carried = get_service("textcraft"), 0
     for item in (*range(0, 544, 60), 544 * 3 + 300):
         player = service.oracle(item) if policy == "oracle" else service.random(item, 5)
         instance, texts, actions = play(service, item, player)
-        own = Counter({display_name(name): count for name, count in instance._inventory.items()})
+        own = [(display_name(name), f"{count:,}") for name, count in instance._inventory.items()]
         asked = instance.step("inventory").observation
         after = scenes_of("textcraft", [*texts, asked], [*actions, "inventory"])[-1]
-        assert sorted(lists(after)["Inventory"]) == sorted(carries(own))
+        expected = own or [("nothing yet", "")]
+        assert sorted(lists(after)["Inventory"]) == sorted(expected)
         found = scenes_of("textcraft", texts, actions)
         assert [scene["turn"] for scene in found] == [0, *range(len(actions))]
-        last = lists(found[-1])
-        made = [(display_name(instance.goal()), "crafted" if instance.goal() in instance._inventory else "")]
-        assert last["Goal"] == made
-        assert last["Inventory"] == carries(own)
+        last, goal = lists(found[-1]), instance.goal()
+        assert last["Goal"] == [(display_name(goal), "crafted" if goal in instance._inventory else "")]
+        assert last["Inventory"] == expected
         assert len(last["Commands"]) == len(instance.commands().splitlines())
         assert found[-1]["text"] == texts[-1].strip().splitlines()
         carried += len(own)
     assert carried > 5
+
+
+def cells_with(scene, kind):
+    return [(y, x) for y, row in enumerate(scene["cells"]) for x, cell in enumerate(row) if kind in cell]
 
 
 def test_the_maze_shows_where_the_agent_is_and_was():
@@ -60,39 +57,26 @@ def test_the_maze_shows_where_the_agent_is_and_was():
         _, texts, actions = play(service, item, service.oracle(item))
         found = scenes_of("maze", texts, actions)
         assert len(found) == len(texts)
-        at = [
-            next((y, x) for y, row in enumerate(scene["cells"]) for x, cell in enumerate(row) if "player" in cell)
-            for scene in found
-        ]
+        at = [cells_with(scene, "player")[0] for scene in found]
         assert (at[0], at[-1]) == (maze_service.STARTS[item], maze_service.GOAL)
         steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(at)]
         assert steps == [maze_service.MOVES[action] for action in actions]
-        trail = {(y, x) for y, row in enumerate(found[-1]["cells"]) for x, cell in enumerate(row) if "trail" in cell}
-        assert trail == set(at[:-1])
-        walls = [["wall" in cell for cell in row] for row in found[0]["cells"]]
-        assert walls == [[cell == "1" for cell in row] for row in maze_service.ROWS]
+        assert set(cells_with(found[-1], "trail")) == set(at[:-1])
+        walls = [(y, x) for y, row in enumerate(maze_service.ROWS) for x, cell in enumerate(row) if cell == "1"]
+        assert cells_with(found[0], "wall") == walls
 
 
-def test_the_example_of_an_instruction_is_not_the_position():
-    service = get_service("maze")
-    first = f"{service.instruction}\n{service.make(False).reset(0).observation}"
-    (scene,) = text_scenes("maze", [first], [])
-    assert "player" in scene["cells"][1][1]
-
-
-def test_the_instruction_of_a_log_is_no_part_of_the_way():
-    service = get_service("maze")
+def test_the_instruction_of_the_maze_is_no_part_of_the_way():
+    service, example = get_service("maze"), "The goal is at position 8, 6. Your current position is at position "
     start = service.make(False).reset(3).observation
+    first = f"{service.instruction}\n{service.make(False).reset(0).observation}"
+    assert "player" in text_scenes("maze", [first], [])[0]["cells"][1][1]
     found = text_scenes("maze", [service.instruction, start], ["OK"])
     assert [(scene["turn"], scene["action"]) for scene in found] == [(0, "OK")]
-    example = "The goal is at position 8, 6. Your current position is at position 1, 2. There is a wall above you."
-    assert text_scenes("maze", [example, start], ["OK"])[-1]["cells"] == found[0]["cells"]
-
-
-@pytest.mark.parametrize("place", ["0, 0", "99, 3", "2, 2"])
-def test_a_position_of_another_maze_has_no_scene(place):
-    text = f"The goal is at position 8, 6. Your current position is at position {place}. There are no walls near you."
-    assert text_scenes("maze", [text], []) == []
+    wall = f"{example}1, 2. There is a wall above you."
+    assert text_scenes("maze", [wall, start], ["OK"])[-1]["cells"] == found[0]["cells"]
+    for place in ("0, 0", "99, 3", "2, 2"):  # of another maze
+        assert text_scenes("maze", [f"{example}{place}. There are no walls near you."], []) == []
 
 
 def test_wordle_shows_guesses_with_their_colors():
@@ -189,30 +173,22 @@ def test_alfworld_shows_place_and_inventory():
         "You close the drawer 1.",
     ]
     found = text_scenes("alfworld", texts, ["Action: x"] * 6)
-    shown = list(map(lists, found))
-    assert shown[0] == {"Task": [("put a book in the safe.", "")], "Inventory": [("nothing", "")]}
-    assert shown[1]["desk 1"] == [("book 1", ""), ("alarmclock 2", ""), ("pen 2", "")]
-    assert shown[2]["Inventory"] == [("book 1", "")]
-    assert shown[3]["safe 1"] == [("closed", "")]
-    assert shown[4]["Inventory"] == [("nothing", "")]
-    assert shown[5]["drawer 1"] == [("cd 1", ""), ("keychain 2", "")]
-    assert shown[6]["drawer 1"] == [("closed", "")]
+    start, desk, taken, safe, put, drawer, closed = map(lists, found)
+    assert start == {"Task": [("put a book in the safe.", "")], "Inventory": [("nothing", "")]}
+    assert desk["desk 1"] == [("book 1", ""), ("alarmclock 2", ""), ("pen 2", "")]
+    assert [scene["Inventory"] for scene in (taken, put)] == [[("book 1", "")], [("nothing", "")]]
+    assert drawer["drawer 1"] == [("cd 1", ""), ("keychain 2", "")]
+    assert safe["safe 1"] == closed["drawer 1"] == [("closed", "")]
 
 
-def test_attempts_number_their_turns():
+def test_turns_are_numbered_to_a_limit():
     found = text_scenes("textcraft", ["Goal: craft stick.", "Got 1 log"], ["Action: get 1 log"], 7)
     assert [(scene["turn"], scene["action"]) for scene in found] == [(7, None), (7, "get 1 log")]
-
-
-def test_an_endless_episode_has_scenes_of_its_beginning():
     found = text_scenes("textcraft", ["Goal: craft stick.", *["Got 1 log"] * 9_999], ["Action: get 1 log"] * 9_999)
     assert len(found) == MAX_SCENES
     assert lists(found[-1])["Inventory"] == [("log", f"{MAX_SCENES - 1}")]
-
-
-@pytest.mark.parametrize("name", ["sqlgym", "FrozenLake", "nothing"])
-def test_other_services_have_no_scenes(name):
-    assert text_scenes(name, ["x", "y"], ["z"]) == []
+    for name in ("sqlgym", "FrozenLake", "nothing"):
+        assert text_scenes(name, ["x", "y"], ["z"]) == []
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -222,9 +198,7 @@ def test_no_text_takes_more_than_a_moment(name):
 
 def test_lists_are_bounded():
     ((title, entries),) = listed("Things", [(f"thing {i}", "x") for i in range(MAX_ENTRIES + 3)])
-    assert title == "Things"
-    assert len(entries) == MAX_ENTRIES + 1
-    assert entries[-1] == ("and 3 more", "")
+    assert (title, len(entries), entries[-1]) == ("Things", MAX_ENTRIES + 1, ("and 3 more", ""))
     ((title, entries),) = listed("t" * 5000, [("thing", "x" * 5000)] * 20)
     assert title == shown("t" * 5000)
     assert entries == [("thing", shown("x" * 5000))] * 4 + [("and 16 more", "")]
