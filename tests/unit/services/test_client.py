@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from both_ways import check_many_instances
+from both_ways import check_both_ways, check_many_instances
 from counting import counting
 from scripted_server import Scripted
 
@@ -251,3 +251,8 @@ def test_a_wire_with_a_prefix_is_found_with_it_or_without(serve):
 
 def test_many_instances_of_textcraft_answer_as_one(serve):
     check_many_instances(serve, 24)
+
+
+@pytest.mark.parametrize("name", ["textcraft", "maze", "wordle", "Bandit"])
+def test_in_process_and_over_http(serve, name):
+    check_both_ways(serve, name)

@@ -27,9 +27,9 @@ def address():
 @contextlib.contextmanager
 def sockets(url, count, sent=b""):
     with contextlib.ExitStack() as stack:
-        made = [socket.create_connection(("127.0.0.1", httpx.URL(url).port), timeout=10) for _ in range(count)]
+        address = ("127.0.0.1", httpx.URL(url).port)
+        made = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(count)]
         for each in made:
-            stack.enter_context(each)
             each.sendall(sent)
         yield made
 
