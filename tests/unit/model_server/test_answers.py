@@ -107,18 +107,18 @@ def test_fields_that_change_nothing_are_taken():
         assert body(**plain, **question, **NOTHING) == body(**plain, **question, stop=[])
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("presence_penalty", 0.5), ("logit_bias", {"5": 1}), ("min_p", 0.1), ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"), ("ignore_eos", True), ("min_tokens", 1), ("stop_token_ids", [3]),
-        ("echo", True), ("best_of", 2), ("response_format", {"type": "json_object"}), ("reasoning_effort", "high"),
-        ("chat_template_kwargs", {"enable_thinking": False}), ("parallel_tool_calls", 2), ("use_beam_search", True),
-    ],
-)  # fmt: skip
-def test_fields_that_would_change_the_answer_are_refused_by_name(name, value):
+CHANGING = {
+    "presence_penalty": 0.5, "logit_bias": {"5": 1}, "min_p": 0.1, "tools": [{"type": "function"}], "min_tokens": 1,
+    "tool_choice": "required", "ignore_eos": True, "stop_token_ids": [3], "echo": True, "best_of": 2,
+    "response_format": {"type": "json_object"}, "reasoning_effort": "high", "use_beam_search": True,
+    "chat_template_kwargs": {"enable_thinking": False}, "parallel_tool_calls": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_fields_that_would_change_the_answer_are_refused_by_name(name):
     with pytest.raises(ValidationError, match=rf"{name} is .*not supported; expected"):
-        ChatBody(messages=ASKED, **{name: value})
+        ChatBody(messages=ASKED, **{name: CHANGING[name]})
 
 
 def test_logits_that_are_not_finite_are_an_error(model):
@@ -194,20 +194,19 @@ def test_responses_of_a_run_that_stops_at_the_answer_do_too(run, model):
 @pytest.mark.parametrize(("think", "forced"), [(False, True), (False, False), (True, True)])
 def test_an_answer_closes_where_that_of_the_run_does(think, forced):
     """The format without the names of actions; `</answer>` outside of the block closes nothing."""
-    tokenizer = load_small()
-    opened = "" if forced else "<answer>"
-    text = "</answer> so</think><answer>Up || Left</answer> and" if think else f"{opened}Up || Left</answer> and"
-    ids = jnp.array(tokenizer.encode(text), jnp.int32)
-    found = []
-    for actions in ((), ("Up", "Left")):
-        tables = (compile_grammar(ResponseGrammar(actions=actions, think=think, forced=forced), tokenizer),)
-        task = jnp.zeros(1, jnp.int32)
+    tokenizer, task = load_small(), jnp.zeros(1, jnp.int32)
+    before = "</answer> so</think><answer>" if think else "" if forced else "<answer>"
+    ids = jnp.array(tokenizer.encode(f"{before}Up || Left</answer> and"), jnp.int32)
 
-        def step(state, token, tables=tables, task=task):
+    def closed(actions):
+        tables = (compile_grammar(ResponseGrammar(actions=actions, think=think, forced=forced), tokenizer),)
+
+        def step(state, token):
             state = parsing.advance(tables, task, state, token[None])
             return state, parsing.closed(tables, task, state)[0]
 
-        found.append(jax.lax.scan(step, parsing.start(tables, task), ids)[1].tolist())
-    assert found[0] == found[1]
-    kept = found[0].index(True) + 1
-    assert tokenizer.decode(ids[:kept].tolist()).endswith("Left</answer>")
+        return jax.lax.scan(step, parsing.start(tables, task), ids)[1].tolist()
+
+    found = closed(())
+    assert found == closed(("Up", "Left"))
+    assert tokenizer.decode(ids[: found.index(True) + 1].tolist()).endswith("Left</answer>")

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import json
 import threading
 import time
@@ -111,29 +112,20 @@ def test_a_stream_has_the_answer(address, ask, path):
         assert (content[field], end[field]) == (choice["message" if chat else "text"], nothing)
 
 
-def test_seeds_and_several_choices(ask):
-    def texts(**options):
-        answer = ask(messages=ASKED, max_tokens=12, **options)
-        return [choice["message"]["content"] for choice in answer["choices"]]
-
-    three = texts(seed=5, n=3)
-    assert len(set(three)) == 3
-    assert three == texts(seed=5, n=3) != texts(seed=6, n=3)
-    assert texts(seed=5) == three[:1]
-    assert texts() != texts()
-
-
-def test_top_p_and_top_k_restrict_what_is_sampled(ask):
-    """At such a temperature all tokens are about equally likely."""
-
+def test_seeds_several_choices_and_restricted_sampling(ask):
     def ids(**options):
-        answer = ask(messages=ASKED, max_tokens=12, seed=3, return_token_ids=True, **{"temperature": 99.0} | options)
-        return answer["choices"][0]["token_ids"]
+        answer = ask(messages=ASKED, max_tokens=12, return_token_ids=True, **options)
+        return [choice["token_ids"] for choice in answer["choices"]]
 
-    greedy = ids(temperature=0)
-    assert ids() != greedy
-    assert ids(top_k=1) == ids(top_p=0) == ids(top_k=5, top_p=1e-6) == greedy
-    assert ids(top_k=-1, top_p=1) == ids(top_k=0) == ids(top_k=2**31 - 1) == ids()
+    three = ids(seed=5, n=3)
+    assert len(set(map(tuple, three))) == 3
+    assert three == ids(seed=5, n=3) != ids(seed=6, n=3)
+    assert ids(seed=5) == three[:1]
+    assert ids() != ids()
+    greedy, hot = ids(temperature=0), {"seed": 3, "temperature": 99.0}  # at which all tokens are about equally likely
+    assert ids(**hot) != greedy
+    assert all(ids(**hot, **rule) == greedy for rule in ({"top_k": 1}, {"top_p": 0}, {"top_k": 5, "top_p": 1e-6}))
+    assert all(ids(**hot, top_k=top_k, top_p=1) == ids(**hot) for top_k in (-1, 0, 2**31 - 1))
 
 
 def test_messages_that_are_read_alike(model):
@@ -175,17 +167,14 @@ def test_a_stop_text_is_found_in_few_steps(stops):
 def test_answers_are_made_beside_the_event_loop(ask, monkeypatch):
     beside = []
 
-    def noting(function):
-        def noted(*args):
-            with pytest.raises(RuntimeError, match="no running event loop"):
-                asyncio.get_running_loop()
-            beside.append(function.__name__)
-            return function(*args)
-
-        return noted
+    def note(name, function, *args):
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        beside.append(name)
+        return function(*args)
 
     for name in ("choice_of", "chat_answer", "completion_answer"):
-        monkeypatch.setattr(bodies, name, noting(getattr(bodies, name)))
+        monkeypatch.setattr(bodies, name, functools.partial(note, name, getattr(bodies, name)))
     for path, asked in ROUTES.items():
         ask(path, max_tokens=2, **asked)
     assert beside == ["choice_of", "chat_answer", "choice_of", "completion_answer"]
@@ -254,33 +243,34 @@ def test_refusals(address, body, words):
     assert error.get("code") == next((code for start, code in codes.items() if words.startswith(start)), None)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "content", "status", "words"),
-    [
-        ("GET", "chat/completions", None, 405, "Method Not Allowed; expected GET /v1/models, POST"),
+def test_all_refusals_have_the_form_of_the_api(address):
+    chat, headers = "chat/completions", {"Content-Type": "application/json"}
+    for method, path, content, status, words in (
+        ("GET", chat, None, 405, "Method Not Allowed; expected GET /v1/models, POST"),
         ("POST", "embeddings", b"{}", 404, "Not Found; expected GET /v1/models"),
-        ("POST", "chat/completions", None, 400, "the body is empty, expected a JSON object"),
-        ("POST", "chat/completions", b"{", 400, "the body is no strict JSON"),
-        ("POST", "chat/completions", b"[1]", 400, "Input should be a valid dictionary"),
-    ],
-)
-def test_all_refusals_have_the_form_of_the_api(address, method, path, content, status, words):
-    headers = {"Content-Type": "application/json"}
-    answer = HTTP.request(method, f"{address}/v1/{path}", content=content, headers=headers)
-    assert answer.status_code == status
-    assert words in answer.json()["error"]["message"]
+        ("POST", chat, None, 400, "the body is empty"),
+        ("POST", chat, b"{", 400, "the body is no strict JSON"),
+        ("POST", chat, b"[1]", 400, "Input should be a valid dictionary"),
+    ):
+        answer = HTTP.request(method, f"{address}/v1/{path}", content=content, headers=headers)
+        assert answer.status_code == status
+        assert words in answer.json()["error"]["message"]
 
 
 class Held:
     """A sampler that answers when the test opens the gate, one request at a time."""
 
-    max_rows = 1
+    max_rows, calls = 1, 0
 
-    def __init__(self, sampler):
-        self._sampler, self.entered, self.gate = sampler, threading.Event(), threading.Event()
+    def __init__(self, sampler, failing=()):
+        self._sampler, self._failing = sampler, failing
+        self.entered, self.gate = threading.Event(), threading.Event()
         self.context, self.max_tokens, self.programs = sampler.context, sampler.max_tokens, sampler.programs
 
     def __call__(self, requests):
+        self.calls += 1
+        if self.calls in self._failing:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
         self.entered.set()
         assert self.gate.wait(60)
         return self._sampler(requests)
@@ -337,16 +327,7 @@ def test_a_request_has_a_time_limit(model, held):
 def test_after_an_error_the_rest_of_a_request_is_not_sampled(model, sampler):
     """The first of four responses fails; the second is at work before the answer is given."""
 
-    class Failing(Held):
-        calls = 0
-
-        def __call__(self, requests):
-            self.calls += 1
-            if self.calls == 1:
-                raise RuntimeError("RESOURCE_EXHAUSTED")
-            return super().__call__(requests)
-
-    failing = Failing(sampler)
+    failing = Held(sampler, failing=(1,))
     with running(create_app(model, failing, Limits(seconds=60), max_waiting=8)) as url:
         assert post(url, n=4).status_code == 500
         assert has(url, "responses_waiting 0.0")

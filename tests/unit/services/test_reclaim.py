@@ -59,11 +59,10 @@ def test_finished_ones_go_before_idle_ones_at_any_age(clock):
     held, _ = instances(clock)
     idle, finished = held.create(), held.create()
     clock.now = 20
-    held.create()
+    young = held.create()
     finish(held, finished)
-    held.create()
-    assert finished not in held.handles()
-    assert idle in held.handles()
+    fresh = held.create()
+    assert held.handles() == [idle, young, fresh]
 
 
 def test_one_whose_request_is_in_flight_stays(clock):
@@ -80,8 +79,7 @@ def test_one_whose_request_is_in_flight_stays(clock):
 
 def test_zero_keeps_unfinished_ones_for_good(clock):
     held, _ = instances(clock, instances=1, reclaim_after=0.0)
-    handle = held.create()
-    clock.now = 1e9
+    handle, clock.now = held.create(), 1e9
     with pytest.raises(NoRoom):
         held.create()
     finish(held, handle)
