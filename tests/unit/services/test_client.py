@@ -184,14 +184,13 @@ def test_a_server_that_drips_is_left_at_the_deadline(what):
         assert left.wait(20)  # long before the 30 s that it would have gone on
 
 
-def test_a_server_that_is_not_there(scripted):
-    server = scripted()
-    server.server.shutdown()
-    server.server.server_close()
-    client = client_of(server, seconds=0.2)
-    assert not client.healthy()
-    with pytest.raises(Lost, match="ConnectError"):
-        client.create()
+def test_a_server_that_is_not_there():
+    for host in ("127.0.0.1:9", "a..b:80", f"{'a' * 70}.example:80"):
+        client = ServiceClient(f"http://{host}", COMPILED, seconds=0.2)
+        assert not client.healthy()
+        with pytest.raises(Lost, match="ConnectError" if host[0] == "1" else "create: "):
+            client.create()
+    client = ServiceClient("http://127.0.0.1:9", COMPILED, seconds=0.2)
     client.shut(0)
     with pytest.raises(ServiceError, match=r"/: no answer within 0.2 s \(ConnectError: ") as error:
         client.wait(0.2)
@@ -219,14 +218,6 @@ def test_an_item_that_is_not_there(serve):
     client = ServiceClient(serve(counting()[0], ROUTES["webshop"]), ROUTES["webshop"], seconds=5)
     with pytest.raises(ItemError, match="no item 500"):
         client.reset(client.create(), 500)
-
-
-@pytest.mark.parametrize("host", ["a..b", f"{'a' * 70}.example"])
-def test_a_host_that_cannot_be_a_name_is_a_service_error(host):
-    client = ServiceClient(f"http://{host}:80", COMPILED, seconds=0.2)
-    assert not client.healthy()
-    with pytest.raises(ServiceError):
-        client.create()
 
 
 def test_addresses_of_no_service():

@@ -33,8 +33,8 @@ class Odd(Counting):
 @pytest.fixture
 def client():
     with TestClient(create_app(counting(Odd)[0], COMPILED), base_url="http://127.0.0.1:8000") as client:
-        assert client.post("/create").json() == {"id": 0}
-        assert client.post("/reset", json={"id": 0, "data_idx": 0}).json()["observation"] == "start 0"
+        client.post("/create")
+        client.post("/reset", json={"id": 0, "data_idx": 0})
         yield client
 
 
@@ -116,8 +116,7 @@ def test_what_is_said_and_logged_is_short(client, caplog):
     answer = client.post("/step", json={"id": 0, "action": "long"})
     assert answer.json()["error"].startswith("RuntimeError: xxx")
     assert len(answer.content) < 1000
-    records = [record for record in caplog.records if record.exc_info]
-    assert len(records) == 1
-    line = JsonFormatter().format(records[0])
+    (record,) = (record for record in caplog.records if record.exc_info)
+    line = JsonFormatter().format(record)
     assert len(line) < 10_000
     assert "RuntimeError: xxx" in json.loads(line)["error"]
