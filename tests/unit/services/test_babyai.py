@@ -78,6 +78,10 @@ def test_a_session_of_agentgyms_client(serve, upstream):
     assert answer == start | {"observation": answer["observation"]}
     assert answer["observation"].startswith("Your goal: go to the red ball\nIn front of you in this room,")
     assert view() == answer
+    head, _, data = client._post("render").partition(",")
+    image = Image.open(io.BytesIO(base64.b64decode(data, validate=True)))
+    assert (head, image.format, image.mode) == ("data:image/png;base64", "PNG", "RGB")
+    assert image.size == (8 * TILE, 8 * TILE)
     refusal = "Error: Only one 'Action' is allowed per response. Please adjust your response."
     assert client.step("Action: turn left\nAction: turn left") == (refusal, 0, False)
     text, score, done = client.step(react_response("move forward"))
@@ -113,16 +117,13 @@ def test_late_successes():
     there, here = (play(3, actions, upstream=upstream)[9:] for upstream in (True, False))
     reward = 1 - 0.9 * (10 / 16)
     assert [answer.reward for answer in there] == [reward, reward, 0, 1 - 0.9 * (12 / 16)]
-    assert [answer.done for answer in there] == [False] * 4
+    assert not any(answer.done or SERVICE.strict(answer) for answer in there)
     assert there[1].score == 2 * reward
     assert "The action is not recognized" in there[1].observation
     assert "The task is completed" in there[0].observation
     assert SERVICE.solved(there[-1])
-    assert not SERVICE.strict(there[-1])
-    assert (here[0].reward, here[0].done) == (reward, True)
-    assert not SERVICE.strict(here[0])
-    assert here[1] == here[3]
-    assert (here[1].reward, here[1].score, here[1].done) == (0, reward, True)
+    assert (here[0].reward, here[0].done, SERVICE.strict(here[0])) == (reward, True, False)
+    assert here[1] == here[3] == dataclasses.replace(here[0], reward=0.0)
 
 
 def test_the_limit_of_primitive_actions():
@@ -171,19 +172,6 @@ def test_items():
     assert play(made, [], upstream=False)[0].observation.startswith("Your goal: go to the ")
 
 
-def test_a_picture(serve):
-    SERVICE.make(False).close()
-    client = AgentGymClient(serve(SERVICE, ROUTES["babyai"]))
-    for item, side in ((0, 8), (3, 4), (35, 22)):
-        client.reset(item)
-        told = client._post("render")
-        head, _, data = told.partition(",")
-        assert head == "data:image/png;base64"
-        image = Image.open(io.BytesIO(base64.b64decode(data, validate=True)))
-        assert (image.format, image.mode, image.size) == ("PNG", "RGB", (side * TILE, side * TILE))
-    assert client._post("close") is True
-
-
 def test_the_level_of_a_picture_is_not_padded():
     data = recorded.read("levels")
     for row, level in enumerate(recorded.all_levels()):
@@ -214,10 +202,8 @@ def objects_seen(instance):
 
 
 def objects_shown(scene):
-    cells = [
-        (name, 6 - y, x - 3) for y, row in enumerate(scene["cells"]) for x, cell in enumerate(row) for name in cell
-    ]
-    return sorted(cell for cell in cells if cell[0] not in ("wall", "player facing up"))
+    cells = ((y, x, name) for y, row in enumerate(scene["cells"]) for x, cell in enumerate(row) for name in cell)
+    return sorted((name, 6 - y, x - 3) for y, x, name in cells if name not in ("wall", "player facing up"))
 
 
 def test_scenes_show_what_the_agent_sees():
@@ -245,8 +231,7 @@ def test_scenes_show_what_the_agent_sees():
             carried += slot >= 0
         assert lists(scene)["Goal"] == [(texts[0].partition("\n")[0].removeprefix("Your goal: "), "")]
     assert objects > 20
-    assert carried
-    assert kept
+    assert min(carried, kept) > 0
 
 
 def test_pick_up_is_what_agentgyms_client_calls_pickup():
