@@ -124,42 +124,43 @@ def test_sciworld_shows_rooms_doors_and_what_is_carried():
     assert (found[3].get("text", []), found[-1]["text"]) == ([], ["No known action matches that input."])
 
 
-def test_searchqa_shows_searches_and_documents():
-    first = "Answer with the tags <search> and </search>.\n\n Question: who wrote Emma?"
-    documents = '<information>Doc 1(Title: "Emma (novel)") A novel by Austen.\nIt is long.\nDoc 2(Title: "Ema") A god.'
-    responses = ["<think>hm</think><search>Emma novel</search>", "<answer> Jane </answer>"]
-    found = text_scenes("searchqa", [first, f"{documents}</information>", "Try again."], responses)
-    assert lists(found[0]) == {"Question": [("who wrote Emma?", "")], "Searches": [("none yet", "")]}
-    last = lists(found[-1])
-    assert last["Searches"] == [("Emma novel", "")]
-    assert last["Documents"] == [('"Emma (novel)"', "A novel by Austen.\nIt is long."), ('"Ema"', "A god.")]
-    assert last["Answers"] == [("Jane", "")]
+QUESTION = "Answer with the tags <search> and </search>.\n\n Question: who wrote Emma?"
+DOCUMENTS = '<information>Doc 1(Title: "Emma (novel)") A novel by Austen.\nIt is long.\nDoc 2(Title: "Ema") A god.'
+ANSWERS = ["<think>hm</think><search>Emma novel</search>", "<answer> Jane </answer>"]
+PAGE = """OBSERVATION:
+Tab 0 (current): Shop | Tab 1: Wiki
 
-
-def test_webarena_shows_the_page():
-    tree = "[1] RootWebArea 'Shop' focused: True\n\t[7] link 'Cart'\n\t\t[8] StaticText '2'"
-    page = (
-        f"OBSERVATION:\nTab 0 (current): Shop | Tab 1: Wiki\n\n{tree}\nURL: http://onestopmarket.com\n"
-        "OBJECTIVE: Empty the cart\nPREVIOUS ACTION: None"
-    )
-    (scene,) = text_scenes("webarena", [page], [])
-    assert lists(scene) == {
-        "Objective": [("Empty the cart", "")],
-        "Page": [("http://onestopmarket.com", "")],
+[1] RootWebArea 'Shop' focused: True
+\t[7] link 'Cart'
+\t\t[8] StaticText '2'
+URL: http://onestopmarket.com
+OBJECTIVE: Empty the cart
+PREVIOUS ACTION: None"""
+LAMP = "WebShop [SEP] Instruction: [SEP] Find a red lamp [SEP] Search"
+SHOWN = [
+    ("searchqa", [QUESTION], [], {"Question": "who wrote Emma?", "Searches": "none yet"}),
+    ("searchqa", [QUESTION, f"{DOCUMENTS}</information>", "Try again."], ANSWERS, {
+        "Question": "who wrote Emma?", "Searches": "Emma novel", "Answers": "Jane",
+        "Documents": [('"Emma (novel)"', "A novel by Austen.\nIt is long."), ('"Ema"', "A god.")],
+    }),
+    ("webarena", [PAGE], [], {
+        "Objective": "Empty the cart", "Page": "http://onestopmarket.com",
         "Tabs": [("Tab 0 (current): Shop", ""), ("Tab 1: Wiki", "")],
         "Elements": [
             ("RootWebArea 'Shop' focused: True", "[1]"), ("· link 'Cart'", "[7]"), ("· · StaticText '2'", "[8]"),
         ],
-    }  # fmt: skip
-    assert text_scenes("webarena", ["TimeoutError"], []) == []
+    }),
+    ("webshop", [LAMP], [], {"Instruction": "Find a red lamp", "Page": [("WebShop", ""), ("Search", "")]}),
+    ("webshop", ["Instruction: [SEP] x"], [], {"Instruction": "x"}),
+]  # fmt: skip
 
 
-def test_webshop_shows_instruction_and_page():
-    page = "WebShop [SEP] Instruction: [SEP] Find a red lamp [SEP] Search"
-    (scene,) = text_scenes("webshop", [page], [])
-    assert lists(scene) == {"Instruction": [("Find a red lamp", "")], "Page": [("WebShop", ""), ("Search", "")]}
-    assert text_scenes("webshop", ["Error"], []) == []
-    assert lists(text_scenes("webshop", ["Instruction: [SEP] x"], [])[0]) == {"Instruction": [("x", "")]}
+@pytest.mark.parametrize(("name", "texts", "responses", "expected"), SHOWN)
+def test_questions_pages_and_instructions_are_shown(name, texts, responses, expected):
+    entries = {title: [(one, "")] if isinstance(one, str) else one for title, one in expected.items()}
+    assert lists(text_scenes(name, texts, responses)[-1]) == entries
+    for name, text in (("webarena", "TimeoutError"), ("webshop", "Error")):
+        assert text_scenes(name, [text], []) == []
 
 
 def test_alfworld_shows_place_and_inventory():
