@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import yaml
 
 from agentrl_jax.config import decode, save_resolved
@@ -66,3 +67,10 @@ def write_run(folder: Path, model: str, prompt: str = "") -> Path:
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(7, state)
     return folder
+
+
+def first_prompt(config, batched_env, *items) -> list[int]:
+    """Token ids of the first prompt of an evaluation of a run."""
+    settings = build.rollout_settings(config, batched_env, 1, 0.0)
+    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(np.arange(1), 0, *items))[1]
+    return [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]
