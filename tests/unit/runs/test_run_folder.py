@@ -223,8 +223,7 @@ def test_truncate_before_the_first_checkpoint_drops_everything(config):
 
 
 @pytest.mark.parametrize(
-    "line",
-    [b'{"st', b'{"step": 3}', b'{"step": 3, "stage": "rl"}', b"[1]", b"", b'{"step": 1, "stage": "im\xff"}'],
+    "line", [b'{"st', b'{"step": 3}', b'{"step": 3, "stage": "rl"}', b"[1]", b"", b'{"step": 1, "stage": "im\xff"}']
 )
 def test_a_line_that_is_no_row_costs_no_other_and_is_kept(config, tmp_path, line):
     with RunFolder(config) as folder:

@@ -105,9 +105,7 @@ def test_there_is_a_scene_for_every_executed_action_and_none_after_the_end(three
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"iteration": ITERATION + 1}, {"roll_backs": 0}],
-    ids=["another iteration", "no roll-back"],
+    "change", [{"iteration": ITERATION + 1}, {"roll_backs": 0}], ids=["another iteration", "no roll-back"]
 )
 def test_another_key_gives_no_boards(three, caplog, change):
     config, record = three
