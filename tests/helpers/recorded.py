@@ -12,7 +12,7 @@ from agentrl_jax.config import decode, save_resolved
 from agentrl_jax.models.actor_critic import policy_decoder
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.trajectory import Response
-from agentrl_jax.runs.rollout_records import Header, RolloutRecord, write_record
+from agentrl_jax.runs.rollout_records import Header, RolloutRecord, sampled_fields, write_record
 from agentrl_jax.setup import build
 
 GROUP_SIZE = 3
@@ -80,11 +80,11 @@ def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutReco
         return rollout(policy, model.decoder, batched_env, engine, key, ids, settings, responses=given)[0]
 
     played = jax.tree.map(np.asarray, play(state.merged_params()))
-    response, turn = played.response, played.turn
-    random = np.random.default_rng(2)
+    fields = sampled_fields(played)
+    fields["failed"] = fields["failed"].copy()
+    fields["failed"][-1, 0] = True  # as if the environment of the last episode had failed
+    random, logprob = np.random.default_rng(2), played.response.logprob
     sampled = np.asarray(played.response_mask)
-    failed = turn.failed.copy()
-    failed[-1, 0] = True  # as if the environment of the last episode had failed
     header = Header(
         step=iteration + 1,
         iteration=iteration,
@@ -97,35 +97,11 @@ def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutReco
     )
     record = RolloutRecord(
         header=header,
-        task=played.ids.task,
-        group=played.ids.group,
-        member=played.ids.member,
-        level=played.ids.level,
-        prompt=played.prompt,
-        prompt_length=played.prompt_length,
-        observation=played.observation,
-        observation_length=played.observation_length,
-        tokens=response.tokens,
-        length=response.length,
-        logprob=response.logprob,
-        learner_logprob=np.where(sampled, response.logprob + 0.01, 0).astype(np.float32),
-        entropy=np.full(response.logprob.shape, np.nan, np.float32),
+        learner_logprob=np.where(sampled, logprob + 0.01, 0).astype(np.float32),
+        entropy=np.full(logprob.shape, np.nan, np.float32),
         advantage=np.where(sampled, random.normal(size=sampled.shape), 0).astype(np.float32),
         trained=sampled,
-        actions=turn.actions,
-        reward=turn.reward,
-        valid=turn.valid,
-        format_error=turn.format_error,
-        state_hash=turn.state_hash,
-        terminated=turn.terminated,
-        success=turn.success,
-        failed=failed,
-        num_turns=played.num_turns,
-        truncation=played.truncation,
-        overflow=played.overflow,
-        final_observation=played.final_observation,
-        final_observation_length=played.final_observation_length,
-        attempt=np.zeros_like(turn.format_error),
+        **fields,
     )
     write_record(folder, record)
     return record
