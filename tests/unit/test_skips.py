@@ -7,12 +7,8 @@ import skips
 @pytest.mark.parametrize("kind", [pytest.TestReport, pytest.CollectReport])
 def test_a_skipped_test_fails(kind):
     common = {"nodeid": "tests/test_page.py", "outcome": "skipped", "longrepr": ("file", 3, "Skipped: needs Chromium")}
-    more = (
-        {"location": ("file", 3, "test"), "keywords": {}, "when": "setup"}
-        if kind is pytest.TestReport
-        else {"result": []}
-    )
-    report = skips.as_failure(kind(**common, **more))
+    of_test = {"location": ("file", 3, "test"), "keywords": {}, "when": "setup"}
+    report = skips.as_failure(kind(**common, **(of_test if kind is pytest.TestReport else {"result": []})))
     assert report.failed
     assert "needs Chromium" in report.longrepr
 

@@ -90,7 +90,7 @@ def test_whole_runs_can_be_read(runs, monkeypatch, instead_of_playing):
         ({"model": {"heads": 3}}, "model.embed_dim is 16"),
         ({"prompt": {"style": "chat"}}, "prompt.style is chat"),
         ({"evaluation": {"episodes": 2**31 - 1}}, "evaluation.episodes"),
-        ({"tasks": [{"env": "FrozenLake", "groups": 2, "levels": "gone.txt"}]}, "gone.txt: there is no such file"),
+        ({"tasks": [{"env": "FrozenLake", "groups": 2, "levels": "gone.txt"}]}, "gone.txt"),
         ({"seed": "1" * 5000}, "seed"),
         ({"seed": 10**400}, "a number of 401 characters"),
     ],
@@ -98,21 +98,14 @@ def test_whole_runs_can_be_read(runs, monkeypatch, instead_of_playing):
 def test_configurations_that_parse_and_do_not_fit(changes, message, runs, monkeypatch, instead_of_playing):
     file = runs / "fresh" / "config.yaml"
     data = yaml.safe_load(file.read_text())
-    for key, value in changes.items():
-        data[key] = data[key] | value if isinstance(value, dict) else value
-    file.write_text(yaml.safe_dump(data))
+    changed = {key: data[key] | value if isinstance(value, dict) else value for key, value in changes.items()}
+    file.write_text(yaml.safe_dump(data | changed))
     code, _, err = tiny_run.command(*commands(runs, monkeypatch)[1])
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
-
-
-def test_who_needs_no_level_file_reads_a_run_without_it(runs, monkeypatch):
-    file = runs / "fresh" / "config.yaml"
-    data = yaml.safe_load(file.read_text())
-    data["tasks"] = [data["tasks"][0] | {"levels": "gone.txt"}]
-    file.write_text(yaml.safe_dump(data))
-    assert read_config(runs / "fresh").tasks[0].levels == "gone.txt"
-    assert reads(*commands(runs, monkeypatch)[0])
+    if message == "gone.txt":  # who needs no level file reads a run without it
+        assert read_config(runs / "fresh").tasks[0].levels == "gone.txt"
+        assert reads(*commands(runs, monkeypatch)[0])
 
 
 @pytest.mark.parametrize(
@@ -121,12 +114,10 @@ def test_who_needs_no_level_file_reads_a_run_without_it(runs, monkeypatch):
         '{"step": 4, "stage": "rl"}',
         '{"step": 4, "iteration": 4}',
         '{"step": 4, "stage": ["rl"], "iteration": 4, "levels": []}',
-        '{"step": 4, "stage": "rl", "iteration": 4, "levels": [[]]}',
-        '{"step": 4, "stage": "rl", "iteration": 4, "levels": 7}',
-        json.dumps({"step": 4, "stage": "rl", "iteration": 4, "levels": []}).replace("4", "9" * 5000),
+        *(f'{{"step": 4, "stage": "rl", "iteration": 4, "levels": {levels}}}' for levels in ("[[]]", "7")),
+        '{"step": 4, "stage": "rl", "iteration": 4, "levels": []}'.replace("4", "9" * 5000),
         json.dumps({"step": 4, "stage": "rl", "iteration": 10**400, "levels": []}),
-        DEEP,
-        "null",
+        *(DEEP, "null"),
     ],
     ids=range(9),
 )
@@ -147,23 +138,21 @@ def test_damaged_runs(seed, runs, whole, monkeypatch, instead_of_playing, bounde
         words = commands(runs, monkeypatch)[number % 4]
         run = "talks" if words[0] == "chat" else "fresh"
         names = ["config.yaml", "config.yaml", "metrics.jsonl", "levels.jsonl"]
-        names += [
-            str(file.relative_to(whole / run)) for file in (whole / run / "checkpoints").rglob("*") if is_file(file)
-        ]
-        file = rng.choice(names[:4] if number % 3 else names)
+        if number % 3 == 0:
+            stored = [
+                file for file in (whole / run / "checkpoints").rglob("*") if file.is_file() and file.stat().st_size
+            ]
+            names += [str(file.relative_to(whole / run)) for file in stored]
+        file = rng.choice(names)
         content = (whole / run / file).read_bytes()
         if file == "config.yaml" and rng.random() < 0.7:
             made = json.dumps(with_odd_values(yaml.safe_load(content), rng)).encode()
         elif file.endswith(".jsonl") and rng.random() < 0.7:
-            rows = [json.loads(line) for line in content.splitlines()]
-            made = "".join(json.dumps(row) + "\n" for row in with_odd_values(rows, rng)).encode()
+            rows = with_odd_values([json.loads(line) for line in content.splitlines()], rng)
+            made = "".join(json.dumps(row) + "\n" for row in rows).encode()
         else:
             made = damaged(content, rng, WORDS)
         (runs / run / file).write_bytes(made)
         ended.append(reads(*words))
         (runs / run / file).write_bytes(content)
     assert 0 < sum(ended) < len(ended)
-
-
-def is_file(path):
-    return path.is_file() and path.stat().st_size > 0
