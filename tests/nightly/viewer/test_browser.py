@@ -1,11 +1,13 @@
 """The page in Chromium: what a reader clicks, types and sees. Skipped where Playwright or Chromium is missing."""
 
 import dataclasses
+import json
 import re
 
 import numpy as np
 import page_runs
 import pytest
+from checkpoints import write_checkpoints
 from chromium import (
     CONTRASTS,
     UNNAMED,
@@ -13,7 +15,6 @@ from chromium import (
     assert_turn,
     count,
     expect,
-    heading,
     needs_chromium,
     opened,
     press,
@@ -26,8 +27,7 @@ from chromium import (
 )
 from page_runs import TOKENIZER, make_record, write_run
 
-from agentrl_jax.evaluate.scripted import evaluate_scripted
-from agentrl_jax.runs.rollout_records import Evaluation, write_record
+from agentrl_jax.runs.rollout_records import write_record
 from agentrl_jax.viewer import data
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.export import write_page
@@ -50,6 +50,8 @@ def url(tmp_path_factory, records):
 
 def test_keys_and_clicks_select_episodes(browser, url):
     with opened(browser, url) as page:
+        assert "alarms in 8 iterations" in page.get_attribute(".chart >> nth=0", "aria-label")
+        assert page.text_content(".command code").endswith("run --iteration 36 --row 0")
         soon(lambda: title(page), (36, 0))
         press(page, "j", "ArrowDown")
         soon(lambda: title(page), (36, 2))
@@ -141,6 +143,9 @@ def test_filters_agree_with_the_records(browser, url, records):
         page.fill("[aria-label='Lowest return']", "0.9")
         assert (returns.astype(float) >= 0.9).sum() < (shown >= 0.9).sum()
         soon(lambda: count(page), (shown >= 0.9).sum())
+        page.fill("[aria-label='Lowest return']", "abc")
+        expect(page.locator("[aria-label='Lowest return']")).to_have_attribute("aria-invalid", "true")
+        soon(lambda: count(page), len(returns))
         page.fill("[aria-label='Lowest return']", "0.75")
         page.fill("[aria-label='Highest turns']", "2")
         assert ((returns >= 0.75) & (turns <= 2)).sum() > 0
@@ -161,58 +166,6 @@ def test_filters_agree_with_the_records(browser, url, records):
         expect(page.locator(".middle").first).to_have_text("No episode passes the filters.")
         page.click("text=Clear filters")
         soon(page.locator(".conversation").count, 1)
-
-
-def test_fields_that_are_no_numbers_are_marked(browser, url, records):
-    returns = np.concatenate([r.returns for r in records])
-    with opened(browser, url) as page:
-        page.click("summary")
-        lowest, highest = (page.locator(f"[aria-label='{which} return']") for which in ("Lowest", "Highest"))
-        lowest.fill("abc")
-        expect(lowest).to_have_attribute("aria-invalid", "true")
-        expect(highest).to_have_attribute("aria-invalid", "false")
-        soon(lambda: count(page), len(returns))
-        assert_readable(page)
-        lowest.fill("2")
-        highest.fill("1")
-        expect(highest).to_have_attribute("aria-invalid", "true")
-        lowest.fill("−0.25")  # with the minus sign of the page
-        soon(lambda: count(page), ((returns >= -0.25) & (returns <= 1)).sum())
-
-
-ALARM_PIXELS = """() => [...document.querySelectorAll(".chart canvas")].map((canvas) => {
-  const wanted = getComputedStyle(document.documentElement).getPropertyValue("--warn").trim();
-  const [r, g, b] = [1, 3, 5].map((i) => parseInt(wanted.slice(i, i + 2), 16));
-  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-  const columns = new Set();
-  for (let i = 0; i < data.length; i += 4) {
-    if (data[i] === r && data[i + 1] === g && data[i + 2] === b) columns.add((i / 4) % canvas.width);
-  }
-  return [...columns].sort((a, b) => a - b).map((x) => x / canvas.width);
-})"""
-
-
-def test_trend_has_a_legend_and_marks_alarms(browser, url):
-    with opened(browser, url) as page:
-        for text in ("random 12.0 %", "optimal 98.0 %", "warning"):
-            expect(page.locator(".trend figure:first-child figcaption")).to_contain_text(text)
-        assert "alarms in 8 iterations" in page.get_attribute(".chart >> nth=0", "aria-label")
-        marked = page.evaluate(ALARM_PIXELS)
-        assert len(marked) == 2
-        for columns in marked:  # the alarm was raised in the last 8 of 40 iterations
-            assert min(columns) > 0.75
-            assert max(columns) > 0.95
-
-
-def test_what_cannot_be_read_is_said_on_the_page(browser, tmp_path, records):
-    folder = write_run(tmp_path / "run", records)
-    (folder / "summary.json").write_text("{")
-    (folder / "rollouts" / "000010.npz").write_bytes(b"PK")
-    with shown(browser, tmp_path, RunData(folder, boards=False)) as page:
-        first, second = page.locator(".left .flaw.pad").all_text_contents()
-        assert "000010.npz" in first
-        assert "summary.json" in second
-        soon(lambda: count(page), 16)
 
 
 def test_tokens_show_their_numbers(browser, url, records):
@@ -297,59 +250,6 @@ def test_hostile_texts_are_inert(browser, tmp_path, monkeypatch):
         assert page.input_value("[type=search]") == "café €"
 
 
-def test_scripted_policy(browser, tmp_path):
-    """Boards and actions are there; log-probabilities are not, and the page says so."""
-    evaluate_scripted("FrozenLake", "oracle", items="3-5", turns=10, record=tmp_path / "lakes")
-    with shown(browser, tmp_path, RunData(tmp_path / "lakes")) as page:
-        expect(page.locator("header.top").first).to_contain_text("no log-probabilities")
-        expect(page.locator("[role=radio]")).to_have_count(0)
-        soon(lambda: heading(page), "Play 1, row 0")
-        assert set(page.text_content(".response .result button").split(" → ")) <= {"Left", "Down", "Right", "Up"}
-        press(page, "ArrowRight", "ArrowRight")
-        expect(page.locator(".stage svg.board")).to_be_visible()
-
-
-def test_attempts(browser, tmp_path):
-    """A line stands where another attempt at the level begins."""
-    made = make_record(2, groups=1, group_size=1, turns=4)
-    evaluation = Evaluation(sample=0, seed=1, split=2, run="runs/demo", iteration=4, attempts=2)
-    header = dataclasses.replace(made.header, evaluation=evaluation)
-    attempt, turns = np.array([[0, 0, 1, 1]], np.int32), np.array([4], np.int32)
-    record = dataclasses.replace(made, header=header, attempt=attempt, num_turns=turns)
-    with shown(browser, tmp_path, RunData(write_run(tmp_path / "run", [record], iterations=0), boards=False)) as page:
-        expect(page.locator(".left").first).to_contain_text("2 attempts")
-        soon(page.locator(".attempt").count, 1)
-        soon(lambda: page.get_attribute(".attempt + .turn", "data-turn"), "2")
-
-
-def test_evaluations_say_what_their_episodes_are(browser, tmp_path):
-    """Two recorded evaluations on the same levels, each greedy and with one sample."""
-
-    def of_evaluation(number, sample):
-        made = make_record(number, seed=number, groups=4, group_size=1)
-        evaluation = Evaluation(sample=sample, seed=123, split=2, run="runs/demo", iteration=4, panel="lake-v1")
-        hashes = make_record(1, groups=4, group_size=1).state_hash[[0, 0, 1, 1]]  # two levels, each twice
-        return dataclasses.replace(
-            made, header=dataclasses.replace(made.header, evaluation=evaluation), state_hash=hashes
-        )
-
-    evaluations = [of_evaluation(1, None), of_evaluation(2, 0)]
-    runs = [write_run(tmp_path / name, evaluations, iterations=0) for name in ("one", "two")]
-    with shown(browser, tmp_path, *(RunData(run, boards=False) for run in runs)) as page:
-        expected = "2 levels have recorded evaluation episodes in both runs (8 in one, 8 in two)"
-        expect(page.locator(".note").first).to_contain_text(expected)
-        options = page.locator("[aria-label='Episode of one'] option").all_text_contents()
-        names = [f"{part}, row {row}" for part in ("greedy", "sample 1") for row in (0, 1)]
-        assert [text.split(":")[0] for text in options] == names
-        chosen = page.locator("select[aria-label^='Episode of']").evaluate_all("all => all.map((one) => one.value)")
-        assert chosen == ["0", "0"]  # the same level of the panel, not its copy
-        page.click("nav[aria-label=View] >> text=two")
-        parts = ["greedy play and 1 sample: all", "Greedy · 4 of 8 episodes", "Sample 1 · 4 of 8 episodes"]
-        soon(page.locator("[aria-label=Iteration] option").all_text_contents, parts)
-        page.click(".sibling >> text=greedy")
-        soon(lambda: heading(page), "Greedy, row 0")
-
-
 def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
     other = make_record(1, seed=0)
     flipped = dataclasses.replace(other, success=np.zeros_like(other.success), actions=other.actions[::-1].copy())
@@ -385,6 +285,39 @@ def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
         page.goto(f"{page.url.split('#')[0]}#run=x&i=1&r=0")
         reload(page)
         soon(lambda: title(page), (1, 0))
+
+
+BAND_ROWS = """() => {
+  const canvas = document.querySelector(".trend canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const filled = (y) => { let n = 0; for (let x = 0; x < canvas.width; x++)
+    n += Math.abs(data[4 * (y * canvas.width + x) + 3] - 0.28 * 255) < 3; return n > canvas.width / 3; };
+  return [...Array(canvas.height).keys()].filter(filled).map((y) => y / canvas.height);
+}"""
+"""Rows of the first chart that are filled as the bands of intervals are, as shares of its height from the top."""
+
+
+@pytest.mark.parametrize("high", [0.4, None])
+def test_trend_has_bands_and_a_replay_that_trains_again_says_so(browser, tmp_path, high):
+    """The steps of the iterations are 4, 8 and 12: the checkpoint of step 7 is right before the second."""
+    run = write_run(tmp_path / "run", [make_record(i) for i in (1, 5, 9)])
+    success = {"random": {"mean": 0.12, "low": 0.08, "high": high}, "optimal": {"mean": 0.9}}
+    (run / "summary.json").write_text(json.dumps({"success": success}))
+    write_checkpoints(run, {7: 0})
+    with shown(browser, tmp_path, RunData(run, boards=False), scheme="dark") as page:
+        legend = page.locator(".trend figcaption").first
+        expect(legend).to_contain_text("random 12.0 % 8.0 to 40.0" if high else "random 12.0 %")
+        rows = page.evaluate(BAND_ROWS)
+        assert bool(rows) == bool(high)
+        if rows:
+            assert max(rows) - min(rows) == pytest.approx(0.32 / 1.06 * 94 / 124, abs=0.04)
+        assert_readable(page)
+        note = page.locator(".command + .replay-note")
+        for iteration, said in ((1, "3 steps again, from the start"), (9, "4 steps again, from the checkpoint")):
+            page.evaluate(f"location.hash = 'i={iteration}&r=0'")
+            expect(note).to_contain_text(said)
+        page.evaluate("location.hash = 'i=5&r=0'")
+        expect(note).to_have_count(0)
 
 
 def test_ten_thousand_rows_stay_usable(browser, tmp_path):
@@ -435,15 +368,6 @@ def test_everything_is_named_and_within_reach_of_the_keyboard(browser, url):
             assert outline != "none" or page.evaluate("document.activeElement === document.body")
         for name in ("Search the text", "Episodes", "Conversation of", "Step of the episode", "Copy", "token"):
             assert any(name in each for each in reached), name
-
-
-def test_replay_command_is_copied(browser, url):
-    with opened(browser, url) as page:
-        assert page.text_content(".command code").endswith("run --iteration 36 --row 0")
-        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page.click(".command button")
-        expect(page.locator(".command button")).to_have_text("Copied")
-        assert page.evaluate("navigator.clipboard.readText()") == page.text_content(".command code")
 
 
 def test_narrow_window_shows_one_part_at_a_time(browser, url):

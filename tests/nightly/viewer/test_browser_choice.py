@@ -1,10 +1,9 @@
 """What a reader has chosen stays chosen: episodes, filters, links and keys. In Chromium."""
 
 import pytest
-from chromium import assert_turn, count, expect, needs_chromium, opened, press, served, soon, status, title
-from page_runs import make_record, write_run
+from chromium import assert_turn, count, expect, needs_chromium, opened, press, soon, status, title
+from page_runs import write_run
 
-from agentrl_jax.runs.rollout_records import write_record
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.export import write_page
 
@@ -34,21 +33,6 @@ def test_a_search_stays_at_the_episode_if_it_has_the_text(browser, url):
             page.wait_for_timeout(300)  # until then nothing is searched
             soon(lambda found=found: status(page), f"{found} of 24 episodes")
         soon(lambda: title(page), (36, 2))
-
-
-def test_a_live_page_stays_at_the_episode_while_it_is_searched(browser, tmp_path, records):
-    folder = write_run(tmp_path / "run", records[:2])
-    with served(browser, RunData(folder, boards=False)) as page:
-        page.fill("[type=search]", "frozen")
-        press(page, "Escape")
-        page.click(".entry >> nth=11")
-        soon(lambda: title(page), (10, 3))
-        page.select_option("[aria-label=Order]", "longest")
-        write_record(folder, make_record(5))
-        page.click("text=New records: load")
-        page.wait_for_timeout(300)
-        soon(lambda: status(page), "24 of 24 episodes")
-        assert title(page) == (10, 3)
 
 
 def test_a_link_in_an_open_page_is_followed(browser, url):

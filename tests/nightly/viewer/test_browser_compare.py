@@ -42,26 +42,6 @@ def test_replies_to_a_service_are_compared_by_their_text(browser, tmp_path):
         soon(page.locator("article header .link").all_text_contents, ["same replies"] * 2)
 
 
-def test_the_shorter_episode_stays_at_its_last_turn(browser, tmp_path):
-    made = make_record(1, turns=4, observation="word " * 400)
-    short, long = (
-        dataclasses.replace(made, num_turns=np.full_like(made.num_turns, turns), truncation=made.truncation * 0)
-        for turns in (2, 4)
-    )
-    with beside(browser, tmp_path, short, long, height=600) as page:
-        one, two = (page.locator(f".side{side} .conversation") for side in (0, 1))
-        at = lambda: one.evaluate("box => box.scrollTop")  # noqa: E731
-        press(page, "ArrowRight")
-        expect(two.locator("[aria-current=step]")).to_have_attribute("data-turn", "1")
-        soon(lambda: at() > 0, True)
-        before = at()
-        press(page, "ArrowRight")
-        expect(two.locator("[aria-current=step]")).to_have_attribute("data-turn", "2")
-        expect(one.locator("[aria-current=step]")).to_have_attribute("data-turn", "1")
-        page.wait_for_timeout(200)
-        assert at() == before
-
-
 def test_the_chosen_level_is_kept_while_the_list_changes(browser, tmp_path):
     """Also through a list without any level."""
     made = make_record(1, groups=3)

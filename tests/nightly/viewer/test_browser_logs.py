@@ -5,7 +5,6 @@ import re
 
 import api_folders
 import page_runs
-import pytest
 from api_folders import LOGPROBS, SCRIPT
 from chromium import (
     UNNAMED,
@@ -33,8 +32,8 @@ SAID = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "Ri
 
 
 def write_items(file, *items):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps([{"item_id": item, "conversations": SAID, "reward": 1.0} for item in items]))
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps([{"item_id": item, "conversations": SAID} for item in items]))
 
 
 def test_log_of_another_program(browser, tmp_path, monkeypatch):
@@ -96,20 +95,7 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
         page.fill("[type=search]", "traj_20")
         expect(page.locator(".entry")).to_contain_text("episode 21")
         assert page.evaluate(UNNAMED) == []
-
-
-def test_steps_of_a_log_are_filtered(browser, tmp_path):
-    for step, items in ((0, (7, "\u202e8")), (10, (9,))):
-        write_items(tmp_path / "agrl" / f"step{step}" / "0.json", *items)
-    with shown(browser, tmp_path, LogData(tmp_path / "agrl")) as page:
-        parts = ["2 steps: all", "Step 0 · 2 of 2 episodes", "Step 10 · 1 of 1 episodes"]
-        soon(page.locator("[aria-label=Iteration] option").all_text_contents, parts)
-        labels = page.locator(".entry-bottom > span:first-child")
-        soon(labels.all_text_contents, ["step 0 · item 7", "step 0 · item 8", "step 10 · item 9"])
-        for step, item, found in ((10, 9, 1), (0, 7, 2)):
-            page.select_option("[aria-label=Iteration]", str(step))
-            soon(lambda: heading(page), f"Step {step} · item {item}")
-            soon(labels.count, found)
+        assert_readable(page)
 
 
 def test_a_link_leads_to_the_same_episode_after_others_were_added(browser, tmp_path):
@@ -160,13 +146,6 @@ def test_long_logs_are_drawn_in_parts_and_invisible_characters_are_spelled_out(b
         press(page, "j")
         spelled = "".join(f"⟨U+{code:04X}⟩" for code in HIDDEN)
         soon(lambda: text(".response .text"), f"a{spelled}é\tb 𝒜")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_of_a_log_can_be_read(browser, tmp_path, scheme):
-    with shown(browser, tmp_path, LogData(page_runs.write_log(tmp_path / "log.jsonl")), scheme=scheme) as page:
-        page.click("summary")
-        assert_readable(page)
 
 
 def test_api_model(browser, tmp_path):
