@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refusal
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.viewer import imported, log_files
@@ -33,15 +34,9 @@ def test_ragens_evaluation_output(tmp_path):
     metrics = {"success": False, "CoordSokoban/success": 1.0, "CoordSokoban/num_actions": 2, "entropy": 0.5}
     file = lines(tmp_path / "val.jsonl", ragen(**metrics), "", ragen(success=True), ragen(total_reward=float("nan")))
     first, second, third = load_imported(file, report=silent)
-    assert first == ImportedEpisode(
-        messages=tuple(SAID),
-        reward=0.9,
-        success=True,
-        metadata={
-            **{"custom_id": "traj_3", "env_id": 3, "group_id": 1, "num_turns": 1, "entropy": 0.5},
-            **{"CoordSokoban/success": 1.0, "CoordSokoban/num_actions": 2},
-        },
-    )
+    kept = {"custom_id": "traj_3", "env_id": 3, "group_id": 1, "num_turns": 1} | metrics
+    del kept["success"]
+    assert first == ImportedEpisode(messages=tuple(SAID), reward=0.9, success=True, metadata=kept)
     assert (second.success, second.reward) == (True, 0.9)
     assert (third.success, third.reward) == (None, None)
 
@@ -67,14 +62,13 @@ def test_agentgym_rls_rollout_log(tmp_path):
 def test_results_of_agentgyms_evaluators(tmp_path):
     old = [{"from": "human", "loss": None, "value": "#P_"}, {"from": "gpt", "loss": True, "value": "Right"}]
     new = [SAID[0], {"role": "assistant", "content": "Right", "reasoning_content": "It is free."}]
-    rows = [
-        {"conversations": said, "item_id": "babyai_4", "reward": reward, "success": int(reward == 1)}
-        for said, reward in ((old, 1), (new, 0.5))
-    ]
+    known = {"item_id": "babyai_4"}
+    rows = [known | {"conversations": old, "reward": 1, "success": 1}]
+    rows.append(known | {"conversations": new, "reward": 0.5, "success": 0})
     for episodes in (load_imported(lines(tmp_path / "out.jsonl", *rows)), [*one_by_one(tmp_path, rows)]):
         first, second = episodes
         assert first.messages == (SAID[0], {"role": "assistant", "content": "Right"})
-        assert (first.reward, first.success, first.metadata) == (1.0, True, {"item_id": "babyai_4"})
+        assert (first.reward, first.success, first.metadata) == (1.0, True, known)
         assert second.messages[1]["content"] == "<think>It is free.</think>Right"
         assert (second.reward, second.success) == (0.5, False)
 
@@ -115,22 +109,6 @@ def test_a_folder_of_items_is_one_log(tmp_path):
     assert ": line 2: " in reported[0]
 
 
-def test_limits_hold_for_a_whole_folder(tmp_path, monkeypatch):
-    folder = write_steps(tmp_path, 1, 2)
-    size = sum(file.stat().st_size for file in folder.rglob("*.json"))
-    for module, name, limit in (
-        (log_files, "MAX_BYTES", size - 1),
-        (log_files, "MAX_BRACKETS", 15),
-        (log_files, "MAX_FILES", 3),
-        (imported, "MAX_EPISODES", 3),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, limit)
-            with pytest.raises(UserError, match=f"more than {limit} .*--newest"):
-                load_imported(folder, report=silent)
-            load_imported(folder, newest=1, report=silent)
-
-
 def one_by_one(folder, rows):
     """One `.json` file per item, as the evaluator for API models writes them."""
     for number, row in enumerate(rows):
@@ -161,32 +139,26 @@ def test_bad_lines_are_named_and_left_out(bad, tmp_path):
     reported = []
     found = load_imported(lines(tmp_path / "a.jsonl", ragen(), bad, ragen()), report=reported.append)
     (line,) = reported
-    with pytest.raises(UserError) as error:
-        load_imported(lines(tmp_path / "b.jsonl", bad))
+    refused = refusal(load_imported, lines(tmp_path / "b.jsonl", bad))
     assert len(found) == 2
     assert line.startswith(f"{tmp_path / 'a.jsonl'}: line 2: ")
     assert BAD[bad] in line
-    assert BAD[bad] in str(error.value)
-    assert error.value.key == str(tmp_path / "b.jsonl")
-    assert max(map(len, (line, str(error.value)))) < 500
+    assert BAD[bad] in str(refused)
+    assert refused.key == str(tmp_path / "b.jsonl")
+    assert max(map(len, (line, str(refused)))) < 500
 
 
-def test_many_bad_lines_are_counted(tmp_path):
-    reported = []
-    load_imported(lines(tmp_path / "a.jsonl", *["{}"] * 50, ragen()), report=reported.append)
-    assert len(reported) == 6
-    assert "50 of 51 " in reported[-1]
-
-
-def test_a_torn_last_line_and_bytes_that_are_no_text(tmp_path):
+def test_a_torn_last_line_bytes_that_are_no_text_and_many_bad_lines(tmp_path):
     file, reported = lines(tmp_path / "a.jsonl", ragen(), ragen()), []
     file.write_bytes(file.read_bytes()[:-20] + b"\xff\xfe")
     assert len(load_imported(file, report=reported.append)) == 1
-    assert "line 2: is no JSON (" in reported[0]
+    assert "line 2: is no JSON (" in reported.pop()
     file = lines(tmp_path / "b.jsonl", {"conversations": [{"role": "user", "content": "caf?"}], "reward": 1})
     file.write_bytes(file.read_bytes().replace(b"caf?", b"caf\xe9"))
     (episode,) = load_imported(file, report=silent)
     assert episode.messages[0]["content"] == "caf\ufffd"
+    load_imported(lines(tmp_path / "c.jsonl", *["{}"] * 50, ragen()), report=reported.append)
+    assert (len(reported), "50 of 51 " in reported[-1]) == (6, True)
 
 
 def test_texts_are_kept_as_they_are_if_a_file_can_hold_them(tmp_path):
@@ -201,10 +173,9 @@ def test_texts_are_kept_as_they_are_if_a_file_can_hold_them(tmp_path):
 
 def test_files_that_are_refused(tmp_path, monkeypatch):
     def refused(path):
-        with pytest.raises(UserError) as error:
-            load_imported(path, report=silent)
-        assert error.value.key == str(path)
-        return str(error.value)
+        error = refusal(load_imported, path, report=silent)
+        assert error.key == str(path)
+        return str(error)
 
     (tmp_path / "folder.json").mkdir()
     for name in ("a.pkl", "a.jsonl", "folder.json"):
@@ -212,18 +183,26 @@ def test_files_that_are_refused(tmp_path, monkeypatch):
     assert "rename it to .jsonl" in refused(lines(tmp_path / "lines.json", ragen(), ragen()))
     refused(lines(tmp_path / "empty.jsonl"))
     refused(lines(tmp_path / "none.json", []))
-    file = lines(tmp_path / "many.jsonl", *[ragen()] * 4)
-    for module, name, limit, said in (
-        (log_files, "MAX_BYTES", 100, "more than 100 bytes"),
-        (log_files, "MAX_BRACKETS", 15, "more than 15 brackets"),
-        (imported, "MAX_EPISODES", 3, "more than 3 episodes"),
-        (imported, "MAX_MESSAGES", 1, "line 1: has 2 messages"),
+    file, folder = lines(tmp_path / "many.jsonl", *[ragen()] * 4), write_steps(tmp_path / "agrl", 1, 2)
+    size = sum(file.stat().st_size for file in folder.rglob("*.json"))
+    for module, name, limit, source in (
+        (log_files, "MAX_BYTES", 100, file),
+        (log_files, "MAX_BYTES", size - 1, folder),
+        (log_files, "MAX_BRACKETS", 15, file),
+        (log_files, "MAX_BRACKETS", 15, folder),
+        (log_files, "MAX_FILES", 3, folder),
+        (imported, "MAX_EPISODES", 3, file),
+        (imported, "MAX_EPISODES", 3, folder),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, limit)
-            assert said in refused(file)
+            assert f"more than {limit} " in refused(source)
+            if source is folder:
+                load_imported(folder, newest=1, report=silent)
     monkeypatch.setattr(imported, "MAX_METADATA", 2)
     assert len(load_imported(file, report=silent)[0].metadata) == 2
+    monkeypatch.setattr(imported, "MAX_MESSAGES", 1)
+    assert "line 1: has 2 messages" in refused(file)
 
 
 OF_RAGEN = ("messages", "metadata", "success", "T/success", "total_reward", "input", "output", "score")

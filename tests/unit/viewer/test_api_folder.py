@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from api_folders import BROKEN, CUT, HOSTILE, ITEMS, LOGPROBS, REFUSED, SCRIPT, SOLVED, UNFINISHED
 from page_runs import assert_inert, decode_page, rewrite_lines
-from tiny_run import command
+from refusing import refusal
 
-from agentrl_jax.cli import view
-from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.answers import read_reply
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.viewer import api_folder, export
@@ -214,21 +212,6 @@ def test_attempts_are_marked(copy):
     assert [roles(episode)[:marked].count("assistant")] == [2]
 
 
-def test_the_command(copy, monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
-    code, _, err = command("view", str(copy))
-    assert code == 0, err
-    assert opened == [(copy / "view.html").as_uri()]
-    other = shutil.copytree(copy, copy.parent / "other")
-    code, _, err = command("view", str(copy), "--compare", str(other), "--export", str(copy / "two.html"))
-    assert code == 0, err
-    assert [run["source"] for run in decode_page((copy / "two.html").read_text())[0]["runs"]] == ["api", "api"]
-    with pytest.raises(UserError) as error:
-        view.run(view.View(str(copy), newest=2))
-    assert error.value.key == "--newest"
-
-
 def test_levels_are_those_of_recorded_runs(folder, tmp_path):
     evaluate_scripted("maze", "oracle", items=f"0-{ITEMS - 1}", turns=30, record=tmp_path / "oracle")
     index, blocks = decode_page(export.page([LogData(folder), RunData(tmp_path / "oracle")]))
@@ -261,15 +244,10 @@ def test_what_goes_on_is_served_anew(copy):
 
 
 def test_what_is_refused(copy, monkeypatch):
-    def refused():
-        with pytest.raises(UserError) as error:
-            load(copy)
-        return error.value
-
     (copy / "settings.json").write_text("{")
-    assert refused().key == str(copy / "settings.json")
+    assert refusal(load, copy).key == str(copy / "settings.json")
     (copy / "settings.json").write_text("{}")
     (copy / "replies.jsonl").write_text("")
-    assert refused().key == str(copy)
+    assert refusal(load, copy).key == str(copy)
     monkeypatch.setattr(api_folder, "MAX_BYTES", 100)
-    assert refused().value == 100
+    assert refusal(load, copy).value == 100

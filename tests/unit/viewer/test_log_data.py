@@ -6,10 +6,10 @@ import numpy as np
 import page_runs
 import pytest
 from page_runs import decode_page
+from refusing import refusal
 from tiny_run import command
 
 from agentrl_jax.cli import view
-from agentrl_jax.errors import UserError
 from agentrl_jax.viewer import export, log_data
 from agentrl_jax.viewer.imported import load_imported
 from agentrl_jax.viewer.log_data import LogData, _parts
@@ -77,18 +77,19 @@ def test_hostile_texts_cannot_leave_their_element(tmp_path):
 
 
 def test_command_writes_the_file(tmp_path, monkeypatch):
-    log = page_runs.write_log(tmp_path / "log.jsonl")
+    log, opened = page_runs.write_log(tmp_path / "log.jsonl"), []
     with open(log, "a") as stream:
         stream.write("{\n")
-    file = tmp_path / "page.html"
-    code, out, err = command("view", str(log), "--export", str(file))
-    assert (code, out) == (0, f"page: {file} ({file.stat().st_size / 1e6:.1f} MB)\n")
-    assert f"agentrl view: {log}: line {page_runs.LOG_EPISODES + 1}: is no JSON" in err
-    opened = []
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
-    assert command("view", str(log))[0] == 0
-    assert opened == [(tmp_path / "log.jsonl.html").as_uri()]
-    assert (tmp_path / "log.jsonl.html").read_bytes() == file.read_bytes()
+    code, out, err = command("view", str(log))
+    file = tmp_path / "log.jsonl.html"
+    assert (code, out, opened) == (0, f"page: {file} ({file.stat().st_size / 1e6:.1f} MB)\n", [file.as_uri()])
+    assert f"{log}: line {page_runs.LOG_EPISODES + 1}: is no JSON" in err
+    folder = write_step(write_step(tmp_path / "agrl", 1, 7), 2, 8)
+    code, out, _ = command("view", str(folder), "--newest", "1", "--no_browser")
+    assert (code, out.split(" (")[0]) == (0, f"page: {folder / 'view.html'}")
+    entry, rows, _ = read_back((folder / "view.html").read_text())
+    assert (len(rows["outcome"]), entry["recorded"]) == (1, "1 step")
 
 
 def write_step(folder, step, *items):
@@ -132,14 +133,6 @@ def test_names_of_episodes_stay_as_a_log_grows(tmp_path):
     assert [episode.name for episode in load_imported(tmp_path / "one.jsonl")] == ["line 1", "line 3"]
 
 
-def test_command_shows_a_folder(tmp_path):
-    folder = write_step(write_step(tmp_path / "agrl", 1, 7), 2, 8)
-    code, out, err = command("view", str(folder), "--newest", "1", "--no_browser")
-    assert (code, out.split(" (")[0]) == (0, f"page: {folder / 'view.html'}"), err
-    entry, rows, _ = read_back((folder / "view.html").read_text())
-    assert (len(rows["outcome"]), entry["recorded"]) == (1, "1 step")
-
-
 @pytest.mark.parametrize(
     ("run", "options", "key"),
     [
@@ -161,7 +154,5 @@ def test_the_command_refuses(tmp_path, monkeypatch, run, options, key):
     (tmp_path / "empty" / "step1").mkdir(parents=True)
     (tmp_path / "log.txt").write_text("{}")
     before = {file: file.read_bytes() for file in tmp_path.rglob("*.*")}
-    with pytest.raises(UserError) as error:
-        view.run(view.View(run, **options))
-    assert error.value.key == key
+    assert refusal(view.run, view.View(run, **options)).key == key
     assert {file: file.read_bytes() for file in tmp_path.rglob("*.*")} == before

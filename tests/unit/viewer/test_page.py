@@ -13,6 +13,7 @@ import numpy as np
 import page_runs
 import pytest
 from page_runs import TOKENIZER, Scripts, decode_page, make_record, rewrite_lines, write_run
+from refusing import refusal
 from tiny_run import command
 
 import agentrl_jax.viewer
@@ -221,19 +222,14 @@ def test_a_comparison_of_nothing_is_said_at_once(tmp_path, records):
 def test_the_command_refuses(run, object_store, options, key):
     object_store.pipe("gs://bucket/runs/other/config.txt", b"")
     words = {"run": str(run)} | options | {"compare": options.get("compare", "").replace("RUN", str(run))}
-    with pytest.raises(UserError) as error:
-        view.run(view.View(**words))
-    assert error.value.key == key
+    assert refusal(view.run, view.View(**words)).key == key
 
 
 def test_runs_that_make_no_page_are_refused(run, tmp_path, monkeypatch):
     empty = write_run(tmp_path / "run", [])
-    with pytest.raises(UserError) as error:
-        RunData(empty).refresh()
-    assert error.value.key == str(empty)
+    assert refusal(RunData(empty).refresh).key == str(empty)
     monkeypatch.setattr(export, "LARGEST", 1000)
-    with pytest.raises(UserError, match="--newest"):
-        export.page([RunData(run)])
+    assert "--newest" in str(refusal(export.page, [RunData(run)]))
 
 
 def test_a_run_in_an_object_store_is_shown(run, records, object_store, tmp_path):
@@ -294,8 +290,7 @@ def test_damaged_records_are_left_out(tmp_path, records):
     middle[len(whole) // 2 : len(whole) // 2 + 200] = bytes(200)  # the archive is whole, what it holds is not
     for iteration in (1, 10, 40):
         record_path(folder, iteration).write_bytes(bytes(middle))
-    with pytest.raises(UserError):
-        RunData(folder).refresh()
+    refusal(RunData(folder).refresh)
 
 
 @pytest.fixture
@@ -312,15 +307,13 @@ def served(tmp_path, records):
 def test_live_page_follows_the_run(served, records):
     folder, server = served
     assert server.url.startswith("http://127.0.0.1:")
-    first = httpx.get(server.url)
+    first, version = httpx.get(server.url), lambda: httpx.get(f"{server.url}version").text
     assert first.headers["cache-control"] == "no-store"
-    index, _ = decode_page(first.text)
-    assert index["live"] == httpx.get(f"{server.url}version").text
+    before = decode_page(first.text)[0]["live"]
+    assert before == version()
     write_record(folder, records[1])
-    version = httpx.get(f"{server.url}version").text
-    assert version != index["live"]
     index, _ = decode_page(httpx.get(server.url).text)
-    assert index["live"] == version
+    assert index["live"] == version() != before
     assert [info["iteration"] for info in index["runs"][0]["iterations"]] == [1, 10]
 
 
@@ -334,6 +327,4 @@ def test_live_page_is_for_this_machine(served):
     assert head.headers["content-length"] == str(len(body.content))
     shutil.rmtree(folder / "rollouts")
     assert httpx.get(server.url).status_code == 503
-    with pytest.raises(UserError) as error:
-        PageServer([], server.server_port)
-    assert error.value.key == "--port"
+    assert refusal(PageServer, [], server.server_port).key == "--port"

