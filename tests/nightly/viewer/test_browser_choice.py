@@ -1,7 +1,7 @@
 """What a reader has chosen stays chosen: episodes, filters, links and keys. In Chromium."""
 
 import pytest
-from chromium import assert_turn, count, expect, needs_chromium, opened, press, soon, status, title
+from chromium import assert_turn, expect, needs_chromium, opened, press, soon, status, title
 from page_runs import write_run
 
 from agentrl_jax.viewer.data import RunData
@@ -15,15 +15,6 @@ def url(tmp_path_factory, records):
     folder = tmp_path_factory.mktemp("page")
     write_page(folder / "page.html", [RunData(write_run(folder / "run", records), boards=False)])
     return (folder / "page.html").as_uri()
-
-
-def test_a_click_on_the_trend_keeps_the_other_filters(browser, url, records):
-    with opened(browser, url) as page:
-        page.click("summary")
-        page.fill("[aria-label='Highest turns']", "2")
-        page.click(".chart .u-over >> nth=0", position={"x": 2, "y": 40})
-        expect(page.locator("[aria-label=Iteration]")).to_have_value("1")
-        soon(lambda: count(page), (records[0].num_turns <= 2).sum())
 
 
 def test_a_search_stays_at_the_episode_if_it_has_the_text(browser, url):

@@ -23,17 +23,9 @@ from chromium import (
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.viewer import log_data
 from agentrl_jax.viewer.data import RunData
-from agentrl_jax.viewer.export import write_page
 from agentrl_jax.viewer.log_data import LogData
 
 pytestmark = needs_chromium
-
-SAID = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "Right"}]
-
-
-def write_items(file, *items):
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps([{"item_id": item, "conversations": SAID} for item in items]))
 
 
 def test_log_of_another_program(browser, tmp_path, monkeypatch):
@@ -59,6 +51,10 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
         ):
             expect(page.locator(absent)).to_have_count(0)
         press(page, "j", "ArrowDown")
+        soon(chosen, 3)
+        page.evaluate("location.hash = 'e=line 2'")
+        soon(chosen, 2)
+        press(page, "j")
         soon(chosen, 3)
         expect(page.locator(".episode .outcome").first).to_have_text(re.compile("unknown$"))
         soon(lambda: page.text_content(".episode >> text=return"), "return –")
@@ -96,25 +92,6 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
         expect(page.locator(".entry")).to_contain_text("episode 21")
         assert page.evaluate(UNNAMED) == []
         assert_readable(page)
-
-
-def test_a_link_leads_to_the_same_episode_after_others_were_added(browser, tmp_path):
-    folder = tmp_path / "agrl"
-    write_items(folder / "1.json", 7, 8)
-    write_items(folder / "5.json", 9)
-    with shown(browser, tmp_path, LogData(folder)) as page:
-        page.click(".entry >> nth=2")
-        soon(lambda: heading(page), "Item 9")
-        write_items(folder / "3.json", 1, 2)
-        write_page(tmp_path / "page.html", [LogData(folder)])
-        reload(page)
-        soon(page.locator(".entry").count, 5)
-        soon(lambda: heading(page), "Item 9")
-        page.evaluate("location.hash = 'e=1.json, episode 2'")
-        soon(lambda: heading(page), "Item 8")
-        press(page, "k")
-        soon(lambda: heading(page), "Item 7")
-        expect(page).to_have_url(re.compile("1.json%2C\\+episode\\+1$"))
 
 
 HIDDEN = (0x34F, 0x115F, 0x1160, 0x17B4, 0x180B, 0x180F, 0x202E, 0x3164, 0xFE0F, 0xFFA0, 0xE0041, 0xE0100)

@@ -2,7 +2,6 @@
 
 import json
 
-import api_folders
 import pytest
 from chromium import assert_readable, assert_turn, expect, needs_chromium, press, shown, soon
 
@@ -37,18 +36,6 @@ def test_the_inventory_follows_the_slider(browser, tmp_path, scheme):
         press(page, "ArrowLeft")
         soon(lambda: entries(page, "Inventory"), ["nothing yet"])
         assert_readable(page)
-
-
-def test_the_maze_of_an_api_model_is_drawn(browser, tmp_path):
-    with shown(browser, tmp_path, LogData(api_folders.write_folder(tmp_path / "out"))) as page:
-        board = page.locator(".stage svg.board")
-        at = lambda: next(part for part in board.get_attribute("aria-label").split("; ") if "player" in part)  # noqa: E731
-        start = at()
-        press(page, "ArrowRight")
-        soon(lambda: at() != start, True)
-        assert_turn(page, 1)
-        page.click("[aria-label='Previous step']")
-        soon(at, start)
 
 
 def test_documents_open_and_stay_text(browser, tmp_path):
