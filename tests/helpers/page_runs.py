@@ -32,9 +32,7 @@ def padded(rows, width: int, dtype=np.int32) -> np.ndarray:
     return out
 
 
-def make_record(
-    iteration: int, *, groups=2, group_size=4, turns=4, response=12, seed=0, observation=""
-) -> RolloutRecord:
+def make_record(iteration, *, groups=2, group_size=4, turns=4, response=12, seed=0, observation="") -> RolloutRecord:
     """A record of one task with responses of random tokens; groups share their first state."""
     draw = np.random.default_rng([seed, iteration])
     count = groups * group_size
@@ -51,16 +49,8 @@ def make_record(
     success[np.arange(count), num_turns - 1] = draw.random(count) < 0.5
     actions = np.where(played[..., None], draw.integers(-1, 4, (count, turns, 2)), -1).astype(np.int32)
     width = max(len(row) for row in seen)
-    header = Header(
-        step=iteration + 3,
-        iteration=iteration,
-        roll_backs=0,
-        tasks=("FrozenLake",),
-        group_size=group_size,
-        episodes=2 * count,
-        horizon=turns,
-        temperature=1.0,
-    )
+    sizes = {"group_size": group_size, "episodes": 2 * count, "horizon": turns}
+    header = Header(iteration + 3, iteration, roll_backs=0, tasks=("FrozenLake",), temperature=1.0, **sizes)
     first = draw.integers(1, 2**32, (groups, 2), dtype=np.uint32)
     hashes = draw.integers(1, 2**32, (count, turns, 2), dtype=np.uint32)
     hashes[:, 0] = np.repeat(first, group_size, 0)
@@ -129,7 +119,7 @@ def write_long_run(folder: Path) -> Path:
     zipf = 1 / np.arange(1, TOKENIZER.vocab_size + 1)
     records = []
     for iteration in range(1, 11):
-        record = make_record(iteration, groups=25, group_size=4, turns=4, response=500)
+        record = make_record(iteration, groups=25, response=500)
         shape = record.tokens.shape
         logprob = -draw.exponential(0.5, shape) * draw.choice([0.02, 1, 3], shape, p=[0.5, 0.4, 0.1])
         changed = {

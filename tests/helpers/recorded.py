@@ -85,16 +85,9 @@ def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutReco
     fields["failed"][-1, 0] = True  # as if the environment of the last episode had failed
     random, logprob = np.random.default_rng(2), played.response.logprob
     sampled = np.asarray(played.response_mask)
-    header = Header(
-        step=iteration + 1,
-        iteration=iteration,
-        roll_backs=0,
-        tasks=tuple(task.label for task in config.tasks),
-        group_size=GROUP_SIZE,
-        episodes=len(ids.group),
-        horizon=config.prompt.max_turns,
-        temperature=1.0,
-    )
+    sizes = {"group_size": GROUP_SIZE, "episodes": len(ids.group), "horizon": config.prompt.max_turns}
+    tasks = tuple(task.label for task in config.tasks)
+    header = Header(iteration + 1, iteration, roll_backs=0, tasks=tasks, temperature=1.0, **sizes)
     record = RolloutRecord(
         header=header,
         learner_logprob=np.where(sampled, logprob + 0.01, 0).astype(np.float32),

@@ -83,13 +83,9 @@ class ScriptedRun:
             patch.setattr(engine.rng, "sample_key", script)
             patch.setattr(engine.rng, "token_key", token)
             played = play(self.state, inputs, run.programs)
-        header = Header(
-            **{"step": iteration, "iteration": iteration, "roll_backs": roll_backs, "group_size": group_size},
-            tasks=tuple(task.label for task in config.tasks),
-            episodes=len(inputs.ids.group),
-            horizon=int(inputs.rollout.horizon),
-            temperature=config.rollout.temperature,
-        )
+        sizes = {"group_size": group_size, "episodes": len(group), "horizon": int(inputs.rollout.horizon)}
+        tasks, temperature = tuple(task.label for task in config.tasks), config.rollout.temperature
+        header = Header(iteration, iteration, roll_backs, tasks, temperature=temperature, **sizes)
         rows = jax.device_get(played.trajectory)
         unknown = np.full(rows.response.tokens.shape, np.nan, np.float32)
         return RolloutRecord.of_trajectory(header, rows, types.SimpleNamespace(logprob=unknown, entropy=unknown))

@@ -27,6 +27,8 @@ from chromium import (
 )
 from page_runs import TOKENIZER, make_record, write_run
 
+from agentrl_jax.evaluate.scripted import evaluate_scripted
+from agentrl_jax.formats.episodes import read_episodes
 from agentrl_jax.runs.rollout_records import write_record
 from agentrl_jax.viewer import data
 from agentrl_jax.viewer.data import RunData
@@ -106,22 +108,35 @@ def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
         expect(step).to_contain_text(f"step {len(scenes) - 2} of")
 
 
-def test_boards_of_the_group_follow_the_slider(browser, url, records):
-    """Side by side: each after as many steps as the large one, or at its end."""
-    scenes = page_runs.DrawnBoards().run_scenes(None, None, records[2])
-    drawn = "all => all.map((g) => (g.querySelector('title')?.textContent ?? '').includes('agent'))"
-    last = {row: len(scenes[row]) - 1 for row in range(4, 8) if scenes[row]}
-    with opened(browser, f"{url}#i=36&r=4") as page:
-        siblings = page.locator(".sibling")
-        soon(siblings.count, 4)
-        for step in (0, 1, last[4]):
-            page.locator("input[type=range]").fill(str(step))
-            for row, end in last.items():
-                sibling, at = siblings.nth(row - 4), min(step, end)
-                expect(sibling).to_contain_text(f"step {at} of {end}")
-                cells = [cell for line in scenes[row][at]["cells"] for cell in line]
-                assert sibling.locator("svg.board > g").evaluate_all(drawn) == ["agent" in cell for cell in cells]
-        expect(siblings.first).to_have_attribute("aria-pressed", "true")
+def test_keys_act_after_a_checkbox_or_the_slider_and_not_behind_the_help(browser, tmp_path, records):
+    row = int(records[2].num_turns[:-1].argmax())
+    with shown(browser, tmp_path, RunData(write_run(tmp_path / "run", records), boards=False)) as page:
+        page.evaluate(f"location.hash = 'i=36&r={row}&c=entropy'")  # a link in an open page is followed
+        soon(lambda: title(page), (36, row))
+        expect(page.locator("[role=radio][aria-checked=true]")).to_have_text("Entropy")
+        page.click("text=Help")
+        press(page, "j", "ArrowRight", "/")
+        assert page.evaluate("document.activeElement.closest('dialog') !== null")
+        press(page, "Escape")
+        assert title(page) == (36, row)
+        assert_turn(page, 0)
+        page.focus("input[type=range]")
+        press(page, "ArrowRight")  # moves the slider, and by one only
+        assert_turn(page, 1)
+        press(page, "j")
+        soon(lambda: title(page), (36, row + 1))
+        page.click("summary")
+        page.click("label:has(.failed) input")
+        press(page, "k")
+        soon(lambda: title(page), (36, row))
+        press(page, "/")
+        page.keyboard.type("jjk")
+        assert page.input_value("[type=search]") == "jjk"
+        assert title(page) == (36, row)
+        for text, found in (("no such text anywhere", 0), ("frozen", 24)):  # it goes back to the episode
+            page.fill("[type=search]", text)
+            soon(lambda found=found: status(page), f"{found} of 24 episodes")
+        soon(lambda: title(page), (36, row))
 
 
 def test_filters_agree_with_the_records(browser, url, records):
@@ -407,3 +422,26 @@ def test_live_page_keeps_what_the_reader_chose(browser, tmp_path, records):
         reload(page)
         soon(lambda: title(page)[0], 1)
         assert page.input_value("[aria-label=Iteration]") == "1"
+
+
+def test_replies_to_a_service_are_compared_by_their_text(browser, tmp_path):
+    """All of them are recorded as the same action."""
+    folders = [tmp_path / "random", tmp_path / "oracle"]
+    for folder in folders:
+        evaluate_scripted("textcraft", folder.name, items="0-2", record=folder)
+    one, two = (
+        {episode.extra["level_id"]: [turn.response for turn in episode.turns] for episode in read_episodes(folder)}
+        for folder in folders
+    )
+    differ = {level: next(t for t, (a, b) in enumerate(zip(one[level], two[level]), 1) if a != b) for level in one}
+    assert len(set(differ.values())) > 1
+    with shown(browser, tmp_path, *map(RunData, folders)) as page:
+        levels = page.locator(".entry code").all_text_contents()
+        for place, level in enumerate(levels):
+            page.click(f".entry >> nth={place}")
+            said = f"replies differ from turn {differ[level]} on"
+            soon(page.locator("article header .link").all_text_contents, [said] * 2)
+        page.evaluate(f"location.hash = 'level={levels[1]}&task=textcraft&turn=1'")
+        soon(lambda: page.text_content(".entry[aria-selected=true] code"), levels[1])
+    with shown(browser, tmp_path, RunData(folders[1]), RunData(folders[1])) as page:
+        soon(page.locator("article header .link").all_text_contents, ["same replies"] * 2)
