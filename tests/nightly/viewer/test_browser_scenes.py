@@ -1,18 +1,13 @@
 """Scenes of services in a browser: lists, boards and their sliders."""
 
-import json
-
 import pytest
 from chromium import assert_readable, assert_turn, expect, needs_chromium, press, shown, soon
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.viewer.data import RunData
-from agentrl_jax.viewer.log_data import LogData
 
 pytestmark = needs_chromium
-
-SCRIPT = "<img src=x onerror=alert(1)>"
 
 
 def entries(page, title):
@@ -36,26 +31,6 @@ def test_the_inventory_follows_the_slider(browser, tmp_path, scheme):
         press(page, "ArrowLeft")
         soon(lambda: entries(page, "Inventory"), ["nothing yet"])
         assert_readable(page)
-
-
-def test_documents_open_and_stay_text(browser, tmp_path):
-    said = [
-        f"Answer.\n\n Question: who? {SCRIPT}",
-        f"<think>x</think><search>{SCRIPT}</search>",
-        f'<information>Doc 1(Title: "{SCRIPT}") {SCRIPT} {"word " * 40}\nDoc 2(Title: "B") short</information>',
-        "<answer>me</answer>",
-    ]
-    messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
-    file = tmp_path / "log.json"
-    file.write_text(json.dumps([{"conversations": messages, "item_id": "searchqa_5", "reward": 0}]))
-    with shown(browser, tmp_path, LogData(file)) as page:
-        soon(lambda: entries(page, "Question"), [f"who? {SCRIPT}"])
-        assert entries(page, "Searches") == ["none yet"]
-        press(page, "ArrowRight")
-        soon(lambda: entries(page, "Searches"), [SCRIPT])
-        assert entries(page, "Documents") == [f'"{SCRIPT}"', '"B" short']
-        page.click(".listed summary")
-        soon(lambda: entries(page, "Documents")[0], f'"{SCRIPT}" {SCRIPT} {"word " * 40}'.strip())
 
 
 def test_a_screenshot_is_shown(browser, tmp_path):
