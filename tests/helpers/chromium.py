@@ -72,7 +72,6 @@ def opened(browser, url, *, width=1400, height=900, scheme="light", requests=lam
 
 @contextlib.contextmanager
 def shown(browser, folder, *data, **options):
-    """The open page of runs or logs, which is written into a folder."""
     write_page(folder / "page.html", data)
     with opened(browser, (folder / "page.html").as_uri(), **options) as page:
         yield page
@@ -109,14 +108,12 @@ def reload(page):
 
 
 def assert_readable(page):
-    """Every text has enough contrast with what is behind it."""
     found = page.evaluate(CONTRASTS)
     assert found
     assert [entry for entry in found if entry[0] < 4.5] == []
 
 
 def assert_turn(page, turn, sides=1):
-    """This is the selected turn, on so many sides."""
     expect(page.locator(f"[aria-current=step][data-turn='{turn}']")).to_have_count(sides)
 
 

@@ -180,7 +180,6 @@ class DrawnBoards:
     last_text = "reward so far 0"
 
     def run_scenes(self, run, config, record, note=None):
-        """Boards of all episodes but the last, which has none."""
         episodes = []
         for row in range(len(record.task) - 1):
             at = [1, 1]
@@ -242,7 +241,6 @@ def episodes_of(columns, *names):
 
 
 def assert_inert(page: str):
-    """Fails if a text of the page has become markup."""
     found = Scripts(page)
     data = [body for attrs, body in found.scripts if "id" in attrs]
     assert {"img", "b"}.isdisjoint(found.tags)

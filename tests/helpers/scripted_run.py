@@ -33,7 +33,6 @@ LAKE_SYMBOLS = {
 
 
 def load(text):
-    """The configuration of a run, without the section that all share."""
     return decode(yaml.safe_load(text + COMMON), source="test")
 
 
@@ -92,7 +91,6 @@ class ScriptedRun:
 
 
 def place(script, number):
-    """A key that holds two numbers instead of bits."""
     return jax.random.wrap_key_data(jnp.stack([script, number], axis=1).astype(jnp.uint32))
 
 
@@ -110,5 +108,4 @@ def _text(tokens, length):
 
 
 def board(scene, symbols):
-    """A scene as the environment writes it."""
     return "\n".join("".join(symbols["+".join(cell)] for cell in row) for row in scene["cells"])

@@ -19,7 +19,6 @@ _CONF = beartype.BeartypeConf(is_pep484_tower=True)
 
 
 def install():
-    """Checks the packages in `CHECKED` from now on; they must not have been imported."""
     install_import_hook(CHECKED, "shape_checks.check")
 
 

@@ -15,7 +15,6 @@ def test_a_skipped_test_fails(kind):
 
 @pytest.mark.parametrize("outcome", ["passed", "failed", "skipped"])
 def test_other_reports_stay(outcome):
-    """Those of tests that are expected to fail are reported as skipped, too."""
     report = pytest.TestReport("test", ("file", 3, "test"), {}, outcome, None, "call")
     if outcome == "skipped":
         report.wasxfail = "known"

@@ -67,7 +67,6 @@ def reads(*words):
 
 
 def commands(folder, monkeypatch):
-    """Arguments of the commands for both runs; the freshly initialized model does not support chat."""
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     shutil.rmtree(folder / "out", ignore_errors=True)
     return [

@@ -19,7 +19,6 @@ LONGER = ("--train.iterations", "5")
 
 @pytest.fixture
 def read_only():
-    """Function that makes a file or a folder read-only in place; skips the test if mounting is not allowed."""
     with contextlib.ExitStack() as stack:
 
         def make(path):
@@ -35,7 +34,6 @@ def _mount(*words):
 
 
 def refused(*words, path, advice):
-    """Checks for one sentence that names a path, why it cannot be used, what was expected and what to do."""
     code, _, err = tiny_run.command(*words)
     assert code == 2
     assert err.startswith(f"agentrl: {path}: cannot be "), err

@@ -38,7 +38,6 @@ pytestmark = needs_chromium
 
 
 def write(folder, records):
-    """Writes a run and its page; returns the address of the page."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "scenes", page_runs.DrawnBoards())
         write_page(folder.parent / f"{folder.name}.html", [RunData(write_run(folder, records))])

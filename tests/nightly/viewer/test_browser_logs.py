@@ -126,7 +126,6 @@ def test_long_logs_are_drawn_in_parts_and_invisible_characters_are_spelled_out(b
 
 
 def test_api_model(browser, tmp_path):
-    """Hostile replies stay text, reasoning is apart, and outcomes can be filtered."""
     with shown(browser, tmp_path, LogData(api_folders.write_folder(tmp_path / "out"))) as page:
         expect(page.locator(".left").first).to_contain_text("2 answered, 1 cut, 1 refused, 1 unfinished")
         soon(lambda: heading(page), "Item 0 · sample 1")

@@ -34,7 +34,6 @@ def test_the_inventory_follows_the_slider(browser, tmp_path, scheme):
 
 
 def test_a_screenshot_is_shown(browser, tmp_path):
-    """The policy of the page lets it in, and it follows the slider."""
     folder = tmp_path / "babyai"
     evaluate_scripted("babyai", "oracle", items="115", record=folder, screenshots=True)
     with shown(browser, tmp_path, RunData(folder)) as page:

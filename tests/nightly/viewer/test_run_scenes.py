@@ -37,7 +37,6 @@ def test_noise_that_a_group_shares_and_several_dispatches(caplog, monkeypatch):
 
 
 def small_pack(number):
-    """The stored items of a BabyAI level, in the shape of its own environment."""
     old, new = items.SHAPE, shape_of((number,))
     levels = items.load(tuple(i for i in items.stored_indices() if items.number_of(i) == number))
     headers = levels[:, old.height :].reshape(len(levels), -1)[:, : new.header]
@@ -85,7 +84,6 @@ def objects_of(read):
 
 
 def objects_in(scene):
-    """The same of a scene."""
     cells = scene["cells"]
     named = [(y, x, name) for y, line in enumerate(cells) for x, cell in enumerate(line) for name in cell]
     ((row, column, side),) = [(y, x, name.split()[-1]) for y, x, name in named if name.startswith("player")]

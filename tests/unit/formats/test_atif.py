@@ -31,7 +31,6 @@ METRICS = {
 
 @pytest.fixture(scope="module")
 def exported(recorded_run, tmp_path_factory):
-    """Function from a version of ATIF to the folder with its files."""
     home = tmp_path_factory.mktemp("atif")
     for version in ("1.7", "1.8"):
         words = ("--trajectories", "atif", "--iteration", "4", "--version", version)

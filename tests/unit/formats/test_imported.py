@@ -110,7 +110,6 @@ def test_a_folder_of_items_is_one_log(tmp_path):
 
 
 def one_by_one(folder, rows):
-    """One `.json` file per item, as the evaluator for API models writes them."""
     for number, row in enumerate(rows):
         (folder / f"babyai_{number}.json").write_text(json.dumps(row, indent=4))
         yield from load_imported(folder / f"babyai_{number}.json", report=silent)

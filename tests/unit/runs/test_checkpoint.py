@@ -51,7 +51,6 @@ def _is_array(x):
 
 
 def bits(state):
-    """Type, dtype, shape and bytes of every leaf."""
     leaves, structure = jax.tree.flatten(state)
     plain = []
     for leaf in leaves:
@@ -78,7 +77,6 @@ def copy(saved, tmp_path):
 
 
 def refused(path, step, restore=True):
-    """The message of the refusal to read a checkpoint."""
     with Checkpoints(path, keep=None) as checkpoints:
         error = refusal(checkpoints.restore, step, make_state(0)) if restore else refusal(checkpoints.meta, step)
     assert "\n" not in str(error)
@@ -126,7 +124,6 @@ def test_one_between_the_regular_ones_takes_no_place(tmp_path):
 
 
 def test_a_checkpoint_is_written_in_the_background(tmp_path, monkeypatch):
-    """The caller goes on, donates what was saved, and hears of a failure at the next step."""
     may_end = threading.Event()
 
     def slow(folder):
@@ -253,7 +250,6 @@ def test_a_record_of_something_else_is_an_error(copy, record):
 
 
 def test_a_checkpoint_in_the_folder_of_another_step_is_an_error(copy):
-    """Also for readers that restore a state without a look at its record."""
     (copy / "3").rename(copy / "4")
     said = refused(copy, 4)
     assert "no record of step 4" in said

@@ -67,7 +67,6 @@ SUMMARY = {
 
 
 def table(**changes):
-    """The text of the final table, and its rows by name."""
     out = io.StringIO()
     Console(file=out, width=100).print(final_table(SUMMARY | changes))
     rows = [line.split("│") for line in out.getvalue().splitlines() if "%" in line and "│" in line]

@@ -54,7 +54,6 @@ def _numbered(record, number):
 
 
 def test_files_after_a_step_are_deleted_and_those_that_cannot_be_read_are_kept_aside(record, tmp_path, monkeypatch):
-    """One flipped bit, another version, and one that may not be read."""
     for number in (1, 2, 4, 5, 6):
         write_record(tmp_path, _numbered(record, number))
     with monkeypatch.context() as patch:
@@ -87,7 +86,6 @@ def test_the_oldest_files_are_deleted(record, tmp_path):
 
 
 def rewritten(path, member, content):
-    """Rewrites an archive with another content of a member."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w") as archive:

@@ -64,7 +64,6 @@ def train(config, **changes):
 
 
 def test_a_run_may_go_on_for_longer_and_its_configuration_keeps_a_history(config, tmp_path):
-    """The history has the step of the checkpoint that the run goes on from."""
     with RunFolder(config) as folder:
         for step in (1, 2, 3):
             folder.log({"step": step, "stage": "rl", "iteration": step})

@@ -30,7 +30,6 @@ def copy(folder, tmp_path):
 
 
 def load(folder):
-    """The episodes, what is said of them, and the lines that are reported."""
     said = []
     episodes, about = load_api_folder(folder, said.append)
     return episodes, about, said
@@ -161,7 +160,6 @@ def test_log_probabilities_of_another_text_are_not_drawn(copy):
 
 
 def test_damaged_rows_are_left_out(copy):
-    """Bytes that are no UTF-8, halves of characters, rows of another form, and a last line that is not complete."""
     before = load(copy)[0]
     row = {"item": 9, "sample": 0, "turn": 0, "added": [{"role": "imp", "content": "half \ud83d"}, 3, {"role": 1}]}
     reply = {"text": "\udc00 <b>", "finish": 3, "prompt_tokens": "many", "logprobs": [["a"]]}
@@ -186,7 +184,6 @@ def test_damaged_rows_are_left_out(copy):
 
 
 def test_numbers_that_are_none_are_left_out(copy):
-    """A score in words, and log-probabilities beyond all floats."""
     huge = [["yo", 10**400]]
     rewrite_lines(copy / "episodes.jsonl", lambda rows: [row | {"score": "high"} for row in rows])
     rewrite_lines(
@@ -198,7 +195,6 @@ def test_numbers_that_are_none_are_left_out(copy):
 
 
 def test_attempts_are_marked(copy):
-    """An evaluation with several attempts has them in the row of an episode."""
 
     def with_attempts(rows):
         (row,) = [row for row in rows if row["item"] == HOSTILE]
@@ -231,7 +227,6 @@ def test_replies_of_an_earlier_version_name_no_level(copy):
 
 
 def test_what_goes_on_is_served_anew(copy):
-    """The server makes the page again when there are further replies; half a line is none yet."""
     file = copy / "replies.jsonl"
     first, second, third, *_ = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(first)

@@ -93,7 +93,6 @@ def test_command_writes_the_file(tmp_path, monkeypatch):
 
 
 def write_step(folder, step, *items):
-    """Writes what AgentGym-RL logs of one training step."""
     (folder / f"step{step}").mkdir(parents=True)
     rows = [{"item_id": item, "conversations": SAID, "reward": 1.0} for item in items]
     (folder / f"step{step}" / "0.json").write_text(json.dumps(rows))

@@ -40,7 +40,6 @@ def test_what_is_trained_again(run):
 
 
 def test_after_a_roll_back(tmp_path):
-    """Checkpoints of before it do not lead to the iteration."""
     run = write_run(tmp_path / "run", [with_step(make_record(8), 10, roll_backs=1)])
     (run / "roll_backs").mkdir()
     (run / "roll_backs" / "1.json").write_text('{"step": 4}')

@@ -41,7 +41,6 @@ def three(tmp_path_factory):
 
 
 def without_boards(caplog, config, record):
-    """The rows that have no boards, and the warnings."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         found = run_scenes("runs/x", config, record)
@@ -152,7 +151,6 @@ def test_a_level_file_that_is_gone_gives_no_boards(three, caplog):
 
 
 def with_scene(monkeypatch, scene):
-    """Another scene for the bandit, whose programs are kept."""
     replay_of = scenes._replay_of
 
     def changed_for_bandit(task):

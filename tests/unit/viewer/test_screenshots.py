@@ -44,14 +44,12 @@ def drawn(monkeypatch):
 
 
 def shown_by(image):
-    """The text that the maze shows in the place of a screenshot."""
     data = base64.b64decode(image.removeprefix("data:image/png;base64,"), validate=True)
     row, column, _ = Image.open(io.BytesIO(data)).getpixel((0, 0))
     return describe((row, column))
 
 
 def images(page):
-    """Action and image of every scene of every episode of a page."""
     _, (_, *blocks) = decode_page(page)
     return [
         [(header["scenes"]["actions"][action], header["scenes"]["images"][image]) for action, image in scenes]
@@ -115,7 +113,6 @@ def test_of_a_run(served, tmp_path, monkeypatch):
 
 
 def test_items_that_are_not_known_any_more(tmp_path):
-    """The page is made without screenshots, and says why."""
     items, folder = tmp_path / "items.json", tmp_path / "new"
     items.write_text(json.dumps([{"item_id": "maze_3"}]))
     evaluate_scripted("maze", "oracle", items=str(items), record=folder, screenshots=True)
@@ -156,7 +153,6 @@ def test_of_a_browser(tmp_path):
 
 
 def test_of_an_api_model(tmp_path):
-    """Also after the evaluation was ended in an episode."""
 
     def walk(body):
         turn = len(body["messages"]) // 2

@@ -33,7 +33,6 @@ def scenes_in(header, columns):
 
 @pytest.fixture(scope="module")
 def crafted(tmp_path_factory):
-    """Recorded random play of TextCraft, in which most episodes are truncated."""
     folder = tmp_path_factory.mktemp("served") / "textcraft"
     evaluate_scripted("textcraft", "random", items="0-5", turns=6, seed=1, record=folder)
     return folder
