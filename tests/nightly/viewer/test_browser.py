@@ -343,6 +343,19 @@ def test_ten_thousand_rows_stay_usable(browser, tmp_path):
         assert page.locator(".entry").count() < 40
 
 
+def test_a_page_of_two_million_tokens_opens(browser, tmp_path):
+    folder = page_runs.write_long_run(tmp_path / "run")
+    with shown(browser, tmp_path, RunData(folder, boards=False)) as page:
+        names = ("first-contentful-paint", "rendered")
+        times = [page.evaluate("(name) => performance.getEntriesByName(name)[0].startTime", name) for name in names]
+        size = (tmp_path / "page.html").stat().st_size / 1e6
+        print("{:.1f} MB; first contentful paint after {:.0f} ms, list and trend after {:.0f} ms".format(size, *times))
+        soon(page.locator(".token").count, 2000)
+        press(page, "/")
+        page.keyboard.type("frozen lake")
+        soon(lambda: status(page), "1,000 of 1,000 episodes")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("quantity", ["logprob", "advantage"])
 def test_text_can_be_read(browser, url, scheme, quantity):
