@@ -35,12 +35,7 @@ def test_where_nothing_is_saved_the_first_signal_ends_the_process(where, code, o
 
 @pytest.mark.parametrize(
     ("how", "code"),
-    [
-        ("aborted", 1),
-        ("left", -signal.SIGABRT),
-        ("dumped", -signal.SIGABRT),
-        ("segmentation fault", -signal.SIGSEGV),
-    ],
+    [("aborted", 1), ("left", -signal.SIGABRT), ("dumped", -signal.SIGABRT), ("segmentation fault", -signal.SIGSEGV)],
 )
 def test_an_abort_ends_with_the_sentence(how, code):
     done = aborted(how)
