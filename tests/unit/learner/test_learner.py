@@ -170,25 +170,9 @@ def test_numbers_change_without_a_new_program(base):
     assert program(MODEL, PLAIN, BASE)._cache_size() == before
 
 
-def test_rates_scale_their_own_part(base):
-    still, _ = learn(numbers=settings(lr=0.0))
-    assert not any(np.asarray(x).any() for x in jax.tree.leaves(step_of(still)["policy"]))
-    assert_close(step_of(base[0])["critic"], step_of(still)["critic"])
-    half, _ = learn(numbers=settings(lr=0.05))
-    assert_close(jax.tree.map(lambda x: x / 2, step_of(base[0])["policy"]), step_of(half)["policy"], 1e-3)
-
-
-def test_gradient_norm_is_bounded(base):
-    bounded, metrics = learn(numbers=settings(lr=1.0, critic_lr=1.0, max_grad_norm=0.01))
-    np.testing.assert_allclose(metrics["actor/grad_norm"], base[1]["actor/grad_norm"], rtol=1e-5)
-    for part in step_of(bounded).values():
-        assert float(optax.tree.norm(part)) == pytest.approx(0.01, rel=1e-2)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_update_that_is_not_finite_is_skipped_whole(bad):
+def test_update_that_is_not_finite_is_skipped_whole():
     start = fresh_state()
-    reward = TRAJECTORY.turn.reward.at[3, 0].set(bad)
+    reward = TRAJECTORY.turn.reward.at[3, 0].set(np.inf)
     broken = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(reward=reward))
     state, metrics = learn(broken, start)
     for old, new in zip(jax.tree.leaves(start.params), jax.tree.leaves(state.params)):
@@ -217,54 +201,9 @@ def test_the_longest_row_of_skipped_steps_is_reported():
     assert max(longest) > 0
 
 
-def test_an_episode_whose_environment_broke_is_out_of_everything():
-    """GRPO compares the other episodes as if the group were smaller, and only the metric `failed` counts it."""
-    lost = np.isin(np.arange(EPISODES), [1, 4, 6, 8, 9, 10, 11])  # no member of group 2 is left
-    start = fresh_state(NO_CRITIC)
-    trajectory = on_policy(start.params)
-    failed = jnp.zeros((EPISODES, TURNS), bool).at[:, 0].set(lost)
-    trajectory = trajectory.replace(turn=trajectory.turn.replace(failed=failed))
-    state, metrics = learn(trajectory, start, settings(entropy_coef=0.0, lr=1.0), model=NO_CRITIC, **GRPO)
-
-    t = jax.tree.map(np.asarray, TRAJECTORY)
-    scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1)
-    advantage, stds = np.zeros(EPISODES), []
-    for group in np.arange(EPISODES).reshape(GROUPS, GROUP_SIZE):
-        there = group[~lost[group]]
-        if there.size:
-            stds.append(scores[there].std(ddof=1))
-            advantage[there] = (scores[there] - scores[there].mean()) / (stds[-1] + 1e-6)
-    expected = policy_gradient(start.params["policy"], advantage[:, None] / np.sum(t.response.length[~lost]))
-    assert_close(expected, step_of(state, NO_CRITIC)["policy"], 1e-4)
-    assert metrics["rollout/in_group_std"] == pytest.approx(np.mean(stds), rel=1e-5)
-    assert metrics["train/failed"] == pytest.approx(np.mean(lost))
-    assert metrics["train/return"] == pytest.approx(scores[~lost].mean(), rel=1e-5)
-    played = np.asarray(TRAJECTORY.turn_mask) & ~lost[:, None]
-    assert metrics["train/valid_format"] == pytest.approx(1 - t.turn.format_error[played].mean(), rel=1e-5)
-    assert metrics["train/response_tokens"] == pytest.approx(t.response.length[played].mean(), rel=1e-5)
-
-
-def test_equal_returns_teach_a_group_nothing():
-    """GRPO: the gradient of a batch with zero advantages is exactly zero."""
-    flat = TRAJECTORY.turn.replace(
-        reward=jnp.where(jnp.arange(TURNS) == 0, 2.5, jnp.zeros((EPISODES, TURNS))),
-        format_error=jnp.zeros((EPISODES, TURNS), jnp.int32),
-    )
-    state, metrics = learn(
-        TRAJECTORY.replace(turn=flat), fresh_state(NO_CRITIC), settings(entropy_coef=0.0), model=NO_CRITIC, **GRPO
-    )
-    assert metrics["actor/grad_norm"] == 0
-    assert not any(np.asarray(x).any() for x in jax.tree.leaves(step_of(state, NO_CRITIC)))
-    assert metrics["rollout/zero_std_share"] == 1
-
-
-@pytest.mark.parametrize("ratio_from", ["rollout", "learner"])
-def test_first_step_on_its_own_samples_is_the_policy_gradient(ratio_from):
-    """At ratio 1 nothing is clipped and the GRPO gradient is that of -mean(advantage x logprob).
-
-    With a single step, the learner's old log-probabilities are those of the same pass.
-    """
-    start, rule = fresh_state(NO_CRITIC), {**GRPO, "mismatch": NoCorrection(ratio_from=ratio_from)}
+def test_first_step_on_its_own_samples_is_the_policy_gradient():
+    """With a single step, the learner's old log-probabilities are those of the same pass."""
+    start, rule = fresh_state(NO_CRITIC), {**GRPO, "mismatch": NoCorrection(ratio_from="learner")}
     trajectory = on_policy(start.params)
     state, metrics = learn(trajectory, start, settings(entropy_coef=0.0, lr=1.0), model=NO_CRITIC, **rule)
     assert metrics["actor/clip_fraction"] == 0
@@ -279,24 +218,6 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient(ratio_from):
 
 KL = {"loss": {"kl": AdaptiveKl(estimator="k3")}, "reward": {"kl": AdaptiveKl(apply_to="reward", estimator="k1")}}
 """Their coefficient is in the state: 1 before the first update, where they are fixed ones."""
-
-
-@pytest.mark.parametrize("where", KL)
-def test_kl_is_nothing_without_a_distance_and_holds_the_policy_back(where):
-    """With equal parameters its gradient is 0 in the loss, and the coefficient has no effect in the reward."""
-    start = fresh_state(reference=True)
-    trajectory = on_policy(start.params)
-    free, _ = learn(trajectory, start, settings(kl_coef=0.0), **KL[where])
-    held, metrics = learn(trajectory, start, settings(kl_coef=5.0), **KL[where])
-    assert abs(float(metrics["actor/kl"])) < 1e-6
-    assert_close(step_of(free), step_of(held), 1e-3)
-    far = jax.tree.map(lambda x: 1.3 * x, start.params["policy"])
-    moved = start.replace(params=start.params | {"policy": far})
-    trajectory = on_policy(moved.params)
-    free, _ = learn(trajectory, moved, settings(kl_coef=0.0), **KL[where])
-    held, metrics = learn(trajectory, moved, settings(kl_coef=2.0), **KL[where])
-    assert abs(float(metrics["actor/kl"])) > 0.01  # the k1 estimate can have either sign
-    assert float(optax.tree.norm(jax.tree.map(jnp.subtract, free.params, held.params))) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -352,22 +273,6 @@ def test_while_the_critic_warms_up_the_policy_is_held(base):
     assert_close(step_of(base[0])["critic"], step_of(held)["critic"])
     assert metrics["actor/grad_norm"] > 0
     assert program(MODEL, PLAIN, BASE)._cache_size() == before
-
-
-def test_overlong_responses_cost_their_turn():
-    """Responses have at most five tokens; with a buffer of two fifths, a response of four costs half the penalty."""
-    length = np.asarray(TRAJECTORY.response.length)
-    share = np.clip((length - 3) / 2, 0.0, 1.0)
-    earned = np.asarray(TRAJECTORY.turn.reward) - 0.1 * np.asarray(TRAJECTORY.turn.format_error)
-    paid = jnp.asarray(np.where(TRAJECTORY.turn_mask, earned - 0.7 * share, 0.0), jnp.float32)
-    turn = TRAJECTORY.turn.replace(reward=paid, format_error=0 * TRAJECTORY.turn.format_error)
-    by_hand, _ = learn(TRAJECTORY.replace(turn=turn))
-    punished, metrics = learn(numbers=settings(overlong_buffer=0.4, overlong_penalty=0.7))
-    assert_close(step_of(by_hand), step_of(punished))
-    assert metrics["rollout/overlong"] == pytest.approx(share[np.asarray(TRAJECTORY.turn_mask)].mean(), rel=1e-5)
-    assert 0 < metrics["rollout/overlong"] < 1
-    returns = np.where(TRAJECTORY.turn_mask, earned - 0.7 * share, 0.0).sum(axis=1)
-    assert metrics["train/return"] == pytest.approx(returns[~np.asarray(TRAJECTORY.failed)].mean(), rel=1e-4)
 
 
 def speaking(episodes):
