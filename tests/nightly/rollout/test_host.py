@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import toy_agent
 import xla_settings
-from host_stage import EPISODES, GROUP_SIZE, KEY, SETTINGS, Courier, Stage, policy
+from host_stage import EPISODES, SETTINGS, Stage, policy
 from jax.sharding import PartitionSpec as Spec
 
-from agentrl_jax.learner import state
-from agentrl_jax.learner.update import update
 from agentrl_jax.parallel.mesh import DATA, make_mesh
-from agentrl_jax.parallel.shards import Shards, maybe_shard_map
+from agentrl_jax.parallel.shards import maybe_shard_map
 from agentrl_jax.rollout.envs.host import PART_BYTES, _call
 from agentrl_jax.rollout.replay import replay_logprobs
-from agentrl_jax.setup import build
 
 
 @pytest.fixture(scope="module")
@@ -51,41 +48,6 @@ def assert_equal(trajectory, other):
     response = dataclasses.replace(trajectory.response, logprob=other.response.logprob)
     trajectory = dataclasses.replace(trajectory, response=response)
     chex.assert_trees_all_equal(trajectory, other)
-
-
-def test_the_learner_takes_a_trajectory_with_failed_rows(stage):
-    class Broken(Courier):
-        def reset(self, seed):
-            if seed == 0:
-                raise RuntimeError("no such shop")
-            return super().reset(seed)
-
-    trajectory, _ = stage.run(stage.program(make_mesh(1)), Broken)
-    config = toy_agent.CONFIG
-    rule = build.learner_config(config).replace(group_size=GROUP_SIZE, task_names=("Courier",), minibatches=1)
-    tx = build.build_optimizer(config)
-    start = state.init_state(jax.random.key(0), toy_agent.MODEL, tx, reference=False)
-    start = dataclasses.replace(start, params=start.params | {"policy": policy()})
-
-    def learn(start, trajectory):
-        settings = build.update_settings(config, 1.0)
-        return update(
-            start,
-            trajectory,
-            SETTINGS.temperature,
-            KEY,
-            settings,
-            model=toy_agent.MODEL,
-            config=rule,
-            tx=tx,
-            shards=Shards(1),
-        )
-
-    after, metrics = jax.jit(learn)(start, trajectory)
-    assert int(after.gradient_steps) > 0
-    assert metrics["update/skipped"] == 0
-    assert all(np.isfinite(value).all() for value in metrics.values())
-    assert metrics["train/failed"] == pytest.approx(2 / EPISODES)
 
 
 def test_large_arguments_do_not_stall_many_devices():

@@ -4,7 +4,6 @@ Compiling an update takes most of the time here, so that few configurations are 
 the batch alone decides is tested in `test_rules`.
 """
 
-import dataclasses
 import functools
 
 import chex
@@ -21,6 +20,7 @@ from made_up import (
     GRPO,
     KEY,
     MODEL,
+    NO_CRITIC,
     ONES,
     PLAIN,
     SEEN,
@@ -42,9 +42,6 @@ from agentrl_jax.models import actor_critic, decoder, token_scores
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup.programs import Programs
-
-NO_CRITIC = dataclasses.replace(MODEL, critic="none")
-
 
 ROWS_OF = pack_trajectories(TRAJECTORY, "full")
 

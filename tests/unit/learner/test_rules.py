@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 from made_up import (
     BASE,
+    CUT_OFF,
     EPISODES,
+    FINAL_LENGTH,
+    GREEDY,
     GROUP_SIZE,
     GROUPS,
     KEY,
     MODEL,
+    NO_CRITIC,
     ONES,
     PLAIN,
     SAID,
     SEEN,
-    SHAPE,
     TRAJECTORY,
     TURNS,
     fresh_state,
@@ -33,11 +36,8 @@ from agentrl_jax.config.algo import FixedKl, FractionFilter, NoCorrection, TopKF
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.batch import make_batch
 from agentrl_jax.models import actor_critic
-from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 
-NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
-GREEDY = jax.tree.map(lambda x: x[1::GROUP_SIZE], TRAJECTORY)
 # States of two kinds, so that turns of a group share states.
 STATES = jnp.asarray(np.random.default_rng(3).integers(0, 2, (EPISODES, TURNS, 1)).repeat(2, axis=2), jnp.uint32)
 MET = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(state_hash=STATES))
@@ -170,16 +170,6 @@ def token_before(tokens, position):
     return jnp.take_along_axis(tokens, position - 1, axis=1).astype(jnp.float32)
 
 
-# Two of three episodes were truncated after an observation without a response.
-FINAL_LENGTH = np.arange(EPISODES) % 3
-FINAL = np.random.default_rng(7).integers(0, 19, (EPISODES, MET.observation.shape[-1]))
-CUT_OFF = MET.replace(
-    truncation=jnp.asarray(FINAL_LENGTH > 0, jnp.int32),
-    final_observation=jnp.asarray(FINAL, jnp.int32),
-    final_observation_length=jnp.asarray(FINAL_LENGTH, jnp.int32),
-)
-
-
 @pytest.mark.parametrize("context", ["full", "single_turn"])
 def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_observation(context, monkeypatch):
     monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
@@ -194,7 +184,7 @@ def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_obse
     )
     batch, _, metrics = program(settings(gamma=0.5))
     target = of_slots(batch.target, batch)
-    value = np.cos(FINAL[np.arange(EPISODES), FINAL_LENGTH - 1]) * (FINAL_LENGTH > 0)
+    value = np.cos(np.asarray(CUT_OFF.final_observation)[np.arange(EPISODES), FINAL_LENGTH - 1]) * (FINAL_LENGTH > 0)
     trained = np.isfinite(target).any(axis=1)
     assert trained.sum() == EPISODES // 2
     for episode in np.flatnonzero(trained):

@@ -5,6 +5,7 @@ from typing import ClassVar
 import pytest
 import toy_agent
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.host_environment import HostStep, host_task
 from agentrl_jax.rollout.envs.host_retry import RetriedEnvironment, retry_observation, with_retries
 from agentrl_jax.text.grammar import PlainResponse
@@ -97,7 +98,7 @@ def test_one_attempt_is_the_plain_episode(script):
 def test_another_start_is_an_error(made):
     env = RetriedEnvironment(lambda: Scripted(f"start {len(made)}"), TURNS, ATTEMPTS)
     env.reset(7)
-    with pytest.raises(ValueError, match="began again with 'start 1 7', not with 'start 0 7' as before"):
+    with pytest.raises(BadValue):
         env.step("end", ())
     env.close()
     assert [env.closed for env in made] == [1, 1]
@@ -107,7 +108,7 @@ def test_an_environment_that_is_closed_during_a_step_does_not_begin_again(made):
     env = RetriedEnvironment(Scripted, TURNS, ATTEMPTS)
     env.reset(7)
     env.close()
-    with pytest.raises(TimeoutError, match="nobody waits"):
+    with pytest.raises(TimeoutError):
         env.step("end", ())
     assert [env.closed for env in made] == [1, 1]
 

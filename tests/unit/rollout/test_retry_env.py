@@ -5,14 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from retry_scripts import (
-    KEY,
-    SAID,
-    SCRIPTS,
-    check_texts,
-    play_scripts,
-    retry_env,
-)
+from retry_scripts import KEY, SAID, SCRIPTS, check_texts, play_scripts, retry_env
 
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
