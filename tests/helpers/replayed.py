@@ -25,11 +25,7 @@ TEMPERATURE = jnp.asarray(np.where(np.arange(EPISODES) % 3 == 0, 0.7, 1.0), jnp.
 KEY = jax.random.key(7)
 MODEL = dataclasses.replace(toy_agent.MODEL, critic="none")
 RULE = build.learner_config(toy_agent.CONFIG).replace(
-    **made_up.GRPO,
-    task_names=("short", "long"),
-    kl=FixedKl(estimator="k3"),
-    epochs=2,
-    minibatches=1,
+    **made_up.GRPO, task_names=("short", "long"), kl=FixedKl(estimator="k3"), epochs=2, minibatches=1
 )
 MISMATCH = {"replay": Replay(), "rollout": NoCorrection(ratio_from="rollout"), "learner": NoCorrection()}
 

@@ -149,11 +149,7 @@ def test_turns_are_compared_in_their_states(anchor):
     found = per_turn(rule(advantage=Gigpo(anchor=anchor)))
     state = STATES if anchor == "state" else gigpo.hash_tokens(MET.observation, SEEN_MASK)
     of_turns = gigpo.turn_advantages(
-        gigpo.returns_to_go(REWARDS, 0.95),
-        state,
-        jnp.arange(EPISODES) // GROUP_SIZE,
-        MET.turn_mask,
-        normalize_std=True,
+        gigpo.returns_to_go(REWARDS, 0.95), state, jnp.arange(EPISODES) // GROUP_SIZE, MET.turn_mask, normalize_std=True
     )
     plain = per_turn(rule(advantage=Grpo()))
     kept = np.isfinite(found)
@@ -255,8 +251,7 @@ def test_returns_are_normalized_among_those_that_belong_together(grouping):
     tasks = jnp.repeat(jnp.array([0, 1]), EPISODES // 2)
     trajectory = MET.replace(ids=MET.ids.replace(task=tasks))
     config = rule(
-        advantage=RewardToGo(whiten=False, reward_normalization="mean", reward_grouping=grouping),
-        task_names=("a", "b"),
+        advantage=RewardToGo(whiten=False, reward_normalization="mean", reward_grouping=grouping), task_names=("a", "b")
     )
     label = {"state": np.arange(EPISODES) // GROUP_SIZE, "task": np.asarray(tasks), "batch": np.zeros(EPISODES, int)}
     centered = EARNED - np.array([EARNED[label[grouping] == one].mean() for one in label[grouping]])
@@ -264,8 +259,7 @@ def test_returns_are_normalized_among_those_that_belong_together(grouping):
 
 
 @pytest.mark.parametrize(
-    ("grouping", "dropped"),
-    [("batch", "broken"), ("state", "filtered"), ("batch", "filtered group")],
+    ("grouping", "dropped"), [("batch", "broken"), ("state", "filtered"), ("batch", "filtered group")]
 )
 def test_returns_are_normalized_among_those_that_are_learned_from(grouping, dropped):
     changes = {"filtered": {"filter_group_size": 3}, "filtered group": {"filter": TopKFilter()}, "broken": {}}[dropped]

@@ -15,6 +15,7 @@ from agentrl_jax.errors import BadValue
 from agentrl_jax.models import cached_decoder
 from agentrl_jax.models.kv_cache import MAX_BLOCKS, blocks_allowed
 from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.prefill import empty_cache
