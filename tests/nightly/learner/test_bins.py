@@ -1,14 +1,11 @@
 """Updates with bins equal those with rows, in more configurations and on several devices."""
 
-import jax
-import jax.numpy as jnp
 import made_up
 import pytest
 from bin_updates import PARTS, SEPARATE, learn, same
-from made_up import GRPO, TRAJECTORY
+from made_up import GRPO
 
 from agentrl_jax.config.algo import FixedKl
-from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 
 
@@ -30,23 +27,3 @@ def test_an_update_with_bins_is_that_with_rows(model, changes):
 def test_devices_share_the_bins(mesh):
     changes = {"minibatches": 1, "grad_accum_steps": 2, "packing": True}
     same(learn(SEPARATE, **changes), learn(SEPARATE, mesh, **changes))
-
-
-def test_fewer_microbatches_are_computed(monkeypatch):
-    """Short rows share bins."""
-    computed, score_tokens = [], actor_critic.score_tokens
-
-    def counted(*arguments, **options):
-        jax.debug.callback(lambda: computed.append(1))
-        return score_tokens(*arguments, **options)
-
-    monkeypatch.setattr(actor_critic, "score_tokens", counted)
-    short = made_up.TRAJECTORY.replace(num_turns=jnp.ones_like(TRAJECTORY.num_turns))
-    counts = []
-    for packing in (False, True):
-        computed.clear()
-        learn(trajectory=short, minibatches=1, grad_accum_steps=8, packing=packing, advantage=GRPO["advantage"])
-        jax.effects_barrier()
-        counts.append(len(computed))
-    assert counts[0] == 8
-    assert counts[1] <= 4

@@ -4,17 +4,13 @@ import dataclasses
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
 import xla_settings
 from host_stage import EPISODES, SETTINGS, Stage, policy
-from jax.sharding import PartitionSpec as Spec
 
-from agentrl_jax.parallel.mesh import DATA, make_mesh
-from agentrl_jax.parallel.shards import maybe_shard_map
-from agentrl_jax.rollout.envs.host import PART_BYTES, _call
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.replay import replay_logprobs
 
 
@@ -48,32 +44,6 @@ def assert_equal(trajectory, other):
     response = dataclasses.replace(trajectory.response, logprob=other.response.logprob)
     trajectory = dataclasses.replace(trajectory, response=response)
     chex.assert_trees_all_equal(trajectory, other)
-
-
-def test_large_arguments_do_not_stall_many_devices():
-    """Hangs forever if an argument above 100 KiB is transferred in one piece."""
-    rows, width = 64, 2 * PART_BYTES // 64
-    received = []
-
-    def host(big, small):
-        received.append((big.shape, int(big.sum())))
-        return np.asarray(big[:, 0] + small)
-
-    def loop(x):
-        def body(carry):
-            x, turn = carry
-            big = jnp.broadcast_to(x[:, None], (x.shape[0], width))
-            return _call(host, jax.ShapeDtypeStruct(x.shape, jnp.int32), big, jnp.ones_like(x)), turn + 1
-
-        return jax.lax.while_loop(lambda carry: carry[1] < 20, body, (x, 0))[0]
-
-    mesh = make_mesh()
-    function = jax.jit(maybe_shard_map(loop, mesh, Spec(DATA), Spec(DATA), axes=(DATA,), replicated_results=False))
-    total = rows * mesh.size
-    assert function(jnp.zeros(total, jnp.int32)).tolist() == [20] * total
-    assert len(received) == 20 * mesh.size
-    assert {shape for shape, _ in received} == {(rows, width)}
-    assert sorted(received)[-1][1] == 19 * rows * width
 
 
 def test_a_replay_has_the_bits_of_the_rollout(stage):

@@ -49,22 +49,3 @@ def test_a_retry_depends_neither_on_the_batch_nor_on_slots(policy):
 
 def test_single_turns_read_the_feedback(policy):
     check_texts(play_scripts(policy, "single_turn"), "single_turn")
-
-
-def test_the_first_attempt_is_the_plain_episode(compiled, policy):
-    turns, ids = toy_agent.TURNS, near_levels(8)
-    env = retry_env(toy_agent.BATCHED_ENV.tasks, 2, turns)
-    settings = toy_agent.settings(8, horizon=jnp.int32(2 * turns))
-    trajectory = played(policy, env, toy_agent.engine_config(max_turns=2 * turns, slots=4), ids, settings)
-    program = compiled(toy_agent.engine_config(), whole_state=True)
-    plain = program(policy, KEY, ids, settings).trajectory
-    first = (trajectory.turn.info["attempt"] == 0) & np.asarray(trajectory.turn_mask)
-    np.testing.assert_array_equal(first.sum(axis=1), plain.num_turns)
-    for turn in range(toy_agent.TURNS):
-        shown = first[:, turn]
-        for name in ("tokens", "length"):
-            mine, theirs = getattr(trajectory.response, name), np.asarray(getattr(plain.response, name))
-            np.testing.assert_array_equal(mine[shown, turn], theirs[shown, turn])
-    again = trajectory.turn.info["attempt"].max(axis=1) > 0
-    np.testing.assert_array_equal(again, ~np.asarray(plain.success))
-    assert 0 < again.sum() < 8

@@ -47,20 +47,6 @@ def test_bi_level_gae_gives_the_published_vectors(gamma, lam, expected):
         np.testing.assert_allclose(whiten(found, FIRST_TEN), padded(white), atol=6e-5)
 
 
-@pytest.mark.parametrize(
-    ("lam", "expected"),
-    [
-        (1.0, [0.9, 0.8, 0.7, 1, 1, 0.4, 0.3, 0.2, 1, 0]),
-        (0.9, [0.5007, 0.4452, 0.3836, 0.7595, 0.8439, 0.271, 0.19, 0.1, 1, 0]),
-    ],
-)
-def test_gae_over_every_position_gives_the_published_vectors(lam, expected):
-    rewards = padded([0] * 9 + [1])
-    values = padded([0.1, 0.2, 0.3, 0, 0, 0.6, 0.7, 0.8, 0, 1])
-    everywhere, _ = gae(rewards, values, FIRST_TEN, gamma=1.0, lam=lam)
-    np.testing.assert_allclose(everywhere, padded(expected), atol=6e-5)
-
-
 @PROPERTY
 @given(numbers, numbers, masks, discounts, discounts)
 def test_gae_equals_the_sum_over_later_errors(rewards, values, mask, gamma, lam):

@@ -22,7 +22,6 @@ GROUPS, GROUP_SIZE, TURNS, SAID = 3, 4, 2, 3
 EPISODES, LENGTH = GROUPS * GROUP_SIZE, TURNS * SAID
 KINDS = {kind.model_fields["kind"].default: kind for kind in get_args(get_args(Advantage)[0])}
 NAMES = tuple(KINDS)
-PER_EPISODE = [name for name, kind in KINDS.items() if kind.per_episode]
 NUMBERS = SimpleNamespace(**dict.fromkeys(("gamma", "lam", "turn_gamma"), 0.9), step_weight=0.5, history_power=1.0)
 
 
@@ -82,20 +81,6 @@ def test_nothing_is_learned_from_what_was_not_sampled(name, e):
     np.testing.assert_array_equal(advantages(rule_of(name), dirty), found)
     loss = jax.grad(lambda x: jnp.sum(losses.policy_loss(x, x, found, clip_low=0.2, clip_high=0.2, dual_clip=None)[0]))
     assert not np.asarray(loss(jnp.zeros_like(found)))[~e.mask].any()
-
-
-@pytest.mark.parametrize("name", PER_EPISODE)
-@PROPERTY
-@given(evidence())
-def test_members_that_do_not_count_get_nothing_and_give_nothing(name, e):
-    found = advantages(rule_of(name), e)
-    broken = ~e.valid.reshape(-1)
-    assert not found[broken].any()
-    garbage = e.replace(
-        scores=np.where(e.valid, e.scores, np.nan),
-        turn_rewards=np.where(broken[:, None], 100.0, e.turn_rewards).astype(np.float32),
-    )
-    np.testing.assert_array_equal(advantages(rule_of(name), garbage)[~broken], found[~broken])
 
 
 @PROPERTY

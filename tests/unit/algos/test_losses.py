@@ -101,21 +101,6 @@ def test_weighted_sums_equal_the_four_means(loss, mask):
         assert float(found[mode]) == pytest.approx(oracle.aggregate(loss, mask, mode, NORM), rel=1e-4, abs=1e-4)
 
 
-@PROPERTY
-@given(numbers, masks, st.permutations(range(ROWS)))
-def test_parts_of_a_minibatch_add_up_to_it_however_it_is_cut(loss, mask, order):
-    mask[order[0]] = False
-    parts = [(loss[order][rows], mask[order][rows]) for rows in (slice(0, 1), slice(1, 2), slice(2, 3), slice(3, 4))]
-    denominators = jax.tree.map(lambda *leaves: sum(leaves), *(losses.count(part) for _, part in parts))
-    whole = whole_losses(loss, mask)
-    summed = dict.fromkeys(MODES, 0.0)
-    for part_loss, part_mask in parts:
-        for mode, weights in all_weights(part_mask, denominators).items():
-            summed[mode] += float(np.sum(part_loss * np.asarray(weights)))
-    for mode in MODES:
-        assert summed[mode] == pytest.approx(float(whole[mode]), rel=1e-4, abs=1e-5)
-
-
 def test_an_empty_mask_has_no_loss_and_padding_none_either():
     empty = np.zeros((ROWS, LENGTH), bool)
     denominators = losses.count(empty)

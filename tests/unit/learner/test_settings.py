@@ -79,34 +79,3 @@ def test_a_preset_holds_no_value_that_nothing_reads(name):
                 if error.key == setting.name and re.search("does not (read|have)", str(error)):
                     idle.append(str(setting))
     assert idle == []
-
-
-@pytest.mark.parametrize(
-    ("values", "key"),
-    [
-        ({"algo.kl.estimator": "k2"}, "algo.kl.estimator"),
-        ({"algo.kl": {"kind": "fixed", "coef": 0.0}}, "algo.kl.coef"),
-        ({"algo.filter.by": "mean"}, "algo.filter.by"),
-        ({"algo.filter.largest": False}, "algo.filter.largest"),
-        ({"algo.filter": {"kind": "top_p", "include_zero": False}}, "algo.filter.include_zero"),
-        ({"algo.filter_group_size": 4}, "algo.filter_group_size"),
-        ({"algo.objective.kind": "policy_gradient", "algo.mismatch.ratio_from": "rollout"}, "algo.mismatch.ratio_from"),
-        ({"algo.horizon": {"kind": "stepwise", "turns": [2]}}, "algo.horizon.turns"),
-        ({"algo.schedules.value_coef": {"end": 1.0, "iterations": 2}}, "algo.schedules.value_coef.end"),
-        (
-            {
-                "algo.kl": {"kind": "adaptive", "estimator": "k2", "coef": 1.0, "target": 0.01},
-                "algo.schedules.kl_coef": {"end": 0.0, "iterations": 2},
-            },
-            "algo.kl",
-        ),
-        ({"prompt.max_turns": 1, "algo.advantage.reward_placement": "turn"}, "algo.advantage.reward_placement"),
-        ({"prompt.max_turns": 1, "rollout.context": "single_turn"}, "rollout.context"),
-        ({"prompt.max_turns": 1, "algo.advantage": "bi_level_gae"}, "algo.advantage"),
-        ({"prompt.max_turns": 1, "algo.advantage": {"kind": "gigpo", "history": 1}}, "algo.advantage.history"),
-    ],
-)
-def test_what_does_nothing_is_refused(values, key):
-    with pytest.raises(UserError) as error:
-        read(put(BASE, values))
-    assert error.value.key == key

@@ -120,16 +120,6 @@ def test_free_text_is_what_stands_in_the_answer(make_host_episodes):
     assert len(host_episodes._episodes) == 2
 
 
-def test_declared_actions_are_named_as_declared(make_host_episodes):
-    host_episodes = make_host_episodes(("Go", "end", "stop"))
-    begin(host_episodes, [0, 1])
-    result, tokens, _ = act(host_episodes, ["gO || fly", "fly"])
-    assert text(tokens[0]) == "1: <answer>gO || fly</answer> = ['Go']"
-    assert result.actions.tolist() == [[0, -1, -1], [-1, -1, -1]]
-    assert result.valid.tolist() == [True, False]
-    assert result.format_error.tolist() == [1, 1]
-
-
 def test_an_episode_is_kept_until_it_ends(make_host_episodes):
     host_episodes = make_host_episodes(("Go", "end", "stop"))
     begin(host_episodes, [0, 1, 2, 3])
