@@ -3,36 +3,26 @@
 import chex
 import jax
 import jax.numpy as jnp
+import made_up
 import numpy as np
 import pytest
-from made_up import (
-    BASE,
-    CUT_OFF,
-    GREEDY,
-    GROUP_SIZE,
-    KEY,
-    MODEL,
-    NO_CRITIC,
-    ONES,
-    PLAIN,
-    TRAJECTORY,
-    assert_close,
-    fresh_state,
-    learn,
-    settings,
-)
+from made_up import BASE, CUT_OFF, GREEDY, GROUP_SIZE, GRPO, KEY, MODEL, NO_CRITIC, ONES, TRAJECTORY, fresh_state, learn
 
 from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Gae, Gigpo, Remax, Rloo
 from agentrl_jax.config.algo import AdaptiveKl, FixedKl, Gspo, IcePop, UpdateRule
 from agentrl_jax.config.presets import NAMES as PRESETS
+from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup.programs import Programs
 
+SEPARATE = ActorCritic(decoder=made_up.SHAPE, critic="separate", shared_prefix_len=2)
+BINS = {"grad_accum_steps": 4, "packing": True}
 
-def same(one, other, metrics=True):
-    assert_close(*(jax.tree.map(np.asarray, state.params) for state, _ in (one, other)))
-    for name, value in one[1].items() if metrics else ():
+
+def same(one, other):
+    made_up.assert_close(*(jax.tree.map(np.asarray, state.params) for state, _ in (one, other)))
+    for name, value in one[1].items():
         np.testing.assert_allclose(other[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
@@ -56,20 +46,32 @@ def test_every_preset_makes_a_step(name):
         ({"advantage": Gigpo(length_weighted=True), "mismatch": IcePop(level="sequence")}, {"grad_accum_steps": 4}),
         ({"aggregation": "seq_mean_token_mean"}, {"grad_accum_steps": 2, "length_buckets": 3}),
         ({"minibatches": 2}, {"grad_accum_steps": 2, "length_buckets": 3}),
+        ({"minibatches": 2, "kl": FixedKl(estimator="full")}, BINS),
+        ({"minibatches": 2, "context": "single_turn"}, BINS),
+        ({"minibatches": 2, **GRPO}, BINS),
     ],
 )
 def test_parts_equal_the_whole(rule, parts):
-    model = NO_CRITIC if "advantage" in rule else MODEL
-    same(*(learn(model=model, **rule, **more) for more in ({}, parts)))
+    model, numbers = NO_CRITIC if "advantage" in rule else MODEL, made_up.settings(kl_coef=0.5)
+    start = fresh_state(model, reference="kl" in rule)
+    same(*(learn(state=start, numbers=numbers, model=model, **rule, **more) for more in ({}, parts)))
+
+
+def test_bins_of_a_separate_critic_equal_rows():
+    rule = {"minibatches": 2, "kl": FixedKl(estimator="k3"), "aggregation": "seq_mean_token_mean"}
+    start, numbers = fresh_state(SEPARATE, reference=True), made_up.settings(kl_coef=0.5)
+    same(*(learn(state=start, numbers=numbers, model=SEPARATE, **rule, **more) for more in ({}, BINS)))
 
 
 @pytest.mark.parametrize(
     ("rule", "model", "trajectory", "devices"),
     [
-        ({"group_size": GROUP_SIZE}, MODEL, TRAJECTORY, 2),
-        ({"group_size": 2}, MODEL, TRAJECTORY, 8),
+        ({"group_size": GROUP_SIZE}, MODEL, TRAJECTORY, (2, 1)),
+        ({"group_size": 2}, MODEL, TRAJECTORY, (8, 1)),
+        (BINS, SEPARATE, TRAJECTORY, (2, 1)),
+        (BINS, SEPARATE, TRAJECTORY, (4, 4)),
         # The greedy episodes of ReMax are replicated, and the coefficient is in the state.
-        ({"advantage": Remax(), "kl": AdaptiveKl(estimator="k2")}, NO_CRITIC, TRAJECTORY, 2),
+        ({"advantage": Remax(), "kl": AdaptiveKl(estimator="k2")}, NO_CRITIC, TRAJECTORY, (2, 1)),
         # The microbatches of all devices have more rows than there are episodes.
         (
             {
@@ -81,7 +83,7 @@ def test_parts_equal_the_whole(rule, parts):
             },
             MODEL,
             CUT_OFF,
-            8,
+            (8, 1),
         ),
     ],
 )
@@ -89,11 +91,13 @@ def test_devices_change_nothing(rule, model, trajectory, devices):
     """Half of the devices have long responses, half short ones, so means per device would be wrong."""
     greedy, numbers = (
         GREEDY if model is NO_CRITIC else None,
-        settings(kl_coef=0.3, lam=0.7, kl_target=1e9, kl_horizon=64),
+        made_up.settings(kl_coef=0.3, lam=0.7, kl_target=1e9, kl_horizon=64),
     )
     start = fresh_state(model, reference="kl" in rule)
     one = learn(trajectory, start, numbers, model=model, greedy=greedy, **rule)
-    program = Programs(make_mesh(devices)).update(model, BASE.replace(**rule), PLAIN)
-    several = program(jax.tree.map(jnp.copy, start), trajectory, ONES, KEY, numbers, greedy)
+    programs = Programs(make_mesh(devices[0], fsdp=devices[1]))
+    start = jax.device_put(fresh_state(model, reference="kl" in rule), programs.placement(start, model.decoder))
+    program = programs.update(model, BASE.replace(**rule), made_up.PLAIN)
+    several = program(start, trajectory, ONES, KEY, numbers, greedy)
     same(one, several)
     assert float(several[0].kl.coef) == pytest.approx(float(one[0].kl.coef))

@@ -8,27 +8,7 @@ import jax.numpy as jnp
 import made_up
 import numpy as np
 import pytest
-from made_up import (
-    BASE,
-    CUT_OFF,
-    EPISODES,
-    FINAL_LENGTH,
-    GREEDY,
-    GROUP_SIZE,
-    GROUPS,
-    KEY,
-    MODEL,
-    NO_CRITIC,
-    ONES,
-    PLAIN,
-    SAID,
-    SEEN,
-    TRAJECTORY,
-    TURNS,
-    fresh_state,
-    program,
-    settings,
-)
+from made_up import CUT_OFF, EPISODES, FINAL_LENGTH, GREEDY, GROUP_SIZE, ONES, TURNS, fresh_state, program, settings
 
 from agentrl_jax.algos import gigpo as gigpo
 from agentrl_jax.config.advantages import BiLevelGae, Gae, Gigpo, Grpo, Remax, RewardToGo, TurnGae
@@ -40,7 +20,7 @@ from agentrl_jax.parallel.shards import Shards
 
 # States of two kinds, so that turns of a group share states.
 STATES = jnp.asarray(np.random.default_rng(3).integers(0, 2, (EPISODES, TURNS, 1)).repeat(2, axis=2), jnp.uint32)
-MET = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(state_hash=STATES))
+MET = made_up.TRAJECTORY.replace(turn=made_up.TRAJECTORY.turn.replace(state_hash=STATES))
 
 REWARDS = np.where(MET.turn_mask, np.asarray(MET.turn.reward) - 0.1 * np.asarray(MET.turn.format_error), 0.0)
 EARNED = REWARDS.sum(axis=1)
@@ -48,11 +28,11 @@ SEEN_MASK = jnp.arange(MET.observation.shape[-1]) < MET.observation_length[..., 
 
 
 def rule(**changes):
-    return BASE.replace(**changes)
+    return made_up.BASE.replace(**changes)
 
 
 def model_of(config):
-    return MODEL if config.advantage.has_critic else NO_CRITIC
+    return made_up.MODEL if config.advantage.has_critic else made_up.NO_CRITIC
 
 
 @functools.cache
@@ -94,7 +74,9 @@ def test_an_empty_filter_skips_the_step_and_counts_it():
     flat = MET.turn.replace(reward=jnp.zeros((EPISODES, TURNS)), format_error=jnp.zeros((EPISODES, TURNS), jnp.int32))
     start = fresh_state()
     config = rule(filter=TopPFilter())
-    after, metrics = program(MODEL, PLAIN, config)(start, MET.replace(turn=flat), ONES, KEY, settings(), None)
+    after, metrics = program(made_up.MODEL, made_up.PLAIN, config)(
+        start, MET.replace(turn=flat), ONES, made_up.KEY, settings(), None
+    )
     assert metrics["rollout/filter_kept_groups"] == 0
     assert metrics["update/skipped"] == 1
     assert int(after.gradient_steps) == 0
@@ -103,7 +85,10 @@ def test_an_empty_filter_skips_the_step_and_counts_it():
 
 def test_padding_changes_nothing():
     """Scores, advantages and targets of the sampled tokens, in larger arrays."""
-    plain, padded = (batch_of(BASE, made_up.make_trajectory(seen=SEEN + more, said=SAID + more)) for more in (0, 3))
+    plain, padded = (
+        batch_of(made_up.BASE, made_up.make_trajectory(seen=made_up.SEEN + more, said=made_up.SAID + more))
+        for more in (0, 3)
+    )
     masks = np.asarray(plain.mask), np.asarray(padded.mask)
     for of in ("advantage", "target", "behavior_logprob"):
         found = [np.asarray(getattr(batch, of))[mask] for batch, mask in zip((plain, padded), masks)]
@@ -128,12 +113,12 @@ def test_what_groups_are_ranked_by(kind, sign):
         "std": EARNED,
         "entropy_std": -np.where(sampled, MET.response.logprob, 0).sum(axis=(1, 2)) / sampled.sum(axis=(1, 2)),
     }
-    grouped = values[kind].reshape(GROUPS, GROUP_SIZE)
+    grouped = values[kind].reshape(made_up.GROUPS, GROUP_SIZE)
     scores = grouped.std(axis=1, ddof=1) if kind.endswith("std") else grouped.mean(axis=1)
     expected = sorted(np.argsort(-sign * scores, kind="stable")[:2])
     trained = np.flatnonzero(np.asarray(kept.mask).any(axis=1))
     assert sorted(set((trained // GROUP_SIZE).tolist())) == expected
-    assert metrics["update/trained_tokens"] == sampled.reshape(GROUPS, -1)[expected].sum()
+    assert metrics["update/trained_tokens"] == sampled.reshape(made_up.GROUPS, -1)[expected].sum()
 
 
 def per_turn(config, trajectory=MET):
@@ -176,7 +161,7 @@ def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_obse
         grad_accum_steps=2,
     )
     program = jax.jit(
-        lambda numbers: make_batch(fresh_state(), CUT_OFF, ONES, numbers, MODEL, config, Shards(), None, None)
+        lambda numbers: make_batch(fresh_state(), CUT_OFF, ONES, numbers, made_up.MODEL, config, Shards(), None, None)
     )
     batch, _, metrics = program(settings(gamma=0.5))
     target = of_slots(batch.target, batch)
@@ -268,7 +253,7 @@ def test_returns_are_normalized_among_those_that_are_learned_from(grouping, drop
     batch = batch_of(config, MET.replace(turn=MET.turn.replace(failed=failed)), settings(filter_value=3.0))
     learned, groups = np.asarray(batch.mask).any(axis=1), np.arange(EPISODES) // GROUP_SIZE
     left_out = {"broken": [0, 0, 0, 1], "filtered": [1, 1, 1, 1], "filtered group": [0, 0, 0, 4]}[dropped]
-    assert sorted(np.bincount(groups[~learned], minlength=GROUPS)) == left_out
+    assert sorted(np.bincount(groups[~learned], minlength=made_up.GROUPS)) == left_out
     label = groups if grouping == "state" else 0 * groups
     centered = [EARNED[i] - EARNED[learned & (label == label[i])].mean() for i in range(EPISODES)]
     assert_advantages(batch, np.array(centered))

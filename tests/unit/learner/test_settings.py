@@ -3,18 +3,9 @@
 import functools
 import re
 
+import changed_settings
 import pytest
-from changed_settings import (
-    BASE,
-    SECTIONS,
-    UNIONS,
-    changes_what_is_built,
-    every_setting,
-    put,
-    read,
-    read_by_the_update,
-    unread,
-)
+from changed_settings import BASE, SECTIONS, UNIONS, changes_what_is_built, every_setting, put, read, read_by_the_update
 from paths import ROOT
 
 from agentrl_jax.config.keys import every_key
@@ -56,7 +47,7 @@ def read_by(number):
 
 @pytest.mark.parametrize("number", range(len(RULES)))
 def test_an_update_reads_every_field_of_its_rule(number):
-    assert unread(RULES[number], *read_by(number)) == []
+    assert changed_settings.unread(RULES[number], *read_by(number)) == []
 
 
 def test_an_update_reads_every_other_field_and_number():

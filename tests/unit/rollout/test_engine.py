@@ -1,7 +1,5 @@
 """A trajectory is a function of its key: not of its slot, its neighbors, the batch or refills."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,32 +51,17 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(policy, batch):
     np.testing.assert_allclose(np.asarray(rows.logprob)[sampled], np.asarray(expected)[sampled], atol=1e-4)
 
 
-@pytest.fixture(scope="module")
-def of_eight(compiled, policy, batch):
-    """Function (rows of the batch) -> the engine's final state after these 8 episodes alone, each with its prefill."""
-    program = compiled(toy_agent.engine_config(), whole_state=True)
-    return lambda rows: program(policy, KEY, toy_agent.rows(batch[0], rows), toy_agent.settings(8))
+def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch):
+    def alone(rows):
+        """Eight episodes, each with its prefill."""
+        program = compiled(toy_agent.engine_config())
+        return program(policy, KEY, toy_agent.rows(batch[0], rows), toy_agent.settings(8))[0]
 
-
-def test_trajectory_does_not_depend_on_the_batch(of_eight, batch):
     rows = np.array([5, 4, 7, 6, 60, 1, 2, 3])
-    found = of_eight(rows).trajectory
+    found = alone(rows)
     assert_same(found, toy_agent.rows(batch[1], rows))
     shuffle = np.array([5, 2, 7, 0, 1, 6, 3, 4])
-    assert differing(toy_agent.rows(found, shuffle), of_eight(rows[shuffle]).trajectory) == []
-
-
-def test_finished_rows_are_frozen_whole(of_eight, batch):
-    """For one shape, the whole state of a row is equal bit for bit beside short and beside long neighbors."""
-    turns = np.asarray(batch[1].num_turns)
-    short, long = np.flatnonzero(turns == 1)[:4], np.flatnonzero(turns == TURNS)[:4]
-    calm, busy = of_eight(np.tile(short, 2)), of_eight(np.concatenate([short, long]))
-    assert int(busy.decode_steps) > int(calm.decode_steps)
-    assert not np.asarray(busy.active).any()
-    of_all = {"next_episode", "decode_steps", "prefill_steps"}
-    for part in {field.name for field in dataclasses.fields(calm)} - of_all:
-        mine, theirs = (toy_agent.rows(getattr(state, part), np.arange(4)) for state in (calm, busy))
-        assert differing(mine, theirs) == [], part
+    assert differing(toy_agent.rows(found, shuffle), alone(rows[shuffle])) == []
 
 
 def test_a_group_stores_its_first_observation_once():
