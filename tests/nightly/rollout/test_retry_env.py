@@ -34,16 +34,12 @@ def test_one_attempt_is_the_plain_episode(compiled, policy):
 def test_a_retry_depends_neither_on_the_batch_nor_on_slots(policy):
     """Some of the episodes, in another order, in slots that are refilled."""
     turns, ids = 2 * toy_agent.TURNS, near_levels(16)
-    env, settings = (
-        retry_env(toy_agent.BATCHED_ENV.tasks, 2, toy_agent.TURNS),
-        toy_agent.settings(16, horizon=jnp.int32(turns)),
-    )
+    env = retry_env(toy_agent.BATCHED_ENV.tasks, 2, toy_agent.TURNS)
+    settings = toy_agent.settings(16, horizon=jnp.int32(turns))
     trajectory = played(policy, env, toy_agent.engine_config(max_turns=turns), ids, settings)
     rows = np.random.default_rng(0).permutation(16)[:12]
-    config = toy_agent.engine_config(max_turns=turns, slots=4)
-    few = played(
-        policy, env, config, toy_agent.rows(ids, rows), settings.replace(temperature=settings.temperature[:12])
-    )
+    config, some = toy_agent.engine_config(max_turns=turns, slots=4), toy_agent.rows(ids, rows)
+    few = played(policy, env, config, some, settings.replace(temperature=settings.temperature[:12]))
     assert_same(few, toy_agent.rows(trajectory, rows))
 
 

@@ -55,19 +55,10 @@ def make_host_episodes():
 
     def make(actions=()):
         if actions not in tasks:
-            tasks[actions] = host_task(
-                "Echo",
-                Echo,
-                instruction="Say something.",
-                response_format=ResponseGrammar(actions=actions, think=False, forced=False, max_actions=3),
-                tokenizer=TOKENIZER,
-                style="ragen",
-                observation_tokens=60,
-                max_turns=9,
-                max_actions=9,
-                response_words=9,
-                info_keys=("turns",),
-            )
+            grammar = ResponseGrammar(actions=actions, think=False, forced=False, max_actions=3)
+            limits = {"observation_tokens": 60, "max_turns": 9, "max_actions": 9, "response_words": 9}
+            texts = {"instruction": "Say something.", "response_format": grammar, "tokenizer": TOKENIZER}
+            tasks[actions] = host_task("Echo", Echo, style="ragen", info_keys=("turns",), **texts, **limits)
         return HostEpisodes((tasks[actions],), TOKENIZER, deadline=5.0, workers=4)
 
     return make

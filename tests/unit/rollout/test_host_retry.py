@@ -120,19 +120,9 @@ def test_lines_are_joined():
 
 def test_a_message_has_room_for_both_observations():
     tokenizer, text = toy_agent.TOKENIZER, "seed 1234"
-    task = host_task(
-        "Scripted",
-        Scripted,
-        instruction="Play.",
-        response_format=PlainResponse(opening=""),
-        tokenizer=tokenizer,
-        style="bare",
-        observation_tokens=len(tokenizer.encode(text)),
-        max_turns=TURNS,
-        max_actions=TURNS,
-        response_words=8,
-        info_keys=("steps",),
-    )
+    limits = {"observation_tokens": len(tokenizer.encode(text)), "max_turns": TURNS, "max_actions": TURNS}
+    texts = {"instruction": "Play.", "response_format": PlainResponse(opening=""), "tokenizer": tokenizer}
+    task = host_task("Scripted", Scripted, style="bare", response_words=8, info_keys=("steps",), **texts, **limits)
     several = with_retries(task, tokenizer, turns=TURNS, attempts=ATTEMPTS)
     longest = tokenizer.encode(retry_observation(text, text))
     assert len(longest) <= several.observation_tokens <= len(longest) + 2
