@@ -22,7 +22,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup.programs import Programs
 
-ROWS_OF = pack_trajectories(TRAJECTORY, "full")
+ROWS_OF = jax.jit(pack_trajectories, static_argnums=1)(TRAJECTORY, "full")
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -27,7 +27,7 @@ FAILED = [1, 5, 11, 14]
 CHOSEN = TRAJECTORY.replace(
     turn=TRAJECTORY.turn.replace(failed=TRAJECTORY.turn.failed.at[jnp.array(FAILED), 0].set(True))
 )
-ROWS = pack_trajectories(CHOSEN, "full")
+ROWS = jax.jit(pack_trajectories, static_argnums=1)(CHOSEN, "full")
 VALID = ~np.isin(np.arange(EPISODES), FAILED)
 NUMBERS = {"format_penalty": -0.1, "overlong_buffer": 0.4, "overlong_penalty": 0.5, "entropy_coef": 0.3, "lr": 0.1}
 

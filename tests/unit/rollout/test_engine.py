@@ -83,21 +83,19 @@ def test_a_group_stores_its_first_observation_once():
     assert positions(group_size=GROUP_SIZE, max_turns=1)[0] == 1
 
 
-@pytest.mark.parametrize("group_size", [1, GROUP_SIZE])
-def test_blocks_end_where_observations_end(group_size):
-    config = toy_agent.engine_config(max_turns=3, max_response_tokens=200, group_size=group_size)
-    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, GROUP_SIZE)
+def test_blocks_end_where_observations_end_and_many_are_always_skipped():
+    def empty(**changes):
+        config = toy_agent.engine_config(max_response_tokens=200, **changes)
+        return empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, GROUP_SIZE)
+
     read = toy_agent.BATCHED_ENV.observation_tokens
-    first = [] if cache.opening else [read]
-    assert [key.shape[2] for key, _ in cache.blocks[0]] == [*first, 200 + read, 200 + read]
-
-
-@pytest.mark.parametrize("turns", [3, 40])
-def test_unused_blocks_of_long_contexts_are_always_skipped(turns):
-    config = toy_agent.engine_config(max_turns=turns, max_response_tokens=200, skips_blocks=False)
-    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, 1)
-    assert cache.skips == (sum_of_positions(cache) > 4096) == (turns == 40)
-    assert len(cache.blocks[0]) == (MAX_BLOCKS if turns == 40 else 2)
+    for group_size, first in ((1, [read]), (GROUP_SIZE, [])):
+        cache = empty(max_turns=3, group_size=group_size)
+        assert [key.shape[2] for key, _ in cache.blocks[0]] == [*first, 200 + read, 200 + read]
+    few, many = (empty(max_turns=turns, skips_blocks=False) for turns in (3, 40))
+    assert (few.skips, many.skips) == (False, True)
+    assert sum_of_positions(few) < 4096 < sum_of_positions(many)
+    assert (len(few.blocks[0]), len(many.blocks[0])) == (2, MAX_BLOCKS)
 
 
 def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
@@ -123,8 +121,7 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     np.testing.assert_array_equal(short.final_observation[cut], whole.observation[cut, fits[cut]])
     np.testing.assert_array_equal(short.final_observation_length[cut], whole.observation_length[cut, fits[cut]])
     np.testing.assert_array_equal(last[~cut], whole.turn.truncated[np.arange(64), fits - 1][~cut])
-    rows = pack_trajectories(short, "full", limit)
-    roomy = pack_trajectories(short, "full")
+    rows, roomy = (jax.jit(pack_trajectories, static_argnums=(1, 2))(short, "full", size) for size in (limit, 0))
     assert rows.tokens.shape[1] == limit < roomy.tokens.shape[1]
     np.testing.assert_array_equal(rows.tokens, roomy.tokens[:, :limit])
     assert int(roomy.length.max()) <= limit

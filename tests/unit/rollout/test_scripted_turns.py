@@ -70,7 +70,7 @@ def play_script(policy):
                 return engine.rollout(policy, toy_agent.MODEL.decoder, batched_env, config, key, ids, settings)[0]
 
             trajectory = jax.jit(run)(jax.random.key(3))
-        rows = pack_trajectories(trajectory, "full")
+        rows = jax.jit(pack_trajectories, static_argnums=1)(trajectory, "full")
         return Play(batched_env, *jax.tree.map(np.asarray, (trajectory, rows)))
 
     return play
