@@ -18,14 +18,10 @@ GROUPS = 6
 def played(request):
     """A trajectory of both tasks at temperature 0.8, and its context."""
     engine = toy_agent.engine_config(group_size=GROUP_SIZE, context=request.param)
-    program = jax.jit(
-        lambda params, key, ids, settings: rollout(
-            params, MODEL.decoder, toy_agent.BATCHED_ENV, engine, key, ids, settings
-        )
-    )
+    program = jax.jit(lambda params, *of: rollout(params, MODEL.decoder, toy_agent.BATCHED_ENV, engine, *of)[0])
     settings = toy_agent.settings(GROUPS * GROUP_SIZE, temperature=jnp.full(GROUPS * GROUP_SIZE, 0.8))
     ids = toy_agent.mixed_ids(GROUPS, GROUP_SIZE)
-    return program(PARAMS["policy"], jax.random.key(7), ids, settings)[0], request.param
+    return program(PARAMS["policy"], jax.random.key(7), ids, settings), request.param
 
 
 def test_scores_are_those_of_a_forward_pass_and_of_the_engine(played):
