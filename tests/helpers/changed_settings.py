@@ -51,7 +51,7 @@ BASE: dict[str, Any] = {
 """A critic, several turns and members of a group, more than one step so that clipping occurs; else the defaults."""
 SECTIONS = ("algo", "optim", "prompt", "rollout", "train")
 NUMBERS = (2, 1, 0.5, 8, 4, 3, 0.25, 1.0, -1.0, 0, 20, 300)
-"""Of these the first that is accepted is tried; `_values` tells the other types."""
+"""Of these the first that is accepted is tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _values(annotation: Any) -> tuple[list[Any], bool]:
     return (["|"] if annotation is str else list(NUMBERS)), False
 
 
-def _fields() -> Iterator[tuple[str, Any, dict[str, Any], list[str]]]:
+def _fields() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any]]]:
     """Names of settings with their types, the kind of their section that has them, and the other names there."""
     for section in SECTIONS:
         fields = Config.model_fields[section].annotation.model_fields
@@ -138,6 +138,7 @@ def _fields() -> Iterator[tuple[str, Any, dict[str, Any], list[str]]]:
 
 
 def _found(name: str, annotation: Any, kind: dict[str, Any], others: dict[str, Any]) -> Iterator[Setting]:
+    """The settings of one field, each alone or, if it is refused alone, beside another one of its section."""
     values, every = _values(annotation)
     beside = [{}, *({other: x} for other, of in others.items() for x in _values(of)[0][:3])]
     for several in [[value] for value in values] if every else [values]:
@@ -174,10 +175,7 @@ def _environment(prompt: Any, rollout: Any) -> Any:
 @functools.cache
 def _stepped(optim: Any) -> list[Any]:
     """A step of the optimizer and its moments."""
-    tx, params = (
-        build.build_optimizer(accepted({}).replace(optim=optim)),
-        {"matrix": np.ones((2, 2)), "norm": np.ones(2)},
-    )
+    tx, params = build.build_optimizer(Config(optim=optim)), {"matrix": np.ones((2, 2)), "norm": np.ones(2)}
     return jax.tree.leaves(tx.update(params, tx.init(params), params))
 
 

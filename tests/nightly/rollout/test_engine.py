@@ -13,14 +13,6 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup.programs import Programs, total_stats
 
 
-def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch):
-    episodes = [63, 0, 36]
-    ids, trajectory, _ = batch
-    program = compiled(toy_agent.engine_config())
-    found, _ = program(policy, KEY, toy_agent.rows(ids, episodes), toy_agent.settings(len(episodes)))
-    assert_same(found, toy_agent.rows(trajectory, episodes))
-
-
 @pytest.mark.parametrize(
     "options",
     [
