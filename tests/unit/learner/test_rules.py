@@ -61,15 +61,6 @@ def batch_of(config, trajectory=MET, numbers=None, greedy=None, state=None):
     return made(config, trajectory, numbers, greedy, state)[0]
 
 
-def test_a_mask_and_a_gather_of_the_same_groups_are_the_same():
-    plain = {"advantage": Grpo(whiten=True)}
-    gathered, _ = made(rule(**plain, filter=FractionFilter(ratio=0.5)))
-    masked, metrics = made(rule(**plain, filter=TopKFilter()), numbers=settings(filter_value=2.0))
-    assert metrics["rollout/filter_kept_groups"] == 2
-    np.testing.assert_array_equal(gathered.mask, masked.mask)
-    np.testing.assert_allclose(gathered.advantage, masked.advantage, atol=1e-6)
-
-
 def test_an_empty_filter_skips_the_step_and_counts_it():
     flat = MET.turn.replace(reward=jnp.zeros((EPISODES, TURNS)), format_error=jnp.zeros((EPISODES, TURNS), jnp.int32))
     start = fresh_state()

@@ -76,9 +76,8 @@ def play_script(policy):
     return play
 
 
-NATURAL, CUT, BUDGET, NONSENSE, MANY, UNKNOWN, UNCLOSED, STOPPED = range(8)
+CUT, BUDGET, NONSENSE, MANY, UNKNOWN, UNCLOSED, STOPPED = range(7)
 FORCED = [
-    ["Down||Down</answer><|end|>", "down</answer><|end|>"],
     ["Up</answer>" + "Up" * 20, "Up</answer><|end|>"],
     ["Down||Down||Down||Down</answer><|end|>"] * 2 + ["Down||Down||Down||Down||Down</answer><|end|>"],
     ["I do not know<|end|>"] * 5,
@@ -122,22 +121,12 @@ def read(play: Play, responses: list[str], heights: list[tuple[int, int, float]]
     return text
 
 
-def test_natural_stop_trains_every_drawn_token_and_the_drawn_end(forced):
-    whole, trained = conversation(forced, NATURAL)
-    assert trained.startswith("Down||Down</answer><|end|>down</answer><|end|>")
-    assert forced.trajectory.response.ended[NATURAL, :2].tolist() == [True, True]
-    # The forced tag is in the conversation before both responses and is never trained.
-    assert whole.count("<answer>") == forced.trajectory.num_turns[NATURAL]
-    assert "<answer>" not in trained
-    # A sampled end of turn is not inserted a second time.
-    assert "<|end|><|end|>" not in whole
-
-
 def test_two_turn_conversation_is_exactly_the_joined_text(forced):
     whole, trained = conversation(forced, BUDGET)
     heights = [(0, 10, 0.0), (0, 6, -2.0), (0, 2, -2.0)]
     assert whole == read(forced, FORCED[BUDGET], heights, BUDGET, stopped=True)
     assert trained == "".join(FORCED[BUDGET])
+    assert forced.trajectory.response.ended[BUDGET, :3].all()
     sampled = forced.sequences.response_mask[BUDGET]
     np.testing.assert_array_equal(forced.sequences.logprob[BUDGET], np.where(sampled, -1.0, 0.0))
 
