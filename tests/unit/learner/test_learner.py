@@ -77,9 +77,9 @@ def test_devices_change_nothing(of_rows):
 
 
 def test_groups_that_devices_would_share_are_refused():
-    made_up.program = Programs(make_mesh(8)).update(MODEL, BASE, made_up.PLAIN)
+    update = Programs(make_mesh(8)).update(MODEL, BASE, made_up.PLAIN)
     with pytest.raises(BadValue) as caught:
-        made_up.program(fresh_state(), TRAJECTORY, ONES, made_up.KEY, settings())
+        update(fresh_state(), TRAJECTORY, ONES, made_up.KEY, settings())
     assert (caught.value.key, caught.value.value) == ("group_size", 4)
 
 
