@@ -174,7 +174,6 @@ def _environment(prompt: Any, rollout: Any) -> Any:
 
 @functools.cache
 def _stepped(optim: Any) -> list[Any]:
-    """A step of the optimizer and its moments."""
     tx, params = build.build_optimizer(Config(optim=optim)), {"matrix": np.ones((2, 2)), "norm": np.ones(2)}
     return jax.tree.leaves(tx.update(params, tx.init(params), params))
 

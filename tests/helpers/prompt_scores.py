@@ -79,7 +79,6 @@ def samples(trajectory, config):
 
 
 def check_scores(trajectory, config):
-    """Compares a measurement with forward passes over every pair."""
     found, trajectory = measured(trajectory, config), jax.tree.map(np.asarray, trajectory)
     for name, (sample, seen_in) in zip(("first_turn", "trajectory"), samples(trajectory, config)):
         prompts = [seen(trajectory, int(e), int(t), seen_in) for e, t in zip(sample.prompt_episode, sample.prompt_turn)]

@@ -16,7 +16,6 @@ GROUPS = 6
 
 @pytest.fixture(scope="module", params=["full", "single_turn"])
 def played(request):
-    """A trajectory of both tasks at temperature 0.8, and its context."""
     engine = toy_agent.engine_config(group_size=GROUP_SIZE, context=request.param)
     program = jax.jit(lambda params, *of: rollout(params, MODEL.decoder, toy_agent.BATCHED_ENV, engine, *of)[0])
     settings = toy_agent.settings(GROUPS * GROUP_SIZE, temperature=jnp.full(GROUPS * GROUP_SIZE, 0.8))
@@ -36,7 +35,6 @@ def test_scores_are_those_of_a_forward_pass_and_of_the_engine(played):
 
 
 def test_a_mesh_measures_the_same(played):
-    """Six and nine prompts for four replicas, whose matrices are sharded over two devices each."""
     trajectory, context = played
     config = dataclasses.replace(BASE, context=context)
     one, spread = measured(trajectory, config), measured(trajectory, config, devices=8, fsdp=2, tensor=2)

@@ -28,7 +28,6 @@ def test_nothing_has_moved(devices, fsdp, engine):
 
 
 def test_the_gradient_is_that_of_the_parallel_pass(iteration):
-    """Plain gradient steps are equal up to rounding, also when parameters and reference differ."""
     moved = iteration.state.replace(
         params=iteration.state.params | {"policy": jax.tree.map(lambda x: 1.02 * x, iteration.state.params["policy"])}
     )
@@ -43,7 +42,6 @@ def test_the_gradient_is_that_of_the_parallel_pass(iteration):
 
 
 def test_one_wrong_bit_is_seen(iteration):
-    """The share of equal log-probabilities and the largest difference reveal a single last bit."""
     trajectory = iteration.trajectory
     off = jnp.where(trajectory.response_mask, jnp.nextafter(trajectory.response.logprob, -jnp.inf), 0.0)
     one_turn = jnp.arange(trajectory.response_mask.shape[1])[:, None] == 0
@@ -54,7 +52,6 @@ def test_one_wrong_bit_is_seen(iteration):
 
 
 def test_the_gap_of_the_parallel_pass(iteration):
-    """Mean and largest difference over the trained tokens; a token far off has the largest."""
     trajectory = iteration.trajectory
     _, metrics = iteration.learn("learner")
     assert 0 < metrics["rollout/logprob_gap_mean"] < metrics["rollout/logprob_gap_max"] < 1e-4
@@ -66,7 +63,6 @@ def test_the_gap_of_the_parallel_pass(iteration):
 
 
 def test_packed_rows_are_replayed_on_several_devices():
-    """Every device has all rows and the bins of its own; the update is that of the rows."""
     rule = {"minibatches": 1, "epochs": 1, "grad_accum_steps": 2}
     plain, packed = (Iteration(2, {}, packing=packing, **rule) for packing in (False, True))
     after, metrics = plain.learn("replay")

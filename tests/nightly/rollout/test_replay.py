@@ -41,14 +41,12 @@ def assert_same_bits(a, b):
 
 @pytest.mark.parametrize(("changes", "episodes"), [(REFILLED, 64), (SINGLE, 16)], ids=["refilled", "single"])
 def test_the_replay_has_the_bits_of_the_rollout(policy, changes, episodes):
-    """With refilled slots and without a turn barrier."""
     logprob, replayed, _ = played_and_replayed(policy, toy_agent.engine_config(**changes), episodes)
     assert_same_bits(replayed, logprob)
     assert np.count_nonzero(np.asarray(replayed)[np.asarray(TEMPERATURE[:episodes]) > 0]) > episodes
 
 
 def test_a_cache_of_several_blocks_is_replayed_with_the_same_bits(policy, monkeypatch):
-    """A rollout reads only as many blocks of the cache as its longest row fills; the tokens are those of one block."""
     config, shape = toy_agent.engine_config(**REFILLED), toy_agent.MODEL.decoder
     _, _, plain = played_and_replayed(policy, config, 64)
     monkeypatch.setattr(kv_cache, "SMALLEST_BLOCK", 4)

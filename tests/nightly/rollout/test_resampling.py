@@ -30,7 +30,6 @@ def spread(trajectory, paid=0.0):
 
 
 def test_an_overlong_penalty_makes_a_spread(policy, batch):
-    """Groups are judged by the learner's returns, so members that differ only in length do vary."""
     ids, play = batch[0], program(1)
     _, stats = play({"policy": policy}, KEY, ids, SETTINGS)
     long = SETTINGS.replace(overlong_buffer=jnp.float32(1.0), overlong_penalty=jnp.float32(0.5))

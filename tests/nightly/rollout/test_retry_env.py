@@ -11,7 +11,6 @@ from agentrl_jax.rollout.trajectory import TRUNCATIONS
 
 
 def test_a_full_context_ends_the_attempts(policy):
-    """There is room for three turns, whatever the lengths of their messages, and for less than five."""
     limit = int(sure().prefix_length[0]) + 3 * (sure().observation_tokens + LENGTH)
     trajectory, whole = play_scripts(policy, "full", context_tokens=limit), play_scripts(policy, "full")
     full = trajectory.truncation == 1 + TRUNCATIONS.index("context")
@@ -22,7 +21,6 @@ def test_a_full_context_ends_the_attempts(policy):
 
 
 def test_one_attempt_is_the_plain_episode(compiled, policy):
-    """Bit for bit, also where there are no attempts left: without feedback, since nothing can follow it."""
     ids, settings = near_levels(16), toy_agent.settings(16, horizon=jnp.int32(toy_agent.TURNS))
     env = RetryEnv(tasks=toy_agent.BATCHED_ENV.tasks, turns=toy_agent.TURNS, attempts=1)
     once = played(policy, env, toy_agent.engine_config(), ids, settings)
@@ -32,7 +30,6 @@ def test_one_attempt_is_the_plain_episode(compiled, policy):
 
 
 def test_a_retry_depends_neither_on_the_batch_nor_on_slots(policy):
-    """Some of the episodes, in another order, in slots that are refilled."""
     turns, ids = 2 * toy_agent.TURNS, near_levels(16)
     env = retry_env(toy_agent.BATCHED_ENV.tasks, 2, toy_agent.TURNS)
     settings = toy_agent.settings(16, horizon=jnp.int32(turns))

@@ -74,7 +74,6 @@ def test_turn_gae_equals_one_step_a_turn(rewards, values, mask, turn_end, gamma,
 @PROPERTY
 @given(group_returns, st.randoms(use_true_random=False))
 def test_group_advantages_equal_the_reference_and_move_with_permutations(normalize_std, scores, random):
-    """Also if some members are not valid, for any scores of theirs."""
     valid = np.array([[random.random() < 0.7 for _ in row] for row in scores])
     found = np.asarray(group_advantages(np.where(valid, scores, np.nan), valid, normalize_std=normalize_std))
     assert not found[~valid].any()
@@ -130,7 +129,6 @@ def test_estimators_take_gradients_and_batches():
 @PROPERTY
 @given(numbers, numbers, masks, masks, st.data())
 def test_an_episode_that_was_cut_off_goes_on_with_its_final_value(estimator, rewards, values, mask, ends, data):
-    """As if one more turn, of one token, had that value and that reward."""
     final = data.draw(numbers)[:, 0]
     gamma, lam, turn_gamma = (data.draw(discounts) for _ in range(3))
     last = np.where(mask.any(axis=1), LENGTH - 1 - np.argmax(mask[:, ::-1], axis=1), -1)

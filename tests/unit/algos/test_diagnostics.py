@@ -9,7 +9,6 @@ from agentrl_jax.algos import diagnostics
 
 
 def everything(values, returns, mask):
-    """All masked metrics of one batch."""
     return {
         "values": diagnostics.masked_stats(values, mask),
         "explained": diagnostics.explained_variance(values, returns, mask),

@@ -74,7 +74,6 @@ def evidence(draw):
 @PROPERTY
 @given(evidence())
 def test_nothing_is_learned_from_what_was_not_sampled(name, e):
-    """Observations and padding have no advantage, and their values change no other advantage."""
     found = advantages(rule_of(name), e)
     assert not found[~e.mask].any()
     dirty = e.replace(values=np.where(e.mask, e.values, np.nan), turn_end=e.turn_end | ~e.mask)
@@ -97,7 +96,6 @@ def test_weights_of_groups_and_rows_multiply(e):
 @PROPERTY
 @given(evidence())
 def test_every_kind_is_computed_by_its_rule(e):
-    """With four different discounts, against the slow references."""
     n = SimpleNamespace(gamma=0.9, lam=0.8, turn_gamma=0.7, step_weight=0.5, history_power=2.0)
     steps, of_turns = (e.rewards, e.values, e.mask), (e.turn_mask & e.valid.reshape(-1, 1))
     group = np.repeat(np.arange(GROUPS), GROUP_SIZE)

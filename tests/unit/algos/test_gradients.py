@@ -75,7 +75,6 @@ def test_the_whole_divergence():
 
 
 def test_the_loss_of_one_ratio_a_row():
-    """GSPO stops gradients, so that of the ratio is written out."""
     logprob, old, advantage = draw(6, 0.05)
     kept = mask()
     one_a_row = jnp.broadcast_to(advantage[:, :1], advantage.shape)

@@ -132,7 +132,6 @@ def test_importance_weights_equal_the_reference(correction, level, logprob, beha
 @pytest.mark.parametrize("correction", ["truncated", "masked"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_equal_log_probabilities_leave_the_loss_as_it_is(correction, level):
-    """The weight is exactly 1, and no gradient flows through it."""
     logprob = jnp.asarray(-np.geomspace(1e-6, 50, 64, dtype=np.float32)).reshape(4, 16)
     mask = np.arange(64).reshape(4, 16) % 3 > 0
     options = {"mask": mask, "correction": correction, "level": level}
@@ -178,7 +177,6 @@ def test_cispo_keeps_the_gradient_of_every_token(logprob, old, advantages):
 
 
 def test_the_policy_gradient_has_neither_ratio_nor_clip():
-    """Its gradient is -A for any ratio, also where every clipped loss has a zero gradient."""
     logprob, advantage = jnp.float32([[-1.0, -2.0]]), jnp.float32([[3.0, -0.5]])
     far = logprob - jnp.float32([[5.0, -5.0]])
     mask = jnp.ones((1, 2), bool)

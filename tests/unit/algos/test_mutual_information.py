@@ -33,7 +33,6 @@ def cases():
 
 
 def slow(scores, length, own, valid, prompt):
-    """Loops over the valid texts and prompts, in float64."""
     texts = [i for i in range(len(own)) if valid[i]]
     columns = sorted({int(own[i]) for i in texts})
     found = {"pairs": len(texts), "prompts": len(columns)}

@@ -47,7 +47,6 @@ def test_every_token_is_in_one_bin_beside_those_of_its_row(lengths):
 
 
 def test_an_update_with_bins_is_that_with_rows_in_fewer_microbatches(monkeypatch):
-    """Short rows share bins."""
     changes = {"minibatches": 1, "grad_accum_steps": 4, "aggregation": "seq_mean_token_mean"}
     computed, score_tokens = [], actor_critic.score_tokens
 

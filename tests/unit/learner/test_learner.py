@@ -50,7 +50,6 @@ def base():
 
 
 def step_of(state, model=MODEL):
-    """Returns what the update added to the initial parameters."""
     return jax.tree.map(jnp.subtract, state.params, fresh_state(model).params)
 
 
@@ -64,7 +63,6 @@ def of_rows():
 
 
 def same(one, other):
-    """Whether two results of `learn` agree up to rounding."""
     assert_close(step_of(one[0]), step_of(other[0]))
     for name, value in one[1].items():
         np.testing.assert_allclose(other[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
@@ -84,7 +82,6 @@ def test_groups_that_devices_would_share_are_refused():
 
 
 def test_microbatches_of_their_own_length_equal_the_whole(of_rows, monkeypatch):
-    """What more microbatches are for: less is scored at once, and rows of similar length together."""
     scored, score_tokens = set(), actor_critic.score_tokens
 
     def noted(params, model, tokens, *rest):
@@ -98,7 +95,6 @@ def test_microbatches_of_their_own_length_equal_the_whole(of_rows, monkeypatch):
 
 
 def test_what_was_not_sampled_is_not_read_as_such(base):
-    """Garbage in the padding of responses and observations affects no gradient."""
     t = TRAJECTORY
     response = t.response.replace(
         tokens=jnp.where(t.response_mask, t.response.tokens, 17),
@@ -125,7 +121,6 @@ def test_update_that_is_not_finite_is_skipped_whole():
 
 
 def test_the_longest_row_of_skipped_steps_is_reported():
-    """The loss is not finite in some minibatches only; a good step after them hides none of them."""
     reward = TRAJECTORY.turn.reward.at[: made_up.GROUP_SIZE, 0].set(jnp.nan)  # one group of four
     broken = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(reward=reward))
     longest = set()
@@ -176,7 +171,6 @@ def test_the_adaptive_coefficient_follows_the_divergence(where, target, factor):
 
 
 def test_the_whole_divergence_is_that_of_the_distributions(monkeypatch):
-    """At every sampled token, in several chunks; and it pulls the policy towards the reference."""
     state = fresh_state(NO_CRITIC, reference=True)
     other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), state.reference)
     state = state.replace(reference=other)
@@ -209,7 +203,6 @@ def test_the_update_calls_nothing_on_the_host():
 
 
 def test_while_the_critic_warms_up_the_policy_is_held(base):
-    """The loss of a shared critic also reaches the decoder, which belongs to the policy."""
     held, metrics = learn(numbers=settings(freeze_policy=1.0))
     assert not any(np.asarray(x).any() for x in jax.tree.leaves(step_of(held)["policy"]))
     assert_close(step_of(base[0])["critic"], step_of(held)["critic"])
@@ -217,13 +210,11 @@ def test_while_the_critic_warms_up_the_policy_is_held(base):
 
 
 def speaking(episodes):
-    """The trajectory with responses in only so many episodes."""
     length = jnp.where(jnp.arange(EPISODES)[:, None] < episodes, TRAJECTORY.response.length, 0)
     return TRAJECTORY.replace(response=TRAJECTORY.response.replace(length=length))
 
 
 def test_fewer_rows_than_minibatches_are_as_many_steps():
-    """Rows are distributed evenly; empty minibatches are left out and count neither as skipped nor in the means."""
     few = {"model": NO_CRITIC, "minibatches": 8, **GRPO}
     state, metrics = learn(speaking(5), fresh_state(NO_CRITIC), **few)
     assert int(state.gradient_steps) == 5

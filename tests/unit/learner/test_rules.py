@@ -44,7 +44,6 @@ def batches(config):
 
 
 def made(config, trajectory=MET, numbers=None, greedy=None, state=None):
-    """The batch of an update, and metrics."""
     state = fresh_state(model_of(config), reference=config.kl.kind != "none") if state is None else state
     batch, _, metrics = batches(config)(state, trajectory, numbers or settings(), greedy)
     return batch, metrics
@@ -75,7 +74,6 @@ def test_an_empty_filter_skips_the_step_and_counts_it():
 
 
 def test_padding_changes_nothing():
-    """Scores, advantages and targets of the sampled tokens, in larger arrays."""
     plain, padded = (
         batch_of(made_up.BASE, made_up.make_trajectory(seen=made_up.SEEN + more, said=made_up.SAID + more))
         for more in (0, 3)

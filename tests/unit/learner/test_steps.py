@@ -24,7 +24,6 @@ from agentrl_jax.setup.programs import Programs
 
 
 def test_imitation_lowers_the_loss_whatever_the_devices():
-    """Cross-entropy of the demonstrated tokens falls; several devices, each with some of the rows, give the same."""
     tx = states.optimizer(0.9, 0.999, 0.0)
     rows, _ = prepare_examples(pack_trajectories(TRAJECTORY, "full"), 8)
     numbers = (jnp.float32(0.01), jnp.float32(jnp.inf), jnp.float32(1.0))
@@ -56,7 +55,6 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
 
 
 def test_packed_rows_are_imitated_alike(monkeypatch):
-    """A step on all bins is a step on all rows, whatever shares a bin."""
     monkeypatch.setattr(imitation, "LEAST_BIN", 64)
     tx = states.optimizer(0.9, 0.999, 0.0)
     found = pack_trajectories(TRAJECTORY, "single_turn")
@@ -85,7 +83,6 @@ def test_packed_rows_are_imitated_alike(monkeypatch):
 
 
 def test_the_reference_of_an_adapter_is_the_base_with_it_off():
-    """The reference is a copy of the adapter only; a new adapter scores like the base model, bit for bit."""
     decoder = MODEL.decoder
     model = ActorCritic(decoder=decoder, critic="none", lora=LoraConfig(rank=2, alpha=4.0))
     state = states.init_state(KEY, model, PLAIN, reference=True)

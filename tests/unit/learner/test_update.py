@@ -38,7 +38,6 @@ def scored(params, model):
 
 
 def turn_rewards():
-    """Rewards of the turns with both penalties."""
     t = jax.tree.map(np.asarray, CHOSEN)
     played = np.arange(made_up.TURNS) < t.num_turns[:, None]
     return np.where(played, t.turn.reward - 0.1 * t.turn.format_error - 0.5 * overlong(), 0.0)
@@ -185,7 +184,6 @@ def test_an_update_without_a_critic(start):
 
 
 def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
-    """The loss is that of the replayed values; its derivative is taken where the pass is."""
     shape = (3, 4)
     draw = np.random.default_rng(0)
     passed, replayed, advantage = (jnp.asarray(draw.normal(size=shape), jnp.float32) for _ in range(3))

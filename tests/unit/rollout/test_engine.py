@@ -23,7 +23,6 @@ from agentrl_jax.setup.programs import total_stats
 
 
 def sum_of_positions(cache):
-    """Positions that each row stores in blocks."""
     return sum(key.shape[2] for key, _ in cache.blocks[0])
 
 
@@ -53,7 +52,6 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(policy, batch):
 
 def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch):
     def alone(rows):
-        """Eight episodes, each with its prefill."""
         program = compiled(toy_agent.engine_config())
         return program(policy, KEY, toy_agent.rows(batch[0], rows), toy_agent.settings(8))[0]
 

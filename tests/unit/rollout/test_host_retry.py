@@ -43,7 +43,6 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def made():
-    """The environments that were made in a test."""
     Scripted.made = []
     return Scripted.made
 

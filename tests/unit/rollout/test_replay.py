@@ -22,7 +22,6 @@ def replay():
 
 
 def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay):
-    """Ragged responses, shared prefixes and first observations, several temperatures."""
     number = np.arange(64)
     # Greedy members, whose log-probability is 0, and two temperatures.
     temperature = jnp.asarray(np.select([number % 5 == 0, number % 3 == 0], [0.0, 0.7], 1.0), jnp.float32)

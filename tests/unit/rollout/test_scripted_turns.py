@@ -36,8 +36,6 @@ def script(episodes: list[list[str]]) -> np.ndarray:
 
 
 class Play(NamedTuple):
-    """A script played by the engine."""
-
     batched_env: CompiledEnv
     trajectory: engine.Trajectory
     sequences: object
