@@ -24,6 +24,10 @@ def lively_params(config: DecoderConfig, seed: int = 0):
     return grown | {"layers": grown["layers"] | norms, "final_norm": grown["final_norm"] + 1.0}
 
 
+PARAMS = lively_params(CONFIG)
+TOKENS = jax.random.randint(jax.random.key(1), (ROWS, LENGTH), 0, CONFIG.vocab_size)
+
+
 def slow_logits(params, config: DecoderConfig, tokens: np.ndarray) -> np.ndarray:
     """Logits f64[S, V] of one row, by NumPy, one head at a time."""
     raw = {
