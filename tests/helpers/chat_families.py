@@ -158,6 +158,7 @@ SPECIALS = (
 NO_SYSTEM = ("mistral", "mistral v3")
 PLAIN = ("chatml", "chatml with default", "llama3", "llama3.1", "llama3.2", "llama2", "mistral", "mistral v7")
 """Families whose templates never rewrite earlier messages."""
+CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
 
 
 def backend() -> Backend:

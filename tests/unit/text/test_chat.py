@@ -2,54 +2,38 @@
 
 import functools
 
-import chat_families
 import jax
 import numpy as np
 import pytest
-from chat_families import FAMILIES, family
+from chat_families import FAMILIES, PLAIN, family
 from prompt_texts import expected_prefix, message_text, prefix_text, response_text
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text import chat, prompt
 from agentrl_jax.text.chat_segments import keep, segment_names
 from agentrl_jax.text.conversation import conversation_ids, conversation_pieces, following_ids
 from agentrl_jax.text.pieces import encode_pieces
 from agentrl_jax.text.styles import get_style
 
-PLAIN = ("chatml", "chatml with default", "llama3", "llama3.1", "llama3.2", "llama2", "mistral", "mistral v7")
-"""Families whose templates never rewrite earlier messages."""
+TASK = {"instruction": "Push every box.", "legend": (("#", "wall"),), "actions": ("Up", "Down"), "separator": "||"}
+TASK |= {"max_actions_budget": 10, "response_words": 50}
 
 
 @functools.cache
-def ours(name):
-    return family(name)
-
-
 def compiled(name, style, *, think=False, forced=True):
-    return prompt.compile_prompt(
-        get_style(style),
-        instruction="Push every box.",
-        legend=(("#", "wall"),),
-        actions=("Up", "Down"),
-        pieces=("#", "P"),
-        observation_pieces=3,
-        think=think,
-        forced=forced,
-        separator="||",
-        max_actions_budget=10,
-        max_turns=5,
-        response_words=50,
-        tokenizer=ours(name),
-    )
+    room = {"pieces": ("#", "P"), "observation_pieces": 3, "max_turns": 5}
+    options = {"think": think, "forced": forced, "tokenizer": family(name)}
+    return prompt.compile_prompt(get_style(style), **TASK, **room, **options)
 
 
 def episode(name, form, turns):
     """Text of an episode with canonical responses up to the next response, and its responses without end of turn."""
-    text, responses = prefix_text(form, ours(name)), []
+    text, responses = prefix_text(form, family(name)), []
     for turn in range(turns):
         fields = {"turn": turn, "actions_left": 9 - turn, "reward": 0.5, "first": turn == 0}
         text += message_text(form, "#P", **fields, response_ended=turn > 0)
         if turn < turns - 1:
-            response = response_text(form, ours(name), [turn % 2])
+            response = response_text(form, family(name), [turn % 2])
             responses.append(response)
             text += response
     return text, responses
@@ -59,9 +43,9 @@ def episode(name, form, turns):
 @pytest.mark.parametrize("name", [name for name in PLAIN if name != "llama2"])
 def test_an_episode_is_a_conversation_of_the_template(name, style):
     """The template's text for the contents of three turns, plus the forced tag."""
-    form, segments = compiled(name, style), chat.segments(ours(name))
+    form, segments = compiled(name, style), chat.segments(family(name))
     text, responses = episode(name, form, 3)
-    end = chat.chat_format(ours(name)).end_of_turn
+    end = chat.chat_format(family(name)).end_of_turn
     assert all(response.endswith(f"</answer>{end}") for response in responses)
     contents = []
     shape = (["user"] if segments.system_refusal else ["system", "user"]) + ["assistant", "user"] * 2
@@ -86,16 +70,15 @@ def test_every_family_compiles_both_styles():
             form = compiled(name, style, think=name == "reasoner")
             text, _ = episode(name, form, 2)
             assert text.count("#P") == 2
-            assert text.startswith(prefix_text(form, ours(name)))
-            fields = {"instruction": "Push every box.", "legend": (("#", "wall"),), "actions": ("Up", "Down")}
-            fields |= {"separator": "||", "max_actions_budget": 10, "response_words": 50}
-            expected = expected_prefix(style, ours(name), think=name == "reasoner", **fields)
-            assert prefix_text(form, ours(name)) == expected
+            assert text.startswith(prefix_text(form, family(name)))
+            assert prefix_text(form, family(name)) == expected_prefix(
+                style, family(name), think=name == "reasoner", **TASK
+            )
 
 
 def test_words_of_the_system_open_the_first_message_where_there_is_none():
     form = compiled("mistral v3", "compact")
-    assert prefix_text(form, ours("mistral v3")) == "<s>[INST] # wall\nUp Down\n\n"
+    assert prefix_text(form, family("mistral v3")) == "<s>[INST] # wall\nUp Down\n\n"
     text, _ = episode("mistral v3", form, 2)
     assert text.startswith("<s>[INST] # wall\nUp Down\n\n#P\n9[/INST]<answer>Up</answer></s>[INST] #P\n8[/INST]")
 
@@ -109,18 +92,15 @@ def test_llama2_opens_later_messages_in_another_way():
     for first, start in ((True, "#P"), (False, " </s><s>[INST] #P")):
         tokens, length = written(np.array([0, 1, -1]), **fields, first=first)
         assert (
-            ours("llama2").decode(tokens[: int(length)].tolist(), skip_special=False) == f"{start}\n8 [/INST]<answer>"
+            family("llama2").decode(tokens[: int(length)].tolist(), skip_special=False) == f"{start}\n8 [/INST]<answer>"
         )
 
 
 def inserted_and_sampled(name, **options):
-    """Text that a turn inserts after the observation, and the canonical response, which is trained.
-
-    The tests of prompts check that the tokens match the text.
-    """
+    """Text that a turn inserts after the observation, and the canonical response, which is trained."""
     form = compiled(name, "compact", **options)
     text = message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, response_ended=False)
-    return text.partition("<|im_end|>\n")[2], response_text(form, ours(name), [1])
+    return text.partition("<|im_end|>\n")[2], response_text(form, family(name), [1])
 
 
 def test_the_headers_of_responses_and_the_forced_tags_go_together():
@@ -140,7 +120,7 @@ def test_the_headers_of_responses_and_the_forced_tags_go_together():
 
 @pytest.mark.parametrize(("think", "forced"), [(False, True), (False, False), (True, False)])
 def test_a_think_block_that_the_response_format_lacks_is_refused(think, forced):
-    with pytest.raises(ValueError, match="the chat template opens a think block in front of every response"):
+    with pytest.raises(ValueError, match="opens a think block"):
         compiled("reasoner", "compact", think=think, forced=forced)
 
 
@@ -148,7 +128,7 @@ def test_a_think_block_that_the_response_format_lacks_is_refused(think, forced):
     "response", ["The answer.", "<think>\nplan\n</think>\n\nThe answer.", "plan</think>The answer."]
 )
 def test_a_response_given_as_text_is_not_put_into_a_thought_that_its_header_opens(response):
-    model = ours("reasoner")
+    model = family("reasoner")
     ids = conversation_ids(model, [("user", "hi"), ("assistant", response), ("user", "more")])
     opened, _, rest = model.decode(ids, skip_special=False).partition("assistant\n")[2].partition("The answer.")
     # Only the last was sampled after the header's `<think>`, which it closes.
@@ -161,10 +141,10 @@ def test_a_response_with_a_think_block_gets_no_second_one():
     thought = "<think>\nplan\n</think>\n\n"
     talk = [("user", "a"), ("assistant", f"{thought}Up"), ("user", "b")]
     for name, thinking in (("always thinks", None), ("qwen3", False), ("reasoner", None)):
-        model = ours(name)
+        model = family(name)
         text = model.decode(conversation_ids(model, talk, thinking=thinking), skip_special=False)
         assert text.partition("<|im_start|>user\nb")[0].count("</think>") == 1, name
-    model = ours("always thinks")
+    model = family("always thinks")
     ids = conversation_ids(model, talk)
     assert model.decode(ids, skip_special=False) == model.template.render(talk, generate=True)
     sampled = [*model.encode(talk[1][1]), model.end_of_turn_id]
@@ -184,7 +164,7 @@ def test_a_response_that_did_not_end_is_ended(small):
     unended = small.decode(following_ids(small, "v", response_ended=False), skip_special=False)
     assert unended == "<|end|><|user|>v<|end|><|assistant|>"
     assert small.decode(following_ids(small, "v", response_ended=True), skip_special=False) == unended[7:]
-    with pytest.raises(ValueError, match="expected at most one system message"):
+    with pytest.raises(ValueError, match="system message"):
         conversation_ids(small, [("assistant", "a")])
 
 
@@ -198,40 +178,39 @@ def test_segments_are_mostly_encoded_as_the_whole_text(smollm2):
     assert not same([("user", "\n\nHow many?")])  # the header's newline would merge with the content's
 
 
-def differences(name, thinking=None):
-    """What a growing conversation has in another way than the template writes it."""
-    found = chat.segments(ours(name), thinking)
-    texts, edits = found.texts, found.edits
-    spoken = [("user", "u"), ("assistant", "<think>\nplan\n</think>\n\nUp"), ("user", "v")]
-    cases = {
-        "system": bool(found.system_refusal),
-        "date": "strftime_now" in found.template.source,
-        "white space": any(edits[kind] is not keep for kind in ("system", "first_user", "user")),
-        "earlier responses": not texts["response_earlier"].startswith(texts["ask"]),
-        "white space of responses": edits["response_earlier"] is not keep,
-        "think blocks": "plan" not in found.template.render(spoken, generate=True, thinking=thinking),
-        "ends of responses": len(chat.chat_format(ours(name), thinking).response_end) > 1,
-    }
-    return [subject for subject, differs in cases.items() if differs]
+SPACES = {"first_user", "user", "response_earlier", "response_last"}
+"""Contents whose outer white space Llama's templates drop."""
 
 
-def test_what_a_growing_conversation_has_otherwise():
-    trimmed = ["white space", "white space of responses"]
-    assert differences("chatml") == differences("chatml with default") == []
-    assert differences("qwen3") == ["think blocks"]
-    assert differences("qwen3", False) == ["earlier responses", "think blocks"]
-    assert differences("llama3") == differences("llama3.1") == trimmed
-    assert differences("llama3.2") == ["date", *trimmed]
-    assert differences("llama2") == [*trimmed, "ends of responses"]
-    assert differences("mistral") == differences("mistral v3") == ["system"]
-    assert differences("reasoner") == ["earlier responses", "think blocks"]
-    with pytest.raises(ValueError, match="the tokenizer has no chat template"):
-        chat.segments(chat_families.tokenizer.load_small())
+@pytest.mark.parametrize(
+    ("name", "thinking", "edited", "starts", "ends"),
+    [
+        ("chatml", None, set(), True, 1), ("chatml with default", None, set(), True, 1),
+        ("qwen3", None, {"response_last"}, True, 1), ("qwen3", False, {"response_last"}, False, 1),
+        *[(name, None, SPACES | {"system"}, True, 1) for name in ("llama3", "llama3.1", "llama3.2")],
+        ("llama2", None, SPACES, True, 2), ("mistral", None, set(), True, 1), ("mistral v3", None, set(), True, 1),
+        ("reasoner", None, set(), False, 1),
+    ],
+)  # fmt: skip
+def test_what_a_growing_conversation_has_in_another_way(name, thinking, edited, starts, ends):
+    """Contents that are edited, whether earlier responses begin as the next one does, and the pieces that end one."""
+    found = chat.segments(family(name), thinking)
+    assert {kind for kind, edit in found.edits.items() if edit is not keep} == edited
+    assert found.texts["response_earlier"].startswith(found.texts["ask"]) == starts
+    assert len(chat.chat_format(family(name), thinking).response_end) == ends
+    assert bool(found.system_refusal) == (name in ("mistral", "mistral v3"))
+
+
+def test_a_tokenizer_without_a_template_has_no_segments(small):
+    with pytest.raises(BadValue, match="chat template"):
+        chat.segments(small)
 
 
 def test_default_system_messages_are_the_templates_own():
     asked = [("user", "x")]
-    text = ours("chatml with default").decode(conversation_ids(ours("chatml with default"), asked), skip_special=False)
+    text = family("chatml with default").decode(
+        conversation_ids(family("chatml with default"), asked), skip_special=False
+    )
     assert text.startswith("<|im_start|>system\nYou are a small model and glad to help.<|im_end|>\n<|im_start|>user\nx")
-    dated = ours("llama3.2").decode(conversation_ids(ours("llama3.2"), asked), skip_special=False)
+    dated = family("llama3.2").decode(conversation_ids(family("llama3.2"), asked), skip_special=False)
     assert "Today Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|>" in dated

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-import chat_families
 import pytest
+from chat_families import family
 
 from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.chat_template import ChatTemplate
@@ -15,13 +15,9 @@ TURNS = [("system", "Walk."), ("user", "Up?"), ("assistant", "Down || Up</answer
 CONVERSATIONS = (TURNS, TURNS[1:], TURNS[:2], TURNS[1:2], TURNS[:3])
 
 
-def tokenizers():
-    return {"small": load_small(), **{name: chat_families.family(name) for name in ("chatml", "llama3")}}
-
-
 @pytest.mark.parametrize("name", ["small", "chatml", "llama3"])
 def test_a_written_template_gives_the_same_conversations(name):
-    plain = dataclasses.replace(tokenizers()[name], template=None)
+    plain = dataclasses.replace(load_small() if name == "small" else family(name), template=None)
     given = chat_format(plain)
 
     def written(**options):
@@ -30,12 +26,9 @@ def test_a_written_template_gives_the_same_conversations(name):
     for turns in CONVERSATIONS:
         assert conversation_ids(written(), turns) == conversation_ids(plain, turns)
         # What the template inserts before responses, and what a caller inserts.
-        assert conversation_ids(written(opening="<answer>"), turns) == turn_ids(
-            plain,
-            given,
-            [(role, "<answer>" * (role == "assistant") + text) for role, text in turns],
-            opening="<answer>",
-        )
+        opened = [(role, "<answer>" * (role == "assistant") + text) for role, text in turns]
+        wanted = turn_ids(plain, given, opened, opening="<answer>")
+        assert conversation_ids(written(opening="<answer>"), turns) == wanted
 
 
 def test_a_tag_that_the_template_inserts_is_not_inserted_again():

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prompt_texts import format_number
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text.numbers import DIGIT_PIECES, number_pieces
 
 BATCH = 64
@@ -42,35 +43,24 @@ def test_counts_have_no_point(value, text):
     assert "".join(DIGIT_PIECES[i] for i in whole.tolist() if i >= 0) == text
 
 
+HALVES = st.integers(-400, 400).map(lambda n: n / 20)
+"""Exact halves of a tenth and their neighbors."""
+VALUES = st.floats(width=32, allow_nan=False) | st.floats(-20, 20, width=32) | HALVES
+
+
 @settings(max_examples=150, deadline=None)
-@given(
-    st.lists(
-        st.floats(width=32, allow_nan=False)
-        | st.floats(-20, 20, width=32)
-        | st.integers(-400, 400).map(lambda n: n / 20),  # exact halves of a tenth and their neighbors
-        min_size=1,
-        max_size=BATCH,
-    ),
-    st.sampled_from([(1, 4), (0, 3), (2, 4)]),
-)
+@given(st.lists(VALUES, min_size=1, max_size=BATCH), st.sampled_from([(1, 4), (0, 3), (2, 4)]))
 @example([0.05, 0.15, 0.25, 0.35, 0.45, -0.05, 0.5, 1.5, 2.5], (1, 4))
 def test_device_equals_host(values, digits):
     values = [float(np.float32(v)) for v in values]
     assert on_device(values, *digits) == [format_number(v, *digits) for v in values]
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.floats(-9999, 9999, width=32))
-def test_text_is_within_half_a_unit_of_the_value(value):
-    assert abs(float(format_number(value, 1)) - value) <= 0.05 + abs(value) * 2**-22
-
-
 def test_nan_is_written_as_zero():
     assert on_device([float("nan")], 1) == ["0.0"]
 
 
-def test_too_many_digits_are_refused():
-    with pytest.raises(ValueError, match=r"7 digits before and 1 after.*at most seven"):
-        number_pieces(jnp.float32(1.0), 1, 7)
-    with pytest.raises(ValueError, match="at least one before"):
-        number_pieces(jnp.float32(1.0), 1, 0)
+@pytest.mark.parametrize("digits", [(1, 7), (1, 0)])
+def test_too_many_or_no_digits_are_refused(digits):
+    with pytest.raises(BadValue):
+        number_pieces(jnp.float32(1.0), *digits)
