@@ -30,16 +30,14 @@ def five_moves(small, compiled_grammar):
 
 def with_tokens(tokenizer, words):
     """A tokenizer whose ordinary tokens are `words`, ids from 1 on; 0 is special."""
-    token_bytes = (None, *words)
-    return dataclasses.replace(
-        tokenizer, token_bytes=token_bytes, vocab_size=len(token_bytes), special_ids=frozenset([0])
-    )
+    changes = {"token_bytes": (None, *words), "vocab_size": len(words) + 1, "special_ids": frozenset([0])}
+    return dataclasses.replace(tokenizer, **changes)
 
 
-BOUNDARY_WORDS = [
-    *[b"<think>", b"</think>", b" <answer>", b"</answer>", b"|", b"u", b"P ", b"||", b"<", b"/answer>"],
-    *[b"x</answer>Up||", b"up||Down||left||"],
-]
+BOUNDARY_WORDS = (
+    *(b"<think>", b"</think>", b" <answer>", b"</answer>", b"|", b"u", b"P ", b"||", b"<", b"/answer>"),
+    *(b"x</answer>Up||", b"up||Down||left||"),
+)
 
 
 @pytest.mark.parametrize("key", FORMATS)
@@ -53,14 +51,8 @@ def test_every_short_response_over_awkward_tokens(small, key):
 
 
 def test_tokens_that_finish_many_items(small):
-    words = [
-        b"Up||Fly||Down||",
-        b"||||",
-        b"</answer><answer>Up</answer>",
-        b"Left",
-        b" ||\xff|| Right\n||",
-        b"wn</answer>||Up",
-    ]
+    words = [b"Up||Fly||Down||", b"||||", b"</answer><answer>Up</answer>", b"Left", b" ||\xff|| Right\n||"]
+    words.append(b"wn</answer>||Up")
     tokens = with_tokens(small, [*words, b"Do"])
     form = moves(False, True, max_actions=4)
     table = compile_grammar(form, tokens)
@@ -84,12 +76,8 @@ def test_names_that_begin_alike_and_odd_separators(small, actions, separator):
     words = [*actions, separator, separator[:1], " ", "\t", "around", "c", "b", "NAÏVE", "</answer>", "<"]
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(words, size=rng.integers(0, 8))) + rng.choice(["</answer>", ""]) for _ in range(400)]
-    texts += [
-        "naïve;NAïVE;√</answer>",
-        "a|-|-|b|-||-|ab  c|-|ab c</answer>",
-        " look  ||look  around||look around </answer>",
-    ]
-    texts += ["look ||LOOK </answer>", "ab ||ab c ||ab </answer>"]
+    texts += ["naïve;NAïVE;√</answer>", "a|-|-|b|-||-|ab  c|-|ab c</answer>", "look ||LOOK </answer>"]
+    texts += [" look  ||look  around||look around </answer>", "ab ||ab c ||ab </answer>"]
     texts.append(two := separator.join(actions[:2]) + "</answer>")
     assert parse_response(two.encode(), form).actions == tuple(range(len(actions[:2])))
     assert_equal_to_reference(small, form, table, [small.encode(text) for text in texts])
@@ -177,7 +165,6 @@ def test_closing_absorbs(small, tables):
     table = tables[False, True]
     advance = jax.jit(grammar.advance)
     state = grammar.start(table)
-    assert not grammar.closed(table, state)
     for token in small.encode("Up||Down</answer>"):
         assert not grammar.closed(table, state)
         state = advance(table, state, np.int32(token))
@@ -188,18 +175,13 @@ def test_closing_absorbs(small, tables):
     chex.assert_trees_all_equal(after, state)
 
 
-def test_states_keep_their_types_and_shapes(tables):
-    table = tables[True, True]
+def test_tables_are_small_and_states_keep_their_types(tables):
+    for table in tables.values():
+        assert sum(leaf.nbytes for leaf in jax.tree.leaves(table)) < 8 * 2**20
     state = grammar.start(table)
     after = jax.eval_shape(lambda s: grammar.advance(table, s, jnp.int32(3)), state)
     chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
     assert jax.tree.map(lambda x: x.weak_type, after) == jax.tree.map(lambda x: x.weak_type, state)
-
-
-def test_tables_are_small(tables):
-    for table in tables.values():
-        assert sum(leaf.nbytes for leaf in jax.tree.leaves(table)) < 8 * 2**20
-        chex.assert_equal_shape([table.next_state, table.emission])
 
 
 @pytest.mark.parametrize(
@@ -221,18 +203,18 @@ def test_ambiguous_formats_are_refused(options, key, value):
     assert (refused.value.key, refused.value.value) == (key, value)
 
 
-def test_differences_from_a_parser_on_text(small):
+@pytest.mark.parametrize(
+    ("response", "action", "number"),
+    [
+        ("\u00a0Up", "Up", 0), ("\x1cUp", "Up", 0), ("<answer>Up", "Up", 0), ("\u212aick", "kick", 0),
+        ("Öffnen||ÖFFNEN||öffnen", "Öffnen", 2),
+    ],
+)  # fmt: skip
+def test_differences_from_a_parser_on_text(response, action, number):
     """Responses that only RAGEN or only this grammar accepts; listed in `reference`."""
-    form = moves(False, True)
-    assert parse_response("\u00a0Up</answer>".encode(), form).num_valid == 0
-    assert parse_response(b"\x1cUp</answer>", form).num_valid == 0
-    kelvin = ResponseGrammar(actions=("kick",), think=False, forced=True)
-    assert "\u212aick".lower() == "kick"
-    assert parse_response("\u212aick</answer>".encode(), kelvin).num_valid == 0
+    form = ResponseGrammar(actions=(action,), think=False, forced=True)
+    assert parse_response(f"{response}</answer>".encode(), form).num_valid == number
     assert parse_response(b"Up\xff</answer>", form).items == ("Up\ufffd",)
-    assert parse_response(b"<answer>Up</answer>", form).num_valid == 0
-    umlaut = ResponseGrammar(actions=("Öffnen",), think=False, forced=True)
-    assert parse_response("Öffnen||ÖFFNEN||öffnen</answer>".encode(), umlaut).actions == (0, 0)
 
 
 def test_names_with_slots_share_states(small):
