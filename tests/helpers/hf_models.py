@@ -12,17 +12,19 @@ SIZES = {
 }  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
+    "original_max_position_embeddings": 64,
 }  # fmt: skip
 FAMILIES = {
     "llama": {"model_type": "llama"},
     "llama biased": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5},
-    "llama 3": {"model_type": "llama", "rope_theta": 100.0, "rope_scaling": LLAMA3, "tie_word_embeddings": True},
+    "llama 3": {
+        "model_type": "llama", "rope_theta": 100.0, "rope_scaling": LLAMA3, "tie_word_embeddings": True, "head_dim": 8,
+    },
     "qwen2": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     "qwen2 window": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
     "qwen3": {"model_type": "qwen3", "head_dim": 6, "tie_word_embeddings": True},
     "mistral": {"model_type": "mistral", "sliding_window": 2, "head_dim": 4},
-}
+}  # fmt: skip
 """Settings of one model of each kind, in the forms of transformers 4 and 5."""
 
 _MATRICES = {

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.models import attention
+from agentrl_jax.models import attention, matmul
 from agentrl_jax.models.attention import Segment
 from agentrl_jax.models.quantized import quantize
 
@@ -99,3 +99,10 @@ def test_attention_over_integers_is_that_over_those_numbers():
         return attention.attend_cached(query, [Segment(*pair, mask) for pair, mask in zip(pairs, seen)])
 
     np.testing.assert_allclose(jax.jit(attend)(query, own, shared), jax.jit(attend)(query, *plain), atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [3, 4])
+def test_a_transposed_matrix_gives_the_same_product(rows):
+    """With few rows, at most an eighth of the smaller side, and with many, which use different code."""
+    x, matrix = (jax.random.normal(jax.random.key(seed), shape) for seed, shape in enumerate(((rows, 24), (24, 40))))
+    np.testing.assert_allclose(x @ matmul.Transposed(matrix.T), x @ matrix, atol=1e-5)

