@@ -36,18 +36,13 @@ def check_positions(monkeypatch, window, packed):
     inputs = random_inputs(ROWS, 80, 80)
     segments = (random_segments(ROWS, 80),) if packed else ()
 
-    def spread(query, key, value, *segments):
-        ids = segments[0] if segments else None
-        return sequence_attention(query, key, value, axis_name="sequence", window=window, segment_ids=ids)
+    def spread(*arrays):
+        ids = arrays[3] if packed else None
+        return sequence_attention(*arrays[:3], axis_name="sequence", window=window, segment_ids=ids)
 
-    def plain(query, key, value, *segments):
-        return plain_attention(query, key, value, window=window, segment_ids=segments[0] if segments else None)
-
-    def gradients(attention, *inputs):
-        weight = jnp.sin(jnp.arange(inputs[0].size)).reshape(inputs[0].shape)
-        return jax.value_and_grad(lambda *x: jnp.sum(weight * attention(*x, *segments)), argnums=(0, 1, 2))(*inputs)
-
-    results = (jax.jit(functools.partial(gradients, form))(*inputs) for form in (on_devices(spread), plain))
+    plain = functools.partial(plain_attention, window=window, segment_ids=segments[0] if segments else None)
+    forms = (lambda *x: on_devices(spread)(*x, *segments), plain)
+    results = (jax.jit(functools.partial(value_and_gradients, form))(*inputs) for form in forms)
     chex.assert_trees_all_close(*results, atol=2e-5, rtol=2e-5)
 
 

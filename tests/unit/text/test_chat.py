@@ -1,17 +1,19 @@
-"""Growing conversations: the text inserted around contents, in prompts and in chat, for every family of templates."""
+"""Growing conversations: the text around contents, in prompts and in chat, and the segments that it is made of."""
 
 import functools
 
+import chat_families
 import jax
 import numpy as np
 import pytest
-from chat_families import FAMILIES, PLAIN, family
-from prompt_texts import expected_prefix, message_text, prefix_text, response_text
+from chat_families import FAMILIES, PLAIN, as_spoken, family, with_template
+from prompt_texts import expected_prefix, message_text, prefix_text, response_text, spell
+from tokenizers import AddedToken
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.text import chat, prompt
 from agentrl_jax.text.chat_segments import keep, segment_names
-from agentrl_jax.text.conversation import conversation_ids, conversation_pieces, following_ids
+from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.pieces import encode_pieces
 from agentrl_jax.text.styles import get_style
 
@@ -76,24 +78,28 @@ def test_every_family_compiles_both_styles():
             )
 
 
-def test_words_of_the_system_open_the_first_message_where_there_is_none():
-    form = compiled("mistral v3", "compact")
-    assert prefix_text(form, family("mistral v3")) == "<s>[INST] # wall\nUp Down\n\n"
-    text, _ = episode("mistral v3", form, 2)
-    assert text.startswith("<s>[INST] # wall\nUp Down\n\n#P\n9[/INST]<answer>Up</answer></s>[INST] #P\n8[/INST]")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mistral v3", "<s>[INST] # wall\nUp Down\n\n#P\n9[/INST]<answer>Up</answer></s>[INST] #P\n8[/INST]<answer>"),
+        (
+            "llama2",
+            "<s>[INST] <<SYS>>\n# wall\nUp Down\n<</SYS>>\n\n#P\n9 [/INST]<answer>Up</answer></s>"
+            "<s>[INST] #P\n8 [/INST]<answer>",
+        ),
+    ],
+)
+def test_words_of_the_system_open_the_first_message_where_there_is_none(name, text):
+    assert episode(name, compiled(name, "compact"), 2)[0] == text
 
 
 def test_llama2_opens_later_messages_in_another_way():
-    text, _ = episode("llama2", compiled("llama2", "compact"), 2)
-    system = "<s>[INST] <<SYS>>\n# wall\nUp Down\n<</SYS>>\n\n"
-    assert text == f"{system}#P\n9 [/INST]<answer>Up</answer></s><s>[INST] #P\n8 [/INST]<answer>"
     fields = {"turn": 1, "actions_left": 8, "reward": 0.5, "response_ended": False}
     written = jax.jit(functools.partial(prompt.message, compiled("llama2", "compact")))
     for first, start in ((True, "#P"), (False, " </s><s>[INST] #P")):
         tokens, length = written(np.array([0, 1, -1]), **fields, first=first)
-        assert (
-            family("llama2").decode(tokens[: int(length)].tolist(), skip_special=False) == f"{start}\n8 [/INST]<answer>"
-        )
+        text = family("llama2").decode(tokens[: int(length)].tolist(), skip_special=False)
+        assert text == f"{start}\n8 [/INST]<answer>"
 
 
 def inserted_and_sampled(name, **options):
@@ -168,49 +174,87 @@ def test_a_response_that_did_not_end_is_ended(small):
         conversation_ids(small, [("assistant", "a")])
 
 
-def test_segments_are_mostly_encoded_as_the_whole_text(smollm2):
-    def same(messages):
-        pieces = conversation_pieces(chat.chat_format(smollm2), messages)
-        return conversation_ids(smollm2, messages) == encode_pieces(smollm2, pieces, joined=True)
-
-    assert same([("user", "How many?"), ("assistant", "Twelve."), ("user", "Sure?")])
-    assert same([("system", "Hi"), ("user", "x")])
-    assert not same([("user", "\n\nHow many?")])  # the header's newline would merge with the content's
-
-
-SPACES = {"first_user", "user", "response_earlier", "response_last"}
-"""Contents whose outer white space Llama's templates drop."""
-
-
-@pytest.mark.parametrize(
-    ("name", "thinking", "edited", "starts", "ends"),
-    [
-        ("chatml", None, set(), True, 1), ("chatml with default", None, set(), True, 1),
-        ("qwen3", None, {"response_last"}, True, 1), ("qwen3", False, {"response_last"}, False, 1),
-        *[(name, None, SPACES | {"system"}, True, 1) for name in ("llama3", "llama3.1", "llama3.2")],
-        ("llama2", None, SPACES, True, 2), ("mistral", None, set(), True, 1), ("mistral v3", None, set(), True, 1),
-        ("reasoner", None, set(), False, 1),
-    ],
-)  # fmt: skip
-def test_what_a_growing_conversation_has_in_another_way(name, thinking, edited, starts, ends):
-    """Contents that are edited, whether earlier responses begin as the next one does, and the pieces that end one."""
-    found = chat.segments(family(name), thinking)
-    assert {kind for kind, edit in found.edits.items() if edit is not keep} == edited
-    assert found.texts["response_earlier"].startswith(found.texts["ask"]) == starts
-    assert len(chat.chat_format(family(name), thinking).response_end) == ends
-    assert bool(found.system_refusal) == (name in ("mistral", "mistral v3"))
-
-
 def test_a_tokenizer_without_a_template_has_no_segments(small):
     with pytest.raises(BadValue, match="chat template"):
         chat.segments(small)
 
 
-def test_default_system_messages_are_the_templates_own():
-    asked = [("user", "x")]
-    text = family("chatml with default").decode(
-        conversation_ids(family("chatml with default"), asked), skip_special=False
-    )
-    assert text.startswith("<|im_start|>system\nYou are a small model and glad to help.<|im_end|>\n<|im_start|>user\nx")
-    dated = family("llama3.2").decode(conversation_ids(family("llama3.2"), asked), skip_special=False)
-    assert "Today Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|>" in dated
+def test_the_real_template_and_tokenizer_of_smollm2(smollm2):
+    transformers = pytest.importorskip("transformers")
+    segments = chat.segments(smollm2)
+    source = smollm2.template.source
+    backend = type(smollm2.backend).from_str(smollm2.backend.to_str())
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=source)
+    for system in ([], [("system", "Be brief.")]):
+        messages = [*system, ("user", "How many boxes?\n\n  12?"), ("assistant", " Twelve √."), ("user", "\nTotal?")]
+        ids = theirs.apply_chat_template(as_spoken(messages), add_generation_prompt=True, return_dict=False)
+        assert encode_pieces(smollm2, segments.pieces(messages, generate=True), joined=True) == ids
+    assert all(edit is keep for edit in segments.edits.values())
+    assert segments.texts["response_earlier"].startswith(segments.texts["ask"])
+    assert len(chat.chat_format(smollm2).response_end) == 1
+
+
+THOUGHT = "<think>\nThe box is left.\n</think>\n\nUp"
+
+
+def test_thoughts_of_earlier_responses_are_dropped_as_the_template_drops_them():
+    asked = [("user", "a"), ("assistant", THOUGHT), ("user", "b")]
+    for thinking in (None, True, False):
+        segments = chat.segments(family("qwen3"), thinking)
+        earlier = spell(segments.pieces(asked, generate=True))
+        assert "assistant\nUp<|im_end|>" in earlier
+        assert earlier.endswith("assistant\n" + ("<think>\n\n</think>\n\n" if thinking is False else ""))
+        for said, written in ((THOUGHT, THOUGHT), ("Up", "<think>\n\n</think>\n\nUp")):
+            last = spell(segments.pieces([("user", "a"), ("assistant", said)], generate=False))
+            assert last.endswith(f"assistant\n{written}<|im_end|>\n")
+    assert THOUGHT in chat.segments(family("chatml")).pieces(asked, generate=True)
+
+
+def test_a_conversation_that_the_template_rewrites_in_its_own_way_is_refused():
+    with pytest.raises(ValueError, match=r"changes this conversation: it writes .*<think>"):
+        chat.segments(family("qwen3")).pieces([("user", "a"), ("assistant", "Left</think>Up")], generate=False)
+
+
+def test_roles_out_of_order_are_refused():
+    segments = chat.segments(family("chatml"))
+    for roles in ([], ["assistant"], ["user", "user"], ["system"], ["user", "system"], ["tool", "user"]):
+        with pytest.raises(ValueError, match="one system message, then user and assistant"):
+            segments.pieces([(role, "x") for role in roles], generate=False)
+    with pytest.raises(ValueError, match=r"no system message with this chat template: .*roles must alternate"):
+        chat.segments(family("mistral")).pieces([("system", "x"), ("user", "y")], generate=False)
+
+
+TURN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+ASK = "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (TURN.replace("m.role }}", "m.role }} {{ loop.index }}") + ASK, r"'.*assistant 4"),
+        ("{{ messages | length }}" + TURN + ASK, "the opening of a conversation without a system message"),
+        (TURN.replace("m.content", "m.content[:2]") + ASK, "message 1 of user"),
+        (TURN.replace("m.content", "m.content ~ m.content") + ASK, "once and in its place"),
+        (TURN.replace("m.content", "m.content | replace('plain', 'PLAIN')") + ASK, "as content of the system"),
+        (TURN.replace("m.content", "m.content | replace('√', 'v')") + ASK, "changes this conversation"),
+        (TURN.replace("<|im_end|>", "###") + ASK, "one special token that ends a response"),
+        ("{{ messages[0].missing.thing }}", "refuses a conversation of user"),
+    ],
+)
+def test_templates_beyond_segments_are_refused_by_what_differs(source, message):
+    with pytest.raises(ValueError, match=message):
+        chat.chat_format(with_template(source))
+
+
+def test_special_tokens_that_take_in_spaces_are_refused():
+    backend = chat_families.backend()
+    backend.add_special_tokens([AddedToken("<|sep|>", special=True, rstrip=True)])
+    greedy = with_template(TURN.replace("<|im_end|>", "<|sep|>") + ASK, {}, backend)
+    with pytest.raises(ValueError, match=r"special token <\|sep\|>"):
+        chat.chat_format(greedy)
+    assert chat.chat_format(with_template(TURN + ASK, {}, backend)).end_of_turn == "<|im_end|>"
+
+
+def test_segments_are_derived_once():
+    again = with_template(*chat_families.FAMILIES["llama3"])
+    assert chat.segments(family("llama3")) is chat.segments(again)

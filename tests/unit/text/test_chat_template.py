@@ -1,5 +1,6 @@
-"""Chat templates: rendered as by transformers, sandboxed, and found in the folder of a tokenizer."""
+"""Chat templates: rendered as by transformers, sandboxed, found in the folder of a tokenizer, and written."""
 
+import dataclasses
 import datetime
 import json
 import resource
@@ -7,11 +8,15 @@ from types import SimpleNamespace
 
 import chat_families
 import pytest
-from chat_families import CASES, CHATML, FAMILIES, as_spoken, family, with_template
+from chat_families import CASES, FAMILIES, as_spoken, family, with_template
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.text import chat, chat_template, tokenizer
+from agentrl_jax.text import chat_template, tokenizer
+from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.chat_template import ChatTemplate
+from agentrl_jax.text.chat_template_out import write_template
+from agentrl_jax.text.conversation import conversation_ids, turn_ids
+from agentrl_jax.text.tokenizer import load_small
 
 TALK = [("system", "Be kind."), ("user", " Hi!\n"), ("assistant", "<b>Hello</b>"), ("user", "Bye 'now' {{ x }} √")]
 
@@ -95,7 +100,7 @@ def assert_renders():
 
 ENDLESS = "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = ns.x * 10**1000 %}{% endfor %}"
 # Each rendering takes a part of the time, of which there are many.
-IN_PARTS = CHATML + "{% for i in range(99999) %}{% set x = i ~ '' %}{% endfor %}" * 2
+IN_PARTS = FAMILIES["chatml"][0] + "{% for i in range(99999) %}{% set x = i ~ '' %}{% endfor %}" * 2
 
 
 @pytest.mark.parametrize("source", [ENDLESS, IN_PARTS], ids=["endless", "in parts"])
@@ -109,7 +114,7 @@ def test_a_hostile_template_is_refused_within_three_seconds(source):
     chat_template._worker.cache_clear()
     before, worker = used(), chat_template._worker()
     with pytest.raises(ValueError, match="the chat template refuses a conversation"):
-        chat.chat_format(with_template(source))
+        chat_format(with_template(source))
     if worker.poll() is None:
         worker.communicate()
     assert used() - before < 3
@@ -155,7 +160,7 @@ def test_without_transformers(monkeypatch):
     chat_template._worker.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError) as refused:
-        with_template(CHATML)
+        with_template(FAMILIES["chatml"][0])
     assert refused.value.key == "transformers"
 
 
@@ -177,7 +182,7 @@ def test_a_folder_brings_its_template_and_its_names(tmp_path):
     small = chat_families.backend()
     bos = {"content": "<|begin_of_text|>", "lstrip": False}
     stops = [small.token_to_id(name) for name in ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>")]
-    config = {"chat_template": chat_families.LLAMA3, "bos_token": bos, "eos_token": "<|end_of_text|>"}
+    config = {"chat_template": FAMILIES["llama3"][0], "bos_token": bos, "eos_token": "<|end_of_text|>"}
     path = folder_with(tmp_path, tokenizer_config=config, generation_config={"eos_token_id": stops})
     llama = tokenizer.load(path)
     names = [llama.special_name(i) for i in llama.stop_ids]
@@ -200,3 +205,43 @@ def test_a_folder_without_a_template_still_names_its_end(tmp_path):
     assert loaded.special_name(loaded.pad_id) == "<|pad|>"
     (path / "tokenizer_config.json").write_text("{}")
     assert tokenizer.load(path).special_name(tokenizer.load(path).pad_id) == "<|eom_id|>"
+
+
+TURNS = [("system", "Walk."), ("user", "Up?"), ("assistant", "Down || Up</answer>"), ("user", " {{ x }}\n")]
+CONVERSATIONS = (TURNS, TURNS[1:], TURNS[:2], TURNS[1:2], TURNS[:3])
+
+
+@pytest.mark.parametrize("name", ["small", "chatml", "llama3"])
+def test_a_written_template_gives_the_same_conversations(name):
+    plain = dataclasses.replace(load_small() if name == "small" else family(name), template=None)
+    given = chat_format(plain)
+
+    def written(**options):
+        return dataclasses.replace(plain, template=ChatTemplate(write_template(given, **options)))
+
+    for turns in CONVERSATIONS:
+        assert conversation_ids(written(), turns) == conversation_ids(plain, turns)
+        # What the template inserts before responses, and what a caller inserts.
+        opened = [(role, "<answer>" * (role == "assistant") + text) for role, text in turns]
+        wanted = turn_ids(plain, given, opened, opening="<answer>")
+        assert conversation_ids(written(opening="<answer>"), turns) == wanted
+
+
+def test_a_tag_that_the_template_inserts_is_not_inserted_again():
+    """So that a run that starts from an exported policy has the prompts of the first one."""
+    plain = load_small()
+    source = write_template(chat_format(plain), opening="<answer>")
+    opened = chat_format(dataclasses.replace(plain, template=ChatTemplate(source)))
+    assert opened.opens("<answer>")
+    assert opened.opening("<answer>", forced=True) == ()
+    for tag, forced in (("<answer>", False), ("<think>", True)):
+        with pytest.raises(ValueError, match="opens an answer block"):
+            opened.opening(tag, forced=forced)
+
+
+def test_a_policy_of_single_turns_reads_the_last_one():
+    plain = load_small()
+    template = ChatTemplate(write_template(chat_format(plain), single_turn=True))
+    for turns, read in ((TURNS, [TURNS[0], TURNS[3]]), (TURNS[1:], TURNS[3:]), (TURNS[:2], TURNS[:2])):
+        text = template.render(turns, generate=True)
+        assert text == plain.decode(conversation_ids(plain, read), skip_special=False)
