@@ -86,22 +86,15 @@ def test_names_that_begin_alike_and_odd_separators(small, actions, separator):
 @pytest.mark.parametrize(
     ("response", "actions", "parsed", "kept_format"),
     [
-        ("Right || Fly || Up</answer>", (3, 0), 3, True),
-        ("Right || Up", (), 0, False),
-        ("Up||Up||Up||Up||Up||Up||Up</answer>", (0, 0, 0, 0, 0), 5, True),
-        ("uP || DOWN ||left\n||\tRIGHT</answer>", (0, 1, 2, 3), 4, True),
-        ("</answer>", (), 0, True),
-        (" || || </answer>", (), 0, True),
-        ("Fly</answer>", (), 1, True),
-        ("Fly||Fly||Fly||Fly||Fly||Up</answer>", (), 5, True),
-        ("Up</answer> and <answer>Down</answer>", (0,), 1, True),
-        ("Up Down</answer>", (), 1, True),
-        ("<answer>Up</answer>", (), 1, True),
-        ("Up|||Down</answer>", (0,), 2, True),
-        ("Up</answer", (), 0, False),
+        ("Right || Fly || Up</answer>", (3, 0), 3, True), ("Right || Up", (), 0, False),
+        ("Up||Up||Up||Up||Up||Up||Up</answer>", (0, 0, 0, 0, 0), 5, True), ("</answer>", (), 0, True),
+        ("uP || DOWN ||left\n||\tRIGHT</answer>", (0, 1, 2, 3), 4, True), (" || || </answer>", (), 0, True),
+        ("Fly</answer>", (), 1, True), ("Fly||Fly||Fly||Fly||Fly||Up</answer>", (), 5, True),
+        ("Up</answer> and <answer>Down</answer>", (0,), 1, True), ("Up Down</answer>", (), 1, True),
+        ("<answer>Up</answer>", (), 1, True), ("Up|||Down</answer>", (0,), 2, True), ("Up</answer", (), 0, False),
         ("Up</answer ></ answer></Answer>", (), 0, False),
     ],
-)
+)  # fmt: skip
 def test_acceptance_of_responses(small, five_moves, response, actions, parsed, kept_format):
     for think in (False, True):
         form = moves(think, True, max_actions=5)
@@ -113,23 +106,20 @@ def test_acceptance_of_responses(small, five_moves, response, actions, parsed, k
         assert (got.num_valid, got.num_parsed, got.format_ok) == (len(actions), parsed, kept_format)
 
 
-@pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        ("a</think><answer>Up</answer>", True),
-        ("a</think>b</think><answer>Up</answer>", True),
-        ("a</think> b <answer>Down</answer></think><answer>Up</answer>", True),
-        ("<think>a</think></think>\r\n<answer>Up</answer>", True),
-        ("a</think>\u00a0<answer>Up</answer>", False),
-        ("a<answer>Up</answer>", False),
-        ("a</think></think><answer Up</answer>", False),
-        ("a</think> </think <answer>Up</answer>", False),
-    ],
-)
-def test_broken_and_nested_think_blocks(small, tables, response, answer):
+def test_broken_and_nested_think_blocks(small, tables):
     form = moves(True, True)
-    assert parse_response(response.encode(), form).actions == ((0,) if answer else ())
-    assert_equal_to_reference(small, form, tables[True, True], [small.encode(response)])
+    answers = (
+        "a</think><answer>Up</answer>", "a</think>b</think><answer>Up</answer>",
+        "a</think> b <answer>Down</answer></think><answer>Up</answer>",
+        "<think>a</think></think>\r\n<answer>Up</answer>",
+    )  # fmt: skip
+    others = (
+        "a</think>\u00a0<answer>Up</answer>", "a<answer>Up</answer>", "a</think></think><answer Up</answer>",
+        "a</think> </think <answer>Up</answer>",
+    )  # fmt: skip
+    for responses, actions in ((answers, (0,)), (others, ())):
+        assert [parse_response(text.encode(), form).actions for text in responses] == [actions] * 4
+        assert_equal_to_reference(small, form, tables[True, True], list(map(small.encode, responses)))
 
 
 @pytest.mark.parametrize("opening", ["<think>", "<answer>", "<think></think>"])
@@ -139,14 +129,8 @@ def test_a_response_of_opening_tags_is_read_once(opening):
         assert not parse_response(opening.encode() * 1_000_000, moves(think, think)).format_ok
 
 
-def test_an_opening_tag_that_is_not_forced_must_be_written(small, tables):
-    for think in (False, True):
-        body = "x</think><answer>Up</answer>" if think else "Up</answer>"
-        opening = "<think>" if think else "<answer>"
-        written, missing = device_parse(tables[think, False], [small.encode(opening + body), small.encode(body)])
-        assert (bool(written.format_ok), bool(missing.format_ok)) == (True, False)
-        assert moves(think, False).forced_text == ""
-        assert moves(think, True).forced_text == opening
+def test_an_opening_tag_is_forced_or_written():
+    assert [moves(think, forced).forced_text for think, forced in FORMATS] == ["", "<answer>", "", "<think>"]
 
 
 def test_special_and_outside_tokens_are_invisible(small, tables):
@@ -187,14 +171,10 @@ def test_tables_are_small_and_states_keep_their_types(tables):
 @pytest.mark.parametrize(
     ("options", "key", "value"),
     [
-        ({"separator": ""}, "separator", ""),
-        ({"separator": "<|"}, "separator", "<|"),
-        ({"separator": "and"}, "separator", "and"),
+        *[({"separator": wrong}, "separator", wrong) for wrong in ("", "<|", "and")],
         ({"max_actions": 0}, "max_actions", 0),
         ({"actions": ("Up", "up")}, "action names", ("Up", "up")),
-        ({"actions": (" Up",)}, "action name", " Up"),
-        ({"actions": ("",)}, "action name", ""),
-        ({"actions": ("Up||Down",)}, "action name", "Up||Down"),
+        *[({"actions": (wrong,)}, "action name", wrong) for wrong in (" Up", "", "Up||Down")],
     ],
 )
 def test_ambiguous_formats_are_refused(options, key, value):
