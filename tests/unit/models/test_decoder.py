@@ -72,20 +72,6 @@ def test_packed_sequences_equal_rows_of_their_own():
         np.testing.assert_allclose(together[start : start + length], alone, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("prepare", [cached_decoder.prepare_for_decode, cached_decoder.prepare_stacked])
-def test_the_state_of_the_last_token_alone_comes_with_the_same_cache(prepare):
-    config = dataclasses.replace(CONFIG, windows=(0, 4))
-    laid, start, count = prepare(PARAMS, config), jnp.array([2, 0, 1]), jnp.array([3, 5, 1])
-    cache = jax.tree.map(lambda x: x + 0.5, init_cache(config, ROWS, LENGTH, block=4))
-    args = laid, config, cache, TOKENS[:, :5], start, count
-    read = jax.jit(cached_decoder.forward_with_cache, static_argnums=1, static_argnames="only_last")
-    hidden, written = read(*args)
-    last, same = read(*args, only_last=True)
-    expected = hidden[jnp.arange(ROWS), count - 1][:, None]
-    np.testing.assert_allclose(last, expected, atol=2e-5, rtol=2e-5)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5, rtol=2e-5), written, same)
-
-
 def test_rows_and_positions_that_are_not_written_keep_every_bit():
     def noise(x):
         return jax.random.normal(jax.random.key(4), x.shape)
@@ -102,7 +88,7 @@ def test_rows_and_positions_that_are_not_written_keep_every_bit():
 
 
 @pytest.mark.parametrize(("changes", "apart"), [({"windows": (0, 4)}, True), ({"decode_dtype": "int8"}, False)])
-def test_scanned_layers_give_the_numbers_of_unrolled_ones(changes, apart):
+def test_scanned_layers_and_the_last_token_alone_give_the_same_numbers(changes, apart):
     config = dataclasses.replace(CONFIG, **changes)
     params = PARAMS
     if apart:  # frozen layers are a stack before the others
@@ -118,16 +104,19 @@ def test_scanned_layers_give_the_numbers_of_unrolled_ones(changes, apart):
         prefix = shared_prefix(cache, of_prefix, jnp.array([1, 0, 1]))
         cache = init_cache(config, ROWS, LENGTH, block=3)
         start = of_prefix[prefix.row]
-        hidden, cache = cached_decoder.forward_with_cache(laid, config, cache, TOKENS[:, 3:8], start, count, prefix)
+        arguments = (laid, config, cache, TOKENS[:, 3:8], start, count, prefix)
+        hidden, cache = cached_decoder.forward_with_cache(*arguments)
         last = jnp.take_along_axis(hidden, jnp.maximum(count - 1, 0)[:, None, None], axis=1)
-        return decoder.logits(laid, jnp.where(count[:, None, None] > 0, last, 0)), prefix, cache
+        only, same = cached_decoder.forward_with_cache(*arguments, only_last=True)
+        logits = (decoder.logits(laid, jnp.where(count[:, None, None] > 0, x, 0)) for x in (last, only))
+        return prefix, *zip(logits, (cache, same))
 
-    unrolled, scanned = (
-        read(params, prepare) for prepare in (cached_decoder.prepare_for_decode, cached_decoder.prepare_stacked)
-    )
+    results = [read(params, prepare) for prepare in (cached_decoder.prepare_for_decode, cached_decoder.prepare_stacked)]
     # Rounding may turn a value to the next integer.
-    tolerance = 2e-2 if "decode_dtype" in changes else 1e-5
-    chex.assert_trees_all_close(unrolled, scanned, atol=tolerance, rtol=tolerance)
+    tolerance = 2e-2 if "decode_dtype" in changes else 2e-5
+    (prefix, whole, last), (same_prefix, *scanned) = results
+    for found, wanted in ((same_prefix, prefix), (last, whole), *((x, whole) for x in scanned)):
+        chex.assert_trees_all_close(found, wanted, atol=tolerance, rtol=tolerance)
 
 
 def test_stacked_parameters_refuse_an_opening():

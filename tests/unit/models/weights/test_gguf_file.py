@@ -24,22 +24,18 @@ Kind = gguf.GGMLQuantizationType
 
 def write(folder, family, *, settings=None, raw=None, divisors=None, **changes):
     config = config_of(family, **changes)
-    tensors = tensors_of(config)
-    return write_gguf(folder / "m.gguf", config, tensors, settings=settings, raw=raw, divisors=divisors)
+    return write_gguf(folder / "m.gguf", config, tensors_of(config), settings=settings, raw=raw, divisors=divisors)
 
 
 def of_tokenizer(**settings):
     return {f"tokenizer.ggml.{name}": value for name, value in settings.items()} | {"tokenizer.ggml.merges": ["z z"]}
 
 
+BIASED = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
+
+
 @pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("llama", {}),
-        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
-        ("qwen2", {"num_key_value_heads": 1}),
-        ("qwen3", {}),
-    ],
+    ("family", "changes"), [("llama", {}), ("llama", BIASED), ("qwen2", {"num_key_value_heads": 1}), ("qwen3", {})]
 )
 def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
     """The permutation of rows of llama's queries and keys is undone; rows of Qwen stay."""
@@ -50,6 +46,9 @@ def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
     assert loaded.config.decoder == expected.config.decoder
     assert (loaded.config.model_type, loaded.config.max_positions) == (config["model_type"], 64)
     chex.assert_trees_all_equal(loaded.params, expected.params)
+    load.save_pretrained(tmp_path / "new", loaded.params, loaded.config, files=loaded.files)
+    again = load.load_pretrained(tmp_path / "new")
+    assert (again.config, again.files) == (loaded.config, loaded.files)
     described = load.load_pretrained(tmp_path / "model.gguf", weights=False)
     assert (described.config, described.files, described.params) == (loaded.config, loaded.files, {})
 
@@ -91,17 +90,15 @@ def test_llama_3_frequencies_are_recognized(factor, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        *[({"llama.block_count": 1}, "unexpected blk.1.attn_norm.weight"),
-          ({"llama.vocab_size": 12}, "wrong shape: token_embd.weight is [11, 8], expected [12, 8]"),
-          ({"llama.attention.head_count_kv": 3}, "4 heads"),
-          ({"tokenizer.ggml.model": "llama"}, "SentencePiece"),
-          ({"tokenizer.ggml.tokens": ["a"] * 11}, "the token 'a' occurs twice"),
-          ({"tokenizer.ggml.tokens": [*"abcdefghij", "a b"]}, "the token 'a b'"),
-          ({"tokenizer.ggml.token_type": [1]}, "a type for each of 11 tokens"),
-          ({"tokenizer.ggml.token_type": [6] * 11}, "tokens of type 6"),
-          ({"tokenizer.ggml.merges": ["a z"]}, "the merge 'a z'"),
-          ({"llama.logit_scale": 0.5}, "'llama.logit_scale': 0.5"),
-          ({"tokenizer.ggml.precompiled_charsmap": "x"}, "'tokenizer.ggml.precompiled_charsmap': 'x'")],
+        ({"llama.block_count": 1}, "unexpected blk.1.attn_norm.weight"),
+        ({"llama.vocab_size": 12}, "wrong shape: token_embd.weight is [11, 8], expected [12, 8]"),
+        ({"llama.attention.head_count_kv": 3}, "4 heads"), ({"tokenizer.ggml.model": "llama"}, "SentencePiece"),
+        ({"tokenizer.ggml.tokens": ["a"] * 11}, "the token 'a' occurs twice"),
+        ({"tokenizer.ggml.tokens": [*"abcdefghij", "a b"]}, "the token 'a b'"),
+        ({"tokenizer.ggml.token_type": [1]}, "a type for each of 11 tokens"),
+        ({"tokenizer.ggml.token_type": [6] * 11}, "tokens of type 6"),
+        ({"tokenizer.ggml.merges": ["a z"]}, "the merge 'a z'"),
+        ({"llama.logit_scale": 0.5}, "'llama.logit_scale': 0.5"),
         *[({key: value}, f"{key} is {value!r}") for key, value in {
             "general.architecture": "gemma2", "general.type": "adapter", "split.count": 3,
             "llama.rope.scaling.type": "yarn", "llama.expert_count": 8, "llama.attention.sliding_window": 16,
@@ -110,7 +107,7 @@ def test_llama_3_frequencies_are_recognized(factor, tmp_path):
             "tokenizer.ggml.eos_token_id": 11, "tokenizer.ggml.add_eos_token": True, "tokenizer.chat_template": 3,
         }.items()],
     ],
-    ids=range(26),
+    ids=range(25),
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(settings, words, tmp_path):
     path = write(tmp_path, "llama", settings=settings)
@@ -142,13 +139,12 @@ def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
     path = write(tmp_path, "llama", settings=settings, vocab_size=len(names))
     made = tokenizer.from_files(load.load_pretrained(path).files, "m.gguf")
     words = {
-        "gpt-2": ["Hello", "Ġworld", "'s", "ĠĠ", "Ġ12345", "Ġx", "ĊĊĠ", "Ġok"],
-        "smollm": ["Hello", "Ġworld", "'s", "ĠĠĠ", "1", "2", "3", "4", "5", "Ġx", "ĊĊĠ", "Ġok"],
-        "qwen2": ["Hello", "Ġworld", "'s", "ĠĠ", "Ġ", "1", "2", "3", "4", "5", "Ġx", "ĊĊ", "Ġ", "Ġok"],
-        "llama-bpe": ["Hello", "Ġworld", "'s", "ĠĠ", "Ġ", "123", "45", "Ġx", "ĊĊ", "Ġ", "Ġok"],
+        "gpt-2": "Hello|Ġworld|'s|ĠĠ|Ġ12345|Ġx|ĊĊĠ|Ġok",
+        "smollm": "Hello|Ġworld|'s|ĠĠĠ|1|2|3|4|5|Ġx|ĊĊĠ|Ġok",
+        "qwen2": "Hello|Ġworld|'s|ĠĠ|Ġ|1|2|3|4|5|Ġx|ĊĊ|Ġ|Ġok",
+        "llama-bpe": "Hello|Ġworld|'s|ĠĠ|Ġ|123|45|Ġx|ĊĊ|Ġ|Ġok",
     }
-    cut = made.backend.pre_tokenizer.pre_tokenize_str(TEXTS[0])
-    assert [word for word, _ in cut] == words[splitter]
+    assert "|".join(word for word, _ in made.backend.pre_tokenizer.pre_tokenize_str(TEXTS[0])) == words[splitter]
     for text in TEXTS:
         ids = made.encode(text)
         composed = "naïve Ünïcode é 你好 😀" if splitter == "qwen2" and "naïve" in text else text
@@ -171,14 +167,6 @@ def test_kinds_of_tokens(tmp_path):
     assert made.template.source == "{{ messages }}"
     assert json.loads(loaded.files["tokenizer_config.json"])["eos_token"] == "<|im_end|>"
     assert loaded.config.raw["eos_token_id"] == 257
-
-
-def test_a_gguf_model_is_saved_as_a_folder(tmp_path):
-    loaded = load.load_pretrained(write(tmp_path, "qwen3"))
-    load.save_pretrained(tmp_path / "new", loaded.params, loaded.config, files=loaded.files)
-    again = load.load_pretrained(tmp_path / "new")
-    assert (again.config, again.files) == (loaded.config, loaded.files)
-    chex.assert_trees_all_equal(again.params, loaded.params)
 
 
 def test_without_the_package(tmp_path, monkeypatch):
