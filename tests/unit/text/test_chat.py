@@ -6,13 +6,13 @@ import chat_families
 import jax
 import numpy as np
 import pytest
-from chat_families import FAMILIES, PLAIN, as_spoken, family, with_template
+from chat_families import FAMILIES, NO_SYSTEM, PLAIN, as_spoken, family, with_template
 from prompt_texts import expected_prefix, message_text, prefix_text, response_text, spell
 from tokenizers import AddedToken
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.text import chat, prompt
-from agentrl_jax.text.chat_segments import keep, segment_names
+from agentrl_jax.text.chat_segments import keep
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.pieces import encode_pieces
 from agentrl_jax.text.styles import get_style
@@ -29,68 +29,45 @@ def compiled(name, style, *, think=False, forced=True):
 
 
 def episode(name, form, turns):
-    """Text of an episode with canonical responses up to the next response, and its responses without end of turn."""
-    text, responses = prefix_text(form, family(name)), []
+    """Text of an episode with canonical responses, up to the next response."""
+    text = prefix_text(form, family(name))
     for turn in range(turns):
         fields = {"turn": turn, "actions_left": 9 - turn, "reward": 0.5, "first": turn == 0}
         text += message_text(form, "#P", **fields, response_ended=turn > 0)
-        if turn < turns - 1:
-            response = response_text(form, family(name), [turn % 2])
-            responses.append(response)
-            text += response
-    return text, responses
+        text += response_text(form, family(name), [turn % 2]) if turn < turns - 1 else ""
+    return text
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if name != "llama2"])
+def test_an_episode_is_a_conversation_of_the_template(name):
+    """The template's text for the contents of three turns, plus the forced tag."""
+    system, asked = "# wall\nUp Down", [f"#P\n{left}" for left in (9, 8, 7)]
+    said = [f"<answer>{move}</answer>" for move in ("Up", "Down")]
+    messages = [("system", system)] if name not in NO_SYSTEM else []
+    asked[0] = asked[0] if messages else f"{system}\n\n{asked[0]}"
+    messages += [("user", asked[0]), ("assistant", said[0]), ("user", asked[1]), ("assistant", said[1])]
+    text = family(name).template.render([*messages, ("user", asked[2])], generate=True)
+    assert episode(name, compiled(name, "compact"), 3) == text + "<answer>"
 
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])
-@pytest.mark.parametrize("name", [name for name in PLAIN if name != "llama2"])
-def test_an_episode_is_a_conversation_of_the_template(name, style):
-    """The template's text for the contents of three turns, plus the forced tag."""
-    form, segments = compiled(name, style), chat.segments(family(name))
-    text, responses = episode(name, form, 3)
-    end = chat.chat_format(family(name)).end_of_turn
-    assert all(response.endswith(f"</answer>{end}") for response in responses)
-    contents = []
-    shape = (["user"] if segments.system_refusal else ["system", "user"]) + ["assistant", "user"] * 2
-    first, *borders = [segments.texts[key] for key in segment_names(shape, generate=True)]
-    assert text.startswith(first)
-    rest = text.removeprefix(first)
-    for border in borders:
-        content, found, rest = rest.partition(border)
-        assert found
-        contents.append(content)
-    assert rest == "<answer>"
-    messages = list(zip(shape, contents))
-    assert [content for role, content in messages if role == "assistant"] == [
-        "<answer>" + response.removesuffix(end) for response in responses
-    ]
-    assert segments.template.render(messages, generate=True) + "<answer>" == text
-
-
-def test_every_family_compiles_both_styles():
+def test_every_family_compiles_both_styles(style):
     for name in FAMILIES:
-        for style in ("compact", "ragen"):
-            form = compiled(name, style, think=name == "reasoner")
-            text, _ = episode(name, form, 2)
-            assert text.count("#P") == 2
-            assert text.startswith(prefix_text(form, family(name)))
-            assert prefix_text(form, family(name)) == expected_prefix(
-                style, family(name), think=name == "reasoner", **TASK
-            )
+        think = name == "reasoner"
+        form = compiled(name, style, think=think)
+        assert prefix_text(form, family(name)) == expected_prefix(style, family(name), think=think, **TASK)
+        assert episode(name, form, 2).count("#P") == 2
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("mistral v3", "<s>[INST] # wall\nUp Down\n\n#P\n9[/INST]<answer>Up</answer></s>[INST] #P\n8[/INST]<answer>"),
-        (
-            "llama2",
-            "<s>[INST] <<SYS>>\n# wall\nUp Down\n<</SYS>>\n\n#P\n9 [/INST]<answer>Up</answer></s>"
-            "<s>[INST] #P\n8 [/INST]<answer>",
-        ),
-    ],
+    ("name", "lead", "closing"),
+    [("mistral v3", "# wall\nUp Down\n\n", ""), ("llama2", "<<SYS>>\n# wall\nUp Down\n<</SYS>>\n\n", " ")],
 )
-def test_words_of_the_system_open_the_first_message_where_there_is_none(name, text):
-    assert episode(name, compiled(name, "compact"), 2)[0] == text
+def test_words_of_the_system_open_the_first_message_where_there_is_none(name, lead, closing):
+    opening = "<s>" if name == "llama2" else ""
+    assert episode(name, compiled(name, "compact"), 2) == (
+        f"<s>[INST] {lead}#P\n9{closing}[/INST]<answer>Up</answer></s>{opening}[INST] #P\n8{closing}[/INST]<answer>"
+    )
 
 
 def test_llama2_opens_later_messages_in_another_way():
@@ -102,26 +79,27 @@ def test_llama2_opens_later_messages_in_another_way():
         assert text == f"{start}\n8 [/INST]<answer>"
 
 
-def inserted_and_sampled(name, **options):
-    """Text that a turn inserts after the observation, and the canonical response, which is trained."""
+EMPTY = "<think>\n\n</think>\n\n"
+"""It is inserted and never sampled, and requests a response without a thought."""
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "inserted", "before"),
+    [
+        ("chatml", {}, "<answer>", ""), ("chatml", {"forced": False}, "", "<answer>"),
+        ("qwen3", {}, f"{EMPTY}<answer>", ""), ("qwen3", {"forced": False}, EMPTY, "<answer>"),
+        ("qwen3", {"think": True}, "<think>", "</think><answer>"),
+        ("qwen3", {"think": True, "forced": False}, "", "<think></think><answer>"),
+        # If the template opens the think block, no second tag is forced.
+        ("reasoner", {"think": True}, "<think>\n", "</think><answer>"),
+    ],
+)  # fmt: skip
+def test_the_headers_of_responses_and_the_forced_tags_go_together(name, options, inserted, before):
+    """What a turn inserts after the observation, and the canonical response, which is trained."""
     form = compiled(name, "compact", **options)
     text = message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, response_ended=False)
-    return text.partition("<|im_end|>\n")[2], response_text(form, family(name), [1])
-
-
-def test_the_headers_of_responses_and_the_forced_tags_go_together():
-    opened, answer = "<|im_start|>assistant\n", "Down</answer><|im_end|>"
-    assert inserted_and_sampled("chatml") == (f"{opened}<answer>", answer)
-    assert inserted_and_sampled("chatml", forced=False) == (opened, f"<answer>{answer}")
-    # An empty think block, which is inserted and never sampled, requests a response without a thought.
-    empty = "<think>\n\n</think>\n\n"
-    assert inserted_and_sampled("qwen3") == (f"{opened}{empty}<answer>", answer)
-    assert inserted_and_sampled("qwen3", forced=False) == (f"{opened}{empty}", f"<answer>{answer}")
-    thought = f"</think><answer>{answer}"
-    assert inserted_and_sampled("qwen3", think=True) == (f"{opened}<think>", thought)
-    assert inserted_and_sampled("qwen3", think=True, forced=False) == (opened, f"<think>{thought}")
-    # If the template opens the think block, no second tag is forced.
-    assert inserted_and_sampled("reasoner", think=True) == (f"{opened}<think>\n", thought)
+    assert text.partition("<|im_end|>\n")[2] == f"<|im_start|>assistant\n{inserted}"
+    assert response_text(form, family(name), [1]) == f"{before}Down</answer><|im_end|>"
 
 
 @pytest.mark.parametrize(("think", "forced"), [(False, True), (False, False), (True, False)])
@@ -154,11 +132,7 @@ def test_a_response_with_a_think_block_gets_no_second_one():
     ids = conversation_ids(model, talk)
     assert model.decode(ids, skip_special=False) == model.template.render(talk, generate=True)
     sampled = [*model.encode(talk[1][1]), model.end_of_turn_id]
-    assert ids == [
-        *conversation_ids(model, talk[:1]),
-        *sampled,
-        *following_ids(model, "b", response_ended=True),
-    ]
+    assert ids == conversation_ids(model, talk[:1]) + sampled + following_ids(model, "b", response_ended=True)
     # A response without a block gets the empty one of the template.
     plain = conversation_ids(model, [talk[0], ("assistant", "Up"), talk[2]])
     assert "assistant\n<think>\n\n</think>\n\nUp<|im_end|>" in model.decode(plain, skip_special=False)
@@ -210,12 +184,9 @@ def test_thoughts_of_earlier_responses_are_dropped_as_the_template_drops_them():
     assert THOUGHT in chat.segments(family("chatml")).pieces(asked, generate=True)
 
 
-def test_a_conversation_that_the_template_rewrites_in_its_own_way_is_refused():
+def test_conversations_that_cannot_be_written_are_refused():
     with pytest.raises(ValueError, match=r"changes this conversation: it writes .*<think>"):
         chat.segments(family("qwen3")).pieces([("user", "a"), ("assistant", "Left</think>Up")], generate=False)
-
-
-def test_roles_out_of_order_are_refused():
     segments = chat.segments(family("chatml"))
     for roles in ([], ["assistant"], ["user", "user"], ["system"], ["user", "system"], ["tool", "user"]):
         with pytest.raises(ValueError, match="one system message, then user and assistant"):
@@ -229,21 +200,21 @@ ASK = "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("old", "new", "message"),
     [
-        (TURN.replace("m.role }}", "m.role }} {{ loop.index }}") + ASK, r"'.*assistant 4"),
-        ("{{ messages | length }}" + TURN + ASK, "the opening of a conversation without a system message"),
-        (TURN.replace("m.content", "m.content[:2]") + ASK, "message 1 of user"),
-        (TURN.replace("m.content", "m.content ~ m.content") + ASK, "once and in its place"),
-        (TURN.replace("m.content", "m.content | replace('plain', 'PLAIN')") + ASK, "as content of the system"),
-        (TURN.replace("m.content", "m.content | replace('√', 'v')") + ASK, "changes this conversation"),
-        (TURN.replace("<|im_end|>", "###") + ASK, "one special token that ends a response"),
-        ("{{ messages[0].missing.thing }}", "refuses a conversation of user"),
+        ("m.role }}", "m.role }} {{ loop.index }}", r"'.*assistant 4"),
+        ("{% for", "{{ messages | length }}{% for", "the opening of a conversation without a system message"),
+        ("m.content", "m.content[:2]", "message 1 of user"),
+        ("m.content", "m.content ~ m.content", "once and in its place"),
+        ("m.content", "m.content | replace('plain', 'PLAIN')", "as content of the system"),
+        ("m.content", "m.content | replace('√', 'v')", "changes this conversation"),
+        ("<|im_end|>", "###", "one special token that ends a response"),
+        ("m.content", "messages[0].missing.thing", "refuses a conversation of user"),
     ],
 )
-def test_templates_beyond_segments_are_refused_by_what_differs(source, message):
+def test_templates_beyond_segments_are_refused_by_what_differs(old, new, message):
     with pytest.raises(ValueError, match=message):
-        chat.chat_format(with_template(source))
+        chat.chat_format(with_template(TURN.replace(old, new) + ASK))
 
 
 def test_special_tokens_that_take_in_spaces_are_refused():
@@ -253,8 +224,3 @@ def test_special_tokens_that_take_in_spaces_are_refused():
     with pytest.raises(ValueError, match=r"special token <\|sep\|>"):
         chat.chat_format(greedy)
     assert chat.chat_format(with_template(TURN + ASK, {}, backend)).end_of_turn == "<|im_end|>"
-
-
-def test_segments_are_derived_once():
-    again = with_template(*chat_families.FAMILIES["llama3"])
-    assert chat.segments(family("llama3")) is chat.segments(again)

@@ -33,13 +33,8 @@ def test_text_is_that_of_transformers(name, thinking, monkeypatch):
     monkeypatch.setattr(chat_template_utils, "datetime", SimpleNamespace(now=lambda: today))
     for messages in (TALK[1:], TALK[1:3], *([] if name == "mistral" else [TALK, TALK[:3]])):
         generate = messages[-1][0] == "user"
-        (expected,), _ = chat_template_utils.render_jinja_template(
-            conversations=[as_spoken(messages)],
-            chat_template=source,
-            add_generation_prompt=generate,
-            **variables,
-            **options,
-        )
+        given = {"chat_template": source, "add_generation_prompt": generate} | variables | options
+        (expected,), _ = chat_template_utils.render_jinja_template(conversations=[as_spoken(messages)], **given)
         assert template.render(messages, generate=generate, thinking=thinking) == expected
 
 
@@ -76,19 +71,12 @@ def test_filters_and_blocks_of_the_hub(source, text):
         ("{{ raise_exception('only one turn') }}", "refuses a conversation of system, user: only one turn"),
         ("{% for i in range(90000) %}{{ messages[0].content * 100 }}{% endfor %}", "more than 262248 characters"),
         (" " * ((1 << 17) + 1), "expected at most 131072"),
-        *[
-            (source, "refuses")
-            for source in (
-                "{{ messages.append(1) }}",
-                "{{ ''.__class__.__base__.__subclasses__() }}",
-                "{{ namespace.__init__.__globals__ }}",
-                "{% for i in range(1000000) %}x{% endfor %}",
-                "{{ 1 + messages[0].content }}",
-            )
-        ],
+        ("{{ messages.append(1) }}", "refuses"), ("{{ ''.__class__.__base__.__subclasses__() }}", "refuses"),
+        ("{{ namespace.__init__.__globals__ }}", "refuses"), ("{{ 1 + messages[0].content }}", "refuses"),
+        ("{% for i in range(1000000) %}x{% endfor %}", "refuses"),
     ],
     ids=range(9),
-)
+)  # fmt: skip
 def test_templates_that_go_wrong_are_refusals(source, message):
     with pytest.raises(ValueError, match=message):
         ChatTemplate(source).render(TALK[:2], generate=False)
@@ -165,8 +153,7 @@ def test_without_transformers(monkeypatch):
 
 
 def test_longest_special_token_is_found():
-    pattern = chat_template.special_pattern(["<a", "<a>", "b"])
-    assert pattern.findall("<a><ab") == ["<a>", "<a", "b"]
+    assert chat_template.special_pattern(["<a", "<a>", "b"]).findall("<a><ab") == ["<a>", "<a", "b"]
     assert chat_template.special_pattern([]).findall("<a>") == []
 
 
