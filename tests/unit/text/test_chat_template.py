@@ -172,8 +172,7 @@ def test_a_folder_brings_its_template_and_its_names(tmp_path):
     config = {"chat_template": FAMILIES["llama3"][0], "bos_token": bos, "eos_token": "<|end_of_text|>"}
     path = folder_with(tmp_path, tokenizer_config=config, generation_config={"eos_token_id": stops})
     llama = tokenizer.load(path)
-    names = [llama.special_name(i) for i in llama.stop_ids]
-    assert names == ["<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"]
+    assert [llama.special_name(i) for i in llama.stop_ids] == ["<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"]
     assert llama.end_of_turn_id == llama.stop_ids[0]
     assert llama.special_name(llama.pad_id) == "<|pad|>"
     assert llama.template.render([("user", "x")], generate=False).startswith("<|begin_of_text|><|start_header_id|>")
@@ -187,11 +186,14 @@ def test_a_folder_brings_its_template_and_its_names(tmp_path):
 def test_a_folder_without_a_template_still_names_its_end(tmp_path):
     config, special = {"eos_token": "</s>", "pad_token": "</s>"}, {"pad_token": "<|eom_id|>"}
     path = folder_with(tmp_path, tokenizer_config=config, special_tokens_map=special)
-    loaded = tokenizer.load(path)
-    assert loaded.special_name(loaded.end_of_turn_id) == "</s>"
-    assert loaded.special_name(loaded.pad_id) == "<|pad|>"
+
+    def names():
+        loaded = tokenizer.load(path)
+        return [loaded.special_name(i) for i in (loaded.end_of_turn_id, loaded.pad_id)]
+
+    assert names() == ["</s>", "<|pad|>"]
     (path / "tokenizer_config.json").write_text("{}")
-    assert tokenizer.load(path).special_name(tokenizer.load(path).pad_id) == "<|eom_id|>"
+    assert names()[1] == "<|eom_id|>"
 
 
 TURNS = [("system", "Walk."), ("user", "Up?"), ("assistant", "Down || Up</answer>"), ("user", " {{ x }}\n")]

@@ -52,24 +52,15 @@ def observation_ids(board):
 
 LATER = {"turn": 1, "actions_left": 7, "reward": -0.1, "first": False, "response_ended": False}
 FIRST = LATER | {"first": True}
-FIELDS = st.fixed_dictionaries(
-    {
-        "turn": st.integers(0, 4),
-        "actions_left": st.integers(0, 10),
-        "reward": st.floats(-30, 30, width=32),
-        **dict.fromkeys(("first", "response_ended", "retry"), st.booleans()),
-    }
-)
+NUMBERS = {"turn": st.integers(0, 4), "actions_left": st.integers(0, 10), "reward": st.floats(-30, 30, width=32)}
+FIELDS = st.fixed_dictionaries(NUMBERS | dict.fromkeys(("first", "response_ended", "retry"), st.booleans()))
 ROW = st.lists(st.integers(-1, len(PIECES) - 1), max_size=ROOM)
 STYLES = [(style, think) for style in ("compact", "ragen") for think in (False, True)]
 
 
 @pytest.fixture(scope="module")
 def prompts(any_tokenizer):
-    return {
-        (style, think): compiled(any_tokenizer, style, think=think, forced=style == "compact")
-        for style, think in STYLES
-    }
+    return {key: compiled(any_tokenizer, key[0], think=key[1], forced=key[0] == "compact") for key in STYLES}
 
 
 @pytest.mark.parametrize("key", STYLES)
@@ -77,16 +68,13 @@ def prompts(any_tokenizer):
 @given(cases=st.lists(st.tuples(ROW, FIELDS), min_size=1, max_size=BATCH))
 def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
     form = prompts[key]
-    rows = np.full((BATCH, ROOM), -1, np.int32)
-    for row, (ids, _) in zip(rows, cases):
-        row[: len(ids)] = ids
+    padded = cases + [cases[0]] * (BATCH - len(cases))
+    rows = np.array([ids + [-1] * (ROOM - len(ids)) for ids, _ in padded], np.int32)
     kinds = {"turn": np.int32, "actions_left": np.int32, "reward": np.float32}
-    kinds |= dict.fromkeys(("first", "response_ended", "retry"), bool)
-    filled = [fields for _, fields in cases] + [cases[0][1]] * (BATCH - len(cases))
-    fields = {name: np.array([one[name] for one in filled], kind) for name, kind in kinds.items()}
+    fields = {name: np.array([one[name] for _, one in padded], kinds.get(name, bool)) for name in cases[0][1]}
     tokens, lengths = jax.device_get(messages(form, rows, fields))
     chex.assert_shape(tokens, (BATCH, form.max_message_tokens))
-    for (ids, one), row, length in zip(cases, tokens, lengths):
+    for (ids, one), row, length in zip(padded, tokens, lengths):
         text = message_text(form, "".join(PIECES[i] for i in ids if i >= 0), **one)
         assert length <= form.max_message_tokens
         assert any_tokenizer.decode(row[:length].tolist(), skip_special=False) == text
@@ -157,9 +145,7 @@ def test_feedback_is_in_retries_alone(small, style):
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 def test_actions_that_are_not_listed_can_still_be_said(small, style):
     listed, silent = compiled(small, style), compiled(small, style, lists_actions=False)
-    text = prefix_text(silent, small)
-    assert not any(name in text for name in (*MOVES, "Available"))
-    assert len(text) < len(prefix_text(listed, small))
+    assert not any(name in prefix_text(silent, small) for name in (*MOVES, "Available"))
     assert response_text(silent, small, [3, 0]) == response_text(listed, small, [3, 0])
     assert silent.max_response_tokens(5) == listed.max_response_tokens(5)
     assert silent.max_message_tokens == listed.max_message_tokens

@@ -25,31 +25,27 @@ def test_shipped_file_is_what_the_script_builds():
 
 
 def test_small_tokenizer_has_the_tokens_that_keep_responses_short(small):
-    assert small.vocab_size <= 512
-    assert len(small.token_bytes) == small.vocab_size
+    assert len(small.token_bytes) == small.vocab_size <= 512
     words = ["<think>", "</think>", "<answer>", "</answer>", "||", "Up", "Down", "Left", "Right"]
-    symbols = [*"#_O√XPS.GW@CBA0123456789 \n"]
-    for text in words + symbols:
-        assert len(small.encode(text)) == 1, text
-        assert small.encode(text)[0] not in small.special_ids
+    for text in [*words, *"#_O√XPS.GW@CBA0123456789 \n"]:
+        (token,) = small.encode(text)
+        assert token not in small.special_ids
     board = "######\n#_√PX#\n#OSGW#\n#@.CBA\n012345"
     assert small.encode(board) == [small.encode(symbol)[0] for symbol in board]
 
 
-def test_small_tokenizer_has_its_special_tokens_first(small):
+def test_ids_of_the_small_tokenizer(small):
+    """Special tokens come first; every byte is a token, and no two tokens are equal."""
     names = [small.special_name(i) for i in range(5)]
     assert names == ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
     assert (small.pad_id, small.end_of_turn_id, small.special_ids) == (0, 1, {0, 1, 2, 3, 4})
     assert [small.special_id(name) for name in names] == [0, 1, 2, 3, 4]
-    assert {i for i, data in enumerate(small.token_bytes) if data is None} == small.special_ids
     with pytest.raises(BadValue) as refused:
         small.special_id("Up")
     assert refused.value.key == "Up"
     assert [small.has_special(name) for name in ("<|end|>", "Up", "<|im_start|>")] == [True, False, False]
-
-
-def test_every_byte_is_a_token_and_no_two_tokens_are_equal(small):
-    ordinary = [data for data in small.token_bytes if data is not None]
+    ordinary = small.token_bytes[5:]
+    assert small.token_bytes[:5] == (None,) * 5
     assert {bytes([b]) for b in range(256)} <= set(ordinary)
     assert len(set(ordinary)) == len(ordinary)
 
@@ -126,11 +122,6 @@ def test_decoding(small):
     assert len(small.decode_bytes(parts)) == 2
 
 
-def test_own_decoding_agrees_with_the_library(any_tokenizer):
-    ids = any_tokenizer.encode("Push the box √ onto 12 targets.\n\tThen <answer>Up || Down</answer> déjà vu, 你好")
-    assert any_tokenizer.decode(ids) == any_tokenizer.backend.decode(ids)
-
-
 def test_large_tokenizer_takes_the_usual_names(large):
     assert large.vocab_size == 49152
     assert large.special_name(large.end_of_turn_id) == "<|im_end|>"
@@ -163,26 +154,20 @@ def test_tokens_can_be_added_to_the_file(small):
     assert tokenizer.load_small().token_bytes == small.token_bytes
 
 
-def of_sentencepiece():
-    """Layouts of Llama 2 (BPE with byte fallback), of T5 (Unigram) and of a plain Metaspace."""
+def test_other_models_are_refused_by_name():
+    """Layouts of Llama 2 (BPE with byte fallback), of T5 (Unigram) and of a plain Metaspace; words."""
     vocabulary = {"<unk>": 0, "▁": 1, "a": 2}
     llama = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
     llama.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    yield llama
-    yield Backend(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
+    unigram = Backend(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
     metaspace = Backend(models.BPE(vocab=vocabulary, merges=[]))
     metaspace.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
     metaspace.decoder = decoders.Metaspace()
-    yield metaspace
-
-
-def test_other_models_are_refused_by_name():
-    for backend in of_sentencepiece():
-        with pytest.raises(ValueError, match="SentencePiece tokenizer"):
-            tokenizer.from_json(backend.to_str())
     words = Backend(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
-    with pytest.raises(ValueError, match="model WordLevel"):
-        tokenizer.from_json(words.to_str())
+    named = dict.fromkeys((llama, unigram, metaspace), "SentencePiece tokenizer") | {words: "model WordLevel"}
+    for backend, name in named.items():
+        with pytest.raises(ValueError, match=name):
+            tokenizer.from_json(backend.to_str())
 
 
 def changed(small, **changes):
