@@ -16,7 +16,7 @@ LLAMA3 = {
 }  # fmt: skip
 FAMILIES = {
     "llama": {"model_type": "llama"},
-    "llama biased": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5},
+    "llama biased": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 0.01},
     "llama 3": {
         "model_type": "llama", "rope_theta": 100.0, "rope_scaling": LLAMA3, "tie_word_embeddings": True, "head_dim": 8,
     },

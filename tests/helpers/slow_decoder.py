@@ -10,7 +10,7 @@ from agentrl_jax.models.shape import DecoderConfig
 
 CONFIG = DecoderConfig(
     vocab_size=23, num_layers=2, embed_dim=16, num_heads=4, num_kv_heads=2, head_dim=4, mlp_width=20,
-    tied_embeddings=False,
+    norm_eps=0.01, tied_embeddings=False,
 )  # fmt: skip
 ROWS, LENGTH = 3, 11
 

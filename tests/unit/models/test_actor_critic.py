@@ -35,7 +35,9 @@ def test_token_scores_equal_log_softmax_and_entropy():
         chosen = before[np.arange(3), TOKENS[row, POSITION[row]]]
         np.testing.assert_allclose(scores.logprob[row], chosen, atol=3e-4)
         np.testing.assert_allclose(scores.entropy[row], -np.sum(np.exp(before) * before, axis=1), atol=3e-4)
-    np.testing.assert_array_equal(scores.value, np.zeros(POSITION.shape))
+    assert set(actor_critic.init_params(jax.random.key(0), model)) == {"policy"}
+    for value in (scores.value, actor_critic.values({"policy": PARAMS}, model, TOKENS, POSITION)):
+        np.testing.assert_array_equal(value, np.zeros(POSITION.shape))
     alone = score_alone({"policy": PARAMS}, ActorCritic(decoder=CONFIG, critic="shared"), TOKENS, POSITION, temperature)
     np.testing.assert_allclose(alone, scores.logprob, rtol=1e-5)
 
@@ -68,13 +70,6 @@ def test_critic_reads_the_tokens_before(critic):
     np.testing.assert_allclose(scores.value, value + 2.0, atol=1e-6)
     touched = any(np.asarray(x).any() for x in jax.tree.leaves(grads["policy"]))
     assert touched == (critic == "shared")
-
-
-def test_no_critic_has_no_parameters():
-    model = ActorCritic(decoder=CONFIG, critic="none")
-    params = actor_critic.init_params(jax.random.key(0), model)
-    assert set(params) == {"policy"}
-    np.testing.assert_array_equal(values(params, model, TOKENS, POSITION), np.zeros(POSITION.shape))
 
 
 ADAPTED = ActorCritic(decoder=CONFIG, critic="separate", lora=LoraConfig(rank=3, alpha=6.0))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import chat_families
 import pytest
-from chat_families import CASES, FAMILIES, as_spoken, family, with_template
+from chat_families import FAMILIES, family, with_template
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.text import chat_template, tokenizer
@@ -19,23 +19,6 @@ from agentrl_jax.text.conversation import conversation_ids, turn_ids
 from agentrl_jax.text.tokenizer import load_small
 
 TALK = [("system", "Be kind."), ("user", " Hi!\n"), ("assistant", "<b>Hello</b>"), ("user", "Bye 'now' {{ x }} √")]
-
-
-@pytest.mark.parametrize(("name", "thinking"), CASES)
-def test_text_is_that_of_transformers(name, thinking, monkeypatch):
-    pytest.importorskip("transformers")
-    from transformers.utils import chat_template_utils
-
-    source, variables = FAMILIES[name]
-    template = family(name).template
-    options = {} if thinking is None else {"enable_thinking": thinking}
-    today = datetime.datetime.combine(template.date, datetime.time())
-    monkeypatch.setattr(chat_template_utils, "datetime", SimpleNamespace(now=lambda: today))
-    for messages in (TALK[1:], TALK[1:3], *([] if name == "mistral" else [TALK, TALK[:3]])):
-        generate = messages[-1][0] == "user"
-        given = {"chat_template": source, "add_generation_prompt": generate} | variables | options
-        (expected,), _ = chat_template_utils.render_jinja_template(conversations=[as_spoken(messages)], **given)
-        assert template.render(messages, generate=generate, thinking=thinking) == expected
 
 
 def test_the_real_template_of_smollm2(smollm2):
@@ -50,18 +33,6 @@ def test_the_date_is_given():
     assert "Today Date: 26 Jul 2024\n" in template.render(TALK, generate=True)
     later = ChatTemplate(template.source, template.variables, datetime.date(2031, 2, 3))
     assert "Today Date: 03 Feb 2031\n" in later.render(TALK, generate=True)
-
-
-@pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        ("{{ messages[0] | tojson }}", '{"role": "system", "content": "Be kind."}'),
-        ("{{ {'a': '<√'} | tojson(indent=1) }}", '{\n "a": "<√"\n}'),
-        ("{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% break %}{% endfor %}", "system"),
-    ],
-)
-def test_filters_and_blocks_of_the_hub(source, text):
-    assert ChatTemplate(source).render(TALK[:2], generate=False) == text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from parsed_responses import MOVES, assert_equal_to_reference, device_parse, moves, slot_names
+from parsed_responses import MOVES, assert_equal_to_reference, device_parse, moves
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.text import grammar
@@ -195,14 +195,3 @@ def test_differences_from_a_parser_on_text(response, action, number):
     form = ResponseGrammar(actions=(action,), think=False, forced=True)
     assert parse_response(f"{response}</answer>".encode(), form).num_valid == number
     assert parse_response(b"Up\xff</answer>", form).items == ("Up\ufffd",)
-
-
-def test_names_with_slots_share_states(small):
-    form = ResponseGrammar(actions=slot_names(), think=False, forced=True, max_actions=3)
-    table = compile_grammar(form, small)
-    # 57 names of about 16 bytes; without sharing there would be a state for each prefix.
-    prefixes = {name[:k] for name in slot_names() for k in range(len(name) + 1)}
-    assert table.next_state.shape[0] < len(prefixes) / 2
-    rows = [small.encode(f" {name.upper()} </answer>") for name in slot_names()]
-    found = [got.actions.tolist() for got in device_parse(table, rows)]
-    assert found == [[number, -1, -1] for number in range(len(slot_names()))]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from hf_models import FAMILIES, LLAMA3, config_of
@@ -12,16 +13,7 @@ from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.models.io.hf_config import parse_config
 from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
 
-SMOLLM2 = {
-    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 1,
-    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
-    "intermediate_size": 1536, "is_llama_config": True, "max_position_embeddings": 8192, "mlp_bias": False,
-    "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
-    "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": False, "rope_scaling": None,
-    "rope_theta": 100000, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
-    "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}, "transformers_version": "4.42.3",
-    "use_cache": True, "vocab_size": 49152,
-}  # fmt: skip
+SMOLLM2 = json.loads(Path(__file__).with_name("smollm2_config.json").read_text())
 """As the Hub has it."""
 
 
