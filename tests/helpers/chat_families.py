@@ -39,7 +39,6 @@ CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)
 
 
 def backend() -> Backend:
-    """The small tokenizer with the special tokens of all families."""
     made = Backend.from_str(tokenizer.load_small().backend.to_str())
     made.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
     return made
@@ -63,5 +62,4 @@ def upstream(name):
 
 
 def as_spoken(messages):
-    """Messages as transformers takes them."""
     return [{"role": role, "content": content} for role, content in messages]

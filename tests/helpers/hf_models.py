@@ -45,7 +45,6 @@ def config_of(family: str, **changes) -> dict:
 
 
 def tensors_of(config: dict, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random f32 tensors for a configuration."""
     draw = np.random.default_rng(seed)
     embed_dim, mlp, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
     size = config.get("head_dim") or embed_dim // config["num_attention_heads"]

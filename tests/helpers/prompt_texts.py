@@ -17,7 +17,6 @@ def prefix_text(prompt: Prompt, tokenizer: Tokenizer) -> str:
 
 
 def expected_prefix(style: str, tokenizer: Tokenizer, **task) -> str:
-    """Returns the text of the prefix that a style writes for the fields of a `Task`."""
     return spell(get_style(style).prefix(Task(**task), chat_format(tokenizer, task["think"])))
 
 
@@ -49,7 +48,6 @@ def response_text(prompt: Prompt, tokenizer: Tokenizer, actions: Sequence[int]) 
 
 
 def spell(pieces: Sequence[Piece]) -> str:
-    """Returns pieces as text, with special tokens by name."""
     return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)
 
 

@@ -16,7 +16,6 @@ ROWS, LENGTH = 3, 11
 
 
 def lively_params(config: DecoderConfig, seed: int = 0):
-    """Parameters large enough that every position matters."""
     params = decoder.init_params(jax.random.key(seed), config)
     draw = np.random.default_rng(seed)
     grown = jax.tree.map(lambda x: jnp.asarray(0.2 * draw.standard_normal(x.shape), jnp.float32), params)

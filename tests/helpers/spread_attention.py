@@ -18,7 +18,6 @@ ROWS = 4
 
 
 def on_devices(function, mesh=MESH, axes=frozenset(MESH.axis_names)):
-    """A function of whole rows, which each device computes for its rows and its positions."""
 
     def of_device(query, key, value, *segments):
         pieces = [shard_positions(x, "sequence", axis=axis) for x, axis in ((query, 1), (key, 2), (value, 2))]
@@ -31,7 +30,6 @@ def on_devices(function, mesh=MESH, axes=frozenset(MESH.axis_names)):
 
 
 def check_positions(monkeypatch, window, packed):
-    """Values and gradients, in blocks that do not divide a piece."""
     monkeypatch.setattr(block_attention, "BLOCK", 8)
     inputs = random_inputs(ROWS, 80, 80)
     segments = (random_segments(ROWS, 80),) if packed else ()

@@ -39,7 +39,6 @@ TOKENS = np.random.default_rng(0).integers(0, SIZES["vocab_size"], (2, 19))
 
 
 def random_model(case: str):
-    """A model of transformers in which every parameter matters."""
     kind, changes = CASES[case]
     config = transformers.AutoConfig.for_model(kind, **SIZES, **changes)
     torch.manual_seed(0)

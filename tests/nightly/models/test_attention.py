@@ -63,7 +63,6 @@ def test_each_device_reads_what_its_bins_need():
 
 
 def test_a_row_of_blocks_needs_no_square_of_scores():
-    """The temporaries of the gradient grow by the length of the row, not by its square."""
     shapes = jax.eval_shape(lambda: random_inputs(1, 8192, 8192))
     gradient = jax.jit(functools.partial(value_and_gradients, row_attention.attention))
     square = 4 * 4 * 8192**2

@@ -77,7 +77,6 @@ ADAPTED = ActorCritic(decoder=CONFIG, critic="separate", lora=LoraConfig(rank=3,
 
 @pytest.fixture(scope="module")
 def adapted():
-    """A policy with an adapter that has an effect, and a critic with a separate adapter."""
     params = actor_critic.from_decoder(jax.random.key(7), PARAMS, ADAPTED)
     draw = np.random.default_rng(8)
     moved = jax.tree.map(lambda x: x + jnp.float32(0.1 * draw.standard_normal(x.shape)), params)
@@ -91,7 +90,6 @@ def test_a_fresh_adapter_changes_no_bit():
 
 
 def test_adapters_are_low_rank_changes_of_the_matrices(adapted):
-    """Attached and merged agree with the formula, for the policy and for the critic's own decoder."""
     changed = dict(PARAMS["layers"])
     for name, pair in adapted["policy"].items():
         changed[name] = changed[name] + 2.0 * np.einsum("nir,nro->nio", pair["a"], pair["b"])

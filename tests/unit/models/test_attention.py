@@ -86,7 +86,6 @@ def test_rows_of_a_group_read_the_same_keys(rows, chunk, integers, monkeypatch):
 
 
 def test_attention_over_integers_is_that_over_those_numbers():
-    """A segment of each row and one that all rows share."""
     query = normal(0, 2, 3, 4, 8)
     own, shared = (
         [quantize(normal(seed, *shape), axis=-1) for seed in (first, first + 1)]

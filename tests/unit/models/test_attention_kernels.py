@@ -17,7 +17,6 @@ splash = functools.partial(attention_kernels.attend_splash, interpret=True)
 
 
 def test_the_splash_kernel_equals_the_plain_form():
-    """After a shared prefix, with lengths that are no multiple of a block, and heads that share keys."""
     inputs = random_inputs(2, 200, 300, head_dim=64)
     found, plain = compared(splash, inputs, window=90, segment_ids=random_segments(2, 300))
     chex.assert_trees_all_close(found, plain, atol=3e-6, rtol=1e-5)

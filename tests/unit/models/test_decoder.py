@@ -48,7 +48,6 @@ def test_recomputation_changes_no_gradient():
 
 
 def test_first_tokens_in_common_are_computed_once_for_all():
-    """Outputs and gradients of a batch whose rows have a common prefix."""
     alike = TOKENS.at[:, :4].set(TOKENS[0, :4])
     weight = jnp.linspace(-1.0, 1.0, LENGTH)[:, None]
 
@@ -62,7 +61,6 @@ def test_first_tokens_in_common_are_computed_once_for_all():
 
 
 def test_packed_sequences_equal_rows_of_their_own():
-    """With layers of different windows."""
     config = dataclasses.replace(CONFIG, windows=(3, 0))
     packed, lengths = TOKENS.reshape(1, -1)[:, :27], (LENGTH, 9, 7)
     segments = jnp.repeat(jnp.arange(3), jnp.array(lengths), total_repeat_length=27)[None]

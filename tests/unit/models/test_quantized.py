@@ -31,7 +31,6 @@ def test_the_nearest_integers_are_taken():
 
 @functools.partial(jax.jit, static_argnums=1)
 def logits_after(params, config):
-    """Of rows that read all tokens but the last, which is decoded."""
     params = cached_decoder.prepare_for_decode(params, config)
     zeros = jnp.zeros(ROWS, jnp.int32)
     cache = init_cache(config, ROWS, READ, response=1, block=4)

@@ -21,7 +21,6 @@ LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
 
 
 def trained(pattern=""):
-    """A tokenizer that splits by a regular expression, or as GPT-2 does."""
     backend = tokenizers.Tokenizer(models.BPE())
     split = [pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")] if pattern else []
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern)
@@ -40,7 +39,6 @@ def trained(pattern=""):
 
 @pytest.mark.parametrize("name", ["small", "gpt2", "qwen", "llama-3"])
 def test_rows_are_encoded_as_the_tokenizer_encodes_their_text(name, small):
-    """Five hundred texts of twelve random pieces, special tokens among them."""
     known = small if name == "small" else trained({"gpt2": "", "qwen": QWEN, "llama-3": LLAMA3}[name])
     table = build_canonical(known, PIECES, BYTES)
     draw = np.random.default_rng(0)

@@ -29,7 +29,6 @@ def compiled(name, style, *, think=False, forced=True):
 
 
 def episode(name, form, turns):
-    """Text of an episode with canonical responses, up to the next response."""
     text = prefix_text(form, family(name))
     for turn in range(turns):
         fields = {"turn": turn, "actions_left": 9 - turn, "reward": 0.5, "first": turn == 0}
@@ -95,7 +94,6 @@ EMPTY = "<think>\n\n</think>\n\n"
     ],
 )  # fmt: skip
 def test_the_headers_of_responses_and_the_forced_tags_go_together(name, options, inserted, before):
-    """What a turn inserts after the observation, and the canonical response, which is trained."""
     form = compiled(name, "compact", **options)
     text = message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, response_ended=False)
     assert text.partition("<|im_end|>\n")[2] == f"<|im_start|>assistant\n{inserted}"

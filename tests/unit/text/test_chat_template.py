@@ -64,7 +64,6 @@ IN_PARTS = FAMILIES["chatml"][0] + "{% for i in range(99999) %}{% set x = i ~ ''
 
 @pytest.mark.parametrize("source", [ENDLESS, IN_PARTS], ids=["endless", "in parts"])
 def test_a_hostile_template_is_refused_within_three_seconds(source):
-    """Of processor time in all, with another process to render the next one."""
 
     def used():
         return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -129,7 +128,6 @@ def test_longest_special_token_is_found():
 
 
 def folder_with(path, **files):
-    """A folder with a tokenizer and other JSON files, given by name."""
     (path / "tokenizer.json").write_text(chat_families.backend().to_str(), encoding="utf-8")
     for name, content in files.items():
         (path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
@@ -188,7 +186,6 @@ def test_a_written_template_gives_the_same_conversations(name):
 
 
 def test_a_tag_that_the_template_inserts_is_not_inserted_again():
-    """So that a run that starts from an exported policy has the prompts of the first one."""
     plain = load_small()
     source = write_template(chat_format(plain), opening="<answer>")
     opened = chat_format(dataclasses.replace(plain, template=ChatTemplate(source)))

@@ -125,7 +125,6 @@ def test_compact_words(small):
 
 @pytest.mark.parametrize("style", ["compact", "ragen", "chat", "bare"])
 def test_feedback_is_in_retries_alone(small, style):
-    """And a prompt without it is the same but for the room of its messages."""
     form, plain = (compiled(small, style, feedback=text) for text in (FEEDBACK, ""))
     assert form.max_message_tokens - plain.max_message_tokens == len(small.encode(FEEDBACK)) == 28
     np.testing.assert_array_equal(form.prefix, plain.prefix)

@@ -28,7 +28,6 @@ def tables(small):
 
 
 def slow(tokenizer, ids, forced):
-    """Whether all bytes of each token are between the tags."""
     data = tokenizer.decode_bytes(ids)
     pattern = rb"(?P<z>.*?)</think>" if forced else rb"<think>(?P<z>.*?)</think>"
     found = re.search(pattern, data, re.DOTALL)
@@ -55,7 +54,6 @@ def device(table, rows):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_the_thought_is_what_stands_between_the_tags(small, tables, forced, data):
-    """Fragments are encoded one by one, so that tags are split in many ways."""
     texts = st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=8), min_size=1, max_size=BATCH)
     rows = [[i for part in parts for i in small.encode(part)][:LENGTH] for parts in data.draw(texts)]
     for row, got in zip(rows, device(tables[forced], rows)):
@@ -63,7 +61,6 @@ def test_the_thought_is_what_stands_between_the_tags(small, tables, forced, data
 
 
 def test_cut_and_merged_tags():
-    """A vocabulary whose tokens share bytes with the tags on both sides."""
 
     class Tokens:
         token_bytes = (b"<thi", b"nk>a", b"b", b"c</thi", b"nk>", b"</think>d", b" ", None, b"<", b"</think", b">")

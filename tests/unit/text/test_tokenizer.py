@@ -112,7 +112,6 @@ def test_text_cannot_spell_the_headers_of_a_template(small):
 
 
 def test_decoding(small):
-    """Special tokens are spelled only when asked, and parts of characters become replacement characters."""
     ids = [small.special_id("<|user|>"), *small.encode("hi√"), small.end_of_turn_id]
     assert small.decode(ids) == "hi√"
     assert small.decode(ids, skip_special=False) == "<|user|>hi√<|end|>"
@@ -143,7 +142,6 @@ def test_load_takes_a_file_or_a_folder(small, tmp_path):
 
 
 def test_tokens_can_be_added_to_the_file(small):
-    """Special tokens, and others, which are text."""
     backend = Backend.from_str(small.backend.to_str())
     backend.add_special_tokens(["<|extra|>"])
     backend.add_tokens([AddedToken("<tool_√>", special=False, normalized=False)])

@@ -156,7 +156,6 @@ def test_broken_configurations(content, words, folder):
     ],
 )
 def test_broken_tokenizer_files(name, content, words, folder):
-    """They are read with the model and refused when the tokenizer is made."""
     (folder / "tokenizer.json").write_bytes(b"{}")
     (folder / name).write_bytes(content)
     files = load.load_pretrained(folder).files

@@ -74,7 +74,6 @@ def test_every_kind_of_numbers(name, tmp_path):
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
 def test_llama_3_frequencies_are_recognized(factor, tmp_path):
-    """As llama.cpp's converter writes them."""
     scaling = Llama3Scaling(factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_positions=8192)
     turns = 8192 / (2 * np.pi * 5e5 ** (np.arange(0, 128, 2) / 128))
     smooth = np.clip((turns - 1.0) / (4.0 - 1.0), 0.0, 1.0)
@@ -132,7 +131,6 @@ TEXTS = (
 
 @pytest.mark.parametrize("splitter", ["gpt-2", "smollm", "qwen2", "llama-bpe"])
 def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
-    """Words by each tokenizer's regular expression, written with Python's character classes."""
     names = [*sorted(tokenizer.byte_alphabet().values()), "<|endoftext|>", "zz"]
     kinds = [1] * 256 + [3, 1]
     settings = of_tokenizer(pre=splitter, tokens=names, token_type=kinds, bos_token_id=256, eos_token_id=256)

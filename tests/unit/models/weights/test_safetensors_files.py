@@ -23,7 +23,6 @@ from agentrl_jax.text.tokenizer_settings import read_settings
 
 
 def assert_holds(params, tensors, dtype=np.float32):
-    """Every array holds the tensors of its name, with matrices transposed."""
     used = set()
 
     def check(array, keys):
@@ -43,7 +42,6 @@ def assert_holds(params, tensors, dtype=np.float32):
 
 
 def loaded_of(folder, family, *, tensors=None, extra=None, shards=1, dtype="float32", **changes):
-    """A model that is written and loaded: (configuration, tensors, what was loaded)."""
     config = config_of(family, **changes)
     tensors = tensors_of(config) if tensors is None else tensors
     written = write_folder(folder, config, tensors | (extra or {}), shards)
@@ -62,7 +60,6 @@ def test_load_holds_every_tensor(family, shards, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_those_of_the_file(family, tmp_path):
-    """Against a slow decoder that reads the tensors by their names in the file."""
     config, tensors, loaded = loaded_of(tmp_path, family)
     tokens = np.random.default_rng(1).integers(0, config["vocab_size"], 9)
 
@@ -77,7 +74,6 @@ def test_logits_equal_those_of_the_file(family, tmp_path):
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
 @pytest.mark.parametrize("kept", [np.float32, ml_dtypes.bfloat16, np.float16])
 def test_any_type_to_any_type(kept, dtype, tmp_path):
-    """Read, and written."""
     tensors = {key: x.astype(kept) for key, x in tensors_of(config_of("llama")).items()}
     _, _, loaded = loaded_of(tmp_path / "old", "llama", tensors=tensors, dtype=dtype)
     assert_holds(loaded.params, tensors, dtype)
@@ -102,7 +98,6 @@ def test_what_a_type_cannot_hold_and_other_types_are_refused(tmp_path):
 
 
 def test_each_device_gets_its_part(tmp_path):
-    """Sharded over both axes of matrices, over layers, and replicated, in one folder of several files."""
     config = config_of("llama", vocab_size=12)
     tensors = tensors_of(config)
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2)
