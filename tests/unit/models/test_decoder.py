@@ -77,11 +77,12 @@ def test_rows_and_positions_that_are_not_written_keep_every_bit():
     cache = jax.tree.map(noise, init_cache(CONFIG, ROWS, LENGTH, response=3, block=LENGTH))
     start, count = jnp.array([2, 9, 0]), jnp.array([3, 0, 1])
     _, after = extend(PARAMS, CONFIG, cache, TOKENS[:, :4], start, count)
-    written = np.zeros((ROWS, LENGTH), bool)
-    written[0, 2:5] = written[2, 0] = True
-    for old, new in zip(jax.tree.leaves(cache.blocks), jax.tree.leaves(after.blocks)):
-        changed = np.any(np.asarray(old != new), axis=(1, 3))
-        np.testing.assert_array_equal(changed, written)
+    stored = after.store_responses(jnp.array([5, 8, 1]), jnp.array([2, 0, 3]))
+    read, said = np.zeros((2, ROWS, LENGTH), bool)
+    read[0, 2:5] = read[2, 0] = said[0, 5:7] = said[2, 1:4] = True
+    for before, later, written in ((cache, after, read), (after, stored, said)):
+        for old, new in zip(jax.tree.leaves(before.blocks), jax.tree.leaves(later.blocks)):
+            np.testing.assert_array_equal(np.any(np.asarray(old != new), axis=(1, 3)), written)
     chex.assert_trees_all_equal(cache.response, after.response)
 
 
