@@ -1,9 +1,6 @@
 """Slow checks of what the quick tests of the same name check."""
 
-from mesh_programs import (
-    check_rollout,
-    check_update,
-)
+from mesh_programs import check_rollout, check_update
 
 
 def test_an_update_on_all_four_axes_is_that_of_one_device():

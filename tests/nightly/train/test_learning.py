@@ -18,8 +18,7 @@ from agentrl_jax.setup import build
 
 ITERATIONS = 20
 CONFIG = toy_agent.CONFIG.replace(
-    tasks=(TaskConfig(env="Climb", groups=16),),
-    optim=OptimConfig(lr=0.01, critic_lr=0.01),
+    tasks=(TaskConfig(env="Climb", groups=16),), optim=OptimConfig(lr=0.01, critic_lr=0.01)
 )
 
 
@@ -55,7 +54,7 @@ def test_returns_rise(play, preset):
     policy = toy_agent.talkative_params(0)["policy"]
     agent = agent.replace(params=agent.params | {"policy": policy}, opt_state=state.init_optimizer(tx, agent.params))
     step = jax.jit(
-        functools.partial(learner.update, model=model, config=build.learner_config(config), tx=tx, shards=Shards()),
+        functools.partial(learner.update, model=model, config=build.learner_config(config), tx=tx, shards=Shards())
     )
     temperature = jnp.ones(len(build.training_ids(config).group))
     returns = []

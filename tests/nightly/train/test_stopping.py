@@ -34,12 +34,7 @@ def test_a_run_that_is_stopped_says_what_is_kept(tmp_path, number):
 @pytest.mark.parametrize("words", [("presets",), ("train", "absent.yaml"), ("play", "Bandit"), ("--help",)])
 def test_no_command_needs_standard_input(words):
     done = subprocess.run(
-        [*COMMAND, *words],
-        preexec_fn=lambda: os.close(0),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        [*COMMAND, *words], preexec_fn=lambda: os.close(0), capture_output=True, text=True, timeout=300, check=False
     )
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 2)

@@ -47,11 +47,7 @@ ENTRY %main (a: bf16[2,3]) -> bf16[2,3] {
 }
 """
     found = hlo.operations(text, ("all-gather", "copy"))
-    assert [(one.kind, one.size, one.depth) for one in found] == [
-        ("all-gather", 24, 0),
-        ("copy", 6, 0),
-        ("copy", 5, 0),
-    ]
+    assert [(one.kind, one.size, one.depth) for one in found] == [("all-gather", 24, 0), ("copy", 6, 0), ("copy", 5, 0)]
 
 
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "", "gpu:8"])

@@ -5,14 +5,7 @@ import made_up
 import optax
 import pytest
 from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
-from mesh_programs import (
-    NO_GATHER,
-    SHAPE,
-    check_imitation,
-    check_recorded,
-    drawn_state,
-    programs_on,
-)
+from mesh_programs import NO_GATHER, SHAPE, check_imitation, check_recorded, drawn_state, programs_on
 
 from agentrl_jax.config.algo import Replay
 from agentrl_jax.errors import BadValue

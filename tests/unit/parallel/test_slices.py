@@ -51,11 +51,7 @@ def test_an_update_on_two_slices_shares_parameters_inside_each(two_slices):
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 @pytest.mark.parametrize(
     ("name", "fsdp", "tensor", "shape"),
-    [
-        ("v4:2x2x4", 8, 1, (2, 8, 1, 1)),
-        ("v5p:4x4x8", 16, 2, (4, 16, 1, 2)),
-        ("v6e:8x16", 8, 4, (4, 8, 1, 4)),
-    ],
+    [("v4:2x2x4", 8, 1, (2, 8, 1, 1)), ("v5p:4x4x8", 16, 2, (4, 16, 1, 2)), ("v6e:8x16", 8, 4, (4, 8, 1, 4))],
 )
 def test_axes_that_are_parts_of_the_grid_of_chips(name, fsdp, tensor, shape):
     devices, _ = described_devices(name)

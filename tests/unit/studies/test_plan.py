@@ -99,10 +99,7 @@ def test_plan_at_the_command_line(tmp_path):
     assert "which does not divide the" in err
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [("fsdp", 3), ("tensor", 5)],
-)
+@pytest.mark.parametrize(("name", "number"), [("fsdp", 3), ("tensor", 5)])
 def test_devices_that_would_share_no_matrix_are_refused(name, number):
     with pytest.raises(UserError) as refused:
         AbstractRun(decode({"mesh": {name: number}}), make_mesh(jax.devices()[:1]), None)

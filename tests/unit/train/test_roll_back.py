@@ -63,10 +63,7 @@ class Kept:
         pass
 
 
-@pytest.mark.parametrize(
-    ("known", "left"),
-    [({2: 0, 4: 0, 5: 0}, {2: 0}), ({2: 0, 5: 1}, {2: 0, 5: 1}), ({4: 0}, {})],
-)
+@pytest.mark.parametrize(("known", "left"), [({2: 0, 4: 0, 5: 0}, {2: 0}), ({2: 0, 5: 1}, {2: 0, 5: 1}), ({4: 0}, {})])
 def test_checkpoints_that_a_roll_back_discarded_are_deleted(tmp_path, known, left):
     """Also by a process that starts after a kill between the record and the deletion."""
     RollBacks(tmp_path / "made").add({"step": 2})
