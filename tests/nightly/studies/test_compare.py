@@ -16,8 +16,12 @@ from agentrl_jax.studies.imitation import SeedImitation
 from agentrl_jax.studies.variants import Variants
 
 RUN = yaml.safe_load(tiny_run.CONFIG.replace("SimpleSokoban", "CoordFrozenLake").replace(", levels: LEVELS", ""))
-
-
+RUN |= {
+    "seed": 3,
+    "algo": {"minibatches": 1},
+    "imitation": RUN["imitation"] | {"levels": 8},
+    "train": {"iterations": 2, "validate_every": 1, "validation_episodes": 8},
+}
 VARIANTS = {
     "starpo_s": {"algo": {"preset": "starpo_s", "filter": {"ratio": 0.5}}},
     "dapo": {"algo": {"preset": "dapo", "dynamic_sampling": 2}, "optim": {"lr": 0.02}},
@@ -25,10 +29,8 @@ VARIANTS = {
 
 
 def write(folder, **changes):
-    file = folder / "variants.yaml"
-    file.write_text(
-        yaml.safe_dump({"seeds": 2, "run": RUN, "variants": VARIANTS, "pairs": [["dapo", "starpo_s"]]} | changes)
-    )
+    file, data = folder / "variants.yaml", {"seeds": 2, "run": RUN, "variants": VARIANTS}
+    file.write_text(yaml.safe_dump(data | {"pairs": [["dapo", "starpo_s"]]} | changes))
     return str(file)
 
 
