@@ -23,14 +23,6 @@ def test_training_episodes_alone_are_quantized(finished, tmp_path):
     assert summaries[0]["success"]["imitation"] == summaries[1]["success"]["imitation"]
 
 
-def same(run, other):
-    assert tiny_run.metrics(run) == tiny_run.metrics(other)
-    assert tiny_run.recorded(run) == tiny_run.recorded(other)
-    step = tiny_run.checkpoints(other)[-1]
-    assert tiny_run.checkpoint(run, step) == tiny_run.checkpoint(other, step)
-    assert tiny_run.summary(run) == tiny_run.summary(other)
-
-
 @pytest.fixture
 def poison(monkeypatch):
     """Makes chosen updates non-finite; updates are counted from 1 in this process."""
@@ -84,7 +76,7 @@ def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished
     poison(set())  # as if the cause had been fixed
     code, _, err = tiny_run.train(run, finished.file, *words)
     assert (code, err) == (0, "")
-    same(run, finished.folder)
+    tiny_run.assert_same_end(run, finished.folder)
 
 
 def test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run(finished, tmp_path):
@@ -99,17 +91,6 @@ def test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run(finish
     assert 1e-12 < rows[3]["rollout/logprob_gap_mean"] <= rows[3]["rollout/logprob_gap_max"]
 
 
-def test_rates_that_are_much_too_high(finished, tmp_path):
-    message = tiny_run.refused(tmp_path / "a", finished.file, "--imitation.lr", "1e30")
-    assert "updates in a row" in message
-    assert "no checkpoint yet" in message
-    assert "lower imitation.lr" in message
-    assert tiny_run.metrics(tmp_path / "a")[0]["imitation/skipped"] > 20
-    message = tiny_run.refused(tmp_path / "b", finished.file, "--optim.lr", "1e30", "--train.max_bad_updates", "2")
-    assert "lower optim.lr" in message
-    assert 3 in tiny_run.checkpoints(tmp_path / "b")
-
-
 @pytest.mark.parametrize("context", ["full", "single_turn"])
 @pytest.mark.parametrize("preset", ["starpo", "starpo_grpo", "starpo_s"])
 @pytest.mark.parametrize("style", ["compact", "ragen"])
@@ -118,19 +99,11 @@ def test_every_preset_context_and_style_trains(tmp_path, preset, context, style)
     max_response_tokens = {"compact": 6, "ragen": 12}[style]
     text = tiny_run.CONFIG.replace("max_response_tokens: 6", f"max_response_tokens: {max_response_tokens}")
     file = tiny_run.write_config(tmp_path, text)
-    words = [
-        "--algo.preset",
-        preset,
-        "--rollout.context",
-        context,
-        "--prompt.style",
-        style,
-        "--model.critic",
-        "separate",
-    ]
+    words = ["--algo.preset", preset, "--rollout.context", context, "--prompt.style", style]
+    words += ["--model.critic", "separate", "--devices", "2", "--rollout.slots", "4"]
     words += [] if preset == "starpo_s" else ["--algo.filter", "none"]
     run = tmp_path / "run"
-    code, _, err = tiny_run.train(run, file, *words, "--devices", "2", "--rollout.slots", "4")
+    code, _, err = tiny_run.train(run, file, *words)
     assert (code, err) == (0, "")
     rows = tiny_run.metrics(run)
     assert [row["step"] for row in rows] == list(range(1, 8))
@@ -148,7 +121,7 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Programs, "_keep", keep)
     file = tiny_run.write_config(tmp_path)
-    words = (
+    words = [
         "--algo.mismatch",
         "replay",
         "--devices",
@@ -157,7 +130,7 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
         "4",
         "--rollout.prefill_threshold",
         "0.5",
-    )
+    ]
     run = tmp_path / "run"
     code, _, err = tiny_run.train(run, file, *words)
     assert (code, err) == (0, "")
@@ -180,6 +153,4 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
         return run
 
     monkeypatch.setattr(Programs, "update", update)
-    message = tiny_run.refused(tmp_path / "other", file, *words)
-    assert "only 50.0000% of the replay's log-probabilities" in message
-    assert "step 3, is kept" in message
+    assert "step 3, is kept" in tiny_run.refused(tmp_path / "other", file, *words)

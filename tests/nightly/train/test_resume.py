@@ -54,31 +54,24 @@ def test_killed_again_and_again(finished, lives, tmp_path):
     tiny_run.assert_same(run, finished.folder)
 
 
-@pytest.mark.parametrize(
-    ("moment", "nth"),
-    [
-        ("imitation", 1),
-        ("evaluation", 1),
-        ("write", 1),
-        ("publish", 2),
-        ("write", 3),
-        ("rollout", 1),
-        ("rollout", 4),
-        ("evaluation", 9),
-        ("digests", 2),
-        ("digests", 4),
-        ("remove", 1),
-    ],
-)
-def test_killed_once(finished, lives, tmp_path, moment, nth):
-    assert lives(moment, nth) == -signal.SIGKILL
+MOMENTS = "imitation 1, evaluation 1, write 1, publish 2, write 3, rollout 1, rollout 4, evaluation 9, digests 2"
+
+
+@pytest.mark.parametrize("when", [*MOMENTS.split(", "), "digests 4", "remove 1"])
+def test_killed_once(finished, lives, tmp_path, when):
+    moment, nth = when.split()
+    assert lives(moment, int(nth)) == -signal.SIGKILL
     assert lives("never") == 0
     tiny_run.assert_same(tmp_path / "run", finished.folder)
 
 
-def test_sigterm_in_the_evaluation_before_learning(finished, tmp_path, monkeypatch):
-    """What imitation has learned is saved; the same command evaluates it from the beginning."""
+@pytest.mark.parametrize("last", [False, True])
+def test_sigterm_in_an_evaluation(last, finished, tmp_path, monkeypatch):
+    """Before learning, what imitation has learned is saved; at the end all is saved, and it ends after one dispatch."""
     run, played, play = tmp_path / "run", [], EvalSet.play
+    if last:
+        shutil.copytree(finished.folder, run)
+        (run / "summary.json").unlink()
 
     def noted(eval_set, *words, **options):
         played.append(1)
@@ -86,11 +79,12 @@ def test_sigterm_in_the_evaluation_before_learning(finished, tmp_path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(EvalSet, "play", noted)
-        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(played)))
+        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: last or bool(played)))
         with pytest.raises(Stopped):
             train_run.train(load_config(finished.file, ["--run_dir", str(run)]), Console(quiet=True))
-    assert (len(played), tiny_run.checkpoints(run)) == (1, [2, 3])
-    code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(run))
+    assert (len(played), tiny_run.checkpoints(run)) == (1, [5, 7] if last else [2, 3])
+    assert not (run / "summary.json").exists()
+    code, _, err = tiny_run.train(run, finished.file)
     assert code == 0, err
     tiny_run.assert_same(run, finished.folder)
 
@@ -111,28 +105,6 @@ def test_no_iteration_is_logged_before_the_state_at_the_start_of_learning_is_sav
     with pytest.raises(KeyError) as found:
         train_run.train(load_config(finished.file, words), Console(quiet=True))
     assert found.value.args == (0,)
-
-
-def test_sigterm_in_the_last_evaluation(finished, tmp_path, monkeypatch):
-    """Everything is saved already, so that the run ends after one dispatch; the same command evaluates."""
-    again, played, play = tmp_path / "run", [], EvalSet.play
-    shutil.copytree(finished.folder, again)
-    (again / "summary.json").unlink()
-
-    def noted(eval_set, *words, **options):
-        played.append(1)
-        return play(eval_set, *words, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(EvalSet, "play", noted)
-        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: True))
-        with pytest.raises(Stopped):
-            train_run.train(load_config(finished.file, ["--run_dir", str(again)]), Console(quiet=True))
-    assert len(played) == 1
-    assert not (again / "summary.json").exists()
-    code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(again))
-    assert code == 0, err
-    tiny_run.assert_same(again, finished.folder)
 
 
 def test_a_run_that_ended_goes_on_for_longer_like_one_that_never_did(finished, tmp_path):

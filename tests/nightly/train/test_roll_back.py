@@ -10,13 +10,8 @@ from agentrl_jax.algos import collapse
 from agentrl_jax.train.roll_back import RollBacks
 
 RULE = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
-
-
-WORDS = (
-    *("--train.on_collapse", "roll_back", "--train.max_roll_backs", "1", "--train.iterations", "6"),
-    *("--train.roll_back_factor", "0.25"),
-    *("--imitation.levels", "0", "--imitation.steps", "0"),
-)
+WORDS = "--train.on_collapse roll_back --train.max_roll_backs 1 --train.iterations 6 --train.roll_back_factor 0.25"
+WORDS = [*WORDS.split(), "--imitation.levels", "0", "--imitation.steps", "0"]
 
 SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
 
@@ -34,7 +29,7 @@ def file(tmp_path_factory):
 
 
 def train(file, run, *words):
-    return tiny_run.command("train", file, "--run_dir", str(run), *WORDS, *words)
+    return tiny_run.train(run, file, *WORDS, *words)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(file, tmp_path_factory):
     run = tmp_path_factory.mktemp("whole") / "run"
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(run))
+    code, _, err = tiny_run.train(run, file)
     assert code == 0, err
     return run
 
@@ -48,8 +48,7 @@ def test_horizon_temperature_and_coefficient_move(whole):
     # Four groups of four, and a greedy episode per group.
     assert tiny_run.summary(whole)["episodes"] == 4 * (16 + 4)
     compiled = json.loads((whole / "summary.json").read_text())["programs"]
-    names = ["baseline", "evaluation", "imitation", "mutual_information", "recorded", "rollout", "update"]
-    assert compiled == names
+    assert {"baseline", "mutual_information", "recorded"} < {*compiled}
     # Measured in iterations 1 and 3, and smoothed over both.
     measured = [any("marginal_std_smoothed" in name for name in row) for row in rows]
     assert measured == [True, False, True, False]
@@ -72,20 +71,17 @@ def test_a_restart_changes_none_of_it(file, whole, tmp_path):
 def test_presets_run_from_the_command_line(preset, tmp_path):
     text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", f"{{preset: {preset}}}")
     file = tiny_run.write_config(tmp_path, text)
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"), "--train.iterations", "2")
+    code, _, err = tiny_run.train(tmp_path / "run", file, "--train.iterations", "2")
     assert code == 0, err
-    rows = rl_rows(tmp_path / "run")
-    assert len(rows) == 2
+    assert len(rl_rows(tmp_path / "run")) == 2
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, monkeypatch):
     """On the level of the group, for groups of any round; and metrics cover all rounds."""
     run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
-    run |= {
-        "algo": {"preset": "remax", "dynamic_sampling": 3, "minibatches": 1},
-        "train": {"iterations": 2, "validation_episodes": 8},
-    }
+    run["algo"] = {"preset": "remax", "dynamic_sampling": 3, "minibatches": 1}
+    run["train"] = {"iterations": 2, "validation_episodes": 8}
     variants = {"seeds": 2, "run": run, "variants": {"remax": {}, "again": {}}, "pairs": []}
     file = tmp_path / "file.yaml"
     file.write_text(yaml.safe_dump(run if command == "train" else variants))
@@ -112,7 +108,7 @@ def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, m
         np.testing.assert_array_equal(greedy, own)
     assert any(group.max() >= 4 for _, _, group in seen)
     if command == "train":
-        rows = [row for row in tiny_run.metrics(tmp_path / "out") if row["stage"] == "rl"]
+        rows = rl_rows(tmp_path / "out")
         assert any(row["rollout/rounds"] > 1 for row in rows)
         for row in rows:
             assert row["train/success"] == pytest.approx(row["rollout/solved"] / row["rollout/episodes"], abs=1e-6)
