@@ -18,25 +18,19 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import layout
 from agentrl_jax.parallel.mesh import MESH_AXES
 
-SHAPE = DecoderConfig(
-    vocab_size=32,
-    num_layers=2,
-    embed_dim=16,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    mlp_width=24,
-    tied_embeddings=False,
-    qkv_bias=True,
-    output_bias=True,
-    mlp_bias=True,
-    qk_norm=True,
-)
+SIZES = {"vocab_size": 32, "num_layers": 2, "embed_dim": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8}
+BIASES = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias", "qk_norm"), True)
+SHAPE = DecoderConfig(**SIZES, **BIASES, mlp_width=24, tied_embeddings=False)
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> Mesh:
     devices = np.array(jax.devices() * 8)[: data * fsdp * tensor].reshape(data, fsdp, 1, tensor)
     return Mesh(devices, MESH_AXES)
+
+
+def params_of(**model):
+    model = ActorCritic(decoder=SHAPE, **model)
+    return jax.eval_shape(lambda key: actor_critic.init_params(key, model), jax.random.key(0))
 
 
 def specs(tree, mesh, rules):
@@ -45,8 +39,7 @@ def specs(tree, mesh, rules):
 
 @pytest.mark.parametrize("model", [{"lora": LoraConfig(rank=2, alpha=1.0)}, {"frozen_layers": 1}, {}], ids=str)
 def test_every_leaf_of_parameters_and_optimizer_has_a_place(model):
-    model = ActorCritic(decoder=SHAPE, critic="separate", **model)
-    params = jax.eval_shape(lambda key: actor_critic.init_params(key, model), jax.random.key(0))
+    params = params_of(critic="separate", **model)
     state = jax.eval_shape(optax.adamw(1.0).init, params)
     for rules in (layout.UPDATE, layout.ROLLOUT):
         placed = specs(params, mesh(2, 2, 2), rules)
@@ -56,9 +49,7 @@ def test_every_leaf_of_parameters_and_optimizer_has_a_place(model):
 
 
 def test_matrices_of_the_two_layouts():
-    params = jax.eval_shape(
-        lambda key: actor_critic.init_params(key, ActorCritic(decoder=SHAPE, critic="shared")), jax.random.key(0)
-    )
+    params = params_of(critic="shared")
     update = specs(params, mesh(2, 2, 2), layout.UPDATE)
     assert update["policy"]["embedding"] == Spec("tensor", "fsdp")
     assert update["policy"]["lm_head"] == Spec("fsdp", "tensor")
@@ -75,12 +66,8 @@ def test_matrices_of_the_two_layouts():
 
 
 def test_axes_of_one_device_split_nothing():
-    params = jax.eval_shape(
-        lambda key: actor_critic.init_params(key, ActorCritic(decoder=SHAPE, critic="none")), jax.random.key(0)
-    )
-    assert set(jax.tree.leaves(specs(params, mesh(8, 1, 1), layout.UPDATE), is_leaf=lambda x: isinstance(x, Spec))) == {
-        Spec()
-    }
+    placed = specs(params_of(critic="none"), mesh(8, 1, 1), layout.UPDATE)
+    assert {*jax.tree.leaves(placed, is_leaf=lambda x: isinstance(x, Spec))} == {Spec()}
 
 
 def test_heads_are_never_cut():

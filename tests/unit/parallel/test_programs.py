@@ -20,8 +20,7 @@ def test_recorded_tokens_are_those_of_the_batch():
 
 def test_no_device_holds_the_rows_of_all_devices():
     """An update on 4 devices has its trajectories by row, and no array of all episodes' tokens."""
-    changes = {"minibatches": 2, "grad_accum_steps": 2}
-    programs, program = programs_on(4, 2, 1, NO_GATHER, PLAIN, 1, **changes)
+    programs, program = programs_on(4, 2, 1, NO_GATHER, PLAIN, 1, minibatches=2, grad_accum_steps=2)
     state = drawn_state(NO_GATHER)
     placed = jax.device_put(state, programs.placement(state, SHAPE))
     compiled = program.lower(placed, TRAJECTORY, ONES, KEY, made_up.settings()).compile()

@@ -57,16 +57,12 @@ def test_a_validation_is_compared_with_those_of_saved_states(run):
     assert run.progress.saved == {10: 0.3, 30: 0.7, 40: 0.75}
 
 
-def test_a_batch_without_tokens_leaves_a_state_that_is_saved(run):
-    iteration(run, 99, bad=1, tokens=0)
+@pytest.mark.parametrize(("tokens", "saved"), [(0, {100: None}), (1, {})])
+def test_after_updates_that_are_not_finite_nothing_is_saved(run, tokens, saved):
+    """A batch without tokens leaves a state that is."""
+    iteration(run, 99, bad=1, tokens=tokens)
     iteration(run, 100, bad=2, tokens=0)
-    assert run.progress.saved == {100: None}
-
-
-def test_after_updates_that_are_not_finite_nothing_is_saved(run):
-    iteration(run, 99, bad=1)
-    iteration(run, 100, bad=2, tokens=0)
-    assert run.progress.saved == {}
+    assert run.progress.saved == saved
 
 
 def test_sigterm_saves_the_state_in_any_case(run):
