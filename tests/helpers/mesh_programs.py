@@ -23,27 +23,12 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs, total_stats
 from agentrl_jax.text.tokenizer import padded
 
-SHAPE = DecoderConfig(
-    vocab_size=24,
-    num_layers=2,
-    embed_dim=16,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=4,
-    mlp_width=24,
-    tied_embeddings=False,
-    qkv_bias=True,
-    qk_norm=True,
-)
+SIZES = {"vocab_size": 24, "num_layers": 2, "embed_dim": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 4}
+SHAPE = DecoderConfig(**SIZES, mlp_width=24, tied_embeddings=False, qkv_bias=True, qk_norm=True)
 NO_GATHER = ActorCritic(decoder=SHAPE, critic="separate")
 ADAPTERS = ActorCritic(decoder=SHAPE, critic="separate", lora=LoraConfig(rank=2, alpha=3.0), remat="dots")
-FROZEN = ActorCritic(
-    decoder=dataclasses.replace(SHAPE, tied_embeddings=True),
-    critic="shared",
-    frozen_layers=1,
-    shared_prefix_len=2,
-    remat="full",
-)
+TIED = dataclasses.replace(SHAPE, tied_embeddings=True)
+FROZEN = ActorCritic(decoder=TIED, critic="shared", frozen_layers=1, shared_prefix_len=2, remat="full")
 MODELS = {"whole": NO_GATHER, "adapters": ADAPTERS, "frozen": FROZEN}
 
 
@@ -104,16 +89,21 @@ def check_update(name, devices, fsdp, tensor, sequence=1, **changes):
 
 
 def check_recorded(devices, fsdp, tensor):
-    """Advantages are those that the first episodes are trained with, and scores those before the update."""
+    """Advantages are those that the first episodes are trained with, and scores those before the update.
+
+    Returns the text of the compiled update.
+    """
     episodes, state = 3, drawn_state(NO_GATHER)
-    programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
-    config = BASE.replace(recorded_episodes=episodes)
+    changes = {"recorded_episodes": episodes, "minibatches": 2, "grad_accum_steps": 2}
+    programs, program = programs_on(devices, fsdp, tensor, NO_GATHER, PLAIN, 1, **changes)
     settings = made_up.settings()
+    config = BASE.replace(**changes)
     batch, _, _ = make_batch(state, TRAJECTORY, ONES, settings, NO_GATHER, config, Shards(), None, None)
     scores = score_tokens(state.params, NO_GATHER, batch.tokens, batch.position, ONES)
     placed = jax.device_put(jax.tree.map(jnp.copy, state), programs.placement(state, SHAPE))
     found = programs.recorded(NO_GATHER, episodes, context="full", context_tokens=0)(placed.params, TRAJECTORY, ONES)
-    recorded = programs.update(NO_GATHER, config, PLAIN)(placed, TRAJECTORY, ONES, KEY, settings)[1]["recorded"]
+    compiled = program.lower(placed, TRAJECTORY, ONES, KEY, settings).compile()
+    recorded = compiled(placed, TRAJECTORY, ONES, KEY, settings)[1]["recorded"]
     mask = np.asarray(batch.mask)[:episodes].reshape(recorded.trained.shape)
     assert 0 < mask.sum() < mask.size
     np.testing.assert_array_equal(recorded.trained, mask)
@@ -122,6 +112,7 @@ def check_recorded(devices, fsdp, tensor):
         value = np.where(mask, np.asarray(value)[:episodes].reshape(mask.shape), 0.0)
         np.testing.assert_allclose(np.where(mask, given, 0.0), value, rtol=3e-5, atol=3e-6, err_msg=name)
         assert np.abs(value).max() > 0.01
+    return compiled.as_text()
 
 
 def check_imitation(devices, fsdp, tensor, batch):
@@ -162,11 +153,10 @@ def play(devices, fsdp, tensor, rollout):
     model = build.build_model(CONFIG, TOKENIZER)
     params = toy_agent.talkative_params(5, model)
     ids = toy_agent.mixed_ids(16, toy_agent.GROUP_SIZE)
-    mesh = make_mesh(devices, fsdp=fsdp, tensor=tensor)
-    programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[rollout])
-    program = programs.rollout(
-        "rollout", model, toy_agent.BATCHED_ENV, toy_agent.engine_config(group_size=toy_agent.GROUP_SIZE)
-    )
+    rules = build.ROLLOUT_RULES[rollout]
+    programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor), rollout_rules=rules)
+    engine = toy_agent.engine_config(group_size=toy_agent.GROUP_SIZE)
+    program = programs.rollout("rollout", model, toy_agent.BATCHED_ENV, engine)
     placed = jax.device_put(params, programs.placement(params, model.decoder))
     trajectory, stats = program(placed, jax.random.key(7), ids, toy_agent.settings(64))
     return trajectory, stats, programs.replicas

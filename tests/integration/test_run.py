@@ -1,4 +1,4 @@
-"""The story of a run: its records, a kill and a resume bit for bit, a replay, an evaluation, a page, an export."""
+"""The story of a run: its records, a kill and a resume bit for bit, a replay, an evaluation, an export."""
 
 import json
 import os
@@ -10,7 +10,6 @@ import sys
 import numpy as np
 import pytest
 import tiny_run
-from page_runs import decode_page
 from paths import TESTS
 
 from agentrl_jax.config import load_config
@@ -25,18 +24,15 @@ def test_what_a_run_leaves_behind(finished):
     assert names == records | {"checkpoints", "rollouts", "tensorboard", ".lock"}
     assert tiny_run.checkpoints(finished.folder) == [5, 7]
     assert recorded_iterations(finished.folder) == [3, 4]
-    assert load_config(finished.folder / "config.yaml") == load_config(finished.file).replace(
-        run_dir=str(finished.folder)
-    )
+    given = load_config(finished.file).replace(run_dir=str(finished.folder))
+    assert load_config(finished.folder / "config.yaml") == given
     for part in ("after imitation", "after RL", "optimal", str(finished.folder)[-20:]):
         assert part in finished.output
 
 
 def test_metrics_hold_every_task(finished):
     rows = tiny_run.metrics(finished.folder)
-    assert [(row["step"], row["stage"]) for row in rows] == [(i, "imitation") for i in (1, 2, 3)] + [
-        (i, "rl") for i in (4, 5, 6, 7)
-    ]
+    assert [(row["step"], row["stage"]) for row in rows] == [*enumerate(3 * ["imitation"] + 4 * ["rl"], 1)]
     assert rows[2]["imitation/loss"] < 2  # nats per token; a uniform policy has 6.2
     for row in rows[3:]:
         assert row["train/SimpleSokoban/episodes"] == row["train/FrozenLake/episodes"] == 8
@@ -101,9 +97,8 @@ def test_a_run_that_is_killed_ends_like_one_that_is_not(finished, tmp_path):
     run, script = tmp_path / "run", str(TESTS / "helpers" / "killing_run.py")
     environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
     words = ["train", finished.file, "--run_dir", str(run)]
-    killed = subprocess.run(
-        [sys.executable, script, "update", "4", *words], env=environment, capture_output=True, timeout=110, check=False
-    )
+    command = [sys.executable, script, "update", "4", *words]
+    killed = subprocess.run(command, env=environment, capture_output=True, timeout=110, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert tiny_run.checkpoints(run) == [3, 5]
     assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6]
@@ -113,7 +108,7 @@ def test_a_run_that_is_killed_ends_like_one_that_is_not(finished, tmp_path):
     tiny_run.assert_same(run, finished.folder)
 
 
-def test_a_finished_run_is_replayed_evaluated_viewed_and_exported(finished, tmp_path):
+def test_a_finished_run_is_replayed_evaluated_and_exported(finished, tmp_path):
     run = shutil.copytree(finished.folder, tmp_path / "run")
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     code, output, error = tiny_run.command("replay", str(run), "--iteration", "4", "--row", "2", "--json")
@@ -132,11 +127,6 @@ def test_a_finished_run_is_replayed_evaluated_viewed_and_exported(finished, tmp_
         solved += levels * success["mean"]
     assert solved == pytest.approx(14 * tiny_run.summary(run)["success"]["trained"]["mean"])
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
-    page = tmp_path / "page.html"
-    code, _, error = tiny_run.command("view", str(run), "--export", str(page))
-    assert code == 0, error
-    index, _ = decode_page(page.read_text())
-    assert [shown["iteration"] for shown in index["runs"][0]["iterations"]] == [3, 4]
     code, _, error = tiny_run.command("export", str(run), str(tmp_path / "model"))
     assert code == 0, error
     assert (tmp_path / "model" / "model.safetensors").exists()

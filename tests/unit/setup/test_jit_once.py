@@ -42,15 +42,10 @@ def test_keys_are_equal_for_equal_content(one, other, equal):
     assert (content_key(one) == content_key(other)) is equal
 
 
-@pytest.mark.parametrize(
-    ("tag", "other"),
-    [
-        ("SimpleSokoban", {"observation": "coord"}),
-        ("FrozenLake", {"height": 5}),
-        ("Bandit", None),
-        ("BabyAI-GoToRedBall", {"objects_shown": 3}),
-    ],
-)
+OTHERS = {"SimpleSokoban": {"observation": "coord"}, "FrozenLake": {"height": 5}, "Bandit": None}
+
+
+@pytest.mark.parametrize(("tag", "other"), [*OTHERS.items(), ("BabyAI-GoToRedBall", {"objects_shown": 3})])
 def test_environments_are_equal_by_what_they_were_made_of(tag, other):
     first, second = envs_jax.make(tag)[0], envs_jax.make(tag)[0]
     assert first == second

@@ -24,8 +24,7 @@ def executed():
 def test_a_program_that_does_not_fit_is_not_executed(executed, monkeypatch):
     program, seen = executed
     monkeypatch.setattr(memory, "free_bytes", lambda: 500_000)
-    message = r"update needs 0\.0 GB .* at most the 0\.0 GB that are free on each device; lower algo\.minibatches"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"update needs .* lower algo\.minibatches"):
         program(1.0)
     jax.effects_barrier()
     assert not seen

@@ -2,8 +2,9 @@
 
 import jax
 import numpy as np
+import yaml
 
-from agentrl_jax.config import load_config
+from agentrl_jax.config import decode
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.services.shadow_env import NoisyOracle
 from agentrl_jax.setup import build, service_demonstrations
@@ -11,23 +12,20 @@ from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.setup.start import demonstration_rows
 
 CONFIG = """
-tasks: [{env: textcraft, groups: 2, items: 0-11, held_out: 12-13}]
+tasks: [{env: textcraft, groups: 2, items: 0-7, held_out: 12-13}]
 prompt: {style: bare, max_turns: 8, max_response_tokens: 80}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 env: {url: local, observation_tokens: 1400}
 rollout: {group_size: 2, context_tokens: 3000}
 algo: {preset: grpo}
-imitation: {levels: 12, steps: 1, batch: 2, noise: 0.4}
+imitation: {levels: 8, steps: 1, batch: 2, noise: 0.4}
 train: {iterations: 1, validate_every: 0, validation_episodes: 2}
 evaluation: {episodes: 2}
 """
 
 
 def test_turns_of_the_random_player_are_read_and_not_imitated(tmp_path, monkeypatch):
-    path = tmp_path / "noisy.yaml"
-    path.write_text(CONFIG)
-    config = load_config(path)
-    imitated = {}
+    config, imitated = decode(yaml.safe_load(CONFIG)), {}
 
     class Recorded(NoisyOracle):
         def __init__(self, service, item, noise, seed):
@@ -45,9 +43,8 @@ def test_turns_of_the_random_player_are_read_and_not_imitated(tmp_path, monkeypa
     tokenizer = build.load_tokenizer(config.model)
     services = Services(config, lambda: tmp_path)
     batched_env, _ = batched_envs(config, tokenizer, services)
-    found, _ = demonstration_rows(
-        *(config, batched_env, level_splits(batched_env), tokenizer, services, jax.random.key(0)), report=print
-    )
+    inputs = config, batched_env, level_splits(batched_env), tokenizer, services, jax.random.key(0)
+    found, _ = demonstration_rows(*inputs, report=print)
     rows = jax.tree.map(np.asarray, found)
     taught = []
     for tokens, position, sampled, turn in zip(rows.tokens, rows.position, rows.response_mask, rows.turn):
