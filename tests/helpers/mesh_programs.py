@@ -82,7 +82,6 @@ def check_layout(state, fsdp, tensor):
 
 
 def check_update(name, devices, fsdp, tensor, sequence=1, **changes):
-    """An update on a mesh is that of one device."""
     spread = step_on(devices, fsdp, tensor, MODELS[name], sequence=sequence, **changes)
     assert_same_update(step_on(1, 1, 1, MODELS[name], **changes), spread)
     check_layout(spread[2], fsdp, tensor)
@@ -116,7 +115,6 @@ def check_recorded(devices, fsdp, tensor):
 
 
 def check_imitation(devices, fsdp, tensor, batch):
-    """Also with bins, whose number in a step no number of devices has to divide."""
     draw = np.random.default_rng(0)
     rows = Sequences(
         tokens=jnp.asarray(draw.integers(0, 24, (EPISODES, 9)), jnp.int32),

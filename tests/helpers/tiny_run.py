@@ -62,7 +62,6 @@ class Finished(NamedTuple):
 
 
 def write_config(folder: Path, text: str = CONFIG) -> str:
-    """Writes the configuration and its levels into a folder; returns the YAML file."""
     (folder / "levels.txt").write_text(LEVELS)
     file = folder / "tiny.yaml"
     file.write_text(text.replace("LEVELS", str(folder / "levels.txt")))
@@ -78,12 +77,10 @@ def command(*words: str) -> tuple[int, str, str]:
 
 
 def train(run: Path, file: str, *words: str) -> tuple[int, str, str]:
-    """Runs `agentrl train`; returns as `command`."""
     return command("train", file, "--run_dir", str(run), *words)
 
 
 def refused(run: Path, file: str, *words: str) -> str:
-    """Returns the sentence with which `agentrl train` refuses or ends a run."""
     code, _, err = train(run, file, *words)
     assert (code, err.count("\n")) == (2, 1), err
     assert err.startswith("agentrl: ")
@@ -97,7 +94,6 @@ def metrics(run: Path) -> list[dict]:
 
 
 def recorded(run: Path) -> dict[str, bytes]:
-    """Returns the text and the files of the recorded trajectories, by name."""
     files = {file.name: file.read_bytes() for file in (run / "rollouts").iterdir()}
     return files | {"trajectories.jsonl": (run / "trajectories.jsonl").read_bytes()}
 
@@ -123,7 +119,6 @@ def checkpoint(run: Path, step: int) -> dict[str, tuple]:
 
 
 def checkpoints(run: Path) -> list[int]:
-    """Returns the steps of the complete checkpoints."""
     return sorted(int(entry.name) for entry in (run / "checkpoints").iterdir() if entry.name.isdigit())
 
 

@@ -93,7 +93,6 @@ def test_a_recorded_rollout_is_that_of_the_text_and_of_the_learner(finished):
 
 
 def test_a_run_that_is_killed_ends_like_one_that_is_not(finished, tmp_path):
-    """In an update, after a row of metrics without a checkpoint."""
     run, script = tmp_path / "run", str(TESTS / "helpers" / "killing_run.py")
     environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
     words = ["train", finished.file, "--run_dir", str(run)]

@@ -57,7 +57,6 @@ def test_odd_overrides(seed, tmp_path, bounded_memory):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_odd_command_lines(seed, tmp_path, capsys, monkeypatch, bounded_memory):
-    """Arguments of every command that reads files, in a folder without usable files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_bytes(bytes(range(256)))
     (tmp_path / "folder").mkdir()
@@ -88,7 +87,6 @@ def test_odd_command_lines(seed, tmp_path, capsys, monkeypatch, bounded_memory):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run folder with the files that commands reading metrics need."""
     (tmp_path / "run").mkdir()
     save_resolved(Config(run_dir="x"), tmp_path / "run" / "config.yaml")
     names = ["rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/response_tokens"]

@@ -18,7 +18,6 @@ def rl_rows(run: Path) -> int:
 
 
 def ended(count, file, run, *words, devices=1):
-    """Runs the processes to their end; returns their standard output and errors."""
     codes, texts = Hosts(count, file, run, *words, devices=devices).end()
     assert codes == [0] * count, texts
     return texts
@@ -76,7 +75,6 @@ def test_a_run_goes_on_with_another_number_of_processes_and_another_mesh(file, t
 
 
 def ends_as_lost(index, codes, texts, lost):
-    """One sentence, the last line, whatever JAX has printed before."""
     err = texts[index][1]
     assert codes[index] == 1, texts
     assert err.count("agentrl: ") == 1, err
@@ -123,7 +121,6 @@ def test_a_signal_to_one_process_saves_and_ends_all(file, tmp_path):
 
 
 def test_hosts_that_do_not_share_the_folder_are_told(file, tmp_path):
-    """As if each had a file system of its own."""
     codes, texts = Hosts(2, file, [tmp_path / "run", tmp_path / "other"]).end()
     assert codes == [2, 2], texts
     assert all("process 1 does not see the folder of process 0" in text[1] for text in texts)

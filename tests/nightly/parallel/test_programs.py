@@ -31,7 +31,6 @@ SHARED = (("adapters", 8, 2, 2), ("adapters", 4, 4, 1), ("frozen", 8, 2, 2), ("f
 
 @pytest.mark.parametrize(("name", "devices", "fsdp", "tensor"), [*(("whole", *mesh) for mesh in WHOLE), *SHARED])
 def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
-    """Half of the episodes have long responses, half short ones."""
     changes = {"group_size": 2} if devices // tensor > made_up.GROUPS else {}
     check_update(name, devices, fsdp, tensor, **changes)
 
@@ -91,7 +90,6 @@ def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
 
 
 def test_minibatches_parts_and_adam_on_a_mesh():
-    """The optimizer's moments are sharded like the parameters; gradient norm and clipping read all shards."""
     options = {"minibatches": 2, "grad_accum_steps": 1, "epochs": 2}
     tx = states.optimizer(0.9, 0.99, 0.01)
     _, known, one = step_on(1, 1, 1, NO_GATHER, tx, **options)

@@ -109,7 +109,6 @@ def arguments_of(model):
     ],
 )
 def test_scores_and_gradients_are_those_of_one_device(name, fsdp, sequence, tensor, monkeypatch):
-    """Log-probabilities, entropies, divergences from a reference, and gradients of all parameters; in chunks."""
     monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", 4 * 24)
     shape = {"untied": UNTIED, "odd": ODD}.get(name, TIED)
     lora = LoraConfig(rank=2, alpha=3.0) if name == "adapters" else None

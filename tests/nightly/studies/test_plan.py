@@ -58,7 +58,6 @@ def test_a_plan_on_the_devices_that_are_here():
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 def test_qwen_on_described_tpus():
-    """The programs of Qwen2.5-0.5B, compiled for 16 chips of v5e."""
     config = decode(
         {
             "tasks": [{"env": "SimpleSokoban", "groups": 64}],

@@ -40,7 +40,6 @@ def rounds(run):
 
 
 def test_plans_take_over_from_the_policy(run):
-    """They solve their levels, which are training levels and new in each round."""
     first, second = tiny_run.metrics(run.folder)[1:3]
     found = rounds(run.folder)
     for row, known in zip((first, second), found):
@@ -80,7 +79,6 @@ def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tm
 
 
 def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypatch):
-    """The round is kept, and the same command goes on with it."""
     again, write, asked = tmp_path / "run", Dagger._write, []
 
     def terminated(self, number, found):

@@ -26,14 +26,12 @@ class Climb(toy_agent.Ladder):
     """The ladder with reward 1 for a rung up and -1 for a rung down."""
 
     def step_env(self, key, state, action, params):
-        """As in `Ladder`, with another reward."""
         height, after, _, terminated, info = super().step_env(key, state, action, params)
         return height, after, (after.height - state.height).astype(jnp.float32), terminated, info
 
 
 @pytest.fixture(scope="module")
 def play():
-    """Function (params, key) -> trajectory of the toy training batch."""
     config = build.engine_config(toy_agent.CONFIG, toy_agent.TOKENIZER, group_size=toy_agent.GROUP_SIZE, slots=0)
     ids = build.training_ids(CONFIG)
     env = Climb(100)

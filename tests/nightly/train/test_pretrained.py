@@ -18,7 +18,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=pretrained_run.CHANGES)
 def run(request, folder, tmp_path_factory):
-    """A finished run: its YAML file and its folder."""
     home = tmp_path_factory.mktemp(request.param)
     file = tiny_run.write_config(home, pretrained_run.config(folder, request.param))
     code, _, err = tiny_run.command("train", file, "--run_dir", str(home / "run"))
@@ -45,7 +44,6 @@ def test_only_what_is_trained_is_in_the_checkpoint_and_moves(run, folder):
 
 
 def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
-    """Repeating the command of a finished run changes nothing."""
     file, path, _ = run
     before = tiny_run.checkpoint(path, 3), tiny_run.metrics(path)
     code, _, err = tiny_run.command("train", file, "--run_dir", str(path))

@@ -78,7 +78,6 @@ def test_presets_run_from_the_command_line(preset, tmp_path):
 
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, monkeypatch):
-    """On the level of the group, for groups of any round; and metrics cover all rounds."""
     run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
     run["algo"] = {"preset": "remax", "dynamic_sampling": 3, "minibatches": 1}
     run["train"] = {"iterations": 2, "validation_episodes": 8}

@@ -11,7 +11,6 @@ WORDS = ("--devices", "2", "--imitation.levels", "0", "--imitation.steps", "0", 
 
 
 def test_programs_are_kept_for_the_next_start(tmp_path):
-    """On two devices, which the command lets the CPU simulate."""
     file = tiny_run.write_config(tmp_path)
     unset = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
     environment = {name: value for name, value in os.environ.items() if name not in unset}

@@ -23,7 +23,6 @@ def file(tmp_path_factory):
 
 
 def servers():
-    """Returns the child processes that are servers."""
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -15,7 +15,6 @@ from agentrl_jax.errors import UserError
 
 @pytest.fixture
 def run(capsys):
-    """Runs the command in this process; returns its exit code, standard output and standard error."""
 
     def run(*words):
         with pytest.raises(SystemExit) as end:

@@ -59,7 +59,6 @@ def test_an_adapter_is_merged_or_written_beside_its_base(run, model, tmp_path):
 
 
 def of_scratch(tmp_path, **data):
-    """The tokenizer of a run from scratch, its configuration, and the folder with its files as they are exported."""
     config = decode({"tasks": [{"env": "FrozenLake", "groups": 2}], **data}, source="test")
     words = tokenizers.load_small()
     policy = RunPolicy(0, 0, None, {}, words, tokenizers.small_files(), None)

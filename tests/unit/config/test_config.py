@@ -249,7 +249,6 @@ def test_differences_names_every_key_that_differs():
 
 
 def sections(kind=Config):
-    """Every section of the tree, of all kinds."""
     yield kind
     for field in kind.model_fields.values():
         for part in sections_of(field.annotation):

@@ -64,7 +64,6 @@ def bad_value(kind):
 
 @pytest.mark.parametrize("key", [key for key in every_key() if key not in ("algo.schedules", "tasks")])
 def test_a_value_of_a_wrong_type_is_refused_for_every_key(key):
-    """By the schema, with the section's kind that has the key."""
     above, _, name = key.rpartition(".")
     kind, data, node = Config, {}, None
     for step in filter(None, above.split(".")):

@@ -20,7 +20,6 @@ OPEN_MPI = {
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Sets the variables of a launcher, and those only."""
 
     def launch(variables):
         for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "JAX_COORDINATOR_"))]:

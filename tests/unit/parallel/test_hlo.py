@@ -13,7 +13,6 @@ from agentrl_jax.parallel.topology import TopologyError, described_devices
 
 
 def test_loops_around_collectives_are_counted():
-    """One sum before the loops, one per turn, one per token."""
 
     def program(x):
         x = jax.lax.psum(x, "data")
@@ -195,7 +194,6 @@ INSTRUCTIONS = [
 
 @pytest.mark.parametrize(("written", "expected"), INSTRUCTIONS)
 def test_instructions(written, expected):
-    """One instruction, or the start and the end of one."""
     lines = [f"  {name} = {text}" for name, text in zip(("%c", "ROOT %d"), written)]
     lines[-1] = lines[-1].replace("  %c", "  ROOT %c")
     assert memory_bytes(module("\n".join(lines))) == expected

@@ -29,7 +29,6 @@ def rows():
 
 
 def on_devices(function, devices, fsdp, out):
-    """Runs a function of `Shards`, blocks of rows and numbers, jitted."""
     mesh = make_mesh(devices, fsdp=fsdp)
     shards = Shards(devices, AXES)
     in_specs, out_specs = (Spec(AXES), Spec()), Spec(AXES) if out == "sharded" else Spec()

@@ -18,7 +18,6 @@ from agentrl_jax.setup.programs import Programs
 
 @pytest.fixture(scope="module")
 def two_slices():
-    """Sixteen described chips of v5e, in two slices."""
     return described_devices("v5e:2x4", slices=2)[0]
 
 

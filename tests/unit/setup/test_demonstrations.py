@@ -30,14 +30,12 @@ def make_batched_env(*names, actions, encoder="pieces", levels=""):
 
 
 def demonstrated(batched_env, plans, context="full", levels=LEVELS, **options):
-    """Demonstrations as arrays of NumPy, and which turns are imitated."""
     imitation = ImitationConfig(plans=plans, levels=levels)
     inputs = batched_env, level_splits(batched_env), jax.random.key(3), PROMPT, imitation, context
     return jax.tree.map(np.asarray, demonstrations(*inputs, **options))
 
 
 def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them():
-    """All names and all lengths occur; the environment needs no planner."""
     batched_env = make_batched_env("Bandit", LAKE, actions=2, encoder="canonical")
     trajectory, _ = demonstrated(batched_env, "random", "single_turn")
     task, actions = trajectory.ids.task, trajectory.turn.actions

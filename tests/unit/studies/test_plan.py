@@ -45,7 +45,6 @@ def test_an_offloaded_optimizer_takes_no_memory_of_the_devices():
     ids=["remax", "dapo"],
 )
 def test_the_programs_are_those_of_the_run(monkeypatch, algo, names):
-    """Only their results' shapes are looked at."""
     results = []
 
     def shapes(program, *arguments):

@@ -24,7 +24,6 @@ from agentrl_jax.studies.sweep_report import as_json, as_table
 
 
 def given(**changes):
-    """A sweeper of given costs for a configuration with changes of sections."""
     config = CONFIG.replace(**{name: getattr(CONFIG, name).replace(**values) for name, values in changes.items()})
     made = Sweeper(config, jax.devices()[:4])
     made.costs = GivenCosts()

@@ -15,7 +15,6 @@ FROZEN = {"model": {"pretrained": "smollm2-135m", "frozen_layers": 20}}
 
 @pytest.fixture
 def load(tmp_path):
-    """Function from the keys of a file to its configuration."""
 
     def run(keys):
         file = tmp_path / "run.yaml"

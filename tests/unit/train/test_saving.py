@@ -10,8 +10,6 @@ from agentrl_jax.train.run import Run
 
 
 class Saved:
-    """The progress of a run, and what it saved: {step: score}."""
-
     def __init__(self):
         self.saved, self.checkpoints = {}, self
         self.monitor = SimpleNamespace(stopped_by="", rows=[])
