@@ -36,8 +36,7 @@ def runs(home):
 
 
 def exported(folder, target, *words):
-    code, out, err = tiny_run.command("export", str(folder), str(target), *words)
-    assert (code, err) == (0, "")
+    out = tiny_run.done("export", str(folder), str(target), *words)
     return out
 
 

@@ -80,6 +80,17 @@ def train(run: Path, file: str, *words: str) -> tuple[int, str, str]:
     return command("train", file, "--run_dir", str(run), *words)
 
 
+def done(*words: str) -> str:
+    """Runs `agentrl`, which must succeed; returns its standard output."""
+    code, out, err = command(*words)
+    assert code == 0, err
+    return out
+
+
+def trained(run: Path, file: str, *words: str) -> str:
+    return done("train", file, "--run_dir", str(run), *words)
+
+
 def refused(run: Path, file: str, *words: str) -> str:
     code, _, err = train(run, file, *words)
     assert (code, err.count("\n")) == (2, 1), err

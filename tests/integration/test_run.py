@@ -1,4 +1,4 @@
-"""The story of a run: its records, a kill and a resume bit for bit, a replay, an evaluation, an export."""
+"""The story of a run: its records, a kill and a resume bit for bit, a replay, an evaluation, a page, an export."""
 
 import json
 import os
@@ -10,7 +10,9 @@ import sys
 import numpy as np
 import pytest
 import tiny_run
+from page_runs import decode_page
 from paths import TESTS
+from tiny_run import command
 
 from agentrl_jax.config import load_config
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
@@ -101,8 +103,7 @@ def test_a_run_that_is_killed_ends_like_one_that_is_not(finished, tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert tiny_run.checkpoints(run) == [3, 5]
     assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6]
-    code, output, error = tiny_run.command(*words)
-    assert (code, error) == (0, "")
+    output = tiny_run.done(*words)
     assert "going on from the checkpoint of step 5" in output
     tiny_run.assert_same(run, finished.folder)
 
@@ -110,8 +111,7 @@ def test_a_run_that_is_killed_ends_like_one_that_is_not(finished, tmp_path):
 def test_a_finished_run_is_replayed_evaluated_and_exported(finished, tmp_path):
     run = shutil.copytree(finished.folder, tmp_path / "run")
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
-    code, output, error = tiny_run.command("replay", str(run), "--iteration", "4", "--row", "2", "--json")
-    assert code == 0, error
+    output = tiny_run.done("replay", str(run), "--iteration", "4", "--row", "2", "--json")
     found = json.loads(output)
     assert (found["different"], found["equal_rows"], found["rows"]) == ([], 3, 3)
     assert found["start"] == "the checkpoint of step 5"
@@ -119,13 +119,31 @@ def test_a_finished_run_is_replayed_evaluated_and_exported(finished, tmp_path):
     assert found["episode"] == {name: value for name, value in text.items() if name not in ("step", "iteration")}
     solved = 0
     for env, levels in (("SimpleSokoban", 2), ("FrozenLake", 12)):
-        code, output, error = tiny_run.command("eval", str(run), "--env", env, "--json")
-        assert code == 0, error
+        output = tiny_run.done("eval", str(run), "--env", env, "--json")
         success = json.loads(output)["success"]
         assert success["n"] == levels
         solved += levels * success["mean"]
     assert solved == pytest.approx(14 * tiny_run.summary(run)["success"]["trained"]["mean"])
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
-    code, _, error = tiny_run.command("export", str(run), str(tmp_path / "model"))
-    assert code == 0, error
+    tiny_run.done("export", str(run), str(tmp_path / "model"))
     assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_a_trained_run_is_shown_with_its_boards(finished, tmp_path):
+    file = tmp_path / "page.html"
+    code, out, err = command("view", str(finished.folder), "--export", str(file))
+    assert (code, out.startswith(f"page: {file}")) == (0, True)
+    assert "no boards" not in err
+    index, (_, *blocks) = decode_page(file.read_text())
+    entry = index["runs"][0]
+    assert [info["iteration"] for info in entry["iterations"]] == recorded_iterations(finished.folder) != []
+    assert {line["name"] for line in entry["lines"]} == {"random", "optimal"}
+    assert entry["trend"]["iteration"] == [1, 2, 3, 4]
+    for info, (header, block) in zip(entry["iterations"], blocks, strict=True):
+        record = read_record(record_path(finished.folder, info["iteration"]))
+        executed = (record.actions >= 0).sum((1, 2))
+        np.testing.assert_array_equal(block["scene_count"], 1 + executed)
+        names = {name for stack in header["scenes"]["stacks"] for name in stack}
+        assert names <= entry["sprites"].keys()
+        assert "player" in names
+        assert np.isfinite(block["logprob_table"][block["logprob"]]).all()

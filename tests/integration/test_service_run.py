@@ -10,8 +10,7 @@ from agentrl_jax.evaluate.scripted import evaluate_scripted
 
 def test_a_run_on_a_service_is_trained_evaluated_and_exported(tmp_path):
     folder, file = tmp_path / "run", tiny_run.write_config(tmp_path, CONFIG)
-    code, output, error = tiny_run.train(folder, file, "--train.iterations", "2")
-    assert code == 0, error
+    output = tiny_run.trained(folder, file, "--train.iterations", "2")
     last = rows(folder)[-1]
     assert last["iteration"] == 2
     assert last["env/failed_share"] == last["env/retries"] == last["env/lone_share"] == 0
@@ -26,8 +25,7 @@ def test_a_run_on_a_service_is_trained_evaluated_and_exported(tmp_path):
     assert "Your current position is at position" in text
     assert "Action:" in text
 
-    code, output, error = tiny_run.command("eval", str(folder), "--json")
-    assert code == 0, error
+    output = tiny_run.done("eval", str(folder), "--json")
     found = json.loads(output)
     assert found["success"] == summary["success"]["trained"]
     assert found["episodes"] == found["success"]["n"] == found["random"]["n"] == found["null"]["n"] == 4
@@ -35,5 +33,4 @@ def test_a_run_on_a_service_is_trained_evaluated_and_exported(tmp_path):
     code, _, error = tiny_run.command("eval", str(folder), "--env", "FrozenLake")
     assert code == 2
     assert "has items of maze only" in error
-    code, _, error = tiny_run.command("export", str(folder), str(tmp_path / "out"))
-    assert code == 0, error
+    tiny_run.done("export", str(folder), str(tmp_path / "out"))

@@ -1,4 +1,8 @@
-"""The programs of a run on many meshes, and of other models and settings, give the same results as on one device."""
+"""The programs of a run on many meshes give the results of one device; every setting is traced there, or refused."""
+
+import functools
+import random
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -19,11 +23,19 @@ from mesh_programs import (
     drawn_state,
     step_on,
 )
+from setting_table import BASE as SETTINGS
+from setting_table import TRIED, Setting, put
+from two_updates import read
 
 from agentrl_jax.config.algo import FixedKl
+from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.learner import state as states
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.setup import build, start
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.train.horizon import Horizon
+from agentrl_jax.train.iteration import IterationPrograms, iterate
+from agentrl_jax.train.run import Run
 
 WHOLE = ((8, 2, 2), (2, 2, 1), (2, 1, 2), (4, 4, 1), (8, 1, 2), (8, 2, 4))
 SHARED = (("adapters", 8, 2, 2), ("adapters", 4, 4, 1), ("frozen", 8, 2, 2), ("frozen", 4, 1, 2))
@@ -73,18 +85,11 @@ def test_the_whole_divergence_is_that_of_one_device():
     assert float(one[1]["actor/kl"]) > 1e-4
 
 
-def test_devices_cut_their_parts_alike():
-    """Each device has rows of other lengths, and needs the parameter shards of the other devices."""
-    one, spread = (step_on(*mesh, NO_GATHER, grad_accum_steps=2, length_buckets=3) for mesh in ((1, 1, 1), (4, 4, 1)))
-    assert_same_update(one, spread)
-
-
-@pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(8, 2, 2), (4, 4, 1)])
-def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
+def test_a_device_with_nothing_to_learn_from_takes_part():
     """All episodes but one have no responses; that one needs the parameter shards of the other devices."""
     lengths = jnp.where(jnp.arange(EPISODES)[:, None] == 0, TRAJECTORY.response.length, 0)
     trajectory = TRAJECTORY.replace(response=TRAJECTORY.response.replace(length=lengths))
-    one, spread = (step_on(*mesh, NO_GATHER, trajectory=trajectory) for mesh in ((1, 1, 1), (devices, fsdp, tensor)))
+    one, spread = (step_on(*mesh, NO_GATHER, trajectory=trajectory) for mesh in ((1, 1, 1), (4, 4, 1)))
     assert 0 < one[1]["update/trained_tokens"] <= made_up.SAID * made_up.TURNS
     assert_same_update(one, spread)
 
@@ -101,9 +106,8 @@ def test_minibatches_parts_and_adam_on_a_mesh():
     assert moments.sharding.spec == Spec(None, "fsdp", "tensor")
 
 
-@pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(8, 2, 2), (2, 2, 1)])
-def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
-    check_imitation(devices, fsdp, tensor, batch=8)
+def test_imitation_is_that_of_one_device():
+    check_imitation(8, 2, 2, batch=8)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +121,49 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
 )
 def test_a_rollout_is_that_of_one_device(devices, fsdp, tensor, rollout, replicas):
     check_rollout(devices, fsdp, tensor, rollout, replicas)
+
+
+MESHES = ({"devices": 4, "mesh.fsdp": 2}, {"devices": 2, "mesh.sequence": 2}, {"devices": 2, "mesh.tensor": 2})
+GROUPS = {"tasks": [{**task, "groups": 4} for task in SETTINGS["tasks"]], "train.trajectories_every": 0}
+CORRECTIONS = [Setting("algo.mismatch.kind", kind) for kind in ("replay", "tis")]
+SAMPLE = 6
+"""Settings of a case, beside corrections of log-probabilities."""
+
+
+def trace(config):
+    """Traces rollout and update of the first iteration; returns the shapes of the state before and after it."""
+    run = Run(config)
+    horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
+    run.progress = SimpleNamespace(roll_backs=SimpleNamespace(count=0), horizon=horizon)
+    parts, programs = run.parts, run.parts.programs
+    placement = functools.partial(programs.placement, shape=parts.model.decoder)
+    state = jax.eval_shape(build.initial_state(config, parts.model, None, placement), jax.random.key(0))
+    begin = functools.partial(start.begin_learning, tx=parts.tx, reference=build.needs_reference(config))
+    state, raw = jax.eval_shape(begin, state), programs.compiled
+    chosen = IterationPrograms(raw["rollout"], raw["update"], raw.get("baseline"), config.rollout.group_size)
+    inputs = run._inputs(0)
+    return state, jax.eval_shape(lambda state: iterate(state, inputs, chosen)[0], state)
+
+
+def shapes(state):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), state)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_an_iteration_can_be_traced_or_is_refused(mesh, packing):
+    chosen, sentences = [*CORRECTIONS, *random.Random(str(mesh)).sample(TRIED, SAMPLE)], []
+    traced = 0
+    for setting in chosen:
+        words = {"algo.packing": packing, "algo.grad_accum_steps": 2, **GROUPS, **mesh}
+        try:
+            with refusals():
+                before, after = trace(read(put(SETTINGS, words | setting.needs | {setting.name: setting.value})))
+        except UserError as error:
+            sentences.append(str(error))
+        else:
+            assert shapes(after) == shapes(before), setting
+            traced += 1
+        jax.clear_caches()
+    assert not [sentence for sentence in sentences if "\n" in sentence]
+    assert traced > SAMPLE / 2

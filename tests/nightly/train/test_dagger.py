@@ -30,8 +30,7 @@ evaluation: {episodes: 8}
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dagger")
     file = tiny_run.write_config(folder, CONFIG)
-    code, out, err = tiny_run.train(folder / "run", file)
-    assert code == 0, err
+    out = tiny_run.trained(folder / "run", file)
     return tiny_run.Finished(file, folder / "run", out)
 
 
@@ -70,8 +69,7 @@ def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tm
     # Without RL iterations, which a run does not give up for lack of their checkpoint.
     rows = (again / "metrics.jsonl").read_text().splitlines(keepends=True)
     (again / "metrics.jsonl").write_text("".join(rows[:4]))
-    code, _, err = tiny_run.train(again, run.file)
-    assert code == 0, err
+    tiny_run.trained(again, run.file)
     assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
     assert tiny_run.summary(again) == tiny_run.summary(run.folder)
     assert rounds(again) == rounds(run.folder)
@@ -92,7 +90,6 @@ def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypat
             train_run.train(load_config(run.file, ["--run_dir", str(again)]), Console(quiet=True))
     assert ([row["step"] for row in tiny_run.metrics(again)], tiny_run.checkpoints(again)) == ([1], [1])
     kept = (again / "dagger" / "1.json").stat().st_mtime_ns
-    code, _, err = tiny_run.train(again, run.file)
-    assert code == 0, err
+    tiny_run.trained(again, run.file)
     assert (again / "dagger" / "1.json").stat().st_mtime_ns == kept
     assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)

@@ -1,7 +1,10 @@
-"""Whole runs in this process: the files they write, that they are reproducible, and how they end on errors."""
+"""Whole runs: the files they write, that they are reproducible, also on a mesh, and how they end on errors."""
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +12,14 @@ import pytest
 import tiny_run
 import xla_settings
 
+from agentrl_jax.setup import memory
 from agentrl_jax.setup.programs import Programs
 
 
 def test_training_episodes_alone_are_quantized(finished, tmp_path):
     """Their policy is a little off the learner's; evaluations before learning are those of the plain run."""
     words = ("--rollout.quantization", "weights_and_cache", "--train.iterations", "1")
-    code, _, err = tiny_run.train(tmp_path / "run", finished.file, *words)
-    assert code == 0, err
+    tiny_run.trained(tmp_path / "run", finished.file, *words)
     plain, off = (tiny_run.metrics(run)[3] for run in (finished.folder, tmp_path / "run"))
     assert plain["rollout/logprob_gap_mean"] < 1e-5 < 1e-4 < off["rollout/logprob_gap_mean"] < 0.05
     summaries = [json.loads((run / "summary.json").read_text()) for run in (finished.folder, tmp_path / "run")]
@@ -49,8 +52,7 @@ def poison(monkeypatch):
 def test_an_update_that_is_not_finite_is_skipped_and_counted(finished, tmp_path, poison):
     poison({2})
     run = tmp_path / "run"
-    code, out, err = tiny_run.train(run, finished.file, "--train.checkpoint_every", "1", "--train.keep", "9")
-    assert (code, err) == (0, "")
+    out = tiny_run.trained(run, finished.file, "--train.checkpoint_every", "1", "--train.keep", "9")
     rows = tiny_run.metrics(run)[3:]
     assert [row["update/skipped"] for row in rows] == [0, 1, 0, 0]
     assert [row["loss"] is None for row in rows] == [False, True, False, False]
@@ -74,8 +76,7 @@ def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished
     assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6, 7]
     assert tiny_run.checkpoint(run, 5) == tiny_run.checkpoint(finished.folder, 5)
     poison(set())  # as if the cause had been fixed
-    code, _, err = tiny_run.train(run, finished.file, *words)
-    assert (code, err) == (0, "")
+    tiny_run.trained(run, finished.file, *words)
     tiny_run.assert_same_end(run, finished.folder)
 
 
@@ -103,8 +104,7 @@ def test_every_preset_context_and_style_trains(tmp_path, preset, context, style)
     words += ["--model.critic", "separate", "--devices", "2", "--rollout.slots", "4"]
     words += [] if preset == "starpo_s" else ["--algo.filter", "none"]
     run = tmp_path / "run"
-    code, _, err = tiny_run.train(run, file, *words)
-    assert (code, err) == (0, "")
+    tiny_run.trained(run, file, *words)
     rows = tiny_run.metrics(run)
     assert [row["step"] for row in rows] == list(range(1, 8))
     assert all(row["update/skipped"] == 0 and row["actor/grad_norm"] > 0 for row in rows[3:])
@@ -132,8 +132,7 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
         "0.5",
     ]
     run = tmp_path / "run"
-    code, _, err = tiny_run.train(run, file, *words)
-    assert (code, err) == (0, "")
+    tiny_run.trained(run, file, *words)
     rows = tiny_run.metrics(run)[3:]
     assert [row["step"] for row in rows] == [4, 5, 6, 7]
     for row in rows:
@@ -154,3 +153,59 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Programs, "update", update)
     assert "step 3, is kept" in tiny_run.refused(tmp_path / "other", file, *words)
+
+
+ON_MESH = ("--devices", "8", "--mesh.fsdp", "2", "--mesh.tensor", "2")
+
+
+@pytest.mark.parametrize(("layout", "sequence"), [("rows", 1), ("rows", 2), ("wide", 1)])
+def test_a_run_on_a_mesh_goes_on_with_the_same_bits(tmp_path, layout, sequence):
+    file = tiny_run.write_config(tmp_path)
+    words = (*ON_MESH, "--mesh.rollout", layout, "--mesh.sequence", str(sequence))
+    tiny_run.done("train", file, "--run_dir", str(tmp_path / "run"), *words)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "run", copy)
+    (copy / "summary.json").unlink()
+    shutil.rmtree(copy / "checkpoints" / str(tiny_run.checkpoints(copy)[-1]))
+    out = tiny_run.done("train", file, "--run_dir", str(copy), *words)
+    assert "going on from the checkpoint" in out
+    assert tiny_run.metrics(copy) == tiny_run.metrics(tmp_path / "run")
+    one, other = (json.loads((path / "summary.json").read_text()) for path in (tmp_path / "run", copy))
+    assert one["success"] == other["success"]
+    assert one["devices"] == 8
+    out = tiny_run.done("eval", str(copy), "--json")
+    assert json.loads(out)["success"]["n"] > 0
+
+
+TWO_DEVICES = ("--devices", "2", "--imitation.levels", "0", "--imitation.steps", "0", "--train.iterations", "1")
+
+
+def test_programs_are_kept_for_the_next_start(tmp_path):
+    file = tiny_run.write_config(tmp_path)
+    unset = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    kept = []
+    for name in ("one", "two"):
+        command = [sys.executable, "-m", "agentrl_jax", "train", file, "--run_dir", str(tmp_path / name), *TWO_DEVICES]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        kept.append({entry.name for entry in (tmp_path / "cache").rglob("*-cache")})
+    assert len(kept[0]) > 10
+    assert kept[1] == kept[0]
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["devices"] == 2
+    assert tiny_run.metrics(tmp_path / "one") == tiny_run.metrics(tmp_path / "two")
+    assert (tmp_path / "cache" / "agentrl_jax" / "compiled").stat().st_mode & 0o077 == 0
+    command = [sys.executable, "-m", "agentrl_jax", "replay", str(tmp_path / "one"), "--iteration", "1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "equal to the record bit for bit: every field" in done.stdout
+
+
+def test_a_run_that_does_not_fit_ends_by_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda: 10_000)
+    file = tiny_run.write_config(tmp_path)
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("agentrl: the program imitation needs ")
+    assert "lower imitation.batch" in err

@@ -20,8 +20,7 @@ def folder(tmp_path_factory):
 def run(request, folder, tmp_path_factory):
     home = tmp_path_factory.mktemp(request.param)
     file = tiny_run.write_config(home, pretrained_run.config(folder, request.param))
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(home / "run"))
-    assert (code, err) == (0, "")
+    tiny_run.done("train", file, "--run_dir", str(home / "run"))
     return file, home / "run", request.param
 
 
@@ -46,11 +45,9 @@ def test_only_what_is_trained_is_in_the_checkpoint_and_moves(run, folder):
 def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
     file, path, _ = run
     before = tiny_run.checkpoint(path, 3), tiny_run.metrics(path)
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(path))
-    assert (code, err) == (0, "")
+    tiny_run.done("train", file, "--run_dir", str(path))
     assert (tiny_run.checkpoint(path, 3), tiny_run.metrics(path)) == before
-    code, out, _ = tiny_run.command("eval", str(path), "--episodes", "4", "--json")
-    assert code == 0
+    out = tiny_run.done("eval", str(path), "--episodes", "4", "--json")
     assert json.loads(out)["success"]["n"] == 4
     summary = json.loads((path / "summary.json").read_text())
     assert json.loads(out)["success"] == summary["success"]["trained"]
@@ -62,8 +59,7 @@ def test_a_roll_back_keeps_what_is_frozen(run, tmp_path, monkeypatch):
     monkeypatch.setattr(collapse, "ALARMS", (sign,))
     file, _, _ = run
     words = ("--run_dir", str(tmp_path / "run"), "--train.on_collapse", "roll_back", "--train.max_roll_backs", "1")
-    code, _, err = tiny_run.command("train", file, *words)
-    assert (code, err) == (0, "")
+    tiny_run.done("train", file, *words)
     summary = tiny_run.summary(tmp_path / "run")
     assert [back["step"] for back in summary["roll_backs"]] == [1, 1]
     assert summary["success"]["trained"] == summary["success"]["imitation"]

@@ -1,6 +1,7 @@
-"""Runs whose process is killed end bit for bit like a run that was not killed."""
+"""Runs that are killed, stopped, continued or replayed give the bits of a run that was not."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import tiny_run
 from paths import TESTS
@@ -17,6 +19,7 @@ from rich.console import Console
 from agentrl_jax.config import load_config
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.runs import checkpoint
+from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import run as train_run
 
@@ -84,8 +87,7 @@ def test_sigterm_in_an_evaluation(last, finished, tmp_path, monkeypatch):
             train_run.train(load_config(finished.file, ["--run_dir", str(run)]), Console(quiet=True))
     assert (len(played), tiny_run.checkpoints(run)) == (1, [5, 7] if last else [2, 3])
     assert not (run / "summary.json").exists()
-    code, _, err = tiny_run.train(run, finished.file)
-    assert code == 0, err
+    tiny_run.trained(run, finished.file)
     tiny_run.assert_same(run, finished.folder)
 
 
@@ -111,8 +113,7 @@ def test_a_run_that_ended_goes_on_for_longer_like_one_that_never_did(finished, t
     run = str(tmp_path / "run")
     for iterations in ("2", "4"):
         words = ("--run_dir", run, "--train.iterations", iterations, "--train.trajectories_every", "4")
-        code, _, err = tiny_run.command("train", finished.file, *words)
-        assert (code, err) == (0, "")
+        tiny_run.done("train", finished.file, *words)
         assert tiny_run.summary(tmp_path / "run")["iterations"] == int(iterations)
     assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(finished.folder)
     assert tiny_run.checkpoint(tmp_path / "run", 7) == tiny_run.checkpoint(finished.folder, 7)
@@ -130,3 +131,40 @@ def test_a_run_that_was_evaluated_on_other_levels_does_not_go_on(finished, tmp_p
     code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(again), "--train.iterations", "5")
     assert code == 2
     assert "was evaluated at its start on other levels than those of this version" in err
+
+
+def test_a_run_that_records_nothing_learns_the_same(finished, tmp_path):
+    tiny_run.done(*("train", finished.file, "--run_dir", str(tmp_path / "run"), "--train.trajectories_every", "0"))
+    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(finished.folder)
+    assert recorded_iterations(tmp_path / "run") == []
+    code, _, err = tiny_run.command("replay", str(tmp_path / "run"), "--iteration", "1")
+    assert code == 2
+    assert "not recorded" in err
+    assert "train.trajectories_every above 0" in err
+
+
+def test_a_row_that_was_changed_is_named(finished, tmp_path):
+    record = read_record(record_path(finished.folder, 4))
+    run = shutil.copytree(finished.folder, tmp_path / "run")
+    tokens, logprob = record.tokens.copy(), record.logprob.copy()
+    tokens[1, 0, 0] += 1
+    logprob[1, 0, 0] = np.nextafter(logprob[1, 0, 0], np.float32(1))
+    write_record(run, dataclasses.replace(record, tokens=tokens, logprob=logprob))
+    shutil.rmtree(run / "checkpoints" / "5")  # it starts with imitation
+    code, out, err = tiny_run.command("replay", str(run), "--iteration", "4", "--row", "1")
+    assert code == 1
+    assert "not in tokens, logprob; 2 of 3 recorded rows are equal" in out
+    assert "from the start of the run" in err
+    code, _, err = tiny_run.command("replay", str(run), "--iteration", "3")
+    assert code == 0
+    assert "iteration 2/3 " in err  # not of all iterations of the run
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [(("--iteration", "2"), "recorded are (last) 3, 4"), (("--iteration", "4", "--row", "3"), "expected 0 to 2")],
+)
+def test_what_was_not_recorded_is_refused(finished, words, refusal):
+    code, _, err = tiny_run.command("replay", str(finished.folder), *words)
+    assert code == 2
+    assert refusal in err

@@ -1,6 +1,5 @@
 """A run that collapses rolls back to the last checkpoint before, with lower learning rates, even if it is killed."""
 
-import contextlib
 import json
 
 import pytest
@@ -86,29 +85,6 @@ def test_kills_during_a_roll_back_change_nothing(file, whole, tmp_path, monkeypa
     code, _, err = train(file, tmp_path / "killed")
     assert code == 0, err
     assert tiny_run.summary(tmp_path / "killed") == summary
-
-
-def test_a_stop_between_two_checkpoints_changes_nothing(file, whole, tmp_path, monkeypatch):
-    """The state of iteration 3 is saved then, from before the collapse, but a whole run has no such checkpoint."""
-
-    @contextlib.contextmanager
-    def in_iteration_3():
-        metrics = tmp_path / "run" / "metrics.jsonl"
-        yield lambda: metrics.exists() and metrics.read_text().count("\n") == 3
-
-    def end(shown, code):
-        raise SystemExit(code)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("agentrl_jax.train.run.deferring", in_iteration_3)
-        patched.setattr("agentrl_jax.stopping.end", end)
-        code, _, err = train(file, tmp_path / "run")
-    assert (code, tiny_run.checkpoints(tmp_path / "run")[-1]) == (143, 3), err
-    code, _, err = train(file, tmp_path / "run")
-    assert code == 0, err
-    run, _ = whole
-    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(run)
-    assert tiny_run.checkpoint(tmp_path / "run", 2) == tiny_run.checkpoint(run, 2)
 
 
 def test_a_collapsed_run_may_begin_to_roll_back(file, whole, tmp_path):

@@ -28,8 +28,7 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(file, tmp_path_factory):
     run = tmp_path_factory.mktemp("whole") / "run"
-    code, _, err = tiny_run.train(run, file)
-    assert code == 0, err
+    tiny_run.trained(run, file)
     return run
 
 
@@ -60,20 +59,10 @@ def test_a_restart_changes_none_of_it(file, whole, tmp_path):
     shutil.copytree(whole, again)
     (again / "summary.json").unlink()
     shutil.rmtree(again / "checkpoints" / str(tiny_run.checkpoints(again)[-1]))
-    code, shown, err = tiny_run.command("train", file, "--run_dir", str(again))
-    assert code == 0, err
+    shown = tiny_run.done("train", file, "--run_dir", str(again))
     assert "going on from the checkpoint of step 5" in shown
     assert tiny_run.metrics(again) == tiny_run.metrics(whole)
     assert tiny_run.summary(again) == tiny_run.summary(whole)
-
-
-@pytest.mark.parametrize("preset", ["gigpo", "dapo", "starpo_s2", "gspo", "reinforce_pp", "ppo", "rloo"])
-def test_presets_run_from_the_command_line(preset, tmp_path):
-    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", f"{{preset: {preset}}}")
-    file = tiny_run.write_config(tmp_path, text)
-    code, _, err = tiny_run.train(tmp_path / "run", file, "--train.iterations", "2")
-    assert code == 0, err
-    assert len(rl_rows(tmp_path / "run")) == 2
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])
@@ -99,8 +88,7 @@ def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, m
 
     monkeypatch.setattr(Programs, "update", recorded)
     out = "--run_dir" if command == "train" else "--out"
-    code, _, err = tiny_run.command(command, str(file), out, str(tmp_path / "out"))
-    assert code == 0, err
+    tiny_run.done(command, str(file), out, str(tmp_path / "out"))
     jax.effects_barrier()
     assert len(seen) == (2 if command == "train" else 8)
     for own, greedy, _ in seen:

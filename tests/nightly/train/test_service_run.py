@@ -33,8 +33,7 @@ def servers():
 def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, tmp_path):
     """The run starts a server, which is killed twice; every number equals that of the undisturbed run."""
     calm, folder, killed = tmp_path / "calm", tmp_path / "run", []
-    code, _, error = tiny_run.train(calm, file)
-    assert code == 0, error
+    tiny_run.trained(calm, file)
 
     def kill():
         while len(killed) < 2:
@@ -47,8 +46,7 @@ def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, tmp_path):
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    code, _, error = tiny_run.train(folder, file, "--env.url", "")
-    assert code == 0, error
+    tiny_run.trained(folder, file, "--env.url", "")
     thread.join(5)
     assert len(set(killed)) == 2
     found, known = (
@@ -93,8 +91,7 @@ def test_too_many_failures_end_the_run_with_its_checkpoint(file, tmp_path, break
 
 def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, breaking):
     folder = tmp_path / "run"
-    code, output, error = tiny_run.train(folder, file, *WITHOUT_IMITATION, "--env.max_failed", "1.0")
-    assert code == 0, error
+    output = tiny_run.trained(folder, file, *WITHOUT_IMITATION, "--env.max_failed", "1.0")
     learned = [row for row in rows(folder) if row["stage"] == "rl"]
     dropped = [json.loads(line) for line in (folder / "failures.jsonl").read_text().splitlines()]
     assert len(dropped) == sum(4 * row["env/failed_share"] for row in learned) > 0

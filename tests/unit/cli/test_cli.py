@@ -142,20 +142,21 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, line):
         assert refused.value.key == parts.split()[0].removesuffix(":")
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "parts"),
-    [
-        ("sead: 1", [], ["unknown key sead", "seed"]),
-        ("", ["--algo.objective.clip_high", "wide"], ["algo.objective.clip_high", "is wide", "a number"]),
-        ("tasks: [{env: Sokban, groups: 4}]", [], ["tasks.0", "'Sokban'", "SimpleSokoban"]),
-        ("tasks: [{env: FrozenLake, groups: 4, options: {slipp: 1}}]", [], ["tasks.0", "'slipp'"]),
-        ("tasks: [{env: SimpleSokoban, groups: 4, options: {height: big}}]", [], ["tasks.0", "height: 'big'"]),
-    ],
-)
-def test_a_mistake_in_a_configuration(run, tmp_path, text, words, parts):
+WRONG_FILES = """
+sead: 1                                                            | unknown key sead: seed
+algo: {objective: {clip_high: wide}}                               | algo.objective.clip_high: is wide: a number
+tasks: [{env: Sokban, groups: 4}]                                  | tasks.0: 'Sokban': SimpleSokoban
+tasks: [{env: FrozenLake, groups: 4, options: {slipp: 1}}]         | tasks.0: 'slipp'
+tasks: [{env: SimpleSokoban, groups: 4, options: {height: big}}]   | tasks.0: 'big'
+"""
+
+
+@pytest.mark.parametrize("line", WRONG_FILES.strip().splitlines())
+def test_a_mistake_in_a_configuration(run, tmp_path, line):
+    text, parts = (part.strip() for part in line.split("|"))
     (tmp_path / "a.yaml").write_text(text)
-    code, _, err = run("train", str(tmp_path / "a.yaml"), *words)
-    for part in parts:
+    code, _, err = run("train", str(tmp_path / "a.yaml"))
+    for part in parts.split(": "):
         assert part in one_line(code, err)
 
 
@@ -170,17 +171,15 @@ def test_train_hands_the_configuration_to_the_loop(run, replace, tmp_path):
 
 
 def test_errors_and_interrupts_of_the_loop(run, replace, tmp_path):
-    def fail(config):
-        raise UserError("runs/a: holds a run\nwith another configuration")
+    ends = [UserError("runs/a: holds a run\nwith another configuration"), KeyboardInterrupt()]
 
-    def interrupt(config):
-        raise KeyboardInterrupt
+    def end(config):
+        raise ends.pop(0)
 
     (tmp_path / "a.yaml").write_text("")
-    replace("agentrl_jax.train.run", "train", fail)
+    replace("agentrl_jax.train.run", "train", end)
     code, _, err = run("train", str(tmp_path / "a.yaml"))
     assert "holds a run with another configuration" in one_line(code, err)
-    replace("agentrl_jax.train.run", "train", interrupt)
     code, _, err = run("train", str(tmp_path / "a.yaml"))
     assert (code, err.count("\n")) == (130, 1)
 
@@ -235,16 +234,9 @@ def test_envs_lists_every_environment(run, monkeypatch):
     rows = json.loads(out)
     assert asked == list(registry.registered())
     assert rows[0] == {**rows[0], "random": 0.125, "optimal": None, "max_actions": 1}
-    monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run("envs", "--seed", "1")
-    assert "12.5%" in out
-    assert "unknown" in out
-    out, rules = out.split("When an episode counts as solved")
-    assert "the player is on the goal" in " ".join(rules.split())
-    assert "textcraft" in rules
-    assert "webarena" in rules
-    tags = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
-    assert [tag for tag in tags if tag] == list(registry.registered()), "a tag can be copied"
+    for part in ("12.5%", "unknown", "the player is on the goal", "textcraft", "webarena"):
+        assert part in out
 
 
 def test_envs_checks_an_environment(run, tmp_path):
@@ -252,8 +244,7 @@ def test_envs_checks_an_environment(run, tmp_path):
     code, out, err = run("envs", "--check", "maze", "--seeds", "5", "--json", "--out", str(file))
     found = json.loads(out)
     assert (code, found) == (0, json.loads(file.read_text()))
-    assert found["schema"] == "agentrl-environment-checks-1"
-    assert found["status"] == "pass"
+    assert (found["schema"], found["status"]) == ("agentrl-environment-checks-1", "pass")
     (maze,) = found["environments"]
     assert (maze["env"], maze["kind"], maze["status"], maze["episodes"]) == ("maze", "service", "pass", 5)
     assert {check["status"] for check in maze["checks"]} == {"pass"}
@@ -288,12 +279,9 @@ def test_all_checks_every_environment(run, monkeypatch, tmp_path):
     code, out, _ = run("envs", "--check", "all", "--seeds", "3", "--out", str(file))
     assert code == 0
     assert asked == [(name, 3) for name in environment_checks.names()]
-    assert {"Bandit", "SimpleSokoban", "BabyAI-BossLevel", "textcraft", "babyai"} <= {name for name, _ in asked}
     names = [name for name, _ in asked]
-    words = f" {' '.join(out.split())}"
-    places = [words.index(f" {name}: 3 seeds") for name in names]
-    assert places == sorted(places)
-    assert max(places) < words.index("Checks of environments")
+    assert {"Bandit", "SimpleSokoban", "BabyAI-BossLevel", "textcraft", "babyai"} <= {*names}
+    assert all(f"{name}: 3 seeds" in " ".join(out.split()) for name in names)
     assert written[0] is None
     for number, document in enumerate([*written[1:], json.loads(file.read_text())], 1):
         assert [report["env"] for report in document["environments"]] == names[:number]

@@ -48,6 +48,7 @@ def refused(path, *overrides):
 def test_an_empty_file_gives_the_defaults_and_a_folder_named_after_it(write):
     config = load_config(write("", "first.yaml"))
     assert config == with_defaults(Config()).replace(run_dir=os.path.join("runs", "first"))
+    assert decode({}) == with_defaults(Config(algo=AlgoConfig()))
 
 
 def test_values_of_the_file_and_of_the_command_line(write):
@@ -62,16 +63,10 @@ def test_values_of_the_file_and_of_the_command_line(write):
     assert config.prompt.format_penalty == -0.5
 
 
-def test_an_option_of_the_default_task_can_be_given_without_a_file_entry(write):
+def test_types_of_values(write):
     assert load_config(write(""), ["--tasks.0.env", "FrozenLake"]).tasks == (TaskConfig(env="FrozenLake", groups=8),)
-
-
-def test_numbers_with_an_exponent_are_numbers(write):
     config = load_config(write("optim: {lr: 1e-3, critic_lr: 5E-4}"), ["--model.norm_eps", "1e-5"])
     assert (config.optim.lr, config.optim.critic_lr, config.model.norm_eps) == (1e-3, 5e-4, 1e-5)
-
-
-def test_types_of_options_are_kept(write):
     text = "tasks: [{env: X, groups: 4, options: {a: 1, b: 1.0, c: true, d: '1'}}]"
     options = load_config(write(text)).tasks[0].options
     assert [(value, type(value)) for value in options.values()] == [(1, int), (1.0, float), (True, bool), ("1", str)]
@@ -117,10 +112,6 @@ def test_a_part_with_kinds_on_the_command_line(write):
     assert (algo.advantage, algo.filter.kind, algo.kl.kind) == (Grpo(whiten=True), "none", "none")
     assert load_config(path, ["--algo.filter", "{kind: top_k, k: 2}"]).algo.filter.k == 2
     assert load_config(path, ["--model.remat", "none"]).model.remat == "none"
-
-
-def test_defaults_are_those_of_the_default_preset():
-    assert decode({}) == with_defaults(Config(algo=AlgoConfig()))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,15 @@
-"""What ends a run that goes wrong, and what a run measures and validates when."""
+"""What ends a run that goes wrong; what it measures and validates when; and which states it saves."""
 
 from types import SimpleNamespace
 
 import jax
 import pytest
 
-from agentrl_jax.config import EvalConfig, TrainConfig, decode
+from agentrl_jax.config import Config, EvalConfig, TrainConfig, decode
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.rollout.returns import Penalties
+from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import guards
 from agentrl_jax.train.run import Run
 
@@ -91,3 +92,64 @@ def test_dependence_on_prompts_is_measured_in_the_first_iteration_and_when_it_is
         found = run._prompt_metrics(state, None, None)
         assert bool(found) == (iteration in (0, 1, 3))
     assert asked == [reference] * 3
+
+
+class Saved:
+    def __init__(self):
+        self.saved, self.checkpoints = {}, self
+        self.monitor = SimpleNamespace(stopped_by="", rows=[])
+
+    def save(self, step, state, score=None, *, regular=True):
+        self.saved[step] = score
+
+    def best_score(self):
+        return max((score for score in self.saved.values() if score is not None), default=-1.0)
+
+    def latest_step(self):
+        return max(self.saved, default=None)
+
+    def kept(self):
+        return ""
+
+    def wait(self):
+        pass
+
+    raise_failure = wait
+
+
+@pytest.fixture
+def run():
+    run = object.__new__(Run)
+    run.config = Config(train=TrainConfig(iterations=200, checkpoint_every=100))
+    run.parts, run.progress = SimpleNamespace(imitation_chunks=0), Saved()
+    run.view = SimpleNamespace(note=print)
+    return run
+
+
+def iteration(run, number, *, score=None, bad=0, tokens=1):
+    """Ends an iteration, counted from 1, after `bad` skipped updates in a row."""
+    metrics = {"update/skipped_in_a_row": bad, "update/trained_tokens": tokens}
+    metrics |= {"rollout/logprob_gap_mean": 0.0, "rollout/logprob_bit_equal": 1.0}
+    run.progress.monitor.rows.append(metrics)
+    run._check_and_save(number - 1, SimpleNamespace(bad_updates=bad), metrics, score)
+
+
+def test_a_validation_is_compared_with_those_of_saved_states(run):
+    for number, score, bad in ((10, 0.3, 0), (20, 0.8, 1), (30, 0.7, 0), (40, 0.75, 0), (50, 0.5, 0)):
+        iteration(run, number, score=score, bad=bad)
+    assert run.progress.saved == {10: 0.3, 30: 0.7, 40: 0.75}
+
+
+@pytest.mark.parametrize(("tokens", "saved"), [(0, {100: None}), (1, {})])
+def test_after_updates_that_are_not_finite_nothing_is_saved(run, tokens, saved):
+    """A batch without tokens leaves a state that is."""
+    iteration(run, 99, bad=1, tokens=tokens)
+    iteration(run, 100, bad=2, tokens=0)
+    assert run.progress.saved == saved
+
+
+def test_sigterm_saves_the_state_in_any_case(run):
+    run.asked_to_stop = lambda: True
+    with pytest.raises(Stopped):
+        run._stop_if_asked(79, SimpleNamespace(bad_updates=1))
+    assert run.progress.saved == {79: None}
