@@ -29,7 +29,9 @@ NO_GATHER = ActorCritic(decoder=SHAPE, critic="separate")
 ADAPTERS = ActorCritic(decoder=SHAPE, critic="separate", lora=LoraConfig(rank=2, alpha=3.0), remat="dots")
 TIED = dataclasses.replace(SHAPE, tied_embeddings=True)
 FROZEN = ActorCritic(decoder=TIED, critic="shared", frozen_layers=1, shared_prefix_len=2, remat="full")
-MODELS = {"whole": NO_GATHER, "adapters": ADAPTERS, "frozen": FROZEN}
+ODD = ActorCritic(decoder=dataclasses.replace(SHAPE, vocab_size=23), critic="separate")
+"""A vocabulary that no number of devices divides."""
+MODELS = {"whole": NO_GATHER, "adapters": ADAPTERS, "frozen": FROZEN, "odd": ODD}
 
 
 def drawn_state(model, tx=PLAIN, reference=False):

@@ -1,5 +1,6 @@
 """The programs of a run on many meshes give the results of one device; every setting is traced there, or refused."""
 
+import dataclasses
 import functools
 import random
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import made_up
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as Spec
-from made_up import BASE, EPISODES, KEY, ONES, TRAJECTORY
+from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 from mesh_programs import (
     NO_GATHER,
     SHAPE,
@@ -21,6 +22,7 @@ from mesh_programs import (
     check_rollout,
     check_update,
     drawn_state,
+    programs_on,
     step_on,
 )
 from setting_table import BASE as SETTINGS
@@ -30,6 +32,8 @@ from two_updates import read
 from agentrl_jax.config.algo import FixedKl
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.learner import state as states
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup import build, start
 from agentrl_jax.setup.programs import Programs
@@ -38,7 +42,7 @@ from agentrl_jax.train.iteration import IterationPrograms, iterate
 from agentrl_jax.train.run import Run
 
 WHOLE = ((8, 2, 2), (2, 2, 1), (2, 1, 2), (4, 4, 1), (8, 1, 2), (8, 2, 4))
-SHARED = (("adapters", 8, 2, 2), ("adapters", 4, 4, 1), ("frozen", 8, 2, 2), ("frozen", 4, 1, 2))
+SHARED = (("adapters", 8, 2, 2), ("adapters", 4, 4, 1), ("frozen", 8, 2, 2), ("frozen", 4, 1, 2), ("odd", 4, 2, 2))
 
 
 @pytest.mark.parametrize(("name", "devices", "fsdp", "tensor"), [*(("whole", *mesh) for mesh in WHOLE), *SHARED])
@@ -75,6 +79,20 @@ def test_optimizer_state_on_the_host_changes_nothing(mesh):
     kinds = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(host.opt_state)}
     assert kinds == {"pinned_host"}
     assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(host.params)} == {"device"}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_no_device_has_the_whole_embedding_or_output_matrix(tensor, tied):
+    """Collectives have at most a device's share of these largest matrices, or a block of another for `tensor`."""
+    shape = dataclasses.replace(SHAPE, vocab_size=4096, mlp_width=2048, tied_embeddings=tied)
+    model = ActorCritic(decoder=shape, critic="none")
+    programs, program = programs_on(4, 4 // tensor, tensor, model, PLAIN, 1, **made_up.GRPO)
+    state = drawn_state(model)
+    state = jax.device_put(state, programs.placement(state, shape))
+    text = program.lower(state, TRAJECTORY, ONES, KEY, made_up.settings()).compile().as_text()
+    sizes = [found.size for found in hlo.operations(text, hlo.COLLECTIVES)]
+    assert 0 < max(sizes) <= max(4096 / 4, 2048 / tensor) * shape.embed_dim * 4
 
 
 def test_the_whole_divergence_is_that_of_one_device():

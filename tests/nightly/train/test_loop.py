@@ -1,5 +1,6 @@
 """Whole runs: the files they write, that they are reproducible, also on a mesh, and how they end on errors."""
 
+import functools
 import json
 import os
 import shutil
@@ -26,25 +27,26 @@ def test_training_episodes_alone_are_quantized(finished, tmp_path):
     assert summaries[0]["success"]["imitation"] == summaries[1]["success"]["imitation"]
 
 
+def around_updates(monkeypatch, run):
+    """Each update becomes `run` of its program and its inputs."""
+    make = Programs.update
+    monkeypatch.setattr(Programs, "update", lambda self, *given: functools.partial(run, make(self, *given)))
+
+
 @pytest.fixture
 def poison(monkeypatch):
     """Makes chosen updates non-finite; updates are counted from 1 in this process."""
 
     def poison(numbers):
-        make, done = Programs.update, []
+        done = []
 
-        def update(self, *arguments):
-            program = make(self, *arguments)
+        def run(program, state, trajectory, temperature, key, settings):
+            done.append(1)
+            if len(done) in numbers:
+                settings = settings.replace(entropy_coef=jnp.float32(jnp.nan))
+            return program(state, trajectory, temperature, key, settings)
 
-            def run(state, trajectory, temperature, key, settings):
-                done.append(1)
-                if len(done) in numbers:
-                    settings = settings.replace(entropy_coef=jnp.float32(jnp.nan))
-                return program(state, trajectory, temperature, key, settings)
-
-            return run
-
-        monkeypatch.setattr(Programs, "update", update)
+        around_updates(monkeypatch, run)
 
     return poison
 
@@ -140,18 +142,11 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
         assert (row["actor/ratio_mean"], row["actor/ppo_kl"]) == (1.0, 0.0)  # one gradient step per iteration
         assert row["rollout/parallel_gap_max"] > 0
 
-    make = Programs.update
+    def run(program, *inputs):
+        state, metrics = program(*inputs)
+        return state, metrics | {"rollout/logprob_bit_equal": jnp.float32(0.5)}
 
-    def update(self, *arguments):
-        program = make(self, *arguments)
-
-        def run(*inputs):
-            state, metrics = program(*inputs)
-            return state, metrics | {"rollout/logprob_bit_equal": jnp.float32(0.5)}
-
-        return run
-
-    monkeypatch.setattr(Programs, "update", update)
+    around_updates(monkeypatch, run)
     assert "step 3, is kept" in tiny_run.refused(tmp_path / "other", file, *words)
 
 

@@ -26,12 +26,12 @@ def runs(tmp_path_factory):
     return exported_runs.runs(tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model(runs):
     return runs[0]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def run(runs):
     return runs[1]
 
@@ -70,12 +70,8 @@ def of_scratch(tmp_path, **data):
 @pytest.mark.parametrize(
     ("style", "think", "forced"),
     [
-        ("compact", False, True),
-        ("compact", True, True),
-        ("compact", False, False),
-        ("ragen", True, True),
-        ("chat", False, True),
-        ("bare", True, False),
+        *(("compact", False, True), ("compact", False, False), ("ragen", True, True)),
+        *(("chat", False, True), ("bare", True, False)),
     ],
 )
 def test_other_programs_write_the_prompts_of_a_run_from_scratch(style, think, forced, tmp_path):
@@ -86,15 +82,9 @@ def test_other_programs_write_the_prompts_of_a_run_from_scratch(style, think, fo
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     form = build.build_compiled_env(config, words).tasks[0].prompt
     observation = jnp.arange(5, dtype=jnp.int32)
+    known = {"reward": jnp.float32(-0.1), "response_ended": jnp.bool_(True)}
     write = jax.jit(
-        lambda turn: prompt.message(
-            *(form, observation),
-            turn=turn,
-            actions_left=8 - turn,
-            reward=jnp.float32(-0.1),
-            first=turn == 0,
-            response_ended=jnp.bool_(True),
-        )
+        lambda turn: prompt.message(form, observation, turn=turn, actions_left=8 - turn, first=turn == 0, **known)
     )
     said = "<think>so</think><answer>Up || Left</answer>" if think else "<answer>Up || Left</answer>"
     opening = ("<think>" if think else "<answer>") if forced else ""
@@ -157,12 +147,12 @@ def test_a_pretrained_model_is_written_too(model, tmp_path):
 
 def test_what_cannot_be_exported(run, model, tmp_path):
     new = tmp_path / "new"
-    assert "without an adapter (model.lora.rank is 0); leave out --adapter" in refused(run("fresh"), new, "--adapter")
-    assert "an adapter is written in float32" in refused(run("lora"), new, "--adapter", "--dtype", "float16")
-    assert "is no run, so that it has no adapter" in refused(model, new, "--adapter")
+    (empty := tmp_path / "empty").mkdir()
+    (empty / "config.yaml").write_bytes((run("fresh") / "config.yaml").read_bytes())
+    assert "model.lora.rank is 0" in refused(run("fresh"), new, "--adapter")
+    assert "float32" in refused(run("lora"), new, "--adapter", "--dtype", "float16")
+    assert "is no run" in refused(model, new, "--adapter")
     assert "nowhere: no such folder" in refused("nowhere", new)
     assert "leave out --online" in refused(run("fresh"), new, "--online")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "config.yaml").write_bytes((run("fresh") / "config.yaml").read_bytes())
-    assert "holds no checkpoint yet" in refused(tmp_path / "empty", new)
+    assert "no checkpoint yet" in refused(empty, new)
     assert not new.exists()
