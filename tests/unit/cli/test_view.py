@@ -31,8 +31,7 @@ def test_a_page_that_could_not_be_written_is_refused_first(read_only, export):
     with pytest.raises(UserError) as refused:
         view.run(view.View(str(read_only), export=export and str(read_only.parent / export)))
     assert refused.value.key == "--export"
-    for part in (str(read_only), "Read-only file system", "--export"):
-        assert part in str(refused.value)
+    assert "Read-only file system" in str(refused.value)
 
 
 @pytest.mark.parametrize("options", [{"live": True}, {"export": "page.html"}])

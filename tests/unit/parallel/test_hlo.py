@@ -29,72 +29,53 @@ def test_loops_around_collectives_are_counted():
     assert sorted(found) == [(0, 32), (1, 8), (2, 32)]
 
 
-def test_sizes_of_types():
-    text = """HloModule m
-
-ENTRY %main (a: bf16[2,3]) -> bf16[2,3] {
-  %a = bf16[2,3]{1,0} parameter(0)
-  %b = (bf16[2,3]{1,0}, bf16[4,3]{1,0:T(8,128)}) all-gather-start(%a), dimensions={0}
-  %c = bf16[4,3]{1,0} all-gather-done(%b)
-  %d = s4[6]{0} copy(%a)
-  %f = bf16[2,3]{1,0} fusion(%a), kind=kLoop, calls=%fused
-  ROOT %e = pred[5]{0} copy(%a)
-}
-
+FUSED = """
 %fused (p: bf16[2,3]) -> bf16[2,3] {
   %p = bf16[2,3]{1,0} parameter(0)
   ROOT %g = bf16[2,3]{0,1} copy(%p)
 }
 """
-    found = hlo.operations(text, ("all-gather", "copy"))
-    assert [(one.kind, one.size, one.depth) for one in found] == [("all-gather", 24, 0), ("copy", 6, 0), ("copy", 5, 0)]
+MOVES = """  %b = (bf16[4,8]{1,0:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)S(1)}, u32[]{:S(2)}) copy-start(%a)
+  %c = (bf16[4,8]{0,1:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%a)
+  ROOT %d = bf16[4,8]{0,1} copy(%a)"""
+GATHERS = """  %b = (bf16[2,3]{1,0}, bf16[4,3]{1,0:T(8,128)}) all-gather-start(%a), dimensions={0}
+  %c = bf16[4,3]{1,0} all-gather-done(%b)
+  %d = s4[6]{0} copy(%a)
+  %f = bf16[2,3]{1,0} fusion(%a), kind=kLoop, calls=%fused
+  ROOT %e = pred[5]{0} copy(%a)"""
+COMBINED = """  %c = (f32[1024]{0}, bf16[8]{0}) all-reduce(%a, %b), to_apply=%add
+  %d = (f32[1024]{0}, f32[4096]{0}) all-gather-start(%a), dimensions={0}
+  ROOT %e = f32[1024]{0} get-tuple-element(%c), index=0"""
 
 
-@pytest.mark.parametrize("name", ["v5e", "v9:2x2", "", "gpu:8"])
-def test_unknown_topologies_are_refused(name):
-    with pytest.raises(TopologyError) as refused:
-        described_devices(name)
-    assert (refused.value.key, refused.value.value) == ("topology", name)
+@pytest.mark.parametrize(
+    ("body", "kinds", "expected"),
+    [
+        (GATHERS, ("all-gather", "copy"), [("all-gather", 24), ("copy", 6), ("copy", 5)]),
+        # The second operation stays in one memory and changes the layout, so it is a copy.
+        (MOVES, ("copy", hlo.MOVE), [("move", 64), ("copy", 64), ("copy", 64)]),
+        # A combined collective has the size of all its results.
+        (COMBINED, hlo.COLLECTIVES, [("all-reduce", 4 * 1024 + 2 * 8), ("all-gather", 4 * 4096)]),
+    ],
+)
+def test_sizes_of_operations(body, kinds, expected):
+    text = f"HloModule m\n\nENTRY %main (a: bf16[2,3]) -> bf16[2,3] {{\n{body}\n}}\n{FUSED}"
+    found = hlo.operations(text, kinds)
+    assert [(one.kind, one.size) for one in found] == expected
+    assert {one.depth for one in found} == {0}
 
 
-@pytest.mark.parametrize(("name", "slices"), [("local", 2), ("v5e:2x2", 0), ("v5e:2x2", -1)])
-def test_impossible_numbers_of_slices_are_refused(name, slices):
+@pytest.mark.parametrize(
+    ("name", "slices"), [*((name, 1) for name in ("v5e", "v9:2x2", "", "gpu:8")), ("local", 2), ("v5e:2x2", 0)]
+)
+def test_unknown_topologies_and_impossible_numbers_of_slices_are_refused(name, slices):
     with pytest.raises(TopologyError) as refused:
         described_devices(name, slices)
-    assert (refused.value.key, refused.value.value) == ("slices", slices)
+    assert (refused.value.key, refused.value.value) == (("topology", name) if slices == 1 else ("slices", slices))
 
 
 def test_the_devices_that_are_here():
-    devices, _ = described_devices("local")
-    np.testing.assert_array_equal(devices, jax.devices())
-
-
-def test_a_move_between_memories_is_no_copy():
-    """The second operation stays in one memory and changes the layout, so it is a copy."""
-    text = """HloModule m
-ENTRY %main (a: bf16[4,8]) -> bf16[4,8] {
-  %a = bf16[4,8]{1,0} parameter(0)
-  %b = (bf16[4,8]{1,0:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)S(1)}, u32[]{:S(2)}) copy-start(%a)
-  %c = (bf16[4,8]{0,1:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%a)
-  ROOT %d = bf16[4,8]{0,1} copy(%a)
-}
-"""
-    found = hlo.operations(text, ("copy", hlo.MOVE))
-    assert [(one.kind, one.size) for one in found] == [("move", 64), ("copy", 64), ("copy", 64)]
-
-
-def test_a_combined_collective_has_the_size_of_all_its_results():
-    text = """HloModule m
-ENTRY %main (a: f32[1024], b: bf16[8]) -> f32[1024] {
-  %a = f32[1024]{0} parameter(0)
-  %b = bf16[8]{0} parameter(1)
-  %c = (f32[1024]{0}, bf16[8]{0}) all-reduce(%a, %b), to_apply=%add
-  %d = (f32[1024]{0}, f32[4096]{0}) all-gather-start(%a), dimensions={0}
-  ROOT %e = f32[1024]{0} get-tuple-element(%c), index=0
-}
-"""
-    found = hlo.operations(text, hlo.COLLECTIVES)
-    assert [(one.kind, one.size) for one in found] == [("all-reduce", 4 * 1024 + 2 * 8), ("all-gather", 4 * 4096)]
+    np.testing.assert_array_equal(described_devices("local")[0], jax.devices())
 
 
 SIZE = 64 * 8 * 4

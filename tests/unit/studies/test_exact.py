@@ -148,19 +148,11 @@ def test_a_mistake_is_found(monkeypatch):
     from agentrl_jax.algos import groups
 
     right = groups.leave_one_out
-
-    def wrong(scores, valid):
-        return right(scores, valid) * jnp.where(scores > 0.5, 0.9, 1.0)
-
-    monkeypatch.setattr(groups, "leave_one_out", wrong)
+    wrong = jnp.array([1.0, 0.9])
+    monkeypatch.setattr(groups, "leave_one_out", lambda x, valid: right(x, valid) * wrong[(x > 0.5).astype(int)])
     result = bench("table", "none").measure(Case(name="broken", rule=Rloo()), 2)
     assert result.bias > 1e3 * UNBIASED
-
-
-def test_nothing_is_left_in_double_precision():
-    bench("table", "none")
-    assert jnp.zeros(1).dtype == jnp.float32
-    assert not jax.config.jax_enable_x64
+    assert not jax.config.jax_enable_x64, "nothing is left in double precision"
 
 
 def test_groups_that_do_not_count_make_the_error_larger():

@@ -41,11 +41,6 @@ def costs():
 
 
 @pytest.fixture(scope="module")
-def run(costs):
-    return costs.run
-
-
-@pytest.fixture(scope="module")
 def found(sweeper):
     return sweeper.rank(GIB, MACHINE, compiled=0)
 
@@ -68,14 +63,14 @@ def test_compiled_numbers_of_rows():
         assert compiled_rows(rows, largest) == expected
 
 
-def test_costs_never_fall_with_rows_or_layers(monkeypatch, run):
+def test_costs_never_fall_with_rows_or_layers(monkeypatch, costs):
     """The compiler may count less for a larger program, as it does here for 4 layers and for 2 rows."""
 
     def measured(self, name, rows, tensor, depth, remat):
         return np.full(len(Cost._fields), (10.0 - depth) * (5.0 if rows == 2 else 4.0 + rows))
 
     monkeypatch.setattr(CostModel, "_measured", measured)
-    costs = CostModel(run, jax.devices()[:1], lambda line: None)
+    costs = CostModel(costs.run, jax.devices()[:1], lambda line: None)
     found = [costs.cost(SCORE, rows).accessed for rows in (0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 100)]
     assert found == sorted(found)
     assert found[1] > 0
@@ -92,8 +87,9 @@ def test_bytes_that_collectives_of_four_devices_send():
     assert {kind: sent_bytes(hlo.Operation(kind, 100, 0), 4) for kind in known} == known
 
 
-def test_phases_run(run):
+def test_phases_run(costs):
     """With arrays instead of shapes, a decode step continues an episode."""
+    run = costs.run
     builder = PhaseBuilder(run, jax.devices()[:1])
     phase = builder.phase(DECODE, 4)
     engine_of, shapes = builder.engine(4)
@@ -115,14 +111,11 @@ def test_phases_run(run):
 def test_candidates_are_valid_and_ranked(sweeper, found):
     assert [one.seconds for one in found.candidates] == sorted(one.seconds for one in found.candidates)
     meshes = {tuple(one.mesh.values()) for one in found.candidates}
-    assert (1, 4, 1, 1) in meshes
-    assert (2, 1, 1, 2) in meshes
+    assert meshes >= {(1, 4, 1, 1), (2, 1, 1, 2)}
     assert not [mesh for mesh in meshes if mesh[3] > KV_HEADS]  # a head is never split
     assert all(np.prod(list(one.mesh.values())) == 4 for one in found.candidates)
-    assert found.own is not None
     assert found.own.settings["algo.grad_accum_steps"] == 2
-    assert found.nearest is None
-    assert (found.compiled_runs, found.candidates[0].exact) == (0, False)
+    assert (found.nearest, found.compiled_runs, found.candidates[0].exact) == (None, 0, False)
     names = [phase.name for phase in found.candidates[0].phases]
     assert names == ["reshard", PREFILL, DECODE, UPDATE, OPTIMIZER]  # one step without a critic scores nothing
 
@@ -164,13 +157,11 @@ def test_the_greedy_episodes_of_remax_count():
 def test_the_own_mesh_of_a_file_has_an_estimate_where_it_wastes_devices():
     """Four heads are shared by four devices, but two key-value heads are not."""
     made = given(mesh={"tensor": 4}).rank(None, MACHINE, compiled=0)
-    assert made.own is not None
     assert made.own.mesh == {"data": 1, "fsdp": 1, "sequence": 1, "tensor": 4}
 
 
 def test_what_limits_a_phase_depends_on_the_machine(sweeper):
-    slow = {"flops": "compute", "bandwidth": "memory", "link": "communication"}
-    for field, limit in slow.items():
+    for field, limit in {"flops": "compute", "bandwidth": "memory", "link": "communication"}.items():
         machine = dataclasses.replace(Peaks(flops=1e30, bandwidth=1e30, link=1e30), **{field: 1.0})
         fixed = sweeper.rank(None, machine, compiled=0)
         assert {x.limit for one in fixed.candidates for x in one.phases if x.seconds > 1} == {limit}
@@ -180,7 +171,6 @@ def test_the_nearest_that_fits_is_named(sweeper, found):
     least = min(one.peak for one in found.candidates)
     tight = sweeper.rank(int(0.97 * least), MACHINE, compiled=0)
     assert not any(one.fits for one in tight.candidates)
-    assert tight.nearest is not None
     assert tight.nearest.peak <= 0.97 * least
     changed = {key for key in SEARCHED if tight.nearest.settings[key] != tight.own.settings[key]}
     assert changed & {"model.remat", "optim.offload", "mesh.rollout"}

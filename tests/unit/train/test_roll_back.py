@@ -57,18 +57,15 @@ def progress(tmp_path, monkeypatch):
     """The progress of a run in iteration 5, with an alarm since iteration 4, after one chunk of imitation."""
     monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
     rows = [{"step": i + 1, "stage": "rl", "iteration": i, "rollout/horizon": 1 + (i > 3)} for i in range(1, 6)]
-    progress = object.__new__(RunProgress)
-    progress.parts = SimpleNamespace(imitation_chunks=1, config=SimpleNamespace(train=TrainConfig()))
-    progress.folder = SimpleNamespace(metrics=lambda: rows)
-    progress.view, progress.totals = SimpleNamespace(note=print), Totals()
-    progress.roll_backs, progress._seconds_before, progress._started = RollBacks(tmp_path), 0.0, 0.0
-    progress.monitor = CollapseMonitor(True, [], print)
+    progress, saved, monitor = object.__new__(RunProgress), [], CollapseMonitor(True, [], print)
     for row in rows:
-        progress.monitor.see(dict(row))
-    assert progress.monitor.stopped_by == "long"
-    progress.saved = []
-    progress.save = lambda step, state, score=None: progress.saved.append(step)
-    progress.restore = lambda frozen: "restored"
+        monitor.see(dict(row))
+    assert monitor.stopped_by == "long"
+    parts = SimpleNamespace(imitation_chunks=1, config=SimpleNamespace(train=TrainConfig()))
+    progress.__dict__ |= {"parts": parts, "folder": SimpleNamespace(metrics=lambda: rows), "monitor": monitor}
+    progress.__dict__ |= {"view": SimpleNamespace(note=print), "totals": Totals(), "roll_backs": RollBacks(tmp_path)}
+    progress.__dict__ |= {"_seconds_before": 0.0, "_started": 0.0, "restore": lambda frozen: "restored"}
+    progress.__dict__ |= {"saved": saved, "save": lambda step, state, score=None: saved.append(step)}
     return progress
 
 
@@ -124,7 +121,7 @@ def test_a_replay_begins_where_the_run_went_on(tmp_path, monkeypatch, known, rol
     record = SimpleNamespace(header=SimpleNamespace(step=101, iteration=101, roll_backs=roll_backs))
     copy = functools.partial(replay_rollout._copy_before, tmp_path, str(tmp_path / "checkpoints"), scratch, record)
     if start is None:
-        with pytest.raises(UserError, match=r"after roll-back 1, and neither .* of step 50 is"):
+        with pytest.raises(UserError, match="after roll-back 1"):
             copy()
         assert not list(scratch.iterdir())
     elif isinstance(start, str):
