@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -159,6 +160,14 @@ def curves(run: Path) -> dict[tuple[str, int], float]:
             assert (value.tag, event.step) not in shown
             shown[value.tag, event.step] = value.simple_value
     return shown
+
+
+def resumed(run: Path, again: Path, file: str, *words: str) -> str:
+    """Trains on in a copy of a run without its end and its newest checkpoint; returns what is printed."""
+    shutil.copytree(run, again)
+    (again / "summary.json").unlink()
+    shutil.rmtree(again / "checkpoints" / str(checkpoints(again)[-1]))
+    return trained(again, file, *words)
 
 
 def assert_same_end(run: Path, other: Path) -> None:

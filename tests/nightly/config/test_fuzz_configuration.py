@@ -2,7 +2,6 @@
 
 import json
 import random
-import string
 
 import pytest
 import tiny_run
@@ -14,7 +13,6 @@ from agentrl_jax.config import Config, load_config, save_resolved, to_dict
 from agentrl_jax.config.comparison import load_comparison
 from agentrl_jax.config.load import leaves
 from agentrl_jax.errors import MAX_ERROR, UserError
-from agentrl_jax.evaluate.diagnose import diagnose, plot_indicators
 from agentrl_jax.runs.run_folder import read_config
 
 RUN = tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''")
@@ -85,36 +83,10 @@ def test_odd_command_lines(seed, tmp_path, capsys, monkeypatch, bounded_memory):
         assert len(err) <= MAX_ERROR + len("agentrl: \n")
 
 
-@pytest.fixture
-def run(tmp_path):
-    (tmp_path / "run").mkdir()
-    save_resolved(Config(run_dir="x"), tmp_path / "run" / "config.yaml")
-    names = ["rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/response_tokens"]
-    rows = [{"step": i, "stage": "rl", "iteration": i, **dict.fromkeys(names, 1 / (i + 1))} for i in range(40)]
-    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path / "run"
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_damaged_metrics(seed, run, bounded_memory):
-    rng = random.Random(seed)
-    original = (run / "metrics.jsonl").read_text()
-    diagnose(run)
-    for number in range(200):
-        if number % 2:
-            content = damaged(original.encode(), rng, NUMBERS)
-        else:
-            rows = [json.loads(line) for line in original.splitlines()]
-            content = "".join(json.dumps(row) + "\n" for row in with_odd_values(rows, rng)).encode()
-        (run / "metrics.jsonl").write_bytes(content)
-        ends_in_one_line(lambda: diagnose(run), UserError)
-        if number % 20 == 0:
-            ends_in_one_line(lambda: plot_indicators(run, run / "a.png"), UserError)
-
-
-def test_damaged_configurations_of_runs(run, bounded_memory):
-    rng = random.Random(string.ascii_letters)
-    original = (run / "config.yaml").read_bytes()
+def test_damaged_configurations_of_runs(tmp_path, bounded_memory):
+    rng = random.Random(0)
+    save_resolved(Config(run_dir="x"), tmp_path / "config.yaml")
+    original = (tmp_path / "config.yaml").read_bytes()
     for _ in range(150):
-        (run / "config.yaml").write_bytes(damaged(original, rng, WORDS))
-        ends_in_one_line(lambda: read_config(run), UserError)
+        (tmp_path / "config.yaml").write_bytes(damaged(original, rng, WORDS))
+        ends_in_one_line(lambda: read_config(tmp_path), UserError)

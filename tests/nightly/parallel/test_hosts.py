@@ -42,18 +42,16 @@ def test_two_processes_are_one_with_two_devices(file, tmp_path):
     assert json.loads((tmp_path / "two" / "summary.json").read_text())["devices"] == 2
 
 
-@pytest.mark.parametrize("url", ["local", ""], ids=["in the process", "behind servers"])
-def test_every_host_has_services_for_its_episodes(tmp_path, url):
+def test_every_host_has_servers_for_its_episodes(tmp_path):
     file = tmp_path / "served.yaml"
-    file.write_text(service_run.CONFIG.replace("url: local", f"url: '{url}'"))
+    file.write_text(service_run.CONFIG.replace("url: local", "url: ''"))
     ended(1, str(file), tmp_path / "one", devices=2)
     ended(2, str(file), tmp_path / "two")
     one, two = (service_run.rows(tmp_path / name) for name in ("one", "two"))
     assert one == two
     assert tiny_run.summary(tmp_path / "one") == tiny_run.summary(tmp_path / "two")
-    if not url:
-        assert (tmp_path / "two" / "service-maze.log").exists()
-        assert (tmp_path / "two" / "service-maze-1.log").exists()
+    assert (tmp_path / "two" / "service-maze.log").exists()
+    assert (tmp_path / "two" / "service-maze-1.log").exists()
 
 
 def test_a_run_goes_on_with_another_number_of_processes_and_another_mesh(file, tmp_path):
@@ -83,15 +81,22 @@ def ends_as_lost(index, codes, texts, lost):
     assert last.endswith("; give it on all hosts"), err
 
 
-def test_a_frozen_process_0_ends_the_others(file, tmp_path):
-    hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "100000")
+@pytest.fixture
+def endless(file, tmp_path):
+    """Two processes that have learned for an iteration, and would do so for ever."""
+    words = ("--train.iterations", "100000", "--train.checkpoint_every", "100000")
+    hosts = Hosts(2, file, tmp_path / "run", *words)
     until(lambda: rl_rows(tmp_path / "run") >= 1, hosts)
-    hosts.processes[0].send_signal(signal.SIGSTOP)
+    return hosts
+
+
+def test_a_frozen_process_0_ends_the_others(endless):
+    endless.processes[0].send_signal(signal.SIGSTOP)
     try:
-        hosts.processes[1].wait(timeout=90)
+        endless.processes[1].wait(timeout=90)
     finally:
-        hosts.processes[0].kill()
-    codes, texts = hosts.end(60)
+        endless.processes[0].kill()
+    codes, texts = endless.end(60)
     ends_as_lost(1, codes, texts, LOST[1])  # its port still accepts connections
 
 
@@ -109,11 +114,9 @@ def test_when_a_process_is_killed_all_end_and_the_same_command_goes_on(file, tmp
     assert_same_run(tmp_path / "run", tmp_path / "one")
 
 
-def test_a_signal_to_one_process_saves_and_ends_all(file, tmp_path):
-    hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "100000", "--train.checkpoint_every", "100000")
-    until(lambda: rl_rows(tmp_path / "run") >= 3, hosts)
-    hosts.processes[1].terminate()
-    codes, texts = hosts.end(60)
+def test_a_signal_to_one_process_saves_and_ends_all(endless, tmp_path):
+    endless.processes[1].terminate()
+    codes, texts = endless.end(60)
     assert codes == [143, 143], texts
     step = tiny_run.metrics(tmp_path / "run")[-1]["step"]
     sentence = f"agentrl: stopped by SIGTERM; the checkpoint of step {step} is kept; the same command goes on from it\n"

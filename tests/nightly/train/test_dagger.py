@@ -1,17 +1,11 @@
 """Runs with rounds of DAgger: what is learned from them, and runs that are resumed between them."""
 
-import contextlib
+import collections
 import json
 import shutil
 
 import pytest
 import tiny_run
-from rich.console import Console
-
-from agentrl_jax.config import load_config
-from agentrl_jax.stopping import Stopped
-from agentrl_jax.train import run as train_run
-from agentrl_jax.train.dagger import Dagger
 
 CONFIG = """
 tasks: [{env: SimpleSokoban, groups: 2}]
@@ -46,10 +40,9 @@ def test_plans_take_over_from_the_policy(run):
         assert row["imitation/dagger_plans"] == len(known["plans"][0]) > 0
     assert "imitation/policy_success" not in tiny_run.metrics(run.folder)[0]
     assert any(before > 0 for known in found for _, before, _ in known["plans"][0])
-    by_step = {}
-    for line in (run.folder / "levels.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        by_step.setdefault((row["step"], row["stage"]), set()).update(row["levels"])
+    by_step = collections.defaultdict(set)
+    for row in map(json.loads, (run.folder / "levels.jsonl").read_text().splitlines()):
+        by_step[row["step"], row["stage"]].update(row["levels"])
     assert not by_step[2, "imitation"] & by_step[3, "imitation"]
     for step, known in zip((2, 3), found):
         assert len(by_step[step, "imitation"]) == len({level for level, *_ in known["plans"][0]})
@@ -74,22 +67,3 @@ def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tm
     assert tiny_run.summary(again) == tiny_run.summary(run.folder)
     assert rounds(again) == rounds(run.folder)
     assert (again / "levels.jsonl").read_text() == (run.folder / "levels.jsonl").read_text()
-
-
-def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypatch):
-    again, write, asked = tmp_path / "run", Dagger._write, []
-
-    def terminated(self, number, found):
-        write(self, number, found)
-        asked.append(number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Dagger, "_write", terminated)
-        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(asked)))
-        with pytest.raises(Stopped):
-            train_run.train(load_config(run.file, ["--run_dir", str(again)]), Console(quiet=True))
-    assert ([row["step"] for row in tiny_run.metrics(again)], tiny_run.checkpoints(again)) == ([1], [1])
-    kept = (again / "dagger" / "1.json").stat().st_mtime_ns
-    tiny_run.trained(again, run.file)
-    assert (again / "dagger" / "1.json").stat().st_mtime_ns == kept
-    assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)

@@ -1,7 +1,7 @@
 """Runs of algorithms that keep a state, or play more than one rollout per iteration."""
 
+import functools
 import json
-import shutil
 
 import jax
 import numpy as np
@@ -56,11 +56,7 @@ def test_horizon_temperature_and_coefficient_move(whole):
 def test_a_restart_changes_none_of_it(file, whole, tmp_path):
     """As if it had been killed before the last checkpoint, after iteration 2 of 4."""
     again = tmp_path / "again"
-    shutil.copytree(whole, again)
-    (again / "summary.json").unlink()
-    shutil.rmtree(again / "checkpoints" / str(tiny_run.checkpoints(again)[-1]))
-    shown = tiny_run.done("train", file, "--run_dir", str(again))
-    assert "going on from the checkpoint of step 5" in shown
+    assert "going on from the checkpoint of step 5" in tiny_run.resumed(whole, again, file)
     assert tiny_run.metrics(again) == tiny_run.metrics(whole)
     assert tiny_run.summary(again) == tiny_run.summary(whole)
 
@@ -75,16 +71,14 @@ def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, m
     file.write_text(yaml.safe_dump(run if command == "train" else variants))
     seen, update = [], Programs.update
 
+    def learn(program, state, trajectory, temperature, key, settings, greedy):
+        own, alone = (x.turn.state_hash[:, 0] for x in (trajectory, greedy))
+        keys = own[::4], alone, trajectory.ids.group[::4]
+        jax.debug.callback(lambda *x: seen.append([np.asarray(y) for y in x]), *keys)
+        return program(state, trajectory, temperature, key, settings, greedy)
+
     def recorded(self, *args, **options):
-        program = update(self, *args, **options)
-
-        def learn(state, trajectory, temperature, key, settings, greedy):
-            own, alone = (x.turn.state_hash[:, 0] for x in (trajectory, greedy))
-            keys = own[::4], alone, trajectory.ids.group[::4]
-            jax.debug.callback(lambda *x: seen.append([np.asarray(y) for y in x]), *keys)
-            return program(state, trajectory, temperature, key, settings, greedy)
-
-        return learn
+        return functools.partial(learn, update(self, *args, **options))
 
     monkeypatch.setattr(Programs, "update", recorded)
     out = "--run_dir" if command == "train" else "--out"

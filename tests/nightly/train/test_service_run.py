@@ -80,15 +80,6 @@ def breaking(monkeypatch):
 WITHOUT_IMITATION = ("--imitation.levels", "0", "--imitation.steps", "0", "--env.retries", "1")
 
 
-def test_too_many_failures_end_the_run_with_its_checkpoint(file, tmp_path, breaking):
-    folder = tmp_path / "run"
-    code, _, error = tiny_run.train(folder, file, *WITHOUT_IMITATION, "--env.max_failed", "0.0")
-    assert code == 2
-    for part in ("the maze has caved in", "env.max_failed", "is kept"):
-        assert part in error
-    assert tiny_run.checkpoints(folder)
-
-
 def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, breaking):
     folder = tmp_path / "run"
     output = tiny_run.trained(folder, file, *WITHOUT_IMITATION, "--env.max_failed", "1.0")
