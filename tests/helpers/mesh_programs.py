@@ -118,13 +118,11 @@ def check_recorded(devices, fsdp, tensor):
 
 def check_imitation(devices, fsdp, tensor, batch):
     draw = np.random.default_rng(0)
+    tokens, mask = draw.integers(0, 24, (EPISODES, 9)), draw.random((EPISODES, 8)) < 0.5
     rows = Sequences(
-        tokens=jnp.asarray(draw.integers(0, 24, (EPISODES, 9)), jnp.int32),
-        position=jnp.tile(jnp.arange(1, 9), (EPISODES, 1)),
-        response_mask=jnp.asarray(draw.random((EPISODES, 8)) < 0.5),
-        logprob=jnp.zeros((EPISODES, 8)),
-        turn=jnp.zeros((EPISODES, 8), jnp.int32),
-        episode=jnp.arange(EPISODES),
+        **{"tokens": jnp.asarray(tokens, jnp.int32), "response_mask": jnp.asarray(mask)},
+        **{"position": jnp.tile(jnp.arange(1, 9), (EPISODES, 1)), "logprob": jnp.zeros((EPISODES, 8))},
+        **{"turn": jnp.zeros((EPISODES, 8), jnp.int32), "episode": jnp.arange(EPISODES)},
         length=jnp.full(EPISODES, 9),
     )
 

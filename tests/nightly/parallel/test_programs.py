@@ -10,22 +10,12 @@ import chex
 import jax
 import jax.numpy as jnp
 import made_up
+import mesh_programs
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as Spec
 from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
-from mesh_programs import (
-    NO_GATHER,
-    SHAPE,
-    assert_same_update,
-    check_imitation,
-    check_recorded,
-    check_rollout,
-    check_update,
-    drawn_state,
-    programs_on,
-    step_on,
-)
+from mesh_programs import NO_GATHER, SHAPE, assert_same_update, drawn_state, programs_on, step_on
 from setting_table import BASE as SETTINGS
 from setting_table import TRIED, Setting, put
 from two_updates import read
@@ -48,7 +38,7 @@ SHARED = (("adapters", 8, 2, 2), ("adapters", 4, 4, 1), ("frozen", 8, 2, 2), ("f
 @pytest.mark.parametrize(("name", "devices", "fsdp", "tensor"), [*(("whole", *mesh) for mesh in WHOLE), *SHARED])
 def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
     changes = {"group_size": 2} if devices // tensor > made_up.GROUPS else {}
-    check_update(name, devices, fsdp, tensor, **changes)
+    mesh_programs.check_update(name, devices, fsdp, tensor, **changes)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +46,11 @@ def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
     [("whole", 8, 2, 2, 2), ("whole", 4, 1, 4, 1), ("adapters", 8, 2, 4, 1), ("frozen", 4, 1, 2, 2)],
 )
 def test_devices_share_the_positions_of_rows(name, devices, fsdp, sequence, tensor):
-    check_update(name, devices, fsdp, tensor, sequence, grad_accum_steps=2, length_buckets=2)
+    mesh_programs.check_update(name, devices, fsdp, tensor, sequence, grad_accum_steps=2, length_buckets=2)
 
 
 def test_recorded_tokens_are_those_of_the_batch():
-    check_recorded(4, 2, 2)
+    mesh_programs.check_recorded(4, 2, 2)
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (4, 2, 2)], ids=str)
@@ -125,7 +115,7 @@ def test_minibatches_parts_and_adam_on_a_mesh():
 
 
 def test_imitation_is_that_of_one_device():
-    check_imitation(8, 2, 2, batch=8)
+    mesh_programs.check_imitation(8, 2, 2, batch=8)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +128,7 @@ def test_imitation_is_that_of_one_device():
     ],
 )
 def test_a_rollout_is_that_of_one_device(devices, fsdp, tensor, rollout, replicas):
-    check_rollout(devices, fsdp, tensor, rollout, replicas)
+    mesh_programs.check_rollout(devices, fsdp, tensor, rollout, replicas)
 
 
 MESHES = ({"devices": 4, "mesh.fsdp": 2}, {"devices": 2, "mesh.sequence": 2}, {"devices": 2, "mesh.tensor": 2})

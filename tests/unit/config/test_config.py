@@ -3,29 +3,14 @@ import os
 import pytest
 import yaml
 
-from agentrl_jax.config import (
-    AlgoConfig,
-    Config,
-    OptimConfig,
-    TaskConfig,
-    TrainConfig,
-    decode,
-    differences,
-    load_config,
-    load_resolved,
-    save_resolved,
-    to_dict,
-    validate,
-)
+from agentrl_jax.config import AlgoConfig, Config, TaskConfig, decode, validate
 from agentrl_jax.config.advantages import Gae, Grpo
-from agentrl_jax.config.algo import FractionFilter
 from agentrl_jax.config.defaults import length_buckets, with_defaults
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.keys import listing, sections_of
-from agentrl_jax.config.load import leaves
+from agentrl_jax.config.load import differences, leaves, load_config, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import UserError
 from agentrl_jax.setup import build
-from agentrl_jax.setup.build import learning_rates
 
 
 @pytest.fixture
@@ -215,8 +200,7 @@ def test_keys_that_are_no_text_or_called_like_a_kind_are_named(data, key):
 
 
 def test_a_ratio_is_not_rounded_below_its_meaning():
-    algo = AlgoConfig(filter=FractionFilter(ratio=0.29), minibatches=29)
-    validate(Config(tasks=(TaskConfig(env="X", groups=100),), algo=algo))
+    validate(decode({"tasks": [{"env": "X", "groups": 100}], "algo": {"filter": {"ratio": 0.29}, "minibatches": 29}}))
 
 
 @pytest.mark.parametrize(
@@ -224,8 +208,8 @@ def test_a_ratio_is_not_rounded_below_its_meaning():
     [("constant", [0.5, 1, 1, 1]), ("linear", [0.5, 0.75, 0.5, 0.25]), ("cosine", [0.5, 0.853553, 0.5, 0.146447])],
 )
 def test_learning_rates_rise_and_fall(schedule, factors):
-    config = Config(optim=OptimConfig(schedule=schedule, warmup=2), train=TrainConfig(iterations=4))
-    rates = learning_rates(config)
+    config = decode({"optim": {"schedule": schedule, "warmup": 2}, "train": {"iterations": 4}})
+    rates = build.learning_rates(config)
     assert [float(rates(i)) for i in range(4)] == pytest.approx(factors, rel=1e-5)
 
 

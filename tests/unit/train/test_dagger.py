@@ -151,9 +151,3 @@ def test_plans_that_look_around_are_searched_where_the_first_ones_do(make, parts
     monkeypatch.setattr(parts, "config", parts.config.replace(imitation=imitation))
     assert make().demonstrations(1, 1, "policy", lambda: None)[2]["imitation/dagger_plans"] == 0
     assert asked == [12]
-
-
-def test_environments_that_can_be_planned_from_everywhere():
-    assert registry.spec("SimpleSokoban").plan_after is not None
-    assert registry.spec("BabyAI").plan_after is not None
-    assert registry.spec("FrozenLake").plan_after is None  # what slips cannot be repeated
