@@ -1,3 +1,6 @@
+"""The commands in this process: help, mistakes in one line, and what is handed on."""
+
+import errno
 import importlib.metadata
 import json
 import os
@@ -9,6 +12,7 @@ import pytest
 
 from agentrl_jax import __main__
 from agentrl_jax.cli import main as cli
+from agentrl_jax.cli import view
 from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError
 
@@ -331,3 +335,35 @@ def test_importing_the_commands_starts_no_backend_and_importing_everything_needs
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "3\n[]\n"
+
+
+@pytest.fixture
+def read_only(tmp_path, monkeypatch):
+    """A run in a folder that cannot be written; its data must not be opened."""
+
+    def opened(*_):
+        raise AssertionError("computed")
+
+    def try_writing(folder):
+        if os.fspath(folder) == str(tmp_path / "run"):
+            raise OSError(errno.EROFS, "Read-only file system", str(folder))
+
+    monkeypatch.setattr(view, "_opened", opened)
+    monkeypatch.setattr(view, "try_writing", try_writing)
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("export", ["", "run/page.html"])
+def test_a_page_that_could_not_be_written_is_refused_first(read_only, export):
+    with pytest.raises(UserError) as refused:
+        view.run(view.View(str(read_only), export=export and str(read_only.parent / export)))
+    assert refused.value.key == "--export"
+    assert "Read-only file system" in str(refused.value)
+
+
+@pytest.mark.parametrize("options", [{"live": True}, {"export": "page.html"}])
+def test_a_page_that_is_written_elsewhere_needs_no_such_folder(read_only, options, monkeypatch):
+    monkeypatch.chdir(read_only.parent)
+    with pytest.raises(AssertionError, match="computed"):
+        view.run(view.View(str(read_only), **options))

@@ -111,17 +111,22 @@ def test_the_prompts_of_single_turns_are_written_too(tmp_path):
     assert words.template is None
 
 
-def test_settings_of_generation_are_left_out(model, tmp_path):
+def test_a_pretrained_model_is_written_without_settings_of_generation(model, tmp_path):
     """Of them only token ids are the policy's; with the others, vLLM and transformers would change every reply."""
-    base = shutil.copytree(model, tmp_path / "base")
+    base, old = shutil.copytree(model, tmp_path / "base"), load_pretrained(model)
     sampling = {"do_sample": True, "repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20}
     ids = {"eos_token_id": [1, 0], "pad_token_id": 0}
     (base / "generation_config.json").write_text(json.dumps(sampling | ids | {"transformers_version": "5"}))
     settings = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(settings | sampling))
-    assert tiny_run.command("export", str(base), str(tmp_path / "new"))[0] == 0
+    (tmp_path / "new").mkdir()
+    tiny_run.done("export", str(base), str(tmp_path / "new"))
+    chex.assert_trees_all_equal(load_pretrained(base).params, load_pretrained(tmp_path / "new").params)
     assert json.loads((tmp_path / "new" / "generation_config.json").read_text()) == ids
     assert not sampling.keys() & json.loads((tmp_path / "new" / "config.json").read_text()).keys()
+    tiny_run.done("export", str(model), str(tmp_path / "plain"))
+    plain = load_pretrained(tmp_path / "plain")
+    assert (old.config, old.files) == (plain.config, plain.files)
     config = decode({"tasks": [{"env": "FrozenLake", "groups": 2}]}, source="test")
     files = load_pretrained(base, weights=False).files
     policy = RunPolicy(0, 0, None, {}, tokenizers.from_files(files, "base"), files, None)
@@ -135,14 +140,6 @@ def test_the_base_of_an_adapter_is_named_as_others_find_it(tmp_path):
     assert name_on_hub(str(cached), None) == ("org/some-model", "0a1b")
     assert name_on_hub("org/other", "main") == ("org/other", "main")
     assert name_on_hub(str(tmp_path), "main") == (str(tmp_path), None)
-
-
-def test_a_pretrained_model_is_written_too(model, tmp_path):
-    (tmp_path / "new").mkdir()
-    assert tiny_run.command("export", str(model), str(tmp_path / "new"))[0] == 0
-    old, new = load_pretrained(model), load_pretrained(tmp_path / "new")
-    chex.assert_trees_all_equal(old.params, new.params)
-    assert (old.config, old.files) == (new.config, new.files)
 
 
 def test_what_cannot_be_exported(run, model, tmp_path):
