@@ -92,11 +92,16 @@ def trained(run: Path, file: str, *words: str) -> str:
     return done("train", file, "--run_dir", str(run), *words)
 
 
-def refused(run: Path, file: str, *words: str) -> str:
-    code, _, err = train(run, file, *words)
+def refusal(*words: str) -> str:
+    """Runs `agentrl`, which must refuse; returns its sentence."""
+    code, _, err = command(*words)
     assert (code, err.count("\n")) == (2, 1), err
     assert err.startswith("agentrl: ")
     return err
+
+
+def refused(run: Path, file: str, *words: str) -> str:
+    return refusal("train", file, "--run_dir", str(run), *words)
 
 
 def metrics(run: Path) -> list[dict]:

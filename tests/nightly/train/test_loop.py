@@ -164,8 +164,6 @@ def test_programs_are_kept_for_the_next_start(tmp_path):
 
 def test_a_run_that_does_not_fit_ends_by_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda: 10_000)
-    file = tiny_run.write_config(tmp_path)
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"))
-    assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("agentrl: the program imitation needs ")
+    err = tiny_run.refused(tmp_path / "run", tiny_run.write_config(tmp_path))
+    assert "the program imitation needs" in err
     assert "lower imitation.batch" in err

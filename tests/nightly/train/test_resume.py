@@ -110,14 +110,13 @@ def test_no_iteration_is_logged_before_the_state_at_the_start_of_learning_is_sav
 
 
 def test_a_run_that_ended_goes_on_for_longer_like_one_that_never_did(finished, tmp_path):
-    run = str(tmp_path / "run")
+    run = tmp_path / "run"
     for iterations in ("2", "4"):
-        words = ("--run_dir", run, "--train.iterations", iterations, "--train.trajectories_every", "4")
-        tiny_run.done("train", finished.file, *words)
-        assert tiny_run.summary(tmp_path / "run")["iterations"] == int(iterations)
-    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(finished.folder)
-    assert tiny_run.checkpoint(tmp_path / "run", 7) == tiny_run.checkpoint(finished.folder, 7)
-    assert tiny_run.summary(tmp_path / "run") == tiny_run.summary(finished.folder)
+        tiny_run.trained(run, finished.file, "--train.iterations", iterations, "--train.trajectories_every", "4")
+        assert tiny_run.summary(run)["iterations"] == int(iterations)
+    assert tiny_run.metrics(run) == tiny_run.metrics(finished.folder)
+    assert tiny_run.checkpoint(run, 7) == tiny_run.checkpoint(finished.folder, 7)
+    assert tiny_run.summary(run) == tiny_run.summary(finished.folder)
 
 
 def test_a_run_that_was_evaluated_on_other_levels_does_not_go_on(finished, tmp_path):
@@ -128,19 +127,14 @@ def test_a_run_that_was_evaluated_on_other_levels_does_not_go_on(finished, tmp_p
     (tested,) = (row for row in rows if row["stage"] == "test")
     tested["levels"][0] = "0" * 16
     (again / "levels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(again), "--train.iterations", "5")
-    assert code == 2
-    assert "was evaluated at its start on other levels than those of this version" in err
+    assert "other levels" in tiny_run.refused(again, finished.file, "--train.iterations", "5")
 
 
 def test_a_run_that_records_nothing_learns_the_same(finished, tmp_path):
-    tiny_run.done(*("train", finished.file, "--run_dir", str(tmp_path / "run"), "--train.trajectories_every", "0"))
+    tiny_run.trained(tmp_path / "run", finished.file, "--train.trajectories_every", "0")
     assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(finished.folder)
     assert recorded_iterations(tmp_path / "run") == []
-    code, _, err = tiny_run.command("replay", str(tmp_path / "run"), "--iteration", "1")
-    assert code == 2
-    assert "not recorded" in err
-    assert "train.trajectories_every above 0" in err
+    assert "train.trajectories_every" in tiny_run.refusal("replay", str(tmp_path / "run"), "--iteration", "1")
 
 
 def test_a_row_that_was_changed_is_named(finished, tmp_path):
@@ -160,11 +154,7 @@ def test_a_row_that_was_changed_is_named(finished, tmp_path):
     assert "iteration 2/3 " in err  # not of all iterations of the run
 
 
-@pytest.mark.parametrize(
-    ("words", "refusal"),
-    [(("--iteration", "2"), "recorded are (last) 3, 4"), (("--iteration", "4", "--row", "3"), "expected 0 to 2")],
-)
-def test_what_was_not_recorded_is_refused(finished, words, refusal):
-    code, _, err = tiny_run.command("replay", str(finished.folder), *words)
-    assert code == 2
-    assert refusal in err
+def test_what_was_not_recorded_is_refused(finished):
+    replay = ("replay", str(finished.folder), "--iteration")
+    assert "3, 4" in tiny_run.refusal(*replay, "2")
+    assert "0 to 2" in tiny_run.refusal(*replay, "4", "--row", "3")

@@ -88,10 +88,9 @@ def test_an_unknown_shape_is_refused():
 def test_plan_at_the_command_line(tmp_path):
     file = tiny_run.write_config(tmp_path)
     refused = {"--topology v7:1 --model.embed_dim 16": "topology 'v7:1'", "--mesh.fsdp 99": "99 x 1 x 1"}
+    refused |= {"--sweep": "device kind 'cpu'", "--compile 2": "--compile is 2"}
     for words, part in {**refused, "--devices banana": "--devices is", "--devices=8": "--devices is"}.items():
-        code, _, err = tiny_run.command("plan", file, *words.split())
-        assert (code, err.count("\n")) == (2, 1)
-        assert part in err
+        assert part in tiny_run.refusal("plan", file, *words.split())
 
 
 @pytest.mark.parametrize(("name", "number"), [("fsdp", 3), ("tensor", 5)])
@@ -271,12 +270,7 @@ def test_what_a_sweep_cannot_count_is_refused():
     assert (refused.value.key, refused.value.value) == ("model.frozen_layers", 1)
 
 
-def test_devices_without_peak_rates_are_refused(tmp_path):
+def test_devices_without_peak_rates_are_refused():
     assert HBM.keys() <= PEAKS.keys()
     with pytest.raises(TopologyError, match="cpu"):
         chip_name(jax.devices()[0])
-    file = tiny_run.write_config(tmp_path)
-    for words, part in ((["--sweep"], "device kind 'cpu'"), (["--compile", "2"], "--compile is 2")):
-        code, _, err = tiny_run.command("plan", file, *words)
-        assert (code, err.count("\n")) == (2, 1)
-        assert part in err
