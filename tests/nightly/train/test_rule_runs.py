@@ -1,4 +1,4 @@
-"""Runs of algorithms that keep a state, or play more than one rollout per iteration."""
+"""Runs of algorithms that keep a state, play more than one rollout per iteration, or roll back."""
 
 import functools
 import json
@@ -9,6 +9,7 @@ import pytest
 import tiny_run
 import yaml
 
+from agentrl_jax.algos import collapse
 from agentrl_jax.setup.programs import Programs
 
 RULE = """{
@@ -18,25 +19,16 @@ RULE = """{
   schedules: {temperature: {end: 0.5, iterations: 2}, entropy_coef: {end: 0, iterations: 4, shape: cosine}}}"""
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE.replace("\n", " "))
-    text = text.replace("train: {", "train: {mutual_information_every: 3, ")
-    return tiny_run.write_config(tmp_path_factory.mktemp("rule"), text)
-
-
-@pytest.fixture(scope="module")
-def whole(file, tmp_path_factory):
-    run = tmp_path_factory.mktemp("whole") / "run"
-    tiny_run.trained(run, file)
-    return run
-
-
 def rl_rows(run):
     return [row for row in tiny_run.metrics(run) if row["stage"] == "rl"]
 
 
-def test_horizon_temperature_and_coefficient_move(whole):
+def test_horizon_temperature_and_coefficient_move_and_a_restart_changes_none_of_it(tmp_path):
+    """As if it had been killed before the last checkpoint, after iteration 2 of 4."""
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE.replace("\n", " "))
+    file = tiny_run.write_config(tmp_path, text.replace("train: {", "train: {mutual_information_every: 3, "))
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    tiny_run.trained(whole, file)
     rows = rl_rows(whole)
     # No success rate rises by 2, so the horizon grows once two windows of one iteration have been seen.
     assert [row["rollout/horizon"] for row in rows] == [1, 1, 2, 2]
@@ -51,11 +43,6 @@ def test_horizon_temperature_and_coefficient_move(whole):
     # Measured in iterations 1 and 3, and smoothed over both.
     measured = [any("marginal_std_smoothed" in name for name in row) for row in rows]
     assert measured == [True, False, True, False]
-
-
-def test_a_restart_changes_none_of_it(file, whole, tmp_path):
-    """As if it had been killed before the last checkpoint, after iteration 2 of 4."""
-    again = tmp_path / "again"
     assert "going on from the checkpoint of step 5" in tiny_run.resumed(whole, again, file)
     assert tiny_run.metrics(again) == tiny_run.metrics(whole)
     assert tiny_run.summary(again) == tiny_run.summary(whole)
@@ -95,3 +82,33 @@ def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, m
             assert row["train/success"] == pytest.approx(row["rollout/solved"] / row["rollout/episodes"], abs=1e-6)
             differs = abs(row["rollout/in_group_std"] - row["rollout/chosen_in_group_std"]) > 1e-3
             assert differs == (row["rollout/rounds"] > 1)
+
+
+RULE = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
+WORDS = "--train.on_collapse roll_back --train.max_roll_backs 1 --train.iterations 6 --train.roll_back_factor 0.25"
+WORDS = [*WORDS.split(), "--imitation.levels", "0", "--imitation.steps", "0"]
+
+SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
+
+
+def test_it_goes_back_with_lower_rates_and_other_draws(tmp_path, monkeypatch):
+    """The only alarm is horizon 2, which iterations 4 and 5 have every time they are played."""
+    monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE)
+    run = tmp_path / "run"
+    shown = " ".join(tiny_run.trained(run, tiny_run.write_config(tmp_path, text), *WORDS).split())
+    assert "long since 4, back to iteration 2 (roll-back 1 of 1)" in shown
+    records = [json.loads((run / "roll_backs" / f"{n}.json").read_text()) for n in (1, 2)]
+    # The checkpoint of iteration 4 was saved after the collapse began.
+    assert [(r["alarm"], r["iteration"], r["began"], r["step"]) for r in records] == [("long", 5, 4, 2)] * 2
+    given_up, again = ([row for row in r["rows"] if row["stage"] == "rl"] for r in records)
+    assert [row["iteration"] for row in given_up] == [3, 4, 5]
+    assert [row["actor/lr"] for row in given_up] == [0.01] * 3
+    assert [row["actor/lr"] for row in again] == [0.0025] * 3
+    assert given_up[0]["rollout/logprob_mean"] != again[0]["rollout/logprob_mean"]
+    # The second roll-back is one more than allowed: the run ends with the good policy.
+    assert [row["iteration"] for row in tiny_run.metrics(run) if row["stage"] == "rl"] == [1, 2]
+    assert tiny_run.checkpoints(run)[-1] == 2
+    summary = tiny_run.summary(run)
+    assert (summary["stopped_by"], summary["iterations"], len(summary["roll_backs"])) == ("long", 2, 2)
+    assert summary["episodes"] == (5 + 3) * 16

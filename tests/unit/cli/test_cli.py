@@ -90,7 +90,6 @@ trian                                           | train
 train                                           | FILE.yaml
 train --algo.objective.clip_high 1              | YAML file is expected
 train absent.yaml                               | absent.yaml: no such file
-eval                                            | RUN
 eval run --epsodes 3                            | --epsodes: --episodes
 eval run --episodes x                           | --episodes: 'x'
 eval run --env Sokban                           | --env: SimpleSokoban
@@ -103,10 +102,7 @@ envs --check maze --levels 9                    | --levels is 9: give --seeds
 envs --check maze --out nowhere/nowhere/a.json  | nowhere/a.json: no folder 'nowhere'
 envs --check maze --out .                       | --out is .: is a folder
 envs --check alfworld                           | alfworld: without a self-check
-envs --seeds 9                                  | --seeds is 9: only with --check
 envs --out a.json                               | --out is a.json: only with --check
-play Sokban                                     | 'Sokban': SimpleSokoban
-play Bandit --style long                        | long: compact
 play Bandit --levels absent.txt                 | absent.txt: no such file
 play Bandit --levels .                          | no file
 play BabyAI-GoToObjS6 --levels panel            | --levels is panel: play BabyAI, or leave
@@ -114,9 +110,7 @@ play Bandit --seed -1                           | --seed is -1: from 0
 chat nowhere                                    | nowhere: no such folder
 chat nowhere --temperature -1                   | --temperature is -1: 0 or more
 chat nowhere --length 0                         | --length is 0: at least 1
-chat nowhere --thinking maybe                   | maybe: auto
 export nowhere                                  | FOLDER
-export nowhere new --dtype int8                 | int8: bfloat16
 eval run --seed {2**70}                         | --seed is: from 0
 eval {RANDOM} --items 3 --episodes 9            | --episodes is 9: --items names the items
 eval {RANDOM} --token_file token                | --token_file is token: without --url there is no server
