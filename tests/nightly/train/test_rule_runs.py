@@ -11,6 +11,7 @@ import yaml
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.train.roll_back import RollBacks
 
 RULE = """{
   preset: remax, kl: {kind: adaptive, estimator: k2, coef: 0.1, target: 1.0e-6, horizon: 100}, minibatches: 1,
@@ -91,12 +92,12 @@ WORDS = [*WORDS.split(), "--imitation.levels", "0", "--imitation.steps", "0"]
 SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
 
 
-def test_it_goes_back_with_lower_rates_and_other_draws(tmp_path, monkeypatch):
+def test_it_goes_back_with_lower_rates_and_other_draws_also_if_it_is_killed(tmp_path, monkeypatch):
     """The only alarm is horizon 2, which iterations 4 and 5 have every time they are played."""
     monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
     text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE)
-    run = tmp_path / "run"
-    shown = " ".join(tiny_run.trained(run, tiny_run.write_config(tmp_path, text), *WORDS).split())
+    run, killed, file = tmp_path / "run", tmp_path / "killed", tiny_run.write_config(tmp_path, text)
+    shown = " ".join(tiny_run.trained(run, file, *WORDS).split())
     assert "long since 4, back to iteration 2 (roll-back 1 of 1)" in shown
     records = [json.loads((run / "roll_backs" / f"{n}.json").read_text()) for n in (1, 2)]
     # The checkpoint of iteration 4 was saved after the collapse began.
@@ -112,3 +113,18 @@ def test_it_goes_back_with_lower_rates_and_other_draws(tmp_path, monkeypatch):
     summary = tiny_run.summary(run)
     assert (summary["stopped_by"], summary["iterations"], len(summary["roll_backs"])) == ("long", 2, 2)
     assert summary["episodes"] == (5 + 3) * 16
+
+    def killed_after(self, record, add=RollBacks.add):
+        add(self, record)
+        raise GeneratorExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RollBacks, "add", killed_after)
+        for _ in range(2):
+            with pytest.raises(GeneratorExit):
+                tiny_run.trained(killed, file, *WORDS)
+    for _ in range(2):  # a run that ended this way stays ended
+        tiny_run.trained(killed, file, *WORDS)
+        assert tiny_run.summary(killed) == summary
+    assert tiny_run.metrics(killed) == tiny_run.metrics(run)
+    assert tiny_run.checkpoint(killed, 2) == tiny_run.checkpoint(run, 2)
