@@ -92,6 +92,10 @@ WORDS = [*WORDS.split(), "--imitation.levels", "0", "--imitation.steps", "0"]
 SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
 
 
+class Killed(BaseException):
+    pass
+
+
 def test_it_goes_back_with_lower_rates_and_other_draws_also_if_it_is_killed(tmp_path, monkeypatch):
     """The only alarm is horizon 2, which iterations 4 and 5 have every time they are played."""
     monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
@@ -116,12 +120,12 @@ def test_it_goes_back_with_lower_rates_and_other_draws_also_if_it_is_killed(tmp_
 
     def killed_after(self, record, add=RollBacks.add):
         add(self, record)
-        raise GeneratorExit
+        raise Killed
 
     with monkeypatch.context() as patched:
         patched.setattr(RollBacks, "add", killed_after)
         for _ in range(2):
-            with pytest.raises(GeneratorExit):
+            with pytest.raises(Killed):
                 tiny_run.trained(killed, file, *WORDS)
     for _ in range(2):  # a run that ended this way stays ended
         tiny_run.trained(killed, file, *WORDS)
