@@ -36,8 +36,7 @@ def runs(home):
 
 
 def exported(folder, target, *words):
-    out = tiny_run.done("export", str(folder), str(target), *words)
-    return out
+    return tiny_run.done("export", str(folder), str(target), *words)
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -11,6 +11,7 @@ from agentrl_jax.config.algo import Gspo, Ppo
 from agentrl_jax.config.imitation import IMITATION_CHUNK, ImitationConfig
 from agentrl_jax.config.load import leaves
 from agentrl_jax.config.presets import NAMES, read_preset
+from agentrl_jax.config.rates import note, rates, with_rates
 
 HOME = GOLDEN / "config"
 
@@ -22,6 +23,24 @@ def test_keys_bounds_defaults_and_presets_are_those_of_the_record():
     expected = dict(leaves(json.loads((HOME / "configuration.json").read_text())))
     found = dict(leaves(json.loads(json.dumps(make_golden.snapshot()))))
     assert {key for key in {**expected, **found} if expected.get(key, "none") != found.get(key, "none")} == set()
+
+
+LORA = {"pretrained": "smollm2-135m", "lora": {"rank": 8}}
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "critic"),
+    [({}, 3e-4, 1e-3), ({"pretrained": "smollm2-135m"}, 1e-6, 1e-5), (LORA, 1e-5, 1e-4)],
+)
+def test_learning_rates_depend_on_what_is_trained(model, policy, critic):
+    assert rates(decode({"model": model})) == (policy, critic)
+    given = decode({"model": model, "optim": {"lr": 0.5, "critic_lr": 0.25}})
+    assert rates(given) == (0.5, 0.25)
+    assert "optim.lr 0.5 (given;" in note(given)
+    without = with_rates(decode({"model": model, "algo": {"preset": "grpo"}}))
+    assert rates(without) == (policy, 0.0)
+    assert (without.optim.lr, without.optim.critic_lr) == (policy, None)
+    assert f"optim.lr {policy:g} (the default)" in note(without)
 
 
 def test_numbers_that_a_program_takes_as_arguments_are_not_part_of_it():

@@ -35,18 +35,12 @@ seed = [1                                 | --seed '[1'
 ROWS = [tuple(part.strip() for part in line.split("|")) for line in REFUSED.strip().splitlines()]
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    path = tmp_path_factory.mktemp("config") / "run.yaml"
-    path.write_text("")
-    return path
-
-
 @pytest.mark.parametrize(("about", "words"), ROWS)
-def test_a_refusal_carries_and_names_its_key_and_its_value(about, words, empty):
+def test_a_refusal_carries_and_names_its_key_and_its_value(about, words, tmp_path):
+    (tmp_path / "run.yaml").write_text("")
     key, _, value = about.partition(" = ")
     with pytest.raises(UserError) as caught:
-        load.load_config(empty, shlex.split(words))
+        load.load_config(tmp_path / "run.yaml", shlex.split(words))
     expected = value if value == "[1" else yaml.safe_load(value)
     found = caught.value.value
     assert caught.value.key.removeprefix("--") == key

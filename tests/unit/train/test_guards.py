@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from agentrl_jax.config import Config, EvalConfig, TrainConfig, decode, load_config, load_resolved, save_resolved
-from agentrl_jax.config.rates import rates
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.rollout.returns import Penalties
@@ -44,7 +43,7 @@ def load(tmp_path):
 )
 def test_rates_left_out_are_those_of_what_is_trained(load, tmp_path, keys, lr, critic_lr, words):
     config = load(keys)
-    assert (config.optim.lr, config.optim.critic_lr) == rates(config) == (lr, critic_lr)
+    assert (config.optim.lr, config.optim.critic_lr) == (lr, critic_lr)
     numbers = build.update_settings(config, 0.5)
     assert (float(numbers.lr), float(numbers.critic_lr)) == (pytest.approx(lr / 2), pytest.approx(critic_lr / 2))
     for part in (f"optim.lr {lr:g} (the default)", f"optim.critic_lr {critic_lr:g} (the default)", words):
@@ -59,8 +58,6 @@ def test_given_rates_win_and_a_rule_without_a_critic_has_none(load):
     assert (config.optim.lr, config.optim.critic_lr) == (2e-5, None)
     assert float(build.update_settings(config, 1.0).critic_lr) == 0.0
     assert "optim.lr 2e-05 (given; the default is 1e-06)" in start.notes(config)[0]
-    config = load({"algo": {"preset": "grpo"}})
-    assert (config.optim.lr, config.optim.critic_lr, rates(config)) == (3e-4, None, (3e-4, 0.0))
 
 
 CLIPS = "clip_low clip_high"
