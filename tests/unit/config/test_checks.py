@@ -49,6 +49,7 @@ LIMITS = [
     (SERVED, "tasks.0.held_out", "0-9", ""),
     (f"{SERVED}\ntrain: {{validate_every: 0}}", "tasks.0.validation", "", "0-9"),
     (SERVED, "tasks.0.validation", "0-9", ""),
+    (SERVED, "train.validate_every", 1, 0, "tasks.0.validation"),
     ("", "env.score", "auto", "sum"),
     (SERVED, "prompt.observation_tokens", 0, 10),
     (SERVED, "prompt.encoder", "pieces", "canonical"),
@@ -133,6 +134,9 @@ LIMITS = [
     (GRPO, "train.critic_warmup", 0, 1),
     ("train: {iterations: 7}", "train.critic_warmup", 6, 7),
     ("imitation: {steps: 50}", "imitation.levels", 1, 0),
+    ("imitation: {levels: 8}", "imitation.steps", 1, 0, "imitation.levels is 8"),
+    (f"{SERVED}\n{IMITATION}", "imitation.noise", 0.1, None),
+    (f"{SERVED}\n{IMITATION[:-1]}, noise: 0.1}}", "imitation.plans", "optimal", "random", "imitation.noise is 0.1"),
     (IMITATION, "imitation.schedule", "linear", None),
     ("", "imitation.schedule", "constant", "linear"),
     (IMITATION, "imitation.noise", 0.0, 0.1),
@@ -156,6 +160,7 @@ LIMITS = [
     ("", "rollout.prefill_rows", 127, 128),
     ("rollout: {slots: 16}", "rollout.prefill_rows", 15, 16),
     ("devices: 2", "rollout.prefill_rows", 63, 64),
+    ("devices: 2\nmesh: {fsdp: 2, rollout: wide}", "rollout.prefill_rows", 127, 128),
     # Hosts.
     ("hosts: {coordinator: auto}", "hosts.count", 0, 1),
     ("hosts: {coordinator: auto}", "hosts.index", None, 0, "hosts.count is 0"),
@@ -199,6 +204,7 @@ def test_the_limit_of_a_check(limit):
         value = list(error.value) if isinstance(error.value, tuple) else error.value
         if named:
             assert f"{error.key} is {shown(value)}".startswith(named[0])
+            assert key.removesuffix(".kind") in str(error)
         else:
             assert (error.key, value) == (key.removesuffix(".kind"), refused)
         assert f"{error.key} is {shown(error.value)}, " in str(error)
