@@ -99,8 +99,13 @@ def check_recorded(devices, fsdp, tensor):
     programs, program = programs_on(devices, fsdp, tensor, NO_GATHER, PLAIN, 1, **changes)
     settings = made_up.settings()
     config = BASE.replace(**changes)
-    batch, _, _ = make_batch(state, TRAJECTORY, ONES, settings, NO_GATHER, config, Shards(), None, None)
-    scores = score_tokens(state.params, NO_GATHER, batch.tokens, batch.position, ONES)
+
+    @jax.jit
+    def on_one_device(state):
+        batch, _, _ = make_batch(state, TRAJECTORY, ONES, settings, NO_GATHER, config, Shards(), None, None)
+        return batch, score_tokens(state.params, NO_GATHER, batch.tokens, batch.position, ONES)
+
+    batch, scores = on_one_device(state)
     placed = jax.device_put(jax.tree.map(jnp.copy, state), programs.placement(state, SHAPE))
     found = programs.recorded(NO_GATHER, episodes, context="full", context_tokens=0)(placed.params, TRAJECTORY, ONES)
     compiled = program.lower(placed, TRAJECTORY, ONES, KEY, settings).compile()
