@@ -36,10 +36,7 @@ def runs(home):
 
 
 def exported(folder, target, *words):
-    """Exports a run; returns what the command prints."""
-    code, out, err = tiny_run.command("export", str(folder), str(target), *words)
-    assert (code, err) == (0, "")
-    return out
+    return tiny_run.done("export", str(folder), str(target), *words)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -48,7 +45,6 @@ def _logits(params, shape):
 
 
 def _assert_policy_of(folder, params, shape):
-    """Logits equal those of a run's policy, computed in float32."""
     policy = load_policy(folder, load_resolved(folder / "config.yaml"))
     own = jax.tree.map(lambda x: x.astype(jnp.float32), policy.params)
     own_shape = dataclasses.replace(policy.model.decoder, dtype="float32")

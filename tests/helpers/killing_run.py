@@ -28,34 +28,29 @@ def run(moment: str, nth: int, words: list[str]) -> None:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if moment == "digests":
-        replace = os.replace
-
-        def before_digests(path, target):
-            if Path(target).name == "digests.json":
-                now()
-            return replace(path, target)
-
-        os.replace = before_digests
-    elif moment == "remove":
-        rename = os.rename
-
-        def after_rename(path, target, **options):
-            rename(path, target, **options)
-            if str(target).endswith(".removed"):
-                now()
-
-        os.rename = after_rename
-    elif moment in ("publish", "write"):
-        name = "rename" if moment == "publish" else "mkdir"
+    def watch(name, dies_before=lambda *paths: False, dies_after=lambda *paths: False) -> None:
+        """Replaces a function of `os` by one that counts calls with such paths."""
         original = getattr(os, name)
 
-        def of_checkpoint(path, *arguments, **options):
-            if Path(path).parent.name == "checkpoints" and "tmp" in Path(path).name:
+        def watched(*paths, **options):
+            if dies_before(*paths):
                 now()
-            return original(path, *arguments, **options)
+            found = original(*paths, **options)
+            if dies_after(*paths):
+                now()
+            return found
 
-        setattr(os, name, of_checkpoint)
+        setattr(os, name, watched)
+
+    def of_checkpoint(path, *_):
+        return Path(path).parent.name == "checkpoints" and "tmp" in Path(path).name
+
+    if moment == "digests":
+        watch("replace", dies_before=lambda path, target: Path(target).name == "digests.json")
+    elif moment == "remove":
+        watch("rename", dies_after=lambda path, target: str(target).endswith(".removed"))
+    elif moment in ("publish", "write"):
+        watch("rename" if moment == "publish" else "mkdir", dies_before=of_checkpoint)
     else:
         keep = Programs._keep
 

@@ -23,28 +23,15 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs, total_stats
 from agentrl_jax.text.tokenizer import padded
 
-SHAPE = DecoderConfig(
-    vocab_size=24,
-    num_layers=2,
-    embed_dim=16,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=4,
-    mlp_width=24,
-    tied_embeddings=False,
-    qkv_bias=True,
-    qk_norm=True,
-)
+SIZES = {"vocab_size": 24, "num_layers": 2, "embed_dim": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 4}
+SHAPE = DecoderConfig(**SIZES, mlp_width=24, tied_embeddings=False, qkv_bias=True, qk_norm=True)
 NO_GATHER = ActorCritic(decoder=SHAPE, critic="separate")
 ADAPTERS = ActorCritic(decoder=SHAPE, critic="separate", lora=LoraConfig(rank=2, alpha=3.0), remat="dots")
-FROZEN = ActorCritic(
-    decoder=dataclasses.replace(SHAPE, tied_embeddings=True),
-    critic="shared",
-    frozen_layers=1,
-    shared_prefix_len=2,
-    remat="full",
-)
-MODELS = {"whole": NO_GATHER, "adapters": ADAPTERS, "frozen": FROZEN}
+TIED = dataclasses.replace(SHAPE, tied_embeddings=True)
+FROZEN = ActorCritic(decoder=TIED, critic="shared", frozen_layers=1, shared_prefix_len=2, remat="full")
+ODD = ActorCritic(decoder=dataclasses.replace(SHAPE, vocab_size=23), critic="separate")
+"""A vocabulary that no number of devices divides."""
+MODELS = {"whole": NO_GATHER, "adapters": ADAPTERS, "frozen": FROZEN, "odd": ODD}
 
 
 def drawn_state(model, tx=PLAIN, reference=False):
@@ -97,23 +84,32 @@ def check_layout(state, fsdp, tensor):
 
 
 def check_update(name, devices, fsdp, tensor, sequence=1, **changes):
-    """An update on a mesh is that of one device."""
     spread = step_on(devices, fsdp, tensor, MODELS[name], sequence=sequence, **changes)
     assert_same_update(step_on(1, 1, 1, MODELS[name], **changes), spread)
     check_layout(spread[2], fsdp, tensor)
 
 
 def check_recorded(devices, fsdp, tensor):
-    """Advantages are those that the first episodes are trained with, and scores those before the update."""
+    """Advantages are those that the first episodes are trained with, and scores those before the update.
+
+    Returns the text of the compiled update.
+    """
     episodes, state = 3, drawn_state(NO_GATHER)
-    programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
-    config = BASE.replace(recorded_episodes=episodes)
+    changes = {"recorded_episodes": episodes, "minibatches": 2, "grad_accum_steps": 2}
+    programs, program = programs_on(devices, fsdp, tensor, NO_GATHER, PLAIN, 1, **changes)
     settings = made_up.settings()
-    batch, _, _ = make_batch(state, TRAJECTORY, ONES, settings, NO_GATHER, config, Shards(), None, None)
-    scores = score_tokens(state.params, NO_GATHER, batch.tokens, batch.position, ONES)
+    config = BASE.replace(**changes)
+
+    @jax.jit
+    def on_one_device(state):
+        batch, _, _ = make_batch(state, TRAJECTORY, ONES, settings, NO_GATHER, config, Shards(), None, None)
+        return batch, score_tokens(state.params, NO_GATHER, batch.tokens, batch.position, ONES)
+
+    batch, scores = on_one_device(state)
     placed = jax.device_put(jax.tree.map(jnp.copy, state), programs.placement(state, SHAPE))
     found = programs.recorded(NO_GATHER, episodes, context="full", context_tokens=0)(placed.params, TRAJECTORY, ONES)
-    recorded = programs.update(NO_GATHER, config, PLAIN)(placed, TRAJECTORY, ONES, KEY, settings)[1]["recorded"]
+    compiled = program.lower(placed, TRAJECTORY, ONES, KEY, settings).compile()
+    recorded = compiled(placed, TRAJECTORY, ONES, KEY, settings)[1]["recorded"]
     mask = np.asarray(batch.mask)[:episodes].reshape(recorded.trained.shape)
     assert 0 < mask.sum() < mask.size
     np.testing.assert_array_equal(recorded.trained, mask)
@@ -122,18 +118,16 @@ def check_recorded(devices, fsdp, tensor):
         value = np.where(mask, np.asarray(value)[:episodes].reshape(mask.shape), 0.0)
         np.testing.assert_allclose(np.where(mask, given, 0.0), value, rtol=3e-5, atol=3e-6, err_msg=name)
         assert np.abs(value).max() > 0.01
+    return compiled.as_text()
 
 
 def check_imitation(devices, fsdp, tensor, batch):
-    """Also with bins, whose number in a step no number of devices has to divide."""
     draw = np.random.default_rng(0)
+    tokens, mask = draw.integers(0, 24, (EPISODES, 9)), draw.random((EPISODES, 8)) < 0.5
     rows = Sequences(
-        tokens=jnp.asarray(draw.integers(0, 24, (EPISODES, 9)), jnp.int32),
-        position=jnp.tile(jnp.arange(1, 9), (EPISODES, 1)),
-        response_mask=jnp.asarray(draw.random((EPISODES, 8)) < 0.5),
-        logprob=jnp.zeros((EPISODES, 8)),
-        turn=jnp.zeros((EPISODES, 8), jnp.int32),
-        episode=jnp.arange(EPISODES),
+        **{"tokens": jnp.asarray(tokens, jnp.int32), "response_mask": jnp.asarray(mask)},
+        **{"position": jnp.tile(jnp.arange(1, 9), (EPISODES, 1)), "logprob": jnp.zeros((EPISODES, 8))},
+        **{"turn": jnp.zeros((EPISODES, 8), jnp.int32), "episode": jnp.arange(EPISODES)},
         length=jnp.full(EPISODES, 9),
     )
 
@@ -162,11 +156,10 @@ def play(devices, fsdp, tensor, rollout):
     model = build.build_model(CONFIG, TOKENIZER)
     params = toy_agent.talkative_params(5, model)
     ids = toy_agent.mixed_ids(16, toy_agent.GROUP_SIZE)
-    mesh = make_mesh(devices, fsdp=fsdp, tensor=tensor)
-    programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[rollout])
-    program = programs.rollout(
-        "rollout", model, toy_agent.BATCHED_ENV, toy_agent.engine_config(group_size=toy_agent.GROUP_SIZE)
-    )
+    rules = build.ROLLOUT_RULES[rollout]
+    programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor), rollout_rules=rules)
+    engine = toy_agent.engine_config(group_size=toy_agent.GROUP_SIZE)
+    program = programs.rollout("rollout", model, toy_agent.BATCHED_ENV, engine)
     placed = jax.device_put(params, programs.placement(params, model.decoder))
     trajectory, stats = program(placed, jax.random.key(7), ids, toy_agent.settings(64))
     return trajectory, stats, programs.replicas

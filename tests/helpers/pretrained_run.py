@@ -46,5 +46,4 @@ def write_model(path):
 
 
 def config(model, kind):
-    """The text of a run's file, with one of `CHANGES`."""
     return RUN.replace("MODEL", str(model)).replace("CHANGES", CHANGES[kind])

@@ -20,6 +20,10 @@ def free_address():
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
+def started(command, environment):
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 class Hosts:
     """The processes of `agentrl train`, with `devices` CPU devices each."""
 
@@ -32,10 +36,7 @@ class Hosts:
             command = [sys.executable, "-m", "agentrl_jax", "train", file, "--run_dir", str(runs[index]), *DEVICES]
             if count > 1:
                 command += ["--hosts.coordinator", address, "--hosts.count", str(count), "--hosts.index", str(index)]
-            process = subprocess.Popen(
-                [*command, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-            self.processes.append(process)
+            self.processes.append(started([*command, *words], environment))
 
     def end(self, seconds=300):
         """Waits; returns exit codes, and standard output and error of each process."""
@@ -48,8 +49,8 @@ class Hosts:
                 for each in self.processes:
                     each.kill()
                 raise
-        codes = [process.returncode for process in self.processes]
-        return codes, [tuple(GLOO.sub("", text) for text in of_process) for of_process in texts]
+        texts = [tuple(GLOO.sub("", text) for text in of_process) for of_process in texts]
+        return [process.returncode for process in self.processes], texts
 
 
 def until(condition, hosts, seconds=200):
@@ -64,16 +65,7 @@ def two_processes(script, *words, variables=lambda index: {}):
     """Runs a script with the address, the process's number and the words; returns exit codes and texts."""
     command = [sys.executable, "-c", script, free_address()]
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-    processes = [
-        subprocess.Popen(
-            [*command, str(index), *words],
-            env=environment | variables(index),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(2)
-    ]
+    processes = [started([*command, str(index), *words], environment | variables(index)) for index in range(2)]
     texts = [process.communicate(timeout=200) for process in processes]
     return [process.returncode for process in processes], texts
 

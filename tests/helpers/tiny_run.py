@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,7 +63,6 @@ class Finished(NamedTuple):
 
 
 def write_config(folder: Path, text: str = CONFIG) -> str:
-    """Writes the configuration and its levels into a folder; returns the YAML file."""
     (folder / "levels.txt").write_text(LEVELS)
     file = folder / "tiny.yaml"
     file.write_text(text.replace("LEVELS", str(folder / "levels.txt")))
@@ -78,16 +78,30 @@ def command(*words: str) -> tuple[int, str, str]:
 
 
 def train(run: Path, file: str, *words: str) -> tuple[int, str, str]:
-    """Runs `agentrl train`; returns as `command`."""
     return command("train", file, "--run_dir", str(run), *words)
 
 
-def refused(run: Path, file: str, *words: str) -> str:
-    """Returns the sentence with which `agentrl train` refuses or ends a run."""
-    code, _, err = train(run, file, *words)
+def done(*words: str) -> str:
+    """Runs `agentrl`, which must succeed; returns its standard output."""
+    code, out, err = command(*words)
+    assert code == 0, err
+    return out
+
+
+def trained(run: Path, file: str, *words: str) -> str:
+    return done("train", file, "--run_dir", str(run), *words)
+
+
+def refusal(*words: str) -> str:
+    """Runs `agentrl`, which must refuse; returns its sentence."""
+    code, _, err = command(*words)
     assert (code, err.count("\n")) == (2, 1), err
     assert err.startswith("agentrl: ")
     return err
+
+
+def refused(run: Path, file: str, *words: str) -> str:
+    return refusal("train", file, "--run_dir", str(run), *words)
 
 
 def metrics(run: Path) -> list[dict]:
@@ -97,7 +111,6 @@ def metrics(run: Path) -> list[dict]:
 
 
 def recorded(run: Path) -> dict[str, bytes]:
-    """Returns the text and the files of the recorded trajectories, by name."""
     files = {file.name: file.read_bytes() for file in (run / "rollouts").iterdir()}
     return files | {"trajectories.jsonl": (run / "trajectories.jsonl").read_bytes()}
 
@@ -123,7 +136,6 @@ def checkpoint(run: Path, step: int) -> dict[str, tuple]:
 
 
 def checkpoints(run: Path) -> list[int]:
-    """Returns the steps of the complete checkpoints."""
     return sorted(int(entry.name) for entry in (run / "checkpoints").iterdir() if entry.name.isdigit())
 
 
@@ -155,14 +167,29 @@ def curves(run: Path) -> dict[tuple[str, int], float]:
     return shown
 
 
-def assert_same(run: Path, other: Path) -> None:
-    """Fails unless two runs have equal records, checkpoints, summaries and curves."""
+def resumed(run: Path, again: Path, file: str, *words: str) -> str:
+    """Trains on in a copy of a run without its end and its newest checkpoint; returns what is printed."""
+    shutil.copytree(run, again)
+    (again / "summary.json").unlink()
+    shutil.rmtree(again / "checkpoints" / str(checkpoints(again)[-1]))
+    return trained(again, file, *words)
+
+
+def assert_same_end(run: Path, other: Path) -> None:
+    """Fails unless two runs have equal metrics, records and summaries, and the same newest checkpoint."""
     assert metrics(run) == metrics(other)
     assert recorded(run) == recorded(other)
-    assert checkpoints(run) == checkpoints(other)
-    for step in checkpoints(run):
-        assert checkpoint(run, step) == checkpoint(other, step)
+    step = checkpoints(other)[-1]
+    assert checkpoint(run, step) == checkpoint(other, step)
     assert summary(run) == summary(other)
+
+
+def assert_same(run: Path, other: Path) -> None:
+    """Fails unless two runs have equal records, checkpoints, summaries and curves."""
+    assert_same_end(run, other)
+    assert checkpoints(run) == checkpoints(other)
+    for step in checkpoints(run)[:-1]:
+        assert checkpoint(run, step) == checkpoint(other, step)
     shown, expected = curves(run), curves(other)
     assert shown.keys() == expected.keys()
     for key, value in expected.items():

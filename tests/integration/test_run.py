@@ -12,6 +12,7 @@ import pytest
 import tiny_run
 from page_runs import decode_page
 from paths import TESTS
+from tiny_run import command
 
 from agentrl_jax.config import load_config
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
@@ -25,18 +26,15 @@ def test_what_a_run_leaves_behind(finished):
     assert names == records | {"checkpoints", "rollouts", "tensorboard", ".lock"}
     assert tiny_run.checkpoints(finished.folder) == [5, 7]
     assert recorded_iterations(finished.folder) == [3, 4]
-    assert load_config(finished.folder / "config.yaml") == load_config(finished.file).replace(
-        run_dir=str(finished.folder)
-    )
+    given = load_config(finished.file).replace(run_dir=str(finished.folder))
+    assert load_config(finished.folder / "config.yaml") == given
     for part in ("after imitation", "after RL", "optimal", str(finished.folder)[-20:]):
         assert part in finished.output
 
 
 def test_metrics_hold_every_task(finished):
     rows = tiny_run.metrics(finished.folder)
-    assert [(row["step"], row["stage"]) for row in rows] == [(i, "imitation") for i in (1, 2, 3)] + [
-        (i, "rl") for i in (4, 5, 6, 7)
-    ]
+    assert [(row["step"], row["stage"]) for row in rows] == [*enumerate(3 * ["imitation"] + 4 * ["rl"], 1)]
     assert rows[2]["imitation/loss"] < 2  # nats per token; a uniform policy has 6.2
     for row in rows[3:]:
         assert row["train/SimpleSokoban/episodes"] == row["train/FrozenLake/episodes"] == 8
@@ -97,27 +95,23 @@ def test_a_recorded_rollout_is_that_of_the_text_and_of_the_learner(finished):
 
 
 def test_a_run_that_is_killed_ends_like_one_that_is_not(finished, tmp_path):
-    """In an update, after a row of metrics without a checkpoint."""
     run, script = tmp_path / "run", str(TESTS / "helpers" / "killing_run.py")
     environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
     words = ["train", finished.file, "--run_dir", str(run)]
-    killed = subprocess.run(
-        [sys.executable, script, "update", "4", *words], env=environment, capture_output=True, timeout=110, check=False
-    )
+    command = [sys.executable, script, "update", "4", *words]
+    killed = subprocess.run(command, env=environment, capture_output=True, timeout=110, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert tiny_run.checkpoints(run) == [3, 5]
     assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6]
-    code, output, error = tiny_run.command(*words)
-    assert (code, error) == (0, "")
+    output = tiny_run.done(*words)
     assert "going on from the checkpoint of step 5" in output
     tiny_run.assert_same(run, finished.folder)
 
 
-def test_a_finished_run_is_replayed_evaluated_viewed_and_exported(finished, tmp_path):
+def test_a_finished_run_is_replayed_evaluated_and_exported(finished, tmp_path):
     run = shutil.copytree(finished.folder, tmp_path / "run")
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
-    code, output, error = tiny_run.command("replay", str(run), "--iteration", "4", "--row", "2", "--json")
-    assert code == 0, error
+    output = tiny_run.done("replay", str(run), "--iteration", "4", "--row", "2", "--json")
     found = json.loads(output)
     assert (found["different"], found["equal_rows"], found["rows"]) == ([], 3, 3)
     assert found["start"] == "the checkpoint of step 5"
@@ -125,18 +119,31 @@ def test_a_finished_run_is_replayed_evaluated_viewed_and_exported(finished, tmp_
     assert found["episode"] == {name: value for name, value in text.items() if name not in ("step", "iteration")}
     solved = 0
     for env, levels in (("SimpleSokoban", 2), ("FrozenLake", 12)):
-        code, output, error = tiny_run.command("eval", str(run), "--env", env, "--json")
-        assert code == 0, error
+        output = tiny_run.done("eval", str(run), "--env", env, "--json")
         success = json.loads(output)["success"]
         assert success["n"] == levels
         solved += levels * success["mean"]
     assert solved == pytest.approx(14 * tiny_run.summary(run)["success"]["trained"]["mean"])
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
-    page = tmp_path / "page.html"
-    code, _, error = tiny_run.command("view", str(run), "--export", str(page))
-    assert code == 0, error
-    index, _ = decode_page(page.read_text())
-    assert [shown["iteration"] for shown in index["runs"][0]["iterations"]] == [3, 4]
-    code, _, error = tiny_run.command("export", str(run), str(tmp_path / "model"))
-    assert code == 0, error
+    tiny_run.done("export", str(run), str(tmp_path / "model"))
     assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_a_trained_run_is_shown_with_its_boards(finished, tmp_path):
+    file = tmp_path / "page.html"
+    code, out, err = command("view", str(finished.folder), "--export", str(file))
+    assert (code, out.startswith(f"page: {file}")) == (0, True)
+    assert "no boards" not in err
+    index, (_, *blocks) = decode_page(file.read_text())
+    entry = index["runs"][0]
+    assert [info["iteration"] for info in entry["iterations"]] == recorded_iterations(finished.folder) != []
+    assert {line["name"] for line in entry["lines"]} == {"random", "optimal"}
+    assert entry["trend"]["iteration"] == [1, 2, 3, 4]
+    for info, (header, block) in zip(entry["iterations"], blocks, strict=True):
+        record = read_record(record_path(finished.folder, info["iteration"]))
+        executed = (record.actions >= 0).sum((1, 2))
+        np.testing.assert_array_equal(block["scene_count"], 1 + executed)
+        names = {name for stack in header["scenes"]["stacks"] for name in stack}
+        assert names <= entry["sprites"].keys()
+        assert "player" in names
+        assert np.isfinite(block["logprob_table"][block["logprob"]]).all()

@@ -10,10 +10,9 @@ from agentrl_jax.evaluate.scripted import evaluate_scripted
 
 def test_a_run_on_a_service_is_trained_evaluated_and_exported(tmp_path):
     folder, file = tmp_path / "run", tiny_run.write_config(tmp_path, CONFIG)
-    code, output, error = tiny_run.train(folder, file)
-    assert code == 0, error
+    output = tiny_run.trained(folder, file, "--train.iterations", "2")
     last = rows(folder)[-1]
-    assert last["iteration"] == 4
+    assert last["iteration"] == 2
     assert last["env/failed_share"] == last["env/retries"] == last["env/lone_share"] == 0
     assert last["env/calls"] == 1 + 3
     summary = json.loads((folder / "summary.json").read_text())
@@ -26,14 +25,10 @@ def test_a_run_on_a_service_is_trained_evaluated_and_exported(tmp_path):
     assert "Your current position is at position" in text
     assert "Action:" in text
 
-    code, output, error = tiny_run.command("eval", str(folder), "--json")
-    assert code == 0, error
+    output = tiny_run.done("eval", str(folder), "--json")
     found = json.loads(output)
     assert found["success"] == summary["success"]["trained"]
     assert found["episodes"] == found["success"]["n"] == found["random"]["n"] == found["null"]["n"] == 4
     assert found["outcomes"]["null"] == [0.0] * 4
-    code, _, error = tiny_run.command("eval", str(folder), "--env", "FrozenLake")
-    assert code == 2
-    assert "has items of maze only" in error
-    code, _, error = tiny_run.command("export", str(folder), str(tmp_path / "out"))
-    assert code == 0, error
+    assert "has items of maze only" in tiny_run.refusal("eval", str(folder), "--env", "FrozenLake")
+    tiny_run.done("export", str(folder), str(tmp_path / "out"))

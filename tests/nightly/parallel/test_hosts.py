@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,15 @@ def rl_rows(run: Path) -> int:
     return file.read_text().count('"stage": "rl"') if file.exists() else 0
 
 
-def same(run, other):
-    assert tiny_run.metrics(run) == tiny_run.metrics(other)
+def ended(count, file, run, *words, devices=1):
+    codes, texts = Hosts(count, file, run, *words, devices=devices).end()
+    assert codes == [0] * count, texts
+    return texts
+
+
+def assert_same_run(run, other):
+    tiny_run.assert_same_end(run, other)
     assert (run / "levels.jsonl").read_bytes() == (other / "levels.jsonl").read_bytes()
-    assert tiny_run.recorded(run) == tiny_run.recorded(other)
-    step = tiny_run.checkpoints(run)[-1]
-    assert tiny_run.checkpoint(run, step) == tiny_run.checkpoint(other, step)
-    assert tiny_run.summary(run) == tiny_run.summary(other)
 
 
 @pytest.fixture(scope="module")
@@ -33,60 +34,32 @@ def file(tmp_path_factory):
 
 
 def test_two_processes_are_one_with_two_devices(file, tmp_path):
-    codes, texts = Hosts(1, file, tmp_path / "one", devices=2).end()
-    assert codes == [0], texts
-    codes, texts = Hosts(2, file, tmp_path / "two").end()
-    assert codes == [0, 0], texts
+    ended(1, file, tmp_path / "one", devices=2)
+    texts = ended(2, file, tmp_path / "two")
     assert "after RL" in texts[0][0]
     assert (texts[1][0], texts[0][1], texts[1][1]) == ("", "", "")
-    same(tmp_path / "two", tmp_path / "one")
+    assert_same_run(tmp_path / "two", tmp_path / "one")
     assert json.loads((tmp_path / "two" / "summary.json").read_text())["devices"] == 2
 
 
-def test_four_processes_are_one_with_four_devices_up_to_rounding(file, tmp_path):
-    """Sums between processes are added in another order, which learning amplifies."""
-    codes, texts = Hosts(1, file, tmp_path / "one", devices=4).end()
-    assert codes == [0], texts
-    codes, texts = Hosts(4, file, tmp_path / "four").end()
-    assert codes == [0] * 4, texts
-    four, one = tmp_path / "four", tmp_path / "one"
-    assert (four / "levels.jsonl").read_bytes() == (one / "levels.jsonl").read_bytes()
-    for mine, other in zip(tiny_run.metrics(four), tiny_run.metrics(one), strict=True):
-        assert mine.keys() == other.keys()
-        for name, value in mine.items():
-            if not name.startswith("rollout/logprob_"):  # which measure rounding
-                expected = other[name] if isinstance(value, str) else pytest.approx(other[name], rel=5e-3, abs=1e-5)
-                assert value == expected, name
-
-
-@pytest.mark.parametrize("url", ["local", ""], ids=["in the process", "behind servers"])
-def test_every_host_has_services_for_its_episodes(tmp_path, url):
+def test_every_host_has_servers_for_its_episodes(tmp_path):
     file = tmp_path / "served.yaml"
-    file.write_text(service_run.CONFIG.replace("url: local", f"url: '{url}'"))
-    codes, texts = Hosts(1, str(file), tmp_path / "one", devices=2).end()
-    assert codes == [0], texts
-    codes, texts = Hosts(2, str(file), tmp_path / "two").end()
-    assert codes == [0, 0], texts
+    file.write_text(service_run.CONFIG.replace("url: local", "url: ''"))
+    ended(1, str(file), tmp_path / "one", devices=2)
+    ended(2, str(file), tmp_path / "two")
     one, two = (service_run.rows(tmp_path / name) for name in ("one", "two"))
     assert one == two
     assert tiny_run.summary(tmp_path / "one") == tiny_run.summary(tmp_path / "two")
-    if not url:
-        assert (tmp_path / "two" / "service-maze.log").exists()
-        assert (tmp_path / "two" / "service-maze-1.log").exists()
+    assert (tmp_path / "two" / "service-maze.log").exists()
+    assert (tmp_path / "two" / "service-maze-1.log").exists()
 
 
 def test_a_run_goes_on_with_another_number_of_processes_and_another_mesh(file, tmp_path):
     """2 processes, then 1, then 4 on another mesh: what a single process on 4 devices gives, up to rounding."""
     run, whole = tmp_path / "run", tmp_path / "whole"
-    codes, texts = Hosts(1, file, whole, devices=4).end()
-    assert codes == [0], texts
-    for count, devices, iterations, words in (
-        (2, 1, 1, ()),
-        (1, 1, 2, ()),
-        (4, 1, 4, ("--mesh.fsdp", "2", "--mesh.tensor", "2")),
-    ):
-        codes, texts = Hosts(count, file, run, "--train.iterations", str(iterations), *words, devices=devices).end()
-        assert codes == [0] * count, texts
+    ended(1, file, whole, devices=4)
+    for count, iterations, words in ((2, 1, ()), (1, 2, ()), (4, 4, ("--mesh.fsdp", "2", "--mesh.tensor", "2"))):
+        ended(count, file, run, "--train.iterations", str(iterations), *words)
     found, expected = ([row for row in tiny_run.metrics(x) if row["stage"] == "rl"] for x in (run, whole))
     assert [row["iteration"] for row in found] == [1, 2, 3, 4]
     # Only rounding depends on the devices; learning amplifies it.
@@ -100,7 +73,6 @@ def test_a_run_goes_on_with_another_number_of_processes_and_another_mesh(file, t
 
 
 def ends_as_lost(index, codes, texts, lost):
-    """One sentence, the last line, whatever JAX has printed before."""
     err = texts[index][1]
     assert codes[index] == 1, texts
     assert err.count("agentrl: ") == 1, err
@@ -109,26 +81,22 @@ def ends_as_lost(index, codes, texts, lost):
     assert last.endswith("; give it on all hosts"), err
 
 
-@pytest.mark.parametrize(("there", "seconds"), [("config.yaml", 0.5), ("config.yaml", 5), ("metrics.jsonl", 0)])
-def test_process_0_may_be_killed_early(file, tmp_path, there, seconds):
-    """Before imitation, while programs are compiled, and in it."""
-    hosts = Hosts(2, file, tmp_path / "run", "--imitation.steps", "100000")
-    until((tmp_path / "run" / there).exists, hosts)
-    time.sleep(seconds)
-    hosts.processes[0].kill()
-    codes, texts = hosts.end(60)
-    ends_as_lost(1, codes, texts, LOST[0])
-
-
-def test_a_frozen_process_0_ends_the_others(file, tmp_path):
-    hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "100000")
+@pytest.fixture
+def endless(file, tmp_path):
+    """Two processes that have learned for an iteration, and would do so for ever."""
+    words = ("--train.iterations", "100000", "--train.checkpoint_every", "100000")
+    hosts = Hosts(2, file, tmp_path / "run", *words)
     until(lambda: rl_rows(tmp_path / "run") >= 1, hosts)
-    hosts.processes[0].send_signal(signal.SIGSTOP)
+    return hosts
+
+
+def test_a_frozen_process_0_ends_the_others(endless):
+    endless.processes[0].send_signal(signal.SIGSTOP)
     try:
-        hosts.processes[1].wait(timeout=90)
+        endless.processes[1].wait(timeout=90)
     finally:
-        hosts.processes[0].kill()
-    codes, texts = hosts.end(60)
+        endless.processes[0].kill()
+    codes, texts = endless.end(60)
     ends_as_lost(1, codes, texts, LOST[1])  # its port still accepts connections
 
 
@@ -140,19 +108,15 @@ def test_when_a_process_is_killed_all_end_and_the_same_command_goes_on(file, tmp
     codes, texts = hosts.end(60)
     assert codes[killed] == -signal.SIGKILL
     ends_as_lost(1 - killed, codes, texts, LOST[killed])
-    codes, texts = Hosts(2, file, tmp_path / "run", "--train.iterations", "4").end()
-    assert codes == [0, 0], texts
+    texts = ended(2, file, tmp_path / "run", "--train.iterations", "4")
     assert "going on from the checkpoint of step" in texts[0][0]
-    codes, texts = Hosts(1, file, tmp_path / "one", "--train.iterations", "4", devices=2).end()
-    assert codes == [0], texts
-    same(tmp_path / "run", tmp_path / "one")
+    ended(1, file, tmp_path / "one", "--train.iterations", "4", devices=2)
+    assert_same_run(tmp_path / "run", tmp_path / "one")
 
 
-def test_a_signal_to_one_process_saves_and_ends_all(file, tmp_path):
-    hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "100000", "--train.checkpoint_every", "100000")
-    until(lambda: rl_rows(tmp_path / "run") >= 3, hosts)
-    hosts.processes[1].terminate()
-    codes, texts = hosts.end(60)
+def test_a_signal_to_one_process_saves_and_ends_all(endless, tmp_path):
+    endless.processes[1].terminate()
+    codes, texts = endless.end(60)
     assert codes == [143, 143], texts
     step = tiny_run.metrics(tmp_path / "run")[-1]["step"]
     sentence = f"agentrl: stopped by SIGTERM; the checkpoint of step {step} is kept; the same command goes on from it\n"
@@ -160,7 +124,6 @@ def test_a_signal_to_one_process_saves_and_ends_all(file, tmp_path):
 
 
 def test_hosts_that_do_not_share_the_folder_are_told(file, tmp_path):
-    """As if each had a file system of its own."""
     codes, texts = Hosts(2, file, [tmp_path / "run", tmp_path / "other"]).end()
     assert codes == [2, 2], texts
     assert all("process 1 does not see the folder of process 0" in text[1] for text in texts)

@@ -1,52 +1,55 @@
-"""The programs of a run on many meshes, and of other models and settings, give the same results as on one device."""
+"""The programs of a run on many meshes give the results of one device; every setting is traced there, or refused."""
 
+import dataclasses
+import functools
+import random
+import re
+from types import SimpleNamespace
+
+import changed_settings
 import chex
 import jax
 import jax.numpy as jnp
 import made_up
+import mesh_programs
 import numpy as np
 import pytest
+from changed_settings import Setting, every_setting, put, read
 from jax.sharding import PartitionSpec as Spec
-from made_up import BASE, EPISODES, KEY, ONES, TRAJECTORY
-from mesh_programs import (
-    NO_GATHER,
-    SHAPE,
-    assert_same_update,
-    check_imitation,
-    check_recorded,
-    check_rollout,
-    check_update,
-    drawn_state,
-    step_on,
-)
+from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
+from mesh_programs import NO_GATHER, SHAPE, assert_same_update, drawn_state, programs_on, step_on
 
 from agentrl_jax.config.algo import FixedKl
+from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.learner import state as states
+from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.setup import build, start
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.train.horizon import Horizon
+from agentrl_jax.train.iteration import IterationPrograms, iterate
+from agentrl_jax.train.run import Run
 
-WHOLE = ((8, 2, 2), (2, 2, 1), (2, 1, 2), (4, 4, 1), (4, 2, 2), (4, 1, 2), (8, 1, 2), (8, 4, 2), (8, 2, 4), (8, 8, 1))
-SHARED = (("adapters", 8, 2, 2), ("adapters", 4, 4, 1), ("frozen", 8, 2, 2), ("frozen", 4, 1, 2))
+WHOLE = ((8, 2, 2), (2, 2, 1), (2, 1, 2), (4, 4, 1), (8, 1, 2), (8, 2, 4))
+SHARED = (("adapters", 8, 2, 2), ("adapters", 4, 4, 1), ("frozen", 8, 2, 2), ("frozen", 4, 1, 2), ("odd", 4, 2, 2))
 
 
 @pytest.mark.parametrize(("name", "devices", "fsdp", "tensor"), [*(("whole", *mesh) for mesh in WHOLE), *SHARED])
 def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
-    """Half of the episodes have long responses, half short ones."""
     changes = {"group_size": 2} if devices // tensor > made_up.GROUPS else {}
-    check_update(name, devices, fsdp, tensor, **changes)
+    mesh_programs.check_update(name, devices, fsdp, tensor, **changes)
 
 
 @pytest.mark.parametrize(
     ("name", "devices", "fsdp", "sequence", "tensor"),
-    [("whole", 4, 1, 4, 1), ("whole", 8, 1, 4, 1), ("adapters", 8, 2, 4, 1), ("frozen", 4, 1, 2, 2)],
+    [("whole", 8, 2, 2, 2), ("whole", 4, 1, 4, 1), ("adapters", 8, 2, 4, 1), ("frozen", 4, 1, 2, 2)],
 )
 def test_devices_share_the_positions_of_rows(name, devices, fsdp, sequence, tensor):
-    check_update(name, devices, fsdp, tensor, sequence, grad_accum_steps=2, length_buckets=2)
+    mesh_programs.check_update(name, devices, fsdp, tensor, sequence, grad_accum_steps=2, length_buckets=2)
 
 
-@pytest.mark.parametrize("mesh", [(4, 2, 2), (8, 2, 2)], ids=str)
-def test_recorded_tokens_are_those_of_the_batch(mesh):
-    check_recorded(*mesh)
+def test_recorded_tokens_are_those_of_the_batch():
+    mesh_programs.check_recorded(4, 2, 2)
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (4, 2, 2)], ids=str)
@@ -67,6 +70,20 @@ def test_optimizer_state_on_the_host_changes_nothing(mesh):
     assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(host.params)} == {"device"}
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_no_device_has_the_whole_embedding_or_output_matrix(tensor, tied):
+    shape = dataclasses.replace(SHAPE, vocab_size=4096, tied_embeddings=tied)
+    model = ActorCritic(decoder=shape, critic="none")
+    programs, program = programs_on(4, 4 // tensor, tensor, model, PLAIN, 1, **made_up.GRPO)
+    state = drawn_state(model)
+    state = jax.device_put(state, programs.placement(state, shape))
+    text = program.lower(state, TRAJECTORY, ONES, KEY, made_up.settings()).compile().as_text()
+    shapes = {*re.findall(r"f32\[([\d,]+)\]", text)}
+    assert any("4096" not in x and np.prod([*map(int, x.split(","))]) == 4096 * 16 // 4 for x in shapes)
+    assert not shapes & {"4096,16", "16,4096"}
+
+
 def test_the_whole_divergence_is_that_of_one_device():
     """Two policies that are both sharded, and all-gathered one after the other."""
     changes = {"kl": FixedKl(estimator="full")}
@@ -75,24 +92,16 @@ def test_the_whole_divergence_is_that_of_one_device():
     assert float(one[1]["actor/kl"]) > 1e-4
 
 
-def test_devices_cut_their_parts_alike():
-    """Each device has rows of other lengths, and needs the parameter shards of the other devices."""
-    one, spread = (step_on(*mesh, NO_GATHER, grad_accum_steps=2, length_buckets=3) for mesh in ((1, 1, 1), (4, 4, 1)))
-    assert_same_update(one, spread)
-
-
-@pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(8, 2, 2), (4, 4, 1)])
-def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
+def test_a_device_with_nothing_to_learn_from_takes_part():
     """All episodes but one have no responses; that one needs the parameter shards of the other devices."""
     lengths = jnp.where(jnp.arange(EPISODES)[:, None] == 0, TRAJECTORY.response.length, 0)
     trajectory = TRAJECTORY.replace(response=TRAJECTORY.response.replace(length=lengths))
-    one, spread = (step_on(*mesh, NO_GATHER, trajectory=trajectory) for mesh in ((1, 1, 1), (devices, fsdp, tensor)))
+    one, spread = (step_on(*mesh, NO_GATHER, trajectory=trajectory) for mesh in ((1, 1, 1), (4, 4, 1)))
     assert 0 < one[1]["update/trained_tokens"] <= made_up.SAID * made_up.TURNS
     assert_same_update(one, spread)
 
 
 def test_minibatches_parts_and_adam_on_a_mesh():
-    """The optimizer's moments are sharded like the parameters; gradient norm and clipping read all shards."""
     options = {"minibatches": 2, "grad_accum_steps": 1, "epochs": 2}
     tx = states.optimizer(0.9, 0.99, 0.01)
     _, known, one = step_on(1, 1, 1, NO_GATHER, tx, **options)
@@ -104,21 +113,66 @@ def test_minibatches_parts_and_adam_on_a_mesh():
     assert moments.sharding.spec == Spec(None, "fsdp", "tensor")
 
 
-@pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(8, 2, 2), (2, 2, 1)])
-def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
-    check_imitation(devices, fsdp, tensor, batch=8)
+def test_imitation_is_that_of_one_device():
+    mesh_programs.check_imitation(8, 2, 2, batch=8)
 
 
 @pytest.mark.parametrize(
     ("devices", "fsdp", "tensor", "rollout", "replicas"),
     [
-        (2, 2, 1, "rows", 2),
         (2, 1, 2, "rows", 1),
-        (4, 2, 2, "rows", 2),
-        (8, 2, 4, "rows", 2),
+        (8, 2, 2, "rows", 4),
         (8, 2, 2, "wide", 2),
         (4, 2, 2, "wide", 1),
     ],
 )
 def test_a_rollout_is_that_of_one_device(devices, fsdp, tensor, rollout, replicas):
-    check_rollout(devices, fsdp, tensor, rollout, replicas)
+    mesh_programs.check_rollout(devices, fsdp, tensor, rollout, replicas)
+
+
+MESHES = ({"devices": 4, "mesh.fsdp": 2}, {"devices": 2, "mesh.sequence": 2}, {"devices": 2, "mesh.tensor": 2})
+GROUPS = {"tasks": [{**task, "groups": 4} for task in changed_settings.BASE["tasks"]], "train.trajectories_every": 0}
+CORRECTIONS = [Setting("algo.mismatch.kind", kind) for kind in ("replay", "tis")]
+SAMPLE = 6
+"""Settings of a case, beside corrections of log-probabilities."""
+
+
+def trace(config):
+    """Traces rollout and update of the first iteration; returns the shapes of the state before and after it."""
+    run = Run(config)
+    horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
+    run.progress = SimpleNamespace(roll_backs=SimpleNamespace(count=0), horizon=horizon)
+    parts, programs = run.parts, run.parts.programs
+    placement = functools.partial(programs.placement, shape=parts.model.decoder)
+    state = jax.eval_shape(build.initial_state(config, parts.model, None, placement), jax.random.key(0))
+    begin = functools.partial(start.begin_learning, tx=parts.tx, reference=build.needs_reference(config))
+    state, raw = jax.eval_shape(begin, state), programs.compiled
+    chosen = IterationPrograms(raw["rollout"], raw["update"], raw.get("baseline"), config.rollout.group_size)
+    inputs = run._inputs(0)
+    return state, jax.eval_shape(lambda state: iterate(state, inputs, chosen)[0], state)
+
+
+def shapes(state):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), state)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_an_iteration_can_be_traced_or_is_refused(mesh, packing):
+    chosen, sentences = [*CORRECTIONS, *random.Random(str(mesh)).sample(every_setting(), SAMPLE)], []
+    traced = 0
+    for setting in chosen:
+        words = {"algo.packing": packing, "algo.grad_accum_steps": 2, **GROUPS, **mesh}
+        try:
+            with refusals():
+                before, after = trace(
+                    read(put(changed_settings.BASE, words | setting.needs | {setting.name: setting.value}))
+                )
+        except UserError as error:
+            sentences.append(str(error))
+        else:
+            assert shapes(after) == shapes(before), setting
+            traced += 1
+        jax.clear_caches()
+    assert not [sentence for sentence in sentences if "\n" in sentence]
+    assert traced > SAMPLE / 2

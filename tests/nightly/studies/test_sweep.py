@@ -36,11 +36,13 @@ def test_a_compiled_sweep_confirms_its_best_candidate():
     assert sweeper.rank(int(0.97 * min(one.peak for one in found.candidates)), MACHINE, compiled=0).nearest is not None
 
 
-def test_costs_of_an_update_follow_from_two_shallow_decoders(run, costs):
-    measured = measure(PhaseBuilder(run, jax.devices()[:1]).phase(UPDATE, 3), 1)
-    extrapolated = costs.cost(UPDATE, 3)
+@pytest.mark.parametrize(("name", "rows"), [(UPDATE, 3), (DECODE, 24)])
+def test_costs_of_a_deeper_decoder_follow_from_two_shallow_ones(name, rows, run, costs):
+    measured, extrapolated = measure(PhaseBuilder(run, jax.devices()[:1]).phase(name, rows), 1), costs.cost(name, rows)
     assert extrapolated.flops == pytest.approx(measured.flops, rel=0.02)
     assert extrapolated.accessed == pytest.approx(measured.accessed, rel=0.1)
+    if name == DECODE:
+        assert extrapolated.arguments == pytest.approx(measured.arguments, rel=0.02)
 
 
 def test_operations_are_those_of_the_matrices(run, costs):

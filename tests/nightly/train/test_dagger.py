@@ -1,43 +1,31 @@
 """Runs with rounds of DAgger: what is learned from them, and runs that are resumed between them."""
 
-import contextlib
-import dataclasses
+import collections
 import json
 import shutil
 
 import pytest
 import tiny_run
-from rich.console import Console
-
-from agentrl_jax.config import load_config
-from agentrl_jax.stopping import Stopped
-from agentrl_jax.train import run as train_run
-from agentrl_jax.train.dagger import Dagger
-from envs_jax import registry
 
 CONFIG = """
 tasks: [{env: SimpleSokoban, groups: 2}]
 prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 6}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {group_size: 2}
-algo: {preset: starpo_s, filter: {ratio: 0.5}, PACKING}
-imitation: {PLANS, levels: 16, steps: 100, batch: 8, lr: 0.03, dagger_rounds: 2, dagger_levels: 12}
+algo: {preset: starpo_s, filter: {ratio: 0.5}, packing: true}
+imitation: {plans: optimal, levels: 16, steps: 100, batch: 8, lr: 0.03, dagger_rounds: 2, dagger_levels: 12}
 train: {iterations: 1, checkpoint_every: 1, keep: 9, validate_every: 0, validation_episodes: 8, trajectories_every: 0}
 evaluation: {episodes: 8}
 """
 """Rounds before chunks 1 and 2 of 4, counted from 0."""
 
 
-def trained(folder, packing, plans="plans: optimal"):
-    file = tiny_run.write_config(folder, CONFIG.replace("PACKING", f"packing: {packing}").replace("PLANS", plans))
-    code, out, err = tiny_run.command("train", file, "--run_dir", str(folder / "run"))
-    assert code == 0, err
-    return tiny_run.Finished(file, folder / "run", out)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("dagger"), "true")
+    folder = tmp_path_factory.mktemp("dagger")
+    file = tiny_run.write_config(folder, CONFIG)
+    out = tiny_run.trained(folder / "run", file)
+    return tiny_run.Finished(file, folder / "run", out)
 
 
 def rounds(run):
@@ -45,7 +33,6 @@ def rounds(run):
 
 
 def test_plans_take_over_from_the_policy(run):
-    """They solve their levels, which are training levels and new in each round."""
     first, second = tiny_run.metrics(run.folder)[1:3]
     found = rounds(run.folder)
     for row, known in zip((first, second), found):
@@ -53,35 +40,14 @@ def test_plans_take_over_from_the_policy(run):
         assert row["imitation/dagger_plans"] == len(known["plans"][0]) > 0
     assert "imitation/policy_success" not in tiny_run.metrics(run.folder)[0]
     assert any(before > 0 for known in found for _, before, _ in known["plans"][0])
-    by_step = {}
-    for line in (run.folder / "levels.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        by_step.setdefault((row["step"], row["stage"]), set()).update(row["levels"])
+    by_step = collections.defaultdict(set)
+    for row in map(json.loads, (run.folder / "levels.jsonl").read_text().splitlines()):
+        by_step[row["step"], row["stage"]].update(row["levels"])
     assert not by_step[2, "imitation"] & by_step[3, "imitation"]
     for step, known in zip((2, 3), found):
         assert len(by_step[step, "imitation"]) == len({level for level, *_ in known["plans"][0]})
     assert json.loads((run.folder / "summary.json").read_text())["held_out"] is True
     assert "round 2 of 2: " in run.output
-
-
-def test_rounds_without_packing(tmp_path):
-    folder = trained(tmp_path, "false").folder
-    for row, known in zip(tiny_run.metrics(folder)[1:3], rounds(folder)):
-        assert row["imitation/dagger_plans"] == len(known["plans"][0]) > 0
-
-
-def test_rounds_take_plans_that_look_around_where_the_first_ones_do(tmp_path, monkeypatch):
-    spec, asked = registry.spec("SimpleSokoban"), []
-
-    def exploring_after(env, params, levels, limit, first):
-        asked.append(len(levels))
-        return spec.plan_after(env, params, levels, limit, first)
-
-    known = dataclasses.replace(spec, exploring_after=exploring_after)
-    monkeypatch.setattr(registry, "spec", lambda name: known)
-    folder = trained(tmp_path, "true", "plans: exploring").folder
-    assert asked[-2:] == [12, 12]
-    assert all(len(found["plans"][0]) > 0 for found in rounds(folder))
 
 
 @pytest.mark.parametrize("last", [1, 2])
@@ -96,51 +62,8 @@ def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(run, tm
     # Without RL iterations, which a run does not give up for lack of their checkpoint.
     rows = (again / "metrics.jsonl").read_text().splitlines(keepends=True)
     (again / "metrics.jsonl").write_text("".join(rows[:4]))
-    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
-    assert code == 0, err
+    tiny_run.trained(again, run.file)
     assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
     assert tiny_run.summary(again) == tiny_run.summary(run.folder)
     assert rounds(again) == rounds(run.folder)
     assert (again / "levels.jsonl").read_text() == (run.folder / "levels.jsonl").read_text()
-
-
-def test_sigterm_in_the_search_of_a_round_ends_the_run_at_once(run, tmp_path, monkeypatch):
-    """The round begins again."""
-    again, plans, asked = tmp_path / "run", Dagger._plans, []
-
-    def terminated(self, *arguments):
-        asked.append(1)
-        return plans(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Dagger, "_plans", terminated)
-        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(asked)))
-        with pytest.raises(Stopped):
-            train_run.train(load_config(run.file, ["--run_dir", str(again)]), Console(quiet=True))
-    assert ([row["step"] for row in tiny_run.metrics(again)], tiny_run.checkpoints(again)) == ([1], [1])
-    assert not (again / "dagger").exists() or not [*(again / "dagger").iterdir()]
-    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
-    assert code == 0, err
-    assert rounds(again) == rounds(run.folder)
-    assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)
-
-
-def test_sigterm_in_a_round_ends_the_run_right_after_it(run, tmp_path, monkeypatch):
-    """The round is kept, and the same command goes on with it."""
-    again, write, asked = tmp_path / "run", Dagger._write, []
-
-    def terminated(self, number, found):
-        write(self, number, found)
-        asked.append(number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Dagger, "_write", terminated)
-        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(asked)))
-        with pytest.raises(Stopped):
-            train_run.train(load_config(run.file, ["--run_dir", str(again)]), Console(quiet=True))
-    assert ([row["step"] for row in tiny_run.metrics(again)], tiny_run.checkpoints(again)) == ([1], [1])
-    kept = (again / "dagger" / "1.json").stat().st_mtime_ns
-    code, _, err = tiny_run.command("train", run.file, "--run_dir", str(again))
-    assert code == 0, err
-    assert (again / "dagger" / "1.json").stat().st_mtime_ns == kept
-    assert tiny_run.metrics(again) == tiny_run.metrics(run.folder)

@@ -18,8 +18,7 @@ from agentrl_jax.setup import build
 
 ITERATIONS = 20
 CONFIG = toy_agent.CONFIG.replace(
-    tasks=(TaskConfig(env="Climb", groups=16),),
-    optim=OptimConfig(lr=0.01, critic_lr=0.01),
+    tasks=(TaskConfig(env="Climb", groups=16),), optim=OptimConfig(lr=0.01, critic_lr=0.01)
 )
 
 
@@ -27,14 +26,12 @@ class Climb(toy_agent.Ladder):
     """The ladder with reward 1 for a rung up and -1 for a rung down."""
 
     def step_env(self, key, state, action, params):
-        """As in `Ladder`, with another reward."""
         height, after, _, terminated, info = super().step_env(key, state, action, params)
         return height, after, (after.height - state.height).astype(jnp.float32), terminated, info
 
 
 @pytest.fixture(scope="module")
 def play():
-    """Function (params, key) -> trajectory of the toy training batch."""
     config = build.engine_config(toy_agent.CONFIG, toy_agent.TOKENIZER, group_size=toy_agent.GROUP_SIZE, slots=0)
     ids = build.training_ids(CONFIG)
     env = Climb(100)
@@ -55,7 +52,7 @@ def test_returns_rise(play, preset):
     policy = toy_agent.talkative_params(0)["policy"]
     agent = agent.replace(params=agent.params | {"policy": policy}, opt_state=state.init_optimizer(tx, agent.params))
     step = jax.jit(
-        functools.partial(learner.update, model=model, config=build.learner_config(config), tx=tx, shards=Shards()),
+        functools.partial(learner.update, model=model, config=build.learner_config(config), tx=tx, shards=Shards())
     )
     temperature = jnp.ones(len(build.training_ids(config).group))
     returns = []

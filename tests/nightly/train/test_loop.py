@@ -1,7 +1,10 @@
-"""Whole runs in this process: the files they write, that they are reproducible, and how they end on errors."""
+"""Whole runs: the files they write, that they are reproducible, also on a mesh, and how they end on errors."""
 
+import functools
 import json
 import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,26 +12,24 @@ import pytest
 import tiny_run
 import xla_settings
 
+from agentrl_jax.setup import memory
 from agentrl_jax.setup.programs import Programs
 
 
 def test_training_episodes_alone_are_quantized(finished, tmp_path):
     """Their policy is a little off the learner's; evaluations before learning are those of the plain run."""
     words = ("--rollout.quantization", "weights_and_cache", "--train.iterations", "1")
-    code, _, err = tiny_run.train(tmp_path / "run", finished.file, *words)
-    assert code == 0, err
+    tiny_run.trained(tmp_path / "run", finished.file, *words)
     plain, off = (tiny_run.metrics(run)[3] for run in (finished.folder, tmp_path / "run"))
     assert plain["rollout/logprob_gap_mean"] < 1e-5 < 1e-4 < off["rollout/logprob_gap_mean"] < 0.05
     summaries = [json.loads((run / "summary.json").read_text()) for run in (finished.folder, tmp_path / "run")]
     assert summaries[0]["success"]["imitation"] == summaries[1]["success"]["imitation"]
 
 
-def same(run, other):
-    assert tiny_run.metrics(run) == tiny_run.metrics(other)
-    assert tiny_run.recorded(run) == tiny_run.recorded(other)
-    step = tiny_run.checkpoints(other)[-1]
-    assert tiny_run.checkpoint(run, step) == tiny_run.checkpoint(other, step)
-    assert tiny_run.summary(run) == tiny_run.summary(other)
+def around_updates(monkeypatch, run):
+    """Each update becomes `run` of its program and its inputs."""
+    make = Programs.update
+    monkeypatch.setattr(Programs, "update", lambda self, *given: functools.partial(run, make(self, *given)))
 
 
 @pytest.fixture
@@ -36,39 +37,17 @@ def poison(monkeypatch):
     """Makes chosen updates non-finite; updates are counted from 1 in this process."""
 
     def poison(numbers):
-        make, done = Programs.update, []
+        done = []
 
-        def update(self, *arguments):
-            program = make(self, *arguments)
+        def run(program, state, trajectory, temperature, key, settings):
+            done.append(1)
+            if len(done) in numbers:
+                settings = settings.replace(entropy_coef=jnp.float32(jnp.nan))
+            return program(state, trajectory, temperature, key, settings)
 
-            def run(state, trajectory, temperature, key, settings):
-                done.append(1)
-                if len(done) in numbers:
-                    settings = settings.replace(entropy_coef=jnp.float32(jnp.nan))
-                return program(state, trajectory, temperature, key, settings)
-
-            return run
-
-        monkeypatch.setattr(Programs, "update", update)
+        around_updates(monkeypatch, run)
 
     return poison
-
-
-def test_an_update_that_is_not_finite_is_skipped_and_counted(finished, tmp_path, poison):
-    poison({2})
-    run = tmp_path / "run"
-    code, out, err = tiny_run.train(run, finished.file, "--train.checkpoint_every", "1", "--train.keep", "9")
-    assert (code, err) == (0, "")
-    rows = tiny_run.metrics(run)[3:]
-    assert [row["update/skipped"] for row in rows] == [0, 1, 0, 0]
-    assert [row["loss"] is None for row in rows] == [False, True, False, False]
-    summary = tiny_run.summary(run)
-    assert (summary["skipped_updates"], summary["gradient_steps"], summary["iterations"]) == (1, 78, 4)
-    # No checkpoint after the skipped update, which changed no parameter. Steps 1 and 2 are imitation, 3 is its end.
-    assert tiny_run.checkpoints(run) == [1, 2, 3, 4, 6, 7]
-    first = tiny_run.checkpoint(finished.folder, 5)
-    assert tiny_run.checkpoint(run, 4) != first
-    assert "skipped" in out
 
 
 def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished, tmp_path, poison, monkeypatch):
@@ -82,32 +61,8 @@ def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished
     assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6, 7]
     assert tiny_run.checkpoint(run, 5) == tiny_run.checkpoint(finished.folder, 5)
     poison(set())  # as if the cause had been fixed
-    code, _, err = tiny_run.train(run, finished.file, *words)
-    assert (code, err) == (0, "")
-    same(run, finished.folder)
-
-
-def test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run(finished, tmp_path):
-    """With a limit below rounding errors: the iteration is recorded, and its state is not saved."""
-    run = tmp_path / "run"
-    message = tiny_run.refused(run, finished.file, "--algo.logprob_gap_limit", "1e-12", "--train.checkpoint_every", "1")
-    for part in ("differ by", "algo.logprob_gap_limit is 1e-12", "step 3, is kept", "algo.mismatch replay"):
-        assert part in message
-    assert tiny_run.checkpoints(run) == [2, 3]
-    rows = tiny_run.metrics(run)
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert 1e-12 < rows[3]["rollout/logprob_gap_mean"] <= rows[3]["rollout/logprob_gap_max"]
-
-
-def test_rates_that_are_much_too_high(finished, tmp_path):
-    message = tiny_run.refused(tmp_path / "a", finished.file, "--imitation.lr", "1e30")
-    assert "updates in a row" in message
-    assert "no checkpoint yet" in message
-    assert "lower imitation.lr" in message
-    assert tiny_run.metrics(tmp_path / "a")[0]["imitation/skipped"] > 20
-    message = tiny_run.refused(tmp_path / "b", finished.file, "--optim.lr", "1e30", "--train.max_bad_updates", "2")
-    assert "lower optim.lr" in message
-    assert 3 in tiny_run.checkpoints(tmp_path / "b")
+    tiny_run.trained(run, finished.file, *words)
+    tiny_run.assert_same_end(run, finished.folder)
 
 
 @pytest.mark.parametrize("context", ["full", "single_turn"])
@@ -118,20 +73,11 @@ def test_every_preset_context_and_style_trains(tmp_path, preset, context, style)
     max_response_tokens = {"compact": 6, "ragen": 12}[style]
     text = tiny_run.CONFIG.replace("max_response_tokens: 6", f"max_response_tokens: {max_response_tokens}")
     file = tiny_run.write_config(tmp_path, text)
-    words = [
-        "--algo.preset",
-        preset,
-        "--rollout.context",
-        context,
-        "--prompt.style",
-        style,
-        "--model.critic",
-        "separate",
-    ]
+    words = ["--algo.preset", preset, "--rollout.context", context, "--prompt.style", style]
+    words += ["--model.critic", "separate", "--devices", "2", "--rollout.slots", "4"]
     words += [] if preset == "starpo_s" else ["--algo.filter", "none"]
     run = tmp_path / "run"
-    code, _, err = tiny_run.train(run, file, *words, "--devices", "2", "--rollout.slots", "4")
-    assert (code, err) == (0, "")
+    tiny_run.trained(run, file, *words)
     rows = tiny_run.metrics(run)
     assert [row["step"] for row in rows] == list(range(1, 8))
     assert all(row["update/skipped"] == 0 and row["actor/grad_norm"] > 0 for row in rows[3:])
@@ -148,7 +94,7 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Programs, "_keep", keep)
     file = tiny_run.write_config(tmp_path)
-    words = (
+    words = [
         "--algo.mismatch",
         "replay",
         "--devices",
@@ -157,10 +103,9 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
         "4",
         "--rollout.prefill_threshold",
         "0.5",
-    )
+    ]
     run = tmp_path / "run"
-    code, _, err = tiny_run.train(run, file, *words)
-    assert (code, err) == (0, "")
+    tiny_run.trained(run, file, *words)
     rows = tiny_run.metrics(run)[3:]
     assert [row["step"] for row in rows] == [4, 5, 6, 7]
     for row in rows:
@@ -168,18 +113,57 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
         assert (row["actor/ratio_mean"], row["actor/ppo_kl"]) == (1.0, 0.0)  # one gradient step per iteration
         assert row["rollout/parallel_gap_max"] > 0
 
-    make = Programs.update
+    def run(program, *inputs):
+        state, metrics = program(*inputs)
+        return state, metrics | {"rollout/logprob_bit_equal": jnp.float32(0.5)}
 
-    def update(self, *arguments):
-        program = make(self, *arguments)
+    around_updates(monkeypatch, run)
+    assert "step 3, is kept" in tiny_run.refused(tmp_path / "other", file, *words)
 
-        def run(*inputs):
-            state, metrics = program(*inputs)
-            return state, metrics | {"rollout/logprob_bit_equal": jnp.float32(0.5)}
 
-        return run
+ON_MESH = ("--devices", "8", "--mesh.fsdp", "2", "--mesh.tensor", "2")
 
-    monkeypatch.setattr(Programs, "update", update)
-    message = tiny_run.refused(tmp_path / "other", file, *words)
-    assert "only 50.0000% of the replay's log-probabilities" in message
-    assert "step 3, is kept" in message
+
+@pytest.mark.parametrize(("layout", "sequence"), [("rows", 1), ("rows", 2), ("wide", 1)])
+def test_a_run_on_a_mesh_goes_on_with_the_same_bits(tmp_path, layout, sequence):
+    file = tiny_run.write_config(tmp_path)
+    words = (*ON_MESH, "--mesh.rollout", layout, "--mesh.sequence", str(sequence))
+    tiny_run.done("train", file, "--run_dir", str(tmp_path / "run"), *words)
+    copy = tmp_path / "copy"
+    assert "going on from the checkpoint" in tiny_run.resumed(tmp_path / "run", copy, file, *words)
+    tiny_run.assert_same_end(copy, tmp_path / "run")
+    assert tiny_run.summary(copy)["devices"] == 8
+    out = tiny_run.done("eval", str(copy), "--json")
+    assert json.loads(out)["success"]["n"] > 0
+
+
+TWO_DEVICES = ("--devices", "2", "--imitation.levels", "0", "--imitation.steps", "0", "--train.iterations", "1")
+
+
+def test_programs_are_kept_for_the_next_start(tmp_path):
+    file = tiny_run.write_config(tmp_path)
+    unset = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    kept = []
+    for name in ("one", "two"):
+        command = [sys.executable, "-m", "agentrl_jax", "train", file, "--run_dir", str(tmp_path / name), *TWO_DEVICES]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        kept.append({entry.name for entry in (tmp_path / "cache").rglob("*-cache")})
+    assert len(kept[0]) > 10
+    assert kept[1] == kept[0]
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["devices"] == 2
+    assert tiny_run.metrics(tmp_path / "one") == tiny_run.metrics(tmp_path / "two")
+    assert (tmp_path / "cache" / "agentrl_jax" / "compiled").stat().st_mode & 0o077 == 0
+    command = [sys.executable, "-m", "agentrl_jax", "replay", str(tmp_path / "one"), "--iteration", "1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "equal to the record bit for bit: every field" in done.stdout
+
+
+def test_a_run_that_does_not_fit_ends_by_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda: 10_000)
+    err = tiny_run.refused(tmp_path / "run", tiny_run.write_config(tmp_path))
+    assert "the program imitation needs" in err
+    assert "lower imitation.batch" in err

@@ -18,11 +18,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=pretrained_run.CHANGES)
 def run(request, folder, tmp_path_factory):
-    """A finished run: its YAML file and its folder."""
     home = tmp_path_factory.mktemp(request.param)
     file = tiny_run.write_config(home, pretrained_run.config(folder, request.param))
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(home / "run"))
-    assert (code, err) == (0, "")
+    tiny_run.trained(home / "run", file)
     return file, home / "run", request.param
 
 
@@ -32,9 +30,8 @@ def test_only_what_is_trained_is_in_the_checkpoint_and_moves(run, folder):
     base = load_pretrained(folder).params
     if kind in ("lora", "upper"):
         assert {leaf[1][0] for leaf in state.values()} == {1 if kind == "upper" else 2}
-        assert {name.split("['policy']")[1] for name in state} == {
-            f"['{name}']['{part}']" for name in ("query", "down") for part in "ab"
-        }
+        adapters = {f"['{name}']['{part}']" for name in ("query", "down") for part in "ab"}
+        assert {name.split("['policy']")[1] for name in state} == adapters
         assert not any("frozen" in name for name in tiny_run.checkpoint(path, 3))
         return
     gates = next(leaf for name, leaf in state.items() if name.endswith("['gate']"))
@@ -45,17 +42,13 @@ def test_only_what_is_trained_is_in_the_checkpoint_and_moves(run, folder):
 
 
 def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
-    """Repeating the command of a finished run changes nothing."""
     file, path, _ = run
     before = tiny_run.checkpoint(path, 3), tiny_run.metrics(path)
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(path))
-    assert (code, err) == (0, "")
+    tiny_run.trained(path, file)
     assert (tiny_run.checkpoint(path, 3), tiny_run.metrics(path)) == before
-    code, out, _ = tiny_run.command("eval", str(path), "--episodes", "4", "--json")
-    assert code == 0
-    assert json.loads(out)["success"]["n"] == 4
-    summary = json.loads((path / "summary.json").read_text())
-    assert json.loads(out)["success"] == summary["success"]["trained"]
+    success = json.loads(tiny_run.done("eval", str(path), "--episodes", "4", "--json"))["success"]
+    assert success["n"] == 4
+    assert success == tiny_run.summary(path)["success"]["trained"]
 
 
 def test_a_roll_back_keeps_what_is_frozen(run, tmp_path, monkeypatch):
@@ -63,9 +56,8 @@ def test_a_roll_back_keeps_what_is_frozen(run, tmp_path, monkeypatch):
     sign = collapse.Alarm("always", "rollout/horizon", "turns", "above", 0.0, 1, True, "always", "made up")
     monkeypatch.setattr(collapse, "ALARMS", (sign,))
     file, _, _ = run
-    words = ("--run_dir", str(tmp_path / "run"), "--train.on_collapse", "roll_back", "--train.max_roll_backs", "1")
-    code, _, err = tiny_run.command("train", file, *words)
-    assert (code, err) == (0, "")
+    words = ("--train.on_collapse", "roll_back", "--train.max_roll_backs", "1")
+    tiny_run.trained(tmp_path / "run", file, *words)
     summary = tiny_run.summary(tmp_path / "run")
     assert [back["step"] for back in summary["roll_backs"]] == [1, 1]
     assert summary["success"]["trained"] == summary["success"]["imitation"]

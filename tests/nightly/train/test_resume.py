@@ -1,6 +1,7 @@
-"""Runs whose process is killed end bit for bit like a run that was not killed."""
+"""Runs that are killed, stopped, continued or replayed give the bits of a run that was not."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -9,14 +10,17 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import tiny_run
+from aborting import aborted
 from paths import TESTS
 from rich.console import Console
 
 from agentrl_jax.config import load_config
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.runs import checkpoint
+from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import run as train_run
 
@@ -54,31 +58,24 @@ def test_killed_again_and_again(finished, lives, tmp_path):
     tiny_run.assert_same(run, finished.folder)
 
 
-@pytest.mark.parametrize(
-    ("moment", "nth"),
-    [
-        ("imitation", 1),
-        ("evaluation", 1),
-        ("write", 1),
-        ("publish", 2),
-        ("write", 3),
-        ("rollout", 1),
-        ("rollout", 4),
-        ("evaluation", 9),
-        ("digests", 2),
-        ("digests", 4),
-        ("remove", 1),
-    ],
-)
-def test_killed_once(finished, lives, tmp_path, moment, nth):
-    assert lives(moment, nth) == -signal.SIGKILL
+MOMENTS = "imitation 1, evaluation 1, write 1, publish 2, write 3, rollout 1, rollout 4, evaluation 9, digests 2"
+
+
+@pytest.mark.parametrize("when", [*MOMENTS.split(", "), "digests 4", "remove 1"])
+def test_killed_once(finished, lives, tmp_path, when):
+    moment, nth = when.split()
+    assert lives(moment, int(nth)) == -signal.SIGKILL
     assert lives("never") == 0
     tiny_run.assert_same(tmp_path / "run", finished.folder)
 
 
-def test_sigterm_in_the_evaluation_before_learning(finished, tmp_path, monkeypatch):
-    """What imitation has learned is saved; the same command evaluates it from the beginning."""
+@pytest.mark.parametrize("last", [False, True])
+def test_sigterm_in_an_evaluation(last, finished, tmp_path, monkeypatch):
+    """Before learning, what imitation has learned is saved; at the end all is saved, and it ends after one dispatch."""
     run, played, play = tmp_path / "run", [], EvalSet.play
+    if last:
+        shutil.copytree(finished.folder, run)
+        (run / "summary.json").unlink()
 
     def noted(eval_set, *words, **options):
         played.append(1)
@@ -86,12 +83,12 @@ def test_sigterm_in_the_evaluation_before_learning(finished, tmp_path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(EvalSet, "play", noted)
-        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: bool(played)))
+        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: last or bool(played)))
         with pytest.raises(Stopped):
             train_run.train(load_config(finished.file, ["--run_dir", str(run)]), Console(quiet=True))
-    assert (len(played), tiny_run.checkpoints(run)) == (1, [2, 3])
-    code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(run))
-    assert code == 0, err
+    assert (len(played), tiny_run.checkpoints(run)) == (1, [5, 7] if last else [2, 3])
+    assert not (run / "summary.json").exists()
+    tiny_run.trained(run, finished.file)
     tiny_run.assert_same(run, finished.folder)
 
 
@@ -113,38 +110,14 @@ def test_no_iteration_is_logged_before_the_state_at_the_start_of_learning_is_sav
     assert found.value.args == (0,)
 
 
-def test_sigterm_in_the_last_evaluation(finished, tmp_path, monkeypatch):
-    """Everything is saved already, so that the run ends after one dispatch; the same command evaluates."""
-    again, played, play = tmp_path / "run", [], EvalSet.play
-    shutil.copytree(finished.folder, again)
-    (again / "summary.json").unlink()
-
-    def noted(eval_set, *words, **options):
-        played.append(1)
-        return play(eval_set, *words, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(EvalSet, "play", noted)
-        patch.setattr(train_run, "deferring", lambda: contextlib.nullcontext(lambda: True))
-        with pytest.raises(Stopped):
-            train_run.train(load_config(finished.file, ["--run_dir", str(again)]), Console(quiet=True))
-    assert len(played) == 1
-    assert not (again / "summary.json").exists()
-    code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(again))
-    assert code == 0, err
-    tiny_run.assert_same(again, finished.folder)
-
-
 def test_a_run_that_ended_goes_on_for_longer_like_one_that_never_did(finished, tmp_path):
-    run = str(tmp_path / "run")
+    run = tmp_path / "run"
     for iterations in ("2", "4"):
-        words = ("--run_dir", run, "--train.iterations", iterations, "--train.trajectories_every", "4")
-        code, _, err = tiny_run.command("train", finished.file, *words)
-        assert (code, err) == (0, "")
-        assert tiny_run.summary(tmp_path / "run")["iterations"] == int(iterations)
-    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(finished.folder)
-    assert tiny_run.checkpoint(tmp_path / "run", 7) == tiny_run.checkpoint(finished.folder, 7)
-    assert tiny_run.summary(tmp_path / "run") == tiny_run.summary(finished.folder)
+        tiny_run.trained(run, finished.file, "--train.iterations", iterations, "--train.trajectories_every", "4")
+        assert tiny_run.summary(run)["iterations"] == int(iterations)
+    assert tiny_run.metrics(run) == tiny_run.metrics(finished.folder)
+    assert tiny_run.checkpoint(run, 7) == tiny_run.checkpoint(finished.folder, 7)
+    assert tiny_run.summary(run) == tiny_run.summary(finished.folder)
 
 
 def test_a_run_that_was_evaluated_on_other_levels_does_not_go_on(finished, tmp_path):
@@ -155,6 +128,70 @@ def test_a_run_that_was_evaluated_on_other_levels_does_not_go_on(finished, tmp_p
     (tested,) = (row for row in rows if row["stage"] == "test")
     tested["levels"][0] = "0" * 16
     (again / "levels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(again), "--train.iterations", "5")
-    assert code == 2
-    assert "was evaluated at its start on other levels than those of this version" in err
+    assert "other levels" in tiny_run.refused(again, finished.file, "--train.iterations", "5")
+
+
+def test_a_run_that_records_nothing_learns_the_same(finished, tmp_path):
+    tiny_run.trained(tmp_path / "run", finished.file, "--train.trajectories_every", "0")
+    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(finished.folder)
+    assert recorded_iterations(tmp_path / "run") == []
+    assert "train.trajectories_every" in tiny_run.refusal("replay", str(tmp_path / "run"), "--iteration", "1")
+
+
+def test_a_row_that_was_changed_is_named(finished, tmp_path):
+    record = read_record(record_path(finished.folder, 4))
+    run = shutil.copytree(finished.folder, tmp_path / "run")
+    tokens, logprob = record.tokens.copy(), record.logprob.copy()
+    tokens[1, 0, 0] += 1
+    logprob[1, 0, 0] = np.nextafter(logprob[1, 0, 0], np.float32(1))
+    write_record(run, dataclasses.replace(record, tokens=tokens, logprob=logprob))
+    shutil.rmtree(run / "checkpoints" / "5")  # it starts with imitation
+    code, out, err = tiny_run.command("replay", str(run), "--iteration", "4", "--row", "1")
+    assert code == 1
+    assert "not in tokens, logprob; 2 of 3 recorded rows are equal" in out
+    assert "from the start of the run" in err
+    code, _, err = tiny_run.command("replay", str(run), "--iteration", "3")
+    assert code == 0
+    assert "iteration 2/3 " in err  # not of all iterations of the run
+
+
+def test_what_was_not_recorded_is_refused(finished):
+    replay = ("replay", str(finished.folder), "--iteration")
+    assert "3, 4" in tiny_run.refusal(*replay, "2")
+    assert "0 to 2" in tiny_run.refusal(*replay, "4", "--row", "3")
+
+
+AGENTRL = [sys.executable, "-m", "agentrl_jax"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_says_what_is_kept(tmp_path, number):
+    file = tiny_run.write_config(tmp_path)
+    words = [*AGENTRL, "train", file, "--run_dir", str(tmp_path / "run"), "--train.iterations", "100000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 300
+        while not (tmp_path / "run" / "checkpoints" / "5" / "digests.json").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert err.count("\n") == 1
+    assert err.startswith(f"agentrl: stopped by {number.name}; the checkpoint of step ")
+    assert err.endswith(" is kept; the same command goes on from it\n")
+
+
+@pytest.mark.parametrize("words", [("presets",), ("train", "absent.yaml"), ("play", "Bandit"), ("--help",)])
+def test_no_command_needs_standard_input(words):
+    done = subprocess.run(
+        [*AGENTRL, *words], preexec_fn=lambda: os.close(0), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 2)
+
+
+def test_a_thread_that_aborts_while_the_interpreter_is_locked_ends_the_process():
+    done = aborted("stuck")
+    assert done.returncode == -signal.SIGABRT
+    assert "sentence" not in done.stderr

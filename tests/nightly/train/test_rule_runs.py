@@ -1,7 +1,7 @@
-"""Runs of algorithms that keep a state, or play more than one rollout per iteration."""
+"""Runs of algorithms that keep a state, play more than one rollout per iteration, or roll back."""
 
+import functools
 import json
-import shutil
 
 import jax
 import numpy as np
@@ -9,7 +9,9 @@ import pytest
 import tiny_run
 import yaml
 
+from agentrl_jax.algos import collapse
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.train.roll_back import RollBacks
 
 RULE = """{
   preset: remax, kl: {kind: adaptive, estimator: k2, coef: 0.1, target: 1.0e-6, horizon: 100}, minibatches: 1,
@@ -18,26 +20,16 @@ RULE = """{
   schedules: {temperature: {end: 0.5, iterations: 2}, entropy_coef: {end: 0, iterations: 4, shape: cosine}}}"""
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE.replace("\n", " "))
-    text = text.replace("train: {", "train: {mutual_information_every: 3, ")
-    return tiny_run.write_config(tmp_path_factory.mktemp("rule"), text)
-
-
-@pytest.fixture(scope="module")
-def whole(file, tmp_path_factory):
-    run = tmp_path_factory.mktemp("whole") / "run"
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(run))
-    assert code == 0, err
-    return run
-
-
 def rl_rows(run):
     return [row for row in tiny_run.metrics(run) if row["stage"] == "rl"]
 
 
-def test_horizon_temperature_and_coefficient_move(whole):
+def test_horizon_temperature_and_coefficient_move_and_a_restart_changes_none_of_it(tmp_path):
+    """As if it had been killed before the last checkpoint, after iteration 2 of 4."""
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE.replace("\n", " "))
+    file = tiny_run.write_config(tmp_path, text.replace("train: {", "train: {mutual_information_every: 3, "))
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    tiny_run.trained(whole, file)
     rows = rl_rows(whole)
     # No success rate rises by 2, so the horizon grows once two windows of one iteration have been seen.
     assert [row["rollout/horizon"] for row in rows] == [1, 1, 2, 2]
@@ -48,73 +40,95 @@ def test_horizon_temperature_and_coefficient_move(whole):
     # Four groups of four, and a greedy episode per group.
     assert tiny_run.summary(whole)["episodes"] == 4 * (16 + 4)
     compiled = json.loads((whole / "summary.json").read_text())["programs"]
-    names = ["baseline", "evaluation", "imitation", "mutual_information", "recorded", "rollout", "update"]
-    assert compiled == names
+    assert {"baseline", "mutual_information", "recorded"} < {*compiled}
     # Measured in iterations 1 and 3, and smoothed over both.
     measured = [any("marginal_std_smoothed" in name for name in row) for row in rows]
     assert measured == [True, False, True, False]
-
-
-def test_a_restart_changes_none_of_it(file, whole, tmp_path):
-    """As if it had been killed before the last checkpoint, after iteration 2 of 4."""
-    again = tmp_path / "again"
-    shutil.copytree(whole, again)
-    (again / "summary.json").unlink()
-    shutil.rmtree(again / "checkpoints" / str(tiny_run.checkpoints(again)[-1]))
-    code, shown, err = tiny_run.command("train", file, "--run_dir", str(again))
-    assert code == 0, err
-    assert "going on from the checkpoint of step 5" in shown
+    assert "going on from the checkpoint of step 5" in tiny_run.resumed(whole, again, file)
     assert tiny_run.metrics(again) == tiny_run.metrics(whole)
     assert tiny_run.summary(again) == tiny_run.summary(whole)
 
 
-@pytest.mark.parametrize("preset", ["gigpo", "dapo", "starpo_s2", "gspo", "reinforce_pp", "ppo", "rloo"])
-def test_presets_run_from_the_command_line(preset, tmp_path):
-    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", f"{{preset: {preset}}}")
-    file = tiny_run.write_config(tmp_path, text)
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"), "--train.iterations", "2")
-    assert code == 0, err
-    rows = rl_rows(tmp_path / "run")
-    assert len(rows) == 2
-
-
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, monkeypatch):
-    """On the level of the group, for groups of any round; and metrics cover all rounds."""
     run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
-    run |= {
-        "algo": {"preset": "remax", "dynamic_sampling": 3, "minibatches": 1},
-        "train": {"iterations": 2, "validation_episodes": 8},
-    }
+    run["algo"] = {"preset": "remax", "dynamic_sampling": 3, "minibatches": 1}
+    run["train"] = {"iterations": 2, "validation_episodes": 8}
     variants = {"seeds": 2, "run": run, "variants": {"remax": {}, "again": {}}, "pairs": []}
     file = tmp_path / "file.yaml"
     file.write_text(yaml.safe_dump(run if command == "train" else variants))
     seen, update = [], Programs.update
 
+    def learn(program, state, trajectory, temperature, key, settings, greedy):
+        own, alone = (x.turn.state_hash[:, 0] for x in (trajectory, greedy))
+        keys = own[::4], alone, trajectory.ids.group[::4]
+        jax.debug.callback(lambda *x: seen.append([np.asarray(y) for y in x]), *keys)
+        return program(state, trajectory, temperature, key, settings, greedy)
+
     def recorded(self, *args, **options):
-        program = update(self, *args, **options)
-
-        def learn(state, trajectory, temperature, key, settings, greedy):
-            own, alone = (x.turn.state_hash[:, 0] for x in (trajectory, greedy))
-            keys = own[::4], alone, trajectory.ids.group[::4]
-            jax.debug.callback(lambda *x: seen.append([np.asarray(y) for y in x]), *keys)
-            return program(state, trajectory, temperature, key, settings, greedy)
-
-        return learn
+        return functools.partial(learn, update(self, *args, **options))
 
     monkeypatch.setattr(Programs, "update", recorded)
     out = "--run_dir" if command == "train" else "--out"
-    code, _, err = tiny_run.command(command, str(file), out, str(tmp_path / "out"))
-    assert code == 0, err
+    tiny_run.done(command, str(file), out, str(tmp_path / "out"))
     jax.effects_barrier()
     assert len(seen) == (2 if command == "train" else 8)
     for own, greedy, _ in seen:
         np.testing.assert_array_equal(greedy, own)
     assert any(group.max() >= 4 for _, _, group in seen)
     if command == "train":
-        rows = [row for row in tiny_run.metrics(tmp_path / "out") if row["stage"] == "rl"]
+        rows = rl_rows(tmp_path / "out")
         assert any(row["rollout/rounds"] > 1 for row in rows)
         for row in rows:
             assert row["train/success"] == pytest.approx(row["rollout/solved"] / row["rollout/episodes"], abs=1e-6)
             differs = abs(row["rollout/in_group_std"] - row["rollout/chosen_in_group_std"]) > 1e-3
             assert differs == (row["rollout/rounds"] > 1)
+
+
+RULE = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
+WORDS = "--train.on_collapse roll_back --train.max_roll_backs 1 --train.iterations 6 --train.roll_back_factor 0.25"
+WORDS = [*WORDS.split(), "--imitation.levels", "0", "--imitation.steps", "0"]
+
+SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_it_goes_back_with_lower_rates_and_other_draws_also_if_it_is_killed(tmp_path, monkeypatch):
+    """The only alarm is horizon 2, which iterations 4 and 5 have every time they are played."""
+    monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE)
+    run, killed, file = tmp_path / "run", tmp_path / "killed", tiny_run.write_config(tmp_path, text)
+    shown = " ".join(tiny_run.trained(run, file, *WORDS).split())
+    assert "long since 4, back to iteration 2 (roll-back 1 of 1)" in shown
+    records = [json.loads((run / "roll_backs" / f"{n}.json").read_text()) for n in (1, 2)]
+    # The checkpoint of iteration 4 was saved after the collapse began.
+    assert [(r["alarm"], r["iteration"], r["began"], r["step"]) for r in records] == [("long", 5, 4, 2)] * 2
+    given_up, again = ([row for row in r["rows"] if row["stage"] == "rl"] for r in records)
+    assert [row["iteration"] for row in given_up] == [3, 4, 5]
+    assert [row["actor/lr"] for row in given_up] == [0.01] * 3
+    assert [row["actor/lr"] for row in again] == [0.0025] * 3
+    assert given_up[0]["rollout/logprob_mean"] != again[0]["rollout/logprob_mean"]
+    # The second roll-back is one more than allowed: the run ends with the good policy.
+    assert [row["iteration"] for row in tiny_run.metrics(run) if row["stage"] == "rl"] == [1, 2]
+    assert tiny_run.checkpoints(run)[-1] == 2
+    summary = tiny_run.summary(run)
+    assert (summary["stopped_by"], summary["iterations"], len(summary["roll_backs"])) == ("long", 2, 2)
+    assert summary["episodes"] == (5 + 3) * 16
+
+    def killed_after(self, record, add=RollBacks.add):
+        add(self, record)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RollBacks, "add", killed_after)
+        for _ in range(2):
+            with pytest.raises(Killed):
+                tiny_run.trained(killed, file, *WORDS)
+    for _ in range(2):  # a run that ended this way stays ended
+        tiny_run.trained(killed, file, *WORDS)
+        assert tiny_run.summary(killed) == summary
+    assert tiny_run.metrics(killed) == tiny_run.metrics(run)
+    assert tiny_run.checkpoint(killed, 2) == tiny_run.checkpoint(run, 2)

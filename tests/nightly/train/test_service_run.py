@@ -1,5 +1,6 @@
 """Runs whose environments are services: in this process, behind a server, and behind one that is killed."""
 
+import contextlib
 import json
 import os
 import signal
@@ -21,34 +22,18 @@ def file(tmp_path_factory):
     return str(path)
 
 
-def train(file, folder, *words):
-    return tiny_run.command("train", file, "--run_dir", str(folder), *words)
-
-
-@pytest.fixture(scope="module")
-def calm(file, tmp_path_factory):
-    """A run in this process: its folder and its output."""
-    folder = tmp_path_factory.mktemp("calm") / "run"
-    code, output, error = train(file, folder)
-    assert code == 0, error
-    return folder, output
-
-
 def servers():
-    """Returns the child processes that are servers."""
     found = []
     for child in psutil.Process().children(recursive=True):
-        try:
-            if "serve" in child.cmdline():
-                found.append(child)
-        except psutil.Error:
-            continue
+        with contextlib.suppress(psutil.Error):
+            found += [child] if "serve" in child.cmdline() else []
     return found
 
 
-def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, calm, tmp_path):
+def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, tmp_path):
     """The run starts a server, which is killed twice; every number equals that of the undisturbed run."""
-    folder, killed = tmp_path / "run", []
+    calm, folder, killed = tmp_path / "calm", tmp_path / "run", []
+    tiny_run.trained(calm, file)
 
     def kill():
         while len(killed) < 2:
@@ -61,12 +46,14 @@ def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, calm, tmp_p
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    code, _, error = train(file, folder, "--env.url", "")
-    assert code == 0, error
+    tiny_run.trained(folder, file, "--env.url", "")
     thread.join(5)
     assert len(set(killed)) == 2
-    same = [{**row, **{key: 0 for key in row if key.startswith("env/")}} for row in rows(folder)]
-    assert same == [{**row, **{key: 0 for key in row if key.startswith("env/")}} for row in rows(calm[0])]
+    found, known = (
+        [{key: value for key, value in row.items() if not key.startswith("env/")} for row in rows(run)]
+        for run in (folder, calm)
+    )
+    assert found == known
     assert all(row.get("env/failed_share", 0) == 0 for row in rows(folder))
     assert not servers()
 
@@ -93,24 +80,9 @@ def breaking(monkeypatch):
 WITHOUT_IMITATION = ("--imitation.levels", "0", "--imitation.steps", "0", "--env.retries", "1")
 
 
-def test_too_many_failures_end_the_run_with_its_checkpoint(file, tmp_path, breaking):
-    folder = tmp_path / "run"
-    code, _, error = train(file, folder, *WITHOUT_IMITATION, "--env.max_failed", "0.0")
-    assert code == 2
-    for part in (
-        "of the episodes failed in maze in this process",
-        "the maze has caved in",
-        "env.max_failed",
-        "is kept",
-    ):
-        assert part in error
-    assert tiny_run.checkpoints(folder)
-
-
 def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, breaking):
     folder = tmp_path / "run"
-    code, output, error = train(file, folder, *WITHOUT_IMITATION, "--env.max_failed", "1.0")
-    assert code == 0, error
+    output = tiny_run.trained(folder, file, *WITHOUT_IMITATION, "--env.max_failed", "1.0")
     learned = [row for row in rows(folder) if row["stage"] == "rl"]
     dropped = [json.loads(line) for line in (folder / "failures.jsonl").read_text().splitlines()]
     assert len(dropped) == sum(4 * row["env/failed_share"] for row in learned) > 0

@@ -26,20 +26,18 @@ def runs(tmp_path_factory):
     return exported_runs.runs(tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model(runs):
     return runs[0]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def run(runs):
     return runs[1]
 
 
 def refused(*words):
-    code, out, err = tiny_run.command("export", *map(str, words))
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    return err
+    return tiny_run.refusal("export", *map(str, words))
 
 
 def test_what_is_read_again_is_the_policy(run, tmp_path):
@@ -59,7 +57,6 @@ def test_an_adapter_is_merged_or_written_beside_its_base(run, model, tmp_path):
 
 
 def of_scratch(tmp_path, **data):
-    """The tokenizer of a run from scratch, its configuration, and the folder with its files as they are exported."""
     config = decode({"tasks": [{"env": "FrozenLake", "groups": 2}], **data}, source="test")
     words = tokenizers.load_small()
     policy = RunPolicy(0, 0, None, {}, words, tokenizers.small_files(), None)
@@ -71,12 +68,8 @@ def of_scratch(tmp_path, **data):
 @pytest.mark.parametrize(
     ("style", "think", "forced"),
     [
-        ("compact", False, True),
-        ("compact", True, True),
-        ("compact", False, False),
-        ("ragen", True, True),
-        ("chat", False, True),
-        ("bare", True, False),
+        *(("compact", False, True), ("compact", False, False), ("ragen", True, True)),
+        *(("chat", False, True), ("bare", True, False)),
     ],
 )
 def test_other_programs_write_the_prompts_of_a_run_from_scratch(style, think, forced, tmp_path):
@@ -87,15 +80,9 @@ def test_other_programs_write_the_prompts_of_a_run_from_scratch(style, think, fo
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     form = build.build_compiled_env(config, words).tasks[0].prompt
     observation = jnp.arange(5, dtype=jnp.int32)
+    known = {"reward": jnp.float32(-0.1), "response_ended": jnp.bool_(True)}
     write = jax.jit(
-        lambda turn: prompt.message(
-            *(form, observation),
-            turn=turn,
-            actions_left=8 - turn,
-            reward=jnp.float32(-0.1),
-            first=turn == 0,
-            response_ended=jnp.bool_(True),
-        )
+        lambda turn: prompt.message(form, observation, turn=turn, actions_left=8 - turn, first=turn == 0, **known)
     )
     said = "<think>so</think><answer>Up || Left</answer>" if think else "<answer>Up || Left</answer>"
     opening = ("<think>" if think else "<answer>") if forced else ""
@@ -122,17 +109,22 @@ def test_the_prompts_of_single_turns_are_written_too(tmp_path):
     assert words.template is None
 
 
-def test_settings_of_generation_are_left_out(model, tmp_path):
+def test_a_pretrained_model_is_written_without_settings_of_generation(model, tmp_path):
     """Of them only token ids are the policy's; with the others, vLLM and transformers would change every reply."""
-    base = shutil.copytree(model, tmp_path / "base")
+    base, old = shutil.copytree(model, tmp_path / "base"), load_pretrained(model)
     sampling = {"do_sample": True, "repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20}
     ids = {"eos_token_id": [1, 0], "pad_token_id": 0}
     (base / "generation_config.json").write_text(json.dumps(sampling | ids | {"transformers_version": "5"}))
     settings = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(settings | sampling))
-    assert tiny_run.command("export", str(base), str(tmp_path / "new"))[0] == 0
+    (tmp_path / "new").mkdir()
+    tiny_run.done("export", str(base), str(tmp_path / "new"))
+    chex.assert_trees_all_equal(load_pretrained(base).params, load_pretrained(tmp_path / "new").params)
     assert json.loads((tmp_path / "new" / "generation_config.json").read_text()) == ids
     assert not sampling.keys() & json.loads((tmp_path / "new" / "config.json").read_text()).keys()
+    tiny_run.done("export", str(model), str(tmp_path / "plain"))
+    plain = load_pretrained(tmp_path / "plain")
+    assert (old.config, old.files) == (plain.config, plain.files)
     config = decode({"tasks": [{"env": "FrozenLake", "groups": 2}]}, source="test")
     files = load_pretrained(base, weights=False).files
     policy = RunPolicy(0, 0, None, {}, tokenizers.from_files(files, "base"), files, None)
@@ -148,22 +140,14 @@ def test_the_base_of_an_adapter_is_named_as_others_find_it(tmp_path):
     assert name_on_hub(str(tmp_path), "main") == (str(tmp_path), None)
 
 
-def test_a_pretrained_model_is_written_too(model, tmp_path):
-    (tmp_path / "new").mkdir()
-    assert tiny_run.command("export", str(model), str(tmp_path / "new"))[0] == 0
-    old, new = load_pretrained(model), load_pretrained(tmp_path / "new")
-    chex.assert_trees_all_equal(old.params, new.params)
-    assert (old.config, old.files) == (new.config, new.files)
-
-
 def test_what_cannot_be_exported(run, model, tmp_path):
     new = tmp_path / "new"
-    assert "without an adapter (model.lora.rank is 0); leave out --adapter" in refused(run("fresh"), new, "--adapter")
-    assert "an adapter is written in float32" in refused(run("lora"), new, "--adapter", "--dtype", "float16")
-    assert "is no run, so that it has no adapter" in refused(model, new, "--adapter")
+    (empty := tmp_path / "empty").mkdir()
+    (empty / "config.yaml").write_bytes((run("fresh") / "config.yaml").read_bytes())
+    assert "model.lora.rank is 0" in refused(run("fresh"), new, "--adapter")
+    assert "float32" in refused(run("lora"), new, "--adapter", "--dtype", "float16")
+    assert "is no run" in refused(model, new, "--adapter")
     assert "nowhere: no such folder" in refused("nowhere", new)
     assert "leave out --online" in refused(run("fresh"), new, "--online")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "config.yaml").write_bytes((run("fresh") / "config.yaml").read_bytes())
-    assert "holds no checkpoint yet" in refused(tmp_path / "empty", new)
+    assert "no checkpoint yet" in refused(empty, new)
     assert not new.exists()

@@ -1,38 +1,45 @@
-"""Every check across sections: the last value that is accepted, and the first that is refused, of the key it names."""
+"""Every check across sections: the last value that is accepted, and the first that is refused.
 
+A refusal names the key and the value of its row, or those that the row names last.
+"""
+
+import ast
 import copy
+import inspect
 
 import pytest
 import yaml
 
-from agentrl_jax.config import decode, validate
-from agentrl_jax.errors import UserError
+from agentrl_jax.config import checks, decode, validate
+from agentrl_jax.errors import UserError, shown
 
 GRPO = "algo: {preset: grpo}"
 LORA = "model: {pretrained: smollm2-135m, lora: {rank: 8}}"
 SERVICE = "{env: textcraft, groups: 8, items: 0-99, held_out: 0-9, validation: 0-9}"
 SERVED = f"env: {{url: local}}\nprompt: {{style: chat}}\ntasks: [{SERVICE}]"
+MIXED = f"prompt: {{style: chat}}\ntasks: [{SERVICE}, {SERVICE.replace('textcraft', 'maze')}]"
+SPREAD = "algo: {filter: none, advantage: {spread_weighted: true}}"
+MEAN = "algo: {filter: none, advantage: {reward_normalization: mean}}"
+VALUE_COEF = "algo: {schedules: {value_coef: {end: 2, iterations: 5}}}"
+SINGLE = "rollout: {context: single_turn}"
 IMITATION = "imitation: {levels: 8, steps: 50}"
 SMALL = "tasks: [{env: X, groups: 4}]\nrollout: {group_size: 2}\nalgo: {filter: none}\ntrain: {validation_episodes: 4}"
-NARROW = "model: {embed_dim: 8, heads: 1, kv_heads: 1, layers: 1, mlp_width: 8}"
+ONE_TURN = f"{SMALL}\nprompt: {{max_turns: 1, max_response_tokens: 2}}"
+NARROW = f"{SMALL}\nmodel: {{embed_dim: 8, heads: 1, kv_heads: 1, layers: 1, mlp_width: 8}}"
+NARROW += "\nevaluation: {episodes: 4}\nimitation: {batch: 4}"
 
 LIMITS = [
     # Sizes. The decoder is narrow where its cache would be refused first.
-    (
-        f"{SMALL}\n{NARROW}\nevaluation: {{episodes: 4}}\nimitation: {{batch: 4}}",
-        "prompt.max_response_tokens",
-        209715,
-        209716,
-    ),
-    (f"{SMALL}\nprompt: {{max_turns: 1}}", "imitation.batch", 1 << 18, (1 << 18) + 1),
-    (f"{SMALL}\nprompt: {{max_turns: 1}}", "train.validation_episodes", 1 << 18, (1 << 18) + 1),
-    (f"{SMALL}\nprompt: {{max_turns: 1, max_response_tokens: 2}}", "evaluation.episodes", 1 << 27, (1 << 27) + 1),
+    (NARROW, "prompt.max_response_tokens", 209715, 209716, "prompt.max_turns x "),
+    (ONE_TURN, "imitation.batch", 1 << 18, (1 << 18) + 1),
+    (ONE_TURN, "train.validation_episodes", 1 << 18, (1 << 18) + 1),
+    (ONE_TURN, "evaluation.episodes", 1 << 27, (1 << 27) + 1, "evaluation.episodes x "),
     (LORA, "model.lora.rank", 1 << 14, (1 << 14) + 1),
     # A layer has 16384 x (2 x 16384 + 3 x 384) parameters; the rows of 1,024 groups have 16384 x 80 x 2 x 64 numbers.
-    ("model: {embed_dim: 16384, heads: 128, kv_heads: 1}", "model.layers", 1978, 1979),
-    ("tasks: [{env: X, groups: 1024}]", "model.layers", 52428, 52429),
+    ("model: {embed_dim: 16384, heads: 128, kv_heads: 1}", "model.layers", 1978, 1979, "model.layers x "),
+    ("tasks: [{env: X, groups: 1024}]", "model.layers", 52428, 52429, "rows x tokens x "),
     # Tasks.
-    ("tasks: [{env: X, groups: 4}, {env: X, groups: 4}]", "tasks.1.name", "Y", ""),
+    ("tasks: [{env: X, groups: 4}, {env: X, groups: 4}]", "tasks.1.name", "Y", "", "tasks.1.name is X"),
     ("prompt: {max_actions: 7}", "prompt.max_actions_per_turn", 7, 8),
     # Services.
     ("", "prompt.style", "ragen", "chat"),
@@ -42,6 +49,7 @@ LIMITS = [
     (SERVED, "tasks.0.held_out", "0-9", ""),
     (f"{SERVED}\ntrain: {{validate_every: 0}}", "tasks.0.validation", "", "0-9"),
     (SERVED, "tasks.0.validation", "0-9", ""),
+    (SERVED, "train.validate_every", 1, 0, "tasks.0.validation"),
     ("", "env.score", "auto", "sum"),
     (SERVED, "prompt.observation_tokens", 0, 10),
     (SERVED, "prompt.encoder", "pieces", "canonical"),
@@ -49,6 +57,9 @@ LIMITS = [
     (SERVED, "rollout.shared_noise", False, True),
     (SERVED, "prompt.stop_at_answer", False, True),
     (SERVED, "algo.dynamic_sampling", 1, 2),
+    (SERVED, "tasks.0.options", {}, {"slip": 0.1}),
+    (SERVED, "env.token_file", "", "x"),
+    (MIXED, "tasks.1.env", "maze", "Bandit"),
     # Model.
     ("model: {pretrained: smollm2-135m}", "model.layers", 4, 3),
     ("model: {pretrained: smollm2-135m}", "model.tokenizer", "", "other"),
@@ -75,26 +86,21 @@ LIMITS = [
     ("prompt: {max_turns: 2}", "rollout.context", "single_turn", None),
     ("prompt: {max_turns: 1}", "rollout.context", "full", "single_turn"),
     # The learning rule.
-    (GRPO, "rollout.group_size", 2, 1),
-    ("algo: {filter: none, advantage: {spread_weighted: true}}", "rollout.group_size", 2, 1),
+    (GRPO, "rollout.group_size", 2, 1, "algo.advantage is grpo"),
+    (SPREAD, "rollout.group_size", 2, 1, "algo.advantage.spread_weighted is true"),
     ("algo: {filter: {kind: fraction, by: mean}}\nrollout: {group_size: 1}", "algo.filter.by", "length", None),
-    ("algo: {filter: {kind: fraction, by: entropy_std}}", "rollout.group_size", 2, 1),
+    ("algo: {filter: {kind: fraction, by: entropy_std}}", "rollout.group_size", 2, 1, "algo.filter.by is entropy_std"),
     ("algo: {filter: none}\nrollout: {group_size: 1}", "algo.dynamic_sampling", 1, 2),
-    (
-        "algo: {filter: none, advantage: {reward_normalization: mean, reward_grouping: task}}",
-        "rollout.group_size",
-        1,
-        None,
-    ),
-    ("algo: {filter: none, advantage: {reward_normalization: mean}}", "rollout.group_size", 2, 1),
-    ("algo: {advantage: {spread_weighted: true}}", "algo.filter_group_size", 2, 1),
+    (MEAN.replace("mean", "mean, reward_grouping: task"), "rollout.group_size", 1, None),
+    (MEAN, "rollout.group_size", 2, 1, "algo.advantage.reward_normalization is mean"),
+    (SPREAD, "algo.filter_group_size", 2, 1, "algo.advantage.spread_weighted is true"),
     ("algo: {overlong_buffer: 0.5}", "algo.overlong_penalty", 2.0, None),
     ("", "algo.overlong_penalty", 1.0, 2.0),
-    ("algo: {advantage: bi_level_gae}", "prompt.max_turns", 2, 1),
+    ("algo: {advantage: bi_level_gae}", "prompt.max_turns", 2, 1, "algo.advantage is bi_level_gae"),
     ("prompt: {max_turns: 1}", "algo.advantage.reward_placement", "episode", "turn"),
     ("prompt: {max_turns: 1}\nalgo: {preset: gigpo}", "algo.advantage.history", 0, 1),
     ("algo: {filter: {kind: top_k}}", "algo.filter.k", 7, 8),
-    ("algo: {filter: {kind: top_p}}", "train.max_bad_updates", 2, 1),
+    ("algo: {filter: {kind: top_p}}", "train.max_bad_updates", 2, 1, "algo.filter is top_p"),
     ("", "algo.filter_group_size", 1, 16),
     (GRPO, "algo.filter_group_size", 2, 1),
     (GRPO, "algo.filter_group_size", 15, 16),
@@ -116,47 +122,52 @@ LIMITS = [
     ("algo: {schedules: {format_penalty: {end: -1, iterations: 5}}}", "algo.schedules.format_penalty.end", 0.0, 0.1),
     ("algo: {schedules: {temperature: {end: 2, iterations: 5}}}", "algo.schedules.temperature.end", 1e-6, 0.0),
     ("algo: {schedules: {entropy_coef: {end: 2, iterations: 5}}}", "algo.schedules.entropy_coef.end", 0.0, -0.1),
-    ("algo: {schedules: {value_coef: {end: 2, iterations: 5}}}", "algo.advantage.kind", "gae", "grpo"),
+    (VALUE_COEF, "algo.advantage.kind", "gae", "grpo", "algo.schedules.value_coef.end is 2"),
     # Training.
     ("", "algo.filter.ratio", 0.125, 0.12),
-    ("algo: {minibatches: 1}", "algo.grad_accum_steps", 32, 64),
-    ("algo: {minibatches: 8}", "algo.grad_accum_steps", 4, 3),
-    ("rollout: {context: single_turn}\nalgo: {minibatches: 5}", "prompt.max_turns", 5, 4),
+    ("algo: {minibatches: 1}", "algo.grad_accum_steps", 32, 64, "algo.minibatches x algo.grad_accum_steps is 64"),
+    ("algo: {minibatches: 8}", "algo.grad_accum_steps", 4, 3, "algo.minibatches x algo.grad_accum_steps is 24"),
+    (f"{SINGLE}\nalgo: {{minibatches: 5}}", "prompt.max_turns", 5, 4, "algo.minibatches x algo.grad_accum_steps is 5"),
     ("algo: {packing: true}", "algo.length_buckets", 1, 2),
-    ("optim: {decay: all}", "optim.weight_decay", 0.01, 0.0),
+    ("optim: {decay: all}", "optim.weight_decay", 0.01, 0.0, "optim.decay is all"),
     (GRPO, "optim.critic_lr", None, 1e-3),
     (GRPO, "train.critic_warmup", 0, 1),
     ("train: {iterations: 7}", "train.critic_warmup", 6, 7),
     ("imitation: {steps: 50}", "imitation.levels", 1, 0),
+    ("imitation: {levels: 8}", "imitation.steps", 1, 0, "imitation.levels is 8"),
+    (f"{SERVED}\n{IMITATION}", "imitation.noise", 0.1, None),
+    (f"{SERVED}\n{IMITATION[:-1]}, noise: 0.1}}", "imitation.plans", "optimal", "random", "imitation.noise is 0.1"),
     (IMITATION, "imitation.schedule", "linear", None),
     ("", "imitation.schedule", "constant", "linear"),
     (IMITATION, "imitation.noise", 0.0, 0.1),
     ("imitation: {levels: 8, steps: 51, dagger_levels: 8}", "imitation.dagger_rounds", 2, 3),
-    ("imitation: {levels: 8, steps: 50, dagger_rounds: 1}", "imitation.dagger_levels", 1, 0),
+    (f"{IMITATION[:-1]}, dagger_rounds: 1}}", "imitation.dagger_levels", 1, 0, "imitation.dagger_rounds is 1"),
     (IMITATION, "imitation.plans", "exploring", None),
     ("", "imitation.plans", "optimal", "exploring"),
     (IMITATION, "imitation.images", 1, None),
     ("imitation: {levels: 8, steps: 50, plans: random}", "imitation.images", 0, 1),
     ("imitation: {levels: 8, steps: 50, plans: random}", "imitation.random_start", 0, 1),
     # Devices: 8 groups of 16, of which a quarter is kept, in minibatches of 8 rows.
-    ("devices: 8\nmesh: {fsdp: 2, tensor: 2}", "mesh.sequence", 2, 3),
+    ("devices: 8\nmesh: {fsdp: 2, tensor: 2}", "mesh.sequence", 2, 3, "devices is 8"),
+    ("algo: {filter: none}\nmesh: {fsdp: 2, rollout: wide}", "devices", 8, 16),
     ("devices: 2\nmesh: {fsdp: 2}", "mesh.rollout", "wide", None),
     ("", "mesh.rollout", "rows", "wide"),
-    ("devices: 2\nalgo: {mismatch: replay}", "mesh.tensor", 1, 2),
-    ("devices: 2\nalgo: {mismatch: replay}", "mesh.sequence", 1, 2),
+    ("devices: 2\nalgo: {mismatch: replay}", "mesh.tensor", 1, 2, "algo.mismatch is replay"),
+    ("devices: 2\nalgo: {mismatch: replay}", "mesh.sequence", 1, 2, "algo.mismatch is replay"),
     ("", "devices", 8, 3),
     ("algo: {minibatches: 8}", "devices", 4, 8),
     ("devices: 4", "rollout.slots", 32, 48),
     ("", "rollout.prefill_rows", 127, 128),
     ("rollout: {slots: 16}", "rollout.prefill_rows", 15, 16),
     ("devices: 2", "rollout.prefill_rows", 63, 64),
+    ("devices: 2\nmesh: {fsdp: 2, rollout: wide}", "rollout.prefill_rows", 127, 128),
     # Hosts.
     ("hosts: {coordinator: auto}", "hosts.count", 0, 1),
-    ("hosts: {coordinator: auto}", "hosts.index", None, 0),
+    ("hosts: {coordinator: auto}", "hosts.index", None, 0, "hosts.count is 0"),
     ("hosts: {count: 2, index: 1}", "hosts.coordinator", "host:65535", "host:65536"),
     ("hosts: {count: 2, index: 1}", "hosts.coordinator", "host:1", "host:0"),
     ("hosts: {count: 2, index: 1}", "hosts.coordinator", "host:1", ":1"),
-    ("hosts: {coordinator: 'host:1', count: 2}", "hosts.index", 1, 2),
+    ("hosts: {coordinator: 'host:1', count: 2}", "hosts.index", 1, 2, "hosts.count is 2"),
 ]
 
 
@@ -180,12 +191,38 @@ def refusal(base, key, value):
     try:
         validate(with_value(base, key, value), files=False)
     except UserError as error:
-        return str(error)
-    return ""
+        return error
+    return None
 
 
-@pytest.mark.parametrize(("base", "key", "accepted", "refused"), LIMITS)
-def test_the_limit_of_a_check(base, key, accepted, refused):
-    assert refusal(base, key, accepted) == ""
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: f"{limit[1]}={limit[3]}")
+def test_the_limit_of_a_check(limit):
+    base, key, accepted, refused, *named = limit
+    assert refusal(base, key, accepted) is None
     if refused is not None:
-        assert key.removesuffix(".kind") in refusal(base, key, refused)
+        error = refusal(base, key, refused)
+        value = list(error.value) if isinstance(error.value, tuple) else error.value
+        if named:
+            assert f"{error.key} is {shown(value)}".startswith(named[0])
+            assert key.removesuffix(".kind") in str(error)
+        else:
+            assert (error.key, value) == (key.removesuffix(".kind"), refused)
+        assert f"{error.key} is {shown(error.value)}, " in str(error)
+        assert "\n" not in str(error)
+
+
+def test_every_check_has_a_row():
+    """A check that no row of the table reaches is not tested."""
+    lines, reached = {}, set()
+    for node in ast.walk(ast.parse(inspect.getsource(checks))):
+        if isinstance(node, ast.Yield):
+            lines |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node.lineno)
+    for base, key, _, refused, *_ in LIMITS:
+        if refused is None:
+            continue
+        config = with_value(base, key, refused)
+        for _, generator in inspect.getmembers(checks, inspect.isgeneratorfunction):
+            refusals = generator(config)
+            for _ in refusals:
+                reached.add(lines[refusals.gi_frame.f_lineno])
+    assert sorted(set(lines.values()) - reached) == []

@@ -3,30 +3,14 @@ import os
 import pytest
 import yaml
 
-from agentrl_jax.config import (
-    AlgoConfig,
-    Config,
-    OptimConfig,
-    RolloutConfig,
-    TaskConfig,
-    TrainConfig,
-    decode,
-    differences,
-    load_config,
-    load_resolved,
-    save_resolved,
-    to_dict,
-    validate,
-)
+from agentrl_jax.config import AlgoConfig, Config, TaskConfig, decode, validate
 from agentrl_jax.config.advantages import Gae, Grpo
-from agentrl_jax.config.algo import FractionFilter
 from agentrl_jax.config.defaults import length_buckets, with_defaults
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.keys import listing, sections_of
-from agentrl_jax.config.load import leaves
+from agentrl_jax.config.load import differences, leaves, load_config, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import UserError
 from agentrl_jax.setup import build
-from agentrl_jax.setup.build import learning_rates
 
 
 @pytest.fixture
@@ -42,14 +26,14 @@ def write(tmp_path):
 def refused(path, *overrides):
     with pytest.raises(UserError) as caught:
         load_config(path, overrides)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    assert "\n" not in str(caught.value)
+    return caught.value
 
 
 def test_an_empty_file_gives_the_defaults_and_a_folder_named_after_it(write):
     config = load_config(write("", "first.yaml"))
     assert config == with_defaults(Config()).replace(run_dir=os.path.join("runs", "first"))
+    assert decode({}) == with_defaults(Config(algo=AlgoConfig()))
 
 
 def test_values_of_the_file_and_of_the_command_line(write):
@@ -57,27 +41,17 @@ def test_values_of_the_file_and_of_the_command_line(write):
     path = write(f"seed: 3\n{tasks}\nalgo: {{objective: {{clip_high: 0.3}}}}\n")
     words = ["--algo.objective.clip_high", "0.25", "--tasks.1.groups=4", "--prompt.max-turns", "3", "--run_dir", "2026"]
     config = load_config(path, [*words, "--tasks.1.options.success_rate", "1", "--prompt.format_penalty", "-0.5"])
-    assert (config.seed, config.algo.objective.clip_high, config.prompt.max_turns, config.run_dir) == (
-        3,
-        0.25,
-        3,
-        "2026",
-    )
+    assert (config.seed, config.algo.objective.clip_high) == (3, 0.25)
+    assert (config.prompt.max_turns, config.run_dir) == (3, "2026")
     assert [task.groups for task in config.tasks] == [4, 4]
     assert config.tasks[1].options == {"success_rate": 1}
     assert config.prompt.format_penalty == -0.5
 
 
-def test_an_option_of_the_default_task_can_be_given_without_a_file_entry(write):
+def test_types_of_values(write):
     assert load_config(write(""), ["--tasks.0.env", "FrozenLake"]).tasks == (TaskConfig(env="FrozenLake", groups=8),)
-
-
-def test_numbers_with_an_exponent_are_numbers(write):
     config = load_config(write("optim: {lr: 1e-3, critic_lr: 5E-4}"), ["--model.norm_eps", "1e-5"])
     assert (config.optim.lr, config.optim.critic_lr, config.model.norm_eps) == (1e-3, 5e-4, 1e-5)
-
-
-def test_types_of_options_are_kept(write):
     text = "tasks: [{env: X, groups: 4, options: {a: 1, b: 1.0, c: true, d: '1'}}]"
     options = load_config(write(text)).tasks[0].options
     assert [(value, type(value)) for value in options.values()] == [(1, int), (1.0, float), (True, bool), ("1", str)]
@@ -125,10 +99,6 @@ def test_a_part_with_kinds_on_the_command_line(write):
     assert load_config(path, ["--model.remat", "none"]).model.remat == "none"
 
 
-def test_defaults_are_those_of_the_default_preset():
-    assert decode({}) == with_defaults(Config(algo=AlgoConfig()))
-
-
 @pytest.mark.parametrize(
     ("text", "key", "value", "hint"),
     [
@@ -163,13 +133,10 @@ def test_defaults_are_those_of_the_default_preset():
 )
 def test_a_wrong_file_is_refused_in_one_line_with_the_key(write, text, key, value, hint):
     path = write(text)
-    with pytest.raises(UserError) as refused:
-        load_config(path)
-    message = str(refused.value)
-    assert (refused.value.key, refused.value.value) == (key, value)
-    assert message.startswith(f"{path}: ")
-    assert hint in message
-    assert "\n" not in message
+    error = refused(path)
+    assert (error.key, error.value) == (key, value)
+    assert str(error).startswith(f"{path}: ")
+    assert hint in str(error)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +153,7 @@ def test_a_wrong_file_is_refused_in_one_line_with_the_key(write, text, key, valu
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(write, text, flaw):
-    assert flaw in refused(write(text))
+    assert flaw in str(refused(write(text)))
 
 
 @pytest.mark.parametrize(
@@ -206,15 +173,14 @@ def test_a_file_that_is_no_configuration_is_refused(write, text, flaw):
     ],
 )
 def test_a_wrong_override_is_refused_with_the_key(write, words, key, value):
-    with pytest.raises(UserError) as refused:
-        load_config(write("tasks: [{env: X, groups: 4}]"), words)
-    assert (refused.value.key, refused.value.value) == (key, value)
+    error = refused(write("tasks: [{env: X, groups: 4}]"), *words)
+    assert (error.key, error.value) == (key, value)
 
 
 def test_levels_without_end_are_refused_in_a_file_and_on_the_command_line(write):
-    assert "recursion limit" in refused(write("{a: " * 250 + "1" + "}" * 250))
+    assert "recursion limit" in str(refused(write("{a: " * 250 + "1" + "}" * 250)))
     deep = ["--tasks.0.options.x", "[" * 250 + "1" + "]" * 250]
-    assert "the file is" in refused(write("tasks: [{env: X, groups: 4}]"), *deep)
+    assert "the file is" in str(refused(write("tasks: [{env: X, groups: 4}]"), *deep))
 
 
 @pytest.mark.parametrize(
@@ -228,26 +194,13 @@ def test_levels_without_end_are_refused_in_a_file_and_on_the_command_line(write)
     ],
 )
 def test_keys_that_are_no_text_or_called_like_a_kind_are_named(data, key):
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as caught:
         decode(data)
-    assert refused.value.key == key
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    assert "no such file" in refused(tmp_path / "absent.yaml")
+    assert caught.value.key == key
 
 
 def test_a_ratio_is_not_rounded_below_its_meaning():
-    validate(
-        Config(
-            tasks=(TaskConfig(env="X", groups=100),), algo=AlgoConfig(filter=FractionFilter(ratio=0.29), minibatches=29)
-        )
-    )
-
-
-def test_a_name_tells_two_tasks_of_one_environment_apart(write):
-    config = load_config(write("tasks: [{env: X, groups: 4}, {env: X, groups: 4, name: hard}]"))
-    assert [task.label for task in config.tasks] == ["X", "hard"]
+    validate(decode({"tasks": [{"env": "X", "groups": 100}], "algo": {"filter": {"ratio": 0.29}, "minibatches": 29}}))
 
 
 @pytest.mark.parametrize(
@@ -255,19 +208,15 @@ def test_a_name_tells_two_tasks_of_one_environment_apart(write):
     [("constant", [0.5, 1, 1, 1]), ("linear", [0.5, 0.75, 0.5, 0.25]), ("cosine", [0.5, 0.853553, 0.5, 0.146447])],
 )
 def test_learning_rates_rise_and_fall(schedule, factors):
-    """The first iteration already learns, and so does the last."""
-    config = Config(optim=OptimConfig(schedule=schedule, warmup=2), train=TrainConfig(iterations=4))
-    rates = learning_rates(config)
+    config = decode({"optim": {"schedule": schedule, "warmup": 2}, "train": {"iterations": 4}})
+    rates = build.learning_rates(config)
     assert [float(rates(i)) for i in range(4)] == pytest.approx(factors, rel=1e-5)
 
 
 def test_differences_names_every_key_that_differs():
-    a = Config(tasks=(TaskConfig(env="X", groups=4),))
-    b = a.replace(
-        seed=1,
-        tasks=(TaskConfig(env="X", groups=4, options={"slip": 0.1}), TaskConfig(env="Y", groups=2)),
-        rollout=RolloutConfig(group_size=8),
-    )
+    a = decode({"tasks": [{"env": "X", "groups": 4}]})
+    tasks = [{"env": "X", "groups": 4, "options": {"slip": 0.1}}, {"env": "Y", "groups": 2}]
+    b = decode({"seed": 1, "tasks": tasks, "rollout": {"group_size": 8}})
     assert differences(a, a) == []
     changed = {"seed", "rollout.group_size", "tasks.0.options", "tasks.0.options.slip"}
     added = {f"tasks.1.{name}" for name in TaskConfig.model_fields}
@@ -275,7 +224,6 @@ def test_differences_names_every_key_that_differs():
 
 
 def sections(kind=Config):
-    """Every section of the tree, of all kinds."""
     yield kind
     for field in kind.model_fields.values():
         for part in sections_of(field.annotation):
@@ -315,11 +263,8 @@ def test_the_folder_of_an_older_version_is_refused_with_what_to_do(old, tmp_path
     for section, values in yaml.safe_load(old).items():
         held[section] |= values
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(held))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="another version of agentrl"):
         load_resolved(tmp_path / "config.yaml")
-    message = str(caught.value)
-    assert "\n" not in message
-    assert f"if {tmp_path} was written by another version of agentrl, use that version, or a new run folder" in message
 
 
 @pytest.mark.parametrize(
@@ -338,7 +283,6 @@ def test_the_folder_of_an_older_version_is_refused_with_what_to_do(old, tmp_path
     ids=str,
 )
 def test_rows_that_can_differ_are_cut_to_several_lengths(changes, buckets):
-    """By the file alone; a value that is given, and packing, come first."""
     config = decode({"algo": {"grad_accum_steps": 2}} | changes)
     assert length_buckets(config) == with_defaults(config).algo.length_buckets == buckets
     assert build.learner_config(config).length_buckets == buckets

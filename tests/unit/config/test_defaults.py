@@ -6,10 +6,11 @@ import json
 import pytest
 from paths import GOLDEN
 
-from agentrl_jax.config import decode
+from agentrl_jax.config import decode, to_dict, validate
 from agentrl_jax.config.algo import Gspo, Ppo
 from agentrl_jax.config.imitation import IMITATION_CHUNK, ImitationConfig
 from agentrl_jax.config.load import leaves
+from agentrl_jax.config.presets import NAMES, read_preset
 from agentrl_jax.config.rates import note, rates, with_rates
 
 HOME = GOLDEN / "config"
@@ -24,13 +25,12 @@ def test_keys_bounds_defaults_and_presets_are_those_of_the_record():
     assert {key for key in {**expected, **found} if expected.get(key, "none") != found.get(key, "none")} == set()
 
 
+LORA = {"pretrained": "smollm2-135m", "lora": {"rank": 8}}
+
+
 @pytest.mark.parametrize(
     ("model", "policy", "critic"),
-    [
-        ({}, 3e-4, 1e-3),
-        ({"pretrained": "smollm2-135m"}, 1e-6, 1e-5),
-        ({"pretrained": "smollm2-135m", "lora": {"rank": 8}}, 1e-5, 1e-4),
-    ],
+    [({}, 3e-4, 1e-3), ({"pretrained": "smollm2-135m"}, 1e-6, 1e-5), (LORA, 1e-5, 1e-4)],
 )
 def test_learning_rates_depend_on_what_is_trained(model, policy, critic):
     assert rates(decode({"model": model})) == (policy, critic)
@@ -57,3 +57,20 @@ def test_imitation_is_divided_into_parts():
     for steps, parts in ((0, 0), (1, 1), (IMITATION_CHUNK, 1), (IMITATION_CHUNK + 1, 2)):
         assert ImitationConfig(levels=8, steps=steps).chunks == parts
     assert ImitationConfig(steps=50).chunks == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_preset_is_a_valid_rule_whose_values_have_sources(name):
+    preset = read_preset(name)
+    assert len(preset.about) > 20
+    written = {key for key, _ in leaves(preset.values, lists=False)}
+    assert preset.sources.keys() == written
+    assert all(len(source) > 5 for source in preset.sources.values())
+    config = decode({"algo": {"preset": name}, "prompt": {"max_turns": 10}})
+    validate(config)
+    decoded = to_dict(config)["algo"]
+    for key, value in preset.values.items():
+        if isinstance(value, dict):
+            assert value.items() <= decoded[key].items()
+        else:
+            assert decoded[key] in (value, {"kind": value})

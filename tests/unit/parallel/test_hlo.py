@@ -1,4 +1,4 @@
-"""Operations of compiled programs and the loops around them."""
+"""Operations of compiled programs, the loops around them, and bytes between a device and its large memory."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,12 @@ import pytest
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.parallel import hlo
+from agentrl_jax.parallel.hlo_traffic import memory_bytes
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.topology import TopologyError, described_devices
 
 
 def test_loops_around_collectives_are_counted():
-    """One sum before the loops, one per turn, one per token."""
 
     def program(x):
         x = jax.lax.psum(x, "data")
@@ -29,73 +29,198 @@ def test_loops_around_collectives_are_counted():
     assert sorted(found) == [(0, 32), (1, 8), (2, 32)]
 
 
-def test_sizes_of_types():
-    text = """HloModule m
-
-ENTRY %main (a: bf16[2,3]) -> bf16[2,3] {
-  %a = bf16[2,3]{1,0} parameter(0)
-  %b = (bf16[2,3]{1,0}, bf16[4,3]{1,0:T(8,128)}) all-gather-start(%a), dimensions={0}
-  %c = bf16[4,3]{1,0} all-gather-done(%b)
-  %d = s4[6]{0} copy(%a)
-  %f = bf16[2,3]{1,0} fusion(%a), kind=kLoop, calls=%fused
-  ROOT %e = pred[5]{0} copy(%a)
-}
-
+FUSED = """
 %fused (p: bf16[2,3]) -> bf16[2,3] {
   %p = bf16[2,3]{1,0} parameter(0)
   ROOT %g = bf16[2,3]{0,1} copy(%p)
 }
 """
-    found = hlo.operations(text, ("all-gather", "copy"))
-    assert [(one.kind, one.size, one.depth) for one in found] == [
-        ("all-gather", 24, 0),
-        ("copy", 6, 0),
-        ("copy", 5, 0),
-    ]
+MOVES = """  %b = (bf16[4,8]{1,0:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)S(1)}, u32[]{:S(2)}) copy-start(%a)
+  %c = (bf16[4,8]{0,1:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%a)
+  ROOT %d = bf16[4,8]{0,1} copy(%a)"""
+GATHERS = """  %b = (bf16[2,3]{1,0}, bf16[4,3]{1,0:T(8,128)}) all-gather-start(%a), dimensions={0}
+  %c = bf16[4,3]{1,0} all-gather-done(%b)
+  %d = s4[6]{0} copy(%a)
+  %f = bf16[2,3]{1,0} fusion(%a), kind=kLoop, calls=%fused
+  ROOT %e = pred[5]{0} copy(%a)"""
+COMBINED = """  %c = (f32[1024]{0}, bf16[8]{0}) all-reduce(%a, %b), to_apply=%add
+  %d = (f32[1024]{0}, f32[4096]{0}) all-gather-start(%a), dimensions={0}
+  ROOT %e = f32[1024]{0} get-tuple-element(%c), index=0"""
 
 
-@pytest.mark.parametrize("name", ["v5e", "v9:2x2", "", "gpu:8"])
-def test_unknown_topologies_are_refused(name):
-    with pytest.raises(TopologyError) as refused:
-        described_devices(name)
-    assert (refused.value.key, refused.value.value) == ("topology", name)
+@pytest.mark.parametrize(
+    ("body", "kinds", "expected"),
+    [
+        (GATHERS, ("all-gather", "copy"), [("all-gather", 24), ("copy", 6), ("copy", 5)]),
+        # The second operation stays in one memory and changes the layout, so it is a copy.
+        (MOVES, ("copy", hlo.MOVE), [("move", 64), ("copy", 64), ("copy", 64)]),
+        # A combined collective has the size of all its results.
+        (COMBINED, hlo.COLLECTIVES, [("all-reduce", 4 * 1024 + 2 * 8), ("all-gather", 4 * 4096)]),
+    ],
+)
+def test_sizes_of_operations(body, kinds, expected):
+    text = f"HloModule m\n\nENTRY %main (a: bf16[2,3]) -> bf16[2,3] {{\n{body}\n}}\n{FUSED}"
+    found = hlo.operations(text, kinds)
+    assert [(one.kind, one.size) for one in found] == expected
+    assert {one.depth for one in found} == {0}
 
 
-@pytest.mark.parametrize(("name", "slices"), [("local", 2), ("v5e:2x2", 0), ("v5e:2x2", -1)])
-def test_impossible_numbers_of_slices_are_refused(name, slices):
+@pytest.mark.parametrize(
+    ("name", "slices"), [*((name, 1) for name in ("v5e", "v9:2x2", "", "gpu:8")), ("local", 2), ("v5e:2x2", 0)]
+)
+def test_unknown_topologies_and_impossible_numbers_of_slices_are_refused(name, slices):
     with pytest.raises(TopologyError) as refused:
         described_devices(name, slices)
-    assert (refused.value.key, refused.value.value) == ("slices", slices)
+    assert (refused.value.key, refused.value.value) == (("topology", name) if slices == 1 else ("slices", slices))
 
 
 def test_the_devices_that_are_here():
-    devices, _ = described_devices("local")
-    np.testing.assert_array_equal(devices, jax.devices())
+    np.testing.assert_array_equal(described_devices("local")[0], jax.devices())
 
 
-def test_a_move_between_memories_is_no_copy():
-    """The second operation stays in one memory and changes the layout, so it is a copy."""
-    text = """HloModule m
-ENTRY %main (a: bf16[4,8]) -> bf16[4,8] {
-  %a = bf16[4,8]{1,0} parameter(0)
-  %b = (bf16[4,8]{1,0:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)S(1)}, u32[]{:S(2)}) copy-start(%a)
-  %c = (bf16[4,8]{0,1:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%a)
-  ROOT %d = bf16[4,8]{0,1} copy(%a)
+SIZE = 64 * 8 * 4
+"""Bytes of `a`, and of `b`."""
+
+
+def compiled(program, *shapes, donated=()):
+    arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+    return jax.jit(program, donate_argnums=donated).lower(*arguments).compile().as_text()
+
+
+def module(entry, *others):
+    """The text of a module whose entry computation has `a` in large memory, and `b` and `i` on the chip."""
+    head = """  %a = f32[64,8]{1,0:T(8,128)} parameter(0)
+  %b = f32[64,8]{1,0:T(8,128)S(1)} parameter(1)
+  %i = s32[]{:T(128)S(6)} parameter(2)
+"""
+    return "\n".join(
+        ["HloModule m", "", *others, "ENTRY %main (a: f32[64,8], b: f32[64,8]) -> f32[8] {", head + entry, "}"]
+    )
+
+
+def test_a_product_reads_both_matrices_and_writes_one():
+    text = compiled(lambda x, w: x @ w, ((256, 128), jnp.float32), ((128, 512), jnp.float32))
+    assert memory_bytes(text) == 4 * (256 * 128 + 128 * 512 + 256 * 512)
+
+
+def test_lookups_and_updates_in_place_count_what_they_touch():
+    table, ids = ((4096, 64), jnp.float32), ((3,), jnp.int32)
+    rows = 4 * 3 * 64
+    assert rows <= memory_bytes(compiled(lambda x, i: x[i], table, ids)) < 4 * rows
+    row, index = ((1, 64), jnp.float32), ((), jnp.int32)
+    text = compiled(lambda x, r, i: jax.lax.dynamic_update_slice(x, r, (i, 0)), table, row, index, donated=(0,))
+    assert 2 * 4 * 64 <= memory_bytes(text) < 6 * 4 * 64
+
+
+BRANCHES = (
+    """%small (p: f32[64,8]) -> f32[64,8] {
+  %p = f32[64,8]{1,0} parameter(0)
+  ROOT %q = f32[64,8]{1,0} negate(%p)
+}
+""",
+    """%large (p: f32[64,8]) -> f32[64,8] {
+  %p = f32[64,8]{1,0} parameter(0)
+  %r = f32[64,8]{1,0} negate(%p)
+  ROOT %q = f32[64,8]{1,0} negate(%r)
+}
+""",
+)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["conditional(%i, %a, %a), branch_computations={%small, %large}", "while(%a), condition=%small, body=%large"],
+)
+def test_a_loop_counts_once_and_a_condition_its_largest_branch(entry):
+    assert memory_bytes(module(f"  ROOT %c = f32[64,8]{{1,0}} {entry}", *BRANCHES)) == 4 * SIZE
+
+
+def test_a_loop_of_a_compiled_program():
+    x = ((1024,), jnp.float32)
+    of_body = memory_bytes(compiled(jnp.cumsum, x))
+    text = compiled(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.cumsum(y), x), x, ((), jnp.int32))
+    assert of_body <= memory_bytes(text) < of_body + 4 * 4 * 1024
+
+
+OF_A = "f32[64,8]{1,0:T(8,128)}"
+ON_CHIP = "f32[64,8]{1,0:T(8,128)S(1)}"
+INSTRUCTIONS = [
+    ([f"{OF_A} add(%a, %a)"], 2 * SIZE),
+    ([f"{ON_CHIP} add(%a, %b)"], SIZE),
+    ([f"{ON_CHIP} add(%b, %b)"], 0),
+    (["f32[512]{0:T(512)} bitcast(%a)"], 0),
+    # A move to the chip's own memory reads once, and its end is not counted again.
+    ([f"({ON_CHIP}, {OF_A}, u32[]{{:S(2)}}) copy-start(%a)", f"{ON_CHIP} copy-done(%c)"], SIZE),
+    (
+        [
+            f"(({OF_A}), f32[16,8]{{1,0:T(8,128)S(1)}}, s32[]{{:S(2)}}) slice-start(%a), slice={{[0:16], [0:8]}}",
+            "f32[16,8]{1,0:T(8,128)S(1)} slice-done(%c)",
+        ],
+        SIZE // 4,
+    ),
+    (["f32[1,8]{1,0:T(1,128)} dynamic-slice(%a, %i, %i), dynamic_slice_sizes={1,8}"], 2 * 32),
+    # A collective: its operand and its result.
+    ([f"{OF_A} all-reduce(%a), to_apply=%add"], 2 * SIZE),
+    (
+        [
+            f"({OF_A}, f32[128,8]{{1,0:T(8,128)}}) all-gather-start(%a), dimensions={{0}}",
+            "f32[128,8]{1,0:T(8,128)} all-gather-done(%c)",
+        ],
+        3 * SIZE,
+    ),
+    ([f"{OF_A} all-reduce-start(%a), to_apply=%add", f"{OF_A} all-reduce-done(%c)"], 2 * SIZE),
+    ([f'{OF_A} custom-call(%a, %b), custom_call_target="kernel"'], 2 * SIZE),
+]
+
+
+@pytest.mark.parametrize(("written", "expected"), INSTRUCTIONS)
+def test_instructions(written, expected):
+    lines = [f"  {name} = {text}" for name, text in zip(("%c", "ROOT %d"), written)]
+    lines[-1] = lines[-1].replace("  %c", "  ROOT %c")
+    assert memory_bytes(module("\n".join(lines))) == expected
+
+
+def fused(body):
+    """A module whose entry is one fusion of `a`, `b` and an index with the given body."""
+    inside = """%fused (p0: f32[64,8], p1: f32[64,8], p2: s32[]) -> f32[64,8] {
+  %p0 = f32[64,8]{1,0} parameter(0)
+  %p1 = f32[64,8]{1,0} parameter(1)
+  %p2 = s32[] parameter(2)
+"""
+    inner = """%cast (q: f32[64,8]) -> f32[512] {
+  %q = f32[64,8]{1,0} parameter(0)
+  ROOT %r = f32[512]{0} bitcast(%q)
 }
 """
-    found = hlo.operations(text, ("copy", hlo.MOVE))
-    assert [(one.kind, one.size) for one in found] == [("move", 64), ("copy", 64), ("copy", 64)]
+    return module(
+        "  ROOT %c = f32[64,8]{1,0:T(8,128)} fusion(%a, %b, %i), kind=kLoop, calls=%fused, metadata={}",
+        inner,
+        inside + body + "\n}\n",
+    )
 
 
-def test_a_combined_collective_has_the_size_of_all_its_results():
-    text = """HloModule m
-ENTRY %main (a: f32[1024], b: bf16[8]) -> f32[1024] {
-  %a = f32[1024]{0} parameter(0)
-  %b = bf16[8]{0} parameter(1)
-  %c = (f32[1024]{0}, bf16[8]{0}) all-reduce(%a, %b), to_apply=%add
-  %d = (f32[1024]{0}, f32[4096]{0}) all-gather-start(%a), dimensions={0}
-  ROOT %e = f32[1024]{0} get-tuple-element(%c), index=0
-}
-"""
-    found = hlo.operations(text, hlo.COLLECTIVES)
-    assert [(one.kind, one.size) for one in found] == [("all-reduce", 4 * 1024 + 2 * 8), ("all-gather", 4 * 4096)]
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # The steps of a fusion store nothing.
+        ("  %t = f32[64,8]{1,0} negate(%p0)\n  ROOT %u = f32[64,8]{1,0} add(%t, %p1)", 2 * SIZE),
+        # One row is read of `a` and one is written.
+        (
+            "  %t = f32[1,8]{1,0} dynamic-slice(%p1, %p2, %p2), dynamic_slice_sizes={1,8}\n"
+            "  ROOT %u = f32[64,8]{1,0} dynamic-update-slice(%p0, %t, %p2, %p2)",
+            32,
+        ),
+        # A use behind a bitcast, also one that is a fusion, is a use.
+        (
+            "  %t = f32[512]{0} fusion(%p0), kind=kLoop, calls=%cast\n"
+            "  %s = f32[]{} reduce(%t, %p2), dimensions={0}, to_apply=%add\n"
+            "  ROOT %u = f32[64,8]{1,0} broadcast(%s), dimensions={}",
+            2 * SIZE,
+        ),
+        ("  %t = f32[512]{0} bitcast(%p0)\n  ROOT %u = f32[64,8]{1,0} reshape(%t)", 2 * SIZE),
+        # An operand that nothing reads.
+        ("  ROOT %u = f32[64,8]{1,0} broadcast(%p2), dimensions={}", SIZE),
+    ],
+)
+def test_fusions(body, expected):
+    assert memory_bytes(fused(body)) == expected

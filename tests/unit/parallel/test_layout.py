@@ -1,6 +1,7 @@
-"""Names of axes, rules and their conflicts, on abstract meshes."""
+"""Names of axes and rules on abstract meshes; rows reach the devices that need them, bit for bit."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -16,27 +17,22 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import layout
-from agentrl_jax.parallel.mesh import MESH_AXES
+from agentrl_jax.parallel.mesh import DATA, FSDP, MESH_AXES, make_mesh
+from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 
-SHAPE = DecoderConfig(
-    vocab_size=32,
-    num_layers=2,
-    embed_dim=16,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    mlp_width=24,
-    tied_embeddings=False,
-    qkv_bias=True,
-    output_bias=True,
-    mlp_bias=True,
-    qk_norm=True,
-)
+SIZES = {"vocab_size": 32, "num_layers": 2, "embed_dim": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8}
+BIASES = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias", "qk_norm"), True)
+SHAPE = DecoderConfig(**SIZES, **BIASES, mlp_width=24, tied_embeddings=False)
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> Mesh:
     devices = np.array(jax.devices() * 8)[: data * fsdp * tensor].reshape(data, fsdp, 1, tensor)
     return Mesh(devices, MESH_AXES)
+
+
+def params_of(**model):
+    model = ActorCritic(decoder=SHAPE, **model)
+    return jax.eval_shape(lambda key: actor_critic.init_params(key, model), jax.random.key(0))
 
 
 def specs(tree, mesh, rules):
@@ -45,8 +41,7 @@ def specs(tree, mesh, rules):
 
 @pytest.mark.parametrize("model", [{"lora": LoraConfig(rank=2, alpha=1.0)}, {"frozen_layers": 1}, {}], ids=str)
 def test_every_leaf_of_parameters_and_optimizer_has_a_place(model):
-    model = ActorCritic(decoder=SHAPE, critic="separate", **model)
-    params = jax.eval_shape(lambda key: actor_critic.init_params(key, model), jax.random.key(0))
+    params = params_of(critic="separate", **model)
     state = jax.eval_shape(optax.adamw(1.0).init, params)
     for rules in (layout.UPDATE, layout.ROLLOUT):
         placed = specs(params, mesh(2, 2, 2), rules)
@@ -56,9 +51,7 @@ def test_every_leaf_of_parameters_and_optimizer_has_a_place(model):
 
 
 def test_matrices_of_the_two_layouts():
-    params = jax.eval_shape(
-        lambda key: actor_critic.init_params(key, ActorCritic(decoder=SHAPE, critic="shared")), jax.random.key(0)
-    )
+    params = params_of(critic="shared")
     update = specs(params, mesh(2, 2, 2), layout.UPDATE)
     assert update["policy"]["embedding"] == Spec("tensor", "fsdp")
     assert update["policy"]["lm_head"] == Spec("fsdp", "tensor")
@@ -75,12 +68,8 @@ def test_matrices_of_the_two_layouts():
 
 
 def test_axes_of_one_device_split_nothing():
-    params = jax.eval_shape(
-        lambda key: actor_critic.init_params(key, ActorCritic(decoder=SHAPE, critic="none")), jax.random.key(0)
-    )
-    assert set(jax.tree.leaves(specs(params, mesh(8, 1, 1), layout.UPDATE), is_leaf=lambda x: isinstance(x, Spec))) == {
-        Spec()
-    }
+    placed = specs(params_of(critic="none"), mesh(8, 1, 1), layout.UPDATE)
+    assert {*jax.tree.leaves(placed, is_leaf=lambda x: isinstance(x, Spec))} == {Spec()}
 
 
 def test_heads_are_never_cut():
@@ -102,3 +91,76 @@ def test_tensors_without_a_rule_are_refused(path, rank):
     with pytest.raises(BadValue) as refused:
         layout.logical_axes(path, rank)
     assert refused.value.key == "/".join(path)
+
+
+ROWS = 12
+AXES = (DATA, FSDP)
+
+
+def rows():
+    draw = np.random.default_rng(0)
+    wide = draw.standard_normal((ROWS, 2, 3)).astype(np.float32)
+    wide[1, 0, 0], wide[5, 1, 2], wide[7, 0, 1] = np.nan, -0.0, np.inf
+    return {
+        "tokens": draw.integers(-5, 2**30, (ROWS, 4)).astype(np.int32),
+        "mask": draw.random((ROWS, 3)) < 0.5,
+        "wide": wide,
+        "one": draw.standard_normal(ROWS).astype(np.float32),
+        "none": None,
+    }
+
+
+def on_devices(function, devices, fsdp, out):
+    mesh = make_mesh(devices, fsdp=fsdp)
+    shards = Shards(devices, AXES)
+    in_specs, out_specs = (Spec(AXES), Spec()), Spec(AXES) if out == "sharded" else Spec()
+    replicated = out != "sharded"
+    per_device = functools.partial(function, shards)
+    return jax.jit(maybe_shard_map(per_device, mesh, in_specs, out_specs, axes=AXES, replicated_results=replicated))
+
+
+def assert_bits(found, wanted):
+    def bits(x):
+        x = np.asarray(x)
+        return x.view(np.int32) if x.dtype == np.float32 else x
+
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(bits(a), bits(b)), found, wanted)
+
+
+MESHES = pytest.mark.parametrize(("devices", "fsdp"), [(1, 1), (2, 1), (4, 2)])
+
+
+@MESHES
+def test_rows_are_fetched_and_gathered_by_number(devices, fsdp):
+    """Column r of the numbers, R in a line, is the share of device r; a number may occur twice."""
+    numbers = jnp.array([7, 1, 5, 5, 0, 11, 3, 7])
+    program = on_devices(lambda shards, tree, number: shards.fetch_rows(tree, number), devices, fsdp, "sharded")
+    by_device = np.asarray(numbers).reshape(-1, devices).T.reshape(-1)
+    assert_bits(program(rows(), numbers), jax.tree.map(lambda x: x[by_device], rows()))
+    numbers = numbers[:5]
+    program = on_devices(lambda shards, tree, number: shards.gather_rows(tree, number), devices, fsdp, "replicated")
+    assert_bits(program(rows(), numbers), jax.tree.map(lambda x: x[np.asarray(numbers)], rows()))
+
+
+@MESHES
+def test_results_return_to_the_devices_of_their_rows(devices, fsdp):
+    """Only the rows with these numbers change."""
+    numbers = jnp.array([8, 0, 3, 10])
+    new = jnp.arange(8.0).reshape(4, 2)
+
+    def put(shards, old, number):
+        return shards.put_rows(old, new, number)
+
+    found = on_devices(put, devices, fsdp, "sharded")(jnp.full((ROWS, 2), -1.0), numbers)
+    wanted = np.full((ROWS, 2), -1.0, np.float32)
+    wanted[np.asarray(numbers)] = np.asarray(new)
+    assert_bits(found, wanted)
+
+
+@MESHES
+def test_blocks_are_gathered_and_cut_again(devices, fsdp):
+    tree = {name: x for name, x in rows().items() if name != "wide"}
+    gather = on_devices(lambda shards, tree, _: shards.all_gather_blocks(tree), devices, fsdp, "replicated")
+    assert_bits(gather(tree, 0), tree)
+    cut = on_devices(lambda shards, x, _: shards.block(shards.all_gather_blocks(x)), devices, fsdp, "sharded")
+    assert_bits(cut(tree, 0), tree)

@@ -1,18 +1,9 @@
 """The programs of a run on meshes `data` x `fsdp` x `sequence` x `tensor` give the same results as on one device."""
 
-import jax
-import made_up
 import optax
 import pytest
-from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
-from mesh_programs import (
-    NO_GATHER,
-    SHAPE,
-    check_imitation,
-    check_recorded,
-    drawn_state,
-    programs_on,
-)
+from made_up import BASE, EPISODES, TRAJECTORY
+from mesh_programs import NO_GATHER, check_imitation, check_recorded
 
 from agentrl_jax.config.algo import Replay
 from agentrl_jax.errors import BadValue
@@ -21,18 +12,9 @@ from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup.programs import Programs
 
 
-def test_recorded_tokens_are_those_of_the_batch():
-    check_recorded(1, 1, 1)
-
-
-def test_no_device_holds_the_rows_of_all_devices():
+def test_no_device_holds_the_rows_of_all_devices_and_recorded_tokens_are_those_of_the_batch():
     """An update on 4 devices has its trajectories by row, and no array of all episodes' tokens."""
-    changes = {"minibatches": 2, "grad_accum_steps": 2}
-    programs, program = programs_on(4, 2, 1, NO_GATHER, PLAIN, 1, **changes)
-    state = drawn_state(NO_GATHER)
-    placed = jax.device_put(state, programs.placement(state, SHAPE))
-    compiled = program.lower(placed, TRAJECTORY, ONES, KEY, made_up.settings()).compile()
-    text, length = compiled.as_text(), pack_trajectories(TRAJECTORY, "full").tokens.shape[1]
+    text, length = check_recorded(4, 2, 1), pack_trajectories(TRAJECTORY, "full").tokens.shape[1]
     assert f"[{EPISODES // 4},{length}]" in text
     assert f"[{EPISODES},{length}]" not in text
 

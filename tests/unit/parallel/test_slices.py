@@ -15,21 +15,21 @@ from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
 from agentrl_jax.parallel.topology import described_devices
 from agentrl_jax.setup.programs import Programs
 
+LACKS = importlib.util.find_spec("libtpu") is None
+pytestmark = pytest.mark.skipif(LACKS, reason="libtpu, the TPU compiler, is not installed")
+
 
 @pytest.fixture(scope="module")
 def two_slices():
-    """Sixteen described chips of v5e, in two slices."""
     return described_devices("v5e:2x4", slices=2)[0]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 def test_an_update_on_two_slices_shares_parameters_inside_each(two_slices):
     """Compiled ahead of time: parameters are gathered inside a slice, and sums over `data` go across."""
     mesh = make_mesh(two_slices, fsdp=2, tensor=2)
     assert dict(mesh.shape) == dict(zip(MESH_AXES, (4, 2, 1, 2)))
     slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
     assert [{*row.flat} for row in slices] == [{0}, {0}, {1}, {1}]
-
     programs = Programs(mesh)
     program = programs.update(made_up.MODEL, made_up.BASE.replace(group_size=2), made_up.PLAIN)
     state = jax.eval_shape(made_up.fresh_state)
@@ -48,21 +48,15 @@ def test_an_update_on_two_slices_shares_parameters_inside_each(two_slices):
     assert {int(chip) for groups in gathers for chip in re.findall(r"\d+", groups)} == {*range(8)}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 @pytest.mark.parametrize(
     ("name", "fsdp", "tensor", "shape"),
-    [
-        ("v4:2x2x4", 8, 1, (2, 8, 1, 1)),
-        ("v5p:4x4x8", 16, 2, (4, 16, 1, 2)),
-        ("v6e:8x16", 8, 4, (4, 8, 1, 4)),
-    ],
+    [("v4:2x2x4", 8, 1, (2, 8, 1, 1)), ("v5p:4x4x8", 16, 2, (4, 16, 1, 2)), ("v6e:8x16", 8, 4, (4, 8, 1, 4))],
 )
 def test_axes_that_are_parts_of_the_grid_of_chips(name, fsdp, tensor, shape):
     devices, _ = described_devices(name)
     assert make_mesh(devices, fsdp=fsdp, tensor=tensor).devices.shape == shape
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 def test_parameters_are_not_shared_across_slices(two_slices):
     with pytest.raises(ValueError, match="does not divide the 16 devices in 2 slices; use a divisor"):
         make_mesh(two_slices, fsdp=16)

@@ -1,17 +1,25 @@
-"""Programs are made once for equal parts, and again for parts that differ."""
+"""Programs are made once for equal parts; what is refused before anything is built, and after it is compiled."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import toy_agent
 
 import envs_jax
+from agentrl_jax.errors import UserError
 from agentrl_jax.learner.state import optimizer
+from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
+from agentrl_jax.setup import build, memory
 from agentrl_jax.setup import jit_once as kept
+from agentrl_jax.setup.memory import Measured
 from envs_jax.content import content_key
+from envs_jax.splits import Split
 
 
 def plus(x, more=0):
@@ -42,15 +50,10 @@ def test_keys_are_equal_for_equal_content(one, other, equal):
     assert (content_key(one) == content_key(other)) is equal
 
 
-@pytest.mark.parametrize(
-    ("tag", "other"),
-    [
-        ("SimpleSokoban", {"observation": "coord"}),
-        ("FrozenLake", {"height": 5}),
-        ("Bandit", None),
-        ("BabyAI-GoToRedBall", {"objects_shown": 3}),
-    ],
-)
+OTHERS = {"SimpleSokoban": {"observation": "coord"}, "FrozenLake": {"height": 5}, "Bandit": None}
+
+
+@pytest.mark.parametrize(("tag", "other"), [*OTHERS.items(), ("BabyAI-GoToRedBall", {"objects_shown": 3})])
 def test_environments_are_equal_by_what_they_were_made_of(tag, other):
     first, second = envs_jax.make(tag)[0], envs_jax.make(tag)[0]
     assert first == second
@@ -76,3 +79,71 @@ def test_a_program_is_made_once_and_the_least_recently_used_goes_first(monkeypat
     assert made(2) is not two
     assert kept.jit_once(plus, None) is not kept.jit_once(plus, None)
     assert kept.jit_once(plus, ({1},)) is not kept.jit_once(plus, ({1},))  # a set has no key
+
+
+BATCHED_ENV = types.SimpleNamespace(prefix=np.zeros((1, 10)), observation_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("context", "context_tokens", "more"),
+    [("full", 0, 5), ("full", 24, 5), ("single_turn", 0, 0)],
+    ids=["whole conversations", "cut", "single turns"],
+)
+def test_positions_hold_the_final_observation_that_a_critic_reads(context, context_tokens, more):
+    engine = toy_agent.engine_config(context=context, context_tokens=context_tokens)
+    longest = cache_length(BATCHED_ENV, engine)
+
+    def check(positions, bootstrap):
+        build.check_positions(types.SimpleNamespace(max_positions=positions), BATCHED_ENV, engine, bootstrap=bootstrap)
+
+    check(longest, False)
+    check(longest + more, True)
+    with pytest.raises(UserError, match=f"{longest} tokens, but"):
+        check(longest - 1, False)
+    with pytest.raises(UserError, match="final observation of 5" if more else f"{longest} tokens, but"):
+        check(longest + more - 1, True)
+
+
+def test_a_level_file_of_test_levels_only_cannot_be_trained_on():
+    config = types.SimpleNamespace(tasks=[types.SimpleNamespace(label="mine", levels="panel.txt")])
+    test, fixed = np.full(4, Split.TEST), np.array([True, True, True, False])
+    build.check_trainable(config, LevelSplits((TaskLevels("too few", test, fixed),)))
+    build.check_trainable(config, LevelSplits((TaskLevels("all are drawn", some_fixed=True),)))
+    with pytest.raises(UserError, match=r"mine has no level to train on: all levels of panel\.txt"):
+        build.check_trainable(config, LevelSplits((TaskLevels("too few", test[:3], fixed[:3]),)))
+
+
+@pytest.fixture
+def executed():
+    """A measured program with one megabyte of results, and the list of its executions."""
+    seen = []
+
+    def program(x):
+        jax.debug.callback(lambda: seen.append(1))
+        return jnp.zeros((250_000,)) + x
+
+    return Measured("update", jax.jit(program)), seen
+
+
+def test_a_program_that_does_not_fit_is_not_executed(executed, monkeypatch):
+    program, seen = executed
+    monkeypatch.setattr(memory, "free_bytes", lambda: 500_000)
+    with pytest.raises(UserError, match=r"update needs .* lower algo\.minibatches"):
+        program(1.0)
+    jax.effects_barrier()
+    assert not seen
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1_500_000)
+    program(1.0)
+    jax.effects_barrier()
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("free", [None, 0])
+def test_nothing_is_refused_where_it_is_not_known_or_the_program_is_a_part_of_another(executed, monkeypatch, free):
+    program, _ = executed
+    monkeypatch.setattr(memory, "free_bytes", lambda: free)
+    assert (program if free is None else jax.jit(program))(1.0)[0] == 1
+
+
+def test_what_is_free_here_is_what_the_system_has():
+    assert 0 < memory.free_bytes() * jax.local_device_count() <= memory.psutil.virtual_memory().total

@@ -24,10 +24,8 @@ def files(tmp_path_factory):
 
 
 def refused(file, run, words):
-    """The error with which a run ends; words are divided at spaces, and _ is an empty one."""
-    words = ["" if word == "_" else word for word in words.split(" ")]
     with pytest.raises(UserError) as error:
-        train(load_config(file, [*words, "--run_dir", str(run)]), Console(quiet=True))
+        train(load_config(file, [*words.split(" "), "--run_dir", str(run)]), Console(quiet=True))
     assert "\n" not in str(error.value)
     return error.value
 
@@ -38,38 +36,21 @@ def refused(file, run, words):
         ("tiny", "--model.tokenizer absent", "absent"),
         ("tiny", "--tasks.0.groups 14 --devices 16 --imitation.batch 16", "devices"),
         ("tiny", "--devices 0", "devices"),
-        ("tiny", "--rollout.slots 6", "rollout.slots"),
-        ("tiny", "--devices 2 --rollout.slots 12", "rollout.slots"),
         ("tiny", "--prompt.max_response_tokens 4", "max_response_tokens"),
         ("tiny", '--tasks [{"env":"Bandit","groups":4}] --prompt.max_response_tokens 40', "Bandit"),
-        (
-            "tiny",
-            '--tasks [{"env":"FrozenLake","groups":1}] --algo.filter none --train.mutual_information_every 5',
-            "train.mutual_information_every",
-        ),
         # XLA would abort the process.
         ("tiny", "--devices 2 --mesh.tensor 2 --model.precision mixed", "mesh.tensor"),
-        ("model", "--model.layers 3", "model.layers"),
         ("model", "--model.frozen_layers 2 --model.lora.rank 0", "frozen layers"),
-        ("model", "--model.lora.rank 0", "model.precision"),
         ("model", "--model.pretrained nowhere", "nowhere"),
-        ("model", "--model.pretrained _", "model.lora.rank"),
-        ("model", "--model.revision main", "model.revision"),
-        ("model", "--model.online true --model.pretrained _", "model.online"),
         ("model", "--prompt.max_turns 40", "prompt.max_turns"),
-        ("maze", "--tasks.0.items _", "tasks.0.items"),
         ("maze", "--tasks.0.items 0-40", "tasks.0.items"),
         ("maze", "--tasks.0.held_out nowhere.json", "nowhere.json"),
-        ("maze", "--prompt.style compact", "prompt.style"),
-        ("maze", "--prompt.stop_at_answer true", "prompt.stop_at_answer"),
-        ("maze", "--tasks.0.env FrozenLake --env.url _", "prompt.style"),
         ("maze", "--env.progress 0.5", "env.progress"),
         ("maze", "--imitation.noise 0.3", "imitation.noise"),
         ("maze", "--imitation.noise 0.3 --imitation.plans optimal", "imitation.noise"),
         ("maze", "--env.url ftp://x", "ftp://x"),
         ("maze", "--env.token_file nowhere --env.url http://127.0.0.1:9", "nowhere"),
         ("maze", "--rollout.context_tokens 50", "context_tokens"),
-        ("maze", "--algo.dynamic_sampling 2", "algo.dynamic_sampling"),
     ],
 )
 def test_what_cannot_run_takes_no_folder(files, tmp_path, kind, words, key):
@@ -80,5 +61,4 @@ def test_what_cannot_run_takes_no_folder(files, tmp_path, kind, words, key):
 
 def test_a_server_that_is_not_there_is_named(files, tmp_path):
     error = refused(files["maze"], tmp_path / "run", "--env.url http://127.0.0.1:9 --env.deadline 0.1")
-    assert "maze at http://127.0.0.1:9" in str(error)
-    assert "ConnectError" in str(error)
+    assert "http://127.0.0.1:9" in str(error)

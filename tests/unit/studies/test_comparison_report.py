@@ -21,21 +21,11 @@ def record(seeds=2, success=0.5, **changes):
     outcomes = (np.arange(seeds * LEVELS).reshape(seeds, LEVELS) % LEVELS < success * LEVELS).tolist()
     of_seeds = np.ones((ITERATIONS, seeds))
     names = ("environment_steps", "actor/entropy", "rollout/zero_std_share", "update/skipped")
-    made = {
-        "seeds": list(range(seeds)),
-        "iteration": [1, 2],
-        "metrics": {name: of_seeds.tolist() for name in names},
-        "validation": {"iteration": [0, 1, 2], "success": np.full((3, seeds), success).tolist()},
-        "start": {"sampled": outcomes, "greedy": outcomes},
-        "end": {"sampled": outcomes, "greedy": outcomes},
-        "alarms": [{}] * seeds,
-        "levels": [],
-        "baselines": {"random": 0.1},
-        "seconds": [1.0, 1.0],
-        "machine": {"device": "cpu"},
-        "test_levels": "a digest",
-    }
-    return made | changes
+    made = {"seeds": [*range(seeds)], "iteration": [1, 2], "alarms": [{}] * seeds, "levels": [], "seconds": [1.0, 1.0]}
+    made |= {key: {"sampled": outcomes, "greedy": outcomes} for key in ("start", "end")}
+    made |= {"metrics": {name: of_seeds.tolist() for name in names}, "baselines": {"random": 0.1}}
+    made |= {"validation": {"iteration": [0, 1, 2], "success": np.full((3, seeds), success).tolist()}}
+    return made | {"machine": {"device": "cpu"}, "test_levels": "a digest"} | changes
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 5])
@@ -53,44 +43,36 @@ def test_turns_and_tokens_are_means_over_seeds():
     known, unknown = findings({"a": record(used=used), "earlier": record()})
     assert (known.turns, known.tokens) == (2.5, 15.5)
     assert (unknown.turns, unknown.tokens) == (None, None), "records of earlier versions lack them"
-    lines = page({"a": record(used=used), "earlier": record()}, (), "title", "figure").splitlines()
-    assert "| 2.5 | 15.5 |" in next(line for line in lines if line.startswith("| a |"))
-    assert "| - | - |" in next(line for line in lines if line.startswith("| earlier |"))
 
 
 def test_the_share_of_the_gap():
     lines = {"random": 0.1, "optimal (closed loop)": 0.9, "null": 0.0}
     (found,) = findings({"a": record(baselines=lines)})
     assert found.gap_closed == pytest.approx(0.5)
-    assert (
-        baselines_line(record(baselines=lines)) == "random play 10.0%, optimal (closed loop) play 90.0%, null play 0.0%"
-    )
+    for part in ("random play 10.0%", "optimal (closed loop) play 90.0%", "null play 0.0%"):
+        assert part in baselines_line(record(baselines=lines))
     (found,) = findings({"a": record()})
     assert found.gap_closed is None, "optimal play is not known"
 
 
 def test_one_seed_has_no_interval_over_seeds():
-    words = page({"a": record(1)}, (), "title", "figure.png")
-    assert "1 seed a variant" in words
-    assert "over levels alone" in words
-    row = next(line for line in words.splitlines() if line.startswith("| a |"))
-    assert row.split(" | ")[7] == "50.0%"
-    row = next(line for line in page({"a": record(2)}, (), "", "").splitlines() if line.startswith("| a |"))
-    assert row.split(" | ")[7].startswith("50.0% [")
+    def gain(seeds):
+        words = page({"a": record(seeds)}, (), "title", "figure.png")
+        assert ("over levels alone" in words) == (seeds == 1)
+        return next(line for line in words.splitlines() if line.startswith("| a |")).split(" | ")[7]
+
+    assert gain(1) == "50.0%"
+    assert gain(2).startswith("50.0% [")
 
 
 def test_what_was_not_run_under_the_same_conditions_is_named():
     other = record(2, 0.25)
-    records = {
-        "a": record(),
-        "b": record() | {"start": other["start"]},
-        "c": record() | {"machine": {"device": "another"}},
-    }
+    b, c = record(start=other["start"]), record(machine={"device": "another"})
+    records = {"a": record(), "b": b, "c": c}
     words = page(records, (("b", "a"), ("c", "a")), "title", "figure.png")
-    assert "| b − a | not paired | not paired |" in words
+    assert "| b − a | not paired |" in words
     assert "| c − a | +0.0 [" in words
-    assert "Not from the starts of a, so that they are not paired with it: b." in words
-    assert "Not on the machine of a: c." in words
+    assert [line[-2:] for line in words.splitlines() if line.startswith("Not ")] == ["b.", "c."]
     assert "Not " not in page({"a": record(), "b": record()}, (), "title", "figure.png")
 
 
@@ -115,7 +97,7 @@ def stored(tmp_path):
 def test_a_file_that_lacks_a_result_is_refused(stored, lacks):
     comparison, folder, store = stored
     store(**{lacks: None})
-    with pytest.raises(UserError, match=r"a.json: is no file of a variant of this version"):
+    with pytest.raises(UserError, match=r"a\.json"):
         comparisons.compare(comparison, folder, only=("a",), console=Console(file=io.StringIO()))
 
 

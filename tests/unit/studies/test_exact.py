@@ -1,16 +1,23 @@
-"""The mean of every estimator, summed over all groups of two, compared with the exact gradient."""
+"""The mean of every estimator, summed over all groups of two, compared with the exact gradient; and its report."""
+
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from known_biases import KNOWN, MEASURED, POLICIES, bench, check
+from known_biases import KNOWN, MEASURED, bench, check
 
 from agentrl_jax.config.advantages import Rloo
+from agentrl_jax.errors import UserError
 from agentrl_jax.studies.estimator_bias import policies, task
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, Case
 from agentrl_jax.studies.estimator_bias.exact import Sampling
-from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased
+from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased, run
+
+
+def named(cases, name):
+    return next(case for case in cases if case.name == name)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -27,46 +34,38 @@ def test_what_is_known_is_all_there_is(drift):
             assert known.keys() == {case.name for case in cases if not case.unbiased}
 
 
-@pytest.mark.parametrize("drift", ["small", "large"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "drift"), [("table", "small"), ("one_layer", "large")])
 def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(policy, drift):
     """E[w g] under the sampling policy is E[g] under the other policy, for any baseline from the other members."""
-    case = next(case for case in OFF_POLICY if case.name == "product over the episode")
-    result = bench(policy, drift).measure(case, 2)
+    result = bench(policy, drift).measure(named(OFF_POLICY, "product over the episode"), 2)
     assert result.bias < 1e-10
     assert result.scale == pytest.approx(1.0, abs=1e-10)
 
 
-@pytest.mark.parametrize("case", [case for case in OFF_POLICY if case.rule.kind != "grpo"], ids=lambda c: c.name)
-def test_what_is_found_off_policy_belongs_to_the_drift(case):
-    assert not biased(bench("table", "none").measure(case, 2))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("truncated by sequence, 1.2", "masked by sequence, 1.2", "clip 0.2, 0.28, dual clip 3", "cispo 0.28"),
+        *("gspo 0.2, 0.28", "product up to each reward, reinforce"),
+    ],
+)
+def test_what_is_found_off_policy_belongs_to_the_drift(name):
+    assert not biased(bench("table", "none").measure(named(OFF_POLICY, name), 2))
 
 
 def _clip(advantage, ratio, of_row):
     return np.where((advantage > 0) & (ratio > 1.28) | (advantage < 0) & (ratio < 0.8), 0.0, ratio)
 
 
-def _gspo(advantage, ratio, of_row):
-    return _clip(advantage, of_row, of_row)
+WEIGHTS = {
+    "clip 0.2, 0.28": _clip,
+    "gspo 0.2, 0.28": lambda advantage, ratio, of_row: _clip(advantage, of_row, of_row),
+    "masked by token, 1.2": lambda _, ratio, of_row: np.where(abs(np.log(ratio)) > np.log(1.2), 0.0, ratio),
+    "product up to the token": lambda _, ratio, of_row: np.cumprod(ratio, axis=-1),
+}
 
 
-def _masked(advantage, ratio, of_row):
-    return np.where(abs(np.log(ratio)) > np.log(1.2), 0.0, ratio)
-
-
-def _prefix(advantage, ratio, of_row):
-    return np.cumprod(ratio, axis=-1)
-
-
-@pytest.mark.parametrize(
-    ("name", "weight"),
-    [
-        ("clip 0.2, 0.28", _clip),
-        ("gspo 0.2, 0.28", _gspo),
-        ("masked by token, 1.2", _masked),
-        ("product up to the token", _prefix),
-    ],
-)
+@pytest.mark.parametrize(("name", "weight"), WEIGHTS.items())
 def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(name, weight):
     """From the definitions of the algorithms, implemented again here."""
     here, mean = bench("table", "large"), 0.0
@@ -78,7 +77,7 @@ def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(name, weight):
         advantage = (t.returns[:, None] - t.returns[None, :])[:, :, None]
         weighted = advantage * weight(advantage, ratio[:, None], of_row[:, None])
         mean += np.einsum("i,j,ijs,isp->p", level.chance, level.chance, weighted, level.slopes) / task.LEVELS
-    found = here.measure(next(case for case in OFF_POLICY if case.name == name), 2)
+    found = here.measure(named(OFF_POLICY, name), 2)
     size = np.linalg.norm(here.truth)
     assert found.scale == pytest.approx(mean @ here.truth / size**2, rel=1e-10)
     assert found.cosine == pytest.approx(mean @ here.truth / size / np.linalg.norm(mean), rel=1e-10)
@@ -139,15 +138,11 @@ def test_the_exact_gradient_is_that_of_the_expected_return():
 
 
 def test_sampling_agrees_with_the_sum_within_its_error():
-    case = next(case for case in CASES if case.name == "grpo")
-    exact, sampled = (
-        bench("table", "none").measure(case, 2),
-        bench("table", "none").measure(case, 2, Sampling(20_000, 0)),
-    )
+    case, here = named(CASES, "grpo"), bench("table", "none")
+    exact, sampled, other = (here.measure(case, 2, how) for how in (None, Sampling(20_000, 0), Sampling(20_000, 1)))
     assert sampled.error == pytest.approx(sampled.noise / np.sqrt(20_000))
     assert sampled.noise == pytest.approx(exact.noise, rel=0.1)
     assert abs(sampled.bias - exact.bias) < 4 * sampled.error
-    other = bench("table", "none").measure(case, 2, Sampling(20_000, 1))
     assert other.bias != sampled.bias
 
 
@@ -156,22 +151,70 @@ def test_a_mistake_is_found(monkeypatch):
     from agentrl_jax.algos import groups
 
     right = groups.leave_one_out
-
-    def wrong(scores, valid):
-        return right(scores, valid) * jnp.where(scores > 0.5, 0.9, 1.0)
-
-    monkeypatch.setattr(groups, "leave_one_out", wrong)
+    wrong = jnp.array([1.0, 0.9])
+    monkeypatch.setattr(groups, "leave_one_out", lambda x, valid: right(x, valid) * wrong[(x > 0.5).astype(int)])
     result = bench("table", "none").measure(Case(name="broken", rule=Rloo()), 2)
     assert result.bias > 1e3 * UNBIASED
-
-
-def test_nothing_is_left_in_double_precision():
-    bench("table", "none")
-    assert jnp.zeros(1).dtype == jnp.float32
-    assert not jax.config.jax_enable_x64
+    assert not jax.config.jax_enable_x64, "nothing is left in double precision"
 
 
 def test_groups_that_do_not_count_make_the_error_larger():
-    case, here = next(case for case in CASES if case.name == "rloo, informative groups"), bench("table", "none")
-    found = here.measure(case, 2, Sampling(4000, 0))
+    found = bench("table", "none").measure(named(CASES, "rloo, informative groups"), 2, Sampling(4000, 0))
     assert 1.05 < found.error / (found.noise / np.sqrt(4000)) < 1.2
+
+
+OPTIONS = {
+    "group_size": (2,),
+    "policy": "table",
+    "drift": "small",
+    "direction": 0,
+    "num_groups": 0,
+    "only": "drift ignored",
+    "seed": 0,
+    "figure": None,
+}
+
+
+def test_off_policy_it_says_how_far_the_policies_are_apart(capsys):
+    told = []
+    run(**OPTIONS, format="json", report=told.append)
+    assert "mean |log ratio| 0.076, KL 0.0046 a token, 4% outside 0.8 to 1.28" in told[0]
+    assert len(told) == 1 + 2
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["name"] == "reinforce, drift ignored"
+    assert second["correction"] == "none"
+    assert second["log_ratio"] == pytest.approx(0.0760, abs=1e-4)
+    assert second["bias"] > 0.05
+
+
+def test_another_direction_is_another_drift(capsys):
+    one, other = (
+        run(**OPTIONS | {"direction": direction, "only": "rloo, drift"}, format=format, report=lambda line: None)
+        for direction, format in ((0, "markdown"), (1, "table"))
+    )
+    assert "rloo" in capsys.readouterr().out
+    assert one[0].drift_size != other[0].drift_size
+    assert one[0].bias != other[0].bias
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key"),
+    [
+        ({"only": "gigpo"}, "--only"),
+        ({"drift": "none", "only": "truncated"}, "--only"),
+        ({"direction": -1}, "--direction"),
+        ({"drift": "none", "only": "rloo", "direction": 1}, "--direction"),
+        ({"group_size": (4,)}, "--group_size"),
+        ({"seed": 1}, "--seed"),
+        ({"num_groups": 1001}, "--draws"),
+        ({"num_groups": 10}, "--draws"),
+        ({"figure": "bias.foo"}, "--figure"),
+        ({"figure": "nowhere/bias.png"}, "--figure"),
+    ],
+)
+def test_what_is_of_no_use_is_refused(wrong, key):
+    with pytest.raises(UserError) as refused:
+        run(**OPTIONS | wrong, format="table", report=lambda line: None)
+    assert refused.value.key == key
+    given = wrong[key[2:]] if key != "--draws" else wrong["num_groups"]
+    assert refused.value.value == (given[0] if isinstance(given, tuple) else given)

@@ -1,43 +1,44 @@
-"""Plans against known sizes of small runs, and the published model shapes compiled for an abstract TPU."""
+"""Plans against known sizes of small runs; phases and sweeps of a small decoder on simulated devices."""
+
+import dataclasses
+import json
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import tiny_run
+from sweeps import CONFIG, KV_HEADS, MACHINE, GivenCosts
 
 from agentrl_jax.config import decode
+from agentrl_jax.config.advantages import Remax
 from agentrl_jax.errors import BadValue, UserError
 from agentrl_jax.models import decoder
 from agentrl_jax.models.published import PUBLISHED
+from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.studies import abstract_run
+from agentrl_jax.parallel.peaks import PEAKS, Peaks, chip_name
+from agentrl_jax.parallel.topology import GIB, HBM, TopologyError
+from agentrl_jax.setup import build
+from agentrl_jax.studies import abstract_run, phases
 from agentrl_jax.studies.abstract_run import AbstractRun, ProgramPlan
+from agentrl_jax.studies.costs import Cost, CostModel, compiled_rows, sent_bytes
+from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE, PhaseBuilder
 from agentrl_jax.studies.plan import make_plan
+from agentrl_jax.studies.sweep import GREEDY, SEARCHED, Sweeper
+from agentrl_jax.studies.sweep_report import as_json, as_table
+
+MILLIONS = {
+    **{"smollm2-135m": 134.5, "qwen2.5-0.5b": 494.0, "qwen2.5-1.5b": 1543.7, "qwen2.5-3b": 3085.9},
+    **{"qwen2.5-7b": 7615.6, "qwen3-0.6b": 596.0, "qwen3-1.7b": 1720.6, "qwen3-4b": 4022.5, "qwen3-8b": 8190.7},
+    **{"llama-3.2-1b": 1235.8, "llama-3.2-3b": 3212.7, "llama-3.1-8b": 8030.3},
+}
 
 
-def number_of_parameters(name):
+@pytest.mark.parametrize("name", MILLIONS)
+def test_published_shapes_have_the_published_numbers_of_parameters(name):
     shapes = jax.eval_shape(lambda key: decoder.init_params(key, PUBLISHED[name]), jax.random.key(0))
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
-
-
-@pytest.mark.parametrize(
-    ("name", "millions"),
-    [
-        ("smollm2-135m", 134.5),
-        ("qwen2.5-0.5b", 494.0),
-        ("qwen2.5-1.5b", 1543.7),
-        ("qwen2.5-3b", 3085.9),
-        ("qwen2.5-7b", 7615.6),
-        ("qwen3-0.6b", 596.0),
-        ("qwen3-1.7b", 1720.6),
-        ("qwen3-4b", 4022.5),
-        ("qwen3-8b", 8190.7),
-        ("llama-3.2-1b", 1235.8),
-        ("llama-3.2-3b", 3212.7),
-        ("llama-3.1-8b", 8030.3),
-    ],
-)
-def test_published_shapes_have_the_published_numbers_of_parameters(name, millions):
-    assert number_of_parameters(name) / 1e6 == pytest.approx(millions, abs=0.06)
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) / 1e6 == pytest.approx(MILLIONS[name], abs=0.06)
 
 
 def test_an_offloaded_optimizer_takes_no_memory_of_the_devices():
@@ -59,7 +60,6 @@ def test_an_offloaded_optimizer_takes_no_memory_of_the_devices():
     ids=["remax", "dapo"],
 )
 def test_the_programs_are_those_of_the_run(monkeypatch, algo, names):
-    """Only their results' shapes are looked at."""
     results = []
 
     def shapes(program, *arguments):
@@ -87,23 +87,190 @@ def test_an_unknown_shape_is_refused():
 
 def test_plan_at_the_command_line(tmp_path):
     file = tiny_run.write_config(tmp_path)
-    code, _, err = tiny_run.command("plan", file, "--topology", "v7:1", "--model.embed_dim", "16")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "topology 'v7:1' is unknown" in err
-    for words in (["--devices", "banana"], ["--devices=8"]):
-        code, _, err = tiny_run.command("plan", file, *words)
-        assert code == 2
-        assert "--devices is given, but a plan is for the devices of --topology" in err
-    code, _, err = tiny_run.command("plan", file, "--mesh.fsdp", "99")
-    assert code == 2
-    assert "which does not divide the" in err
+    refused = {"--topology v7:1 --model.embed_dim 16": "topology 'v7:1'", "--mesh.fsdp 99": "99 x 1 x 1"}
+    refused |= {"--sweep": "device kind 'cpu'", "--compile 2": "--compile is 2"}
+    for words, part in {**refused, "--devices banana": "--devices is", "--devices=8": "--devices is"}.items():
+        assert part in tiny_run.refusal("plan", file, *words.split())
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [("fsdp", 3), ("tensor", 5)],
-)
+@pytest.mark.parametrize(("name", "number"), [("fsdp", 3), ("tensor", 5)])
 def test_devices_that_would_share_no_matrix_are_refused(name, number):
     with pytest.raises(UserError) as refused:
         AbstractRun(decode({"mesh": {name: number}}), make_mesh(jax.devices()[:1]), None)
     assert (refused.value.key, refused.value.value) == (f"mesh.{name}", number)
+
+
+def given(**changes):
+    config = CONFIG.replace(**{name: getattr(CONFIG, name).replace(**values) for name, values in changes.items()})
+    made = Sweeper(config, jax.devices()[:4])
+    made.costs = GivenCosts()
+    return made
+
+
+@pytest.fixture(scope="module")
+def sweeper():
+    return given()
+
+
+@pytest.fixture(scope="module")
+def costs():
+    return Sweeper(CONFIG, jax.devices()[:2]).costs
+
+
+@pytest.fixture(scope="module")
+def found(sweeper):
+    return sweeper.rank(GIB, MACHINE, compiled=0)
+
+
+def test_loops_of_known_length_are_written_out():
+    def program(x):
+        return jax.lax.scan(lambda y, w: (jnp.tanh(y @ w), y[0]), x, jnp.ones((3, 8, 8)))
+
+    x = jnp.ones((2, 8))
+    np.testing.assert_array_equal(phases.unrolled(program, x)(x)[1], program(x)[1])
+    of_loop, of_unrolled = (
+        jax.jit(f).lower(x).compile().cost_analysis()["flops"] for f in (program, phases.unrolled(program, x))
+    )
+    assert of_unrolled > 2.5 * of_loop  # the compiler counts the body of a loop once
+
+
+def test_compiled_numbers_of_rows():
+    known = [(1, 4, (1,)), (3, 4, (2, 4)), (4, 4, (4,)), (5, 4, (2, 4)), (0, 4, (1, 2)), (0.5, 4, (1, 2))]
+    for rows, largest, expected in [*known, (192, 256, (128, 256)), (7, 1, (1,))]:
+        assert compiled_rows(rows, largest) == expected
+
+
+def test_costs_never_fall_with_rows_or_layers(monkeypatch, costs):
+    """The compiler may count less for a larger program, as it does here for 4 layers and for 2 rows."""
+
+    def measured(self, name, rows, tensor, depth, remat):
+        return np.full(len(Cost._fields), (10.0 - depth) * (5.0 if rows == 2 else 4.0 + rows))
+
+    monkeypatch.setattr(CostModel, "_measured", measured)
+    costs = CostModel(costs.run, jax.devices()[:1], lambda line: None)
+    found = [costs.cost(SCORE, rows).accessed for rows in (0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 100)]
+    assert found == sorted(found)
+    assert found[1] > 0
+
+
+def test_two_devices_share_the_matrices_and_add_up_activations(costs):
+    alone, shared = (costs.cost(SCORE, 2, tensor=tensor) for tensor in (1, 2))
+    assert shared.flops == pytest.approx(alone.flops / 2, rel=0.2)
+    assert (alone.sent, shared.sent > 0) == (0.0, True)
+
+
+def test_bytes_that_collectives_of_four_devices_send():
+    known = {"all-reduce": 150.0, "all-gather": 75.0, "reduce-scatter": 300.0, "collective-permute": 100.0}
+    assert {kind: sent_bytes(hlo.Operation(kind, 100, 0), 4) for kind in known} == known
+
+
+def test_phases_run(costs):
+    """With arrays instead of shapes, a decode step continues an episode."""
+    run = costs.run
+    builder = PhaseBuilder(run, jax.devices()[:1])
+    phase = builder.phase(DECODE, 4)
+    engine_of, shapes = builder.engine(4)
+    params, prepared = (jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), x) for x in (shapes[0], phase.arguments[0]))
+    key, ids = jax.random.key(0), build.evaluation_ids(np.arange(4), task=0)
+    settings = build.rollout_settings(CONFIG, run.batched_env, 4, 1.0)
+
+    @jax.jit
+    def start(params):
+        engine = engine_of(params, key, ids, settings)
+        return engine.prefixes, engine.start()
+
+    prefixes, state = start(params)
+    after = jax.jit(phase.program)(prepared, prefixes, key, ids, settings, state)
+    np.testing.assert_array_equal(after.position, state.position + 1)
+    assert int(after.decode_steps) == 1
+
+
+def test_candidates_are_valid_and_ranked(sweeper, found):
+    assert [one.seconds for one in found.candidates] == sorted(one.seconds for one in found.candidates)
+    meshes = {tuple(one.mesh.values()) for one in found.candidates}
+    assert meshes >= {(1, 4, 1, 1), (2, 1, 1, 2)}
+    assert not [mesh for mesh in meshes if mesh[3] > KV_HEADS]  # a head is never split
+    assert all(np.prod(list(one.mesh.values())) == 4 for one in found.candidates)
+    assert found.own.settings["algo.grad_accum_steps"] == 2
+    assert (found.nearest, found.compiled_runs, found.candidates[0].exact) == (None, 0, False)
+    names = [phase.name for phase in found.candidates[0].phases]
+    assert names == ["reshard", PREFILL, DECODE, UPDATE, OPTIMIZER]  # one step without a critic scores nothing
+
+
+def test_more_accumulation_gathers_more_and_stores_less(found):
+    sharded = [one for one in found.candidates if one.mesh["fsdp"] == 4 and one.config.rollout.slots == 0]
+    by_steps = {one.config.algo.grad_accum_steps: one for one in sharded if not one.exact}
+    assert len(by_steps) > 1
+    few, many = by_steps[min(by_steps)], by_steps[max(by_steps)]
+    sent = [next(x for x in one.phases if x.name == UPDATE).communication for one in (few, many)]
+    assert sent[0] < sent[1]
+    assert many.update_peak < few.update_peak
+
+
+def test_held_out_episodes_count_where_they_are_more():
+    few = given(train={"validation_episodes": 1}).rank(None, MACHINE, compiled=0)
+    many = given(train={"validation_episodes": 256}, evaluation={"episodes": 256}).rank(None, MACHINE, compiled=0)
+    for one, other in zip(few.candidates, many.candidates, strict=True):
+        assert other.rollout_peak > one.rollout_peak
+        assert other.seconds == one.seconds
+
+
+def test_what_a_sweep_leaves_out_is_said():
+    assert given().rank(None, MACHINE, compiled=0).notes == []
+    found = given(algo={"packing": True, "length_buckets": 1, "dynamic_sampling": 5}).rank(None, MACHINE, compiled=0)
+    assert [note.split(",")[0] for note in found.notes] == ["algo.packing is true", "algo.dynamic_sampling is 5"]
+    assert as_table(found, None).renderables
+
+
+def test_the_greedy_episodes_of_remax_count():
+    made = given(algo={"advantage": Remax()})
+    replicated = [one for one in made.rank(None, MACHINE, compiled=0).candidates if one.mesh["data"] == 4]
+    (alone,) = [one for one in replicated if (one.config.rollout.slots, one.config.algo.grad_accum_steps) == (0, 1)]
+    greedy = next(phase for phase in alone.phases if phase.name == GREEDY)
+    prefill, decode = (made.costs.cost(name, 2).flops for name in (PREFILL, DECODE))  # two of eight groups a replica
+    assert greedy.compute == pytest.approx(2 * (prefill + 8 * decode) / MACHINE.flops)
+
+
+def test_the_own_mesh_of_a_file_has_an_estimate_where_it_wastes_devices():
+    """Four heads are shared by four devices, but two key-value heads are not."""
+    made = given(mesh={"tensor": 4}).rank(None, MACHINE, compiled=0)
+    assert made.own.mesh == {"data": 1, "fsdp": 1, "sequence": 1, "tensor": 4}
+
+
+def test_what_limits_a_phase_depends_on_the_machine(sweeper):
+    for field, limit in {"flops": "compute", "bandwidth": "memory", "link": "communication"}.items():
+        machine = dataclasses.replace(Peaks(flops=1e30, bandwidth=1e30, link=1e30), **{field: 1.0})
+        fixed = sweeper.rank(None, machine, compiled=0)
+        assert {x.limit for one in fixed.candidates for x in one.phases if x.seconds > 1} == {limit}
+
+
+def test_the_nearest_that_fits_is_named(sweeper, found):
+    least = min(one.peak for one in found.candidates)
+    tight = sweeper.rank(int(0.97 * least), MACHINE, compiled=0)
+    assert not any(one.fits for one in tight.candidates)
+    assert tight.nearest.peak <= 0.97 * least
+    changed = {key for key in SEARCHED if tight.nearest.settings[key] != tight.own.settings[key]}
+    assert changed & {"model.remat", "optim.offload", "mesh.rollout"}
+    hopeless = sweeper.rank(1, MACHINE, compiled=0)
+    assert hopeless.nearest is None
+    assert json.loads(json.dumps(as_json(hopeless, 1), allow_nan=False))["candidates"][0]["fits"] is False
+
+
+def test_only_data_crosses_slices(sweeper, found, monkeypatch):
+    monkeypatch.setattr(sweeper, "slices", 2)
+    meshes = {tuple(one.mesh.values()) for one in sweeper.rank(GIB, MACHINE, compiled=0).candidates}
+    assert meshes == {mesh for mesh in (tuple(one.mesh.values()) for one in found.candidates) if mesh[0] % 2 == 0}
+    assert (2, 1, 1, 2) in meshes
+
+
+def test_what_a_sweep_cannot_count_is_refused():
+    frozen = CONFIG.replace(model=CONFIG.model.replace(frozen_layers=1))
+    with pytest.raises(UserError) as refused:
+        Sweeper(frozen, jax.devices()[:1])
+    assert (refused.value.key, refused.value.value) == ("model.frozen_layers", 1)
+
+
+def test_devices_without_peak_rates_are_refused():
+    assert HBM.keys() <= PEAKS.keys()
+    with pytest.raises(TopologyError, match="cpu"):
+        chip_name(jax.devices()[0])

@@ -32,27 +32,20 @@ imitation: {plans: optimal, levels: 16, steps: 100, batch: 8, dagger_rounds: 2, 
 train: {iterations: 1, validate_every: 0, validation_episodes: 8}
 evaluation: {episodes: 8}
 """
-"""Rounds before chunks 1 and 2 of 4, counted from 0."""
-
-
-def situations(acted, num_turns, count):
-    actions = np.where(np.array(acted)[..., None], 1, -1)
-    played = SimpleNamespace(turn=SimpleNamespace(actions=actions), num_turns=np.array(num_turns))
-    return sampled_situations(played, count, np.random.default_rng(0))
 
 
 def test_situations_are_sampled_from_all_turns_that_were_reached_by_actions():
-    acted = [[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]
-    episode, turn = situations(acted, [3, 4, 1], 100)
+    acted = np.array([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]])
+    turn = SimpleNamespace(actions=np.where(acted[..., None], 1, -1))
+    played = SimpleNamespace(turn=turn, num_turns=np.array([3, 4, 1]))
+    every, four = ([*zip(*sampled_situations(played, n, np.random.default_rng(0)))] for n in (100, 4))
     # The second episode had no action in its second turn, which is the last one that a plan can take over in.
-    assert [*zip(episode, turn)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
-    episode, turn = situations(acted, [3, 4, 1], 4)
-    assert len({*zip(episode, turn)}) == 4
+    assert every == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
+    assert len({*four}) == 4
 
 
 def test_rounds_on_a_level_file_play_others_until_all_were_played():
-    rows = np.arange(10, 15)
-    task = SimpleNamespace(rows=lambda split: rows)
+    task = SimpleNamespace(rows=lambda split: np.arange(10, 15))
     levels = LevelSet(batched_env=None, prompt=None, task=0, levels=task, split=None, seed=0)
     parts = SimpleNamespace(config=SimpleNamespace(imitation=SimpleNamespace(dagger_levels=2)), key=jax.random.key(0))
     dagger = Dagger(parts, SimpleNamespace(validations=[levels]), Path(), print)
@@ -68,7 +61,7 @@ def parts(tmp_path_factory):
 
 @pytest.fixture
 def make(parts, tmp_path, monkeypatch):
-    """Function -> the rounds of a run whose policy takes two random actions a turn; `make.played` counts its plays.
+    """Makes the rounds of a run whose policy takes two random actions a turn; `make.played` counts its plays.
 
     `demonstrations` returns trajectories instead of rows, and which turns are imitated.
     """
@@ -91,15 +84,12 @@ def make(parts, tmp_path, monkeypatch):
     return make
 
 
-def test_rounds_are_due_at_equal_distances(make):
+def test_plans_take_over_from_the_policy_and_are_kept(make, tmp_path):
+    """They solve their levels, and only their own turns are imitated; a later process plays nothing again."""
     dagger = make()
     assert [dagger.first_chunk(number) for number in (1, 2)] == [1, 2]
     assert [dagger.due(chunk) for chunk in range(4)] == [0, 1, 2, 2]
-
-
-def test_plans_take_over_from_the_policy_and_are_kept(make, tmp_path):
-    """They solve their levels, and only their own turns are imitated; a later process plays nothing again."""
-    (trajectory, imitated), _, metrics = make().demonstrations(1, 1, "policy", lambda: None)
+    (trajectory, imitated), _, metrics = dagger.demonstrations(1, 1, "policy", lambda: None)
     levels = level_ids(trajectory)
     file = tmp_path / "dagger" / "1.json"
     (plans,) = json.loads(file.read_text())["plans"]
@@ -124,37 +114,25 @@ def test_plans_take_over_from_the_policy_and_are_kept(make, tmp_path):
 
 
 def test_a_round_that_is_stopped_leaves_no_file(make, tmp_path):
-    class Stop(Exception):
-        pass
-
     def between():
         if make.played:
-            raise Stop
+            raise InterruptedError
 
-    with pytest.raises(Stop):
+    with pytest.raises(InterruptedError):
         make().demonstrations(1, 1, "policy", between)
     assert make.played == 1
     assert not (tmp_path / "dagger").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "cannot be read"),
-        ("{", "cannot be read"),
-        ('{"success": [0.5], "plans": [], "levels": "DIGEST"}', "plans of a round"),
-        ('{"success": [0.5], "plans": [[[12, 0, [1]]]], "levels": "DIGEST"}', "plans of a round"),
-        ('{"success": [0.5], "plans": [[[0, 0, ["x"]]]], "levels": "DIGEST"}', "plans of a round"),
-        ('{"success": [0.5], "plans": [[]], "levels": "of others"}', "plans of a round on these levels"),
-    ],
-)
-def test_a_round_whose_file_is_gone_or_damaged_is_named(make, tmp_path, text, message):
+@pytest.mark.parametrize("plans", [None, "", "[]", "[[[12, 0, [1]]]]", '[[[0, 0, ["x"]]]]', "of others"])
+def test_a_round_whose_file_is_gone_or_damaged_is_named(make, tmp_path, plans):
     dagger = make()
-    digest = dagger._digest(dagger._levels(1))
-    if text is not None:
+    digest = dagger._digest(dagger._levels(1)) if plans != "of others" else plans
+    if plans is not None:
         (tmp_path / "dagger").mkdir()
-        (tmp_path / "dagger" / "1.json").write_text(text.replace("DIGEST", digest))
-    with pytest.raises(UserError, match=message) as refused:
+        text = f'{{"success": [0.5], "plans": {plans.replace("of others", "[[]]")}, "levels": "{digest}"}}'
+        (tmp_path / "dagger" / "1.json").write_text(text)
+    with pytest.raises(UserError) as refused:
         dagger.demonstrations(1, 2, "policy", lambda: None)
     assert refused.value.key == str(tmp_path / "dagger" / "1.json")
     assert make.played == 0
@@ -173,9 +151,3 @@ def test_plans_that_look_around_are_searched_where_the_first_ones_do(make, parts
     monkeypatch.setattr(parts, "config", parts.config.replace(imitation=imitation))
     assert make().demonstrations(1, 1, "policy", lambda: None)[2]["imitation/dagger_plans"] == 0
     assert asked == [12]
-
-
-def test_environments_that_can_be_planned_from_everywhere():
-    assert registry.spec("SimpleSokoban").plan_after is not None
-    assert registry.spec("BabyAI").plan_after is not None
-    assert registry.spec("FrozenLake").plan_after is None  # what slips cannot be repeated

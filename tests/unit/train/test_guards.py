@@ -1,16 +1,96 @@
-"""What ends a run that goes wrong, and what a run measures and validates when."""
+"""What a run learns with, what ends it if it goes wrong, what it measures when, and which states it saves."""
 
+import re
 from types import SimpleNamespace
 
 import jax
 import pytest
+import yaml
 
-from agentrl_jax.config import EvalConfig, TrainConfig, decode
+from agentrl_jax.config import Config, EvalConfig, TrainConfig, decode, load_config, load_resolved, save_resolved
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.rollout.returns import Penalties
+from agentrl_jax.setup import build, start
+from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import guards
 from agentrl_jax.train.run import Run
+
+LORA = {"model": {"pretrained": "smollm2-135m", "lora": {"rank": 8}}}
+WHOLE = {"model": {"pretrained": "smollm2-135m"}}
+FROZEN = {"model": {"pretrained": "smollm2-135m", "frozen_layers": 20}}
+
+
+@pytest.fixture
+def load(tmp_path):
+
+    def run(keys):
+        file = tmp_path / "run.yaml"
+        file.write_text(yaml.safe_dump(keys))
+        return load_config(file)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("keys", "lr", "critic_lr", "words"),
+    [
+        ({}, 3e-4, 1e-3, "a small decoder from scratch"),
+        (LORA, 1e-5, 1e-4, "low-rank adapters"),
+        (WHOLE, 1e-6, 1e-5, "the weights of a pretrained model"),
+        (FROZEN, 1e-6, 1e-5, "the weights of a pretrained model"),
+    ],
+)
+def test_rates_left_out_are_those_of_what_is_trained(load, tmp_path, keys, lr, critic_lr, words):
+    config = load(keys)
+    assert (config.optim.lr, config.optim.critic_lr) == (lr, critic_lr)
+    numbers = build.update_settings(config, 0.5)
+    assert (float(numbers.lr), float(numbers.critic_lr)) == (pytest.approx(lr / 2), pytest.approx(critic_lr / 2))
+    for part in (f"optim.lr {lr:g} (the default)", f"optim.critic_lr {critic_lr:g} (the default)", words):
+        assert part in start.notes(config)[0]
+    save_resolved(config, tmp_path / "config.yaml")
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["optim"]["lr"] == lr
+    assert load_resolved(tmp_path / "config.yaml") == config
+
+
+def test_given_rates_win_and_a_rule_without_a_critic_has_none(load):
+    config = load({**WHOLE, "optim": {"lr": 2e-5}, "algo": {"preset": "grpo"}})
+    assert (config.optim.lr, config.optim.critic_lr) == (2e-5, None)
+    assert float(build.update_settings(config, 1.0).critic_lr) == 0.0
+    assert "optim.lr 2e-05 (given; the default is 1e-06)" in start.notes(config)[0]
+
+
+CLIPS = "clip_low clip_high"
+
+
+@pytest.mark.parametrize(
+    ("algo", "idle"),
+    [
+        ("preset: starpo_s", f"{CLIPS} dual_clip value_clip"),
+        ("preset: starpo_s, advantage: {value_clip: null}", f"{CLIPS} dual_clip"),
+        ("preset: grpo, minibatches: 1", CLIPS),
+        ("preset: starpo_s, mismatch: {ratio_from: rollout}", "value_clip"),
+        ("preset: cispo, minibatches: 1", f"{CLIPS} objective"),
+        *(("preset: starpo", ""), ("preset: starpo_s, epochs: 2", ""), ("preset: dapo", ""), ("preset: rloo", "")),
+    ],
+)
+def test_a_clip_that_cannot_bind_is_said(load, algo, idle):
+    _, *lines = start.notes(load({"algo": yaml.safe_load(f"{{{algo}}}")}))
+    keys = re.findall(r"algo\.(?:\w+\.)?(\w+)", lines[0].split(" do")[0]) if lines else []
+    assert (len(lines), " ".join(keys)) == (int(bool(idle)), idle)
+
+
+def test_a_critic_that_is_not_there_is_said(load):
+    lines = start.notes(load({"algo": {"preset": "grpo"}, "model": {"critic": "separate"}}))
+    assert len(lines) == 2
+    assert lines[1].startswith("model.critic separate does nothing in this run")
+    assert len(start.notes(load({"algo": {"preset": "starpo"}, "model": {"critic": "separate"}}))) == 1
+
+
+def test_the_critic_warms_up_for_its_iterations(load):
+    config = load({"train": {"critic_warmup": 3}})
+    held = [float(build.update_settings(config, 1.0, i).freeze_policy) for i in range(5)]
+    assert held == [1.0, 1.0, 1.0, 0.0, 0.0]
 
 
 def kept():
@@ -18,30 +98,21 @@ def kept():
 
 
 def test_a_validation_plays_as_many_levels_at_the_temperature_that_is_set():
-    class Played(Exception):
-        pass
+    def play(params, episodes, temperature):
+        raise KeyError(episodes, temperature)
 
-    class Levels:
-        def number(self, wanted):
-            return wanted - 1
-
-        def play(self, params, episodes, temperature):
-            raise Played(episodes, temperature)
-
+    levels = SimpleNamespace(number=lambda wanted: wanted - 1, play=play)
     train = TrainConfig(validation_episodes=7, validation_temperature=0.125)
-    with pytest.raises(Played) as found:
-        HeldOut(EvalConfig(), train, Penalties(0.0), ("X",), eval_sets=(), validations=(Levels(),)).validation({})
+    with pytest.raises(KeyError) as found:
+        HeldOut(EvalConfig(), train, Penalties(0.0), ("X",), eval_sets=(), validations=(levels,)).validation({})
     assert found.value.args == (6, 0.125)
 
 
-def test_too_many_skipped_updates_in_a_row_end_a_run():
+def test_too_many_skipped_updates_in_a_row_or_failed_episodes_end_a_run():
     guards.check_skipped(1, 2, "optim.lr", kept)
     with pytest.raises(UserError, match="step 5, is kept") as refused:
         guards.check_skipped(2, 2, "imitation.lr", kept)
     assert (refused.value.key, refused.value.value) == ("imitation.lr", 2)
-
-
-def test_too_many_failed_episodes_end_a_run():
     guards.check_services(0.25, 0.25, "maze", "none", kept)
     with pytest.raises(UserError, match=r"maze .*caved in.*step 5, is kept") as refused:
         guards.check_services(0.26, 0.25, "maze", "it has caved in", kept)
@@ -49,12 +120,8 @@ def test_too_many_failed_episodes_end_a_run():
 
 
 def metrics(gap, equal=1.0, tokens=5):
-    return {
-        "rollout/logprob_gap_mean": gap,
-        "rollout/logprob_gap_max": 2 * gap,
-        "rollout/logprob_bit_equal": equal,
-        "update/trained_tokens": tokens,
-    }
+    found = {"rollout/logprob_gap_mean": gap, "rollout/logprob_gap_max": 2 * gap}
+    return found | {"rollout/logprob_bit_equal": equal, "update/trained_tokens": tokens}
 
 
 @pytest.mark.parametrize(
@@ -104,3 +171,56 @@ def test_dependence_on_prompts_is_measured_in_the_first_iteration_and_when_it_is
         found = run._prompt_metrics(state, None, None)
         assert bool(found) == (iteration in (0, 1, 3))
     assert asked == [reference] * 3
+
+
+class Saved:
+    def __init__(self):
+        self.saved, self.checkpoints = {}, self
+        self.monitor = SimpleNamespace(stopped_by="", rows=[])
+        self.wait = self.raise_failure = lambda: None
+        self.kept = lambda: ""
+        self.latest_step = lambda: max(self.saved, default=None)
+
+    def save(self, step, state, score=None, *, regular=True):
+        self.saved[step] = score
+
+    def best_score(self):
+        return max((score for score in self.saved.values() if score is not None), default=-1.0)
+
+
+@pytest.fixture
+def run():
+    run = object.__new__(Run)
+    run.config = Config(train=TrainConfig(iterations=200, checkpoint_every=100))
+    run.parts, run.progress = SimpleNamespace(imitation_chunks=0), Saved()
+    run.view = SimpleNamespace(note=print)
+    return run
+
+
+def iteration(run, number, *, score=None, bad=0, tokens=1):
+    """Ends an iteration, counted from 1, after `bad` skipped updates in a row."""
+    metrics = {"update/skipped_in_a_row": bad, "update/trained_tokens": tokens}
+    metrics |= {"rollout/logprob_gap_mean": 0.0, "rollout/logprob_bit_equal": 1.0}
+    run.progress.monitor.rows.append(metrics)
+    run._check_and_save(number - 1, SimpleNamespace(bad_updates=bad), metrics, score)
+
+
+def test_a_validation_is_compared_with_those_of_saved_states(run):
+    for number, score, bad in ((10, 0.3, 0), (20, 0.8, 1), (30, 0.7, 0), (40, 0.75, 0), (50, 0.5, 0)):
+        iteration(run, number, score=score, bad=bad)
+    assert run.progress.saved == {10: 0.3, 30: 0.7, 40: 0.75}
+
+
+@pytest.mark.parametrize(("tokens", "saved"), [(0, {100: None}), (1, {})])
+def test_after_updates_that_are_not_finite_nothing_is_saved(run, tokens, saved):
+    """A batch without tokens leaves a state that is."""
+    iteration(run, 99, bad=1, tokens=tokens)
+    iteration(run, 100, bad=2, tokens=0)
+    assert run.progress.saved == saved
+
+
+def test_sigterm_saves_the_state_in_any_case(run):
+    run.asked_to_stop = lambda: True
+    with pytest.raises(Stopped):
+        run._stop_if_asked(79, SimpleNamespace(bad_updates=1))
+    assert run.progress.saved == {79: None}

@@ -1,5 +1,6 @@
 """A run that collapses rolls back to the last checkpoint before: which one, what is recorded, and its replay."""
 
+import contextlib
 import dataclasses
 import functools
 from types import SimpleNamespace
@@ -27,46 +28,18 @@ def test_as_many_checkpoints_are_kept_as_reach_behind_an_alarm(monkeypatch):
     assert kept_checkpoints(config.replace(on_collapse="roll_back")) == 6
 
 
-def test_a_record_that_cannot_be_read_is_an_error(tmp_path):
-    (tmp_path / "1.json").write_text("{")
-    with pytest.raises(Exception, match="cannot be read"):
-        RollBacks(tmp_path)
-
-
-class Kept:
+class Kept(contextlib.nullcontext):
     """Checkpoints by step, with the roll-backs before each."""
 
     def __init__(self, known):
-        self.known = known
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return
-
-    def steps(self):
-        return sorted(self.known)
-
-    regular_steps = steps
-
-    def latest_step(self):
-        return max(self.known, default=None)
-
-    def meta(self, step):
-        return {"roll_backs": self.known[step]}
-
-    def delete(self, step):
-        del self.known[step]
-
-    def wait(self):
-        pass
+        super().__init__(self)
+        self.known, self.delete, self.wait = known, known.pop, lambda: None
+        self.steps = self.regular_steps = lambda: sorted(known)
+        self.latest_step = lambda: max(known, default=None)
+        self.meta = lambda step: {"roll_backs": known[step]}
 
 
-@pytest.mark.parametrize(
-    ("known", "left"),
-    [({2: 0, 4: 0, 5: 0}, {2: 0}), ({2: 0, 5: 1}, {2: 0, 5: 1}), ({4: 0}, {})],
-)
+@pytest.mark.parametrize(("known", "left"), [({2: 0, 4: 0, 5: 0}, {2: 0}), ({2: 0, 5: 1}, {2: 0, 5: 1}), ({4: 0}, {})])
 def test_checkpoints_that_a_roll_back_discarded_are_deleted(tmp_path, known, left):
     """Also by a process that starts after a kill between the record and the deletion."""
     RollBacks(tmp_path / "made").add({"step": 2})
@@ -74,6 +47,9 @@ def test_checkpoints_that_a_roll_back_discarded_are_deleted(tmp_path, known, lef
     kept = Kept(dict(known))
     assert found.newest_step(kept) == max(left, default=None)
     assert kept.known == left
+    (tmp_path / "made" / "2.json").write_text("{")
+    with pytest.raises(Exception, match="cannot be read"):
+        RollBacks(tmp_path / "made")
 
 
 @pytest.fixture
@@ -81,18 +57,15 @@ def progress(tmp_path, monkeypatch):
     """The progress of a run in iteration 5, with an alarm since iteration 4, after one chunk of imitation."""
     monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
     rows = [{"step": i + 1, "stage": "rl", "iteration": i, "rollout/horizon": 1 + (i > 3)} for i in range(1, 6)]
-    progress = object.__new__(RunProgress)
-    progress.parts = SimpleNamespace(imitation_chunks=1, config=SimpleNamespace(train=TrainConfig()))
-    progress.folder = SimpleNamespace(metrics=lambda: rows)
-    progress.view, progress.totals = SimpleNamespace(note=print), Totals()
-    progress.roll_backs, progress._seconds_before, progress._started = RollBacks(tmp_path), 0.0, 0.0
-    progress.monitor = CollapseMonitor(True, [], print)
+    progress, saved, monitor = object.__new__(RunProgress), [], CollapseMonitor(True, [], print)
     for row in rows:
-        progress.monitor.see(dict(row))
-    assert progress.monitor.stopped_by == "long"
-    progress.saved = []
-    progress.save = lambda step, state, score=None: progress.saved.append(step)
-    progress.restore = lambda frozen: "restored"
+        monitor.see(dict(row))
+    assert monitor.stopped_by == "long"
+    parts = SimpleNamespace(imitation_chunks=1, config=SimpleNamespace(train=TrainConfig()))
+    progress.__dict__ |= {"parts": parts, "folder": SimpleNamespace(metrics=lambda: rows), "monitor": monitor}
+    progress.__dict__ |= {"view": SimpleNamespace(note=print), "totals": Totals(), "roll_backs": RollBacks(tmp_path)}
+    progress.__dict__ |= {"_seconds_before": 0.0, "_started": 0.0, "restore": lambda frozen: "restored"}
+    progress.__dict__ |= {"saved": saved, "save": lambda step, state, score=None: saved.append(step)}
     return progress
 
 
@@ -141,17 +114,14 @@ def test_a_replay_begins_where_the_run_went_on(tmp_path, monkeypatch, known, rol
     (tmp_path / "roll_backs").mkdir()
     (tmp_path / "roll_backs" / "1.json").write_text('{"step": 50}')
     (tmp_path / "config.yaml").write_text("seed: 1")
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+    (scratch := tmp_path / "scratch").mkdir()
     for step in known:
         (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
         (tmp_path / "checkpoints" / str(step) / "file").write_text("")
     record = SimpleNamespace(header=SimpleNamespace(step=101, iteration=101, roll_backs=roll_backs))
     copy = functools.partial(replay_rollout._copy_before, tmp_path, str(tmp_path / "checkpoints"), scratch, record)
     if start is None:
-        with pytest.raises(
-            UserError, match=r"iteration 101 was played after roll-back 1, and neither .* of step 50 is"
-        ):
+        with pytest.raises(UserError, match="after roll-back 1"):
             copy()
         assert not list(scratch.iterdir())
     elif isinstance(start, str):

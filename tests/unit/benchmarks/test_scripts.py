@@ -1,0 +1,90 @@
+"""The parts of the scripts of benchmarks/, with tiny random models and the shipped tokenizer."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import made_run
+import numpy as np
+import pytest
+from benchmark_scripts import MODEL, PHASES, TOKENIZATION, params, script, tokenizer
+
+from agentrl_jax.models import decoder
+from agentrl_jax.models.quantized import INTEGERS
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.setup import build
+
+SIZES = {"num_layers": 2, "embed_dim": 32, "num_heads": 2, "num_kv_heads": 1, "mlp_width": 64, "head_dim": 16}
+
+
+def test_canonical_is_the_whole_text_between_special_tokens():
+    small, situations = tokenizer(), script("situations")
+    cut = [*small.encode("<ans"), *small.encode("wer>U"), small.end_of_turn_id, *small.encode("p")]
+    whole = [*small.encode("<answer>U"), small.end_of_turn_id, *small.encode("p")]
+    assert len(whole) < len(cut)
+    assert situations.canonical(small, cut) == whole
+    assert situations.canonical(small, []) == []
+
+
+def test_situations_hold_the_prompt_and_an_optimal_response():
+    small, situations = tokenizer(), script("situations")
+    lake, two_arms = build.build_compiled_env(TOKENIZATION, small).tasks
+    found = situations.situations(lake, small, jax.random.key(0), 6, TOKENIZATION.prompt)
+    assert len(found) == 6
+    for s in found:
+        board = small.decode(s.observation)
+        assert small.decode(s.whole) == board
+        assert (len(board), board.count("P")) == (4 * 5 - 1, 1)
+        assert s.head[: len(lake.prompt.prefix)] == lake.prompt.prefix.tolist()
+        text = small.decode(s.head + s.observation + s.rest, skip_special=False)
+        assert f"{board}\n" in text
+        assert text.endswith("<answer>")
+        assert small.decode(s.response).endswith("</answer>")
+    once = TOKENIZATION.prompt.replace(max_actions=1)
+    arms = situations.situations(two_arms, small, jax.random.key(0), 6, once)
+    assert [small.decode(s.response) for s in arms] == ["Teacher</answer>"] * 2  # both orders of display
+
+
+def test_nats_are_sums_over_the_spans():
+    weights = params()
+    rows = [([5, 6, 7, 8, 9, 10], [(2, 3), (4, 6)]), ([11, 12, 13], [(1, 3)])]
+    for (tokens, spans), sums in zip(rows, script("tokenization").score(weights, MODEL, rows)):
+        logits = decoder.Decoder(made_run.SHAPE).apply({"params": weights["policy"]}, jnp.array([tokens]))
+        scores = jax.nn.log_softmax(logits[0])
+        wanted = [sum(float(scores[i - 1, tokens[i]]) for i in range(*span)) for span in spans]
+        np.testing.assert_allclose(sums, wanted, rtol=1e-5)
+
+
+def test_only_rows_that_are_trained_count(tmp_path):
+    """A filter that keeps half of the groups halves the microbatch, and the calls of score and update."""
+    phases, file = script("phases"), tmp_path / "tiny.yaml"
+    file.write_text(PHASES)
+    words = ["--devices", "1", "--algo.preset", "starpo_s", "--algo.filter.ratio", "0.5"]
+    config = phases.load_config(str(file), words)
+    ours = phases.Ours(config, None, 0, 0)
+    assert (ours.run.episodes, ours.rows, ours.microbatch) == (8, 8, 2)
+    assert ours.calls()[phases.UPDATE] == 2 * config.algo.epochs
+    assert ours.calls()[phases.SCORE] == 2 * phases.score_passes(ours.run)
+    with pytest.raises(SystemExit):  # Tunix would compute in another type
+        phases.main([str(file), "--tunix-python", "python", "--model.precision", "mixed"])
+
+
+def test_the_least_difference_is_that_of_the_least_times():
+    least = script("phases").least
+    assert least([3.0, 2.0, 2.5]) == 2.0
+    assert least([[1.0, 3.0], [2.0, 2.5], [1.5, 4.0]]) == 1.5  # not 0.5
+
+
+def test_scores_of_8_bit_rollouts_are_those_of_a_forward_pass():
+    shape = DecoderConfig(vocab_size=50, **SIZES)
+    weights = decoder.init_params(jax.random.key(0), shape)
+    tokens = jax.random.randint(jax.random.key(1), (12,), 0, 50)
+    logprobs = jax.nn.log_softmax(decoder.logits(weights, decoder.forward(weights, shape, tokens[None])[0]))[:-1]
+    expected = jnp.take_along_axis(logprobs, tokens[1:, None], axis=1)[:, 0]
+    for kind, fields in INTEGERS.items():
+        quantized = dataclasses.replace(shape, **dict.fromkeys(fields, "int8"))
+        found, likeliest = script("quantization").scores(weights, quantized, tokens)
+        difference = np.abs(found - expected).max()
+        assert difference < 1e-4 if kind == "none" else 1e-4 < difference < 0.2, kind
+        if kind == "none":
+            np.testing.assert_array_equal(likeliest, logprobs.argmax(axis=1))
