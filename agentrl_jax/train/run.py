@@ -267,9 +267,8 @@ class Run:
         # With a KL term the update measures the divergence itself.
         reference = state.reference if self.config.algo.kl.kind == "none" else None
         found = host_metrics(program(state.merged_params(), reference, trajectory, temperature, key))
-        rows = reversed(self.progress.monitor.rows)
-        before: dict[str, Any] = next((row for row in rows if found.keys() <= row.keys()), {})
-        return found | mutual_information.smoothed(found, before)
+        newest = self.progress.monitor.newest
+        return found | mutual_information.smoothed(found, newest if found.keys() <= newest.keys() else {})
 
     def _record(
         self, iteration: int, state: TrainState, played: Played, metrics: dict[str, Any], seconds: dict[str, float]
@@ -313,7 +312,7 @@ class Run:
         guards.check_skipped(skipped, config.max_bad_updates, "optim.lr", progress.kept)
         guards.check_logprobs(self.config, metrics, progress.kept)
         # While updates are not finite, older checkpoints are not replaced: they may be the last good ones.
-        unsound = int(state.bad_updates) > guards.empty_in_a_row(progress.monitor.rows)
+        unsound = int(state.bad_updates) > progress.monitor.empty_in_a_row
         collapsed = bool(progress.monitor.stopped_by)
         last = iteration + 1 == config.iterations or collapsed
         best = score is not None and not unsound and score > progress.best_score()
