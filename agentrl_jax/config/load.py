@@ -66,6 +66,7 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     config = decode(data, source=f"{path} with the command line" if overrides else f"{path}")
     if not config.run_dir:
         config = config.replace(run_dir=os.path.join("runs", Path(path).stem))
+    config = config.replace(run_dir=os.path.expanduser(config.run_dir))
     validate(config)
     return config
 

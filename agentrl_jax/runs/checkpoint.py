@@ -37,7 +37,7 @@ _REGULAR = "regular"
 """Key of a checkpoint's record that says whether it counts among those that are kept."""
 _REMOVED = ".removed"
 _UNFINISHED = "unfinished"
-_COMMITTED = "commit_success.txt"
+_COMMITTED, _MANIFEST = "commit_success.txt", "manifest.ocdbt"
 """Orbax's last file of a checkpoint in an object store."""
 
 
@@ -166,7 +166,10 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()
             if hosts.is_writer():
-                write_digests(self.path / str(step))
+                folder = self.path / str(step)
+                if not (folder / "state" / _MANIFEST).exists():
+                    raise FileNotFoundError(f"Orbax has written no state/{_MANIFEST}, by which the arrays are found")
+                write_digests(folder)
         except Exception as error:
             raise self._cannot_write(step, error) from error
         if self._keep is not None and hosts.is_writer():

@@ -258,14 +258,26 @@ def delete_after(run: str | os.PathLike[str], step: int) -> list[str]:
     return said
 
 
-def delete_oldest(run: str | os.PathLike[str], most_bytes: int) -> None:
-    """Deletes the oldest files of a run until the others have at most `most_bytes`; the newest one is kept."""
-    files = [record_path(run, iteration) for iteration in reversed(recorded_iterations(run))]
-    total = 0
-    for number, file in enumerate(files):
-        total += file.stat().st_size
-        if number and total > most_bytes:
-            file.unlink()
+class RolloutWriter:
+    """Writes the files of a run, which are looked at once: a file costs the same however many there are."""
+
+    def __init__(self, run: str | os.PathLike[str]):
+        """Starts with the files that the run has."""
+        self._run = run
+        paths = [record_path(run, iteration) for iteration in recorded_iterations(run)]
+        self._sizes = {path: path.stat().st_size for path in paths}
+        self._total = sum(self._sizes.values())
+
+    def write(self, record: RolloutRecord, most_bytes: int) -> None:
+        """Writes a file, and deletes the oldest ones until all have at most `most_bytes`; the newest one is kept."""
+        path = write_record(self._run, record)
+        self._total -= self._sizes.pop(path, 0)
+        self._sizes[path] = path.stat().st_size
+        self._total += self._sizes[path]
+        while self._total > most_bytes and len(self._sizes) > 1:
+            oldest = next(iter(self._sizes))
+            oldest.unlink(missing_ok=True)
+            self._total -= self._sizes.pop(oldest)
 
 
 def read_record(path: str | os.PathLike[str]) -> RolloutRecord:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +61,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
     Raises:
         UserError: the run folder holds something else, a part of the configuration is unusable, too many updates in
             a row were skipped, too many episodes failed, or the log-probabilities of learner and rollout differ.
-        Stopped: a process of the run got SIGTERM; the state has been saved.
+        Stopped: a process of the run got SIGTERM, SIGHUP or a first interrupt; the state has been saved.
     """
     console = (console or Terminal()) if hosts.is_writer() else Terminal(quiet=True)
     with refusals():
@@ -90,7 +91,7 @@ class Run:
     folder: RunFolder
     view: LiveView
     progress: RunProgress
-    asked_to_stop: Callable[[], bool] = staticmethod(lambda: False)
+    asked_to_stop: Callable[[], int] = staticmethod(lambda: 0)
 
     def __init__(self, config: Config):
         self.config = config
@@ -162,17 +163,19 @@ class Run:
             )
 
     def _stop_if_asked(self, step: int, state: TrainState) -> None:
-        """Saves the state and ends the run if a process got SIGTERM; called between two steps."""
+        """Saves the state and ends the run if a process got a signal; called between two steps."""
         self.progress.checkpoints.raise_failure()
-        if not hosts.agree(self.asked_to_stop()):
+        asked = self.asked_to_stop()
+        if not hosts.agree(bool(asked)):
             return
-        self.view.note("stopping at SIGTERM")
+        number = signal.Signals(asked or signal.SIGTERM)  # another process may have got it
+        self.view.note(f"stopping at {number.name}")
         self.progress.checkpoints.wait()
         known = hosts.from_writer(self.progress.checkpoints.latest_step)
         if known is None or known < step:
             self.progress.save(step, state, regular=False)
         self.progress.checkpoints.wait()
-        raise Stopped
+        raise Stopped(number)
 
     def _begin_learning(self, state: TrainState) -> TrainState:
         """Runs once between imitation and learning; the checkpoint saved here shows that it has run."""
