@@ -367,6 +367,12 @@ def complete_steps(path: str | os.PathLike[str]) -> list[int]:
     return [step for step in _numbered(folder) if is_complete(folder / str(step))]
 
 
+def incomplete_steps(path: str | os.PathLike[str]) -> list[int]:
+    """Steps of the checkpoints in a folder that are being written, or of which a copy was interrupted; ascending."""
+    folder = epath.Path(path)
+    return [step for step in _numbered(folder) if not is_complete(folder / str(step))]
+
+
 def unchecked_roll_backs(path: str | os.PathLike[str], step: int) -> int:
     """Roll-backs of the run before the checkpoint of a step, from its record, without a look at its other files."""
     return _record(epath.Path(path) / str(step)).get("roll_backs", 0)
