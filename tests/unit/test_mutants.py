@@ -1,15 +1,14 @@
 """The tool that plants faults: what it plants, where it looks first, and what counts as noticed."""
 
-import importlib.util
 import subprocess
 
+import mutant_runs
+import mutant_sources
+import mutants
 import numpy as np
 import pytest
-from paths import ROOT
-
-spec = importlib.util.spec_from_file_location("mutants", ROOT / "tests" / "nightly" / "mutants.py")
-mutants = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(mutants)
+import yaml
+from mutant_plugin import is_assertion
 
 FILE = "agentrl_jax/algos/made_up.py"
 CODE = "def add(a: int | None, b):\n    '''Sums 1 | 2.'''\n    return a + b\n\n\ndef less(a, b):\n    return a < b\n"
@@ -39,7 +38,7 @@ def entry(text, replacement):
 
 
 def test_a_written_fault_changes_its_place_alone(checkout):
-    (mutant,) = mutants.written([entry("a + b", "a - b")], checkout)
+    (mutant,) = mutant_sources.written([entry("a + b", "a - b")], checkout)
     assert mutant.code == CODE.replace("a + b", "a - b")
     assert (mutant.folder, mutant.line, mutant.changed) == ("agentrl_jax/algos", 3, "return a - b")
 
@@ -49,19 +48,21 @@ def test_a_written_fault_changes_its_place_alone(checkout):
 )
 def test_a_text_that_does_not_say_which_fault_is_refused(checkout, text, replacement, said):
     with pytest.raises(ValueError, match=said):
-        mutants.written([entry(text, replacement)], checkout)
+        mutant_sources.written([entry(text, replacement)], checkout)
 
 
 def test_every_written_fault_has_its_place_and_every_folder_enough():
-    every = mutants.written(mutants.yaml.safe_load(mutants.LIST.read_text()))
+    every = mutant_sources.written(yaml.safe_load(mutants.LIST.read_text()))
     assert len(every) >= 70
-    assert min(sum(mutant.folder == folder for mutant in every) for folder in mutants.FOLDERS) >= 8
+    assert min(sum(mutant.folder == folder for mutant in every) for folder in mutant_sources.FOLDERS) >= 8
 
 
 def test_generated_faults_are_those_of_the_seed_and_are_code(checkout):
     pytest.importorskip("cosmic_ray", reason="cosmic-ray is not installed")
-    found = list(mutants.generated("agentrl_jax/algos", 0, checkout))
-    assert [mutant.code for mutant in mutants.generated("agentrl_jax/algos", 0, checkout)] == [x.code for x in found]
+    found = list(mutant_sources.generated("agentrl_jax/algos", 0, checkout))
+    assert [mutant.code for mutant in mutant_sources.generated("agentrl_jax/algos", 0, checkout)] == [
+        x.code for x in found
+    ]
     assert {mutant.line for mutant in found} == {3, 7}  # no annotation, and no text
     for mutant in found:
         compile(mutant.code, FILE, "exec")
@@ -72,12 +73,12 @@ def test_the_nearest_tests_come_first(checkout):
     by_name = ["tests/unit/algos/test_made_up.py", "tests/unit/algos/test_made.py"]
     importing = ["tests/unit/algos/test_other.py"]
     others = ["tests/unit/algos/test_first.py", "tests/property/test_some.py"]
-    assert mutants.nearest_tests(FILE, checkout) == [*by_name, *importing, *others]
+    assert mutant_runs.nearest_tests(FILE, checkout) == [*by_name, *importing, *others]
 
 
 def test_a_copy_has_what_git_would_have(checkout, tmp_path_factory):
     subprocess.run(["git", "init", "-q"], cwd=checkout, check=True)
-    copy = mutants.copied(checkout, tmp_path_factory.mktemp("copy"))
+    copy = mutant_runs.copied(checkout, tmp_path_factory.mktemp("copy"))
     names = sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file())
     assert FILE in names
     assert ".gitignore" in names
@@ -97,12 +98,12 @@ def test_what_counts_as_noticed():
         with pytest.raises(ValueError, match="x"):
             pass
 
-    assert mutants.is_assertion(failure(lambda: np.testing.assert_allclose(1.0, 2.0)))
-    assert mutants.is_assertion(failure(raises_nothing))
-    assert mutants.is_assertion(ExceptionGroup("two", [AssertionError(), AssertionError()]))
-    assert not mutants.is_assertion(ExceptionGroup("two", [AssertionError(), TypeError()]))
-    assert not mutants.is_assertion(failure(lambda: pytest.fail("Timeout (>120.0s) from pytest-timeout.")))
-    assert not mutants.is_assertion(failure(lambda: [][1]))
+    assert is_assertion(failure(lambda: np.testing.assert_allclose(1.0, 2.0)))
+    assert is_assertion(failure(raises_nothing))
+    assert is_assertion(ExceptionGroup("two", [AssertionError(), AssertionError()]))
+    assert not is_assertion(ExceptionGroup("two", [AssertionError(), TypeError()]))
+    assert not is_assertion(failure(lambda: pytest.fail("Timeout (>120.0s) from pytest-timeout.")))
+    assert not is_assertion(failure(lambda: [][1]))
 
 
 def test_the_table_counts_by_folder():

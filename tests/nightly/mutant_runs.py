@@ -1,0 +1,115 @@
+"""Runs the quick tests of a folder in copies of the checkout, with or without a fault."""
+
+import json
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mutant_plugin import RESULT
+from mutant_sources import ROOT, Mutant, folder_of
+
+
+def nearest_tests(file: str, root: Path = ROOT) -> list[str]:
+    """The test files of a file's folder, the nearest first: by name, then those that import it, then by alphabet."""
+    folder = folder_of(file)
+    home = root / "tests" / "unit" / folder.removeprefix("agentrl_jax/")
+    package = folder.replace("/", ".")
+    found = sorted(home.rglob("test_*.py"))
+    for shelf in ("property", "golden"):
+        others = sorted((root / "tests" / shelf).rglob("test_*.py"))
+        found += [path for path in others if package in path.read_text()]
+    module = file.removesuffix(".py").replace("/", ".")
+    parent, _, stem = module.rpartition(".")
+    imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import [^\n]*\b{stem}\b")
+    wanted = set(re.findall(r"[a-z]+", module.removeprefix(package)))
+
+    def rank(path: Path) -> tuple[bool, float, bool]:
+        words = set(re.findall(r"[a-z]+", path.stem.removeprefix("test_")))
+        near = len(words & wanted) / len(words | wanted)
+        return path.stem != f"test_{stem}", -near, not imports.search(path.read_text())
+
+    return [str(path.relative_to(root)) for path in sorted(found, key=rank)]
+
+
+def copied(root: Path, target: Path) -> Path:
+    """Copies the files of a checkout that git knows or would add."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout.decode().split("\0")
+    for name in filter(None, names):
+        if (root / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, target / name)
+    return target
+
+
+def run_tests(root: Path, tests: Sequence[str], timeout: float) -> tuple[str, str]:
+    """Runs test files of a copy; returns the outcome, and which test or error decided it."""
+    result = root / "result.json"
+    result.unlink(missing_ok=True)
+    environment = {
+        "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "JAX_PLATFORMS": "cpu",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests" / "nightly")]),
+        RESULT: str(result),
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "mutant_plugin", "-p", "no:cacheprovider", "-n", "0", *tests]
+    try:
+        done = subprocess.run(command, cwd=root, env=environment, timeout=timeout, capture_output=True, text=True)
+    except subprocess.TimeoutExpired:
+        return "timeout", f"{timeout:g} s"
+    if not result.exists():
+        return "error", (done.stderr or done.stdout).strip()[-300:]
+    found = json.loads(result.read_text())
+    if found["killed"]:
+        return "killed", found["killed"]
+    if found["collection"]:
+        return "error", found["collection"]
+    if found["raised"]:
+        return "raised", found["raised"]
+    return ("survived", "") if done.returncode == 0 else ("error", done.stdout.strip()[-300:])
+
+
+class Copies:
+    """Copies of the checkout, one for each worker, in which one fault at a time is planted."""
+
+    def __init__(self, home: Path, workers: int, timeout: float, nearest: int | None):
+        self.timeout, self.nearest = timeout, nearest
+        self.free: queue.Queue[Path] = queue.Queue()
+        for number in range(workers):
+            self.free.put(copied(ROOT, home / str(number)))
+
+    def check(self, folder: str) -> tuple[str, str, float]:
+        """Runs all tests of a folder without a fault."""
+        return self._run(nearest_tests(f"{folder}/__init__.py"), None)
+
+    def outcome(self, mutant: Mutant) -> tuple[str, str, float]:
+        """Runs the tests of a fault's folder; returns the outcome, what decided it, and the seconds."""
+        return self._run(nearest_tests(mutant.file)[: self.nearest], mutant)
+
+    def _run(self, tests: Sequence[str], mutant: Mutant | None) -> tuple[str, str, float]:
+        root, start = self.free.get(), time.monotonic()
+        path = root / mutant.file if mutant else None
+        usual = path.read_text() if path else ""
+        try:
+            if path and mutant:
+                _write(path, mutant.code)
+            return *run_tests(root, tests, self.timeout), time.monotonic() - start
+        finally:
+            if path:
+                _write(path, usual)
+            self.free.put(root)
+
+
+def _write(path: Path, code: str) -> None:
+    """Replaces a file; Python must not take its old bytecode, which it knows by size and second."""
+    path.write_text(code)
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        compiled.unlink()
