@@ -90,7 +90,7 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
         )
     try:
         config = decode(data, source=f"{path}")
-        if of_today:  # the version that wrote it has checked it
+        if of_today:  # what an earlier version wrote was checked by it
             validate(config, files=False)
     except UserError as error:
         text = str(error).removeprefix(f"{path}: ")

@@ -60,10 +60,14 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
         if not checkpoints.steps():
             raise _without_checkpoint(run)
         step = _chosen(checkpoints, checkpoint, config.imitation.chunks)
-        if checkpoint == "last" and (newer := [other for other in incomplete_steps(folder) if other > step]):
+        if step in checkpoints.without_digests:
+            to_stderr(f"{run}: checkpoint {step} is of an earlier version, without digests: damage is not noticed")
+        elif checkpoint == "last" and (newer := [other for other in incomplete_steps(folder) if other > step]):
             shown = f"checkpoint {newer[-1]} is incomplete: it is being written, or was not copied as a whole"
             to_stderr(f"{run}: {shown}; that of step {step} is used")
-        state = checkpoints.restore(step, like.replace(frozen_params=None))
+        # What else a state has is not the policy's, and may be that of an earlier version.
+        read = checkpoints.restore_part(step, {"params": like.params, "iteration": like.iteration})
+    state = like.replace(**read)
     if like.frozen_params is not None:
         state = state.replace(frozen_params=start(jax.random.key(0)).frozen_params)
     params = jax.tree.map(jnp.asarray, state.merged_params())
