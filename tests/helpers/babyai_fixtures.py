@@ -1,4 +1,4 @@
-"""Levels and play of the original BabyAI, as `babyai/export_fixtures.py` recorded them, in our form."""
+"""Levels and play of the original BabyAI, as `golden/babyai/README.md` describes them, in our form."""
 
 import functools
 import hashlib
@@ -22,95 +22,62 @@ _ORDERS = {"before": codes.BEFORE, "after": codes.AFTER}
 
 @functools.cache
 def read(name):
-    """The arrays of a fixture file."""
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
 
-@functools.cache
-def instructions(name):
-    stored = bytes(read(name)["instruction"])
-    return json.loads(zlib.decompress(stored) if name == "layouts" else stored)
-
-
 def _described(desc):
-    if desc is None:
-        return [codes.ANY] * 3
-    kind, color, place = desc["type"], desc["color"], desc["loc"]
-    return [
-        codes.TYPE_NAMES.index(kind) if kind else codes.ANY,
-        codes.COLOR_NAMES.index(color) if color else codes.ANY,
-        codes.PLACES.index(place) if place else codes.ANY,
-    ]
+    names = {"type": codes.TYPE_NAMES, "color": codes.COLOR_NAMES, "loc": codes.PLACES}
+    return [of.index(desc[field]) if desc and desc[field] else codes.ANY for field, of in names.items()]
 
 
 def mission_of(instruction):
-    """The mission of a recorded instruction."""
-    parts = [instruction]
-    order = codes.SINGLE
-    if instruction["kind"] in _ORDERS:
-        order, parts = _ORDERS[instruction["kind"]], [instruction["a"], instruction["b"]]
+    ordered = instruction["kind"] in _ORDERS
+    order = _ORDERS[instruction["kind"]] if ordered else codes.SINGLE
     verb, strict = np.zeros(codes.CLAUSES, np.int8), np.zeros(codes.CLAUSES, bool)
     described = np.full((codes.CLAUSES, 2, 3), codes.ANY, np.int8)
-    for number, part in enumerate(parts):
+    for number, part in enumerate([instruction["a"], instruction["b"]] if ordered else [instruction]):
         clauses = [part["a"], part["b"]] if part["kind"] == "and" else [part]
-        for position, clause in enumerate(clauses):
-            row = 2 * number + position
+        for row, clause in enumerate(clauses, 2 * number):
             verb[row], strict[row] = _VERBS[clause["kind"]], clause["strict"]
             described[row, 0] = _described(clause.get("desc") or clause["desc_move"])
             described[row, 1] = _described(clause.get("desc_fixed"))
     return Mission(verb=verb, strict=strict, described=described, order=np.int8(order))
 
 
-def cells_of(grid, contains, height, width):
+def cells_of(grid, contains):
     """Cell codes of a MiniGrid grid [y, x, (type, color, state)]."""
-    kinds, colors, states = (grid[:height, :width, i].astype(int) for i in range(3))
+    kinds, colors, states = np.moveaxis(grid.astype(int), -1, 0)
     cells = np.where(kinds == 2, codes.WALL, codes.EMPTY)
     for form in (codes.KEY, codes.BALL, codes.BOX):
         cells = np.where(kinds == 5 + form, codes.cell_of(form, colors), cells)
     cells = np.where(kinds == 4, codes.cell_of(codes.OPEN_DOOR + states, colors), cells)
-    content = contains[:height, :width].astype(int)
-    hiding = codes.HIDING + colors * codes.COLORS + content[..., 1]
-    return np.where(content[..., 0] == 5, hiding, cells)
+    hiding = codes.HIDING + colors * codes.COLORS + contains[..., 1].astype(int)
+    return np.where(contains[..., 0] == 5, hiding, cells)
 
 
 @functools.cache
-def all_levels(name="levels"):
-    """Every recorded level of a file, i8[N, H, W] of `SHAPE`."""
-    data = read(name)
-    made = []
-    for row, instruction in enumerate(instructions(name)):
-        height, width = int(data["height"][row]), int(data["width"][row])
-        cells = cells_of(data["grid"][row], data["contains"][row], height, width)
-        x, y, heading = data["agent"][row].tolist()
+def all_levels():
+    """Every recorded level, i8[N, H, W] of `SHAPE`."""
+    data, made = read("levels"), []
+    for row, instruction in enumerate(json.loads(bytes(data["instruction"]))):
+        size = slice(data["height"][row]), slice(data["width"][row])
+        cells = cells_of(data["grid"][row][size], data["contains"][row][size])
         carried = (-1, -1)
         if data["carrying"][row, 0]:
             # The verifier keeps where the object was that is carried from the start.
-            (carried,) = (
-                instruction["desc_move"]["obj_poss"]
-                if None in instruction["desc_move"]["tracked"]
-                else instruction["desc_fixed"]["obj_poss"]
-            )
+            moved = None in instruction["desc_move"]["tracked"]
+            (carried,) = instruction["desc_move" if moved else "desc_fixed"]["obj_poss"]
             kind, color = data["carrying"][row].tolist()
             cells[carried[1], carried[0]] = codes.cell_of(kind - 5, color)
-        steps = int(data["max_steps"][row])
-        header = {
-            "number": data["level"][row],
-            "x": x,
-            "y": y,
-            "heading": heading,
-            "room_size": data["room_size"][row],
-            "max_steps_hundreds": steps // 100,
-            "max_steps_rest": steps % 100,
-            "carried_x": carried[0],
-            "carried_y": carried[1],
-            "order": 0,
-        }
-        made.append(pack(cells, header, mission_of(instruction)))
+        header = dict(zip(("x", "y", "heading", "carried_x", "carried_y"), [*data["agent"][row], *carried]))
+        header |= {"number": data["level"][row], "room_size": data["room_size"][row]}
+        header["max_steps_hundreds"], header["max_steps_rest"] = divmod(int(data["max_steps"][row]), 100)
+        made.append(_pack(cells, header, mission_of(instruction)))
     return np.stack(made)
 
 
-def pack(cells, header, mission):
+def _pack(cells, header, mission):
     """A level of `SHAPE`, by NumPy alone."""
     grid = np.full((SHAPE.height, SHAPE.width), codes.WALL, np.int8)
     grid[: cells.shape[0], : cells.shape[1]] = cells
@@ -154,7 +121,6 @@ def minigrid_image(view):
 
 
 def panel_hashes():
-    """The hashes of the panel's levels."""
     rows = np.flatnonzero(np.isin(read("levels")["index"], items.panel()))
 
     def one(level):

@@ -12,7 +12,6 @@ from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.levels import Shape
 
 LARGE = BabyAI(items.SHAPE)
-"""Every stored item fits."""
 UPSTREAM = BabyAI(items.SHAPE, mode="upstream")
 SMALL = BabyAI(Shape(9, 9, 8))
 PARAMS = SMALL.default_params
@@ -30,19 +29,12 @@ def small_items(indices):
 
 @functools.partial(jax.jit, static_argnums=0)
 def reset(env, level):
-    """The state at the start of a level."""
     return env.reset_to_level(level, env.default_params)[1]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _step(env, state, action):
-    _, state, reward, terminated, info = env.step_env(jax.random.key(0), state, action, env.default_params)
-    return state, reward, terminated, info
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _describe(env, state):
-    return env.describe(state, env.default_params)
+    return env.step_env(jax.random.key(0), state, action, env.default_params)[1:]
 
 
 def step(env, state, action):
@@ -56,12 +48,15 @@ def _candidates(env, state):
 
 
 def listed(env, state):
-    """The names of the actions that are possible."""
     return [env.actions[action] for action in np.asarray(_candidates(env, state)).tolist() if action >= 0]
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _describe(env, state):
+    return env.describe(state, env.default_params)
+
+
 def text(env, state):
-    """What the agent reads."""
     return "".join(env.pieces[piece] for piece in np.asarray(_describe(env, state)).tolist() if piece >= 0)
 
 

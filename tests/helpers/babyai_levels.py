@@ -43,11 +43,9 @@ class Levels:
         self.rows, self.columns = np.mgrid[: shape.height, : shape.width]
 
     def of(self, number):
-        """The levels of a number."""
         return self.where(self.number == number)
 
     def where(self, mask):
-        """Some of the levels."""
         chosen = object.__new__(Levels)
         shared = ("rows", "columns")
         vars(chosen).update({name: v if name in shared else v[mask] for name, v in vars(self).items()})
@@ -55,7 +53,6 @@ class Levels:
 
     @property
     def fits(self):
-        """`matching` of each clause and object."""
         return {(clause, which): self.matching(clause, which) for clause in range(4) for which in range(2)}
 
     def __len__(self):
@@ -78,49 +75,39 @@ class Levels:
         return (fits | walls) & ((place == ANY) | there & self.in_room())
 
     def in_room(self):
-        """The square of the agent's room, bool[N, H, W]."""
         across = (self.size - 1)[:, None, None]
         left, top = self.x[:, None, None] // across * across, self.y[:, None, None] // across * across
         inside = (self.columns >= left) & (self.columns <= left + across)
         return inside & (self.rows >= top) & (self.rows <= top + across)
 
     def ahead(self):
-        """The cells that the agents face, i64[N]."""
         step = codes.DIRECTIONS[self.heading]
         return self.cells[np.arange(len(self)), self.y + step[:, 1], self.x + step[:, 0]]
 
 
-def draw(upstream, count, numbers=ALL, seed=0, batch=4096):
-    return Levels(draw_arrays(upstream, count, numbers, seed, batch), shape_of(numbers))
-
-
-def draw_arrays(upstream, count, numbers=ALL, seed=0, batch=4096, shape=None):
-    """Levels as the generator returns them, i8[N, H, W]; of the smallest shape, if none is given."""
+def draw(upstream, count, seed=0):
+    """Levels of all numbers as the generator returns them, i8[N, H, W]."""
     with xla_settings.optimized():
-        program = jax.jit(jax.vmap(make_generator(numbers, shape or shape_of(numbers), upstream=upstream)))
-        keys = jax.random.split(jax.random.key(seed), count).reshape(-1, batch)
+        program = jax.jit(jax.vmap(make_generator(ALL, shape_of(ALL), upstream=upstream)))
+        keys = jax.random.split(jax.random.key(seed), count).reshape(-1, 4096)
         return np.concatenate([np.asarray(program(part)) for part in keys])
 
 
 def numbers_of(arrays):
-    """The number in the header of each level, of a shape that holds all forty."""
     return arrays[:, shape_of(ALL).height, 0]
 
 
 def clause_tree(verbs, order):
-    """Joins the names of clauses as MiniGrid's instructions are."""
     parts = [f"and({verbs[k]},{verbs[k + 1]})" if verbs[k + 1] else verbs[k] for k in (0, 2)]
     return parts[0] if order == codes.SINGLE else f"{'after' if order == AFTER else 'before'}({parts[0]},{parts[1]})"
 
 
 def sentence(clauses, order):
-    """Joins the texts of clauses."""
     parts = [" and ".join(text for text in clauses[k : k + 2] if text) for k in (0, 2)]
     return parts[0] if order == codes.SINGLE else (" after you " if order == AFTER else ", then ").join(parts)
 
 
 def missions(found, numbers_of):
-    """The text of each mission."""
     names = np.full((len(found), 4, 2), "", object)
     for clause in range(4):
         for which in range(2):

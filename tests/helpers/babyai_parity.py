@@ -11,7 +11,6 @@ from babyai_games import UPSTREAM
 
 ROUNDS = 20
 SEQUENCES = 360
-"""Played at a time."""
 
 
 @functools.cache
@@ -21,14 +20,8 @@ def player():
     params = env.default_params.replace(max_steps_in_episode=jnp.int32(ROUNDS))
 
     def shown(state):
-        return {
-            "text": env.describe(state, params),
-            "view": state.view,
-            "reward": state.reward,
-            "score": state.score,
-            "done": state.terminated,
-            "steps": state.world.steps,
-        }
+        facts = {"reward": state.reward, "score": state.score, "done": state.terminated, "steps": state.world.steps}
+        return {"text": env.describe(state, params), "view": state.view, **facts}
 
     def one(level, actions):
         _, first = env.reset_to_level(level, params)
@@ -46,42 +39,47 @@ def text_of(env, ids):
     return "".join(env.pieces[i] for i in ids if i >= 0)
 
 
+def sent(row):
+    """The ids of the actions of a recorded sequence, padded with -1."""
+    traces, texts = recorded.read("traces"), recorded.action_texts()
+    begin, end = traces["sequence_start"][row : row + 2]
+    ids = [recorded.action_id(texts[number]) for number in traces["action"][begin:end]]
+    return np.pad(np.array(ids, np.int32), (0, ROUNDS - len(ids)), constant_values=-1)
+
+
+def play(levels, actions):
+    """What is shown at the start of at most `SEQUENCES` levels, and after each action."""
+    rows = np.minimum(np.arange(SEQUENCES), len(levels) - 1)
+    return jax.device_get(player()(jnp.asarray(levels[rows]), jnp.asarray(np.stack(actions)[rows])))
+
+
 def check_sequences(rows):
-    """Fails unless the recorded sequences of some rows are played as the original did."""
-    env, play = UPSTREAM, player()
     traces, packed = recorded.read("traces"), recorded.all_levels()
-    texts = recorded.action_texts()
+    texts, openings = recorded.action_texts(), len(traces["text_item"])
     starts = traces["sequence_start"]
-    full = {step: recorded.full_texts()[len(traces["text_item"]) + i] for i, step in enumerate(traces["text_step"])}
-    first_full = {item: recorded.full_texts()[i] for i, item in enumerate(traces["text_item"])}
+    first_full = dict(zip(traces["text_item"], recorded.full_texts()[:openings]))
+    full = dict(zip(traces["text_step"], recorded.full_texts()[openings:]))
+
+    def check_shown(shown, index, text, digest, image, where):
+        found = text_of(UPSTREAM, shown["text"][index])
+        if text is not None:
+            assert found == text, where
+        assert (recorded.digest(found.encode()) == digest).all(), f"{where}: {found}"
+        assert (recorded.digest(recorded.minigrid_image(shown["view"][index])) == image).all(), where
+
     for begin in range(0, len(rows), SEQUENCES):
         chunk = rows[begin : begin + SEQUENCES]
-        padded = np.pad(chunk, (0, SEQUENCES - len(chunk)), mode="edge")
-        actions = np.full((SEQUENCES, ROUNDS), -1, np.int32)
-        for slot, row in enumerate(chunk):
-            sent = traces["action"][starts[row] : starts[row + 1]]
-            actions[slot, : len(sent)] = [recorded.action_id(texts[i]) for i in sent]
-        items = traces["sequence_item"][padded]
-        first, after = jax.device_get(play(jnp.asarray(packed[items]), jnp.asarray(actions)))
+        items = traces["sequence_item"][chunk]
+        first, after = play(packed[items], [sent(row) for row in chunk])
         for slot, row in enumerate(chunk):
             item = items[slot]
             where = f"item {traces['index'][item]}, sequence {row}"
-            found = text_of(env, first["text"][slot])
-            if item in first_full:
-                assert found == first_full[item], where
-            assert (recorded.digest(found.encode()) == traces["first_text"][item]).all(), f"{where}: {found}"
-            image = recorded.minigrid_image(first["view"][slot])
-            assert (recorded.digest(image) == traces["first_image"][item]).all(), where
+            given = first_full.get(item), traces["first_text"][item], traces["first_image"][item]
+            check_shown(first, slot, *given, where)
             for number, step in enumerate(range(starts[row], starts[row + 1])):
-                at = f"{where}, step {number}, {texts[traces['action'][step]]!r}"
-                found = text_of(env, after["text"][slot, number])
-                if step in full:
-                    assert found == full[step], at
-                assert (recorded.digest(found.encode()) == traces["text"][step]).all(), f"{at}: {found}"
-                image = recorded.minigrid_image(after["view"][slot, number])
-                assert (recorded.digest(image) == traces["image"][step]).all(), at
-                assert after["steps"][slot, number] == traces["step_count"][step], at
-                assert after["done"][slot, number] == traces["done"][step], at
-                assert after["strict"][slot, number] == traces["done"][step], at
+                at, one = f"{where}, step {number}, {texts[traces['action'][step]]!r}", (slot, number)
+                check_shown(after, one, full.get(step), traces["text"][step], traces["image"][step], at)
+                assert after["steps"][one] == traces["step_count"][step], at
+                assert after["done"][one] == after["strict"][one] == traces["done"][step], at
                 for name in ("reward", "score"):
-                    assert after[name][slot, number] == pytest.approx(traces[name][step], abs=1e-5), f"{at}: {name}"
+                    assert after[name][one] == pytest.approx(traces[name][step], abs=1e-5), f"{at}: {name}"

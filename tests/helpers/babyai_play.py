@@ -7,6 +7,8 @@ from agentrl_jax.services.catalog import get_service
 from envs_jax.babyai import items, plans
 
 SERVICE = get_service("babyai")
+LOST_ITEM, LOST_ACTION = 12, "toggle and go through red closed door 1"
+"""The action opens the door that the item asks for, which by AgentGym's rules does not count: the agent walks on."""
 
 
 def play(item, actions, *, upstream):

@@ -46,11 +46,9 @@ FACTS = {
     40: (22, 22, 18, 11, set(range(576, 8 * 576 + 1, 576))),
 }
 MAY_FACE_A_DOOR = (6, 11, 12, 17, 18, 21, 31, 32)
-"""The agent is placed before doors."""
 
 
 def check(number, level):
-    """Fails unless levels of one number, a `babyai_levels.Levels`, are as the number's recipe says."""
     check_size(number, level)
     check_agent(number, level)
     check_descriptions(number, level)
@@ -63,14 +61,12 @@ def check(number, level):
 
 
 def check_most(number, level):
-    """Fails unless some of many levels have as many objects and doors as there can be."""
     _, _, objects, doors, _ = FACTS[number]
     assert level.thing.sum((1, 2)).max() == objects
     assert level.door.sum((1, 2)).max() >= doors - 1
 
 
 def check_size(number, level):
-    """Sizes, borders and limits of steps."""
     recipe = recipes()[number]
     width, height, objects, doors, limits = FACTS[number]
     things, door_counts = level.thing.sum((1, 2)), level.door.sum((1, 2))
@@ -87,7 +83,6 @@ def check_size(number, level):
 
 
 def check_agent(number, level):
-    """The agent is on an empty cell, and faces an empty cell or a wall."""
     assert (level.cells[np.arange(len(level)), level.y, level.x] == EMPTY).all()
     ahead = level.ahead()
     faces = (ahead == EMPTY) | (ahead == WALL)
@@ -98,7 +93,6 @@ def check_agent(number, level):
 
 
 def check_descriptions(number, level):
-    """Every description names something."""
     puts = level.verb == codes.PUT_NEXT
     assert (level.verb[:, 0] > 0).all()
     assert ((level.verb[:, 2] > 0) == (level.order != codes.SINGLE)).all()
@@ -119,7 +113,6 @@ def check_descriptions(number, level):
 
 
 def check_locked_rooms(number, level):
-    """A locked room has one door, whose key is outside."""
     for i, corner in enumerate(locked_rooms(level)):
         assert corner is not None
         color = level.color[i][level.locked[i]][0]
@@ -134,10 +127,7 @@ def check_locked_rooms(number, level):
 
 
 def locked_rooms(found):
-    """Top left cell of the room that the only door of a locked level locks, as (column, row) of each level.
-
-    The locked room has no other door.
-    """
+    """Top left cell, (column, row), of the room of each level that its only locked door, and no other one, closes."""
     corners = []
     for door, locked, across in zip(found.door, found.locked, found.size - 1):
         ((row, column),) = np.argwhere(locked)

@@ -37,13 +37,13 @@ def check_both_ways(serve, name):
     there.close()
 
 
-def transcript(play, item):
-    player, answer = Random(item), play(None)
-    told = [answer.observation]
-    while not answer.done and len(told) < 7:
-        answer = play(player.act(told[0]))
+def transcript(first, step, item):
+    player, told, done = Random(item), [], False
+    while not done and len(told) < 6:
+        answer = step(player.act(first.observation))
         told.append((answer.observation, answer.reward, answer.done))
-    return told
+        done = answer.done
+    return first.observation, told
 
 
 def check_many_instances(serve, count):
@@ -53,13 +53,11 @@ def check_many_instances(serve, count):
 
     def remote(item):
         handle = client.create()
-        return transcript(
-            lambda action: client.reset(handle, item) if action is None else client.step(handle, action), item
-        )
+        return transcript(client.reset(handle, item), lambda action: client.step(handle, action), item)
 
     def alone(item):
         env = TextCraft()
-        return transcript(lambda action: env.reset(item) if action is None else env.step(action), item)
+        return transcript(env.reset(item), env.step, item)
 
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         found = list(pool.map(remote, range(count)))

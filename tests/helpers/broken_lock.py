@@ -16,38 +16,32 @@ from envs_jax.reference import Reference
 
 DIGITS, LIMIT, CODES = 4, 8, 14
 SPECIAL = 5
-"""The code of levels on which some faults show."""
 
 
-class Fault(enum.IntEnum):
-    NONE = 0
-    PAYS_TOO_MUCH = 1
-    PAYS_NAN = 2
-    RESET_KNOWS_THE_PLACE = 3
-    PAYS_AFTER_END = 4
-    CHANGES_AFTER_END = 5
-    STARTS_SOLVED = 6
-    SAME_ACTION_WINS = 7
-    MIXED_ACTIONS_WIN = 8
-    SAYS_UNKNOWN_PIECE = 9
-    CANNOT_BE_OPENED = 10
-    GOES_ON = 11
-    ORACLE_IS_WRONG = 12
-    ORACLE_IS_LONG = 13
-    PAYS_MISTAKES = 14
-    EQUAL_ACTIONS_WIN = 15
-    FLOAT_KNOWS_THE_PLACE = 16
-    REWARD_KNOWS_THE_PLACE = 17
-    RETURNS_ANOTHER_ARRAY = 18
-    FORGETS_THE_END = 19
-    BOASTS = 20
-    SAYS_TOO_MUCH = 21
-    PAYS_NOTHING = 22
-    ALWAYS_STARTS_ALIKE = 23
-    CLAIMS_NO_EFFECT = 24
-    CLAIMS_EFFECT_AFTER_END = 25
-    NEVER_TRUNCATES = 26
-    DOES_NOT_COUNT = 27
+CHECKS = {
+    "reward_range": "PAYS_TOO_MUCH",
+    "finite_rewards": "PAYS_NAN",
+    "determinism": "RESET_KNOWS_THE_PLACE FLOAT_KNOWS_THE_PLACE REWARD_KNOWS_THE_PLACE",
+    "no_reward_after_end": "PAYS_AFTER_END",
+    "absorbing_end": "CHANGES_AFTER_END",
+    "null_floor": "STARTS_SOLVED",
+    "constant_floor": "SAME_ACTION_WINS",
+    "random_floor": "MIXED_ACTIONS_WIN",
+    "observation": "SAYS_UNKNOWN_PIECE SAYS_TOO_MUCH",
+    "goal_reachable": "CANNOT_BE_OPENED",
+    "success_terminates": "GOES_ON",
+    "step_result": "RETURNS_ANOTHER_ARRAY FORGETS_THE_END BOASTS",
+    "reference": "ORACLE_IS_WRONG ORACLE_IS_LONG",
+    "reward_follows_success": "PAYS_NOTHING",
+    "different_starts": "ALWAYS_STARTS_ALIKE",
+    "action_is_effective": "CLAIMS_NO_EFFECT CLAIMS_EFFECT_AFTER_END",
+    "limit_of_steps": "NEVER_TRUNCATES DOES_NOT_COUNT",
+}
+"""The faults that each check must find, and no other check."""
+CAUGHT_BY = {fault: check for check, faults in CHECKS.items() for fault in faults.split()}
+ODD = ("HIDES", "STICKS", "COUNTS_DOWN")
+"""No faults: the text shows the last action alone; the lock sticks three times in four; the text shows the time."""
+Fault = enum.IntEnum("Fault", ["NONE", *CAUGHT_BY, "PAYS_MISTAKES", "EQUAL_ACTIONS_WIN", *ODD], start=0)
 
 
 @struct.dataclass
@@ -79,7 +73,7 @@ class Lock(TextEnvironment):
 
     actions = ("Zero", "One")
     pieces = ("Code ", "0", "1", ", entered ", "open")
-    piece_limits = (1, 2 * DIGITS, 2 * DIGITS, 1, 1)
+    piece_limits = (1, 2 * DIGITS + LIMIT, 2 * DIGITS, 1, 1)
 
     @property
     def default_params(self):
@@ -98,23 +92,16 @@ class Lock(TextEnvironment):
         code = jnp.where(params.fault == Fault.RESET_KNOWS_THE_PLACE, (code + place) % CODES, code)
         solved = (params.fault == Fault.STARTS_SOLVED) & (code == SPECIAL)
         zero = jnp.int32(0)
-        state = LockState(
-            time=zero,
-            terminated=solved,
-            code=code,
-            progress=jnp.where(solved, DIGITS, 0).astype(jnp.int32),
-            equal=zero,
-            mixed=jnp.bool_(False),
-            last=zero - 1,
-            extra=zero,
-            size=jnp.where(params.fault == Fault.FLOAT_KNOWS_THE_PLACE, place, 0).astype(jnp.float32),
-        )
-        return state.progress, state
+        start = {"time": zero, "equal": zero, "extra": zero, "last": zero - 1, "mixed": jnp.bool_(False)}
+        progress = jnp.where(solved, DIGITS, 0).astype(jnp.int32)
+        size = jnp.where(params.fault == Fault.FLOAT_KNOWS_THE_PLACE, place, 0).astype(jnp.float32)
+        return progress, LockState(terminated=solved, code=code, progress=progress, size=size, **start)
 
     def step_env(self, key, state, action, params):
         fault, done = params.fault, self.is_done(state, params)
         right = action == digit(state.code, state.progress)
-        progress = jnp.where(right, state.progress + 1, 0)
+        sticks = (fault == Fault.STICKS) & (state.progress == DIGITS - 1) & ~jax.random.bernoulli(key, 0.25)
+        progress = jnp.where(right, jnp.where(sticks, state.progress, state.progress + 1), 0)
         equal = jnp.where(action == state.last, state.equal + 1, 1)
         mixed = state.mixed | ((state.last >= 0) & (action != state.last))
         wins = (fault == Fault.SAME_ACTION_WINS) & (action == 1) & (equal >= LIMIT)
@@ -130,14 +117,10 @@ class Lock(TextEnvironment):
         even = place_in_batch(state.code) % 2 == 0
         reward = jnp.where(opened & (fault == Fault.REWARD_KNOWS_THE_PLACE) & even, 0.9, reward)
         reward = jnp.where((fault == Fault.PAYS_MISTAKES) & ~right, 0.5, reward)
-        after = state.replace(
-            time=state.time + ((fault != Fault.DOES_NOT_COUNT) | (state.time == 0) | opened),
-            terminated=state.terminated | (opened & (fault != Fault.GOES_ON)),
-            progress=progress.astype(jnp.int32),
-            equal=equal.astype(jnp.int32),
-            mixed=mixed,
-            last=action.astype(jnp.int32),
-        )
+        time = state.time + ((fault != Fault.DOES_NOT_COUNT) | (state.time == 0) | opened)
+        terminated = state.terminated | (opened & (fault != Fault.GOES_ON))
+        progress, equal, last = (number.astype(jnp.int32) for number in (progress, equal, action))
+        after = state.replace(time=time, terminated=terminated, progress=progress, equal=equal, mixed=mixed, last=last)
         changed = state.replace(extra=state.extra + (fault == Fault.CHANGES_AFTER_END))
         after = jax.tree.map(lambda a, b: jnp.where(done, a, b), changed, after)
         reward = jnp.where(done, jnp.where(fault == Fault.PAYS_AFTER_END, 0.5, 0.0), reward).astype(jnp.float32)
@@ -154,16 +137,33 @@ class Lock(TextEnvironment):
     def describe(self, state, params):
         code = [1 + digit(state.code, place) for place in range(DIGITS)]
         entered = [jnp.where(place < state.progress, code[place], -1) for place in range(DIGITS)]
+        last = [jnp.where(state.last >= 0, 1 + state.last, -1), *[-1] * (DIGITS - 1)]
+        entered = [jnp.where(params.fault == Fault.HIDES, hidden, shown) for hidden, shown in zip(last, entered)]
+        counts = (params.fault == Fault.COUNTS_DOWN) & (jnp.arange(LIMIT) < state.time)
         unknown = (params.fault == Fault.SAYS_UNKNOWN_PIECE) & (state.progress == 2)
         end = jnp.where(unknown, len(self.pieces), jnp.where(state.progress == DIGITS, 4, -1))
         again = (params.fault == Fault.SAYS_TOO_MUCH) & (state.progress == 2)
-        return jnp.stack([jnp.int32(0), *code, jnp.where(again, 0, 3), *entered, end]).astype(jnp.int32)
+        text = [jnp.int32(0), *code, jnp.where(again, 0, 3), *entered, end]
+        return jnp.concatenate([jnp.stack(text), jnp.where(counts, 1, -1)]).astype(jnp.int32)
 
     def success(self, state, params):
         return state.progress == DIGITS
 
     def state_hash(self, state, params):
         return hash_integers(jnp.stack([state.code, state.progress]))
+
+
+class PlainLock(Lock):
+    """Without a hash of its own."""
+
+    state_hash = TextEnvironment.state_hash
+
+
+class ConfusedLock(Lock):
+    """Says that situations are equal whose texts are."""
+
+    def state_hash(self, state, params):
+        return hash_integers(self.describe(state, params))
 
 
 def solve(env, params, levels, starts, limit):

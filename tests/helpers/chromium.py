@@ -9,6 +9,9 @@ import time
 
 import pytest
 
+from agentrl_jax.viewer.export import write_page
+from agentrl_jax.viewer.live import PageServer
+
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -68,9 +71,16 @@ def opened(browser, url, *, width=1400, height=900, scheme="light", requests=lam
 
 
 @contextlib.contextmanager
-def served(browser, server):
-    """The page of a live server, which runs until the end of the block."""
-    with server:
+def shown(browser, folder, *data, **options):
+    write_page(folder / "page.html", data)
+    with opened(browser, (folder / "page.html").as_uri(), **options) as page:
+        yield page
+
+
+@contextlib.contextmanager
+def served(browser, data):
+    """The live page of a run, whose server runs until the end of the block."""
+    with PageServer([data]) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         with opened(browser, server.url, requests=lambda url: url == f"{server.url}version") as page:
@@ -87,8 +97,24 @@ def soon(read, wanted):
     assert found == wanted
 
 
-def length(page, place) -> int:
-    return len(page.text_content(place))
+def press(page, *keys):
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def reload(page):
+    page.reload()
+    page.wait_for_selector(".conversation .text")
+
+
+def assert_readable(page):
+    found = page.evaluate(CONTRASTS)
+    assert found
+    assert [entry for entry in found if entry[0] < 4.5] == []
+
+
+def assert_turn(page, turn, sides=1):
+    expect(page.locator(f"[aria-current=step][data-turn='{turn}']")).to_have_count(sides)
 
 
 def title(page) -> tuple[int, int]:
@@ -96,5 +122,13 @@ def title(page) -> tuple[int, int]:
     return tuple(map(int, re.findall(r"\d+", page.text_content(".episode h2"))))
 
 
+def heading(page) -> str:
+    return page.text_content("article h2")
+
+
+def status(page) -> str:
+    return page.text_content(".listhead [role=status]")
+
+
 def count(page) -> int:
-    return int(page.text_content(".listhead [role=status]").split()[0])
+    return int(status(page).split()[0])

@@ -7,11 +7,11 @@ from agentrl_jax.services.action_parsing import ParsedAction
 from agentrl_jax.services.environment import ItemError, Service, StepResult
 
 ITEMS = 100
-ACTIONS = {"available_actions": ["look", "go"]}
+INFO = {"task_description": "Count.", "sites": ["a"], "object": "count", "available_actions": ["look", "go"]}
 
 
 class Counting:
-    """Counts up from its item; `end` ends the episode, `fail` raises, `sleep S` waits, `secret` returns a number."""
+    """Counts up from its item; `end` ends the episode, `fail` raises, `sleep S` waits."""
 
     opened = 0
     closed = 0
@@ -26,9 +26,7 @@ class Counting:
         if not 0 <= item < ITEMS:
             raise ItemError(f"no item {item}")
         self.number = item
-        return StepResult(
-            f"start {item}", info={"task_description": "Count.", "sites": ["a"], "object": "count"} | ACTIONS
-        )
+        return StepResult(f"start {item}", info=INFO)
 
     def step(self, action):
         assert not self.inside, "two requests at once"
@@ -41,8 +39,7 @@ class Counting:
                 time.sleep(float(value))
             self.number += 1
             done = word == "end"
-            info = {"success": done}
-            return StepResult(f"{self.number} {action}", float(done), self.number / 100, done, info)
+            return StepResult(f"{self.number} {action}", float(done), self.number / 100, done, {"success": done})
         finally:
             self.inside = False
 
@@ -72,3 +69,11 @@ def counting(kind=Counting):
         facts={"colors": ["red"]},
     )
     return service, own
+
+
+def wait_until(holds, seconds=20):
+    """Waits until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)

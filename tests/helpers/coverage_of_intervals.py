@@ -1,8 +1,6 @@
-"""Simulated coverage of confidence intervals: how often they contain the truth where outcomes are drawn from a model.
+"""Simulated coverage of confidence intervals: how often they contain the truth of a model that draws the outcomes."""
 
-Shapes: `S` seeds or clusters, `n` levels.
-"""
-
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -32,7 +30,7 @@ class Case(NamedTuple):
         return float(np.sum(weights * special.expit(special.logit(self.success) + spread * nodes)) / weights.sum())
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """Outcomes f64[S, n]."""
+        """Outcomes f64 [seeds, levels]."""
         odds = special.logit(self.success) + self.of_seeds * rng.normal(size=(self.seeds, 1))
         if self.levels == 1:
             return rng.binomial(128, special.expit(odds)) / 128
@@ -42,11 +40,9 @@ class Case(NamedTuple):
 
 def cases(seeds: int) -> Iterator[Case]:
     """All cases of a number of seeds."""
-    for levels in LEVELS:
-        for success in SUCCESS:
-            for of_seeds in OF_SEEDS:
-                for of_levels in OF_LEVELS if levels > 1 else (0.0,):
-                    yield Case(seeds, levels, success, of_seeds, of_levels)
+    for levels, success, of_seeds, of_levels in itertools.product(LEVELS, SUCCESS, OF_SEEDS, OF_LEVELS):
+        if levels > 1 or not of_levels:
+            yield Case(seeds, levels, success, of_seeds, of_levels)
 
 
 def covered(draw: Callable[[np.random.Generator], dict], truth: float, times: int) -> float:

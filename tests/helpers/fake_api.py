@@ -13,9 +13,7 @@ def completion(text, finish="stop", **message):
     """The body of an answer."""
     return {
         "model": "fake-1",
-        "choices": [
-            {"message": {"role": "assistant", "content": text} | message, "finish_reason": finish},
-        ],
+        "choices": [{"message": {"role": "assistant", "content": text} | message, "finish_reason": finish}],
         "usage": {"prompt_tokens": 100, "completion_tokens": 10},
     }
 
@@ -56,17 +54,13 @@ class FakeApi:
                         api.at_once -= 1
 
             def respond(self, body, fault):
-                if fault == "drop":
-                    self.close_connection = True
-                    return
+                self.close_connection = fault in ("drop", "reset", "hang", "cut") or self.close_connection
                 if fault == "reset":
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     self.connection.close()
-                    self.close_connection = True
-                    return
                 if fault == "hang":
                     api.released.wait(20)
-                    self.close_connection = True
+                if fault in ("drop", "reset", "hang"):
                     return
                 status, headers, content = 200, {}, b"{"
                 if isinstance(fault, tuple):
@@ -85,10 +79,7 @@ class FakeApi:
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                if fault == "cut":
-                    data = data[: len(data) // 2]
-                    self.close_connection = True
-                self.wfile.write(data)
+                self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
 
             def log_message(self, *_):
                 pass

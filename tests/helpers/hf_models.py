@@ -7,57 +7,36 @@ import numpy as np
 from safetensors.numpy import save_file
 
 SIZES = {
-    "vocab_size": 11,
-    "hidden_size": 8,
-    "intermediate_size": 12,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
+    "vocab_size": 11, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
 LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
 FAMILIES = {
     "llama": {"model_type": "llama"},
-    "llama biased": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5},
-    "llama 3": {"model_type": "llama", "rope_theta": 100.0, "rope_scaling": LLAMA3, "tie_word_embeddings": True},
-    "qwen2": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
-    "qwen2 window": {
-        "model_type": "qwen2",
-        "use_sliding_window": True,
-        "sliding_window": 3,
-        "max_window_layers": 1,
+    "llama biased": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 0.01},
+    "llama 3": {
+        "model_type": "llama", "rope_theta": 100.0, "rope_scaling": LLAMA3, "tie_word_embeddings": True, "head_dim": 8,
     },
+    "qwen2": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "qwen2 window": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
     "qwen3": {"model_type": "qwen3", "head_dim": 6, "tie_word_embeddings": True},
     "mistral": {"model_type": "mistral", "sliding_window": 2, "head_dim": 4},
-}
+}  # fmt: skip
 """Settings of one model of each kind, in the forms of transformers 4 and 5."""
 
-LAYER_NAMES = {
-    "attention_norm": "input_layernorm.weight",
-    "query": "self_attn.q_proj.weight",
-    "key": "self_attn.k_proj.weight",
-    "value": "self_attn.v_proj.weight",
-    "output": "self_attn.o_proj.weight",
-    "mlp_norm": "post_attention_layernorm.weight",
-    "gate": "mlp.gate_proj.weight",
-    "up": "mlp.up_proj.weight",
-    "down": "mlp.down_proj.weight",
-    "query_bias": "self_attn.q_proj.bias",
-    "key_bias": "self_attn.k_proj.bias",
-    "value_bias": "self_attn.v_proj.bias",
-    "output_bias": "self_attn.o_proj.bias",
-    "gate_bias": "mlp.gate_proj.bias",
-    "up_bias": "mlp.up_proj.bias",
-    "down_bias": "mlp.down_proj.bias",
-    "query_norm": "self_attn.q_norm.weight",
-    "key_norm": "self_attn.k_norm.weight",
-}
+_MATRICES = {
+    "query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj", "output": "self_attn.o_proj",
+    "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
+}  # fmt: skip
+_NORMS = {
+    "attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
+    "query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm",
+}  # fmt: skip
+LAYER_NAMES = {name: f"{stem}.weight" for name, stem in (_MATRICES | _NORMS).items()}
+LAYER_NAMES |= {f"{name}_bias": f"{stem}.bias" for name, stem in _MATRICES.items()}
 """Keys of a layer, written out independently so that a wrong name in the package is noticed."""
 
 
@@ -66,7 +45,6 @@ def config_of(family: str, **changes) -> dict:
 
 
 def tensors_of(config: dict, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random f32 tensors for a configuration."""
     draw = np.random.default_rng(seed)
     embed_dim, mlp, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
     size = config.get("head_dim") or embed_dim // config["num_attention_heads"]
@@ -78,10 +56,7 @@ def tensors_of(config: dict, seed: int = 0) -> dict[str, np.ndarray]:
 
     tensors = {"model.embed_tokens.weight": normal(config["vocab_size"], embed_dim)}
     for i in range(config["num_hidden_layers"]):
-        layer = {
-            "input_layernorm.weight": 1 + normal(embed_dim),
-            "post_attention_layernorm.weight": 1 + normal(embed_dim),
-        }
+        layer = {f"{name}_layernorm.weight": 1 + normal(embed_dim) for name in ("input", "post_attention")}
         for name, out in outputs.items():
             layer[f"self_attn.{name}_proj.weight"] = normal(out, embed_dim)
             if kind == "qwen2" or config.get("attention_bias"):
@@ -126,18 +101,10 @@ def slow_logits(config: dict, tensors: dict[str, np.ndarray], tokens: np.ndarray
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     frequencies = theta ** (-np.arange(0, size, 2) / size)
     if rope.get("rope_type") == "llama3":
-        kept = []
-        for frequency in frequencies:
-            length = 2 * np.pi / frequency
-            old, low, high = rope["original_max_position_embeddings"], rope["low_freq_factor"], rope["high_freq_factor"]
-            if length < old / high:
-                kept.append(frequency)
-            elif length > old / low:
-                kept.append(frequency / rope["factor"])
-            else:
-                smooth = (old / length - low) / (high - low)
-                kept.append((1 - smooth) * frequency / rope["factor"] + smooth * frequency)
-        frequencies = np.array(kept)
+        turns = rope["original_max_position_embeddings"] * frequencies / (2 * np.pi)
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        kept = np.where(turns > high, 1.0, np.where(turns < low, 0.0, (turns - low) / (high - low)))
+        frequencies = kept * frequencies + (1 - kept) * frequencies / rope["factor"]
     angles = np.arange(count)[:, None] * frequencies
 
     def norm(x, scale):

@@ -14,7 +14,6 @@ from paths import ROOT
 from agentrl_jax.parallel.mesh import DATA
 from agentrl_jax.parallel.shards import maybe_shard_map
 from agentrl_jax.rollout import engine
-from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import host_task
 from agentrl_jax.rollout.trajectory import RolloutSettings
@@ -54,21 +53,10 @@ class Stage:
     def __init__(self):
         self.kind = Courier
         self.calls = collections.Counter()
-        task = host_task(
-            "Courier",
-            self._make,
-            instruction=Courier.instruction,
-            response_format=GRAMMAR,
-            tokenizer=TOKENIZER,
-            style="ragen",
-            observation_tokens=40,
-            max_turns=TURNS,
-            max_actions=BUDGET,
-            response_words=8,
-            info_keys=Courier.info_keys,
-        )
-        self.task = task
-        self.batched_env = HostEnv((task,), TOKENIZER, deadline=DEADLINE)
+        limits = {"observation_tokens": 40, "max_turns": TURNS, "max_actions": BUDGET, "response_words": 8}
+        texts = {"instruction": Courier.instruction, "response_format": GRAMMAR, "tokenizer": TOKENIZER}
+        self.task = host_task("Courier", self._make, style="ragen", info_keys=Courier.info_keys, **texts, **limits)
+        self.batched_env = HostEnv((self.task,), TOKENIZER, deadline=DEADLINE)
         for name in ("reset", "step"):
             self._count(name)
 
@@ -88,16 +76,7 @@ class Stage:
 
     @staticmethod
     def config(slots=0):
-        return EngineConfig(
-            max_turns=TURNS,
-            max_response_tokens=toy_agent.MAX_RESPONSE_TOKENS,
-            group_size=GROUP_SIZE,
-            slots=slots,
-            prefill_threshold=1.0,
-            context="full",
-            stop_at_answer=False,
-            end_of_turn=TOKENIZER.stop_ids,
-        )
+        return toy_agent.engine_config(max_turns=TURNS, group_size=GROUP_SIZE, slots=slots)
 
     def program(self, mesh, slots=0, options=None):
         config = self.config(slots)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import yaml
 
 from agentrl_jax.config import decode, save_resolved
@@ -42,20 +43,13 @@ def write_model(folder: Path, template: str = TEMPLATE, positions: int = 512) ->
     settings = {"eos_token": "<|end|>", "pad_token": "<|pad|>", "chat_template": template}
     files = tokenizers.small_files() | {"tokenizer_config.json": json.dumps(settings).encode()}
     params = decoder.init_params(jax.random.key(3), SHAPE)
-    save_pretrained(
-        folder, params, describe(SHAPE, max_positions=positions, eos_token_id=1, pad_token_id=0), files=files
-    )
+    description = describe(SHAPE, max_positions=positions, eos_token_id=1, pad_token_id=0)
+    save_pretrained(folder, params, description, files=files)
     return folder
 
 
 def write_run(folder: Path, model: str, prompt: str = "") -> Path:
-    """Writes the folder of a run whose parameters were changed at random.
-
-    Args:
-        folder: a new folder.
-        model: content of the section `model` of the configuration.
-        prompt: further keys of the section `prompt`.
-    """
+    """Writes the folder of a run with changed parameters; `model` and `prompt` are keys of these sections."""
     data = yaml.safe_load(RUN) | {"model": yaml.safe_load(f"{{{model}}}")}
     data["prompt"] |= yaml.safe_load(f"{{{prompt}}}")
     config = decode(data, source="made run")
@@ -73,3 +67,10 @@ def write_run(folder: Path, model: str, prompt: str = "") -> Path:
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(7, state)
     return folder
+
+
+def first_prompt(config, batched_env, *items) -> list[int]:
+    """Token ids of the first prompt of an evaluation of a run."""
+    settings = build.rollout_settings(config, batched_env, 1, 0.0)
+    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(np.arange(1), 0, *items))[1]
+    return [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]

@@ -21,6 +21,7 @@ GROUPS, GROUP_SIZE, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
 EPISODES = GROUPS * GROUP_SIZE
 SHAPE = DecoderConfig(vocab_size=19, num_layers=1, embed_dim=8, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12)
 MODEL = ActorCritic(decoder=SHAPE, critic="shared")
+NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
 PLAIN = optax.sgd(1.0)
 """Steps equal the gradient; Adam would amplify rounding errors where a gradient is zero."""
 KEY = jax.random.key(0)
@@ -69,9 +70,8 @@ def fresh_state(model=MODEL, reference=False, tx=PLAIN):
 def _first_state(model, reference, tx):
     state = states.init_state(jax.random.key(1), model, tx, reference)
     draw = np.random.default_rng(2)
-    drawn = jax.tree.map(
-        lambda x: jnp.asarray(0.1 * draw.standard_normal(x.shape), jnp.float32), state.params["policy"]
-    )
+    policy = state.params["policy"]
+    drawn = jax.tree.map(lambda x: jnp.asarray(0.1 * draw.standard_normal(x.shape), jnp.float32), policy)
     params = state.params | {"policy": drawn | {"final_norm": drawn["final_norm"] + 1.0}}
     if model.critic != "none":
         params["critic"] = params["critic"] | {"head": jnp.linspace(-0.3, 0.3, SHAPE.embed_dim)}
@@ -120,6 +120,15 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
 
 
 TRAJECTORY = make_trajectory()
+GREEDY = jax.tree.map(lambda x: x[1::GROUP_SIZE], TRAJECTORY)
+"""An episode of each group in the place of its greedy one."""
+FINAL_LENGTH = np.arange(EPISODES) % 3
+CUT_OFF = TRAJECTORY.replace(
+    truncation=jnp.asarray(FINAL_LENGTH > 0, jnp.int32),
+    final_observation=jnp.asarray(np.random.default_rng(7).integers(0, 19, (EPISODES, SEEN)), jnp.int32),
+    final_observation_length=jnp.asarray(FINAL_LENGTH, jnp.int32),
+)
+"""Two of three episodes were truncated after an observation without a response."""
 ONES = jnp.ones(EPISODES)
 ROUNDING = 1e-7
 """Parameters are near 1, so a step, computed as their difference, is known to their last bit."""

@@ -1,8 +1,17 @@
-"""Replies of a made-up API model that plays the maze."""
+"""A made-up API model, and how it plays the maze, where items 15 to 18 start 4, 3, 2 and 1 moves from the goal."""
 
 import json
 
+import tiny_run
+from fake_api import FakeApi
+
+from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
+from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.services.environments.maze import STARTS, Oracle
+from agentrl_jax.text.styles import FEEDBACK
+
+STAY = "Action: stay"
+ENDS = ("asked", "answered", "length", "refusal", "failed", "unfinished")
 
 
 def at(item, body, message=-1):
@@ -16,7 +25,40 @@ def walk(body):
     return f"Thought: on\n\nAction: {Oracle().act(body['messages'][-1]['content'])}"
 
 
+def failures(body):
+    """The number of failed attempts that a conversation tells of."""
+    return sum(FEEDBACK in message["content"] for message in body["messages"])
+
+
+def maze(items, **options):
+    """Options of an evaluation on the maze."""
+    return TaskOptions(env="maze", items=items, **options)
+
+
+def played(answer, out, options, *, faults=(), **given):
+    """The result of an evaluation, and its API."""
+    api = FakeApi(answer, faults)
+    with api.running() as url:
+        return evaluate_api("m", url, options, out, **given), api
+
+
+def command(answer, name, *words):
+    """Exit code, output and messages of a command, and its API."""
+    api = FakeApi(answer)
+    with api.running() as url:
+        return *tiny_run.command(name, "--api", "m", "--base_url", url, *map(str, words)), api
+
+
+def ended(result):
+    """Numbers of episodes, in the order of `ENDS`."""
+    return tuple(result["episodes"][name] for name in ENDS)
+
+
+def lines_in(folder, name):
+    """The rows of a file of an evaluation."""
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
 def replies_in(folder):
     """The rows of the replies of an evaluation by item, sample and turn."""
-    rows = [json.loads(line) for line in (folder / "replies.jsonl").read_text().splitlines()]
-    return {(row["item"], row["sample"], row["turn"]): row for row in rows}
+    return {(row["item"], row["sample"], row["turn"]): row for row in lines_in(folder, "replies")}

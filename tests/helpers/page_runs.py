@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import gzip
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -25,16 +26,13 @@ ACTIONS = ("Left", "Down", "Right", "Up")
 
 
 def padded(rows, width: int, dtype=np.int32) -> np.ndarray:
-    """Rows of unequal lengths as one array, padded with zeros."""
     out = np.zeros((len(rows), width), dtype)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
     return out
 
 
-def make_record(
-    iteration: int, *, groups=2, group_size=4, turns=4, response=12, seed=0, observation=""
-) -> RolloutRecord:
+def make_record(iteration, *, groups=2, group_size=4, turns=4, response=12, seed=0, observation="") -> RolloutRecord:
     """A record of one task with responses of random tokens; groups share their first state."""
     draw = np.random.default_rng([seed, iteration])
     count = groups * group_size
@@ -51,19 +49,11 @@ def make_record(
     success[np.arange(count), num_turns - 1] = draw.random(count) < 0.5
     actions = np.where(played[..., None], draw.integers(-1, 4, (count, turns, 2)), -1).astype(np.int32)
     width = max(len(row) for row in seen)
-    header = Header(
-        step=iteration + 3,
-        iteration=iteration,
-        roll_backs=0,
-        tasks=("FrozenLake",),
-        group_size=group_size,
-        episodes=2 * count,
-        horizon=turns,
-        temperature=1.0,
-    )
-    first = np.repeat(draw.integers(1, 2**32, (groups, 2), dtype=np.uint32), group_size, 0)
+    sizes = {"group_size": group_size, "episodes": 2 * count, "horizon": turns}
+    header = Header(iteration + 3, iteration, roll_backs=0, tasks=("FrozenLake",), temperature=1.0, **sizes)
+    first = draw.integers(1, 2**32, (groups, 2), dtype=np.uint32)
     hashes = draw.integers(1, 2**32, (count, turns, 2), dtype=np.uint32)
-    hashes[:, 0] = first
+    hashes[:, 0] = np.repeat(first, group_size, 0)
     return RolloutRecord(
         header=header,
         task=np.zeros(count, np.int32),
@@ -117,10 +107,8 @@ def write_run(folder: Path, records: list[RolloutRecord], *, iterations=40, conf
         rows.append(row)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if finished:
-        success = {
-            "random": {"mean": 0.12, "low": 0.08, "high": 0.17},
-            "optimal": {"mean": 0.98, "low": 0.95, "high": 1.0},
-        }
+        lines = {"random": (0.12, 0.08, 0.17), "optimal": (0.98, 0.95, 1.0)}
+        success = {name: dict(zip(("mean", "low", "high"), line)) for name, line in lines.items()}
         (folder / "summary.json").write_text(json.dumps({"success": success, "optimal_is": "exact"}))
     return folder
 
@@ -128,17 +116,16 @@ def write_run(folder: Path, records: list[RolloutRecord], *, iterations=40, conf
 def write_long_run(folder: Path) -> Path:
     """Writes a run with 1,000 episodes of 2,000 sampled tokens: tokens by Zipf's law, all numbers drawn per token."""
     draw = np.random.default_rng(0)
-    kinds = TOKENIZER.vocab_size
-    zipf = 1 / np.arange(1, kinds + 1)
+    zipf = 1 / np.arange(1, TOKENIZER.vocab_size + 1)
     records = []
     for iteration in range(1, 11):
-        record = make_record(iteration, groups=25, group_size=4, turns=4, response=500)
+        record = make_record(iteration, groups=25, response=500)
         shape = record.tokens.shape
         logprob = -draw.exponential(0.5, shape) * draw.choice([0.02, 1, 3], shape, p=[0.5, 0.4, 0.1])
         changed = {
             "num_turns": np.full(shape[0], 4, np.int32),
             "length": np.full(shape[:2], shape[2], np.int32),
-            "tokens": draw.choice(kinds, shape, p=zipf / zipf.sum()).astype(np.int32),
+            "tokens": draw.choice(len(zipf), shape, p=zipf / zipf.sum()).astype(np.int32),
             "logprob": logprob.astype(np.float32),
             "learner_logprob": (logprob + draw.normal(0, 1e-3, shape)).astype(np.float32),
             "entropy": draw.gamma(0.7, 0.5, shape).astype(np.float32),
@@ -174,18 +161,12 @@ def write_log(file: Path) -> Path:
     return file
 
 
-SPRITES = {
+_OWN_SHAPES = ("wall", "box", "key", "door", "cross", "dot", "ball")
+SPRITES = {name: {"shape": name, "color": "peru", "label": name} for name in _OWN_SHAPES} | {
     "ice": {"shape": "square", "color": "#cfe8f5", "label": "ice"},
     "hole": {"shape": "circle", "color": "#1f3a5f", "label": "hole"},
     "goal": {"shape": "diamond", "color": "green", "label": "goal"},
     "agent": {"shape": "triangle", "turn": 0, "color": "crimson", "label": "agent"},
-    "wall": {"shape": "wall", "color": "#6b7280", "label": "wall"},
-    "box": {"shape": "box", "color": "peru", "label": "box"},
-    "key": {"shape": "key", "color": "goldenrod", "label": "key"},
-    "door": {"shape": "door", "color": "purple", "label": "door"},
-    "cross": {"shape": "cross", "color": "red", "label": "cross"},
-    "dot": {"shape": "dot", "color": "black", "label": "dot"},
-    "ball": {"shape": "ball", "color": "blue", "label": "ball"},
     "letter": {"shape": "letter", "color": "gray", "label": "A letter"},
     "unseen": {"shape": "square", "color": "#00000055", "label": "not seen"},
 }
@@ -199,7 +180,6 @@ class DrawnBoards:
     last_text = "reward so far 0"
 
     def run_scenes(self, run, config, record, note=None):
-        """Boards of all episodes but the last, which has none."""
         episodes = []
         for row in range(len(record.task) - 1):
             at = [1, 1]
@@ -219,15 +199,9 @@ class DrawnBoards:
             cells[1 + (5 * i) % 6][1 + (2 * i + i // 3) % 6].append(name)
         cells[at[1]][at[0]].append("agent")
         cells[6][6].append("unseen")
-        return {
-            "turn": turn,
-            "action": action,
-            "kind": "grid",
-            "width": 8,
-            "height": 8,
-            "cells": cells,
-            "text": [f"carrying nothing, turn {turn + 1}", self.last_text],
-        }
+        text = [f"carrying nothing, turn {turn + 1}", self.last_text]
+        size = {"kind": "grid", "width": 8, "height": 8}
+        return {"turn": turn, "action": action, **size, "cells": cells, "text": text}
 
 
 class Scripts(HTMLParser):
@@ -258,3 +232,24 @@ def decode_page(page: str):
     parts = {attrs["id"]: base64.b64decode(text) for attrs, text in Scripts(page).scripts if "id" in attrs}
     blocks = [unpack(parts[f"block-{i}"]) for i in range(len(parts) - 1)]
     return json.loads(gzip.decompress(parts["index"])), blocks
+
+
+def episodes_of(columns, *names):
+    """The rows of such columns of a block of scenes, apart for each episode."""
+    rows = iter(zip(*(columns[name] for name in names), strict=True))
+    return [[next(rows) for _ in range(count)] for count in columns["scene_count"]]
+
+
+def assert_inert(page: str):
+    found = Scripts(page)
+    data = [body for attrs, body in found.scripts if "id" in attrs]
+    assert {"img", "b"}.isdisjoint(found.tags)
+    assert all(re.fullmatch(r"[A-Za-z0-9+/=]+", body) for body in data)
+    assert len(found.scripts) == len(data) + 1
+
+
+def rewrite_lines(file: Path, change):
+    """Rewrites a file of JSON lines; `change` gets the rows, and changes them or returns others."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    changed = change(rows)
+    file.write_text("".join(json.dumps(row) + "\n" for row in (rows if changed is None else changed)))

@@ -32,7 +32,6 @@ def moves(think, forced, **options):
 
 
 def device_parse(table, rows):
-    """Parses rows of token ids; compiles once per shape of table and batch."""
     batch = max(BATCH, len(rows))
     tokens = np.zeros((batch, max([LENGTH, *map(len, rows)])), np.int32)
     for slot, row in zip(tokens, rows):

@@ -7,26 +7,12 @@ import numpy as np
 from safetensors.numpy import save_file
 
 SETTINGS = {
-    "alpha_pattern": {},
-    "auto_mapping": None,
-    "base_model_name_or_path": "somewhere",
-    "bias": "none",
-    "fan_in_fan_out": False,
-    "inference_mode": True,
-    "init_lora_weights": True,
-    "layers_to_transform": None,
-    "lora_alpha": 6,
-    "lora_dropout": 0.05,
-    "modules_to_save": None,
-    "new_config": None,
-    "peft_type": "LORA",
-    "r": 3,
-    "rank_pattern": {},
-    "target_modules": ["q_proj", "down_proj"],
-    "task_type": "CAUSAL_LM",
-    "use_dora": False,
+    "alpha_pattern": {}, "auto_mapping": None, "base_model_name_or_path": "somewhere", "bias": "none",
+    "fan_in_fan_out": False, "inference_mode": True, "init_lora_weights": True, "layers_to_transform": None,
+    "lora_alpha": 6, "lora_dropout": 0.05, "modules_to_save": None, "new_config": None, "peft_type": "LORA", "r": 3,
+    "rank_pattern": {}, "target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM", "use_dora": False,
     "use_rslora": False,
-}
+}  # fmt: skip
 SHAPES = {"self_attn.q_proj": (8, 8), "mlp.down_proj": (12, 8)}
 
 

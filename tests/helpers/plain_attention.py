@@ -25,7 +25,6 @@ def plain_attention(query, key, value, *, window=0, segment_ids=None):
 
 
 def random_inputs(rows, chunk, length, *, heads=4, kv_heads=2, head_dim=8, dtype=jnp.float32, seed=0):
-    """Queries [B, C, H, Dh], keys and values [B, K, S, Dh]."""
     keys = jax.random.split(jax.random.key(seed), 3)
     shapes = (rows, chunk, heads, head_dim), *[(rows, kv_heads, length, head_dim)] * 2
     return tuple(jax.random.normal(key, shape).astype(dtype) for key, shape in zip(keys, shapes))

@@ -33,9 +33,8 @@ def program_on(devices, fsdp, tensor, config):
 
 def measured(trajectory, config, reference=START, devices=1, fsdp=1, tensor=1, key=KEY):
     programs, program = program_on(devices, fsdp, tensor, config)
-    params, reference = (
-        jax.device_put(tree, programs.placement(tree, MODEL.decoder)) for tree in (PARAMS, {"policy": reference})
-    )
+    trees = (PARAMS, {"policy": reference})
+    params, reference = (jax.device_put(tree, programs.placement(tree, MODEL.decoder)) for tree in trees)
     found = program(params, reference["policy"], trajectory, jnp.full(len(trajectory.num_turns), 0.8), key)
     return {name: float(value) for name, value in found.items()}
 
@@ -70,18 +69,17 @@ def slowly(policy, prompt, response):
     return np.asarray(plain(policy, jnp.asarray(row)))[len(prompt) - 1 : len(prompt) + len(response) - 1]
 
 
+first_turns, any_turns = (jax.jit(f, static_argnums=2) for f in (dependence.first_turns, dependence.any_turns))
+
+
 def samples(trajectory, config):
     """Both samples of a measurement with `KEY`, with the context of each."""
-    played = trajectory.turn_mask
-    return (
-        (dependence.first_turns(played[:, 0], jax.random.fold_in(KEY, 0), config), "single_turn"),
-        (dependence.any_turns(played, jax.random.fold_in(KEY, 1), config), config.context),
-    )
+    played, (one, other) = trajectory.turn_mask, (jax.random.fold_in(KEY, number) for number in (0, 1))
+    return ((first_turns(played[:, 0], one, config), "single_turn"), (any_turns(played, other, config), config.context))
 
 
 def check_scores(trajectory, config):
-    """Compares a measurement with forward passes over every pair."""
-    found = measured(trajectory, config)
+    found, trajectory = measured(trajectory, config), jax.tree.map(np.asarray, trajectory)
     for name, (sample, seen_in) in zip(("first_turn", "trajectory"), samples(trajectory, config)):
         prompts = [seen(trajectory, int(e), int(t), seen_in) for e, t in zip(sample.prompt_episode, sample.prompt_turn)]
         texts = [said(trajectory, int(e), int(t)) for e, t in zip(sample.episode, sample.turn)]

@@ -13,34 +13,22 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 
 def prefix_text(prompt: Prompt, tokenizer: Tokenizer) -> str:
-    """Returns the prefix as text, with special tokens by name."""
     return tokenizer.decode(prompt.prefix.tolist(), skip_special=False)
 
 
 def expected_prefix(style: str, tokenizer: Tokenizer, **task) -> str:
-    """Returns the text of the prefix that a style writes for the fields of a `Task`."""
     return spell(get_style(style).prefix(Task(**task), chat_format(tokenizer, task["think"])))
 
 
-def message_text(
-    prompt: Prompt,
-    observation: str,
-    *,
-    turn: int,
-    actions_left: int,
-    reward: float,
-    first: bool,
-    response_ended: bool,
-    retry: bool = False,
-) -> str:
+def message_text(prompt: Prompt, observation: str, *, retry: bool = False, **fields) -> str:
     """Returns the text of `message`, with the same arguments but the observation as text; special tokens by name."""
-    shown = {"always": True, "first": first, "later": not first, "unended": not first and not response_ended}
-    shown["retry"] = retry
+    first, ended = fields["first"], fields["response_ended"]
+    shown = {"always": True, "first": first, "later": not first, "unended": not first and not ended, "retry": retry}
     values = {
         "observation": observation,
-        "turn": format_number(turn + 1, 0, prompt.turn_digits),
-        "actions_left": format_number(actions_left, 0, prompt.action_digits),
-        "reward": format_number(reward, REWARD_DECIMALS, REWARD_DIGITS),
+        "turn": format_number(fields["turn"] + 1, 0, prompt.turn_digits),
+        "actions_left": format_number(fields["actions_left"], 0, prompt.action_digits),
+        "reward": format_number(fields["reward"], REWARD_DECIMALS, REWARD_DIGITS),
     }
     parts = [part for part in prompt.message_parts if shown[part.when]]
     return "".join(spell(part.pieces) if part.kind == "text" else values[part.kind] for part in parts)
@@ -60,7 +48,6 @@ def response_text(prompt: Prompt, tokenizer: Tokenizer, actions: Sequence[int]) 
 
 
 def spell(pieces: Sequence[Piece]) -> str:
-    """Returns pieces as text, with special tokens by name."""
     return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)
 
 

@@ -20,20 +20,9 @@ WIRE["ours"] = COMPILED
 SECONDS = 20.0
 
 WORDS = [
-    *(
-        b"NaN",
-        b"Infinity",
-        b"-Infinity",
-        b"null",
-        b"true",
-        b'"0"',
-        b"1e999",
-        b"-1e31",
-        b"9" * 5000,
-        b"0." + b"9" * 5000,
-    ),
+    *(b"NaN", b"Infinity", b"-Infinity", b"null", b"true", b'"0"', b"1e999", b"-1e31", b"9" * 5000),
     *(b'"\\ud800"', b'"\\udfff x"', b"[" * 3000, b'{"a":' * 3000, b'"error":"x",', b'"reward":0,', b'"done":false,'),
-    *(b"\xff\xfe", b"\0", b"\r\n", b"{}", b"[]", b'"', b",", b":"),
+    *(b"0." + b"9" * 5000, b"\xff\xfe", b"\0", b"\r\n", b"{}", b"[]", b'"', b",", b":"),
 ]
 LINES = [
     *(b"HTTP/1.1 204 No Content\r\n", b"HTTP/1.1 302 Found\r\nLocation: /x\r\n", b"HTTP/9.9 xyz\r\n", b"\r\n\r\n"),
@@ -86,22 +75,16 @@ def sound(routes, route):
         return {name: values.get(name) for name in routes.create_fields} if routes.create_fields else 3
     if route == "observation" or (route == "reset" and routes.reset_answer == "text"):
         return values["observation"]
-    if route == "reset":
-        fields = {name: values.get(name) for name in routes.reset_fields}
-        return [values["observation"], None] if routes.reset_answer == "pair" else fields
-    return {name: values.get(name) for name in routes.step_fields}
+    if route == "reset" and routes.reset_answer == "pair":
+        return [values["observation"], None]
+    return {name: values.get(name) for name in (routes.reset_fields if route == "reset" else routes.step_fields)}
 
 
 def ask(client, route):
     """Returns how the client reads the answer; None if it refuses it. Other errors propagate."""
-    calls = {
-        "create": lambda: client.create(3),
-        "reset": lambda: client.reset(3, 3),
-        "step": lambda: client.step(3, "go"),
-        "observation": lambda: client.observation(3),
-    }
+    args = {"create": (3,), "reset": (3, 3), "step": (3, "go"), "observation": (3,)}[route]
     try:
-        return calls[route]()
+        return getattr(client, route)(*args)
     except (ServiceError, ItemError) as error:
         text = str(error)
         assert text
@@ -123,12 +106,11 @@ def check_read(routes, route, body, read):
         assert isinstance(read.done, bool)
         assert abs(read.reward) < LARGEST
     else:
-        text, end = ("state" if "state" in routes.step_fields else "observation"), routes.step_fields
-        done = found["terminated" if "terminated" in end else "done"]
-        assert isinstance(found[text], str)
-        assert isinstance(done, bool)
+        text = found["state" if "state" in routes.step_fields else "observation"]
+        done = found["terminated" if "terminated" in routes.step_fields else "done"]
+        assert (type(text), type(done)) == (str, bool)
         assert type(found["reward"]) in (int, float)
-        assert (read.observation, read.done) == (found[text], done)
+        assert (read.observation, read.done) == (text, done)
         assert read.reward == (float(found["reward"]) if done or not routes.final_reward_only else 0.0)
         if routes.cumulative_score:
             assert read.score == float(found["score"])
@@ -155,8 +137,7 @@ def play(server, name, routes, number, rng):
                 server.answer = damaged(server.answer, rng, LINES)
             read = ask(client, route)
             counts[read is not None] += 1
-            if each % 4 == 0:
-                assert read is not None, (name, route)
+            assert read is not None or each % 4 != 0, (name, route)
             if read is not None and each % 8 != 3 and not (route == "reset" and spec.fetches_observation):
                 check_read(spec, route, body, read)
     client.close()

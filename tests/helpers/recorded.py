@@ -1,5 +1,6 @@
 """Folders of runs with a recorded rollout of given responses, with made-up numbers of the learner."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -9,6 +10,7 @@ import tiny_run
 import yaml
 
 from agentrl_jax.config import decode, save_resolved
+from agentrl_jax.learner.recorded import RecordedAdvantages, RecordedScores
 from agentrl_jax.models.actor_critic import policy_decoder
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.trajectory import Response
@@ -32,7 +34,6 @@ rollout: {group_size: 3, context: single_turn}
 algo: {preset: starpo}
 """
 """The chat template of MODEL is that of `made_run`."""
-
 
 RESPONSES = ("Right</answer><|end|>", "Down</answer><|end|>", "Up <b>")
 """What the members of a group say in every turn. One of the first two solves the levels of `tiny_run`; the third does
@@ -80,52 +81,19 @@ def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutReco
         return rollout(policy, model.decoder, batched_env, engine, key, ids, settings, responses=given)[0]
 
     played = jax.tree.map(np.asarray, play(state.merged_params()))
-    response, turn = played.response, played.turn
-    random = np.random.default_rng(2)
-    sampled = np.asarray(played.response_mask)
-    failed = turn.failed.copy()
-    failed[-1, 0] = True  # as if the environment of the last episode had failed
+    sampled, logprob = np.asarray(played.response_mask), played.response.logprob
     header = Header(
-        step=iteration + 1,
-        iteration=iteration,
-        roll_backs=0,
-        tasks=tuple(task.label for task in config.tasks),
-        group_size=GROUP_SIZE,
-        episodes=len(ids.group),
-        horizon=config.prompt.max_turns,
+        *(iteration + 1, iteration, 0, tuple(task.label for task in config.tasks), GROUP_SIZE),
+        *(len(ids.group), config.prompt.max_turns),
         temperature=1.0,
     )
-    record = RolloutRecord(
-        header=header,
-        task=played.ids.task,
-        group=played.ids.group,
-        member=played.ids.member,
-        level=played.ids.level,
-        prompt=played.prompt,
-        prompt_length=played.prompt_length,
-        observation=played.observation,
-        observation_length=played.observation_length,
-        tokens=response.tokens,
-        length=response.length,
-        logprob=response.logprob,
-        learner_logprob=np.where(sampled, response.logprob + 0.01, 0).astype(np.float32),
-        entropy=np.full(response.logprob.shape, np.nan, np.float32),
-        advantage=np.where(sampled, random.normal(size=sampled.shape), 0).astype(np.float32),
-        trained=sampled,
-        actions=turn.actions,
-        reward=turn.reward,
-        valid=turn.valid,
-        format_error=turn.format_error,
-        state_hash=turn.state_hash,
-        terminated=turn.terminated,
-        success=turn.success,
-        failed=failed,
-        num_turns=played.num_turns,
-        truncation=played.truncation,
-        overflow=played.overflow,
-        final_observation=played.final_observation,
-        final_observation_length=played.final_observation_length,
-        attempt=np.zeros_like(turn.format_error),
-    )
+    learner_logprob = np.where(sampled, logprob + 0.01, 0).astype(np.float32)
+    scores = RecordedScores(learner_logprob, np.full(logprob.shape, np.nan, np.float32))
+    advantage = np.random.default_rng(2).normal(size=sampled.shape)
+    advantages = RecordedAdvantages(np.where(sampled, advantage, 0).astype(np.float32), sampled)
+    record = RolloutRecord.of_trajectory(header, played, scores, advantages)
+    failed = record.failed.copy()
+    failed[-1, 0] = True  # as if the environment of the last episode had failed
+    record = dataclasses.replace(record, failed=failed, attempt=np.zeros_like(record.format_error))
     write_record(folder, record)
     return record

@@ -18,11 +18,10 @@ from agentrl_jax.text.styles import FEEDBACK
 KEY = jax.random.key(7)
 TURNS, ATTEMPTS, ACTIONS, LENGTH = 2, 3, 2, 5
 SOLVE, SPEND, STAY, TALK = "Up||Up</answer><|end|>", "Down||Down</answer><|end|>", "Down</answer><|end|>", "Down<|end|>"
-"""Both steps to the goal, both actions of an attempt, one of them, and no action."""
 
 
 class SureLadder(toy_agent.Ladder):
-    """A ladder of which nobody slips, with its goal at rung 2."""
+    """Nobody slips, and the goal is rung 2."""
 
     def reset_env(self, key, params):
         goal, state = super().reset_env(key, params)
@@ -42,9 +41,8 @@ SCRIPTS = {
     "never solved": [[STAY, STAY], [STAY, STAY], [STAY, STAY]],
     "short attempts": [[SPEND], [SPEND], [TALK, TALK]],
 }
-"""The attempts of each episode with the responses of each."""
+"""The responses of each attempt of an episode."""
 SAID = [[text for attempt in attempts for text in attempt] for attempts in SCRIPTS.values()]
-"""The responses of each episode, one after the other."""
 
 
 def retry_env(tasks, attempts, turns=TURNS, prompt=toy_agent.CONFIG.prompt):
@@ -73,12 +71,8 @@ def scripted_responses():
         for turn, text in enumerate(texts):
             words = [*toy_agent.TOKENIZER.encode(text.removesuffix("<|end|>")), toy_agent.END]
             tokens[row, turn, : len(words)], length[row, turn] = words, len(words)
-    return Response(
-        tokens=jnp.asarray(tokens),
-        length=jnp.asarray(length),
-        logprob=jnp.zeros(tokens.shape),
-        ended=jnp.ones(shape, bool),
-    )
+    tokens, length = jnp.asarray(tokens), jnp.asarray(length)
+    return Response(tokens=tokens, length=length, logprob=jnp.zeros(tokens.shape), ended=jnp.ones(shape, bool))
 
 
 @functools.cache
@@ -91,7 +85,6 @@ def sure():
 
 
 def play_scripts(policy, context, **changes):
-    """The played scripts; `changes` to the engine's configuration."""
     count, env = len(SCRIPTS), sure()
     ids = build.episode_ids(group=np.arange(count), member=0 * np.arange(count), task=[0] * count, level=[-1] * count)
     settings = toy_agent.settings(
@@ -125,17 +118,9 @@ def check_texts(trajectory, context):
             for turn, response in enumerate(responses):
                 first = context == "single_turn" or number == turn == 0
                 text += prefix if first else ""
-                text += message_text(
-                    task.prompt,
-                    "0 of 2",
-                    turn=turn,
-                    actions_left=left,
-                    reward=reward,
-                    first=first,
-                    response_ended=True,
-                    retry=number > 0 and turn == 0,
-                )
-                text += response
+                now = {"turn": turn, "actions_left": left, "reward": reward, "first": first}
+                again = number > 0 and turn == 0
+                text += message_text(task.prompt, "0 of 2", **now, response_ended=True, retry=again) + response
                 taken = {SOLVE: 2, SPEND: 2, STAY: 1, TALK: 0}[response]
                 left, reward = left - taken, -0.5 * taken
         assert found == text

@@ -4,6 +4,24 @@ from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.scenes import MAX_CHARACTERS, text_scenes
 from agentrl_jax.services.scenes.reading import MAX_LENGTH
 
+SERVICES = ("alfworld", "babyai", "maze", "sciworld", "searchqa", "textcraft", "webarena", "webshop", "wordle")
+REPEATED = [
+    *("", "\x00\ud800", "<search>", "<information>", 'Doc 1(Title: "', '\nDoc 1(Title: "', "craft using ", "(", "["),
+    *("1", "\t[1] x\n", "[SEP]", "Instruction: [SEP] ", "You are carrying a ", "There is a red ball 1 ", "Action: "),
+    *(
+        "You move the ",
+        "You move to the ",
+        "This room is called the x. In it, you see:\n\t",
+        "This room is called the ",
+    ),
+    *("\tA door to the ", "Tab 0: ", "In the a 1, you see ", "The a 1 is open. In it, you see "),
+]
+STARTS = [
+    *("", "Goal: craft x\n", "Your task is to: x\n", "Question: x\n", "Your goal: x\n", "Inventory: "),
+    *("craft x using ", "In front of you in this room, you can see several objects: ", "You focus on the "),
+    *("This room is called the x. In it, you see:\n\ty\nYou also see:\n", "<information>"),
+]
+
 
 def scenes_of(name, texts, actions):
     return text_scenes(name, texts, [react_response(action) for action in actions])
@@ -12,48 +30,6 @@ def scenes_of(name, texts, actions):
 def lists(scene):
     """The lists of a scene by title."""
     return {found["title"]: [tuple(entry) for entry in found["entries"]] for found in scene.get("lists", [])}
-
-
-SERVICES = ("alfworld", "babyai", "maze", "sciworld", "searchqa", "textcraft", "webarena", "webshop", "wordle")
-REPEATED = (
-    "",
-    "\x00\ud800",
-    "<search>",
-    "<information>",
-    'Doc 1(Title: "',
-    '\nDoc 1(Title: "',
-    "craft using ",
-    "(",
-    "[",
-    "1",
-    "\t[1] x\n",
-    "[SEP]",
-    "Instruction: [SEP] ",
-    "You are carrying a ",
-    "There is a red ball 1 ",
-    "You move the ",
-    "You move to the ",
-    "This room is called the x. In it, you see:\n\t",
-    "This room is called the ",
-    "\tA door to the ",
-    "Tab 0: ",
-    "In the a 1, you see ",
-    "The a 1 is open. In it, you see ",
-    "Action: ",
-)
-ROOM = "This room is called the x. In it, you see:\n\ty\nYou also see:\n"
-STARTS = (
-    *(
-        "",
-        "Goal: craft x\n",
-        "Your task is to: x\n",
-        "Question: x\n",
-        "Your goal: x\n",
-        "Inventory: ",
-        "craft x using ",
-    ),
-    *("In front of you in this room, you can see several objects: ", ROOM, "You focus on the ", "<information>"),
-)
 
 
 def check_long_texts(name, starts):

@@ -1,5 +1,6 @@
-"""Iterations of a run in which every response is written beforehand, and their records."""
+"""Iterations with boards in which every response is written beforehand, their records, and what their episodes read."""
 
+import dataclasses
 import types
 from collections.abc import Mapping, Sequence
 
@@ -7,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 from toy_agent import TOKENIZER
 
-from agentrl_jax.config import Config
+from agentrl_jax.config import Config, decode
 from agentrl_jax.rollout import engine
-from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.runs.rollout_records import Header, RolloutRecord
 from agentrl_jax.setup import build
 from agentrl_jax.train.horizon import Horizon
@@ -20,6 +21,19 @@ from agentrl_jax.train.run import Run
 
 SCRIPTS = 16
 """Scripts of each task; the number of an episode decides which one it follows."""
+MOVES = ("Left", "Down", "Right", "Up")
+COMMON = """
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+algo: {preset: starpo}
+"""
+LAKE_SYMBOLS = {
+    **{"ice": "_", "ice+start": "_", "ice+hole": "O", "ice+goal": "G", "ice+player": "P", "ice+start+player": "P"},
+    **{"ice+hole+player+fallen": "X", "ice+goal+player+arrived": "√"},
+}
+
+
+def load(text):
+    return decode(yaml.safe_load(text + COMMON), source="test")
 
 
 class ScriptedRun:
@@ -41,11 +55,17 @@ class ScriptedRun:
                 response[: len(tokens)] = tokens[: len(response)]  # longer ones are cut
 
     def record(self, *, iteration: int, roll_backs: int = 0) -> RolloutRecord:
-        """The record of all episodes of an iteration, from 1, with the inputs and the programs of the run."""
+        """The record of all episodes of an iteration, from 1, with the inputs and the programs of the run.
+
+        As dynamic sampling does, it moves a group to a level with a number beyond those of the run: the first one.
+        """
         run, config, group_size = self.run, self.config, self.config.rollout.group_size
         horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
         run.progress = types.SimpleNamespace(roll_backs=types.SimpleNamespace(count=roll_backs), horizon=horizon)
         inputs = run._inputs(iteration - 1)
+        group = inputs.ids.group
+        moved = jnp.where(group == 0, group.max() + 1, group)
+        inputs = inputs._replace(ids=dataclasses.replace(inputs.ids, group=moved))
 
         def script(key, ids):
             return place(ids.task * SCRIPTS + (ids.group * group_size + ids.member) % SCRIPTS, 0 * ids.task)
@@ -62,39 +82,30 @@ class ScriptedRun:
             patch.setattr(engine.rng, "sample_key", script)
             patch.setattr(engine.rng, "token_key", token)
             played = play(self.state, inputs, run.programs)
-        header = Header(
-            step=iteration,
-            iteration=iteration,
-            roll_backs=roll_backs,
-            tasks=tuple(task.label for task in config.tasks),
-            group_size=group_size,
-            episodes=len(inputs.ids.group),
-            horizon=int(inputs.rollout.horizon),
-            temperature=config.rollout.temperature,
-        )
-        return record_of(played.trajectory, header)
+        sizes = {"group_size": group_size, "episodes": len(group), "horizon": int(inputs.rollout.horizon)}
+        tasks, temperature = tuple(task.label for task in config.tasks), config.rollout.temperature
+        header = Header(iteration, iteration, roll_backs, tasks, temperature=temperature, **sizes)
+        rows = jax.device_get(played.trajectory)
+        unknown = np.full(rows.response.tokens.shape, np.nan, np.float32)
+        return RolloutRecord.of_trajectory(header, rows, types.SimpleNamespace(logprob=unknown, entropy=unknown))
 
 
 def place(script, number):
-    """A key that holds two numbers instead of bits."""
     return jax.random.wrap_key_data(jnp.stack([script, number], axis=1).astype(jnp.uint32))
 
 
-def record_of(trajectory: Trajectory, header: Header) -> RolloutRecord:
-    """The record of a trajectory, without what a learner computes."""
-    rows = jax.device_get(trajectory)
-    unknown = np.full(rows.response.tokens.shape, np.nan, np.float32)
-    whole = ("prompt", "prompt_length", "observation", "observation_length", "num_turns", "truncation", "overflow")
-    of_turn = ("actions", "reward", "valid", "format_error", "state_hash", "terminated", "success", "failed")
-    return RolloutRecord(
-        header,
-        **{name: getattr(rows.ids, name) for name in ("task", "group", "member", "level")},
-        **{name: getattr(rows, name) for name in (*whole, "final_observation", "final_observation_length")},
-        **{name: getattr(rows.turn, name) for name in of_turn},
-        **{name: getattr(rows.response, name) for name in ("tokens", "length", "logprob")},
-        learner_logprob=unknown,
-        entropy=unknown,
-        advantage=np.zeros_like(unknown),
-        trained=rows.response_mask,
-        attempt=np.zeros_like(rows.turn.format_error),
-    )
+def states_read(record, row, found):
+    """What an episode read, and the scene of the state that it read: one pair for each turn, then of the last state."""
+    for turn in range(record.num_turns[row]):
+        before = [scene for scene in found if scene["action"] is None or scene["turn"] < turn]
+        yield _text(record.observation[row, turn], record.observation_length[row, turn]), before[-1]
+    if record.final_observation_length[row]:
+        yield _text(record.final_observation[row], record.final_observation_length[row]), found[-1]
+
+
+def _text(tokens, length):
+    return TOKENIZER.decode(tokens[:length].tolist(), skip_special=False)
+
+
+def board(scene, symbols):
+    return "\n".join("".join(symbols["+".join(cell)] for cell in row) for row in scene["cells"])

@@ -1,8 +1,7 @@
-"""Checks the shapes and dtypes in the annotations of `agentrl_jax` while tests run (`make test-slow`).
+"""Checks the shapes and dtypes in the annotations of functions of `CHECKED` at every call while tests run.
 
-`install` imports the packages in `CHECKED` so that every call of their functions compares its arrays with their
-`jaxtyping` annotations: names of dimensions must agree within one call. Fields of classes are not checked, because JAX
-builds its trees with other leaves too; annotations without shapes are not checked either, because tests pass stand-ins.
+Fields of classes are not checked, because JAX builds its trees with other leaves too; annotations without shapes are
+not checked either, because tests pass stand-ins.
 """
 
 import inspect
@@ -20,7 +19,6 @@ _CONF = beartype.BeartypeConf(is_pep484_tower=True)
 
 
 def install():
-    """Checks the packages in `CHECKED` from now on; they must not have been imported."""
     install_import_hook(CHECKED, "shape_checks.check")
 
 

@@ -1,5 +1,6 @@
-"""A slow NumPy decoder, and a small configuration with parameters for comparisons."""
+"""A small configuration with parameters, and its logits by a slow NumPy decoder."""
 
+import hf_models
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,20 +9,13 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 
 CONFIG = DecoderConfig(
-    vocab_size=23,
-    num_layers=2,
-    embed_dim=16,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=4,
-    mlp_width=20,
-    tied_embeddings=False,
-)
+    vocab_size=23, num_layers=2, embed_dim=16, num_heads=4, num_kv_heads=2, head_dim=4, mlp_width=20,
+    norm_eps=0.01, tied_embeddings=False,
+)  # fmt: skip
 ROWS, LENGTH = 3, 11
 
 
 def lively_params(config: DecoderConfig, seed: int = 0):
-    """Parameters large enough that every position matters."""
     params = decoder.init_params(jax.random.key(seed), config)
     draw = np.random.default_rng(seed)
     grown = jax.tree.map(lambda x: jnp.asarray(0.2 * draw.standard_normal(x.shape), jnp.float32), params)
@@ -29,41 +23,19 @@ def lively_params(config: DecoderConfig, seed: int = 0):
     return grown | {"layers": grown["layers"] | norms, "final_norm": grown["final_norm"] + 1.0}
 
 
+PARAMS = lively_params(CONFIG)
+TOKENS = jax.random.randint(jax.random.key(1), (ROWS, LENGTH), 0, CONFIG.vocab_size)
+
+
 def slow_logits(params, config: DecoderConfig, tokens: np.ndarray) -> np.ndarray:
-    """Logits f64[S, V] of one row, one position and one head at a time."""
-    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    size = config.head_dim
-
-    def norm(x, scale):
-        return x / np.sqrt(np.mean(x * x) + config.norm_eps) * scale
-
-    def rotate(x, position):
-        half, out = size // 2, np.empty(size)
-        for i in range(half):
-            angle = position * config.rope_theta ** (-2 * i / size)
-            out[i] = x[i] * np.cos(angle) - x[i + half] * np.sin(angle)
-            out[i + half] = x[i + half] * np.cos(angle) + x[i] * np.sin(angle)
-        return out
-
-    stream = [p["embedding"][t] for t in tokens]
-    for layer in range(config.num_layers):
-        w = {name: leaf[layer] for name, leaf in p["layers"].items()}
-        keys, values, after = [], [], []
-        for position, x in enumerate(stream):
-            h = norm(x, w["attention_norm"])
-            keys.append([rotate(k, position) for k in (h @ w["key"]).reshape(config.num_kv_heads, size)])
-            values.append((h @ w["value"]).reshape(config.num_kv_heads, size))
-            mixed = []
-            for head, q in enumerate((h @ w["query"]).reshape(config.num_heads, size)):
-                shared = head // (config.num_heads // config.num_kv_heads)
-                q = rotate(q, position)
-                scores = np.array([q @ k[shared] / np.sqrt(size) for k in keys])
-                odds = np.exp(scores - scores.max())
-                mixed.append(sum(o * v[shared] for o, v in zip(odds / odds.sum(), values)))
-            x = x + np.concatenate(mixed) @ w["output"]
-            h = norm(x, w["mlp_norm"])
-            gate = h @ w["gate"]
-            after.append(x + (gate / (1 + np.exp(-gate)) * (h @ w["up"])) @ w["down"])
-        stream = after
-    table = p["lm_head"] if "lm_head" in p else p["embedding"].T
-    return np.stack([norm(x, p["final_norm"]) @ table for x in stream])
+    """Logits f64[S, V] of one row, by NumPy, one head at a time."""
+    raw = {
+        "model_type": "llama", "num_hidden_layers": config.num_layers, "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads, "head_dim": config.head_dim, "rope_theta": config.rope_theta,
+        "rms_norm_eps": config.norm_eps,
+    }  # fmt: skip
+    tensors = {"model.embed_tokens.weight": params["embedding"], "model.norm.weight": params["final_norm"]}
+    tensors |= {"lm_head.weight": params["lm_head"].T} if "lm_head" in params else {}
+    for name, stacked in params["layers"].items():
+        tensors |= {f"model.layers.{i}.{hf_models.LAYER_NAMES[name]}": x.T for i, x in enumerate(stacked)}
+    return hf_models.slow_logits(raw, {key: np.asarray(x) for key, x in tensors.items()}, tokens)

@@ -41,10 +41,7 @@ def step(codes, action):
 
 
 def spell(codes, symbols, observation):
-    """Returns the text that an observation must have."""
     grid = "\n".join("".join(symbols[code] for code in row) for row in codes)
-    if observation == "grid":
-        return grid
 
     def places(*wanted):
         found = [f"({r},{c})" for r, row in enumerate(codes) for c, code in enumerate(row) if code in wanted]
@@ -55,7 +52,7 @@ def spell(codes, symbols, observation):
         f"Empty targets: {places(2)}\nBoxes off target: {places(4)}\nBoxes on target: {places(3)}\n"
         f"{'You, on a target' if places(6) != 'none' else 'You'}: {places(5, 6)}"
     )
-    return lists if observation == "coord" else f"{lists}\n{grid}"
+    return {"grid": grid, "coord": lists, "grid_coord": f"{lists}\n{grid}"}[observation]
 
 
 def board(text):

@@ -12,18 +12,15 @@ SIMPLE_DISPLACEMENTS = {1: 28.5, 2: 41.3, 3: 22.8, 4: 7.4}
 
 
 def shares(values, bins):
-    """Percentage of the values that equal each bin."""
+    """Percentages of values."""
     return np.array([100 * np.mean(np.asarray(values) == b) for b in bins])
 
 
 def displacements(levels):
     """Smallest total distance of boxes to targets over the pairings, i64[N] (one or two boxes)."""
-    result = []
-    for level in levels:
-        boxes, targets = np.argwhere(level == 4), np.argwhere((level == 2) | (level == 6))
-        distance = np.abs(boxes[:, None] - targets).sum(-1)
-        result.append(min(np.trace(distance), np.trace(distance[:, ::-1])))
-    return np.array(result)
+    places = [(np.argwhere(level == 4), np.argwhere((level == 2) | (level == 6))) for level in levels]
+    distances = [np.abs(boxes[:, None] - targets).sum(-1) for boxes, targets in places]
+    return np.array([min(np.trace(found), np.trace(found[:, ::-1])) for found in distances])
 
 
 def draw(tag, count):

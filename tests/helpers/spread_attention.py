@@ -18,7 +18,6 @@ ROWS = 4
 
 
 def on_devices(function, mesh=MESH, axes=frozenset(MESH.axis_names)):
-    """A function of whole rows, which each device computes for its rows and its positions."""
 
     def of_device(query, key, value, *segments):
         pieces = [shard_positions(x, "sequence", axis=axis) for x, axis in ((query, 1), (key, 2), (value, 2))]
@@ -31,23 +30,17 @@ def on_devices(function, mesh=MESH, axes=frozenset(MESH.axis_names)):
 
 
 def check_positions(monkeypatch, window, packed):
-    """Values and gradients, in blocks that do not divide a piece."""
     monkeypatch.setattr(block_attention, "BLOCK", 8)
     inputs = random_inputs(ROWS, 80, 80)
     segments = (random_segments(ROWS, 80),) if packed else ()
 
-    def spread(query, key, value, *segments):
-        ids = segments[0] if segments else None
-        return sequence_attention(query, key, value, axis_name="sequence", window=window, segment_ids=ids)
+    def spread(*arrays):
+        ids = arrays[3] if packed else None
+        return sequence_attention(*arrays[:3], axis_name="sequence", window=window, segment_ids=ids)
 
-    def plain(query, key, value, *segments):
-        return plain_attention(query, key, value, window=window, segment_ids=segments[0] if segments else None)
-
-    def gradients(attention, *inputs):
-        weight = jnp.sin(jnp.arange(inputs[0].size)).reshape(inputs[0].shape)
-        return jax.value_and_grad(lambda *x: jnp.sum(weight * attention(*x, *segments)), argnums=(0, 1, 2))(*inputs)
-
-    results = (jax.jit(functools.partial(gradients, form))(*inputs) for form in (on_devices(spread), plain))
+    plain = functools.partial(plain_attention, window=window, segment_ids=segments[0] if segments else None)
+    forms = (lambda *x: on_devices(spread)(*x, *segments), plain)
+    results = (jax.jit(functools.partial(value_and_gradients, form))(*inputs) for form in forms)
     chex.assert_trees_all_close(*results, atol=2e-5, rtol=2e-5)
 
 

@@ -33,14 +33,6 @@ SHORT, LONG = 0, 1
 
 @struct.dataclass
 class LadderState(EnvState):
-    """`time` and `terminated` are inherited.
-
-    Attributes:
-        height: i32[] current rung.
-        goal: i32[] rung to reach, 1 to 9.
-        slipped: bool[] whether the last action slipped.
-    """
-
     height: jax.Array
     goal: jax.Array
     slipped: jax.Array
@@ -54,7 +46,6 @@ class Ladder(TextEnvironment):
     instruction = "Climb."
 
     def __init__(self, steps: int, legend: tuple[tuple[str, str], ...] = ()):
-        """Fixes the number of actions of an episode, and the legend of the prompt."""
         self.steps, self.legend = steps, legend
 
     @property
@@ -100,16 +91,12 @@ CONFIG = Config(
 
 
 def make_task(name: str, steps: int, prompt: PromptConfig, legend: tuple[tuple[str, str], ...] = ()) -> Task:
-    """A ladder with its prompt and grammar."""
     env = Ladder(steps, legend)
     return build.make_task(name, env, env.default_params, prompt, TOKENIZER)
 
 
 def make_batched_env(**changes: Any) -> CompiledEnv:
-    """Builds the batched environment of both tasks, with `changes` to the prompt configuration.
-
-    Others are `shared_noise`, and the `legends` of the tasks.
-    """
+    """Both tasks, with `changes` to the prompt configuration, `shared_noise`, and the `legends` of the tasks."""
     shared_noise, legends = changes.pop("shared_noise", False), changes.pop("legends", ((), ()))
     prompt = CONFIG.prompt.replace(**changes)
     names = (("Short", 1), ("Long", 100))
@@ -122,7 +109,6 @@ MODEL = build.build_model(CONFIG, TOKENIZER)
 
 
 def vocabulary(text: str) -> list[int]:
-    """Token ids of a text."""
     return [int(token) for token in TOKENIZER.encode(text)]
 
 
@@ -157,7 +143,6 @@ def mixed_ids(groups: int, group_size: int):
 
 
 def settings(episodes: int, **changes: Any):
-    """Traced settings of a rollout at temperature 1."""
     return build.rollout_settings(CONFIG, BATCHED_ENV, episodes, 1.0).replace(**changes)
 
 
@@ -168,5 +153,4 @@ def engine_config(**changes: Any):
 
 
 def rows(tree: Any, index: Any):
-    """Returns some rows of every leaf."""
-    return jax.tree.map(lambda x: x[jnp.asarray(index)], tree)
+    return jax.tree.map(lambda x: np.asarray(x)[np.asarray(index)], tree)  # indexing by JAX compiles for each leaf

@@ -22,10 +22,9 @@ def policy():
 
 
 @functools.cache
-def _program(config, whole_state):
-    def play(params, key, ids, settings):
-        arguments = (params, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, key, ids, settings)
-        return engine.Engine(*arguments).run() if whole_state else engine.rollout(*arguments)
+def _program(config):
+    def play(params, *arguments):
+        return engine.rollout(params, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, *arguments)
 
     # Only this configuration is replayed with the same bits, which takes longer to compile.
     return jax.jit(play, compiler_options=xla_settings.SAME_BITS if config == GROUPED else None)
@@ -34,7 +33,7 @@ def _program(config, whole_state):
 @pytest.fixture(scope="session")
 def compiled():
     """Function from an `EngineConfig` to the jitted rollout (params, key, ids, settings) of the toy environments."""
-    return lambda config, whole_state=False: _program(config, whole_state)
+    return _program
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,49 @@
 """Runs the quick tests of a folder in copies of the checkout, with or without a fault."""
 
 import json
+import multiprocessing
 import os
 import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from mutant_plugin import RESULT
 from mutant_sources import ROOT, Mutant, folder_of
+
+NEAREST = 2
+"""Test files that run first."""
+
+OWN = ("paths", "xla_settings", "mutant_plugin", "mutant_runs", "mutant_sources", "mutants")
+"""Modules of the checkout that a process may have imported, and takes from its copy instead."""
+
+# Processes begin with the libraries, but without gymnax, which starts JAX's devices: they do not outlive a fork.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(
+    [
+        "jax.numpy",
+        "scipy.stats",
+        "flax.struct",
+        "optax",
+        "orbax.checkpoint",
+        "hypothesis.strategies",
+        "chex",
+        "jaxtyping",
+        "pydantic",
+        "yaml",
+        "rich.console",
+        "httpx",
+        "tensorboardX",
+        "etils.epath",
+        "numpy.testing",
+    ]
+)
 
 
 def nearest_tests(file: str, root: Path = ROOT) -> list[str]:
@@ -48,25 +79,34 @@ def copied(root: Path, target: Path) -> Path:
     return target
 
 
+def _session(root: str, tests: Sequence[str], result: str, output: str) -> None:
+    """Runs pytest in a copy, in a process that has imported the libraries and nothing of the checkout."""
+    os.setsid()
+    for descriptor in (1, 2):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    os.chdir(root)
+    nightly = os.path.join(root, "tests", "nightly")
+    os.environ |= {RESULT: result, "PYTHONPATH": os.pathsep.join([root, nightly])}
+    for name in OWN:
+        sys.modules.pop(name, None)
+    sys.path[:] = [root, nightly, *(path for path in sys.path if not path.startswith(str(ROOT / "tests")))]
+    os._exit(pytest.main(["-p", "mutant_plugin", "-p", "no:cacheprovider", "-n", "0", *tests]))
+
+
 def run_tests(root: Path, tests: Sequence[str], timeout: float) -> tuple[str, str]:
     """Runs test files of a copy; returns the outcome, and which test or error decided it."""
-    result = root / "result.json"
-    result.unlink(missing_ok=True)
-    environment = {
-        "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-        "JAX_PLATFORMS": "cpu",
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests" / "nightly")]),
-        RESULT: str(result),
-    }
-    command = [sys.executable, "-m", "pytest", "-p", "mutant_plugin", "-p", "no:cacheprovider", "-n", "0", *tests]
-    try:
-        done = subprocess.run(command, cwd=root, env=environment, timeout=timeout, capture_output=True, text=True)
-    except subprocess.TimeoutExpired:
+    result, output = root / "result.json", root / "output.txt"
+    for file in (result, output):
+        file.unlink(missing_ok=True)
+    process = PROCESSES.Process(target=_session, args=(str(root), tests, str(result), str(output)))
+    process.start()
+    process.join(timeout)
+    if process.is_alive():
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
         return "timeout", f"{timeout:g} s"
     if not result.exists():
-        return "error", (done.stderr or done.stdout).strip()[-300:]
+        return "error", output.read_text(errors="replace").strip()[-300:]
     found = json.loads(result.read_text())
     if found["killed"]:
         return "killed", found["killed"]
@@ -74,7 +114,7 @@ def run_tests(root: Path, tests: Sequence[str], timeout: float) -> tuple[str, st
         return "error", found["collection"]
     if found["raised"]:
         return "raised", found["raised"]
-    return ("survived", "") if done.returncode == 0 else ("error", done.stdout.strip()[-300:])
+    return ("survived", "") if process.exitcode == 0 else ("error", output.read_text(errors="replace").strip()[-300:])
 
 
 class Copies:
@@ -91,8 +131,18 @@ class Copies:
         return self._run(nearest_tests(f"{folder}/__init__.py"), None)
 
     def outcome(self, mutant: Mutant) -> tuple[str, str, float]:
-        """Runs the tests of a fault's folder; returns the outcome, what decided it, and the seconds."""
-        return self._run(nearest_tests(mutant.file)[: self.nearest], mutant)
+        """Runs the tests of a fault's folder; returns the outcome, what decided it, and the seconds.
+
+        The nearest files run first, alone: most faults are noticed there, and importing the others takes seconds.
+        """
+        tests, raised, seconds = nearest_tests(mutant.file)[: self.nearest], "", 0.0
+        for some in filter(None, (tests[:NEAREST], tests[NEAREST:])):
+            outcome, decided_by, more = self._run(some, mutant)
+            seconds += more
+            if outcome not in ("survived", "raised"):
+                return outcome, decided_by, seconds
+            raised = raised or decided_by
+        return ("raised" if raised else "survived"), raised, seconds
 
     def _run(self, tests: Sequence[str], mutant: Mutant | None) -> tuple[str, str, float]:
         root, start = self.free.get(), time.monotonic()

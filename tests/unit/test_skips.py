@@ -7,19 +7,14 @@ import skips
 @pytest.mark.parametrize("kind", [pytest.TestReport, pytest.CollectReport])
 def test_a_skipped_test_fails(kind):
     common = {"nodeid": "tests/test_page.py", "outcome": "skipped", "longrepr": ("file", 3, "Skipped: needs Chromium")}
-    more = (
-        {"location": ("file", 3, "test"), "keywords": {}, "when": "setup"}
-        if kind is pytest.TestReport
-        else {"result": []}
-    )
-    report = skips.as_failure(kind(**common, **more))
+    of_test = {"location": ("file", 3, "test"), "keywords": {}, "when": "setup"}
+    report = skips.as_failure(kind(**common, **(of_test if kind is pytest.TestReport else {"result": []})))
     assert report.failed
     assert "needs Chromium" in report.longrepr
 
 
 @pytest.mark.parametrize("outcome", ["passed", "failed", "skipped"])
 def test_other_reports_stay(outcome):
-    """Those of tests that are expected to fail are reported as skipped, too."""
     report = pytest.TestReport("test", ("file", 3, "test"), {}, outcome, None, "call")
     if outcome == "skipped":
         report.wasxfail = "known"

@@ -69,12 +69,7 @@ def test_in_a_notebook_the_first_interrupt_asks_and_the_second_one_interrupts():
 
 @pytest.mark.parametrize(
     ("how", "code"),
-    [
-        ("aborted", 1),
-        ("left", -signal.SIGABRT),
-        ("dumped", -signal.SIGABRT),
-        ("segmentation fault", -signal.SIGSEGV),
-    ],
+    [("aborted", 1), ("left", -signal.SIGABRT), ("dumped", -signal.SIGABRT), ("segmentation fault", -signal.SIGSEGV)],
 )
 def test_an_abort_ends_with_the_sentence(how, code):
     done = aborted(how)

@@ -10,7 +10,6 @@ PRODUCT = sorted((ROOT / "agentrl_jax").rglob("*.py"))
 
 
 def test_no_other_console_is_made():
-    """Neither rich's, whose strings are markup, nor a text that rich reads as markup."""
     made = {
         f"{file.name}: {name}"
         for file in PRODUCT

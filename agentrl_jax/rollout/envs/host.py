@@ -61,12 +61,9 @@ class HostEnv(PromptedEnv):
         Raises:
             ValueError: `deadline` or `workers` is not positive, or tasks keep different numbers of actions per turn.
         """
-        if not deadline > 0 or workers < 1:
-            raise BadValue(
-                f"deadline {deadline} and workers {workers}; expected a positive time and at least 1 worker",
-                key="deadline",
-                value=deadline,
-            )
+        for name, value in {"deadline": deadline, "workers": workers}.items():
+            if not value > 0:
+                raise BadValue.of(name, value, "expected more than 0")
         if len({task.grammar.max_actions for task in tasks}) != 1:
             raise BadValue(
                 f"grammars of {len(tasks)} tasks that do not keep one number of actions per turn; expected at least "

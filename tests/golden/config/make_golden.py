@@ -16,24 +16,17 @@ GOLDEN = Path(__file__).with_name("configuration.json")
 
 
 def _without_texts(node: Any) -> Any:
+    """Keys may be called description or title as well; their values are no strings."""
     if isinstance(node, dict):
-        kept = {name: value for name, value in node.items() if name not in ("description", "title") or _is_key(value)}
-        return {name: _without_texts(value) for name, value in kept.items()}
+        texts = [name for name in ("description", "title") if isinstance(node.get(name), str)]
+        return {name: _without_texts(value) for name, value in node.items() if name not in texts}
     return [_without_texts(value) for value in node] if isinstance(node, list) else node
-
-
-def _is_key(value: Any) -> bool:
-    return not isinstance(value, str)
 
 
 def snapshot() -> dict[str, Any]:
     """The schema without help texts, and the resolved values of the defaults and of every preset."""
     presets = {name: to_dict(decode({"algo": {"preset": name}}))["algo"] for name in NAMES}
-    return {
-        "schema": _without_texts(Config.model_json_schema()),
-        "defaults": to_dict(decode({})),
-        "presets": presets,
-    }
+    return {"schema": _without_texts(Config.model_json_schema()), "defaults": to_dict(decode({})), "presets": presets}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from babyai_games import LARGE, UPSTREAM, reset, step, text
+from babyai_games import LARGE, UPSTREAM, reset, text
 
 import envs_jax
 from envs_jax import registry
@@ -21,14 +21,10 @@ PARAMS = LARGE.default_params
 LIMIT = 20
 
 
-def test_contract_on_stored_levels():
-    params = PARAMS.replace(levels=jnp.asarray(items.load(items.panel()[:8])))
-    check_env(LARGE, params, key=jax.random.key(0), num_steps=4)
-
-
-@pytest.mark.parametrize("options", [{"numbers": (1,)}, {"numbers": (8,), "mode": "upstream", "goal": "always"}])
+@pytest.mark.parametrize("options", [None, {"numbers": (1,)}, {"numbers": (8,), "mode": "upstream", "goal": "always"}])
 def test_contract(options):
-    check_env(*make_babyai(**options), key=jax.random.key(0), num_steps=6)
+    stored = LARGE, PARAMS.replace(levels=jnp.asarray(items.load(items.panel()[:8])))
+    check_env(*(make_babyai(**options) if options else stored), key=jax.random.key(0), num_steps=4)
 
 
 def test_levels_are_kept_in_a_larger_shape():
@@ -63,16 +59,11 @@ def test_levels_of_the_panel_are_never_trained_on():
     assert not on_panel(draw(keys)).any()
 
 
-def test_plans_are_shortest_and_replay():
-    indices = (0, 3, 1806, 1872)
-    found = shortest_plans(LARGE, PARAMS, items.load(indices), LIMIT, max_nodes=3000)
-    assert [len(plan.actions) for plan in found] == [1, 1, 6, 17]
-    for level, plan in zip(items.load(indices), found):
-        state, won = reset(LARGE, level), []
-        for action in plan.actions:
-            state, *_, info = step(LARGE, state, action)
-            won.append(bool(info["success"]))
-        assert won == [False] * (len(plan.actions) - 1) + [True]
+def succeeds(env, params, board, actions):
+    advance, state = jax.jit(functools.partial(env.step_env, jax.random.key(0))), reset(env, board)
+    for action in actions:
+        _, state, *_ = advance(state, jnp.int32(action), params)
+    return bool(env.success(state, params))
 
 
 @pytest.mark.parametrize("name", ["GoToRedBallNoDists", "GoToObjMazeS7"])
@@ -83,13 +74,9 @@ def test_plans_of_primitive_actions_solve_the_level(name):
     spec = registry.spec(f"BabyAI-{name}")
     first = spec.random_actions(env, params, boards, 5, jax.random.key(1))
     found = [spec.plan(env, params, boards, 100), spec.plan_after(env, params, boards, 100, first)]
-    advance = jax.jit(functools.partial(env.step_env, jax.random.key(0)))
     for board, plan, taken, rest in zip(boards, found[0], first, found[1], strict=True):
-        for actions in (plan, np.concatenate([taken[taken >= 0], rest])):
-            _, state = env.reset_to_level(board, params)
-            for action in actions:
-                _, state, *_ = advance(state, jnp.int32(action), params)
-            assert env.success(state, params)
+        assert succeeds(env, params, board, plan)
+        assert succeeds(env, params, board, [*taken[taken >= 0], *rest])
     with pytest.raises(ValueError, match="actions is primitive"):
         env.on_items(params, items.panel())
 
@@ -101,19 +88,23 @@ def test_stored_plans_count_where_they_solve_the_level():
         few = BabyAI(items.SHAPE, mode="upstream", objects_shown=shown)
         lengths = baselines._lengths_of_stored_plans(few, few.default_params, chosen, LIMIT)
         np.testing.assert_array_equal(lengths > 0, expected)
+        assert set(baselines._lengths_of_stored_plans(few, few.default_params, chosen, 0)) == {-1}
+
+
+def replayed(boards, found, limit=LIMIT):
+    """Turns of plans that solve their levels by the original's rules."""
+    keys = jax.random.split(jax.random.key(0), len(boards))
+    scripts = jnp.asarray(plans.scripts(found, limit))
+    solved, _, _, turns = plans.replay(UPSTREAM, UPSTREAM.default_params, boards, keys, scripts)
+    assert np.asarray(solved).all()
+    return np.asarray(turns)
 
 
 def test_guided_plans_reach_the_goal_and_are_hardly_longer_than_the_shortest():
     stored = {item: plan for item, plan in plans.stored().items() if plan}
     chosen = tuple(list(stored)[::10])
-    boards = items.load(chosen)
-    found = guided_plans(UPSTREAM, UPSTREAM.default_params, boards, LIMIT)
-    assert all(plan.actions for plan in found)
-    scripts = jnp.asarray(plans.scripts([plan.actions for plan in found], LIMIT))
-    keys = jax.random.split(jax.random.key(0), len(boards))
-    solved, _, _, turns = plans.replay(UPSTREAM, UPSTREAM.default_params, boards, keys, scripts)
-    assert np.asarray(solved).all()
-    excess = np.asarray(turns) - [len(stored[item]) for item in chosen]
+    found = guided_plans(UPSTREAM, UPSTREAM.default_params, items.load(chosen), LIMIT)
+    excess = replayed(items.load(chosen), [plan.actions for plan in found]) - [len(stored[item]) for item in chosen]
     assert excess.min() == 0
     assert (excess > 0).mean() < 0.1
 
@@ -127,9 +118,7 @@ def test_levels_that_a_small_search_gives_up_have_guided_plans():
     assert all(plan is not None and len(plan) <= LIMIT for plan in found)
     first = np.array([[macros.TURN_LEFT, macros.MOVE_FORWARD, -1]], np.int32)
     (rest,) = guided_plans(UPSTREAM, params, hard[:1], LIMIT, first=first)
-    scripts = jnp.asarray(plans.scripts([(*first[0, :2].tolist(), *rest.actions)], 2 + LIMIT))
-    solved, *_ = plans.replay(UPSTREAM, params, hard[:1], jax.random.split(jax.random.key(0), 1), scripts)
-    assert np.asarray(solved).all()
+    replayed(hard[:1], [(*first[0, :2].tolist(), *rest.actions)], 2 + LIMIT)
 
 
 @pytest.mark.parametrize("most", [0, 4])
@@ -148,10 +137,7 @@ def test_what_is_imitated_solves_the_level_within_the_limit(most):
         taken = taken[taken >= 0]
         assert len(direct) <= len(plan) <= LIMIT - len(taken)
         longer += len(plan) > len(direct)
-        state = reset(env, board)
-        for action in [*taken, *plan]:
-            state, *_ = step(env, state, action)
-        assert env.success(state, params)
+        assert succeeds(env, params, board, [*taken, *plan])
     assert longer > 0
     turned = np.full((len(boards), 1), macros.TURN_LEFT, np.int32)
     assert not any(plan is not None and len(plan) for plan in spec.exploring_after(env, params, boards, 1, turned))

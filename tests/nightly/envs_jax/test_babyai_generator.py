@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from babyai_levels import ALL, Levels, draw, draw_arrays, measure, numbers_of, p_value
+from babyai_levels import ALL, Levels, draw, measure, numbers_of, p_value
 from babyai_rules import can_be_fulfilled, check, check_most
 from paths import GOLDEN
 
@@ -14,16 +14,11 @@ from envs_jax.babyai.generator import shape_of
 FIXTURE = GOLDEN / "babyai" / "fixtures" / "distributions.json"
 
 
-@pytest.fixture(scope="module")
-def found():
-    return draw(upstream=False, count=8192)
-
-
-@pytest.mark.parametrize("number", ALL)
-def test_levels_are_as_their_recipe_says(found, number):
-    level = found.of(number)
-    check(number, level)
-    check_most(number, level)
+def test_levels_are_as_their_recipe_says():
+    found = Levels(draw(upstream=False, count=8192), shape_of(ALL))
+    for number in ALL:
+        check(number, found.of(number))
+        check_most(number, found.of(number))
 
 
 def test_the_stored_items_that_nobody_can_solve_are_known():
@@ -37,26 +32,24 @@ def test_the_stored_items_that_nobody_can_solve_are_known():
 def many():
     """More than 10,000 levels of each number, with MiniGrid's slips, and which of them are of their first layout."""
     options = {"upstream": True, "count": 103 * 4096, "seed": 1}
-    arrays = draw_arrays(**options)
+    arrays = draw(**options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generator, "MAX_TRIES", 1)
-        return arrays, numbers_of(draw_arrays(**options)) > 0
+        return arrays, numbers_of(draw(**options)) > 0
 
 
-@pytest.fixture(scope="module")
-def reference():
-    """MiniGrid's statistics by number."""
-    return {int(number): level for number, level in json.loads(FIXTURE.read_text())["levels"].items()}
+REFERENCE = {int(number): level for number, level in json.loads(FIXTURE.read_text())["levels"].items()}
+"""MiniGrid's statistics by number."""
 
 
-def test_distributions_are_those_of_minigrid(many, reference):
+def test_distributions_are_those_of_minigrid(many):
     arrays, _ = many
     p_values = {}
     for number in ALL:
         chosen = arrays[numbers_of(arrays) == number]
         assert len(chosen) >= 10_000
         ours = measure(Levels(chosen, shape_of(ALL)))
-        for name, theirs in reference[number].items():
+        for name, theirs in REFERENCE[number].items():
             if isinstance(theirs, dict) and name not in ("rejected", "stuck"):
                 p_values[number, name] = p_value(ours.get(name, {}), theirs)
     low = {key: p for key, p in p_values.items() if p < 0.001 / len(p_values)}
@@ -64,24 +57,15 @@ def test_distributions_are_those_of_minigrid(many, reference):
     assert not low
 
 
-def test_as_many_layouts_are_rejected_as_by_minigrid(many, reference):
+def test_as_many_layouts_are_rejected_as_by_minigrid(many):
     """The share of first layouts that are accepted here, and of all layouts there."""
     arrays, accepted_at_once = many
     p_values = {}
     for number in ALL:
-        at_once = accepted_at_once[numbers_of(arrays) == number]
-        accepted = at_once.sum()
-        if number == 9:
-            # MiniGrid rejects a layout with a red or blue ball among its seven things; here none is drawn.
-            accepted = round(accepted * (16 / 18) ** 7)
-        theirs = {name: tally(reference[number][name]) for name in ("rejected", "stuck")}
-        seeds = reference[number]["seeds"]
-        rejected = sum(value * count for histogram in theirs.values() for value, count in histogram)
+        at_once, reference = accepted_at_once[numbers_of(arrays) == number], REFERENCE[number]
+        # MiniGrid rejects a layout of level 9 with a red or blue ball among its seven things; here none is drawn.
+        accepted = round(at_once.sum() * ((16 / 18) ** 7 if number == 9 else 1))
+        rejected = sum(int(value) * count for name in ("rejected", "stuck") for value, count in reference[name].items())
         ours = {"accepted": accepted, "rejected": len(at_once) - accepted}
-        p_values[number] = p_value(ours, {"accepted": seeds, "rejected": rejected})
+        p_values[number] = p_value(ours, {"accepted": reference["seeds"], "rejected": rejected})
     assert not {number: p for number, p in p_values.items() if p < 0.001 / len(p_values)}
-
-
-def tally(histogram):
-    """The values of a histogram of numbers, each with how often it occurs."""
-    return [(int(value), count) for value, count in histogram.items()]

@@ -1,60 +1,103 @@
-"""The update on made-up trajectories, in configurations that the quick tests leave out."""
+"""The update on made-up trajectories, in configurations that the quick tests leave out: presets, parts, devices."""
 
+import chex
+import jax
+import jax.numpy as jnp
+import made_up
 import numpy as np
 import pytest
-from made_up import (
-    BASE,
-    GROUP_SIZE,
-    KEY,
-    MODEL,
-    ONES,
-    PLAIN,
-    SAID,
-    SEEN,
-    TRAJECTORY,
-    assert_close,
-    fresh_state,
-    learn,
-    make_trajectory,
-    program,
-    settings,
-)
+from made_up import BASE, CUT_OFF, GREEDY, GROUP_SIZE, GRPO, KEY, MODEL, NO_CRITIC, ONES, TRAJECTORY, fresh_state, learn
 
+from agentrl_jax.config import decode
+from agentrl_jax.config.advantages import Gae, Gigpo, Remax, Rloo
+from agentrl_jax.config.algo import AdaptiveKl, FixedKl, Gspo, IcePop, UpdateRule
+from agentrl_jax.config.presets import NAMES as PRESETS
+from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup.programs import Programs
 
+SEPARATE = ActorCritic(decoder=made_up.SHAPE, critic="separate", shared_prefix_len=2)
+BINS = {"grad_accum_steps": 4, "packing": True}
 
-@pytest.mark.parametrize(("devices", "group_size"), [(2, GROUP_SIZE), (8, 2)])
-def test_devices_change_nothing(devices, group_size):
+
+def same(one, other):
+    made_up.assert_close(*(jax.tree.map(np.asarray, state.params) for state, _ in (one, other)))
+    for name, value in one[1].items():
+        np.testing.assert_allclose(other[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_makes_a_step(name):
+    algo = decode({"algo": {"preset": name, "minibatches": 1}}).algo
+    rule = {key: getattr(algo, key) for key in UpdateRule.model_fields if key != "mismatch"}
+    model = MODEL if algo.advantage.has_critic else NO_CRITIC
+    start = fresh_state(model, reference=algo.kl.kind != "none")
+    after, metrics = learn(state=start, model=model, greedy=GREEDY if algo.advantage.kind == "remax" else None, **rule)
+    assert int(after.gradient_steps) == 1
+    assert metrics["update/trained_tokens"] > 0
+    chex.assert_tree_all_finite((after.params, metrics))
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(jax.tree.map(jnp.subtract, after.params, start.params)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "parts"),
+    [
+        ({"objective": Gspo(), "advantage": Rloo()}, {"grad_accum_steps": 4}),
+        ({"advantage": Gigpo(length_weighted=True), "mismatch": IcePop(level="sequence")}, {"grad_accum_steps": 4}),
+        ({"aggregation": "seq_mean_token_mean"}, {"grad_accum_steps": 2, "length_buckets": 3}),
+        ({"minibatches": 2}, {"grad_accum_steps": 2, "length_buckets": 3}),
+        ({"minibatches": 2, "kl": FixedKl(estimator="full")}, BINS),
+        ({"minibatches": 2, "context": "single_turn"}, BINS),
+        ({"minibatches": 2, **GRPO}, BINS),
+    ],
+)
+def test_parts_equal_the_whole(rule, parts):
+    model, numbers = NO_CRITIC if "advantage" in rule else MODEL, made_up.settings(kl_coef=0.5)
+    start = fresh_state(model, reference="kl" in rule)
+    same(*(learn(state=start, numbers=numbers, model=model, **rule, **more) for more in ({}, parts)))
+
+
+def test_bins_of_a_separate_critic_equal_rows():
+    rule = {"minibatches": 2, "kl": FixedKl(estimator="k3"), "aggregation": "seq_mean_token_mean"}
+    start, numbers = fresh_state(SEPARATE, reference=True), made_up.settings(kl_coef=0.5)
+    same(*(learn(state=start, numbers=numbers, model=SEPARATE, **rule, **more) for more in ({}, BINS)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "model", "trajectory", "devices"),
+    [
+        ({"group_size": GROUP_SIZE}, MODEL, TRAJECTORY, (2, 1)),
+        ({"group_size": 2}, MODEL, TRAJECTORY, (8, 1)),
+        (BINS, SEPARATE, TRAJECTORY, (2, 1)),
+        (BINS, SEPARATE, TRAJECTORY, (4, 4)),
+        # The greedy episodes of ReMax are replicated, and the coefficient is in the state.
+        ({"advantage": Remax(), "kl": AdaptiveKl(estimator="k2")}, NO_CRITIC, TRAJECTORY, (2, 1)),
+        # The microbatches of all devices have more rows than there are episodes.
+        (
+            {
+                "context": "single_turn",
+                "advantage": Gae(bootstrap_truncated=True),
+                "kl": FixedKl(apply_to="reward"),
+                "grad_accum_steps": 4,
+                "group_size": 2,
+            },
+            MODEL,
+            CUT_OFF,
+            (8, 1),
+        ),
+    ],
+)
+def test_devices_change_nothing(rule, model, trajectory, devices):
     """Half of the devices have long responses, half short ones, so means per device would be wrong."""
-    base = learn(group_size=group_size)
-    update = Programs(make_mesh(devices)).update(MODEL, BASE.replace(group_size=group_size), PLAIN)
-    state, metrics = update(fresh_state(), TRAJECTORY, ONES, KEY, settings())
-    assert_close(base[0].params, state.params)
-    for name, value in base[1].items():
-        np.testing.assert_allclose(metrics[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
-
-
-@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
-@pytest.mark.parametrize(("minibatches", "parts", "buckets"), [(1, 4, 1), (1, 2, 3), (2, 2, 3)])
-def test_parts_equal_the_whole(aggregation, minibatches, parts, buckets):
-    options = {"aggregation": aggregation, "minibatches": minibatches}
-    whole, cut = (
-        learn(**options, grad_accum_steps=count, length_buckets=lengths)
-        for count, lengths in ((1, 1), (parts, buckets))
+    greedy, numbers = (
+        GREEDY if model is NO_CRITIC else None,
+        made_up.settings(kl_coef=0.3, lam=0.7, kl_target=1e9, kl_horizon=64),
     )
-    assert_close(whole[0].params, cut[0].params)
-    for name, value in whole[1].items():
-        np.testing.assert_allclose(cut[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
-
-
-def test_padding_changes_nothing():
-    plain, padded = (learn(x)[0] for x in (TRAJECTORY, make_trajectory(seen=SEEN + 4, said=SAID + 3)))
-    assert_close(plain.params, padded.params)
-
-
-def test_the_compiled_update_is_one_module_that_calls_nothing_on_the_host():
-    module = program(MODEL, PLAIN, BASE).lower(fresh_state(), TRAJECTORY, ONES, KEY, settings()).compile()
-    assert len(module.runtime_executable().hlo_modules()) == 1
-    for forbidden in ("callback", "infeed", "outfeed", " send(", " recv(", "host_transfer"):
-        assert forbidden not in module.as_text(), forbidden
+    start = fresh_state(model, reference="kl" in rule)
+    one = learn(trajectory, start, numbers, model=model, greedy=greedy, **rule)
+    programs = Programs(make_mesh(devices[0], fsdp=devices[1]))
+    start = jax.device_put(fresh_state(model, reference="kl" in rule), programs.placement(start, model.decoder))
+    program = programs.update(model, BASE.replace(**rule), made_up.PLAIN)
+    several = program(start, trajectory, ONES, KEY, numbers, greedy)
+    same(one, several)
+    assert float(several[0].kl.coef) == pytest.approx(float(one[0].kl.coef))

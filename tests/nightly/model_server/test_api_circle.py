@@ -1,32 +1,22 @@
-"""The circle without token ids, as other servers have it, and with retries."""
+"""The circle of a run, its endpoint and its evaluation with retries."""
 
 import json
 
-import pytest
 import tiny_run
-from circle import LEVELS, check_replies, greedy_episodes, served, words
+from circle import LEVELS, served, words
 
 from agentrl_jax.evaluate import retry
 from agentrl_jax.evaluate.eval_set import evaluate_run
 
 
-@pytest.fixture(scope="module")
-def address(finished):
-    with served(finished.folder) as url:
-        yield url
-
-
-def test_the_replies_are_those_of_the_run(finished, address, tmp_path):
-    check_replies(address, greedy_episodes(finished.folder), tmp_path)
-
-
-def test_retries_are_those_of_the_run(finished, address, tmp_path, monkeypatch):
+def test_retries_are_those_of_the_run(finished, tmp_path, monkeypatch):
     """Greedy play with one retry: all that is said and done, with the random transitions of the second attempt."""
     played, within = [], retry.within
     monkeypatch.setattr(retry, "within", lambda trajectory, n: played.append(trajectory) or within(trajectory, n))
     evaluate_run(finished.folder, env="FrozenLake", episodes=LEVELS, attempts=(2,))
     _, greedy = played
-    code, _, err = tiny_run.command(*words(address, tmp_path, "--token_ids", "--attempts", "2"))
+    with served(finished.folder) as address:
+        code, _, err = tiny_run.command(*words(address, tmp_path, "--token_ids", "--attempts", "2"))
     assert code == 0, err
     rows = [json.loads(line) for line in (tmp_path / "replies.jsonl").read_text().splitlines()]
     ids = {(row["item"], row["turn"]): row["reply"]["token_ids"] for row in rows}

@@ -1,4 +1,4 @@
-"""The end of the server by a signal, while responses are sampled and others wait."""
+"""The endpoint as a process: its end by a signal, while responses are sampled and others wait, or by its parent."""
 
 import json
 import signal
@@ -43,25 +43,37 @@ run.serve(served, host="127.0.0.1", port=0, token="", connections=16, announce=T
 """
 
 
+def started(*words):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([sys.executable, *words], text=True, **pipes)
+
+
+def ask(address, **options):
+    body = {"messages": [{"role": "user", "content": "Up?"}], "max_tokens": 4}
+    return httpx.post(f"{address}/v1/chat/completions", json=body, timeout=120, **options)
+
+
+def test_the_command_serves_a_run_and_ends_with_its_parent(tmp_path):
+    folder = made_run.write_run(tmp_path / "run", "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16")
+    token = tmp_path / "token"
+    token.write_text("secret")
+    options = ("--port", "0", "--announce", "--token_file", str(token))
+    with started("-m", "agentrl_jax", "serve-model", str(folder), *options) as process:
+        answer = ask(json.loads(process.stdout.readline())["url"], headers={"Authorization": "Bearer secret"})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["message"]["content"].startswith("<answer>")
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
 @pytest.mark.parametrize(("seconds", "grace", "status"), [(0.5, 60, 200), (600, 1, 503)])
 def test_a_signal_during_a_dispatch(tmp_path, seconds, grace, status):
     """What is sampled within the time that is left is answered; everything else is answered with 503."""
     model = str(made_run.write_model(tmp_path / "tiny"))
     answers = []
-
-    def ask(address):
-        body = {"messages": [{"role": "user", "content": "Up?"}], "max_tokens": 4}
-        answers.append(httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60))
-
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER, model, str(seconds), str(grace)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    with started("-c", SERVER, model, str(seconds), str(grace)) as process:
         address = json.loads(process.stdout.readline())["url"]
-        threads = [threading.Thread(target=ask, args=(address,)) for _ in range(2)]
+        threads = [threading.Thread(target=lambda: answers.append(ask(address))) for _ in range(2)]
         for thread in threads:
             thread.start()
         assert json.loads(process.stdout.readline()) == "sampling"

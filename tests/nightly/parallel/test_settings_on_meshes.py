@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from setting_table import BASE, TRIED, Setting, put
-from two_updates import read
+from changed_settings import BASE, Setting, every_setting, put, read
 
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.setup import build, start
@@ -48,7 +47,7 @@ def shapes(state):
 @pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_an_iteration_can_be_traced_or_is_refused(mesh, packing):
-    chosen, sentences = [*CORRECTIONS, *random.Random(str(mesh)).sample(TRIED, SAMPLE)], []
+    chosen, sentences = [*CORRECTIONS, *random.Random(str(mesh)).sample(every_setting(), SAMPLE)], []
     traced = 0
     for setting in chosen:
         words = {"algo.packing": packing, "algo.grad_accum_steps": 2, **GROUPS, **mesh}

@@ -13,19 +13,9 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup.programs import Programs, total_stats
 
 
-@pytest.mark.parametrize("episodes", [[37], [9, 22], [63, 0, 36]], ids=len)
-def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch, episodes):
-    ids, trajectory, _ = batch
-    program = compiled(toy_agent.engine_config())
-    found, _ = program(policy, KEY, toy_agent.rows(ids, episodes), toy_agent.settings(len(episodes)))
-    assert_same(found, toy_agent.rows(trajectory, episodes))
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        {"chunk": 3},
-        {"chunk": 3, "slots": 4},
         {"chunk": 3, "context": "single_turn"},
         {"prefill_rows": 3, "chunk": 3, "slots": 4, "prefill_threshold": 0.5},
         {"prefill_rows": 5, "group_size": GROUP_SIZE},

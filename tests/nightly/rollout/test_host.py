@@ -1,24 +1,15 @@
-"""Host environments on several devices, without refilled slots, and in front of the learner."""
+"""Host environments on several devices, and their replay."""
 
-import dataclasses
-
-import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
 import xla_settings
-from host_stage import EPISODES, GROUP_SIZE, KEY, SETTINGS, Courier, Stage, policy
-from jax.sharding import PartitionSpec as Spec
+from host_stage import SETTINGS, Stage, policy
+from same_bits import assert_same
 
-from agentrl_jax.learner import state
-from agentrl_jax.learner.update import update
-from agentrl_jax.parallel.mesh import DATA, make_mesh
-from agentrl_jax.parallel.shards import Shards, maybe_shard_map
-from agentrl_jax.rollout.envs.host import PART_BYTES, _call
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.replay import replay_logprobs
-from agentrl_jax.setup import build
 
 
 @pytest.fixture(scope="module")
@@ -28,98 +19,20 @@ def stage():
 
 @pytest.fixture(scope="module")
 def played(stage):
-    return stage.run(stage.program(make_mesh(1)))
+    return stage.run(stage.program(make_mesh(1), options=xla_settings.SAME_BITS))[0]
 
 
 @pytest.mark.parametrize("devices", [2, 8])
 def test_devices_do_not_matter(stage, played, devices):
     trajectory, calls = stage.run(stage.program(make_mesh(devices)))
     assert calls["reset"] == devices
-    assert calls["step"] == played[0].num_turns.reshape(devices, -1).max(axis=1).sum()
-    assert_equal(trajectory, played[0])
+    assert calls["step"] == played.num_turns.reshape(devices, -1).max(axis=1).sum()
+    assert_same(trajectory, played)
 
 
-def test_slots_do_not_matter(stage, played):
-    trajectory, calls = stage.run(stage.program(make_mesh(1), slots=4))
-    assert calls["made"] == EPISODES
-    assert_equal(trajectory, played[0])
+def test_a_replay_has_the_bits_of_the_rollout(stage, played):
+    def replay(params, *record):
+        return replay_logprobs(params, toy_agent.MODEL.decoder, stage.config(), *record, tasks=1)
 
-
-def assert_equal(trajectory, other):
-    """Equal, except that log-probabilities may differ by the rounding between two programs."""
-    np.testing.assert_allclose(trajectory.response.logprob, other.response.logprob, rtol=1e-4, atol=1e-4)
-    response = dataclasses.replace(trajectory.response, logprob=other.response.logprob)
-    trajectory = dataclasses.replace(trajectory, response=response)
-    chex.assert_trees_all_equal(trajectory, other)
-
-
-def test_the_learner_takes_a_trajectory_with_failed_rows(stage):
-    class Broken(Courier):
-        def reset(self, seed):
-            if seed == 0:
-                raise RuntimeError("no such shop")
-            return super().reset(seed)
-
-    trajectory, _ = stage.run(stage.program(make_mesh(1)), Broken)
-    config = toy_agent.CONFIG
-    rule = build.learner_config(config).replace(group_size=GROUP_SIZE, task_names=("Courier",), minibatches=1)
-    tx = build.build_optimizer(config)
-    start = state.init_state(jax.random.key(0), toy_agent.MODEL, tx, reference=False)
-    start = dataclasses.replace(start, params=start.params | {"policy": policy()})
-
-    def learn(start, trajectory):
-        settings = build.update_settings(config, 1.0)
-        return update(
-            start,
-            trajectory,
-            SETTINGS.temperature,
-            KEY,
-            settings,
-            model=toy_agent.MODEL,
-            config=rule,
-            tx=tx,
-            shards=Shards(1),
-        )
-
-    after, metrics = jax.jit(learn)(start, trajectory)
-    assert int(after.gradient_steps) > 0
-    assert metrics["update/skipped"] == 0
-    assert all(np.isfinite(value).all() for value in metrics.values())
-    assert metrics["train/failed"] == pytest.approx(2 / EPISODES)
-
-
-def test_large_arguments_do_not_stall_many_devices():
-    """Hangs forever if an argument above 100 KiB is transferred in one piece."""
-    rows, width = 64, 2 * PART_BYTES // 64
-    received = []
-
-    def host(big, small):
-        received.append((big.shape, int(big.sum())))
-        return np.asarray(big[:, 0] + small)
-
-    def loop(x):
-        def body(carry):
-            x, turn = carry
-            big = jnp.broadcast_to(x[:, None], (x.shape[0], width))
-            return _call(host, jax.ShapeDtypeStruct(x.shape, jnp.int32), big, jnp.ones_like(x)), turn + 1
-
-        return jax.lax.while_loop(lambda carry: carry[1] < 20, body, (x, 0))[0]
-
-    mesh = make_mesh()
-    function = jax.jit(maybe_shard_map(loop, mesh, Spec(DATA), Spec(DATA), axes=(DATA,), replicated_results=False))
-    total = rows * mesh.size
-    assert function(jnp.zeros(total, jnp.int32)).tolist() == [20] * total
-    assert len(received) == 20 * mesh.size
-    assert {shape for shape, _ in received} == {(rows, width)}
-    assert sorted(received)[-1][1] == 19 * rows * width
-
-
-def test_a_replay_has_the_bits_of_the_rollout(stage):
-    trajectory, _ = stage.run(stage.program(make_mesh(1), options=xla_settings.SAME_BITS))
-    replay = jax.jit(
-        lambda params, trajectory: replay_logprobs(
-            params, toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature, tasks=1
-        ),
-        compiler_options=xla_settings.SAME_BITS,
-    )
-    np.testing.assert_array_equal(replay(policy(), trajectory), trajectory.response.logprob)
+    program = jax.jit(replay, compiler_options=xla_settings.SAME_BITS)
+    np.testing.assert_array_equal(program(policy(), played, SETTINGS.temperature), played.response.logprob)

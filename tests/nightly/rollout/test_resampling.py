@@ -24,21 +24,19 @@ def program(devices):
     return programs.rollout("rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, GROUPED, rounds=3, task_names=NAMES)
 
 
-def spread(trajectory):
+def spread(trajectory, paid=0.0):
     returns = np.asarray(trajectory.returns - 0.1 * jnp.sum(trajectory.turn.format_error, axis=1), np.float64)
-    return np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
+    return np.ptp((returns - paid).reshape(-1, GROUP_SIZE), axis=1) > 1e-6
 
 
 def test_an_overlong_penalty_makes_a_spread(policy, batch):
-    """Groups are judged by the learner's returns, so members that differ only in length do vary."""
     ids, play = batch[0], program(1)
     _, stats = play({"policy": policy}, KEY, ids, SETTINGS)
     long = SETTINGS.replace(overlong_buffer=jnp.float32(1.0), overlong_penalty=jnp.float32(0.5))
     trajectory, punished = play({"policy": policy}, KEY, ids, long)
     length = np.asarray(trajectory.response.length, np.float64)
     paid = np.where(trajectory.turn_mask, 0.5 * length / toy_agent.MAX_RESPONSE_TOKENS, 0.0).sum(axis=1)
-    returns = np.asarray(trajectory.returns - 0.1 * jnp.sum(trajectory.turn.format_error, axis=1), np.float64) - paid
-    varied = np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
+    varied = spread(trajectory, paid)
     assert varied.sum() > spread(trajectory).sum()
     before, found = played_metrics(stats), played_metrics(punished)
     assert found["rollout/zero_std_share"] < before["rollout/zero_std_share"]

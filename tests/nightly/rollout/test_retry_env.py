@@ -11,7 +11,6 @@ from agentrl_jax.rollout.trajectory import TRUNCATIONS
 
 
 def test_a_full_context_ends_the_attempts(policy):
-    """There is room for three turns, whatever the lengths of their messages, and for less than five."""
     limit = int(sure().prefix_length[0]) + 3 * (sure().observation_tokens + LENGTH)
     trajectory, whole = play_scripts(policy, "full", context_tokens=limit), play_scripts(policy, "full")
     full = trajectory.truncation == 1 + TRUNCATIONS.index("context")
@@ -22,7 +21,6 @@ def test_a_full_context_ends_the_attempts(policy):
 
 
 def test_one_attempt_is_the_plain_episode(compiled, policy):
-    """Bit for bit, also where there are no attempts left: without feedback, since nothing can follow it."""
     ids, settings = near_levels(16), toy_agent.settings(16, horizon=jnp.int32(toy_agent.TURNS))
     env = RetryEnv(tasks=toy_agent.BATCHED_ENV.tasks, turns=toy_agent.TURNS, attempts=1)
     once = played(policy, env, toy_agent.engine_config(), ids, settings)
@@ -32,39 +30,15 @@ def test_one_attempt_is_the_plain_episode(compiled, policy):
 
 
 def test_a_retry_depends_neither_on_the_batch_nor_on_slots(policy):
-    """Some of the episodes, in another order, in slots that are refilled."""
     turns, ids = 2 * toy_agent.TURNS, near_levels(16)
-    env, settings = (
-        retry_env(toy_agent.BATCHED_ENV.tasks, 2, toy_agent.TURNS),
-        toy_agent.settings(16, horizon=jnp.int32(turns)),
-    )
+    env = retry_env(toy_agent.BATCHED_ENV.tasks, 2, toy_agent.TURNS)
+    settings = toy_agent.settings(16, horizon=jnp.int32(turns))
     trajectory = played(policy, env, toy_agent.engine_config(max_turns=turns), ids, settings)
     rows = np.random.default_rng(0).permutation(16)[:12]
-    config = toy_agent.engine_config(max_turns=turns, slots=4)
-    few = played(
-        policy, env, config, toy_agent.rows(ids, rows), settings.replace(temperature=settings.temperature[:12])
-    )
+    config, some = toy_agent.engine_config(max_turns=turns, slots=4), toy_agent.rows(ids, rows)
+    few = played(policy, env, config, some, settings.replace(temperature=settings.temperature[:12]))
     assert_same(few, toy_agent.rows(trajectory, rows))
 
 
 def test_single_turns_read_the_feedback(policy):
     check_texts(play_scripts(policy, "single_turn"), "single_turn")
-
-
-def test_the_first_attempt_is_the_plain_episode(compiled, policy):
-    turns, ids = toy_agent.TURNS, near_levels(8)
-    env = retry_env(toy_agent.BATCHED_ENV.tasks, 2, turns)
-    settings = toy_agent.settings(8, horizon=jnp.int32(2 * turns))
-    trajectory = played(policy, env, toy_agent.engine_config(max_turns=2 * turns, slots=4), ids, settings)
-    program = compiled(toy_agent.engine_config(), whole_state=True)
-    plain = program(policy, KEY, ids, settings).trajectory
-    first = (trajectory.turn.info["attempt"] == 0) & np.asarray(trajectory.turn_mask)
-    np.testing.assert_array_equal(first.sum(axis=1), plain.num_turns)
-    for turn in range(toy_agent.TURNS):
-        shown = first[:, turn]
-        for name in ("tokens", "length"):
-            mine, theirs = getattr(trajectory.response, name), np.asarray(getattr(plain.response, name))
-            np.testing.assert_array_equal(mine[shown, turn], theirs[shown, turn])
-    again = trajectory.turn.info["attempt"].max(axis=1) > 0
-    np.testing.assert_array_equal(again, ~np.asarray(plain.success))
-    assert 0 < again.sum() < 8

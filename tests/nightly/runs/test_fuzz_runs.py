@@ -13,7 +13,6 @@ from damage import damaged, with_odd_values
 
 from agentrl_jax.errors import MAX_ERROR, UserError
 from agentrl_jax.evaluate import eval_set as eval_set
-from agentrl_jax.runs.run_folder import read_config
 
 DEEP = "[" * 3000 + "]" * 3000
 WORDS = [b"9" * 5000, DEEP.encode(), b"null", b"NaN", b"{", b'"', b"\n", b"\xff", b"\\ud800"]
@@ -68,7 +67,6 @@ def reads(*words):
 
 
 def commands(folder, monkeypatch):
-    """Arguments of the commands for both runs; the freshly initialized model does not support chat."""
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     shutil.rmtree(folder / "out", ignore_errors=True)
     return [
@@ -81,62 +79,12 @@ def commands(folder, monkeypatch):
 
 def test_whole_runs_can_be_read(runs, monkeypatch, instead_of_playing):
     assert [reads(*words) for words in commands(runs, monkeypatch)] == [True] * 4
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rollout": {"slots": 7}}, "rollout.slots is 7"),
-        ({"model": {"heads": 3}}, "model.embed_dim is 16"),
-        ({"prompt": {"style": "chat"}}, "prompt.style is chat"),
-        ({"evaluation": {"episodes": 2**31 - 1}}, "evaluation.episodes"),
-        ({"tasks": [{"env": "FrozenLake", "groups": 2, "levels": "gone.txt"}]}, "gone.txt: there is no such file"),
-        ({"seed": "1" * 5000}, "seed"),
-        ({"seed": 10**400}, "a number of 401 characters"),
-    ],
-)
-def test_configurations_that_parse_and_do_not_fit(changes, message, runs, monkeypatch, instead_of_playing):
     file = runs / "fresh" / "config.yaml"
     data = yaml.safe_load(file.read_text())
-    for key, value in changes.items():
-        data[key] = data[key] | value if isinstance(value, dict) else value
-    file.write_text(yaml.safe_dump(data))
-    code, _, err = tiny_run.command(*commands(runs, monkeypatch)[1])
-    assert (code, err.count("\n")) == (2, 1)
-    assert message in err
-
-
-def test_who_needs_no_level_file_reads_a_run_without_it(runs, monkeypatch):
-    file = runs / "fresh" / "config.yaml"
-    data = yaml.safe_load(file.read_text())
-    data["tasks"] = [data["tasks"][0] | {"levels": "gone.txt"}]
-    file.write_text(yaml.safe_dump(data))
-    assert read_config(runs / "fresh").tasks[0].levels == "gone.txt"
-    assert reads(*commands(runs, monkeypatch)[0])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"step": 4, "stage": "rl"}',
-        '{"step": 4, "iteration": 4}',
-        '{"step": 4, "stage": ["rl"], "iteration": 4, "levels": []}',
-        '{"step": 4, "stage": "rl", "iteration": 4, "levels": [[]]}',
-        '{"step": 4, "stage": "rl", "iteration": 4, "levels": 7}',
-        json.dumps({"step": 4, "stage": "rl", "iteration": 4, "levels": []}).replace("4", "9" * 5000),
-        json.dumps({"step": 4, "stage": "rl", "iteration": 10**400, "levels": []}),
-        DEEP,
-        "null",
-    ],
-    ids=range(9),
-)
-def test_rows_that_are_none(line, runs, monkeypatch, instead_of_playing):
-    for name in ("metrics", "levels"):
-        with open(runs / "fresh" / f"{name}.jsonl", "a") as file:
-            file.write(line + "\n")
+    file.write_text(yaml.safe_dump(data | {"tasks": [data["tasks"][0] | {"levels": "gone.txt"}]}))
     diagnose, evaluate, *_ = commands(runs, monkeypatch)
-    reads(*diagnose)
-    assert reads(*evaluate)
+    assert reads(*diagnose)  # it needs no level file
+    assert not reads(*evaluate)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -147,23 +95,21 @@ def test_damaged_runs(seed, runs, whole, monkeypatch, instead_of_playing, bounde
         words = commands(runs, monkeypatch)[number % 4]
         run = "talks" if words[0] == "chat" else "fresh"
         names = ["config.yaml", "config.yaml", "metrics.jsonl", "levels.jsonl"]
-        names += [
-            str(file.relative_to(whole / run)) for file in (whole / run / "checkpoints").rglob("*") if is_file(file)
-        ]
-        file = rng.choice(names[:4] if number % 3 else names)
+        if number % 3 == 0:
+            stored = [
+                file for file in (whole / run / "checkpoints").rglob("*") if file.is_file() and file.stat().st_size
+            ]
+            names += [str(file.relative_to(whole / run)) for file in stored]
+        file = rng.choice(names)
         content = (whole / run / file).read_bytes()
         if file == "config.yaml" and rng.random() < 0.7:
             made = json.dumps(with_odd_values(yaml.safe_load(content), rng)).encode()
         elif file.endswith(".jsonl") and rng.random() < 0.7:
-            rows = [json.loads(line) for line in content.splitlines()]
-            made = "".join(json.dumps(row) + "\n" for row in with_odd_values(rows, rng)).encode()
+            rows = with_odd_values([json.loads(line) for line in content.splitlines()], rng)
+            made = "".join(json.dumps(row) + "\n" for row in rows).encode()
         else:
             made = damaged(content, rng, WORDS)
         (runs / run / file).write_bytes(made)
         ended.append(reads(*words))
         (runs / run / file).write_bytes(content)
     assert 0 < sum(ended) < len(ended)
-
-
-def is_file(path):
-    return path.is_file() and path.stat().st_size > 0

@@ -19,7 +19,6 @@ LONGER = ("--train.iterations", "5")
 
 @pytest.fixture
 def read_only():
-    """Function that makes a file or a folder read-only in place; skips the test if mounting is not allowed."""
     with contextlib.ExitStack() as stack:
 
         def make(path):
@@ -35,7 +34,6 @@ def _mount(*words):
 
 
 def refused(*words, path, advice):
-    """Checks for one sentence that names a path, why it cannot be used, what was expected and what to do."""
     code, _, err = tiny_run.command(*words)
     assert code == 2
     assert err.startswith(f"agentrl: {path}: cannot be "), err
@@ -61,31 +59,31 @@ def test_a_folder_that_cannot_be_made(finished, variants):
 
 
 def test_a_run_on_a_read_only_disk_can_be_read_and_not_gone_on_with(finished, variants, tmp_path, read_only):
-    run = shutil.copytree(finished.folder, tmp_path / "disk" / "run").parent
-    expected = tiny_run.command("eval", str(run / "run"), "--json", "--episodes", "2")
-    read_only(run)
-    assert tiny_run.command("eval", str(run / "run"), "--json", "--episodes", "2") == expected
-    assert tiny_run.command("export", str(run / "run"), str(tmp_path / "model"))[0] == 0
-    refused("train", finished.file, "--run_dir", str(run / "run"), *LONGER, path=run / "run", advice="--run_dir")
-    refused("train", finished.file, "--run_dir", str(run / "new"), path=run / "new", advice="--run_dir")
-    refused("compare", variants, "--out", str(run), path=run, advice="--out")
-    refused("export", str(finished.folder), str(run / "new"), path=run / "new", advice="give another")
-    refused("scaling", str(run / "run"), "--samples", "2", path=run / "run", advice="--out")
-    code, out, err = tiny_run.command("diagnose", str(run / "run"))
-    assert (code, err.count("\n")) == (2, 1)
-    assert "too few to tell" in out
-    assert f"{run / 'run' / 'diagnosis.png'}: the figure cannot be written (Read-only file system)" in err
-    assert "--figure" in err
+    disk = tmp_path / "disk"
+    run = shutil.copytree(finished.folder, disk / "run")
+    expected = tiny_run.command("eval", str(run), "--json", "--episodes", "2")
+    read_only(disk)
+    assert tiny_run.command("eval", str(run), "--json", "--episodes", "2") == expected
+    assert tiny_run.command("export", str(run), str(tmp_path / "model"))[0] == 0
+    refused("train", finished.file, "--run_dir", str(run), *LONGER, path=run, advice="--run_dir")
+    refused("train", finished.file, "--run_dir", str(disk / "new"), path=disk / "new", advice="--run_dir")
+    refused("compare", variants, "--out", str(disk), path=disk, advice="--out")
+    refused("export", str(finished.folder), str(disk / "new"), path=disk / "new", advice="give another")
+    refused("scaling", str(run), "--samples", "2", path=run, advice="--out")
+    code, out, err = tiny_run.command("diagnose", str(run))
+    assert (code, err.count("\n"), "too few to tell" in out, "--figure" in err) == (2, 1, True, True)
+    assert f"{run / 'diagnosis.png'}: the figure cannot be written" in err
 
 
 @pytest.mark.parametrize("part", ["checkpoints", "tensorboard", "metrics.jsonl"])
 def test_a_part_of_a_run_that_cannot_be_written_is_found_before_anything_is_played(finished, tmp_path, part, read_only):
     run = shutil.copytree(finished.folder, tmp_path / "run")
-    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    files = lambda: {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}  # noqa: E731
+    before = files()
     read_only(run / part)
     words = ("train", finished.file, "--run_dir", str(run), *LONGER)
     refused(*words, path=run / part, advice="make it writable")
-    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+    assert files() == before
 
 
 UNWRITTEN = """
@@ -153,9 +151,8 @@ def test_a_disk_that_fills_up_costs_nothing(finished, disk, monkeypatch):
             code, _, err = tiny_run.command(*words)
         assert left[0] <= 0, name
         assert (code, err.count("\n")) == (2, 1), err
-        for part in (str(folder), "the disk is full", "nothing is lost", "make room", "the same command goes on"):
+        for part in (str(folder), "the disk is full", "the same command goes on"):
             assert part in err
         make_room()
-    code, _, err = tiny_run.command(*words)
-    assert (code, err) == (0, "")
+    assert tiny_run.command(*words)[::2] == (0, "")
     tiny_run.assert_same(folder / "run", finished.folder)

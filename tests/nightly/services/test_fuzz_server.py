@@ -13,11 +13,8 @@ from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.strict_json import parse
 
-EXAMPLES = 600
 NUMBERS = st.one_of(
-    st.integers(),
-    st.floats(),
-    st.sampled_from([0, -1, 2**31, 2**63, -(2**63) - 1, 10**4000, "0", "1e9", True]),
+    st.integers(), st.floats(), st.sampled_from([0, -1, 2**31, 2**63, -(2**63) - 1, 10**4000, "0", "1e9", True])
 )
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=40) | st.sampled_from(["a", "end", "x" * 3000, "\ud800"])
 VALUES = st.recursive(
@@ -33,28 +30,21 @@ BODIES = st.one_of(
 )
 
 
-def written(value):
-    """JSON as Python writes it, which is not always strict: NaN, infinities, half surrogate pairs."""
-    return json.dumps(value).encode()
-
+WRITTEN = BODIES.map(lambda value: json.dumps(value).encode())
+"""JSON as Python writes it, which is not always strict: NaN, infinities, half surrogate pairs."""
 
 CONTENTS = st.one_of(
-    BODIES.map(written),
+    WRITTEN,
     st.binary(max_size=60),
-    st.tuples(BODIES.map(written), st.integers(0, 200), st.binary(max_size=3)).map(
+    st.tuples(WRITTEN, st.integers(0, 200), st.binary(max_size=3)).map(
         lambda drawn: drawn[0][: drawn[1]] + drawn[2] + drawn[0][drawn[1] :]
     ),
     st.integers(4290, 5000).map(lambda digits: b'{"id":0,"env_idx":0,"action":"a","x":' + b"9" * digits + b"}"),
     st.integers(1, 3000).map(lambda depth: b'{"id":' + b"[" * depth),
 )
+JSON = {"Content-Type": "application/json"}
 HEADERS = st.sampled_from(
-    [
-        {"Content-Type": "application/json"},
-        {"Content-Type": "application/json"},
-        {"Content-Type": "text/plain"},
-        {"Content-Type": "application/json", "Origin": "null"},
-        {"Content-Type": "application/json", "Host": "evil.example"},
-    ]
+    [JSON, JSON, {"Content-Type": "text/plain"}, JSON | {"Origin": "null"}, JSON | {"Host": "evil.example"}]
 )
 
 
@@ -75,16 +65,14 @@ def test_no_body_breaks_the_server(client):
         answer = client.get(f"{prefix}/doubled", params={handle: 0}).json()
         return answer.get("doubled") if isinstance(answer, dict) else None
 
-    def begun():
-        """Returns instance 0 with a running episode; a new client if the handle is gone."""
-        body = {handle: 0, routes.item_field: 0}
-        return client.post(f"{prefix}/reset", json=body)
+    def begin():
+        client.post(f"{prefix}/reset", json={handle: 0, routes.item_field: 0})
 
     made = client.post(f"{prefix}/create", json={name: 0 for name in routes.create_body or {}})
     assert made.status_code == 200
-    begun()
+    begin()
 
-    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=600, deadline=None, database=None, suppress_health_check=[*HealthCheck])
     @given(path=st.sampled_from(["step", "step", "reset", "create"]), content=CONTENTS, headers=HEADERS)
     def ask(path, content, headers):
         before = played()
@@ -95,6 +83,6 @@ def test_no_body_breaks_the_server(client):
         if answer.status_code != 200 or (isinstance(found, dict) and set(found) == {"error"}):
             assert played() == before
         if path == "step" and answer.status_code == 200:
-            begun()  # a finished episode refuses everything
+            begin()  # a finished episode refuses everything
 
     ask()

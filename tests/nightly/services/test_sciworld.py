@@ -1,28 +1,20 @@
 """SciWorld against values recorded from AgentGym's server and the package's wrapper; its Java processes end."""
 
 import dataclasses
-import itertools
 import json
 import signal
 import subprocess
 import sys
 
-import httpx
 import psutil
 import pytest
-from both_ways import check_both_ways
 from needs import needs_java
 from scene_lists import lists, scenes_of
 from sciworld_texts import BORDERS, HALLWAY
+from serving import HTTP
 
-from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments.sciworld.env import (
-    ITEMS,
-    SERVICE,
-    TASKS,
-    SciWorld,
-    find_item,
-)
+from agentrl_jax.services.environment import ItemError, StepResult
+from agentrl_jax.services.environments.sciworld.env import ITEMS, SERVICE, TASKS, SciWorld, find_item
 from agentrl_jax.services.environments.sciworld.pool import Pool, Simulator
 from agentrl_jax.services.environments.sciworld.scripted import Oracle
 from agentrl_jax.services.protocol import ROUTES
@@ -32,6 +24,7 @@ BOIL_WATER = (
     "First, focus on the substance. Then, take actions that will cause it to change its state of matter."
 )
 UNKNOWN = "No known action matches that input."
+pytestmark = needs_java
 PAINT = 4168
 PLANT = 3536
 
@@ -65,7 +58,14 @@ def play(world, item, actions):
     return [world.reset(item), *(world.step(action) for action in actions)]
 
 
-@needs_java
+def play_gold(world, item, pool):
+    """The last answer to the gold path of an item."""
+    oracle, answer = Oracle(*find_item(item), pool), world.reset(item)
+    while not answer.done:
+        answer = world.step(oracle.act(answer.observation))
+    return answer
+
+
 def test_tasks_and_variations_are_those_of_the_package(pool):
     from scienceworld.constants import ID2TASK
 
@@ -76,22 +76,13 @@ def test_tasks_and_variations_are_those_of_the_package(pool):
     pool.give(simulator)
 
 
-@needs_java
 def test_a_reset_tells_task_and_room_apart(world):
     answer = world.reset(0)
-    assert answer.observation == HALLWAY.rstrip("\n")
-    assert (answer.reward, answer.score, answer.done) == (0.0, 0.0, False)
-    assert answer.info == {
-        "task_name": "boil",
-        "var_num": 0,
-        "task_description": BOIL_WATER,
-        "deleted": False,
-        "moves": 0,
-    }
+    told = {"task_name": "boil", "var_num": 0, "task_description": BOIL_WATER, "deleted": False, "moves": 0}
+    assert answer == StepResult(HALLWAY.rstrip("\n"), info=told)
     assert ROUTES["sciworld"].first_result(answer).observation == f"{BOIL_WATER}\n{answer.observation}"
 
 
-@needs_java
 def test_what_is_not_understood_and_a_look_cost_no_move(world):
     answers = play(world, 0, ["blub", "", "look around", "inventory", "task", "wait1", "open door to kitchen"])
     assert [answer.info["moves"] for answer in answers] == [0, 0, 0, 0, 0, 0, 2, 3]
@@ -101,21 +92,15 @@ def test_what_is_not_understood_and_a_look_cost_no_move(world):
     assert world.step("wait").info["moves"] == 14
 
 
-@needs_java
-def test_the_first_move_over_a_hundred_ends_the_episode(world):
+def test_the_first_move_over_a_hundred_or_a_wrong_focus_ends_the_episode(world):
     answers = play(world, 0, ["wait1"] * 51)
     assert [answer.done for answer in answers] == [False] * 51 + [True]
     assert (answers[50].info["moves"], answers[51].info["moves"]) == (100, 102)
     assert not SERVICE.solved(answers[51])
-
-
-@needs_java
-def test_a_wrong_focus_loses_at_once(world):
-    lost = play(world, 0, ["focus on agent"])[-1]
+    lost = play(world, 0, ["focus on agent"])[-1]  # a wrong focus loses at once
     assert (lost.reward, lost.score, lost.done) == (-100.0, -100.0, True)
 
 
-@needs_java
 def test_an_unclear_command_is_answered_by_a_question(world):
     *_, question, answer = play(world, 0, ["open door to kitchen", "go to kitchen", "open door", "0"])
     assert question.observation.startswith("Ambiguous request: Please enter the number for the action you intended")
@@ -125,40 +110,22 @@ def test_an_unclear_command_is_answered_by_a_question(world):
     assert world.step("open door to hallway").observation.startswith("Unknown action.")
 
 
-@needs_java
-def test_rewards_are_differences_of_the_score_and_the_gold_path_solves(world, gold_pool):
-    oracle = Oracle(*find_item(PLANT), gold_pool)
-    answers = [world.reset(PLANT)]
-    while not answers[-1].done:
-        answers.append(world.step(oracle.act(answers[-1].observation)))
-    scores = [answer.score for answer in answers]
-    assert [answer.reward for answer in answers[1:]] == [after - before for before, after in itertools.pairwise(scores)]
-    assert scores[-1] == 100
-    assert SERVICE.solved(answers[-1])
-    assert len(answers) <= len(oracle.actions) + 1
-
-
-@needs_java
 def test_equal_actions_give_equal_answers_in_any_process(pool, world):
     actions = ["open door to art studio", "go to art studio", "look around", "look in table", "pick up red paint", "0"]
     first = play(world, PAINT, actions)
     other = SciWorld(pool)
-    try:
-        play(other, PLANT, ["wait"])
-        assert play(other, PAINT, actions) == first
-        assert play(world, PAINT, actions) == first
-    finally:
-        other.close()
+    play(other, PLANT, ["wait"])
+    assert play(other, PAINT, actions) == play(world, PAINT, actions) == first
+    other.close()
 
 
-@needs_java
 def test_answers_are_those_of_the_package_s_own_wrapper(world, gold_pool, monkeypatch):
     from scienceworld import ScienceWorldEnv
 
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2")  # fixes the order
     wrapper = ScienceWorldEnv(envStepLimit=100)
     try:
-        for item in (0, 120, 1436, PLANT, 4136, PAINT, 4240):
+        for item in (0, PLANT, PAINT):
             wrapper.load(*find_item(item))
             actions = ["look around", *Oracle(*find_item(item), gold_pool).actions]
             for action, answer in zip(actions, play(world, item, actions[1:])):
@@ -172,19 +139,15 @@ def test_answers_are_those_of_the_package_s_own_wrapper(world, gold_pool, monkey
         wrapper.close()
 
 
-@needs_java
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "change-the-state-of-matter-of"])
 def test_gold_paths_score_a_hundred(world, gold_pool, task):
     item = next(first for (first, _), name in BORDERS.items() if name == task)
-    oracle = Oracle(task, 0, gold_pool)
-    answer = world.reset(item)
-    while not answer.done:
-        answer = world.step(oracle.act(answer.observation))
-    assert answer.score == 100
+    last = play_gold(world, item, gold_pool)
+    assert last.score == 100
+    assert SERVICE.solved(last)
 
 
-@needs_java
-def test_views_are_json_and_tell_what_their_names_say(world):
+def test_views_and_a_visual_step_are_json_and_tell_what_their_names_say(world):
     world.reset(0)
     world.step("wait1")
     views = {name: getattr(world, name)() for name in SERVICE.views}
@@ -199,10 +162,6 @@ def test_views_are_json_and_tell_what_their_names_say(world):
     assert state["inventory"] == "In your inventory, you see:\n\tan orange\n"
     assert (len(state["possible_actions"]), len(state["possible_objects"])) == (10, 10)
     assert state["environment_info"]["observation"] == "You decide to wait for 1 iterations."
-
-
-@needs_java
-def test_a_visual_step_tells_everything(world):
     world.reset(0)
     answer = world.step_visual("Thought: It is shut.\n\nAction: open door to kitchen</s>")
     assert (answer.observation, answer.score, answer.done) == ("The door is now open.", 0.0, False)
@@ -214,16 +173,13 @@ def test_a_visual_step_tells_everything(world):
     assert told["object_tree"]["name"] == "universe"
 
 
-@needs_java
-@pytest.mark.parametrize(
-    "action", ["\ud800", "\n", "open door\r\nx", "\x00", "é😀", "'\"\\", "open " * 2000, "a" * 100_000, "-1", "9" * 30]
-)
-def test_any_text_is_answered(world, action):
-    answer = play(world, 0, [action])[-1]
-    assert (answer.observation, answer.info["moves"]) == (UNKNOWN, 0)
+def test_any_text_is_answered(world):
+    world.reset(0)
+    for action in ("\ud800", "\n", "open door\r\nx", "\x00", "é😀", "'\"\\", "a" * 100_000, "-1", "9" * 30):
+        answer = world.step(action)
+        assert (answer.observation, answer.info["moves"]) == (UNKNOWN, 0)
 
 
-@needs_java
 def test_making_an_instance_starts_nothing_and_closing_it_keeps_the_process(pool):
     before = java_children()
     one = SciWorld(Pool())
@@ -234,15 +190,15 @@ def test_making_an_instance_starts_nothing_and_closing_it_keeps_the_process(pool
     with pytest.raises(ItemError):
         one.reset(ITEMS)
     assert java_children() == before
-    simulators = [pool.take() for _ in range(2)]
-    for simulator in simulators:
+    lent = [pool.take() for _ in range(2)]
+    for simulator in lent:
         pool.give(simulator)
-    assert {pool.take()._process.pid for _ in range(2)} == {simulator._process.pid for simulator in simulators}
-    for simulator in simulators:
+    again = [pool.take() for _ in range(2)]
+    assert set(again) == set(lent)
+    for simulator in again:
         pool.give(simulator)
 
 
-@needs_java
 def test_a_simulator_that_failed_costs_its_episode_and_is_not_lent_again(pool):
     world = SciWorld(pool)
     world.reset(0)
@@ -261,7 +217,6 @@ def test_a_simulator_that_failed_costs_its_episode_and_is_not_lent_again(pool):
     assert not psutil.pid_exists(failed._process.pid)
 
 
-@needs_java
 def test_a_closed_pool_leaves_no_process_and_lends_none():
     before = java_children()
     pool = Pool(idle=1)
@@ -273,6 +228,8 @@ def test_a_closed_pool_leaves_no_process_and_lends_none():
     pool.give(lent)
     with pytest.raises(RuntimeError, match="closed"):
         pool.take()
+    with pytest.raises(RuntimeError, match=r"ended with status 1 .*heap"):
+        Simulator(heap=0)
 
 
 SCRIPT = """
@@ -285,7 +242,6 @@ sys.stdin.readline()
 """
 
 
-@needs_java
 def test_no_java_is_left_when_python_ends():
     ends = (None, signal.SIGTERM, signal.SIGKILL)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -300,45 +256,31 @@ def test_no_java_is_left_when_python_ends():
     assert all(java.status() == psutil.STATUS_ZOMBIE for java in left)  # if no process reaps orphans
 
 
-@needs_java
-def test_a_java_that_does_not_start_is_quoted():
-    with pytest.raises(RuntimeError, match=r"ended with status 1 .*heap"):
-        Simulator(heap=0)
-
-
-@needs_java
 def test_over_http_it_answers_as_agentgym_s_server(pool, serve):
     url = serve(dataclasses.replace(SERVICE, make=lambda upstream: SciWorld(pool)), ROUTES["sciworld"])
-    with httpx.Client(base_url=url, timeout=30) as client:
-        assert client.get("/").json() == "This is environment ScienceWorld."
-        handle = client.post("/create").json()
-        assert client.post("/reset", json={**handle, "data_idx": ITEMS}).json() == {"error": "list index out of range"}
-        told = client.post("/reset", json={**handle, "data_idx": 0}).json()
-        assert (told["task_name"], told["var_num"], told["task_description"]) == ("boil", 0, BOIL_WATER)
-        assert (told["reward"], told["score"], told["deleted"], told["done"]) == (0, 0, False, False)
-        assert client.get("/task_description", params=handle).json() == {"task_description": BOIL_WATER}
-        assert client.post("/step", json={**handle, "action": "focus on agent"}).json() == {
-            "observation": "You focus on the agent.",
-            "reward": -100,
-            "score": -100,
-            "done": True,
-        }
-        assert "finished" in client.post("/step", json={**handle, "action": "task"}).json()["error"]
-        assert client.post("/close", json=handle).json() is True
+    assert HTTP.get(url).json() == "This is environment ScienceWorld."
+    handle = HTTP.post(f"{url}/create").json()
+
+    def post(route, **fields):
+        return HTTP.post(f"{url}/{route}", json=handle | fields).json()
+
+    assert post("reset", data_idx=ITEMS) == {"error": "list index out of range"}
+    told = post("reset", data_idx=0)
+    assert (told["task_name"], told["var_num"], told["task_description"]) == ("boil", 0, BOIL_WATER)
+    assert (told["reward"], told["score"], told["deleted"], told["done"]) == (0, 0, False, False)
+    assert HTTP.get(f"{url}/task_description", params=handle).json() == {"task_description": BOIL_WATER}
+    lost = {"observation": "You focus on the agent.", "reward": -100, "score": -100, "done": True}
+    assert post("step", action="focus on agent") == lost
+    assert "finished" in post("step", action="task")["error"]
+    assert post("close") is True
 
 
-@needs_java
-def test_sciworld_shows_the_room_and_what_is_carried():
-    instance = SERVICE.make(False)
-    task = "Your task is to find a(n) living thing."
-    texts = [f"{task}\n{instance.reset(2700).observation}"]
+def test_scenes_show_the_room_and_what_is_carried(world):
     actions = ["open door to kitchen", "go to kitchen", "look around", "pick up thermometer", "inventory", "blub"]
-    try:
-        texts += [instance.step(action).observation for action in actions]
-    finally:
-        instance.close()
-    found = scenes_of("sciworld", texts, actions)
-    start, opened, moved, looked, _, asked, confused = map(lists, found)
+    texts = [answer.observation for answer in play(world, 2700, actions)]
+    texts[0] = f"Your task is to find a(n) living thing.\n{texts[0]}"
+    scenes = scenes_of("sciworld", texts, actions)
+    start, opened, moved, looked, _, asked, confused = map(lists, scenes)
     assert start["Task"] == [("find a(n) living thing.", "")]
     assert "a substance called air" in dict(start["Here: hallway"])
     assert "the agent" not in dict(start["Here: hallway"])
@@ -348,24 +290,4 @@ def test_sciworld_shows_the_room_and_what_is_carried():
     assert looked["Rooms"] == [("hallway", ""), ("kitchen", "here")]
     assert any("thermometer" in name for name, _ in asked["Inventory"])
     assert confused == asked
-    assert found[3]["text"] == []
-    assert found[-1]["text"] == texts[-1].strip().splitlines()
-
-
-@needs_java
-def test_sciworld_forgets_what_was_put_down():
-    instance = SERVICE.make(False)
-    texts = [instance.reset(2700).observation]
-    actions = ["open door to kitchen", "go to kitchen", "look around", "pick up thermometer", "put down thermometer"]
-    actions += ["pick up thermometer", "inventory", "move thermometer to sink", "pick up thermometer"]
-    try:
-        texts += [instance.step(action).observation for action in actions]
-    finally:
-        instance.close()
-    carried = [lists(scene)["Inventory"] for scene in scenes_of("sciworld", texts, actions)][4:]
-    assert [sum("thermometer" in name for name, _ in entries) for entries in carried] == [1, 0, 1, 1, 0, 1]
-
-
-@needs_java
-def test_in_process_and_over_http(serve):
-    check_both_ways(serve, "sciworld")
+    assert (scenes[3]["text"], scenes[-1]["text"]) == ([], texts[-1].strip().splitlines())

@@ -1,6 +1,7 @@
-"""One browser for the tests of a file."""
+"""One browser for the tests of a file, and the records of their run."""
 
 import pytest
+from page_runs import make_record
 
 
 @pytest.fixture(scope="module")
@@ -9,3 +10,8 @@ def browser():
 
     with launched() as browser:
         yield browser
+
+
+@pytest.fixture(scope="module")
+def records():
+    return [make_record(i) for i in (1, 10, 36)]

@@ -1,36 +1,46 @@
 """The page in Chromium: what a reader clicks, types and sees. Skipped where Playwright or Chromium is missing."""
 
 import dataclasses
+import json
 import re
 
 import numpy as np
 import page_runs
 import pytest
-from chromium import CONTRASTS, UNNAMED, count, expect, needs_chromium, opened, served, soon, title
+from checkpoints import write_checkpoints
+from chromium import (
+    CONTRASTS,
+    UNNAMED,
+    assert_readable,
+    assert_turn,
+    count,
+    expect,
+    needs_chromium,
+    opened,
+    press,
+    reload,
+    served,
+    shown,
+    soon,
+    status,
+    title,
+)
 from page_runs import TOKENIZER, make_record, write_run
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
-from agentrl_jax.runs.rollout_records import Evaluation, write_record
+from agentrl_jax.formats.episodes import read_episodes
+from agentrl_jax.runs.rollout_records import write_record
 from agentrl_jax.viewer import data
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.export import write_page
-from agentrl_jax.viewer.live import PageServer
 
 pytestmark = needs_chromium
 
-ITERATIONS = (1, 10, 36)
 
-
-@pytest.fixture(scope="module")
-def records():
-    return [make_record(i) for i in ITERATIONS]
-
-
-def write(folder, records, **options):
-    """Writes a run and its page; returns the address of the page."""
+def write(folder, records):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "scenes", page_runs.DrawnBoards())
-        write_page(folder.parent / f"{folder.name}.html", [RunData(write_run(folder, records, **options))])
+        write_page(folder.parent / f"{folder.name}.html", [RunData(write_run(folder, records))])
     return (folder.parent / f"{folder.name}.html").as_uri()
 
 
@@ -41,23 +51,26 @@ def url(tmp_path_factory, records):
 
 def test_keys_and_clicks_select_episodes(browser, url):
     with opened(browser, url) as page:
+        assert "alarms in 8 iterations" in page.get_attribute(".chart >> nth=0", "aria-label")
+        assert page.text_content(".command code").endswith("run --iteration 36 --row 0")
         soon(lambda: title(page), (36, 0))
-        page.keyboard.press("j")
-        page.keyboard.press("ArrowDown")
+        press(page, "j", "ArrowDown")
         soon(lambda: title(page), (36, 2))
-        page.keyboard.press("k")
+        press(page, "k")
         soon(lambda: title(page), (36, 1))
         page.click(".entry >> text=row 5")
         soon(lambda: title(page)[1], 5)
         page.focus(".list")
-        page.keyboard.press("Home")
+        press(page, "Home")
         soon(lambda: title(page), (1, 0))
-        page.keyboard.press("End")
+        press(page, "End")
         soon(lambda: title(page), (36, 7))
         expect(page).to_have_url(re.compile("i=36&r=7"))
-        page.reload()
-        page.wait_for_selector(".conversation .turn")
+        reload(page)
         soon(lambda: title(page), (36, 7))
+        # Its board is not known; what the model read is shown.
+        soon(page.locator(".stage svg.board").count, 0)
+        expect(page.locator(".scene-text").first).to_contain_text("SFFF")
         page.click(".sibling >> nth=1")
         soon(lambda: title(page), (36, 5))
 
@@ -69,70 +82,60 @@ def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
     assert turns > 2
     assert len(scenes) > 3
     with opened(browser, f"{url}#i=36&r={row}") as page:
-        current = page.locator("[aria-current=step]")
-        soon(page.locator(".stage svg.board").count, 1)
+        step = page.locator(".stage h3").first
         soon(page.locator(".stage svg.board > g").count, 64)
-        expect(current).to_have_attribute("data-turn", str(0))
-        page.keyboard.press("ArrowRight")
+        assert_turn(page, 0)
+        press(page, "ArrowRight")
         before = [i for i, scene in enumerate(scenes) if i == 0 or scene["turn"] < 1][-1]
-        expect(page.locator(".stage h3").first).to_contain_text(f"step {before} of")
-        expect(current).to_have_attribute("data-turn", str(1))
-        for _ in range(turns):
-            page.keyboard.press("ArrowRight")
-        expect(current).to_have_attribute("data-turn", str(turns - 1))
-        expect(page.locator(".stage h3").first).to_contain_text(f"step {len(scenes) - 1} of")
-        page.keyboard.press("ArrowLeft")
-        expect(current).to_have_attribute("data-turn", str(turns - 2))
+        expect(step).to_contain_text(f"step {before} of")
+        assert_turn(page, 1)
+        press(page, *["ArrowRight"] * turns)
+        assert_turn(page, turns - 1)
+        expect(step).to_contain_text(f"step {len(scenes) - 1} of")
+        press(page, "ArrowLeft")
+        assert_turn(page, turns - 2)
         page.focus("input[type=range]")
-        page.keyboard.press("End")
-        expect(page.locator(".stage h3").first).to_contain_text(f"step {len(scenes) - 1} of {len(scenes) - 1}")
-        expect(page.locator(".stage h3").first).to_contain_text(scenes[-1]["action"])
-        expect(current).to_have_attribute("data-turn", str(scenes[-1]["turn"]))
-        expect(page.locator(".scene-text").first).to_contain_text(f"turn {scenes[-1]['turn'] + 1}")
+        press(page, "End")
+        expect(step).to_contain_text(f"step {len(scenes) - 1} of {len(scenes) - 1}")
+        expect(step).to_contain_text(scenes[-1]["action"])
+        assert_turn(page, scenes[-1]["turn"])
+        cells = scenes[-1]["cells"]
+        (place,) = {(x, y) for y, line in enumerate(cells) for x, cell in enumerate(line) if "agent" in cell}
         spoken = page.get_attribute(".stage svg.board", "aria-label")
-        places = {
-            (x, y) for y, line in enumerate(scenes[-1]["cells"]) for x, cell in enumerate(line) if "agent" in cell
-        }
-        x, y = places.pop()
-        assert f"agent at row {y + 1} column {x + 1}" in spoken
+        assert f"agent at row {place[1] + 1} column {place[0] + 1}" in spoken
         page.click("[aria-label='Previous step']")
-        expect(page.locator(".stage h3").first).to_contain_text(f"step {len(scenes) - 2} of")
+        expect(step).to_contain_text(f"step {len(scenes) - 2} of")
 
 
-def test_boards_of_the_group_follow_the_slider(browser, url, records):
-    """Side by side: each after as many steps as the large one, or at its end."""
-    record = records[2]
-    scenes = page_runs.DrawnBoards().run_scenes(None, None, record)
-    with opened(browser, f"{url}#i=36&r=4") as page:
-        siblings = page.locator(".sibling")
-        soon(siblings.count, 4)
-        soon(siblings.locator("svg.board").count, sum(bool(scenes[row]) for row in range(4, 8)))
-        last = {row: len(scenes[row]) - 1 for row in range(4, 8) if scenes[row]}
-        for step in (0, 1, last[4]):
-            page.locator("input[type=range]").fill(str(step))
-            for number, row in enumerate(range(4, 8)):
-                if row in last:
-                    at = min(step, last[row])
-                    expect(siblings.nth(number)).to_contain_text(f"step {at} of {last[row]}")
-                    drawn = (
-                        siblings.nth(number)
-                        .locator("svg.board > g")
-                        .evaluate_all("all => all.map((g) => g.querySelector('title')?.textContent ?? '')")
-                    )
-                    cells = [cell for line in scenes[row][at]["cells"] for cell in line]
-                    assert ["agent" in text for text in drawn] == ["agent" in cell for cell in cells]
-        expect(siblings.first).to_have_attribute("aria-pressed", "true")
-        name = siblings.nth(1).evaluate(
-            "one => [...one.querySelectorAll('svg')].every((s) => s.closest('[aria-hidden=true]'))"
-        )
-        assert name, "a board is not read out for every episode"
-
-
-def test_an_episode_without_board_shows_what_the_model_read(browser, url):
-    with opened(browser, f"{url}#i=36&r=7") as page:
-        soon(page.locator(".stage svg.board").count, 0)
-        expect(page.locator(".stage").first).to_contain_text("of this episode are not known")
-        expect(page.locator(".scene-text").first).to_contain_text("SFFF")
+def test_keys_act_after_a_checkbox_or_the_slider_and_not_behind_the_help(browser, tmp_path, records):
+    row = int(records[2].num_turns[:-1].argmax())
+    with shown(browser, tmp_path, RunData(write_run(tmp_path / "run", records), boards=False)) as page:
+        page.evaluate(f"location.hash = 'i=36&r={row}&c=entropy'")  # a link in an open page is followed
+        soon(lambda: title(page), (36, row))
+        expect(page.locator("[role=radio][aria-checked=true]")).to_have_text("Entropy")
+        page.click("text=Help")
+        press(page, "j", "ArrowRight", "/")
+        assert page.evaluate("document.activeElement.closest('dialog') !== null")
+        press(page, "Escape")
+        assert title(page) == (36, row)
+        assert_turn(page, 0)
+        page.focus("input[type=range]")
+        press(page, "ArrowRight")  # moves the slider, and by one only
+        assert_turn(page, 1)
+        press(page, "j")
+        soon(lambda: title(page), (36, row + 1))
+        page.click("summary")
+        page.click("label:has(.failed) input")
+        press(page, "k")
+        soon(lambda: title(page), (36, row))
+        press(page, "/")
+        page.keyboard.type("jjk")
+        assert page.input_value("[type=search]") == "jjk"
+        assert title(page) == (36, row)
+        for text, found in (("no such text anywhere", 0), ("frozen", 24)):  # it goes back to the episode
+            page.fill("[type=search]", text)
+            soon(lambda found=found: status(page), f"{found} of 24 episodes")
+        soon(lambda: title(page), (36, row))
 
 
 def test_filters_agree_with_the_records(browser, url, records):
@@ -140,25 +143,23 @@ def test_filters_agree_with_the_records(browser, url, records):
     turns = np.concatenate([r.num_turns for r in records])
     solved = np.concatenate([r.success.any(1) for r in records])
     broken = np.concatenate([r.format_error.sum(1) > 0 for r in records])
-    iteration = np.repeat(ITERATIONS, 8)
+    shown = np.round(returns.astype(float), 3)
     with opened(browser, url) as page:
         soon(lambda: count(page), len(returns))
         page.click("summary")
-        page.uncheck("text=solved >> nth=0")
-        page.uncheck("label:has-text('truncated') input")
-        page.uncheck("label:has-text('unsolved') input")
+        for name in ("truncated", "unsolved"):
+            page.uncheck(f"label:has-text('{name}') input")
         page.check("label:has(.solved) input")
         assert solved.sum() > 0
         soon(lambda: count(page), solved.sum())
         page.click("text=Clear filters")
-        page.fill("[aria-label='Lowest return']", "0.75")
-        soon(lambda: count(page), (returns >= 0.75).sum())
         # Returns are f32: 0.9 is a little less than what the list shows and a reader types.
         page.fill("[aria-label='Lowest return']", "0.9")
-        exact = returns.astype(float)
-        shown = np.round(exact, 3)
-        assert (exact >= 0.9).sum() < (shown >= 0.9).sum()
+        assert (returns.astype(float) >= 0.9).sum() < (shown >= 0.9).sum()
         soon(lambda: count(page), (shown >= 0.9).sum())
+        page.fill("[aria-label='Lowest return']", "abc")
+        expect(page.locator("[aria-label='Lowest return']")).to_have_attribute("aria-invalid", "true")
+        soon(lambda: count(page), len(returns))
         page.fill("[aria-label='Lowest return']", "0.75")
         page.fill("[aria-label='Highest turns']", "2")
         assert ((returns >= 0.75) & (turns <= 2)).sum() > 0
@@ -168,93 +169,21 @@ def test_filters_agree_with_the_records(browser, url, records):
         soon(lambda: count(page), broken.sum())
         page.select_option("label:has-text('Format') select", "any")
         page.select_option("label:has-text('Alarm') select", "entropy_lost")
-        soon(lambda: count(page), (iteration == 36).sum())
+        soon(lambda: count(page), 8)  # those of iteration 36
         page.select_option("label:has-text('Alarm') select", "")
         page.select_option("[aria-label=Iteration]", "10")
-        soon(lambda: count(page), 8)
         page.select_option("[aria-label=Order]", "best")
-        best = f"{returns[iteration == 10].max():.2f}"
+        best = f"{records[1].returns.max():.2f}"
         soon(lambda: f"{float(page.text_content('.entry >> nth=0 >> .number')):.2f}", best)
-
-
-def test_an_empty_list_says_so_and_shows_no_episode(browser, url):
-    with opened(browser, url) as page:
         page.fill("[type=search]", "no such text anywhere")
         soon(page.locator(".conversation").count, 0)
-        head = page.locator(".listhead + p")
-        expect(head).to_have_text("No episode passes the filters.")
         expect(page.locator(".middle").first).to_have_text("No episode passes the filters.")
-        expect(page.locator(".stage")).to_have_count(0)
-        assert head.bounding_box()["y"] < page.locator(".list").bounding_box()["y"]
         page.click("text=Clear filters")
         soon(page.locator(".conversation").count, 1)
 
 
-def test_fields_that_are_no_numbers_are_marked(browser, url, records):
-    returns = np.concatenate([r.returns for r in records])
-    with opened(browser, url) as page:
-        page.click("summary")
-        lowest, highest = (page.locator(f"[aria-label='{which} return']") for which in ("Lowest", "Highest"))
-        flaw = page.locator("[aria-label=Return] .flaw")
-        expect(flaw).to_have_text("")
-        lowest.fill("abc")
-        expect(flaw).to_have_text("✗ no number, ignored")
-        expect(lowest).to_have_attribute("aria-invalid", "true")
-        expect(highest).to_have_attribute("aria-invalid", "false")
-        assert page.get_attribute("[aria-label=Return] .flaw", "id") == lowest.get_attribute("aria-describedby")
-        soon(lambda: count(page), len(returns))
-        assert [entry for entry in page.evaluate(CONTRASTS) if entry[0] < 4.5] == []
-        lowest.fill("2")
-        highest.fill("1")
-        expect(flaw).to_have_text("✗ lowest is above highest")
-        expect(highest).to_have_attribute("aria-invalid", "true")
-        lowest.fill("−0.25")  # with the minus sign of the page
-        expect(flaw).to_have_text("")
-        assert ((returns >= -0.25) & (returns <= 1)).sum() < (returns <= 1).sum()
-        soon(lambda: count(page), ((returns >= -0.25) & (returns <= 1)).sum())
-
-
-ALARM_PIXELS = """() => [...document.querySelectorAll(".chart canvas")].map((canvas) => {
-  const wanted = getComputedStyle(document.documentElement).getPropertyValue("--warn").trim();
-  const [r, g, b] = [1, 3, 5].map((i) => parseInt(wanted.slice(i, i + 2), 16));
-  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-  const columns = new Set();
-  for (let i = 0; i < data.length; i += 4) {
-    if (data[i] === r && data[i + 1] === g && data[i + 2] === b) columns.add((i / 4) % canvas.width);
-  }
-  return [...columns].sort((a, b) => a - b).map((x) => x / canvas.width);
-})"""
-
-
-def test_trend_has_a_legend_and_marks_alarms(browser, url):
-    with opened(browser, url) as page:
-        legend = page.locator(".trend figure:first-child figcaption")
-        for text in ("random 12.0 %", "optimal 98.0 %", "warning"):
-            expect(legend).to_contain_text(text)
-        assert "alarms in 8 iterations" in page.get_attribute(".chart >> nth=0", "aria-label")
-        marked = page.evaluate(ALARM_PIXELS)
-        assert len(marked) == 2
-        for columns in marked:  # the alarm was raised in the last 8 of 40 iterations
-            assert columns
-            assert min(columns) > 0.75
-            assert max(columns) > 0.95
-
-
-def test_what_cannot_be_read_is_said_on_the_page(browser, tmp_path, records):
-    folder = write_run(tmp_path / "run", records)
-    (folder / "summary.json").write_text("{")
-    (folder / "rollouts" / "000010.npz").write_bytes(b"PK")
-    write_page(tmp_path / "run.html", [RunData(folder, boards=False)])
-    with opened(browser, (tmp_path / "run.html").as_uri()) as page:
-        said = page.locator(".left .flaw.pad").all_text_contents()
-        assert said[0] == "Left out because the file cannot be read: 1 recorded iteration (000010.npz)."
-        assert said[1].startswith("summary.json cannot be read")
-        soon(lambda: count(page), 16)
-
-
 def test_tokens_show_their_numbers(browser, url, records):
-    record, row = records[2], 1
-    token = 3
+    record, row, token = records[2], 1, 3
     with opened(browser, f"{url}#i=36&r={row}") as page:
         soon(page.locator("[data-turn='0'] .token").count, record.length[row, 0])
         soon(page.locator("[data-turn='0'] .token.trained").count, record.trained[row, 0].sum())
@@ -262,21 +191,21 @@ def test_tokens_show_their_numbers(browser, url, records):
         page.wait_for_selector(".inspector dd")
         texts = page.locator(".inspector dd").all_text_contents()
         numbers = [float(text.rstrip(" %").replace("−", "-")) for text in texts if text not in ("yes", "no")]
+        expected = {name: getattr(record, name)[row, 0, token] for name in ("logprob", "entropy", "advantage")}
         logprob, probability, entropy, advantage, gap, number = numbers
-        assert logprob == pytest.approx(record.logprob[row, 0, token], rel=0.02, abs=2e-3)
-        assert probability == pytest.approx(100 * np.exp(record.logprob[row, 0, token]), rel=0.02)
-        assert entropy == pytest.approx(record.entropy[row, 0, token], rel=0.05, abs=2e-3)
-        assert advantage == pytest.approx(record.advantage[row, 0, token], abs=1e-3)
+        assert logprob == pytest.approx(expected["logprob"], rel=0.02, abs=2e-3)
+        assert probability == pytest.approx(100 * np.exp(expected["logprob"]), rel=0.02)
+        assert entropy == pytest.approx(expected["entropy"], rel=0.05, abs=2e-3)
+        assert advantage == pytest.approx(expected["advantage"], abs=1e-3)
         assert gap == pytest.approx((record.learner_logprob - record.logprob)[row, 0, token], rel=0.1, abs=1e-3)
         assert number == record.tokens[row, 0, token]
         first = page.locator("[data-turn='0'] .token >> nth=0")
         first.focus()
-        page.keyboard.press("ArrowRight")
+        press(page, "ArrowRight")
         assert page.evaluate("document.activeElement.dataset.token") == str(1 + int(first.get_attribute("data-token")))
         soon(lambda: title(page), (36, row))
         page.focus("[role=radio][aria-checked=true]")
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowRight")
+        press(page, "ArrowRight", "ArrowRight")
         soon(lambda: page.text_content("[role=radio][aria-checked=true]"), "Advantage")
         sign = "p" if record.advantage[row, 0, 0] > 0 else "n"
         expect(first).to_have_class(re.compile(rf"\b{sign}\d"))
@@ -295,16 +224,14 @@ def hostile_record():
     rows = [[ids[bytes([byte])] for byte in text] for text in texts]
     record = make_record(1, groups=1, group_size=len(texts), turns=1, observation=texts[0].decode() + texts[1].decode())
     tokens = page_runs.padded(rows, 100_000)[:, None]
-    shape = tokens.shape
-    zeros = np.zeros(shape, np.float32)
     return dataclasses.replace(
         record,
         tokens=tokens,
         length=np.asarray([[len(row)] for row in rows], np.int32),
         num_turns=np.ones(len(rows), np.int32),
         observation_length=np.full((len(rows), 1), record.observation.shape[2], np.int32),
-        **dict.fromkeys(("logprob", "learner_logprob", "entropy", "advantage"), zeros),
-        trained=np.zeros(shape, bool),
+        **dict.fromkeys(("logprob", "learner_logprob", "entropy", "advantage"), np.zeros(tokens.shape, np.float32)),
+        trained=np.zeros(tokens.shape, bool),
     )
 
 
@@ -313,128 +240,51 @@ def test_hostile_texts_are_inert(browser, tmp_path, monkeypatch):
     with opened(browser, write(tmp_path / "<b>run<!--", [hostile_record()]).replace("#", "%23")) as page:
         said = lambda: page.text_content(".response .text")  # noqa: E731
         soon(said, "</script><script>alert(1)</script>")
-        assert "<img src=x onerror=alert(4)>\n" not in page.content()
         expect(page.locator(".scene-text").first).to_contain_text("<img src=x onerror=alert(4)>⟨U+202E⟩")
         soon(lambda: page.text_content("h1"), "<b>run<!--")
-        page.keyboard.press("j")
+        press(page, "j")
         soon(said, "<img src=x onerror=alert(2)><a href=javascript:alert(3)>x</a>")
-        page.keyboard.press("j")
+        press(page, "j")
         # The tokens are single bytes, so that each byte of these characters is shown alone.
         expect(page.locator(".response .text").first).to_contain_text("⟨E2⟩⟨80⟩⟨AE⟩gnp.exe")
         expect(page.locator(".response .text").first).to_contain_text("⟨U+001B⟩[31m⟨U+0000⟩")
-        page.keyboard.press("j")
+        press(page, "j")
         soon(said, "caf⟨C3⟩⟨A9⟩ ⟨E2⟩⟨82⟩⟨AC⟩ ⟨FF⟩⟨FE⟩ ⟨E2⟩⟨82⟩")
-        page.keyboard.press("j")
+        press(page, "j")
         soon(page.locator(".token").count, 5000)
-        expect(page.locator(".more").first).to_contain_text("95,000 tokens are left")
         page.click(".more")
         soon(page.locator(".token").count, 10_000)
         assert page.evaluate("document.querySelectorAll('#app :is(img, a, iframe, object, script)').length") == 0
-        # The search joins the bytes of a character.
-        page.keyboard.press("/")
+        press(page, "/")  # the search joins the bytes of a character
         page.keyboard.type("café €")
-        expect(page.locator(".listhead [role=status]")).to_have_text(re.compile("^1 of 5 episodes$"))
+        soon(lambda: status(page), "1 of 5 episodes")
         soon(lambda: title(page), (1, 3))
         assert page.evaluate("document.activeElement.type") == "search"
-        page.keyboard.press("Escape")
-        page.keyboard.press("j")
+        press(page, "Escape", "j")
         assert page.input_value("[type=search]") == "café €"
-
-
-def test_scripted_policy(browser, tmp_path):
-    """Boards and actions are there; log-probabilities are not, and the page says so."""
-    evaluate_scripted("FrozenLake", "oracle", items="3-5", turns=10, record=tmp_path / "lakes")
-    write_page(tmp_path / "page.html", [RunData(tmp_path / "lakes")])
-    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
-        expect(page.locator(".left").first).to_contain_text("Evaluation of the scripted policy oracle.")
-        expect(page.locator("header.top").first).to_contain_text("A scripted policy has no log-probabilities")
-        expect(page.locator("[role=radio]")).to_have_count(0)
-        page.hover(".token >> nth=0")
-        expect(page.locator(".inspector").first).to_contain_text("it has no log-probabilities")
-        soon(lambda: page.text_content("article h2"), "Play 1, row 0")
-        assert set(page.text_content(".response .result button").split(" → ")) <= {"Left", "Down", "Right", "Up"}
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowRight")
-        expect(page.locator(".stage svg.board")).to_be_visible()
-
-
-def test_attempts(browser, tmp_path):
-    """A line stands where another attempt at the level begins."""
-    made = make_record(2, groups=1, group_size=1, turns=4)
-    evaluation = Evaluation(sample=0, seed=1, split=2, run="runs/demo", iteration=4, attempts=2)
-    header = dataclasses.replace(made.header, evaluation=evaluation)
-    attempt, turns = np.array([[0, 0, 1, 1]], np.int32), np.array([4], np.int32)
-    record = dataclasses.replace(made, header=header, attempt=attempt, num_turns=turns)
-    write_page(tmp_path / "page.html", [RunData(write_run(tmp_path / "run", [record], iterations=0), boards=False)])
-    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
-        expect(page.locator(".left").first).to_contain_text("with up to 2 attempts at a level.")
-        soon(page.locator(".attempt").all_text_contents, ["Attempt 2: the level begins again"])
-        following = page.locator(".attempt + .turn")
-        soon(lambda: following.get_attribute("data-turn"), "2")
-
-
-def test_evaluations_say_what_their_episodes_are(browser, tmp_path):
-    """Two recorded evaluations on the same levels, each greedy and with one sample."""
-
-    def of_evaluation(number):
-        made = make_record(number, seed=number, groups=4, group_size=1)
-        sample = None if number == 1 else number - 2
-        evaluation = Evaluation(sample=sample, seed=123, split=2, run="runs/demo", iteration=4, panel="lake-v1")
-        header = dataclasses.replace(made.header, evaluation=evaluation)
-        hashes = make_record(1, groups=4, group_size=1).state_hash[[0, 0, 1, 1]]  # two levels, each twice
-        return dataclasses.replace(made, header=header, state_hash=hashes)
-
-    runs = [write_run(tmp_path / name, [of_evaluation(1), of_evaluation(2)], iterations=0) for name in ("one", "two")]
-    write_page(tmp_path / "page.html", [RunData(run, boards=False) for run in runs])
-    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
-        note = page.text_content(".note")
-        assert "2 levels have recorded evaluation episodes in both runs (8 in one, 8 in two)" in note
-        assert "means of its greedy episode and its samples" in note
-        assert "training" not in note
-        assert "iterations" not in note
-        options = page.locator("[aria-label='Episode of one'] option").all_text_contents()
-        assert [text.split(":")[0] for text in options] == [
-            f"{part}, row {row}" for part in ("greedy", "sample 1") for row in (0, 1)
-        ]
-        chosen = page.locator("select[aria-label^='Episode of']").evaluate_all("all => all.map((one) => one.value)")
-        assert chosen == ["0", "0"]  # the same level of the panel, not its copy
-        page.click("nav[aria-label=View] >> text=two")
-        expect(page.locator(".left").first).to_contain_text("Evaluation of runs/demo, iteration 4 on lake-v1.")
-        parts = ["greedy play and 1 sample: all", "Greedy · 4 of 8 episodes", "Sample 1 · 4 of 8 episodes"]
-        soon(page.locator("[aria-label=Iteration] option").all_text_contents, parts)
-        soon(lambda: page.text_content("article h2"), "Sample 1, row 0")
-        soon(page.locator(".command").count, 0)
-        soon(page.locator(".sibling .actions").all_text_contents, ["greedy", "sample 1"])
-        page.click(".sibling >> text=greedy")
-        soon(lambda: page.text_content("article h2"), "Greedy, row 0")
 
 
 def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
     other = make_record(1, seed=0)
     flipped = dataclasses.replace(other, success=np.zeros_like(other.success), actions=other.actions[::-1].copy())
     runs = [write_run(tmp_path / "one", records), write_run(tmp_path / "two", [flipped, make_record(10, seed=7)])]
-    write_page(tmp_path / "page.html", [RunData(run, boards=False) for run in runs])
     shared = records[0].success.any(1).reshape(2, 4).mean(1)
     assert shared.max() > 0
-    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
+    with shown(browser, tmp_path, *(RunData(run, boards=False) for run in runs)) as page:
         expect(page.locator(".note").first).to_contain_text("2 levels have recorded training episodes in both runs")
         texts = page.locator(".entry").all_text_contents()
         assert f"{round(100 * shared.max())} % · 0 %" in texts[0]
         assert f"{round(100 * shared.min())} % · 0 %" in texts[1]
         soon(page.locator(".conversation").count, 2)
-        actions = page.locator("article .link").all_text_contents()
-        assert any("actions differ from turn" in text for text in actions)
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowLeft")
-        expect(page.locator("[aria-current=step][data-turn='0']")).to_have_count(2)
+        assert any("actions differ from turn" in text for text in page.locator("article .link").all_text_contents())
+        press(page, "ArrowRight", "ArrowLeft")
+        assert_turn(page, 0, sides=2)
         page.click(".entry >> nth=1")
-        page.keyboard.press("ArrowRight")
+        press(page, "ArrowRight")
         level = page.text_content(".entry[aria-selected=true] code")
         expect(page).to_have_url(re.compile(f"level={level}&task=FrozenLake&turn=2"))
-        page.reload()
-        page.wait_for_selector(".conversation .turn")
+        reload(page)
         soon(lambda: page.text_content(".entry[aria-selected=true] code"), level)
-        expect(page).to_have_url(re.compile("turn=2"))
         expect(page.locator("[aria-current=step][data-turn='1']").first).to_be_visible()
         page.check("text=only levels on which success differs")
         soon(page.locator(".entry").count, (shared > 0).sum())
@@ -442,29 +292,68 @@ def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
         soon(page.locator(".conversation").count, 1)
         soon(lambda: count(page), 16)
         expect(page).to_have_url(re.compile("run=1&i=10"))
-        page.reload()
-        page.wait_for_selector(".conversation .turn")
-        soon(page.locator(".conversation").count, 1)
-        page.click("nav[aria-label=View] >> text=Compare")
-        page.wait_for_selector(".note")
         page.goto(f"{page.url.split('#')[0]}#run=x&i=1&r=0")
-        page.reload()
-        page.wait_for_selector(".conversation .turn")
+        reload(page)
         soon(lambda: title(page), (1, 0))
+
+
+BAND_ROWS = """() => {
+  const canvas = document.querySelector(".trend canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const filled = (y) => { let n = 0; for (let x = 0; x < canvas.width; x++)
+    n += Math.abs(data[4 * (y * canvas.width + x) + 3] - 0.28 * 255) < 3; return n > canvas.width / 3; };
+  return [...Array(canvas.height).keys()].filter(filled).map((y) => y / canvas.height);
+}"""
+"""Rows of the first chart that are filled as the bands of intervals are, as shares of its height from the top."""
+
+
+@pytest.mark.parametrize("high", [0.4, None])
+def test_trend_has_bands_and_a_replay_that_trains_again_says_so(browser, tmp_path, high):
+    """The steps of the iterations are 4, 8 and 12: the checkpoint of step 7 is right before the second."""
+    run = write_run(tmp_path / "run", [make_record(i) for i in (1, 5, 9)])
+    success = {"random": {"mean": 0.12, "low": 0.08, "high": high}, "optimal": {"mean": 0.9}}
+    (run / "summary.json").write_text(json.dumps({"success": success}))
+    write_checkpoints(run, {7: 0})
+    with shown(browser, tmp_path, RunData(run, boards=False), scheme="dark") as page:
+        legend = page.locator(".trend figcaption").first
+        expect(legend).to_contain_text("random 12.0 % 8.0 to 40.0" if high else "random 12.0 %")
+        rows = page.evaluate(BAND_ROWS)
+        assert bool(rows) == bool(high)
+        if rows:
+            assert max(rows) - min(rows) == pytest.approx(0.32 / 1.06 * 94 / 124, abs=0.04)
+        assert_readable(page)
+        note = page.locator(".command + .replay-note")
+        for iteration, said in ((1, "3 steps again, from the start"), (9, "4 steps again, from the checkpoint")):
+            page.evaluate(f"location.hash = 'i={iteration}&r=0'")
+            expect(note).to_contain_text(said)
+        page.evaluate("location.hash = 'i=5&r=0'")
+        expect(note).to_have_count(0)
 
 
 def test_ten_thousand_rows_stay_usable(browser, tmp_path):
     records = [make_record(i, groups=25, group_size=40, turns=1, response=4) for i in range(1, 11)]
     with opened(browser, write(tmp_path / "run", records)) as page:
-        expect(page.locator(".listhead").first).to_contain_text("10,000 of 10,000")
-        assert page.locator(".entry").count() < 40
+        soon(lambda: status(page), "10,000 of 10,000 episodes")
         page.focus(".list")
-        page.keyboard.press("Home")
+        press(page, "Home")
         soon(lambda: title(page), (1, 0))
-        page.keyboard.press("End")
+        press(page, "End")
         soon(lambda: title(page), (10, 999))
         expect(page.locator(".entry[aria-selected=true]")).to_be_visible()
         assert page.locator(".entry").count() < 40
+
+
+def test_a_page_of_two_million_tokens_opens(browser, tmp_path):
+    folder = page_runs.write_long_run(tmp_path / "run")
+    with shown(browser, tmp_path, RunData(folder, boards=False)) as page:
+        names = ("first-contentful-paint", "rendered")
+        times = [page.evaluate("(name) => performance.getEntriesByName(name)[0].startTime", name) for name in names]
+        size = (tmp_path / "page.html").stat().st_size / 1e6
+        print("{:.1f} MB; first contentful paint after {:.0f} ms, list and trend after {:.0f} ms".format(size, *times))
+        soon(page.locator(".token").count, 2000)
+        press(page, "/")
+        page.keyboard.type("frozen lake")
+        soon(lambda: status(page), "1,000 of 1,000 episodes")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -473,17 +362,13 @@ def test_text_can_be_read(browser, url, scheme, quantity):
     with opened(browser, f"{url}#i=36&r=1&c={quantity}", scheme=scheme) as page:
         assert page.get_attribute("html", "data-theme") == scheme
         page.click("summary")
-        contrasts = page.evaluate(CONTRASTS)
-        assert len(contrasts) > 60
-        assert [entry for entry in contrasts if entry[0] < 4.5] == []
+        assert len(page.evaluate(CONTRASTS)) > 60
+        assert_readable(page)
+        other = "dark" if scheme == "light" else "light"
         for _ in range(3):
-            page.click("[aria-label^='Theme']")
-            if (
-                page.get_attribute("[aria-label^='Theme']", "title")
-                == f"Theme: {'dark' if scheme == 'light' else 'light'}"
-            ):
-                break
-        assert page.get_attribute("html", "data-theme") != scheme
+            if page.get_attribute("[aria-label^='Theme']", "title") != f"Theme: {other}":
+                page.click("[aria-label^='Theme']")
+        assert page.get_attribute("html", "data-theme") == other
 
 
 FOCUSED = """() => { const e = document.activeElement;
@@ -492,31 +377,20 @@ FOCUSED = """() => { const e = document.activeElement;
 
 def test_everything_is_named_and_within_reach_of_the_keyboard(browser, url):
     with opened(browser, url) as page:
-        unnamed = page.evaluate(UNNAMED)
-        assert unnamed == []
+        assert page.evaluate(UNNAMED) == []
         page.click("text=Help")
         soon(page.locator("dialog[open]").count, 1)
         expect(page.locator("dialog").first).to_contain_text("1,024 different log-probabilities and entropies, and 256")
-        expect(page.locator("dialog").first).to_contain_text("0.6 % and 0.000006 nats as an entropy")
-        page.keyboard.press("Escape")
+        press(page, "Escape")
         soon(page.locator("dialog[open]").count, 0)
         reached = set()
         for _ in range(80):
-            page.keyboard.press("Tab")
+            press(page, "Tab")
             reached.add(page.evaluate(FOCUSED))
             outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline != "none" or page.evaluate("document.activeElement === document.body")
         for name in ("Search the text", "Episodes", "Conversation of", "Step of the episode", "Copy", "token"):
             assert any(name in each for each in reached), name
-
-
-def test_replay_command_is_copied(browser, url):
-    with opened(browser, url) as page:
-        assert page.text_content(".command code").endswith("run --iteration 36 --row 0")
-        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page.click(".command button")
-        expect(page.locator(".command button")).to_have_text("Copied")
-        assert page.evaluate("navigator.clipboard.readText()") == page.text_content(".command code")
 
 
 def test_narrow_window_shows_one_part_at_a_time(browser, url):
@@ -528,25 +402,21 @@ def test_narrow_window_shows_one_part_at_a_time(browser, url):
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
 
 
-def test_live_page_loads_new_records(browser, tmp_path, records):
-    folder = write_run(tmp_path / "run", records[:1])
-    with served(browser, PageServer([RunData(folder, boards=False)])) as page:
-        soon(lambda: page.text_content(".live"), "live")
-        write_record(folder, records[1])
-        page.click("text=New records: load")
-        expect(page.locator(".listhead [role=status]")).to_contain_text("16 of 16")
-
-
 def test_live_page_keeps_what_the_reader_chose(browser, tmp_path, records):
     folder = write_run(tmp_path / "run", records[:2])
-    with served(browser, PageServer([RunData(folder, boards=False)])) as page:
+    chosen = {
+        "[aria-label='Highest turns']": "3",
+        "[aria-label=Order]": "worst",
+        "[aria-label='Metric of the second chart']": "actor/entropy",
+        "[type=search]": "frozen",
+    }
+    with served(browser, RunData(folder, boards=False)) as page:
+        soon(lambda: page.text_content(".live"), "live")
         soon(lambda: title(page)[0], 10)
         page.click("summary")
-        page.fill("[aria-label='Highest turns']", "3")
-        page.select_option("[aria-label=Order]", "worst")
         page.select_option("[aria-label=Iteration]", "10")
-        page.select_option("[aria-label='Metric of the second chart']", "actor/entropy")
-        page.fill("[type=search]", "frozen")
+        for place, value in chosen.items():
+            (page.select_option if value in ("worst", "actor/entropy") else page.fill)(place, value)
         soon(lambda: count(page), (records[1].num_turns <= 3).sum())
         write_record(folder, records[2])
         page.click("text=New records: load")
@@ -554,31 +424,32 @@ def test_live_page_keeps_what_the_reader_chose(browser, tmp_path, records):
         expect(page.locator("[aria-label=Iteration]")).to_have_value("36")
         soon(lambda: count(page), (records[2].num_turns <= 3).sum())
         soon(lambda: title(page)[0], 36)
-        assert page.input_value("[aria-label='Highest turns']") == "3"
-        assert page.input_value("[aria-label=Order]") == "worst"
-        assert page.input_value("[aria-label='Metric of the second chart']") == "actor/entropy"
-        assert page.input_value("[type=search]") == "frozen"
+        assert {place: page.input_value(place) for place in chosen} == chosen
         page.select_option("[aria-label=Iteration]", "1")
         soon(lambda: title(page)[0], 1)
-        page.reload()
-        page.wait_for_selector(".conversation .text")
+        reload(page)
         soon(lambda: title(page)[0], 1)
         assert page.input_value("[aria-label=Iteration]") == "1"
 
 
-def test_a_page_of_two_million_tokens_opens(browser, tmp_path):
-    folder = page_runs.write_long_run(tmp_path / "run")
-    size = write_page(tmp_path / "page.html", [RunData(folder, boards=False)])
-    with opened(browser, (tmp_path / "page.html").as_uri()) as page:
-        names = ("first-contentful-paint", "rendered")
-        times = [page.evaluate("(name) => performance.getEntriesByName(name)[0].startTime", name) for name in names]
-        print(
-            "{:.1f} MB; first contentful paint after {:.0f} ms, list and trend after {:.0f} ms".format(
-                size / 1e6, *times
-            )
-        )
-        assert page.text_content(".listhead [role=status]").startswith("1,000 of 1,000")
-        soon(page.locator(".token").count, 2000)
-        page.keyboard.press("/")
-        page.keyboard.type("frozen lake")
-        expect(page.locator(".listhead [role=status]")).to_have_text("1,000 of 1,000 episodes")
+def test_replies_to_a_service_are_compared_by_their_text(browser, tmp_path):
+    """All of them are recorded as the same action."""
+    folders = [tmp_path / "random", tmp_path / "oracle"]
+    for folder in folders:
+        evaluate_scripted("textcraft", folder.name, items="0-2", record=folder)
+    one, two = (
+        {episode.extra["level_id"]: [turn.response for turn in episode.turns] for episode in read_episodes(folder)}
+        for folder in folders
+    )
+    differ = {level: next(t for t, (a, b) in enumerate(zip(one[level], two[level]), 1) if a != b) for level in one}
+    assert len(set(differ.values())) > 1
+    with shown(browser, tmp_path, *map(RunData, folders)) as page:
+        levels = page.locator(".entry code").all_text_contents()
+        for place, level in enumerate(levels):
+            page.click(f".entry >> nth={place}")
+            said = f"replies differ from turn {differ[level]} on"
+            soon(page.locator("article header .link").all_text_contents, [said] * 2)
+        page.evaluate(f"location.hash = 'level={levels[1]}&task=textcraft&turn=1'")
+        soon(lambda: page.text_content(".entry[aria-selected=true] code"), levels[1])
+    with shown(browser, tmp_path, RunData(folders[1]), RunData(folders[1])) as page:
+        soon(page.locator("article header .link").all_text_contents, ["same replies"] * 2)

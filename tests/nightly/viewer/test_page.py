@@ -39,7 +39,6 @@ def test_a_thousand_long_trajectories_stay_below_15_megabytes(tmp_path):
 
 
 def test_a_slow_client_gets_the_whole_page(monkeypatch):
-    """Reading takes longer than the time in which a connection may be silent."""
 
     class Large(PageServer):
         def html(self):

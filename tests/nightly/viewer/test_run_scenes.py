@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from scene_runs import LAKE_SYMBOLS, MOVES, board, load, states_read
-from scripted_run import ScriptedRun
+from scripted_run import LAKE_SYMBOLS, MOVES, ScriptedRun, board, load, states_read
 
 from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.scenes import run_scenes
@@ -38,7 +37,6 @@ def test_noise_that_a_group_shares_and_several_dispatches(caplog, monkeypatch):
 
 
 def small_pack(number):
-    """The stored items of a BabyAI level, in the shape of its own environment."""
     old, new = items.SHAPE, shape_of((number,))
     levels = items.load(tuple(i for i in items.stored_indices() if items.number_of(i) == number))
     headers = levels[:, old.height :].reshape(len(levels), -1)[:, : new.header]
@@ -80,28 +78,20 @@ def objects_of(read):
     places = r"(?:right in front of you (\d+)|(\d+) steps in front of you and (\d+) steps to your (\w+))"
     found = re.findall(rf"There is a ([a-z ]+) \d+ {places}", read)
     signs = {"right": 1, "left": -1, "": 0}
-    found = [(name, int(alone or ahead), int(aside or 0) * signs[side]) for name, alone, ahead, aside, side in found]
-    return sorted(found)
+    return sorted(
+        (name, int(alone or ahead), int(aside or 0) * signs[side]) for name, alone, ahead, aside, side in found
+    )
 
 
 def objects_in(scene):
-    """The same of a scene."""
     cells = scene["cells"]
-    ((row, column, side),) = [
-        (y, x, name.split()[-1])
-        for y, line in enumerate(cells)
-        for x, cell in enumerate(line)
-        for name in cell
-        if name.startswith("player")
-    ]
+    named = [(y, x, name) for y, line in enumerate(cells) for x, cell in enumerate(line) for name in cell]
+    ((row, column, side),) = [(y, x, name.split()[-1]) for y, x, name in named if name.startswith("player")]
     forward = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}[side]
     right = forward[1], -forward[0]
     found = []
-    for y, line in enumerate(cells):
-        for x, cell in enumerate(line):
-            if "unseen" in cell or (y, x) == (row, column):
-                continue
+    for y, x, name in named:
+        if "unseen" not in cells[y][x] and (y, x) != (row, column) and name not in ("floor", "wall", "lock"):
             down, across = y - row, x - column
-            place = down * forward[0] + across * forward[1], down * right[0] + across * right[1]
-            found += [(name, *place) for name in cell if name not in ("floor", "wall", "lock")]
+            found.append((name, down * forward[0] + across * forward[1], down * right[0] + across * right[1]))
     return sorted(found)

@@ -1,31 +1,21 @@
 """Conversations of every family of templates: whole, against transformers, and message by message."""
 
-import functools
-
 import pytest
-from chat_families import FAMILIES, family, spelled, upstream
+from chat_families import CASES, NO_SYSTEM, PLAIN, as_spoken, family, upstream
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prompt_texts import spell
 
 from agentrl_jax.text import chat
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.pieces import encode_pieces
 
-CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
-NO_SYSTEM = ("mistral", "mistral v3")
-PLAIN = ("chatml", "chatml with default", "llama3", "llama3.1", "llama3.2", "llama2", "mistral", "mistral v7")
-"""Families whose templates never rewrite earlier messages."""
 SPELLINGS = ["<|im_end|>", "<|eot_id|>", "</s>", "[INST]", "<|im_start|>user\n", "<s>", "<|end|>"]
 WORDS = ["Up", " ", "\n", "\t", "<answer>", "||", "√", "12", "{{ x }}", "{%", "'", "\\n", "Push the box"]
 ANY = st.lists(st.sampled_from(WORDS + SPELLINGS) | st.text(max_size=3), max_size=6).map("".join)
 CONTENT = st.lists(st.sampled_from(["Up", " ", "\n", "<|im_end|>", "√", "[INST]", "</s>", "a b"]), max_size=5).map(
     "".join
 )
-
-
-@functools.cache
-def ours(name):
-    return family(name)
 
 
 @st.composite
@@ -46,27 +36,22 @@ def conversations(draw, system, blank):
 def test_segments_are_the_conversation(name, thinking, data):
     # Llama 2 strips the space around system and first user content together, so an empty one shortens the segment.
     messages, generate = data.draw(conversations(system=name not in NO_SYSTEM, blank=name != "llama2"))
-    segments = chat.segments(ours(name), thinking)
+    segments = chat.segments(family(name), thinking)
     pieces = segments.pieces(messages, generate=generate)
-    options = {} if thinking is None else {"enable_thinking": thinking}
-    whole = {
-        "conversation": [{"role": role, "content": content} for role, content in messages],
-        "add_generation_prompt": generate,
-        "date_string": "26 Jul 2024",
-        **options,
-    }
+    whole = {"conversation": as_spoken(messages), "add_generation_prompt": generate, "date_string": "26 Jul 2024"}
+    whole |= {} if thinking is None else {"enable_thinking": thinking}
     if name != "mistral v7":  # it uses the date, which transformers does not accept as an argument
-        assert spelled(pieces) == upstream(name).apply_chat_template(**whole, tokenize=False)
+        assert spell(pieces) == upstream(name).apply_chat_template(**whole, tokenize=False)
         if not any(spelling in content for _, content in messages for spelling in ("<", "[")):
             ids = upstream(name).apply_chat_template(**whole, return_dict=False)
-            assert encode_pieces(ours(name), pieces, joined=True) == ids
+            assert encode_pieces(family(name), pieces, joined=True) == ids
 
 
 @pytest.mark.parametrize(("name", "thinking"), CASES)
 @settings(max_examples=10)
 @given(contents=st.lists(CONTENT, min_size=3, max_size=7), system=st.booleans(), ended=st.booleans())
 def test_a_conversation_is_only_ever_added_to(name, thinking, contents, system, ended):
-    model = ours(name)
+    model = family(name)
     form = chat.chat_format(model, thinking)
     lead = [("system", contents[0])] if system else []
     # A response closes the think block that its header has opened, or it would be given to the next without it.

@@ -47,20 +47,6 @@ def test_bi_level_gae_gives_the_published_vectors(gamma, lam, expected):
         np.testing.assert_allclose(whiten(found, FIRST_TEN), padded(white), atol=6e-5)
 
 
-@pytest.mark.parametrize(
-    ("lam", "expected"),
-    [
-        (1.0, [0.9, 0.8, 0.7, 1, 1, 0.4, 0.3, 0.2, 1, 0]),
-        (0.9, [0.5007, 0.4452, 0.3836, 0.7595, 0.8439, 0.271, 0.19, 0.1, 1, 0]),
-    ],
-)
-def test_gae_over_every_position_gives_the_published_vectors(lam, expected):
-    rewards = padded([0] * 9 + [1])
-    values = padded([0.1, 0.2, 0.3, 0, 0, 0.6, 0.7, 0.8, 0, 1])
-    everywhere, _ = gae(rewards, values, FIRST_TEN, gamma=1.0, lam=lam)
-    np.testing.assert_allclose(everywhere, padded(expected), atol=6e-5)
-
-
 @PROPERTY
 @given(numbers, numbers, masks, discounts, discounts)
 def test_gae_equals_the_sum_over_later_errors(rewards, values, mask, gamma, lam):
@@ -84,100 +70,10 @@ def test_turn_gae_equals_one_step_a_turn(rewards, values, mask, turn_end, gamma,
     np.testing.assert_allclose(found, oracle.turn_gae(rewards, values, mask, turn_end, gamma, lam), atol=5e-4)
 
 
-@PROPERTY
-@given(numbers, numbers, masks, discounts, discounts)
-def test_turns_of_one_token_make_the_levels_one(rewards, values, mask, gamma, lam):
-    every = np.ones_like(mask)
-    of_tokens = gae(np.where(mask, rewards, 0), values, mask, gamma=gamma, lam=lam)
-    np.testing.assert_allclose(turn_gae(rewards, values, mask, every, gamma=gamma, lam=lam), of_tokens, atol=5e-4)
-    two = bi_level(np.where(mask, rewards, 0), values, mask, every, gamma=0.3, lam=lam, turn_gamma=gamma)
-    np.testing.assert_allclose(two, of_tokens, atol=5e-4)
-
-
-@PROPERTY
-@given(numbers, numbers, masks, st.integers(0, LENGTH - 1))
-def test_splitting_a_turn_in_two_leaves_the_returns_before_it(rewards, values, mask, where):
-    """Without discount the return of a token is the sum of later rewards, however they are split into turns.
-
-    Rewards are at turn ends; a reward inside a turn would stay inside it.
-    """
-    mask[:, where] = mask[:, -1] = True  # a turn can only end at a sampled token
-    last = np.zeros_like(mask)
-    last[:, -1] = True
-    split = last.copy()
-    split[:, where] = True
-    rewards = np.where(split, rewards, 0)
-    options = {"gamma": 1.0, "lam": 1.0, "turn_gamma": 1.0}
-    whole, parted = (bi_level(rewards, values, mask, ends, **options)[1] for ends in (last, split))
-    to_come = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
-    before = mask & (np.arange(LENGTH) <= where)
-    np.testing.assert_allclose(whole, np.where(mask, to_come, 0), atol=5e-4)
-    np.testing.assert_allclose(np.where(before, parted, 0), np.where(before, to_come, 0), atol=5e-4)
-
-
-@pytest.mark.parametrize("estimator", ["bi_level", "turn"])
-def test_advantages_move_as_little_as_the_rewards(estimator):
-    """The published bi-level estimator treats every nonzero reward as a turn end, and is discontinuous."""
-    values = padded([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    mask, ends = padded([True] * 6, bool), padded([False, False, True, False, False, True], bool)
-
-    def found(first, last):
-        rewards = padded([0, 0, first, 0, 0, last])
-        if estimator == "turn":
-            return np.asarray(turn_gae(rewards, values, mask, ends, gamma=0.9, lam=0.95)[0])
-        return np.asarray(bi_level(rewards, values, mask, ends, gamma=0.9, lam=0.95, turn_gamma=0.95)[0])
-
-    np.testing.assert_allclose(found(0.0, 1.0), found(1e-6, 1.0), atol=1e-5)
-    np.testing.assert_allclose(found(0.0, 0.0), found(0.0, 1e-6), atol=1e-5)
-    assert np.isfinite(found(0.0, 0.0)).all()
-
-
-@PROPERTY
-@given(numbers, masks, discounts, discounts, discounts)
-def test_bi_level_gae_without_any_reward_or_turn_end_is_ordinary(values, mask, gamma, lam, turn_gamma):
-    nothing = np.zeros_like(values)
-    everywhere = np.ones_like(mask)
-    found = bi_level(nothing, values, mask, everywhere, gamma=gamma, lam=lam, turn_gamma=turn_gamma)
-    assert np.isfinite(np.asarray(found)).all()
-    one_level = bi_level(nothing, values, mask, ~everywhere, gamma=gamma, lam=lam, turn_gamma=turn_gamma)
-    np.testing.assert_allclose(one_level, gae(nothing, values, mask, gamma=gamma, lam=lam), atol=1e-6)
-
-
-@PROPERTY
-@given(numbers, numbers, masks, discounts, discounts)
-def test_positions_between_and_after_the_sampled_ones_change_nothing(rewards, values, mask, gamma, lam):
-    packed = np.argsort(~mask, axis=1, kind="stable")
-    move = partial(np.take_along_axis, indices=packed, axis=1)
-    # Values outside the mask are not read: NaN there does not spread.
-    rewards, values = (np.where(mask, x, np.nan).astype(np.float32) for x in (rewards, values))
-    turn_end = values > 0
-    settings = {"gamma": gamma, "lam": lam}
-    for spread, tight in (
-        (gae(rewards, values, mask, **settings), gae(move(rewards), move(values), move(mask), **settings)),
-        (
-            bi_level(rewards, values, mask, turn_end, **settings, turn_gamma=0.95),
-            bi_level(move(rewards), move(values), move(mask), move(turn_end), **settings, turn_gamma=0.95),
-        ),
-    ):
-        np.testing.assert_array_equal(move(np.asarray(spread[0])), tight[0])
-        np.testing.assert_array_equal(move(np.asarray(spread[1])), tight[1])
-
-
-@PROPERTY
-@given(numbers, numbers, masks)
-def test_without_discount_gae_telescopes(rewards, values, mask):
-    rewards = np.where(mask, rewards, 0)
-    still_to_come = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
-    found = gae(rewards, values, mask, gamma=1.0, lam=1.0)
-    np.testing.assert_allclose(found[1], np.where(mask, still_to_come, 0), atol=2e-4)
-    np.testing.assert_allclose(found[0], np.where(mask, still_to_come - values, 0), atol=2e-4)
-
-
 @pytest.mark.parametrize("normalize_std", [True, False])
 @PROPERTY
 @given(group_returns, st.randoms(use_true_random=False))
 def test_group_advantages_equal_the_reference_and_move_with_permutations(normalize_std, scores, random):
-    """Also if some members are not valid, for any scores of theirs."""
     valid = np.array([[random.random() < 0.7 for _ in row] for row in scores])
     found = np.asarray(group_advantages(np.where(valid, scores, np.nan), valid, normalize_std=normalize_std))
     assert not found[~valid].any()
@@ -233,7 +129,6 @@ def test_estimators_take_gradients_and_batches():
 @PROPERTY
 @given(numbers, numbers, masks, masks, st.data())
 def test_an_episode_that_was_cut_off_goes_on_with_its_final_value(estimator, rewards, values, mask, ends, data):
-    """As if one more turn, of one token, had that value and that reward."""
     final = data.draw(numbers)[:, 0]
     gamma, lam, turn_gamma = (data.draw(discounts) for _ in range(3))
     last = np.where(mask.any(axis=1), LENGTH - 1 - np.argmax(mask[:, ::-1], axis=1), -1)

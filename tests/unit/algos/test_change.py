@@ -76,7 +76,6 @@ def test_the_windows_that_have_fallen(start, kind):
 
 
 def test_a_reference_that_varies_by_chance_hides_a_fall():
-    """The variance of the reference counts where it is the larger one."""
     values = np.r_[np.tile([0.0, 2.0], 6), np.full(6, 0.45)]
     options = {"bound": 0.6, "share": 0.5, "start": 12, "shortest": 6, "longest": 6}
     assert change.falls(values, **options).begins[-1] == expected(values, **options)[0][-1] == -1

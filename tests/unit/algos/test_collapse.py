@@ -40,7 +40,6 @@ def test_a_streak_beyond_the_limit_raises_it(rule, limit, usual, at_limit, beyon
 
 
 def test_the_first_values_are_the_reference():
-    """The mean of the first three, even while later ones differ; nothing is raised among them."""
     assert examine(alarm("falls", 0.5), rows([1.0, 2.0, 6.0, 1.4, 1.4])).reference == 3.0
     assert examine(alarm("falls", 0.5, patience=1), rows([9.0, 1.0, 2.0, 2.0, 1.9])).raised == (5,)
     assert examine(alarm("rises", 1.0, patience=1), rows([-3.0, 0.0, 0.0, 5.0])).raised == ()

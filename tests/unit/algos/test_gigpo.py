@@ -59,12 +59,6 @@ def test_returns_to_go_are_discounted_by_turn():
     np.testing.assert_allclose(gigpo.returns_to_go(rewards, 0.5), [[1.5, 1.0, 2.0], [0.0, 0.0, 0.0]])
 
 
-def test_a_short_history_equals_short_histories_only():
-    state = as_hash(np.zeros((1, 3), int))
-    codes = np.asarray(gigpo.with_history(jnp.asarray(state), 2))[0]
-    assert len({tuple(code) for code in codes.tolist()}) == 3
-
-
 def test_hashes_tell_texts_apart_and_do_not_see_padding():
     draw = np.random.default_rng(0)
     tokens = draw.integers(0, 50, (20_000, 6)).astype(np.int32)

@@ -9,7 +9,6 @@ RULE = algo.AdaptiveHorizon(turns=(2, 4, 8), every=3, min_gain=0.02, min_spread=
 
 
 def test_a_stage_lasts_as_long_as_it_says():
-    """With iterations counted from 1, as in the paper, 101 and 201 are the first with a new horizon."""
     found = [stepwise(t - 1, (10, 20, 30), 100) for t in (1, 100, 101, 200, 201, 10_000)]
     assert found == [10, 10, 20, 20, 30, 30]
     assert stepwise(12, (5,), 1) == 5

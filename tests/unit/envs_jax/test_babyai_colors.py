@@ -2,66 +2,43 @@
 
 import re
 
+import babyai_fixtures as recorded
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 from babyai_games import UPSTREAM
+from babyai_parity import play, sent, text_of
 
 from envs_jax.babyai import codes, colors, items, macros
 from envs_jax.babyai.env import PrimitiveBabyAI
-from envs_jax.babyai.policies import random_policy
 
-ROUNDS = 12
 INDICES = tuple(range(40))
+GREEDY = 2
+"""A kind of recorded sequences."""
 KEY = jax.random.key(5)
 COLOR = re.compile("|".join(codes.COLOR_NAMES))
 
 
-@pytest.fixture(scope="module")
-def played():
-    """Listed actions at random on an item of every level, and the same actions on their images."""
-    env = UPSTREAM
-    params = env.default_params
-
-    @jax.jit
-    def play(levels, actions, sampled):
-        def one(level, actions, key):
-            _, state = env.reset_to_level(level, params)
-
-            def step(state, given):
-                key, action = given
-                action = jnp.where(sampled, random_policy(key, env.candidates(state)), action)
-                _, after, reward, done, _ = env.step_env(key, state, action, params)
-                return after, (action, reward, done, after.score, env.describe(after, params))
-
-            _, found = jax.lax.scan(step, state, (jax.random.split(key, ROUNDS), actions))
-            return env.describe(state, params), found
-
-        return jax.vmap(one)(levels, actions, jax.random.split(KEY, len(levels)))
-
-    levels = items.load(INDICES)
-    first, found = jax.device_get(play(levels, np.zeros((len(levels), ROUNDS), np.int32), True))
-    images, plans = colors.permute(env, levels, list(found[0]), KEY)
-    others = jax.device_get(play(images, np.stack(plans), False))
-    return env, (first, *found), (others[0], *others[1])
-
-
-def test_everything_but_the_names_of_colors_is_equal(played):
-    env, (first, actions, *numbers, texts), (other_first, other_actions, *other_numbers, other_texts) = played
-    for number, other in zip(numbers, other_numbers, strict=True):
-        np.testing.assert_array_equal(number, other)
-    assert np.max(numbers[-1]) > 0.5
-    assert (actions != other_actions).any()
-    assert ((actions < macros.STARTS[0]) == (other_actions < macros.STARTS[0])).all()
+def test_everything_but_the_names_of_colors_is_equal():
+    """In recorded play of an item of every level, and in the same actions on its image."""
+    traces, levels, count = recorded.read("traces"), items.load(INDICES), len(INDICES)
+    greedy = np.flatnonzero(traces["sequence_kind"] == GREEDY)
+    rows = greedy[np.searchsorted(traces["index"][traces["sequence_item"][greedy]], INDICES)]
+    actions = [sent(row) for row in rows]
+    images, others = colors.permute(UPSTREAM, levels, actions, KEY)
+    assert (np.stack(actions) != np.stack(others)).any()
+    first, after = play(np.concatenate([levels, images]), [*actions, *others])
+    for name in ("reward", "score", "done", "steps", "strict"):
+        np.testing.assert_array_equal(after[name][:count], after[name][count : 2 * count])
+    assert np.max(after["score"][:count]) > 0.5
     different = 0
-    for row, of_level in enumerate(colors.permutations(len(INDICES), KEY)):
+    shown = np.concatenate([first["text"][:, None], after["text"]], axis=1)
+    for row, of_level in enumerate(colors.permutations(count, KEY)):
         new = {name: codes.COLOR_NAMES[of_level[number]] for number, name in enumerate(codes.COLOR_NAMES)}
-        for pieces, other in [(first[row], other_first[row]), *zip(texts[row], other_texts[row], strict=True)]:
-            text, image = ("".join(env.pieces[piece] for piece in x if piece >= 0) for x in (pieces, other))
+        for pieces, other in zip(shown[row], shown[count + row]):
+            text, image = text_of(UPSTREAM, pieces), text_of(UPSTREAM, other)
             assert image == COLOR.sub(lambda found, new=new: new[found[0]], text), INDICES[row]
             different += image != text
-    assert different > len(INDICES)
+    assert different > count
 
 
 def test_actions_that_name_no_color_stay():

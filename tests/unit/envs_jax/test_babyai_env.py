@@ -16,10 +16,12 @@ from envs_jax.babyai.search import shortest_plans
 from envs_jax.splits import Split, fixed_levels, splits_of_levels
 
 FIRST = small_items((0,))[0]
-"""The first item, of one room."""
 BOARDS = small_items(RED_BALLS[:6])
 LENGTHS = [1, 2, 2, 2, 1, 1]
-"""Of their shortest plans."""
+
+
+def item(index):
+    return items.load((index,))[0]
 
 
 def follow(env, level, names):
@@ -30,24 +32,19 @@ def follow(env, level, names):
     return state, results
 
 
-def item(index):
-    return items.load((index,))[0]
-
-
 def test_published_example_in_full():
     state, results = follow(SMALL, FIRST, ["move forward", "go to red ball 1"])
     assert [float(reward) for reward, *_ in results] == pytest.approx([0, 0.8875])
     assert [bool(terminated) for _, terminated, _ in results] == [False, True]
-    assert bool(results[-1][2]["success"])
-    assert bool(results[-1][2]["strict_success"])
+    assert results[-1][2]["success"]
+    assert results[-1][2]["strict_success"]
     assert float(state.score) == pytest.approx(0.8875)
 
 
 def test_an_opened_door_stays_a_success_when_the_agent_walks_on():
     """The original forgets it, because the last primitive action of the agent's action pays nothing."""
-    assert "open" in text(LARGE, reset(LARGE, item(12))).split("\n")[0]
     _, results = follow(LARGE, item(12), ["toggle and go through red closed door 1"])
-    assert bool(results[-1][2]["success"])
+    assert results[-1][2]["success"]
 
 
 def test_refused_actions_pay_nothing():
@@ -81,7 +78,7 @@ def test_the_panel_is_the_published_one_and_a_test_level_in_any_case():
     assert len(others) == 22 * 23
     assert not set(map(items.number_of, others)) & set(items.NUMBERS)
     assert not set(panel) & set(others)
-    assert counts == {"GoTo": 55, "Pickup": 15, "ActionObjDoor": 5, "FindObj": 5, "OneRoom": 5, "SynthLoc": 5}
+    assert sorted(counts.values()) == [5, 5, 5, 5, 15, 55]
     np.testing.assert_array_equal(items.panel_hashes(), recorded.panel_hashes())
     both = np.concatenate([packed, items.load(others[:90])])
     splits = splits_of_levels(LARGE, LARGE.default_params, both)
@@ -102,20 +99,18 @@ def test_packs_are_checked(tmp_path):
     broken[1, shape.height, 1] = 21  # the agent in the outer wall
     hiding[0, 0, 0] = codes.HIDING
     without = dataclasses.replace(shape, hides=False)
-    for name, written, read_as, flaw in [
-        ("good", pack, shape, None),
-        ("box", hiding, shape, None),
-        ("wall", broken, shape, "wall.npy, level 2 is no level of BabyAI"),
-        ("box", hiding, without, "box.npy, level 1 is no level of BabyAI of .*hides=False"),
-        ("shape", pack[:, :20], shape, r"levels of shape \(20, 22\)"),
-    ]:
-        file = tmp_path / f"{name}.npy"
+    file = tmp_path / "pack.npy"
+    for written in (pack, hiding):
         np.save(file, written)
-        if flaw is None:
-            np.testing.assert_array_equal(levels.load_pack(file, read_as), written)
-        else:
-            with pytest.raises(ValueError, match=flaw):
-                levels.load_pack(file, read_as)
+        np.testing.assert_array_equal(levels.load_pack(file, shape), written)
+    for written, read_as, flaw in [
+        (broken, shape, "pack.npy, level 2 is no level of BabyAI"),
+        (hiding, without, "pack.npy, level 1 is no level of BabyAI of .*hides=False"),
+        (pack[:, :20], shape, r"levels of shape \(20, 22\)"),
+    ]:
+        np.save(file, written)
+        with pytest.raises(ValueError, match=flaw):
+            levels.load_pack(file, read_as)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +123,8 @@ def test_packs_are_checked(tmp_path):
         ({"mode": "original"}, "mode is 'original'"),
         ({"goal": "never"}, "goal is 'never'"),
         ({"objects_shown": 0}, "objects_shown is 0"),
-        ({"actions": "all"}, "actions is 'all'; expected one of macro, primitive"),
-        ({"actions": "primitive", "mode": "upstream"}, "actions is primitive, .* but mode is 'upstream'"),
+        ({"actions": "all"}, "actions is 'all'"),
+        ({"actions": "primitive", "mode": "upstream"}, "mode is 'upstream'"),
     ],
 )
 def test_options_that_are_not_usable(options, message):
@@ -147,14 +142,11 @@ def test_plans_are_shortest_and_replay():
 
 def test_a_search_that_is_given_up_says_so():
     board = BOARDS[[np.argmax(LENGTHS)]]
-    (plan,) = shortest_plans(SMALL, PARAMS, board, 20, max_nodes=2)
-    assert (plan.actions, plan.complete) == (None, False)
-    (plan,) = shortest_plans(SMALL, PARAMS, board, 1)
-    assert (plan.actions, plan.complete) == (None, True)
+    found = [shortest_plans(SMALL, PARAMS, board, 20, max_nodes=2)[0], shortest_plans(SMALL, PARAMS, board, 1)[0]]
+    assert [(plan.actions, plan.complete) for plan in found] == [(None, False), (None, True)]
 
 
-def test_a_search_runs_on_the_host(monkeypatch):
-    """Whatever the default device is."""
+def test_a_search_runs_on_the_host_whatever_the_default_device_is(monkeypatch):
     used, in_batches = set(), search.in_batches
 
     def spied(*arguments):
@@ -163,8 +155,8 @@ def test_a_search_runs_on_the_host(monkeypatch):
 
     monkeypatch.setattr(search, "in_batches", spied)
     with jax.default_device(jax.devices()[3]):
-        (plan,) = shortest_plans(SMALL, PARAMS, BOARDS[[np.argmax(LENGTHS)]], 1)
-    assert (plan.actions, used) == (None, {jax.devices()[0]})
+        shortest_plans(SMALL, PARAMS, BOARDS[[np.argmax(LENGTHS)]], 1)
+    assert used == {jax.devices()[0]}
 
 
 def test_names_of_actions_and_their_numbers():
@@ -172,17 +164,16 @@ def test_names_of_actions_and_their_numbers():
     assert len(set(names)) == len(names)
     for name in ("pickup red ball 1", "go to grey locked door 9", "go through blue open door 2"):
         verb, thing, number = (int(x) for x in macros.split(jnp.int32(names.index(name))))
-        assert names[names.index(name)] == f"{macros.VERBS[verb]}{codes.NAMES[thing]} {number}"
+        assert name == f"{macros.VERBS[verb]}{codes.NAMES[thing]} {number}"
 
 
 def test_a_key_in_a_box_can_be_had_by_default():
     """AgentGym lists nothing that opens the box, so that its level 26 cannot be solved."""
     state = reset(LARGE, item(next(index for index in items.others() if items.number_of(index) == 26)))
-    for _ in range(4):  # turns until the box is seen, then walks to it
+    to_box = []
+    while not to_box:
         to_box = [name for name in listed(LARGE, state) if name.startswith("go to") and "box" in name]
         state, *_ = step(LARGE, state, to_box[0] if to_box else "turn left")
-        if to_box:
-            break
     assert set(listed(LARGE, state)) - set(listed(UPSTREAM, state)) == {"toggle"}
     key = int(state.world.hidden.max())
     assert int(state.world.places[key]) < 0

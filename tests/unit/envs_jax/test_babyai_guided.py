@@ -21,20 +21,17 @@ SHAPE = SMALL.shape
 
 def level_of(rows, place=(1, 1)):
     """A level of `SMALL` whose mission is to go to the blue ball; the agent is at (column, row), facing right."""
-    header = dict.fromkeys(HEADER, jnp.int32(0)) | {"number": jnp.int32(7), "room_size": jnp.int32(5)}
-    header |= {"x": jnp.int32(place[0]), "y": jnp.int32(place[1]), "max_steps_rest": jnp.int32(99)}
-    header |= {"carried_x": jnp.int32(-1), "carried_y": jnp.int32(-1)}
+    facts = {"number": 7, "room_size": 5, "x": place[0], "y": place[1], "max_steps_rest": 99}
+    facts |= {"carried_x": -1, "carried_y": -1}
+    header = {name: jnp.int32(facts.get(name, 0)) for name in HEADER}
     mission = Mission.empty()
-    mission = mission.replace(
-        verb=mission.verb.at[0].set(GO_TO),
-        described=mission.described.at[0, 0, :2].set(jnp.array([BALL, BLUE], jnp.int8)),
-    )
+    described = mission.described.at[0, 0, :2].set(jnp.array([BALL, BLUE], jnp.int8))
+    mission = mission.replace(verb=mission.verb.at[0].set(GO_TO), described=described)
     cells = jnp.array([[CELLS[symbol] for symbol in row] for row in [*rows, *["#" * 9] * (SHAPE.height - len(rows))]])
     return np.asarray(encode(cells, header, mission, SHAPE))
 
 
 def estimate(level, actions=()):
-    """The estimate after actions."""
     states = jax.tree.map(lambda leaf: np.asarray(leaf)[None], walk(SMALL, level, actions)[-1][0])
     return Distances.measure(level[None], SHAPE)(states, np.array([0]))[0] % 1000
 
@@ -102,7 +99,6 @@ def test_a_plan_after_other_actions_follows_them():
 def test_careful_actions_pick_up_keys_and_what_is_wanted():
     usable = careful_actions(level_of(LOCKED), SHAPE)
     names = np.array(macros.action_names())[usable]
-    picked = {name.split()[2] for name in names if name.startswith("pickup")}
-    assert picked == {"key"}
+    assert {name.split()[2] for name in names if name.startswith("pickup")} == {"key"}
     assert "drop" not in names
     assert {"turn left", "go to blue ball 1"} <= set(names)

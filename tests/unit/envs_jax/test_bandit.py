@@ -10,83 +10,55 @@ from envs_jax.bandit import Bandit, make_bandit
 LOW, HIGH = 0, 1
 
 
-@pytest.fixture(scope="module")
-def bandit():
-    return make_bandit()
+ENV, PARAMS = make_bandit()
 
 
-@pytest.fixture(scope="module")
-def play():
-    """One action in each of many episodes: (env, level keys, step keys, actions) -> states and results."""
+def play(level_keys, step_keys, actions, env=ENV):
+    """One action in each of many episodes: start states and results."""
 
-    def run(env, params, level_keys, step_keys, actions):
-        def one(level_key, step_key, action):
-            _, start = env.reset_env(level_key, params)
-            return start, env.step_env(step_key, start, action, params)
+    def one(level_key, step_key, action):
+        _, start = env.reset_env(level_key, env.default_params)
+        return start, env.step_env(step_key, start, action, env.default_params)
 
-        return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(level_keys, step_keys, actions))
-
-    return run
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(level_keys, step_keys, actions))
 
 
-@pytest.fixture(scope="module")
-def five_thousand(bandit, play):
-    """Both arms in 5000 episodes."""
-    env, params = bandit
-    levels, noise = jax.random.split(jax.random.key(0), 5000), jax.random.split(jax.random.key(1), 5000)
-    return play(env, params, jnp.tile(levels, 2), jnp.tile(noise, 2), jnp.repeat(jnp.array([LOW, HIGH]), 5000))
-
-
-def test_high_arm_pays_a_quarter_of_the_time(five_thousand):
-    _, (_, _, reward, _, _) = five_thousand
-    assert (reward[:5000] == np.float32(0.1)).all()
-    assert set(reward[5000:].tolist()) == {0.0, 1.0}
-    assert abs(reward[5000:].mean() - 0.25) < 0.02
-
-
-def test_arms_stand_in_either_order_half_of_the_time(five_thousand):
-    shown = five_thousand[0].shown[:5000]
-    assert abs(np.mean(shown[:, 0] == LOW) - 0.5) < 0.03
-    assert (np.sort(shown, axis=1) == [LOW, HIGH]).all()
-
-
-def test_success_is_the_high_arm_whatever_it_pays(five_thousand):
-    _, (_, state, reward, terminated, info) = five_thousand
+def test_arms_pay_what_they_should_and_stand_in_either_order():
+    keys = [jnp.tile(jax.random.split(jax.random.key(seed), 5000), 2) for seed in (0, 1)]
+    start, (_, state, reward, terminated, info) = play(*keys, jnp.repeat(jnp.array([LOW, HIGH]), 5000))
     high = np.arange(10000) >= 5000
-    assert (info["success"] == high).all()
+    assert (reward[~high] == np.float32(0.1)).all()
+    assert set(reward[high].tolist()) == {0.0, 1.0}
+    assert abs(reward[high].mean() - 0.25) < 0.02
+    assert (info["success"] == high).all(), "whatever it pays"
     assert info["action_is_effective"].all()
     assert terminated.all()
     assert (state.time == 1).all()
     assert (state.reward == reward).all()
+    shown = start.shown[high]
+    assert (np.sort(shown, axis=1) == [LOW, HIGH]).all()
+    first = shown[:, 0] == HIGH
+    assert abs(first.mean() - 0.5) < 0.03
+    assert abs(reward[high][first].mean() - reward[high][~first].mean()) < 0.06, "independent"
 
 
-def test_the_draw_comes_from_the_step_key_and_not_from_the_level(bandit, play):
-    env, params = bandit
+def test_the_draw_comes_from_the_step_key_and_not_from_the_level():
     one_level = jnp.broadcast_to(jax.random.key(3), (200,))
-    many = jax.random.split(jax.random.key(4), 200)
-    high = jnp.full(200, HIGH)
-    start, (_, _, rewards, _, _) = play(env, params, one_level, many, high)
+    many, high = jax.random.split(jax.random.key(4), 200), jnp.full(200, HIGH)
+    start, (_, _, rewards, _, _) = play(one_level, many, high)
     assert len(np.unique(start.shown, axis=0)) == 1
     assert set(rewards.tolist()) == {0.0, 1.0}
-    _, (_, _, rewards, _, _) = play(env, params, many, one_level, high)
+    _, (_, _, rewards, _, _) = play(many, one_level, high)
     assert len(set(rewards.tolist())) == 1
 
 
-def test_order_and_draw_are_independent(five_thousand):
-    start, (_, _, reward, _, _) = five_thousand
-    first = start.shown[5000:, 0] == HIGH
-    assert abs(reward[5000:][first].mean() - reward[5000:][~first].mean()) < 0.06
-
-
-def test_what_it_says(bandit):
-    env, params = bandit
-    _, state = env.reset_env(jax.random.key(0), params)
+def test_what_it_says():
+    _, state = ENV.reset_env(jax.random.key(0), PARAMS)
     for order, (first, second) in (((LOW, HIGH), ("Engineer", "Teacher")), ((HIGH, LOW), ("Teacher", "Engineer"))):
-        state = state.replace(shown=jnp.array(order, jnp.int32))
-        text = env.render(state, params)
+        text = ENV.render(state.replace(shown=jnp.array(order, jnp.int32)), PARAMS)
         assert text.startswith(f"There are two arms to choose from: {first} and {second}. ")
         assert text.endswith(f"{first} or {second}, by its name.")
-    for chosen, reward, text in (
+    for arm, reward, text in (
         (LOW, 0.1, "Engineer: 0.1 points"),
         (HIGH, 1.0, "Teacher: 1.0 points"),
         (HIGH, 0.0, "Teacher: 0.0 points"),
@@ -96,20 +68,18 @@ def test_what_it_says(bandit):
         (HIGH, -99.99, "Teacher: -99.99 points"),
         (HIGH, 123.4, "Teacher: 123.4 points"),
         (HIGH, -123.45, "Teacher: -123.4 points"),
-        (LOW, 105.0, "Engineer: 105.0 points"),
         (LOW, 20.5, "Engineer: 20.5 points"),
         (LOW, 1e6, "Engineer: 999.9 points"),
     ):
-        after = state.replace(chosen=jnp.int32(chosen), reward=jnp.float32(reward))
-        assert env.render(after, params) == text
+        assert ENV.render(state.replace(chosen=jnp.int32(arm), reward=jnp.float32(reward)), PARAMS) == text
 
 
-def test_several_pairs_are_shown_in_turn_and_other_names_pull_nothing(play):
+def test_several_pairs_are_shown_in_turn_and_other_names_pull_nothing():
     env = Bandit((("Engineer", "Teacher"), ("Trader", "Librarian"), ("Phoenix", "Dragon")))
     params = env.default_params
     keys = jax.random.split(jax.random.key(2), 1200)
     actions = jnp.tile(jnp.arange(6), 200)
-    start, (_, state, reward, terminated, info) = play(env, params, keys, keys, actions)
+    start, (_, state, reward, terminated, info) = play(keys, keys, actions, env)
     pair = start.shown.min(axis=1) // 2
     assert (start.shown.max(axis=1) // 2 == pair).all()
     assert np.bincount(pair, minlength=3).min() > 330
@@ -124,34 +94,21 @@ def test_several_pairs_are_shown_in_turn_and_other_names_pull_nothing(play):
     assert env.render(refused, params) == f"{name} is not one of the two arms."
 
 
-def test_ids_that_are_no_arm_pull_nothing(bandit, play):
-    env, params = bandit
+def test_ids_that_are_no_arm_pull_nothing():
     keys = jax.random.split(jax.random.key(0), 3)
-    _, (_, state, reward, terminated, info) = play(env, params, keys, keys, jnp.array([-1, 2, -3]))
-    assert not terminated.any()
-    assert not info["success"].any()
-    assert not reward.any()
+    _, (_, state, reward, terminated, info) = play(keys, keys, jnp.array([-1, 2, -3]))
+    assert not np.any([terminated, info["success"], reward])
     assert (state.chosen == -1).all()
     assert (state.time == 1).all()
 
 
-@pytest.mark.parametrize(
-    "pairs",
-    [
-        (),
-        (("a", "A"),),
-        (("", "b"),),
-        (("a", "b"), ("b", "c")),
-        (("a", "b", "c"),),
-        (("a\n", "b"),),
-        (("a\nc", "b"),),
-        ((" a", "b"),),
-        (("<answer>", "b"),),
-    ],
-)
-def test_bad_names_are_refused(pairs):
-    with pytest.raises(ValueError, match="pairs is"):
-        Bandit(pairs)
+def test_bad_names_are_refused():
+    for bad in ("", "a", "a\n", "a\nc", " a", "<answer>"):
+        with pytest.raises(ValueError, match="pairs is"):
+            Bandit(((bad, "A" if bad == "a" else "b"),))
+    for pairs in ((), (("a", "b"), ("b", "c")), (("a", "b", "c"),)):
+        with pytest.raises(ValueError, match="pairs is"):
+            Bandit(pairs)
 
 
 @pytest.mark.parametrize("reward", [0.155, 100.05, 1000, float("nan"), "much", True])

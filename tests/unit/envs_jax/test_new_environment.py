@@ -33,26 +33,17 @@ class Short(Corridor):
         return place, example.CorridorState(time=jnp.int32(0), terminated=jnp.bool_(False), place=place)
 
 
+def attributes(**values):
+    return type("Changed", (Short,), values)
+
+
 def stepped(change):
     """A corridor whose `step_env` result is changed by `change(key, old_state, result)`."""
-
-    class Changed(Short):
-        def step_env(self, key, state, action, params):
-            return change(key, state, super().step_env(key, state, action, params))
-
-    return Changed
+    return attributes(step_env=lambda self, k, s, a, params: change(k, s, Short.step_env(self, k, s, a, params)))
 
 
 def described(change):
-    class Changed(Short):
-        def describe(self, state, params):
-            return change(super().describe(state, params))
-
-    return Changed
-
-
-def attributes(**values):
-    return type("Changed", (Short,), values)
+    return attributes(describe=lambda self, state, params: change(Short.describe(self, state, params)))
 
 
 def with_info(**values):
@@ -67,12 +58,6 @@ def differs_when_batched(x):
 @differs_when_batched.def_vmap
 def _(size, batched, x):
     return x + 1, batched[0]
-
-
-class RewardsTwice(Short):
-    def step_env(self, key, state, action, params):
-        obs, state, _, terminated, info = super().step_env(key, state, action, params)
-        return obs, state, terminated.astype(jnp.float32), terminated, info
 
 
 class ReusesKeyInReset(Short):
@@ -105,16 +90,6 @@ class ForgetsImages(Short):
         return [level, level[:, ::-1]]
 
 
-class HashesTime(Short):
-    def state_hash(self, state, params):
-        return hash_integers(jnp.stack([state.place, state.time]))
-
-
-class NeverDone(Short):
-    def is_done(self, state, params):
-        return state.place > 99
-
-
 class BiasedActions(spaces.Discrete):
     def sample(self, key):
         return super().sample(key) * 0
@@ -143,8 +118,8 @@ BROKEN = {
     "changes after the episode is truncated": stepped(
         lambda k, s, r: (r[0], r[1].replace(place=r[1].place - ((s.time >= 3) & ~s.terminated)), *r[2:])
     ),
-    "terminated state pays 1.0": RewardsTwice,
-    "is_done says False of a": NeverDone,
+    "terminated state pays 1.0": stepped(lambda k, s, r: (*r[:2], r[3].astype(jnp.float32), *r[3:])),
+    "is_done says False of a": attributes(is_done=lambda self, state, params: state.place > 99),
     "for 2 action names": attributes(action_space=lambda self, params: spaces.Discrete(3)),
     r"never samples \[1\]": attributes(action_space=lambda self, params: BiasedActions(2)),
     "observation outside": attributes(observation_space=lambda self, params: spaces.Discrete(3)),
@@ -152,7 +127,9 @@ BROKEN = {
     "describe gives ids from": described(lambda ids: ids + 9),
     "says nothing": described(lambda ids: jnp.full_like(ids, -1)),
     "expected the joined pieces": attributes(render=lambda self, state, params: "?"),
-    "state_hash changes with state.time": HashesTime,
+    "state_hash changes with state.time": attributes(
+        state_hash=lambda self, state, params: hash_integers(jnp.stack([state.place, state.time]))
+    ),
     "reset_env uses a key twice": ReusesKeyInReset,
     "step_env uses a key twice": stepped(
         lambda k, s, r: (*r[:4], {**r[4], "x": jax.random.uniform(k) + jax.random.normal(k)})
@@ -165,13 +142,10 @@ BROKEN = {
 }
 
 
-def test_the_example_is_a_proper_environment():
-    check_env(Corridor(), Corridor().default_params, key=jax.random.key(0))
-    assert len(PATH.read_text().splitlines()) < 60
-
-
-def test_the_example_reads_as_the_readme_says():
+def test_the_example_is_a_proper_environment_and_reads_as_the_readme_says():
     env, params = Corridor(), Corridor().default_params
+    check_env(env, params, key=jax.random.key(0))
+    assert len(PATH.read_text().splitlines()) < 60
     _, state = Short().reset_env(jax.random.key(0), params)
     assert env.render(state, params) == ".......PD"
     _, state, reward, terminated, _ = env.step_env(jax.random.key(1), state, jnp.int32(1), params)
@@ -179,12 +153,10 @@ def test_the_example_reads_as_the_readme_says():
     assert (float(reward), bool(terminated)) == (1.0, True)
 
 
-def test_the_example_can_be_registered():
+def test_an_environment_without_an_oracle_has_no_baselines():
     registry = Registry({})
     registry.register("Corridor", lambda: (Corridor(), Corridor().default_params), description="a corridor")
-    env, params = registry.make("Corridor", max_steps_in_episode=5)
-    assert env.actions == ("Left", "Right")
-    assert params.max_steps_in_episode == 5
+    assert registry.make("Corridor", max_steps_in_episode=5)[1].max_steps_in_episode == 5
     assert all(np.isnan(registry.baselines("Corridor", jax.random.key(0), 3, Budget.one_per_turn(10))))
 
 
@@ -198,11 +170,8 @@ def test_check_env_refuses_a_broken_environment(message):
         check(BROKEN[message]())
 
 
-def test_check_env_refuses_parameters_that_are_no_arrays():
+def test_check_env_refuses_parameters_that_are_no_arrays_and_too_few_steps():
     with pytest.raises(AssertionError, match=r"params.max_steps_in_episode is 20"):
         check(Short(), EnvParams(max_steps_in_episode=20))
-
-
-def test_check_env_refuses_too_few_steps():
     with pytest.raises(ValueError, match="num_steps is 1"):
         check_env(Short(), Short().default_params, key=jax.random.key(0), num_steps=1)

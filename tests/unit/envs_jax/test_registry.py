@@ -16,9 +16,6 @@ from envs_jax import known_baselines, registry
 from envs_jax.budget import Budget
 from envs_jax.testing import check_env
 
-# Sokoban's rules are checked with a pack in `test_sokoban_env.py`, and its baselines in `test_sokoban_levels.py`.
-NAMES = [name for name in known_baselines.BASELINES if "Sokoban" not in name]
-
 
 def test_a_lake_keeps_the_contract():
     check_env(*envs_jax.make("FrozenLake"), key=jax.random.key(1))
@@ -34,16 +31,19 @@ def test_every_name_makes_an_environment():
         assert spec.success_rule
         assert spec.max_actions <= params.max_steps_in_episode
         assert len(env.actions) == env.num_actions
+    babyai = {name for name in names if name.startswith("BabyAI")}
+    assert len(babyai) == 41
+    assert set(known_baselines.BASELINES) == set(names) - babyai
 
 
 def test_bandits_have_the_pairs_of_the_original():
-    actions = {name: envs_jax.make(name)[0].actions for name in envs_jax.registered() if name.startswith("Bandit")}
-    assert actions == {
-        "Bandit": ("Engineer", "Teacher"),
-        "BanditTest": ("Trader", "Librarian"),
-        "BanditRev": ("Teacher", "Engineer"),
-        "BanditRevTest": ("Librarian", "Trader"),
-        "BanditPhoenix": ("Phoenix", "Dragon"),
+    names = [name for name in envs_jax.registered() if name.startswith("Bandit")]
+    assert {name: "/".join(envs_jax.make(name)[0].actions) for name in names} == {
+        "Bandit": "Engineer/Teacher",
+        "BanditTest": "Trader/Librarian",
+        "BanditRev": "Teacher/Engineer",
+        "BanditRevTest": "Librarian/Trader",
+        "BanditPhoenix": "Phoenix/Dragon",
     }
 
 
@@ -59,11 +59,9 @@ def test_drawn_levels_are_those_that_episodes_start_on(monkeypatch):
 
 def test_options_reach_the_factory_and_the_parameters():
     env, params = envs_jax.make("FrozenLake-v2", height=5, success_rate=0.5, max_steps_in_episode=7)
-    assert (env.height, env.width) == (5, 4)
-    assert float(params.success_rate) == 0.5
+    assert (env.height, env.width, params.success_rate, params.max_steps_in_episode) == (5, 4, 0.5, 7)
     assert float(params.frozen_probability) == pytest.approx(0.9)
     assert params.max_steps_in_episode.dtype == np.int32
-    assert int(params.max_steps_in_episode) == 7
     _, params = envs_jax.make("Bandit", high_probability=1)
     assert params.high_probability.dtype == np.float32
 
@@ -71,25 +69,19 @@ def test_options_reach_the_factory_and_the_parameters():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("frozenlake", {}, "did you mean FrozenLake"),
         ("Sokobam", {}, "did you mean .*Sokoban"),
         ("chess", {}, "known are Bandit, "),
         ("FrozenLake", {"hieght": 3}, "no option 'hieght'; did you mean height"),
         ("FrozenLake", {"levels": 3}, "no option 'levels'"),
-        ("FrozenLake", {"max_steps_in_episode": 2.5}, "is 2.5; expected an integer"),
         ("FrozenLake", {"max_steps_in_episode": float("inf")}, "is inf; expected an integer"),
         ("FrozenLake", {"max_steps_in_episode": 2**40}, "expected an integer of type int32"),
-        ("Bandit", {"low_reward": float("nan")}, "is nan; expected a finite number"),
+        ("FrozenLake", {"max_steps_in_episode": 10**400}, "expected an integer of type int32"),
+        ("FrozenLake", {"max_steps_in_episode": 0}, "expected an integer of type int32 of at least 1"),
         ("Bandit", {"low_reward": "much"}, "low_reward of Bandit is 'much'; expected a finite number"),
-        ("Bandit", {"low_reward": True}, "expected a finite number"),
-        ("Bandit", {"low_reward": 0.155}, "with at most two decimals below 100"),
         ("FrozenLake", {"height": 65}, "FrozenLake of 65x4; expected two numbers from 1 to 64"),
         ("SimpleSokoban", {"vocabulary": ["a", "b", "ab", "c", "d", "e", "f"]}, "expected 7 symbols of one length"),
         ("Bandit", {"high_probability": 2.0}, "is 2.0; expected a finite number of at least 0 and at most 1"),
         ("Bandit", {"low": 5}, "Bandit cannot be made with low: 5"),
-        ("FrozenLake", {"max_steps_in_episode": 0}, "expected an integer of type int32 of at least 1"),
-        ("FrozenLake", {"max_steps_in_episode": 10**400}, "expected an integer of type int32"),
-        ("SimpleSokoban", {"search_depth": 3.5}, "search_depth of SimpleSokoban is 3.5; expected an integer"),
         ("BabyAI", {"objects_shown": 2.5}, "objects_shown of BabyAI is 2.5; expected an integer"),
         ("BabyAI", {"numbers": "11-1,19"}, "whose range 11-1 is empty"),
     ],
@@ -109,20 +101,25 @@ def test_a_registry_takes_new_names_once():
     assert "Small" not in envs_jax.registered()
 
 
-def entry_points(monkeypatch, **functions):
-    """Makes these functions, by name, the entry points of an installed package; returns the groups that are read."""
-    groups = []
+@pytest.fixture
+def entry_points(monkeypatch):
+    """Makes functions, by name, the entry points of an installed package; returns the groups that are read."""
 
-    def found(group):
-        groups.append(group)
-        return [metadata.EntryPoint(name, f"my_package:{name}", group) for name in functions]
+    def install(**functions):
+        groups = []
 
-    monkeypatch.setitem(sys.modules, "my_package", types.SimpleNamespace(**functions))
-    monkeypatch.setattr(metadata, "entry_points", found)
-    return groups
+        def found(group):
+            groups.append(group)
+            return [metadata.EntryPoint(name, f"my_package:{name}", group) for name in functions]
+
+        monkeypatch.setitem(sys.modules, "my_package", types.SimpleNamespace(**functions))
+        monkeypatch.setattr(metadata, "entry_points", found)
+        return groups
+
+    return install
 
 
-def test_environments_of_installed_packages_are_registered_when_they_are_asked_for(monkeypatch, caplog):
+def test_environments_of_installed_packages_are_registered_when_they_are_asked_for(entry_points, caplog):
     own = envs_jax.Registry(registry.BUILT_IN, installed=True)
 
     def register():
@@ -132,7 +129,7 @@ def test_environments_of_installed_packages_are_registered_when_they_are_asked_f
     def fails():
         raise KeyError("color")
 
-    groups = entry_points(monkeypatch, fails=fails, register=register)
+    groups = entry_points(fails=fails, register=register)
     assert own.make("FrozenLake")[0].height == 4
     assert groups == [], "no package is asked for a name that is known"
     assert own.make("Mine")[0].height == 3
@@ -143,20 +140,15 @@ def test_environments_of_installed_packages_are_registered_when_they_are_asked_f
     assert caplog.messages == ["entry point 'fails' (my_package:fails) of a package fails: KeyError: 'color'"]
 
 
-def test_names_of_installed_packages_are_listed(monkeypatch):
-    own = envs_jax.Registry({}, installed=True)
-    entry_points(monkeypatch, register=lambda: own.register("Mine", lambda: None))
-    assert own.registered() == ("Mine",)
-
-
-def test_the_registry_of_the_package_asks_installed_packages(monkeypatch):
+def test_the_registry_of_the_package_asks_installed_packages(entry_points, monkeypatch):
     monkeypatch.setattr(registry._default, "_asks_installed", True)
     monkeypatch.setattr(registry._default, "_specs", dict(registry.BUILT_IN))
-    entry_points(monkeypatch, register=lambda: envs_jax.register("Mine", lambda: None, description="mine"))
+    entry_points(register=lambda: envs_jax.register("Mine", lambda: None, description="mine"))
+    assert "Mine" in envs_jax.registered()
     assert envs_jax.spec("Mine").description == "mine"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in known_baselines.BASELINES if "Sokoban" not in name])
 def test_the_table_of_baselines_is_what_is_computed(name):
     assert known_baselines.BASELINES[name] == pytest.approx(known_baselines.compute(name), abs=1e-6)
 
@@ -178,17 +170,6 @@ def test_sokoban_is_wired_to_its_own_oracle_and_planner():
     assert envs_jax.spec("Bandit").plan is None
 
 
-def test_every_name_is_in_the_table():
-    babyai = {name for name in registry.BUILT_IN if name.startswith("BabyAI")}
-    assert len(babyai) == 41
-    assert set(known_baselines.BASELINES) == set(registry.BUILT_IN) - babyai
-
-
-def test_baselines_of_no_levels_are_refused():
-    with pytest.raises(ValueError, match="0 levels; expected at least 1"):
-        envs_jax.baselines("Bandit", jax.random.key(0), 0, Budget.one_per_turn(1))
-
-
 def test_an_oracle_may_return_a_pair():
     def oracle(env, params, levels, budget):
         return np.full(len(levels), 0.25), np.full(len(levels), budget.reachable / 10)
@@ -196,6 +177,8 @@ def test_an_oracle_may_return_a_pair():
     own = envs_jax.Registry({})
     own.register("Small", lambda: envs_jax.make("FrozenLake"), oracle=oracle)
     assert own.baselines("Small", jax.random.key(0), 3, Budget(10, 2, 3)) == (0.25, 0.6)
+    with pytest.raises(ValueError, match="0 levels; expected at least 1"):
+        own.baselines("Small", jax.random.key(0), 0, Budget(10, 2, 3))
 
 
 def test_the_package_stands_alone():

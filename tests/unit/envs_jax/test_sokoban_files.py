@@ -1,4 +1,3 @@
-import chex
 import numpy as np
 import pytest
 from host_levels import generate_pack
@@ -6,13 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_sokoban import board
 
-from envs_jax.sokoban.levels import (
-    MAX_SIDE,
-    check_level,
-    load_pack,
-    parse_xsb,
-    stack_levels,
-)
+from envs_jax.sokoban.levels import MAX_SIDE, check_level, load_pack, parse_xsb, stack_levels
 
 TWO = """; a comment
 Level 1: first steps
@@ -36,15 +29,10 @@ def test_reads_ragged_levels_with_titles_and_comments():
 
 
 def test_text_of_other_systems_reads_the_same():
-    texts = [
-        TWO.replace("\n", "\r\n"),
-        TWO.replace("\n", "\r"),
-        f"\n\n{TWO}\n\n\n",
-        TWO.replace("*#", "*#   "),
-        TWO.replace("Level 1: first steps", "-----------\nLevel 1 (#12, #14)\n====="),
-    ]
-    for text in texts:
-        for found, expected in zip(parse_xsb(text), parse_xsb(TWO), strict=True):
+    title = "-----------\nLevel 1 (#12, #14)\n====="
+    changes = (("\n", "\r\n"), ("\n", "\r"), ("; a", "\n\n; a"), ("*#", "*#   "), ("Level 1: first steps", title))
+    for change in changes:
+        for found, expected in zip(parse_xsb(TWO.replace(*change)), parse_xsb(TWO), strict=True):
             np.testing.assert_array_equal(found, expected)
 
 
@@ -62,18 +50,14 @@ def test_round_trip():
     ("text", "message"),
     [
         ("", "the text holds no level"),
-        ("; nothing\n\nLevel 1\n", "the text holds no level"),
         ("#####\n#@$x#\n#####", r"line 2, column 4: found 'x'; expected one of # @"),
-        ("#####\n#@\t$.#\n#####", r"line 2, column 3: found '\\t'"),
         ("#####\n#@$.#\nmiddle\n#####", r"line 4, column 1: a row follows a title"),
-        ("#####\n#P_XO#\n#####", r"line 2, column 2: found 'P'; expected one of # @"),
+        ("@$.", r"line 1, column 1: found '@' outside"),
         ("#####\n#@$. \n#####", r"line 2, column 2: found '@' outside the walls; expected a board closed"),
         ("\n#####\n #@$.#\n## ###", r"line 3, column 3: found '@' outside the walls"),
-        ("@$.", r"line 1, column 1: found '@' outside"),
         ("#####\n# $.#\n#####", "the level at line 1 has 0 players"),
         ("#####\n#@$.#\n#####\n\n######\n#@@$.#\n######", "the level at line 5 has 2 players"),
         ("#####\n#@$ #\n#####", "1 boxes and 0 targets"),
-        ("#####\n#@ +#\n#####", "2 players"),
         ("####\n#@ #\n####", "0 boxes and 0 targets"),
         ("####\n#@*#\n####", "solved already"),
         ("#" * (MAX_SIDE + 1), f"larger than {MAX_SIDE}x{MAX_SIDE}"),
@@ -91,54 +75,45 @@ def test_any_text_gives_playable_levels_or_a_named_error(text):
     try:
         levels = parse_xsb(text)
     except ValueError as error:
-        levels, message = [], str(error)
-        named = "expected" in message
+        levels, named = [], "expected" in str(error)
     else:
-        named = True
+        named = bool(levels)
     assert named
     for level in levels:
         check_level(level)
 
 
 def test_stacking_pads_with_wall():
-    pack = stack_levels(parse_xsb(TWO), 6, 8)
-    chex.assert_shape(pack, (2, 6, 8))
-    assert pack.dtype == np.int8
-    np.testing.assert_array_equal(pack[1, :4, :4], parse_xsb(TWO)[1])
-    assert pack[1].sum() == parse_xsb(TWO)[1].sum()
+    first, second = parse_xsb(TWO)
+    pack = stack_levels([first, second], 6, 8)
+    assert (pack.shape, pack.dtype) == ((2, 6, 8), np.int8)
+    np.testing.assert_array_equal(pack[1, :4, :4], second)
+    assert pack[1].sum() == second.sum()
     with pytest.raises(ValueError, match="level 1 is 4x7; expected at most 4x6"):
-        stack_levels(parse_xsb(TWO), 4, 6)
+        stack_levels([first, second], 4, 6)
     with pytest.raises(ValueError, match="level 2 has 0 players"):
-        stack_levels([parse_xsb(TWO)[0], np.zeros((3, 3), np.int8)], 6, 8)
+        stack_levels([first, np.zeros((3, 3), np.int8)], 6, 8)
 
 
 def test_packs_are_plain_arrays(tmp_path):
-    levels = generate_pack(range(5))
-    np.save(tmp_path / "levels.npy", levels)
-    np.testing.assert_array_equal(load_pack(tmp_path / "levels.npy"), levels)
+    levels, file = generate_pack(range(5)), tmp_path / "levels.npy"
     with pytest.raises(FileNotFoundError):
-        load_pack(tmp_path / "none.npy")
-    np.save(tmp_path / "bad.npy", np.where(np.arange(5)[:, None, None] == 2, 0, levels).astype(np.int8))
-    with pytest.raises(ValueError, match="level 3 has 0 players"):
-        load_pack(tmp_path / "bad.npy")
-    np.save(tmp_path / "bad.npy", np.arange(2))
-    with pytest.raises(ValueError, match=r"int64\[2\]; expected a level pack"):
-        load_pack(tmp_path / "bad.npy")
-    (tmp_path / "text.npy").write_text("#####")
-    with pytest.raises(ValueError, match=r"text.npy is no .npy array file"):
-        load_pack(tmp_path / "text.npy")
-    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"objects.npy holds object\[1\]; expected a level pack"):
-        load_pack(tmp_path / "objects.npy")
-
-
-@pytest.mark.parametrize(
-    ("level", "message"),
-    [
-        (np.zeros(3, np.int8), "expected \\(rows, columns\\)"),
-        (np.full((3, 3), 7, np.int8), "cell codes 7 to 7; expected 0 to 6"),
-    ],
-)
-def test_arrays_that_are_no_levels(level, message):
-    with pytest.raises(ValueError, match=message):
-        check_level(level)
+        load_pack(file)
+    np.save(file, levels)
+    np.testing.assert_array_equal(load_pack(file), levels)
+    empty_third = np.where(np.arange(5)[:, None, None] == 2, 0, levels).astype(np.int8)
+    for array, message in (
+        (empty_third, "level 3 has 0 players"),
+        (np.arange(2), r"int64\[2\]; expected a level pack"),
+        (np.array([{}], dtype=object), r"holds object\[1\]; expected a level pack"),
+    ):
+        np.save(file, array, allow_pickle=True)
+        with pytest.raises(ValueError, match=message):
+            load_pack(file)
+    file.write_text("#####")
+    with pytest.raises(ValueError, match=r"is no .npy array file"):
+        load_pack(file)
+    with pytest.raises(ValueError, match="expected \\(rows, columns\\)"):
+        check_level(np.zeros(3, np.int8))
+    with pytest.raises(ValueError, match="cell codes 7 to 7; expected 0 to 6"):
+        check_level(np.full((3, 3), 7, np.int8))

@@ -5,7 +5,6 @@ import functools
 
 import jax
 import numpy as np
-import pytest
 
 import envs_jax
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
@@ -26,25 +25,22 @@ def make(name, split=Split.ANY, **options):
     return env, params, Draws(env, params, keys, split)
 
 
-@pytest.mark.parametrize("split", [Split.ANY, Split.TEST])
-def test_contents_are_different_and_those_of_the_draws(split):
+def test_contents_are_different_and_those_of_the_draws():
     """The first of each content is kept, whatever number is wanted first."""
-    env, params, draws = make("FrozenLake", split, height=3, width=3)
+    env, params, draws = make("FrozenLake", Split.TEST, height=3, width=3)
     small, _ = draws.first(5)
     numbers, levels = draws.first(48)
     assert len(numbers) == len(levels) == 48
     np.testing.assert_array_equal(small, numbers[:5])
-    np.testing.assert_array_equal(make("FrozenLake", split, height=3, width=3)[2].first(48)[0], numbers)
+    np.testing.assert_array_equal(make("FrozenLake", Split.TEST, height=3, width=3)[2].first(48)[0], numbers)
     assert len(np.unique(level_hashes(env, params, levels), axis=0)) == 48
-    every = envs_jax.registry.sample_levels(env, params, keys(np.arange(numbers[-1] + 1)), split)
+    every = envs_jax.registry.sample_levels(env, params, keys(np.arange(numbers[-1] + 1)), Split.TEST)
     np.testing.assert_array_equal(every[numbers], levels)
-    hashes = level_hashes(env, params, every)
-    first = np.sort(np.unique(hashes, axis=0, return_index=True)[1])
+    first = np.sort(np.unique(level_hashes(env, params, every), axis=0, return_index=True)[1])
     np.testing.assert_array_equal(first, numbers)
 
 
 def test_a_small_space_has_fewer():
-    """As many as were drawn before many draws in a row gave no new one, whatever number is wanted."""
     env, params, draws = make("FrozenLake", height=2, width=3)
     numbers, levels = draws.first(512)
     assert 8 < len(numbers) == len(levels) < 512
@@ -54,22 +50,16 @@ def test_a_small_space_has_fewer():
     late = envs_jax.registry.sample_levels(env, params, keys(numbers[-1] + 1 + np.arange(PATIENCE)), Split.ANY)
     known = {level.tobytes() for level in levels} | {image.tobytes() for x in levels for image in env.level_images(x)}
     assert {level.tobytes() for level in late} <= known
-
-
-def test_environments_without_levels_have_all_draws():
     numbers, levels = make("Bandit")[2].first(40)
-    assert numbers.tolist() == list(range(40))
-    assert levels.shape == (40, 0, 0)
+    assert (numbers.tolist(), levels.shape) == (list(range(40)), (40, 0, 0)), "without levels all draws are different"
 
 
 def test_a_set_of_levels_has_each_content_once_or_what_is_drawn():
-    """Copies of a set have the same levels, whatever number was wanted first; rows of a pack do not repeat either."""
     prompt = PromptConfig(max_turns=2, max_response_tokens=16)
     config = Config(tasks=(TaskConfig(env="FrozenLake", groups=1, options={"height": 2, "width": 3}),), prompt=prompt)
     batched_env = build.build_compiled_env(config, load_small())
-    levels = LevelSet(
-        batched_env=batched_env, prompt=prompt, task=0, levels=TaskLevels("few"), split=Split.TEST, seed=1
-    )
+    of = {"prompt": prompt, "task": 0, "split": Split.TEST, "seed": 1}
+    levels = LevelSet(batched_env=batched_env, levels=TaskLevels("few"), **of)
     number = levels.number(512)
     again = dataclasses.replace(levels, rotation=1)
     assert again.number(number) == number < 512
@@ -82,9 +72,7 @@ def test_a_set_of_levels_has_each_content_once_or_what_is_drawn():
     task = batched_env.tasks[0]
     pack = dataclasses.replace(task, env_params=task.env_params.replace(levels=np.repeat(levels.boards(9), 2, axis=0)))
     rows = TaskLevels(split_of_row=np.full(18, Split.TEST), repeated_rows=np.arange(18) % 2 == 1)
-    packed = dataclasses.replace(
-        levels, batched_env=dataclasses.replace(batched_env, tasks=(pack,)), levels=rows, split=Split.TEST
-    )
+    packed = LevelSet(batched_env=dataclasses.replace(batched_env, tasks=(pack,)), levels=rows, **of)
     assert packed.number(18) == 9
     np.testing.assert_array_equal(packed.boards(9), levels.boards(9))
     assert dataclasses.replace(packed, distinct=False).number(18) == 18

@@ -1,50 +1,23 @@
-"""`agentrl eval` on the checkpoint of a tiny run; episodes do not depend on how many are played."""
+"""`agentrl eval` on the checkpoint of a tiny run, and beside another run."""
 
-import json
 import re
 import shutil
 
 import numpy as np
 import pytest
 import tiny_run
+from evaluating import refusal, result_of
 
+from agentrl_jax.config import TaskConfig, load_config
 from agentrl_jax.evaluate import against
+from agentrl_jax.runs.run_folder import write_config
 
-LAKES = """
-SFFF
-FFFF
-FFFF
-FFFG
-
-SFFG
-HHHH
-HHHH
-HHHH
-
-SHFF
-HHFF
-FFFF
-FFFG
-"""
-
-
-def evaluate(run, *words):
-    code, out, err = tiny_run.command("eval", str(run), "--json", *words)
-    assert code == 0, err
-    return json.loads(out)
-
-
-def refused(run, *words):
-    code, out, err = tiny_run.command("eval", str(run), "--json", *words)
-    assert (code, out) == (2, "")
-    assert err.startswith("agentrl: ")
-    assert err.count("\n") == 1
-    return err
+WORDS = ("--env", "FrozenLake", "--episodes", "8")
 
 
 def test_the_tasks_of_the_run_give_what_its_summary_says(finished):
     summary = tiny_run.summary(finished.folder)
-    parts = [evaluate(finished.folder), evaluate(finished.folder, "--env", "FrozenLake")]
+    parts = [result_of("eval", finished.folder), result_of("eval", finished.folder, "--env", "FrozenLake")]
     assert [(part["env"], part["iteration"], part["success"]["n"]) for part in parts] == [
         ("SimpleSokoban", 4, 2),  # the file has no more
         ("FrozenLake", 4, 12),
@@ -65,13 +38,15 @@ def test_the_tasks_of_the_run_give_what_its_summary_says(finished):
 
 def test_samples_are_other_episodes_on_the_same_levels(finished):
     """The first of several samples is the only one of a plain evaluation; greedy play stays the same."""
-    words = ("--env", "FrozenLake", "--episodes", "8")
-    one, several = evaluate(finished.folder, *words), evaluate(finished.folder, *words, "--samples", "3")
+    one, several = (result_of("eval", finished.folder, *WORDS, "--samples", k) for k in (1, 3))
     assert (one["samples"], several["samples"]) == (1, 3)
     assert "pass_at" not in one
     for name in ("success_greedy", "random", "optimal", "seen"):
         assert one[name] == several[name]
+    seen = one["seen"]
+    assert (seen["held_out"], seen["seen_levels"], seen["seen_images"]) == (True, 0, 0)
     assert several["success"]["n"] == 8
+    assert [row[0] for row in several["outcomes"]["samples"]] == one["outcomes"]["success"]
     assert list(several["pass_at"]) == list(several["pass_all"]) == ["1", "2", "3"]
     for table in ("pass_at", "pass_all"):
         assert several[table]["1"]["mean"] == pytest.approx(several["success"]["mean"])
@@ -79,12 +54,11 @@ def test_samples_are_other_episodes_on_the_same_levels(finished):
     assert rising == sorted(rising)
     assert falling == sorted(falling, reverse=True)
     assert rising[-1] > falling[-1]
-    assert "expected at least 1" in refused(finished.folder, "--samples", "0")
 
 
 def test_two_runs_are_compared_level_by_level(finished, tmp_path, monkeypatch):
-    words = ("--env", "FrozenLake", "--episodes", "8", "--samples", "2")
-    result = evaluate(finished.folder, *words, "--against", str(finished.folder))
+    words = (*WORDS, "--samples", "2")
+    result = result_of("eval", finished.folder, *words, "--against", finished.folder)
     plain = result["run"]
     assert plain == result["against"], "the same evaluation gives the same numbers"
     assert len(plain["outcomes"]["success_greedy"]) == 8
@@ -94,70 +68,72 @@ def test_two_runs_are_compared_level_by_level(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(against, "evaluate_against", lambda *_, **__: result)
     code, out, _ = tiny_run.command("eval", str(finished.folder), *words, "--against", str(finished.folder))
     assert code == 0
-    for title in ("agent, greedy", "agent, pass@2", "agent, pass^2", "│ optimal play"):
-        assert out.count(title) == 2
+    assert [out.count(title) for title in ("agent, greedy", "agent, pass^2", "│ optimal play")] == [2, 2, 2]
     assert re.search(r"greedy: \+0\.0 points .*, paired over 8 levels", " ".join(out.split()))
     monkeypatch.undo()
     other = shutil.copytree(finished.folder, tmp_path / "other")
-    settings = (other / "config.yaml").read_text()
-    before, after = settings.split("env: FrozenLake\n")
+    before, after = (other / "config.yaml").read_text().split("env: FrozenLake\n")
     changed = after.replace("options: {}", "options: {frozen_probability: 0.7}", 1)
     assert changed != after
     (other / "config.yaml").write_text(f"{before}env: FrozenLake\n{changed}")
-    code, out, err = tiny_run.command("eval", str(finished.folder), *words, "--against", str(other))
-    assert (code, out) == (2, "")
-    assert "play different levels of FrozenLake" in err.splitlines()[-1]
+    refused = refusal("eval", finished.folder, *words, "--against", other)
+    assert "play different levels of FrozenLake" in str(refused)
+
+
+TASKS = "tasks: [{env: SimpleSokoban, groups: 2, levels: LEVELS}, {env: FrozenLake, groups: 2}]"
+TASKS_OF = {
+    "lake": "tasks: [{env: FrozenLake, groups: 2}]",
+    "wet": "tasks: [{env: FrozenLake, groups: 2, options: {success_rate: 0.5, frozen_probability: 0.7}}]",
+    "dry": "tasks: [{env: FrozenLake, groups: 2, options: {success_rate: 1.0}}]",
+    "babyai": "tasks: [{env: BabyAI, groups: 2, options: {objects_shown: 8}}]",
+}
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(against, "evaluate_run", lambda *args, **options: pytest.fail("played"))
+    folders = {}
+    for name, tasks in TASKS_OF.items():
+        assert TASKS in tiny_run.CONFIG
+        config = load_config(tiny_run.write_config(tmp_path, tiny_run.CONFIG.replace(TASKS, tasks)))
+        folders[name] = tmp_path / name
+        folders[name].mkdir()
+        write_config(folders[name], config)
+    (tmp_path / "served").mkdir()
+    write_config(tmp_path / "served", load_config(tiny_run.write_config(tmp_path, tiny_run.SERVED)))
+    return folders | {"served": tmp_path / "served"}
 
 
 @pytest.mark.parametrize(
-    ("content", "words", "parts"),
+    ("first", "second", "words", "parts"),
     [
-        ("#####\n#@x.#\n#####\n", [], ["line 2, column 3", "'x'"]),
-        ("", [], ["no level"]),
-        ("#####\n#@$ #\n#####\n", [], ["1 boxes and 0 targets"]),
-        ("#####\n#@$.\n#####\n", [], ["closed by #"]),
-        (b"\xff\xfe\x00", [], ["no level"]),
-        (LAKES, [], ["no level", "XSB"]),
-        ("SFFG\n", ["--env", "Bandit"], ["Bandit has no levels"]),
-        ("SFFG\n\nSG\n", ["--env", "FrozenLake"], ["level 2 is 1x2", "one size"]),
-        ("SFFF\n", ["--env", "FrozenLake"], ["0 goals"]),
+        ("lake", "babyai", (), ["plays FrozenLake and", "plays BabyAI (objects_shown 8), which cannot"]),
+        ("wet", "dry", (), ["FrozenLake (success_rate 0.5, frozen_probability 0.7)", "FrozenLake (success_rate 1.0)"]),
+        ("served", "lake", (), ["plays maze and", "plays FrozenLake"]),
+        # Both would have to play it.
+        ("lake", "served", ("--env", "FrozenLake"), ["has items of maze only"]),
+        ("lake", "served", ("--panel", "frozen-lake-4x4-v2"), ["on the services maze"]),
+        ("served", "lake", ("--panel", "maze-v1"), ["on compiled environments"]),
+        ("lake", "dry", ("--levels", "LEVELS"), ["expected one of S F H G"]),
     ],
 )
-def test_a_bad_file_is_one_line(finished, tmp_path, content, words, parts):
-    file = tmp_path / "levels.txt"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    message = refused(finished.folder, "--levels", str(file), *words)
-    for part in [str(file), *parts]:
-        assert part in message
+def test_different_tasks_are_refused_at_once(runs, tmp_path, first, second, words, parts):
+    words = [tmp_path / "levels.txt" if word == "LEVELS" else word for word in words]
+    message = str(refusal("eval", runs[first], "--against", runs[second], *words))
+    assert all(part in message for part in parts)
 
 
-def test_a_bad_pack_is_one_line(finished, tmp_path):
-    file = tmp_path / "pack.npy"
-    file.write_bytes(b"no array")
-    assert "pack.npy" in refused(finished.folder, "--levels", str(file))
-    np.save(file, np.zeros((2, 3), np.float32))
-    for words in ([], ["--env", "FrozenLake"]):
-        assert "float32" in refused(finished.folder, "--levels", str(file), *words)
-
-
-def test_other_mistakes_are_one_line(finished, tmp_path):
-    assert "no such folder" in refused(tmp_path / "absent")
-    assert "that is no folder" in refused(finished.file)
-    assert "holds no config.yaml" in refused(tmp_path)
-    assert "--episodes is 0" in refused(finished.folder, "--episodes", "0")
-    assert "--temperature is 0" in refused(finished.folder, "--temperature", "0")
-    message = refused(finished.folder, "--checkpoint", "4")
-    assert "expected one of last, best, 5 (iteration 2), 7 (iteration 4)" in message
-    copy = tmp_path / "copy"
-    shutil.copytree(finished.folder, copy)
-    for step in tiny_run.checkpoints(copy):
-        shutil.rmtree(copy / "checkpoints" / str(step))
-    assert "no checkpoint yet" in refused(copy)
-    shutil.rmtree(copy / "checkpoints")
-    assert "no checkpoint yet" in refused(copy)
-    file = copy / "config.yaml"
-    whole = file.read_text()
-    file.write_text(whole.replace("tokenizer: ''", "tokenizer: /absent"))
-    assert "/absent" in refused(copy)
-    file.write_text(whole[: whole.index("\nrollout:")])
-    assert "config.yaml: lacks rollout" in refused(copy)
+@pytest.mark.parametrize(
+    ("first", "second", "options"),
+    [
+        ("lake", "babyai", {"env": "FrozenLake"}),
+        ("lake", "babyai", {"panel": "frozen-lake-4x4-v2"}),
+        ("wet", "dry", {"panel": "frozen-lake-4x4-v2"}),
+        ("lake", "dry", {}),
+    ],
+)
+def test_what_both_can_play_is_not_refused(runs, first, second, options):
+    with pytest.raises(pytest.fail.Exception, match="played"):
+        against.evaluate_against(runs[first], runs[second], **options)
+    # What is shown of an item is a run's own: whether the levels are the same is known after play.
+    assert not against._differ(*(TaskConfig(env="BabyAI", groups=2, options={"objects_shown": n}) for n in (8, 6)))

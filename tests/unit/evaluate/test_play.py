@@ -1,60 +1,29 @@
 import io
 
 import pytest
+import tiny_run
 
-from agentrl_jax.cli import main as cli
 from agentrl_jax.evaluate.play import play, with_tags
 from agentrl_jax.text.grammar import ResponseGrammar
 
-LEVEL = "######\n#@ $.#\n######\n"
-
-FIRST = """<|system|># wall _ floor O target √ box on target X box P you S you on target
-Up Down Left Right<|user|>######
-#P_XO#
-######
-######
-######
-######
-10<|assistant|><answer>"""
-
-SECOND = """<|end|><|user|>######
-#_PXO#
-######
-######
-######
-######
-9<|assistant|><answer>"""
+BOARD = "<|user|>######\n{}\n" + "######\n" * 4 + "{}<|assistant|><answer>"
+LEGEND = "<|system|># wall _ floor O target √ box on target X box P you S you on target\nUp Down Left Right"
 
 
-@pytest.fixture
-def typed(monkeypatch):
-    def typed(text):
-        monkeypatch.setattr("sys.stdin", io.StringIO(text))
-
-    return typed
-
-
-@pytest.fixture
-def level(tmp_path):
-    path = tmp_path / "level.txt"
-    path.write_text(LEVEL)
-    return str(path)
-
-
-def test_a_person_reads_what_the_agent_reads(typed, level, capsys):
-    typed("Right\nright || Up\nUp\n")
-    with pytest.raises(SystemExit) as end:
-        cli.main(["play", "SimpleSokoban", "--levels", level])
-    out, err = capsys.readouterr()
-    assert not end.value.code
-    assert out == FIRST + SECOND  # the second response solves the level, so the third line is not read
+def test_a_person_reads_what_the_agent_reads(monkeypatch, tmp_path):
+    (tmp_path / "level.txt").write_text("######\n#@ $.#\n######\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("Right\nright || Up\nUp\n"))
+    code, out, err = tiny_run.command("play", "SimpleSokoban", "--levels", str(tmp_path / "level.txt"))
+    assert code == 0
+    # The second response solves the level, so the third line is not read.
+    assert out == LEGEND + BOARD.format("#P_XO#", 10) + "<|end|>" + BOARD.format("#_PXO#", 9)
     assert "Sent as: right || Up</answer>" in err
     assert "Solved, ended by the environment; return 10.8." in err
 
 
 @pytest.mark.parametrize("text", ["Fly\n", "Fly\nquit\n"])
-def test_the_end_of_the_input_and_quit_end_the_game(typed, capsys, text):
-    typed(text)
+def test_the_end_of_the_input_and_quit_end_the_game(monkeypatch, capsys, text):
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
     play("Bandit", style="ragen", think=True, seed=0, levels=None)
     out, err = capsys.readouterr()
     assert out.count("<|assistant|><think>") == 2
@@ -62,7 +31,6 @@ def test_the_end_of_the_input_and_quit_end_the_game(typed, capsys, text):
     assert "Reward:\n0.0\n\nTurn 2:" in out
     assert "Not understood in full.\n" in err
     assert "Engineer" not in err, "hints do not say which variant comes first by number"
-    assert "ended by you" in err
     assert "Not solved, ended by you; return 0." in err
 
 

@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 import tiny_run
+from evaluating import refusal
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import eval_set
@@ -19,7 +20,7 @@ from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.scenes import run_scenes
 from envs_jax.splits import Split
 
-LEVELS, SAMPLES = 6, 2
+LEVELS, SAMPLES = 8, 2
 WORDS = ("--env", "FrozenLake", "--episodes", str(LEVELS), "--samples", str(SAMPLES), "--json")
 
 
@@ -28,8 +29,7 @@ def record(run, folder, *words):
     code, out, err = tiny_run.command("eval", str(run), *words, "--record", str(folder))
     assert code == 0, err
     files = [read_record(record_path(folder, number)) for number in recorded_iterations(folder)]
-    for file in files:
-        assert f"recorded {file.header.label}: {len(file.task)} episodes" in err
+    assert all(f"recorded {file.header.label}: {len(file.task)} episodes" in err for file in files)
     return json.loads(out), {file.header.label: file for file in files}
 
 
@@ -38,14 +38,6 @@ def lakes(finished, tmp_path_factory):
     """An evaluation of the last checkpoint on generated levels: (folder, result, records)."""
     folder = tmp_path_factory.mktemp("recorded") / "last"
     return folder, *record(finished.folder, folder, *WORDS)
-
-
-@pytest.fixture(scope="module")
-def earlier(finished, tmp_path_factory):
-    """The folder of the same evaluation of an earlier checkpoint."""
-    folder = tmp_path_factory.mktemp("recorded") / "earlier"
-    record(finished.folder, folder, *WORDS, "--checkpoint", "5")
-    return folder
 
 
 def sampled(record: RolloutRecord):
@@ -62,12 +54,8 @@ def test_records_are_the_episodes_of_the_result(finished, lakes):
     np.testing.assert_array_equal(np.stack(samples, axis=1), result["outcomes"]["samples"])
     for number, file in enumerate(records.values()):
         header, sample = file.header, None if number == 0 else number - 1
-        assert (header.iteration, header.step, header.tasks, header.episodes) == (
-            number + 1,
-            7,
-            ("FrozenLake",),
-            LEVELS,
-        )
+        assert (header.iteration, header.step) == (number + 1, 7)
+        assert (header.tasks, header.episodes) == (("FrozenLake",), LEVELS)
         assert header.temperature == (0 if sample is None else result["temperature"])
         assert dataclasses.asdict(header.evaluation) == {
             **{"sample": sample, "seed": result["seed"], "split": int(Split.TEST)},
@@ -85,8 +73,7 @@ def test_records_are_the_episodes_of_the_result(finished, lakes):
 
 def test_the_learner_scores_the_tokens(lakes):
     """It computes what the rollout sampled from; greedy tokens, which are certain, it scores at temperature 1."""
-    _, _, records = lakes
-    for label, file in records.items():
+    for label, file in lakes[2].items():
         tokens = sampled(file)
         assert tokens.any()
         if label == "greedy":
@@ -100,58 +87,52 @@ def test_the_learner_scores_the_tokens(lakes):
         assert not file.entropy[~tokens].any()
 
 
-def executed(record: RolloutRecord):
-    return (record.actions >= 0).sum(axis=(1, 2))
+def assert_boards(folder, file):
+    drawn = run_scenes(folder, read_config(folder), file)
+    assert [len(scenes) for scenes in drawn] == (1 + (file.actions >= 0).sum(axis=(1, 2))).tolist()
 
 
 def test_boards_are_computed_again(lakes, caplog):
     folder, _, records = lakes
-    config = read_config(folder)
     for file in records.values():
-        drawn = run_scenes(folder, config, file)
-        assert [len(scenes) for scenes in drawn] == (1 + executed(file)).tolist()
+        assert_boards(folder, file)
     file = records["sample 1"]
     other = dataclasses.replace(file.header.evaluation, seed=file.header.evaluation.seed + 1)
     moved = dataclasses.replace(file, header=dataclasses.replace(file.header, evaluation=other))
     with caplog.at_level(logging.WARNING):
-        assert run_scenes(folder, config, moved) == [[]] * LEVELS
+        assert run_scenes(folder, read_config(folder), moved) == [[]] * LEVELS
     assert f"sample 1: {LEVELS} of {LEVELS} episodes have no boards" in caplog.text
 
 
 def test_levels_of_a_file(finished, tmp_path):
     (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
-    folder = tmp_path / "new"
-    _, records = record(finished.folder, folder, "--levels", str(tmp_path / "levels.txt"), "--json")
+    _, records = record(finished.folder, tmp_path / "new", "--levels", str(tmp_path / "levels.txt"), "--json")
     for file in records.values():
         assert file.level.tolist() == [0, 1]
-        drawn = run_scenes(folder, read_config(folder), file)
-        assert [len(scenes) for scenes in drawn] == (1 + executed(file)).tolist()
+        assert_boards(tmp_path / "new", file)
 
 
-def test_two_evaluations_are_on_the_same_levels_of_the_page(lakes, earlier, tmp_path):
-    entries, rows, blocks = [], [], []
-    for folder in (lakes[0], earlier):
-        entry, (summary, *packed) = RunData(folder).refresh()
-        entries.append(entry)
-        rows.append(unpack(summary)[1])
-        blocks.append([unpack(block) for block in packed])
-    for entry in entries:
+def test_two_evaluations_are_on_the_same_levels_of_the_page(finished, lakes, tmp_path):
+    earlier = tmp_path / "earlier"
+    record(finished.folder, earlier, *WORDS, "--checkpoint", "5")
+    shown = [RunData(folder).refresh() for folder in (lakes[0], earlier)]
+    for (entry, _), iteration in zip(shown, (4, 2)):
         assert (entry["stage"], entry["replay"]) == ("evaluation", "")
         assert entry["recorded"] == "greedy play and 2 samples"
         assert [info["label"] for info in entry["iterations"]] == ["greedy", "sample 1", "sample 2"]
         assert entry["trend"]["metrics"] == entry["lines"] == []
-    assert [entry["about"].rsplit(",")[-1] for entry in entries] == [" iteration 4.", " iteration 2."]
+        assert entry["about"].endswith(f", iteration {iteration}.")
+    first, second = (unpack(blocks[0])[1] for _, blocks in shown)
     for name in ("iteration", "task", "group", "level_high", "level_low"):
-        np.testing.assert_array_equal(rows[0][name], rows[1][name])
-    assert len(set(rows[0]["level_low"].tolist())) == LEVELS
-    (_, greedy), (header, sample), _ = blocks[0]
+        np.testing.assert_array_equal(first[name], second[name])
+    assert len(set(first["level_low"].tolist())) == LEVELS
+    (_, greedy), (header, sample), _ = map(unpack, shown[0][1][1:])
     assert np.isnan(greedy["gap_table"]).all()  # temperatures differ
     assert np.isfinite(sample["gap_table"][sample["gap"]]).all()
     assert header["scenes"]["stacks"]
     page = tmp_path / "page.html"
-    code, out, err = tiny_run.command("view", str(lakes[0]), "--compare", str(earlier), "--export", str(page))
+    code, out, _ = tiny_run.command("view", str(lakes[0]), "--compare", str(earlier), "--export", str(page))
     assert (code, out.startswith(f"page: {page}")) == (0, True)
-    assert "agentrl view: sample 2 (3 of 3)" in err
 
 
 def test_samples_of_a_level_are_epochs_in_inspect(lakes, tmp_path):
@@ -172,24 +153,15 @@ def test_samples_of_a_level_are_epochs_in_inspect(lakes, tmp_path):
 
 
 def test_what_is_refused(finished, lakes, tmp_path, monkeypatch):
-    def refused(*words):
-        code, out, err = tiny_run.command(*words)
-        assert (code, out) == (2, "")
-        return err.splitlines()[-1]
-
     folder, run = str(lakes[0]), str(finished.folder)
     before = {file.name for file in lakes[0].rglob("*")}
-    assert f"--record: {folder}: exists and is not an empty folder" in refused("eval", run, "--record", folder)
+    assert f"{folder}: exists and is not an empty folder" in str(refusal("eval", run, "--record", folder))
     assert {file.name for file in lakes[0].rglob("*")} == before
-    assert "but there is --against" in refused("eval", run, "--against", run, "--record", str(tmp_path / "new"))
-    assert f"holds an evaluation of {run}" in refused("replay", folder, "--iteration", "1")
-    training = refused("train", finished.file, "--run_dir", folder)
+    assert f"holds an evaluation of {run}" in str(refusal("replay", folder, "--iteration", "1"))
+    training = str(refusal("train", finished.file, "--run_dir", folder))
     assert "holds an evaluation that agentrl eval recorded" in training
     assert {file.name for file in lakes[0].rglob("*")} - {".lock"} == before
-    assert refused("eval", run, *WORDS, "--record", str(lakes[0] / "config.yaml" / "new")).startswith(
-        "agentrl: --record"
-    )
-
+    assert refusal("eval", run, *WORDS, "--record", lakes[0] / "config.yaml" / "new").key == "--record"
     play = eval_set.EvalSet.play
 
     def fail(self, params, episodes, temperature, sample=0):
@@ -199,10 +171,10 @@ def test_what_is_refused(finished, lakes, tmp_path, monkeypatch):
 
     monkeypatch.setattr(eval_set.EvalSet, "play", fail)
     failing, words = (False, 0), ("eval", run, *WORDS, "--record", str(tmp_path / "new"))
-    assert "the service has gone" in refused(*words)
+    assert "the service has gone" in str(refusal(*words))
     assert not (tmp_path / "new").exists(), "nothing was recorded"
     failing = (True, 1)
-    assert "the service has gone" in refused(*words)
+    assert "the service has gone" in str(refusal(*words))
     assert recorded_iterations(tmp_path / "new") == [1, 2], "greedy play and the first sample are finished"
 
 

@@ -6,12 +6,7 @@ import pytest
 from agentrl_jax.evaluate import against, results
 from agentrl_jax.evaluate.results import Played, gap_closed, rates
 from agentrl_jax.evaluate.selectors import BestOf
-from agentrl_jax.evaluate.statistics import (
-    mean_interval,
-    paired_interval,
-    pass_at,
-    success_interval,
-)
+from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, pass_at, success_interval
 from envs_jax.budget import Baselines
 
 SUCCESS = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], bool)

@@ -1,16 +1,17 @@
-"""An evaluation counts the levels that a run has learned from, using the record of the run."""
+"""Levels of an evaluation that a run has learned from, and boards that its episodes meet after their first turn."""
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import chex
 import jax
 import numpy as np
 import pytest
-import tiny_run
 
 import envs_jax
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.evaluate.midway import MidwayCount
 from agentrl_jax.evaluate.seen import learned_from, learned_levels, seen_levels
 from agentrl_jax.rollout.envs.level_splits import MIN_LEVELS, TaskLevels, task_levels
 from agentrl_jax.setup import build
@@ -36,22 +37,23 @@ def divided(**options):
     return task_levels(made.env, made.env_params)
 
 
-def test_what_was_learned_from_is_told_by_the_record_and_gaps_are_not_hidden():
-    assert learned_levels(ROWS, METRICS, 2) == {"a", "b", "e"}
-    assert learned_levels(ROWS[1:], METRICS, 2) is None
-    assert learned_levels(ROWS[:2], METRICS, 2) is None
-    assert learned_levels([], [], 0) == set()
-
-
-def test_a_batch_that_both_records_lost_is_a_gap_too():
-    """Otherwise its levels would silently not be counted."""
-    assert learned_levels(ROWS[:2], METRICS[:1], 2) is None
-    assert learned_levels(ROWS, METRICS[1:], 2) is None
-
-
-def test_rows_behind_the_checkpoint_do_not_count():
-    assert learned_levels(ROWS, METRICS, 1) == {"a", "b"}
-    assert learned_levels(ROWS[:2], METRICS, 1) == {"a", "b"}
+@pytest.mark.parametrize(
+    ("rows", "metrics", "step", "learned"),
+    [
+        (ROWS, METRICS, 2, {"a", "b", "e"}),
+        (ROWS[1:], METRICS, 2, None),
+        (ROWS[:2], METRICS, 2, None),
+        ([], [], 0, set()),
+        # A batch that both records lost is a gap too.
+        (ROWS[:2], METRICS[:1], 2, None),
+        (ROWS, METRICS[1:], 2, None),
+        # Rows behind the checkpoint do not count.
+        (ROWS, METRICS, 1, {"a", "b"}),
+        (ROWS[:2], METRICS, 1, {"a", "b"}),
+    ],
+)
+def test_what_was_learned_from_is_told_by_the_record_and_gaps_are_not_hidden(rows, metrics, step, learned):
+    assert learned_levels(rows, metrics, step) == learned
 
 
 def test_levels_that_were_learned_from_are_counted_also_turned_and_mirrored():
@@ -98,7 +100,7 @@ def test_a_pack_is_divided_by_its_rows(tmp_path):
     np.testing.assert_array_equal(few.rows(Split.TEST), np.arange(5))
 
 
-def test_a_run_tells_what_it_learned_from(finished, tmp_path):
+def test_a_run_tells_what_it_learned_from_and_met(finished):
     summary = json.loads((finished.folder / "summary.json").read_text())
     assert not summary["held_out"]  # the first task's file has two levels
     small, lake = summary["levels"]["SimpleSokoban"], summary["levels"]["FrozenLake"]
@@ -109,10 +111,7 @@ def test_a_run_tells_what_it_learned_from(finished, tmp_path):
     rows = [json.loads(line) for line in (finished.folder / "levels.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows] == ["imitation", "test", "rl", "rl", "rl", "rl"]
 
-
-def test_a_run_counts_the_boards_that_its_episodes_meet(finished):
-    """The first task plays the levels that it is evaluated on, and stays on one after a response without an action."""
-    summary = json.loads((finished.folder / "summary.json").read_text())
+    # The first task plays the levels that it is evaluated on, and stays on one after a response without an action.
     met = {task: known["seen_midway"] for task, known in summary["levels"].items()}
     assert 1 <= met["SimpleSokoban"] <= 2
     assert 0 <= met["FrozenLake"] <= summary["levels"]["FrozenLake"]["levels"]
@@ -122,17 +121,14 @@ def test_a_run_counts_the_boards_that_its_episodes_meet(finished):
     assert (meta["midway"]["since"], len(meta["midway"]["boards"])) == (0, summary["seen_midway"])
 
 
-UNKNOWN = "so how many levels were learned from is not known (seen_levels is null)"
-
-
 @pytest.mark.parametrize(
     ("lines", "known", "said"),
     [
-        ({"levels.jsonl": [3, 5]}, False, f"2 rows of levels.jsonl cannot be read (the first is line 3), {UNKNOWN}"),
-        ({"metrics.jsonl": [4]}, False, f"1 row of metrics.jsonl cannot be read (the first is line 4), {UNKNOWN}"),
+        ({"levels.jsonl": [3, 5]}, False, "2 rows of levels.jsonl cannot be read (the first is line 3), so how many"),
+        ({"metrics.jsonl": [4]}, False, "1 row of metrics.jsonl cannot be read (the first is line 4), so how many"),
         ({"levels.jsonl": [4], "metrics.jsonl": [5]}, False, "1 row of levels.jsonl cannot be read (the first is"),
         ({"levels.jsonl": [2]}, True, "1 row of levels.jsonl cannot be read (the first is line 2); no result needs"),
-        ({"levels.jsonl": []}, False, "metrics.jsonl or levels.jsonl lacks rows of the 7 steps up to the checkpoint"),
+        ({"levels.jsonl": []}, False, "metrics.jsonl or levels.jsonl lacks rows of the 7 steps"),
         ({}, True, None),
     ],
 )
@@ -155,9 +151,49 @@ def test_an_evaluation_says_which_rows_it_could_not_read(finished, tmp_path, lin
     assert said is None or (said in told[0] and told[0].startswith(f"{copy}: "))
 
 
-def test_an_evaluation_elsewhere_is_held_out_too(finished):
-    """The run has learned from others."""
-    code, out, _ = tiny_run.command("eval", str(finished.folder), "--json", "--env", "FrozenLake", "--episodes", "8")
-    assert code == 0
-    seen = json.loads(out)["seen"]
-    assert (seen["held_out"], seen["seen_levels"], seen["seen_images"]) == (True, 0, 0)
+BOARDS = np.array([[1, 1], [2, 2], [3, 3], [4, 4], [5, 5], [1, 5]], np.uint32)
+STATES = np.array([[[1, 1], [2, 2], [5, 1]], [[3, 3], [1, 5], [4, 4]]], np.uint32)
+"""Of two episodes: boards 0 and 2 are their starts, and [5, 1] has one word of one board and one of another."""
+
+
+def episodes(*num_turns):
+    return SimpleNamespace(turn=SimpleNamespace(state_hash=STATES), num_turns=np.array(num_turns))
+
+
+def count(*num_turns):
+    found = MidwayCount([BOARDS[:4], None, BOARDS[4:]], ["first", "bandit", "last"])
+    found.add(episodes(*num_turns))
+    return found
+
+
+def test_states_of_turns_that_were_played_after_the_first_are_counted():
+    for num_turns, first, last in (((1, 1), 0, 0), ((2, 1), 1, 0), ((3, 2), 1, 1), ((1, 3), 1, 1), ((3, 3), 2, 1)):
+        found = count(*num_turns)
+        assert found.counts() == {"first": {"seen_midway": first}, "last": {"seen_midway": last}}
+        found.add(episodes(1, 1))
+        assert found.counts()["first"]["seen_midway"] == first, "what was met stays met"
+
+
+def test_a_count_goes_on_from_a_checkpoint():
+    before, after = count(2, 1), MidwayCount([BOARDS], ["task"])
+    saved = json.loads(json.dumps(before.saved()))
+    assert saved == {"since": 0, "boards": ["0000000200000002"]}
+    after.restore(saved, 7)
+    assert after.counts() == {"task": {"seen_midway": 1}}
+    after.add(episodes(1, 3))
+    assert after.counts() == {"task": {"seen_midway": 3}}
+
+
+def test_a_checkpoint_of_a_version_without_a_count_begins_one():
+    old = count(3, 3)
+    old.restore(None, 7)
+    assert old.counts() == {task: {"seen_midway": 0, "seen_midway_since": 7} for task in ("first", "last")}
+    resumed = count(3, 3)
+    resumed.restore(old.saved(), 9)
+    assert resumed.since == 7
+
+
+def test_without_boards_nothing_is_counted():
+    found = MidwayCount([None], ["bandit"])
+    found.add(episodes(3, 3))
+    assert (found.counts(), found.saved()["boards"]) == ({}, [])

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,6 +15,8 @@ from agentrl_jax.evaluate.statistics import best_of, majority_of, pass_at
 from agentrl_jax.models import actor_critic
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.text import tokenizer as tokenizers
+
+EPISODES = 8
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
@@ -48,27 +51,18 @@ def test_the_majority_counts_answers_not_successes():
     np.testing.assert_array_equal(majority_of(success, given, 2), [0.5, 0.5, 0.0])
 
 
-def test_bad_arguments_are_refused():
-    success = np.ones((2, 3), bool)
-    for score in (np.zeros((2, 2)), np.full((2, 3), np.nan)):
-        with pytest.raises(ValueError, match="finite scores"):
-            best_of(success, score, 2)
-    with pytest.raises(ValueError, match="one of each sample"):
-        majority_of(success, [["a"], ["b"]], 1)
-
-
 @pytest.fixture(scope="module")
 def played(finished):
     """A policy with a critic, the configuration of its run with one task, and episodes."""
     policy = api.load_policy(finished.folder)
-    return policy, policy.config.replace(tasks=policy.config.tasks[1:]), api.rollout(policy, 6, task=1)
+    return policy, policy.config.replace(tasks=policy.config.tasks[1:]), api.rollout(policy, EPISODES, task=1)
 
 
 def test_scores_of_episodes(played):
     policy, config, trajectory = played
     response = trajectory.response
-    totals, counts = np.zeros(6), np.zeros(6)
-    for episode in range(6):
+    totals, counts = np.zeros(EPISODES), np.zeros(EPISODES)
+    for episode in range(EPISODES):
         for turn in range(trajectory.num_turns[episode]):
             length = response.length[episode, turn]
             totals[episode] += response.logprob[episode, turn, :length].astype(np.float64).sum()
@@ -78,43 +72,42 @@ def test_scores_of_episodes(played):
 
 
 def test_the_value_is_the_critics_before_the_last_token(played):
-    """Beside a forward pass over each episode's own tokens, without padding."""
     policy, config, trajectory = played
-    slow = []
-    for episode in range(2):  # each length is a program
-        tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
+    rows = [trajectory.prompt[row, : trajectory.prompt_length[row]].tolist() for row in range(EPISODES)]
+    for episode, tokens in enumerate(rows):
         for turn in range(trajectory.num_turns[episode]):
             shown, said = trajectory.observation[episode, turn], trajectory.response.tokens[episode, turn]
             tokens += shown[: trajectory.observation_length[episode, turn]].tolist()
             tokens += said[: trajectory.response.length[episode, turn]].tolist()
-        row, last = np.array([tokens], np.int32), np.array([[len(tokens) - 1]], np.int32)
-        slow.append(float(actor_critic.values(policy.params, policy.model, row, last)[0, 0]))
-    assert len({round(value, 6) for value in slow}) > 1
+    last = np.array([[len(row) - 1] for row in rows], np.int32)
+    width = last.max() + 1  # nothing reads what follows an episode
+    rows = np.array([row + [0] * (width - len(row)) for row in rows], np.int32)
+    slow = jax.jit(actor_critic.values, static_argnums=1)(policy.params, policy.model, rows, last)[:, 0]
+    assert len(set(np.round(slow, 6).tolist())) > 1
     found = last_values(policy.params, policy.model, trajectory, "full")
-    np.testing.assert_allclose(found[:2], slow, atol=1e-5)
+    np.testing.assert_allclose(found, slow, atol=1e-5)
     np.testing.assert_allclose(best_of_selector("value", policy, config).judge(trajectory), found, atol=1e-5)
 
 
 def test_selectors_that_a_run_cannot_have_are_refused(played):
     policy, config, _ = played
     without = dataclasses.replace(policy, model=dataclasses.replace(policy.model, critic="none"))
-    with pytest.raises(UserError, match="has no critic"):
-        best_of_selector("value", without, config)
-    with pytest.raises(UserError, match="FrozenLake end without an answer in words"):
-        best_of_selector("majority", policy, config)
+    for name, given in (("value", without), ("majority", policy)):
+        with pytest.raises(UserError) as refused:
+            best_of_selector(name, given, config)
+        assert (refused.value.key, refused.value.value) == ("--selector", name)
 
 
 def test_answers_of_a_search_are_compared_as_words():
     tokenizer, service = tokenizers.load_small(), get_service("searchqa")
-    texts = ["<search> x </search>", "so <answer> The  Eiffel-Tower. </answer>", "<answer>a</answer>", "no"]
+    texts = ["<search> x </search>", "so <answer> The  Eiffel-Tower. </answer>", "<answer>a</answer>", "", "no", ""]
     rows = [tokenizer.encode(text) for text in texts]
-    width = max(map(len, rows))
-    tokens = np.zeros((3, 2, width), np.int32)
-    length = np.zeros((3, 2), np.int32)
-    for (episode, turn), row in zip(((0, 0), (0, 1), (1, 0), (2, 0)), rows):
-        tokens[episode, turn, : len(row)], length[episode, turn] = row, len(row)
+    tokens = np.zeros((3, 2, max(map(len, rows))), np.int32)
+    for index, row in enumerate(rows):
+        tokens[index // 2, index % 2, : len(row)] = row
+    length = np.array([*map(len, rows)]).reshape(3, 2)
     trajectory = SimpleNamespace(num_turns=np.array([2, 1, 1]), response=SimpleNamespace(tokens=tokens, length=length))
     assert answers(trajectory, tokenizer, service) == ["eiffeltower", "", ""]
-    with_answers = SimpleNamespace(tokenizer=tokenizer)
     config = SimpleNamespace(served=True, tasks=[SimpleNamespace(env="searchqa")])
-    assert best_of_selector("majority", with_answers, config).judge(trajectory) == ["eiffeltower", "", ""]
+    majority = best_of_selector("majority", SimpleNamespace(tokenizer=tokenizer), config)
+    assert majority.judge(trajectory) == ["eiffeltower", "", ""]

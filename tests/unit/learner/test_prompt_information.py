@@ -28,8 +28,7 @@ def test_scores_are_those_of_a_forward_pass_for_each_pair():
 
 def test_samples_are_balanced_and_uniform():
     trajectory = PLAYED
-    many = dataclasses.replace(BASE, pairs=9)
-    first, _ = samples(trajectory, many)[0]
+    first, _ = samples(trajectory, dataclasses.replace(BASE, pairs=9))[0]
     chex.assert_shape(first.episode, (8,))
     np.testing.assert_array_equal(np.bincount(first.episode // GROUP_SIZE), np.full(GROUPS, 2))
     assert len(set(first.episode.tolist())) == 8
@@ -47,19 +46,15 @@ def test_samples_are_balanced_and_uniform():
 
 
 def test_thoughts_are_scored_apart():
-    """The sampled responses are replaced by ones with a thought, with an empty one, and with one that is not closed."""
     trajectory = PLAYED
     texts = ("Up</think>Up", "</think>Down", "UpUpUp", "DownUp</think>")
     rows = [toy_agent.vocabulary(texts[i % len(texts)]) for i in range(GROUPS * GROUP_SIZE)]
-    tokens, length = (
-        np.zeros(trajectory.response.tokens.shape, np.int32),
-        np.zeros(trajectory.response.length.shape, int),
-    )
+    tokens, length = (np.zeros(x.shape, np.int32) for x in (trajectory.response.tokens, trajectory.response.length))
     for episode, row in enumerate(rows):
         tokens[episode, :, : len(row)] = row
         length[episode] = np.where(trajectory.turn_mask[episode], len(row), 0)
-    response = trajectory.response.replace(tokens=jnp.asarray(tokens), length=jnp.asarray(length, jnp.int32))
-    trajectory = trajectory.replace(response=response)
+    response = trajectory.response.replace(tokens=jnp.asarray(tokens), length=jnp.asarray(length))
+    trajectory = jax.tree.map(np.asarray, trajectory.replace(response=response))
     thought = compile_thought(toy_agent.TOKENIZER, forced=True)
     config = dataclasses.replace(BASE, pairs=GROUPS * GROUP_SIZE, thought=thought)
     found = measured(trajectory, config)

@@ -1,51 +1,40 @@
-"""`algo.mismatch` replay: ratios of exactly 1 and divergences of exactly 0 until the first step."""
+"""`algo.mismatch` replay: which rollouts can be replayed, and what the gradient of replayed values is."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
-import made_up
 import numpy as np
 import pytest
 import toy_agent
-from replayed import KEY, MODEL, RULE, TEMPERATURE, Iteration, settings
-from toy_agent import GROUP_SIZE
+from made_up import BASE, GROUP_SIZE, GRPO, KEY, MODEL, ONES, PLAIN, SAID, TRAJECTORY, TURNS, fresh_state, settings
 
-from agentrl_jax.config.algo import NoKl, Replay
+from agentrl_jax.config.algo import Replay
+from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.replay_logprobs import with_gradient_of
 from agentrl_jax.learner.update import update
 from agentrl_jax.parallel.shards import Shards
 
-
-@pytest.fixture(scope="module")
-def iteration():
-    """Without a reference, which would be replayed too, as it is at night."""
-    return Iteration(1, {}, kl=NoKl())
+ENGINE = {"max_turns": TURNS, "max_response_tokens": SAID, "group_size": GROUP_SIZE}
 
 
 @pytest.mark.parametrize(
-    ("engine", "words"),
+    ("engine", "key"),
     [
-        (None, "give the rollout's EngineConfig"),
-        ({"group_size": 2}, "context and group_size"),
-        ({"group_size": GROUP_SIZE, "context": "single_turn"}, "context and group_size"),
-        ({"group_size": GROUP_SIZE, "slots": 64}, "64 slots for 32 episodes"),
-        ({"group_size": GROUP_SIZE, "max_turns": 2}, "cannot be replayed"),
+        (None, "mismatch"),
+        ({"group_size": 2}, "mismatch"),
+        ({"context": "single_turn"}, "mismatch"),
+        ({"slots": 64}, "slots"),
+        ({"max_turns": TURNS + 1}, "turns"),
     ],
 )
-def test_a_rollout_of_another_shape_is_refused(iteration, engine, words):
-    with pytest.raises(ValueError, match=words):
-        jax.eval_shape(
-            functools.partial(
-                update,
-                model=MODEL,
-                config=RULE.replace(mismatch=Replay()),
-                tx=made_up.PLAIN,
-                shards=Shards(),
-                engine=None if engine is None else toy_agent.engine_config(**engine),
-            ),
-            *(iteration.state, iteration.trajectory, TEMPERATURE, KEY, settings()),
-        )
+def test_a_rollout_of_another_shape_is_refused(engine, key):
+    engine = None if engine is None else toy_agent.engine_config(**ENGINE | engine)
+    config = BASE.replace(mismatch=Replay(), **GRPO)
+    learn = functools.partial(update, model=MODEL, config=config, tx=PLAIN, shards=Shards(), engine=engine)
+    with pytest.raises(BadValue) as refused:
+        jax.eval_shape(learn, fresh_state(), TRAJECTORY, ONES, KEY, settings())
+    assert refused.value.key == key
 
 
 def test_value_of_one_and_gradient_of_the_other():

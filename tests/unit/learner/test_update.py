@@ -6,28 +6,14 @@ import functools
 import algos_oracles as oracles
 import jax
 import jax.numpy as jnp
+import made_up
 import numpy as np
 import pytest
-from made_up import (
-    BASE,
-    EPISODES,
-    GROUP_SIZE,
-    GROUPS,
-    KEY,
-    MODEL,
-    ONES,
-    PLAIN,
-    SAID,
-    TRAJECTORY,
-    TURNS,
-    assert_close,
-    fresh_state,
-    settings,
-)
+from made_up import BASE, EPISODES, GROUP_SIZE, GROUPS, KEY, MODEL, ONES, SAID, TRAJECTORY, assert_close, settings
 
 from agentrl_jax.algos import losses
 from agentrl_jax.config.advantages import Gae, Grpo
-from agentrl_jax.config.algo import FixedKl, FractionFilter, NoFilter, PolicyGradient, Ppo, Tis
+from agentrl_jax.config.algo import FixedKl, FractionFilter, PolicyGradient, Ppo, Tis
 from agentrl_jax.learner import update as updates
 from agentrl_jax.learner.batch import Batch
 from agentrl_jax.learner.row_scores import RowScores
@@ -41,7 +27,7 @@ FAILED = [1, 5, 11, 14]
 CHOSEN = TRAJECTORY.replace(
     turn=TRAJECTORY.turn.replace(failed=TRAJECTORY.turn.failed.at[jnp.array(FAILED), 0].set(True))
 )
-ROWS = pack_trajectories(CHOSEN, "full")
+ROWS = jax.jit(pack_trajectories, static_argnums=1)(CHOSEN, "full")
 VALID = ~np.isin(np.arange(EPISODES), FAILED)
 NUMBERS = {"format_penalty": -0.1, "overlong_buffer": 0.4, "overlong_penalty": 0.5, "entropy_coef": 0.3, "lr": 0.1}
 
@@ -52,9 +38,8 @@ def scored(params, model):
 
 
 def turn_rewards():
-    """Rewards of the turns with both penalties."""
     t = jax.tree.map(np.asarray, CHOSEN)
-    played = np.arange(TURNS) < t.num_turns[:, None]
+    played = np.arange(made_up.TURNS) < t.num_turns[:, None]
     return np.where(played, t.turn.reward - 0.1 * t.turn.format_error - 0.5 * overlong(), 0.0)
 
 
@@ -80,7 +65,9 @@ def stepped(params, grads, critic_lr):
 
 
 def learn(start, model, numbers, **changes):
-    program = jax.jit(functools.partial(update, model=model, config=BASE.replace(**changes), tx=PLAIN, shards=Shards()))
+    program = jax.jit(
+        functools.partial(update, model=model, config=BASE.replace(**changes), tx=made_up.PLAIN, shards=Shards())
+    )
     return program(start, CHOSEN, ONES, KEY, settings(**numbers))
 
 
@@ -90,23 +77,15 @@ def moved(state, start):
 
 @pytest.fixture(scope="module")
 def start():
-    """The reference is another policy than the one that learns."""
-    state = fresh_state(reference=True)
+    state = made_up.fresh_state(reference=True)
     return state.replace(reference=jax.tree.map(lambda x: 0.7 * x, state.reference))
 
 
 def test_an_update_with_a_critic(start):
     """PPO from the rollout's log-probabilities, KL in the reward, half of the groups, two epochs of two minibatches."""
     numbers = NUMBERS | {"gamma": 0.9, "lam": 0.8, "kl_coef": 0.3, "value_coef": 0.6, "critic_lr": 0.05}
-    rule = {
-        "advantage": Gae(value_clip=0.1),
-        "objective": Ppo(dual_clip=1.5),
-        "kl": FixedKl(apply_to="reward", estimator="k1"),
-        "filter": FractionFilter(ratio=0.5),
-        "aggregation": "seq_mean_token_mean",
-        "epochs": 2,
-        "minibatches": 2,
-    }
+    rule = {"advantage": Gae(value_clip=0.1), "objective": Ppo(dual_clip=1.5), "filter": FractionFilter(ratio=0.5)}
+    rule |= {"kl": FixedKl(apply_to="reward"), "aggregation": "seq_mean_token_mean", "epochs": 2, "minibatches": 2}
     state, metrics = learn(start, MODEL, numbers, **rule)
 
     scores = turn_rewards().sum(axis=1)
@@ -159,6 +138,7 @@ def test_an_update_with_a_critic(start):
     assert found["critic/return_mean"] == pytest.approx(target[mask].mean(), rel=1e-4)
     assert found["update/row_tokens_mean"] == pytest.approx(np.asarray(ROWS.length)[trained].mean())
     assert (int(state.iteration), int(state.gradient_steps), int(state.bad_updates)) == (1, 4, 0)
+    assert metrics["grad_norm"].shape == (4,)
 
 
 def test_an_update_without_a_critic(start):
@@ -166,15 +146,8 @@ def test_an_update_without_a_critic(start):
     model = dataclasses.replace(MODEL, critic="none")
     start = start.replace(params={"policy": start.params["policy"]}, opt_state={"policy": start.opt_state["policy"]})
     numbers = NUMBERS | {"kl_coef": 0.4}
-    rule = {
-        "advantage": Grpo(),
-        "objective": Ppo(dual_clip=None),
-        "kl": FixedKl(estimator="k3"),
-        "filter": NoFilter(),
-        "mismatch": Tis(cap=1.1),
-        "aggregation": "token_mean",
-        "grad_accum_steps": 2,
-    }
+    rule = {"advantage": Grpo(), "objective": Ppo(dual_clip=None), "kl": FixedKl(estimator="k3")}
+    rule |= {"mismatch": Tis(cap=1.1), "grad_accum_steps": 2}
     state, metrics = learn(start, model, numbers, **rule)
 
     mask = np.asarray(ROWS.response_mask) & VALID[:, None]
@@ -211,22 +184,13 @@ def test_an_update_without_a_critic(start):
 
 
 def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
-    """The loss is that of the replayed values; its derivative is taken where the pass is."""
     shape = (3, 4)
     draw = np.random.default_rng(0)
     passed, replayed, advantage = (jnp.asarray(draw.normal(size=shape), jnp.float32) for _ in range(3))
     mask, zeros = jnp.asarray(draw.random(shape) < 0.7), jnp.zeros(shape)
-    batch = Batch(
-        tokens=zeros,
-        position=zeros,
-        mask=mask,
-        behavior_logprob=replayed,
-        replayed_logprob=replayed,
-        before=RowScores(zeros, zeros, replayed, None),
-        advantage=advantage,
-        target=zeros,
-        temperature=zeros[:, 0],
-    )
+    values = {"mask": mask, "advantage": advantage, "behavior_logprob": replayed, "replayed_logprob": replayed}
+    values["before"] = RowScores(zeros, zeros, replayed, None)
+    batch = Batch(**dict.fromkeys(Batch.__dataclass_fields__, zeros) | values)
     rule = BASE.replace(advantage=Grpo(), objective=PolicyGradient(), kl=FixedKl(estimator="k2"))
 
     def loss(logprob):

@@ -2,7 +2,6 @@
 
 import shutil
 
-import httpx
 import jax
 import jax.numpy as jnp
 import made_run
@@ -10,9 +9,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from safetensors.numpy import load_file, save_file
-from serving import running
+from serving import HTTP, running
 
 from agentrl_jax.api import load_policy
+from agentrl_jax.config import load_resolved
 from agentrl_jax.errors import UserError
 from agentrl_jax.model_server import bodies
 from agentrl_jax.model_server.app import create_app
@@ -23,6 +23,8 @@ from agentrl_jax.model_server.served_model import load_served
 from agentrl_jax.rollout import parsing
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.services.server.limits import Limits
+from agentrl_jax.setup import build
+from agentrl_jax.text.conversation import messages_of
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.tokenizer import load_small
 
@@ -56,21 +58,27 @@ class Answering:
         return [Sampled(list(each.prompt), [self._logprob] * len(each.prompt), True) for each in requests]
 
 
+def asked(url, path="chat/completions", **options):
+    question = {"messages": ASKED} if path == "chat/completions" else {"prompt": "Up?"}
+    return HTTP.post(f"{url}/v1/{path}", json=question | options)
+
+
 def test_several_prompts_are_answered_in_their_order(model):
     """As LangChain, litellm and lm-eval send them; each of `n` responses, those of the first prompt first."""
     sampler, encode = Answering(), model.tokenizer.encode
+    texts = ["Up", "Up", "Left?", "Left?"]
+    ids = list(map(encode, texts))
     with running(create_app(model, sampler, Limits(), max_waiting=8)) as url:
 
         def ask(prompt, **options):
-            body = {"prompt": prompt, "return_token_ids": True, "seed": 3} | options
-            return httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+            return asked(url, "completions", **{"prompt": prompt, "return_token_ids": True, "seed": 3} | options)
 
-        for prompt in (["Up", "Left?"], [encode("Up"), encode("Left?")]):
-            answer = ask(prompt, n=2, max_tokens=5).json()
-            assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
-            assert [choice["text"] for choice in answer["choices"]] == ["Up", "Up", "Left?", "Left?"]
-            ids = [encode(text) for text in ("Up", "Up", "Left?", "Left?")]
-            assert [choice["prompt_token_ids"] for choice in answer["choices"]] == ids
+        for prompt in (texts[::2], ids[::2]):
+            answer = ask(prompt, n=2, max_tokens=5, logprobs=0).json()
+            choices = answer["choices"]
+            assert [(choice["index"], choice["text"]) for choice in choices] == list(enumerate(texts))
+            assert [choice["prompt_token_ids"] for choice in choices] == ids
+            assert [len(choice["logprobs"]["token_logprobs"]) for choice in choices] == list(map(len, ids))
             assert answer["usage"]["prompt_tokens"] == len(ids[0]) + len(ids[2])
             assert answer["usage"]["completion_tokens"] == sum(map(len, ids))
         assert [(each.seed, each.choice) for each in sampler.requests[:4]] == [(3, 0), (3, 1)] * 2
@@ -96,40 +104,37 @@ NOTHING = {
 
 def test_fields_that_change_nothing_are_taken():
     plain = {"model": "tiny", "temperature": 0.5, "seed": 3}
-    for body, asked in ((ChatBody, {"messages": ASKED}), (CompletionBody, {"prompt": "Up?"})):
-        assert body(**plain, **asked, **NOTHING) == body(**plain, **asked, stop=[])
+    for body, question in ((ChatBody, {"messages": ASKED}), (CompletionBody, {"prompt": "Up?"})):
+        assert body(**plain, **question, **NOTHING) == body(**plain, **question, stop=[])
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("presence_penalty", 0.5), ("logit_bias", {"5": 1}), ("min_p", 0.1), ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"), ("ignore_eos", True), ("min_tokens", 1), ("stop_token_ids", [3]),
-        ("echo", True), ("best_of", 2), ("response_format", {"type": "json_object"}), ("reasoning_effort", "high"),
-        ("chat_template_kwargs", {"enable_thinking": False}), ("parallel_tool_calls", 2), ("use_beam_search", True),
-    ],
-)  # fmt: skip
-def test_fields_that_would_change_the_answer_are_refused_by_name(name, value):
+CHANGING = {
+    "presence_penalty": 0.5, "logit_bias": {"5": 1}, "min_p": 0.1, "tools": [{"type": "function"}], "min_tokens": 1,
+    "tool_choice": "required", "ignore_eos": True, "stop_token_ids": [3], "echo": True, "best_of": 2,
+    "response_format": {"type": "json_object"}, "reasoning_effort": "high", "use_beam_search": True,
+    "chat_template_kwargs": {"enable_thinking": False}, "parallel_tool_calls": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_fields_that_would_change_the_answer_are_refused_by_name(name):
     with pytest.raises(ValidationError, match=rf"{name} is .*not supported; expected"):
-        ChatBody(messages=ASKED, **{name: value})
+        ChatBody(messages=ASKED, **{name: CHANGING[name]})
 
 
-@pytest.mark.parametrize("chat", [True, False])
-@pytest.mark.parametrize("stream", [True, False])
-def test_logits_that_are_not_finite_are_an_error(model, chat, stream):
-    path, asked = ("chat/completions", {"messages": ASKED}) if chat else ("completions", {"prompt": "Up?"})
+def test_logits_that_are_not_finite_are_an_error(model):
     with running(create_app(model, Answering(float("nan")), Limits(), max_waiting=8)) as url:
-        for logprobs in (False, True):
-            body = asked | {"logprobs": logprobs, "stream": stream}
-            answer = httpx.post(f"{url}/v1/{path}", json=body, timeout=60)
-            assert answer.status_code == 500
-            assert "not finite" in answer.json()["error"]["message"]
+        for path in ("chat/completions", "completions"):
+            for stream, logprobs in ((False, False), (False, True), (True, True)):
+                answer = asked(url, path, logprobs=logprobs, stream=stream)
+                assert answer.status_code == 500
+                assert "not finite" in answer.json()["error"]["message"]
 
 
 def test_an_error_of_the_server_has_the_form_of_the_api(model, monkeypatch):
     monkeypatch.setattr(bodies, "chat_answer", None)
     with running(create_app(model, Answering(), Limits(), max_waiting=8)) as url:
-        answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60)
+        answer = asked(url)
     assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
 
 
@@ -140,13 +145,26 @@ def test_weights_that_are_not_finite_are_refused(folder, tmp_path):
         changed = tensors["model.norm.weight"].copy()
         changed[3] = value
         save_file(tensors | {"model.norm.weight": changed}, tmp_path / "nan" / "model.safetensors", {"format": "pt"})
-        with pytest.raises(UserError, match=r"nan/model\.safetensors: model\.norm\.weight has values that are not"):
+        with pytest.raises(UserError, match=r"nan/model\.safetensors: model\.norm\.weight"):
             load_served(str(tmp_path / "nan"))
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", SHAPE, "stop_at_answer: true")
+
+
+def test_the_format_of_a_run_is_that_of_its_prompts(run):
+    """Compact prompts of the shipped tokenizer: no ends of messages, and an answer tag before the response."""
+    found, config = load_served(str(run)), load_resolved(run / "config.yaml")
+    ids = made_run.first_prompt(config, build.build_compiled_env(config, found.tokenizer))
+    without_tag = ids[: -len(found.tokenizer.encode("<answer>"))]
+    messages = messages_of(found.tokenizer, without_tag)
+    assert found.opening == "<answer>"
+    assert found.prompt_ids(messages) == ids
+    assert load_served(str(run), opening="none").prompt_ids(messages) == without_tag
+    with pytest.raises(UserError, match="there is no checkpoint 3; expected one of last, 7"):
+        load_served(str(run), checkpoint="3")
 
 
 @pytest.mark.parametrize("load", [load_served, load_policy])
@@ -171,28 +189,26 @@ def test_responses_of_a_run_that_stops_at_the_answer_do_too(run, model):
     assert make_sampler(model, context=64, max_tokens=8, max_batch=1).grammars == ()
     sampler = Answering()
     with running(create_app(found, sampler, Limits(), max_waiting=8)) as url:
-        httpx.post(f"{url}/v1/chat/completions", json={"messages": ASKED}, timeout=60)
-        httpx.post(f"{url}/v1/completions", json={"prompt": "Up?"}, timeout=60)
+        asked(url), asked(url, "completions")
     assert [each.to_answer for each in sampler.requests] == [True, False]
 
 
 @pytest.mark.parametrize(("think", "forced"), [(False, True), (False, False), (True, True)])
 def test_an_answer_closes_where_that_of_the_run_does(think, forced):
     """The format without the names of actions; `</answer>` outside of the block closes nothing."""
-    tokenizer = load_small()
-    opened = "" if forced else "<answer>"
-    text = "</answer> so</think><answer>Up || Left</answer> and" if think else f"{opened}Up || Left</answer> and"
-    ids = jnp.array(tokenizer.encode(text), jnp.int32)
-    found = []
-    for actions in ((), ("Up", "Left")):
-        tables = (compile_grammar(ResponseGrammar(actions=actions, think=think, forced=forced), tokenizer),)
-        task = jnp.zeros(1, jnp.int32)
+    tokenizer, task = load_small(), jnp.zeros(1, jnp.int32)
+    before = "</answer> so</think><answer>" if think else "" if forced else "<answer>"
+    ids = jnp.array(tokenizer.encode(f"{before}Up || Left</answer> and"), jnp.int32)
 
-        def step(state, token, tables=tables, task=task):
+    def closed(actions):
+        tables = (compile_grammar(ResponseGrammar(actions=actions, think=think, forced=forced), tokenizer),)
+
+        def step(state, token):
             state = parsing.advance(tables, task, state, token[None])
             return state, parsing.closed(tables, task, state)[0]
 
-        found.append(jax.lax.scan(step, parsing.start(tables, task), ids)[1].tolist())
-    assert found[0] == found[1]
-    kept = found[0].index(True) + 1
-    assert tokenizer.decode(ids[:kept].tolist()).endswith("Left</answer>")
+        return jax.lax.scan(step, parsing.start(tables, task), ids)[1].tolist()
+
+    found = closed(())
+    assert found == closed(("Up", "Left"))
+    assert tokenizer.decode(ids[: found.index(True) + 1].tolist()).endswith("Left</answer>")

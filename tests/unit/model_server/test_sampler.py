@@ -75,16 +75,9 @@ def test_a_row_may_end_at_its_answer(params, sampler):
     assert len(set(whole.tokens)) == 8
     closing, end = whole.tokens[2], 3
     zeros = jnp.zeros((2, 2), jnp.int32)
-    table = GrammarTable(
-        token_class=jnp.zeros(SHAPE.vocab_size, jnp.int32).at[closing].set(1),
-        next_state=jnp.array([[0, 1], [1, 1]], jnp.int32),
-        emission=zeros,
-        added=zeros,
-        runs=zeros[:1],
-        start_state=0,
-        closed_state=1,
-        max_actions=1,
-    )
+    classes = jnp.zeros(SHAPE.vocab_size, jnp.int32).at[closing].set(1)
+    states = {"start_state": 0, "closed_state": 1, "max_actions": 1}
+    table = GrammarTable(classes, jnp.array([[0, 1], [1, 1]], jnp.int32), zeros, zeros, zeros[:1], **states)
     stopping = Sampler(params, SHAPE, STOPS, context=128, max_tokens=16, max_rows=4, grammars=(table,))
     found = stopping([request, request._replace(to_answer=True), request._replace(to_answer=True, max_tokens=1)])
     assert found[0].tokens == whole.tokens
@@ -94,13 +87,8 @@ def test_a_row_may_end_at_its_answer(params, sampler):
 
 
 def test_temperature_and_length_are_of_each_row(sampler):
-    greedy, hot, short = sampler(
-        [
-            SampleRequest(PROMPTS[0], 16, 0.0, 1),
-            SampleRequest(PROMPTS[0], 16, 50.0, 1),
-            SampleRequest(PROMPTS[0], 1, 0.0, 1),
-        ]
-    )
+    request = SampleRequest(PROMPTS[0], 16, 0.0, 1)
+    greedy, hot, short = sampler([request, request._replace(temperature=50.0), request._replace(max_tokens=1)])
     assert greedy.tokens[:1] == short.tokens
     assert hot.tokens != greedy.tokens
 
@@ -127,11 +115,12 @@ def test_top_k_and_top_p_are_of_each_row(sampler, after):
     assert len({tuple(sampled.tokens) for sampled in together}) == 4
 
 
-def test_few_programs_are_compiled(params):
-    sampler = Sampler(params, SHAPE, STOPS, context=64, max_tokens=4, max_rows=4)
-    for rows in (1, 2, 3, 4):
+def test_few_programs_are_compiled(sampler):
+    counts = []
+    for rows in (1, 4, 2, 3):
         sampler([SampleRequest(tuple(range(5, 8 + rows)), 3, 0.5, 0, top_k=rows, top_p=rows / 4)] * rows)
-    assert sampler.programs() == 2
+        counts.append(sampler.programs())
+    assert counts[1] == counts[3] <= 4
 
 
 class Held:

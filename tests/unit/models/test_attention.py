@@ -1,10 +1,17 @@
-"""Which positions a query sees."""
+"""Attention over the keys of a chunk and over the segments of a cache, against the formula and against each other."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.models import attention
+from agentrl_jax.models import attention, matmul
+from agentrl_jax.models.attention import Segment
+from agentrl_jax.models.quantized import quantize
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
 
 
 @pytest.mark.parametrize("window", [0, 1, 3, jnp.int32(2)])
@@ -26,5 +33,75 @@ def test_attention_is_the_softmax_of_scaled_products(chunk):
     for row, at, head in np.ndindex(2, chunk, 4):
         weight = np.where(seen[row, at], np.exp(key[row, head // 2] @ query[row, at, head] / np.sqrt(8)), 0.0)
         expected[row, at, head] = weight / weight.sum() @ value[row, head // 2]
-    found = attention.attend(*(jnp.asarray(x, jnp.float32) for x in (query, key, value)), jnp.asarray(seen))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    arrays = (jnp.asarray(x, jnp.float32) for x in (query, key, value))
+    np.testing.assert_allclose(jax.jit(attention.attend)(*arrays, jnp.asarray(seen)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("chunk", "filled"), [(1, 2), (5, 1), (5, 4)])
+def test_only_used_blocks_are_read(chunk, filled, monkeypatch):
+    """Six rows, a part of their keys shared by all and the rest in four blocks; unused ones are NaN."""
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 2 * 5 * 4 * 47)
+    query = normal(0, 6, chunk, 4, 8)
+    shared, own = [normal(i, 2, 7, 8) for i in (1, 2)], [normal(i, 6, 2, 40, 8) for i in (3, 4)]
+    seen = jnp.arange(40) <= (10 * filled - chunk - jnp.arange(6))[:, None, None] + jnp.arange(chunk)[:, None]
+    key, value = (jnp.concatenate([jnp.broadcast_to(x, (6, *x.shape)), y], axis=2) for x, y in zip(shared, own))
+    of_shared = jnp.arange(7) < jnp.array([7, 3, 1, 0, 5, 6])[:, None, None]
+    of_shared = jnp.broadcast_to(of_shared, (6, chunk, 7))
+    whole = jax.jit(attention.attend)(query, key, value, jnp.concatenate([of_shared, seen], axis=2))
+    parts = zip(*(jnp.split(x, 4, axis=axis) for x, axis in ((own[0], 2), (own[1], 2), (seen, 2))))
+    segments = [Segment(*shared, of_shared)]
+    for number, (key, value, mask) in enumerate(parts):
+        used = jnp.bool(number < filled)
+        key, value = (jnp.where(used, x, jnp.nan) for x in (key, value))
+        segments.append(Segment(key, value, mask, used if number else None))
+    # A function of its own, or the program of another limit would be found.
+    mixed = jax.jit(lambda *x: attention.attend_cached(*x))(query, segments)
+    np.testing.assert_allclose(mixed, whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "integers", "chunk"),
+    [(1, False, 5), (2, True, 5), (3, False, 5), (12, True, 1)],
+    ids=["a row", "no divisor of a group", "a group", "all"],
+)
+def test_rows_of_a_group_read_the_same_keys(rows, chunk, integers, monkeypatch):
+    """Twelve rows in groups of three that share seven keys, beside five of their own, for a few rows at a time."""
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", rows * chunk * 4 * 12)
+    query = normal(0, 12, chunk, 4, 8)
+    shared = [normal(i, 4, 2, 7, 8) for i in (1, 2)]
+    if integers:
+        shared = [quantize(x, axis=-1) for x in shared]
+    of_rows = [jnp.repeat(x.dequantized(jnp.float32) if integers else x, 3, axis=0) for x in shared]
+    own = [normal(i, 12, 2, 5, 8) for i in (3, 4)]
+    length = 1 + jnp.arange(12) % 7
+    seen = jnp.broadcast_to((jnp.arange(7) < length[:, None])[:, None], (12, chunk, 7))
+    of_own = attention.visible(jnp.arange(5)[None], (jnp.arange(12) % 4)[:, None] + jnp.arange(chunk))
+
+    @jax.jit
+    def both(query):
+        wanted = attention.attend_segments(query, [Segment(*of_rows, seen), Segment(*own, of_own)])
+        return wanted, attention.attend_cached(query, [Segment(*own, of_own), Segment(*shared, seen)])
+
+    np.testing.assert_allclose(*both(query), atol=1e-6)
+
+
+def test_attention_over_integers_is_that_over_those_numbers():
+    query = normal(0, 2, 3, 4, 8)
+    own, shared = (
+        [quantize(normal(seed, *shape), axis=-1) for seed in (first, first + 1)]
+        for first, shape in ((1, (2, 2, 6, 8)), (3, (2, 5, 8)))
+    )
+    seen = [jnp.ones((2, 3, size), bool) for size in (6, 5)]
+    plain = [[x.dequantized(jnp.float32) for x in pair] for pair in (own, shared)]
+
+    def attend(query, *pairs):
+        return attention.attend_cached(query, [Segment(*pair, mask) for pair, mask in zip(pairs, seen)])
+
+    np.testing.assert_allclose(jax.jit(attend)(query, own, shared), jax.jit(attend)(query, *plain), atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [3, 4])
+def test_a_transposed_matrix_gives_the_same_product(rows):
+    """With few rows, at most an eighth of the smaller side, and with many, which use different code."""
+    x, matrix = (jax.random.normal(jax.random.key(seed), shape) for seed, shape in enumerate(((rows, 24), (24, 40))))
+    np.testing.assert_allclose(x @ matmul.Transposed(matrix.T), x @ matrix, atol=1e-5)

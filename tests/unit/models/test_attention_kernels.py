@@ -1,4 +1,4 @@
-"""Kernels of accelerators: on a CPU in Pallas' interpret mode, compiled for a TPU that is not present, or refused."""
+"""Kernels of accelerators: on a CPU in Pallas' interpret mode or by JAX's own form, and cuDNN's on a GPU."""
 
 import functools
 
@@ -8,24 +8,18 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as Spec
-from plain_attention import plain_attention, random_inputs, random_segments, value_and_gradients
+from plain_attention import compared, plain_attention, random_inputs, random_segments, value_and_gradients
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models import attention_kernels, block_attention, row_attention
 
 splash = functools.partial(attention_kernels.attend_splash, interpret=True)
 
 
-def assert_equal_to_the_plain_form(attention, inputs, *, atol, rtol=1e-5, **options):
-    forms = (functools.partial(form, **options) for form in (attention, plain_attention))
-    chex.assert_trees_all_close(
-        *jax.jit(lambda *x: tuple(value_and_gradients(form, *x) for form in forms))(*inputs), atol=atol, rtol=rtol
-    )
-
-
 def test_the_splash_kernel_equals_the_plain_form():
-    """After a shared prefix, with lengths that are no multiple of a block, and heads that share keys."""
     inputs = random_inputs(2, 200, 300, head_dim=64)
-    assert_equal_to_the_plain_form(splash, inputs, window=90, segment_ids=random_segments(2, 300), atol=3e-6)
+    found, plain = compared(splash, inputs, window=90, segment_ids=random_segments(2, 300))
+    chex.assert_trees_all_close(found, plain, atol=3e-6, rtol=1e-5)
 
 
 def test_a_kernel_computes_the_heads_of_each_device():
@@ -65,8 +59,12 @@ def test_cudnn_is_asked_for_the_same_attention(monkeypatch, chunk, length, windo
         return ask(query, key, value, **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", asked)
-    inputs = random_inputs(2, chunk, length)
-    assert_equal_to_the_plain_form(attention_kernels.attend_cudnn, inputs, window=window, atol=2e-6)
+
+    def attend(*inputs, window, segment_ids):
+        return attention_kernels.attend_cudnn(*inputs, window=window)
+
+    found, plain = compared(attend, random_inputs(2, chunk, length), window=window)
+    chex.assert_trees_all_close(found, plain, atol=2e-6, rtol=1e-5)
     assert lengths
     assert not any(size % 2 for size in lengths)
 
@@ -82,24 +80,53 @@ def test_the_platform_chooses(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "words"),
+    ("name", "settings", "refused"),
     [
-        ("splash", {"platform": "cpu"}, "splash, which needs a TPU, but the platform is cpu; use auto or blocks"),
-        ("cudnn", {"platform": "tpu"}, "cudnn, which needs a GPU, but the platform is tpu"),
-        ("cudnn", {"dtype": "float32"}, "computes in bfloat16, but activations are float32; set model.precision mixed"),
-        ("cudnn", {"head_dim": 256}, "at most 128 dimensions, but here 256"),
-        ("cudnn", {"packed": True}, "cannot separate the sequences of packed rows"),
-        ("cudnn", {"platform": "gpu"}, ""),
-        ("splash", {"platform": "tpu", "dtype": "float32"}, ""),
-        ("blocks", {"platform": "cpu", "dtype": "float32"}, ""),
+        ("splash", {"platform": "cpu"}, True), ("cudnn", {"platform": "tpu"}, True),
+        ("cudnn", {"dtype": "float32"}, True), ("cudnn", {"head_dim": 136}, True), ("cudnn", {"head_dim": 60}, True),
+        ("cudnn", {"packed": True}, True), ("cudnn", {"platform": "gpu", "head_dim": 128}, False),
+        ("splash", {"platform": "tpu", "dtype": "float32"}, False),
+        ("blocks", {"platform": "cpu", "dtype": "float32"}, False),
     ],
-)
-def test_what_does_not_serve_is_refused(name, settings, words):
-    refused = row_attention.refusal(name, **{"dtype": "bfloat16", "head_dim": 64} | settings)
-    assert words in refused
-    assert bool(words) == bool(refused)
+)  # fmt: skip
+def test_what_does_not_serve_is_refused(name, settings, refused):
+    reason = row_attention.refusal(name, **{"dtype": "bfloat16", "head_dim": 64} | settings)
+    assert bool(reason) == refused
 
 
 def test_an_explicit_choice_is_refused_where_it_is_used():
-    with pytest.raises(ValueError, match="attention is cudnn, which computes in bfloat16"):
+    with pytest.raises(BadValue) as refused:
         row_attention.attention(*random_inputs(1, 4, 4), implementation="cudnn")
+    assert (refused.value.key, refused.value.value) == ("attention", "cudnn")
+
+
+needs_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("chunk", "length", "window", "head_dim"),
+    [(300, 300, 0, 64), (200, 333, 0, 64), (300, 300, 90, 64), (200, 300, 90, 128), (1024, 1024, 0, 128)],
+)
+def test_cudnn_equals_the_plain_form(chunk, length, window, head_dim):
+    """Values and gradients, but for the rounding of bfloat16 operands in two products, forward or backward."""
+    rounded = random_inputs(2, chunk, length, head_dim=head_dim, dtype=jnp.bfloat16)
+    exact = jax.tree.map(lambda x: x.astype(jnp.float32), rounded)
+
+    def run(form, inputs):
+        form = functools.partial(form, window=window)
+        return jax.jit(functools.partial(value_and_gradients, form))(*inputs)
+
+    with jax.default_matmul_precision("highest"):
+        expected = run(plain_attention, exact)
+    found = run(attention_kernels.attend_cudnn, rounded)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert float(jnp.linalg.norm(x.astype(jnp.float32) - y) / jnp.linalg.norm(y)) < 1.5e-2
+
+
+@needs_gpu
+@pytest.mark.parametrize(("length", "kernel"), [(2048, True), (128, False)])
+def test_a_gpu_takes_cudnn_for_long_rows(length, kernel):
+    inputs = random_inputs(1, length, length, head_dim=64, dtype=jnp.bfloat16)
+    compiled = jax.jit(functools.partial(value_and_gradients, row_attention.attention)).lower(*inputs).compile()
+    assert ("__cudnn$fmha" in compiled.as_text()) == kernel

@@ -1,29 +1,28 @@
-"""Attention of whole rows against the plain form: values and gradients."""
+"""Attention of whole rows, on one device and on several, against the plain form: values and gradients."""
 
 import functools
 
 import chex
+import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as Spec
 from plain_attention import PACKED, compared, ids_of, random_inputs, random_segments, small_blocks  # noqa: F401
+from spread_attention import MESH, check_branches
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models import block_attention, row_attention
+from agentrl_jax.models.sequence_attention import all_gather_positions, shard_positions
 
 
 @pytest.mark.parametrize(
-    ("chunk", "length", "window", "packed"),
-    [
-        (21, 21, 5, True),  # three blocks, the last one shorter
-        (53, 60, 9, False),  # loops, the last one padded, after a shared prefix
-        (53, 53, 30, True),
-    ],
-    ids=str,
+    ("chunk", "length", "window", "packed"), [(21, 21, 5, True), (53, 60, 9, False), (53, 53, 30, True)], ids=str
 )
 @pytest.mark.usefixtures("small_blocks")
 def test_blocks_equal_the_plain_form(chunk, length, window, packed):
-    rows = 4
-    segments = random_segments(rows, length) if packed else None
-    inputs = random_inputs(rows, chunk, length)
+    """Three blocks, the last one shorter, and loops, of which one is padded and after a shared prefix."""
+    segments = random_segments(4, length) if packed else None
+    inputs = random_inputs(4, chunk, length)
     blocks, plain = compared(row_attention.attention, inputs, window=window, segment_ids=segments)
     chex.assert_trees_all_close(blocks, plain, atol=2e-6, rtol=2e-5)
 
@@ -51,3 +50,25 @@ def test_keys_before_the_segments_of_a_block_are_not_read():
     chex.assert_tree_all_finite(blocks)
     for gradient in blocks[1][1:]:
         assert not jnp.any(gradient[:, :, :32])
+
+
+def test_no_device_waits_in_its_branch_for_another(monkeypatch):
+    check_branches(monkeypatch, heads=2, kv_heads=1, implementation="blocks")
+
+
+def test_gathered_positions_are_in_order():
+    def there_and_back(x):
+        return all_gather_positions(shard_positions(x, "sequence"), "sequence")
+
+    rows = jnp.arange(2 * 16).reshape(2, 16)
+    back = jax.shard_map(there_and_back, mesh=MESH, in_specs=Spec("data"), out_specs=Spec("data", "sequence"))(rows)
+    chex.assert_trees_all_equal(back, jnp.tile(rows, 4))
+
+
+def test_lengths_that_cannot_be_divided_are_refused():
+    divided = jax.shard_map(
+        lambda x: shard_positions(x, "sequence"), mesh=MESH, in_specs=Spec(), out_specs=Spec(None, "sequence")
+    )
+    with pytest.raises(BadValue) as refused:
+        jax.eval_shape(divided, jnp.zeros((1, 20)))
+    assert (refused.value.key, refused.value.value) == ("positions", 20)

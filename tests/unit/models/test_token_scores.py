@@ -1,61 +1,90 @@
-"""Scores of tokens and distances between two policies, from whole logits; with chunks and masks."""
+"""Scores of tokens, distances between two policies and their gradients, in chunks and with masks, from whole logits."""
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import slow_decoder
 from made_up import MODEL, fresh_state
+from slow_decoder import CONFIG, slow_logits
 
 from agentrl_jax.algos import kl
-from agentrl_jax.models import actor_critic, decoder, token_scores
+from agentrl_jax.models import actor_critic, cached_decoder, decoder, token_scores
+from agentrl_jax.models.cross_scores import logprobs_after
 
 TOKENS = jax.random.randint(jax.random.key(3), (3, 7), 0, MODEL.decoder.vocab_size)
 POSITION = jnp.array([[1, 2, 6], [3, 4, 5], [6, 1, 1]])
 TEMPERATURE = jnp.array([1.0, 0.5, 0.0])
+MASK = jnp.array([[True, False, True], [False, False, False], [True, True, False]])
+WEIGHT = jnp.arange(1.0, 10.0).reshape(3, 3)
 PARAMS = fresh_state().params
 OTHER = jax.tree.map(lambda x: 0.5 * x, PARAMS["policy"])
 
 
-@functools.partial(jax.jit, static_argnames="chunked")
-def scored(params, other, mask=None, *, chunked=False):
-    return actor_critic.score_tokens(params, MODEL, TOKENS, POSITION, TEMPERATURE, (other, kl.full), mask)
+def scored(policy, other, mask=None):
+    params = {**PARAMS, "policy": policy}
+    found = actor_critic.score_tokens(params, MODEL, TOKENS, POSITION, TEMPERATURE, (other, kl.full), mask)
+    return found.logprob, found.entropy, found.distance
 
 
-def log_probabilities(policy):
-    """Of the whole vocabulary before each token; a temperature of 0 counts as 1."""
-    logits = decoder.logits(policy, decoder.forward(policy, MODEL.decoder, TOKENS))
-    before = jnp.take_along_axis(logits, POSITION[..., None] - 1, axis=1)
-    return jax.nn.log_softmax(before / jnp.where(TEMPERATURE > 0, TEMPERATURE, 1.0)[:, None, None])
+def of_whole_logits(policy, other):
+    """From the log-probabilities of the whole vocabulary before each token; a temperature of 0 counts as 1."""
+
+    def log_probabilities(policy):
+        logits = decoder.logits(policy, decoder.forward(policy, MODEL.decoder, TOKENS))
+        before = jnp.take_along_axis(logits, POSITION[..., None] - 1, axis=1)
+        return jax.nn.log_softmax(before / jnp.where(TEMPERATURE > 0, TEMPERATURE, 1.0)[:, None, None])
+
+    whole, of_other = log_probabilities(policy), jax.lax.stop_gradient(log_probabilities(other))
+    token = jnp.take_along_axis(TOKENS, POSITION, axis=1)
+    logprob = jnp.take_along_axis(whole, token[..., None], axis=-1)[..., 0]
+    return logprob, -jnp.sum(jnp.exp(whole) * whole, axis=-1), jnp.sum(jnp.exp(whole) * (whole - of_other), axis=-1)
 
 
-def divergence(policy, other):
-    of_policy, of_other = log_probabilities(policy), jax.lax.stop_gradient(log_probabilities(other))
-    return jnp.sum(jnp.exp(of_policy) * (of_policy - of_other), axis=-1)
+def with_gradients(form):
+    def total(policy, other):
+        found = form(policy, other)
+        return sum(jnp.sum(WEIGHT**power * x) for power, x in enumerate(found)), found
+
+    return jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(PARAMS["policy"], OTHER)
+
+
+@functools.cache
+def expected():
+    return with_gradients(of_whole_logits)
 
 
 @pytest.mark.parametrize("at_once", [10**6, 2 * MODEL.decoder.vocab_size])
 def test_scores_are_those_of_whole_logits(at_once, monkeypatch):
+    """Two tokens at a time, with a last chunk that is not full; the other policy gets no gradient."""
     monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", at_once)
-    whole = log_probabilities(PARAMS["policy"])
-    found = scored(PARAMS, OTHER, chunked=at_once < 10**6)
-    token = jnp.take_along_axis(TOKENS, POSITION, axis=1)
-    np.testing.assert_allclose(found.logprob, jnp.take_along_axis(whole, token[..., None], axis=-1)[..., 0], atol=1e-5)
-    np.testing.assert_allclose(found.entropy, -jnp.sum(jnp.exp(whole) * whole, axis=-1), atol=1e-5)
-    np.testing.assert_allclose(found.distance, divergence(PARAMS["policy"], OTHER), atol=1e-5)
-    mask = jnp.array([[True, False, True], [False, False, False], [True, True, False]])
-    some = scored(PARAMS, OTHER, mask, chunked=at_once < 10**6)
-    for name in ("logprob", "entropy", "distance"):
-        np.testing.assert_allclose(getattr(some, name)[mask], getattr(found, name)[mask], atol=1e-6)
-
-
-def test_the_other_policy_gets_no_gradient():
-    def total(policy, other):
-        return jnp.sum(scored({**PARAMS, "policy": policy}, other).distance)
-
-    found, none = jax.jit(jax.grad(total, argnums=(0, 1)))(PARAMS["policy"], OTHER)
-    expected = jax.jit(jax.grad(lambda policy: jnp.sum(divergence(policy, OTHER))))(PARAMS["policy"])
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
-        np.testing.assert_allclose(x, y, atol=1e-4)
+    (gradient, none), found = with_gradients(lambda *policies: scored(*policies))
+    (wanted, _), scores = expected()
+    chex.assert_trees_all_close(found, scores, atol=1e-5)
+    chex.assert_trees_all_close(gradient, wanted, rtol=1e-4, atol=5e-4)
     assert not any(np.asarray(x).any() for x in jax.tree.leaves(none))
+    masked = jax.jit(lambda *policies: scored(*policies, MASK))(PARAMS["policy"], OTHER)
+    for some, all_of_them in zip(masked, found):
+        np.testing.assert_allclose(some[MASK], all_of_them[MASK], atol=1e-6)
+
+
+def test_responses_after_one_context_have_the_scores_of_whole_sequences():
+    draw = np.random.default_rng(0)
+    context, length = draw.integers(0, CONFIG.vocab_size, 6), 4
+    responses = draw.integers(0, CONFIG.vocab_size, (3, 5))
+    lengths, temperature = np.array([5, 2, 0]), np.array([0.5, 0.0, 1.0])
+
+    scores = jax.jit(logprobs_after, static_argnums=1)
+    laid = cached_decoder.prepare_for_decode(slow_decoder.PARAMS, CONFIG)
+    found = scores(laid, CONFIG, context, jnp.int32(length), responses, lengths, jnp.asarray(temperature))
+    expected = np.zeros(responses.shape)
+    for row, count in enumerate(lengths):
+        tokens = np.concatenate([context[:length], responses[row, :count]])
+        logits = slow_logits(slow_decoder.PARAMS, CONFIG, tokens) / (temperature[row] or 1.0)
+        logprob = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        for i in range(count):
+            expected[row, i] = logprob[length + i - 1, responses[row, i]]
+    np.testing.assert_allclose(found, expected, atol=3e-4)

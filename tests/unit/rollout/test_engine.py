@@ -1,7 +1,5 @@
 """A trajectory is a function of its key: not of its slot, its neighbors, the batch or refills."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +9,10 @@ from same_bits import assert_same, differing
 from toy_agent import GROUP_SIZE, TURNS
 from toy_rollouts import GROUPED, KEY, forward_logprobs
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.models import cached_decoder
 from agentrl_jax.models.kv_cache import MAX_BLOCKS, blocks_allowed
-from agentrl_jax.rollout import engine, rng
+from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.packing import pack_trajectories
@@ -24,12 +23,10 @@ from agentrl_jax.setup.programs import total_stats
 
 
 def sum_of_positions(cache):
-    """Positions that each row stores in blocks."""
     return sum(key.shape[2] for key, _ in cache.blocks[0])
 
 
 def test_the_toy_agent_is_worth_testing(batch):
-    """Responses of many lengths, episodes of many lengths, both kinds of stop, no truncated text."""
     _, trajectory, stats = batch
     played = np.asarray(trajectory.turn_mask)
     assert len(np.unique(np.asarray(trajectory.response.length)[played])) >= 5
@@ -48,42 +45,24 @@ def test_the_toy_agent_is_worth_testing(batch):
 
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass(policy, batch):
-    """Through prefixes, shared first observations and blocks of the cache."""
     rows, expected = forward_logprobs(policy, batch[1], "full", jnp.ones(64))
     sampled = np.asarray(rows.response_mask)
     np.testing.assert_allclose(np.asarray(rows.logprob)[sampled], np.asarray(expected)[sampled], atol=1e-4)
 
 
-@pytest.fixture(scope="module")
-def of_eight(compiled, policy, batch):
-    """Function (rows of the batch) -> the engine's final state after these 8 episodes alone, each with its prefill."""
-    program = compiled(toy_agent.engine_config(), whole_state=True)
-    return lambda rows: program(policy, KEY, toy_agent.rows(batch[0], rows), toy_agent.settings(8))
+def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch):
+    def alone(rows):
+        program = compiled(toy_agent.engine_config())
+        return program(policy, KEY, toy_agent.rows(batch[0], rows), toy_agent.settings(8))[0]
 
-
-def test_trajectory_does_not_depend_on_the_batch(of_eight, batch):
     rows = np.array([5, 4, 7, 6, 60, 1, 2, 3])
-    found = of_eight(rows).trajectory
+    found = alone(rows)
     assert_same(found, toy_agent.rows(batch[1], rows))
     shuffle = np.array([5, 2, 7, 0, 1, 6, 3, 4])
-    assert differing(toy_agent.rows(found, shuffle), of_eight(rows[shuffle]).trajectory) == []
-
-
-def test_finished_rows_are_frozen_whole(of_eight, batch):
-    """For one shape, the whole state of a row is equal bit for bit beside short and beside long neighbors."""
-    turns = np.asarray(batch[1].num_turns)
-    short, long = np.flatnonzero(turns == 1)[:4], np.flatnonzero(turns == TURNS)[:4]
-    calm, busy = of_eight(np.tile(short, 2)), of_eight(np.concatenate([short, long]))
-    assert int(busy.decode_steps) > int(calm.decode_steps)
-    assert not np.asarray(busy.active).any()
-    of_all = {"next_episode", "decode_steps", "prefill_steps"}
-    for part in {field.name for field in dataclasses.fields(calm)} - of_all:
-        mine, theirs = (toy_agent.rows(getattr(state, part), np.arange(4)) for state in (calm, busy))
-        assert differing(mine, theirs) == [], part
+    assert differing(toy_agent.rows(found, shuffle), alone(rows[shuffle])) == []
 
 
 def test_a_group_stores_its_first_observation_once():
-    """Where slots are refilled, or nothing is kept, every row stores its own."""
     shape, batched_env = toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV
     read = batched_env.observation_tokens
 
@@ -102,22 +81,19 @@ def test_a_group_stores_its_first_observation_once():
     assert positions(group_size=GROUP_SIZE, max_turns=1)[0] == 1
 
 
-@pytest.mark.parametrize("group_size", [1, GROUP_SIZE])
-def test_blocks_end_where_observations_end(group_size):
-    """So that a turn reads no block of which it has filled a part."""
-    config = toy_agent.engine_config(max_turns=3, max_response_tokens=200, group_size=group_size)
-    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, GROUP_SIZE)
+def test_blocks_end_where_observations_end_and_many_are_always_skipped():
+    def empty(**changes):
+        config = toy_agent.engine_config(max_response_tokens=200, **changes)
+        return empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, GROUP_SIZE)
+
     read = toy_agent.BATCHED_ENV.observation_tokens
-    first = [] if cache.opening else [read]
-    assert [key.shape[2] for key, _ in cache.blocks[0]] == [*first, 200 + read, 200 + read]
-
-
-@pytest.mark.parametrize("turns", [3, 40])
-def test_unused_blocks_of_long_contexts_are_always_skipped(turns):
-    config = toy_agent.engine_config(max_turns=turns, max_response_tokens=200, skips_blocks=False)
-    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, 1)
-    assert cache.skips == (sum_of_positions(cache) > 4096) == (turns == 40)
-    assert len(cache.blocks[0]) == (MAX_BLOCKS if turns == 40 else 2)
+    for group_size, first in ((1, [read]), (GROUP_SIZE, [])):
+        cache = empty(max_turns=3, group_size=group_size)
+        assert [key.shape[2] for key, _ in cache.blocks[0]] == [*first, 200 + read, 200 + read]
+    few, many = (empty(max_turns=turns, skips_blocks=False) for turns in (3, 40))
+    assert (few.skips, many.skips) == (False, True)
+    assert sum_of_positions(few) < 4096 < sum_of_positions(many)
+    assert (len(few.blocks[0]), len(many.blocks[0])) == (2, MAX_BLOCKS)
 
 
 def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
@@ -138,14 +114,12 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     cut = fits < whole.num_turns
     last = short.turn.truncated[np.arange(64), fits - 1]
     np.testing.assert_array_equal(last[cut], True)
-    by_context = short.truncation == 1 + TRUNCATIONS.index("context")
-    np.testing.assert_array_equal(by_context, cut)
+    np.testing.assert_array_equal(short.truncation == 1 + TRUNCATIONS.index("context"), cut)
     # The observation that would have come next is the next observation of the whole episode.
     np.testing.assert_array_equal(short.final_observation[cut], whole.observation[cut, fits[cut]])
     np.testing.assert_array_equal(short.final_observation_length[cut], whole.observation_length[cut, fits[cut]])
     np.testing.assert_array_equal(last[~cut], whole.turn.truncated[np.arange(64), fits - 1][~cut])
-    rows = pack_trajectories(short, "full", limit)
-    roomy = pack_trajectories(short, "full")
+    rows, roomy = (jax.jit(pack_trajectories, static_argnums=(1, 2))(short, "full", size) for size in (limit, 0))
     assert rows.tokens.shape[1] == limit < roomy.tokens.shape[1]
     np.testing.assert_array_equal(rows.tokens, roomy.tokens[:, :limit])
     assert int(roomy.length.max()) <= limit
@@ -154,10 +128,7 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     np.testing.assert_allclose(short.response.logprob[played], whole.response.logprob[played], atol=1e-3)
 
 
-REFILLED = (
-    {"prefill_threshold": 1.0, "prefill_rows": 3},
-    {"prefill_threshold": 0.3, "chunk": 3},
-)
+REFILLED = ({"prefill_threshold": 1.0, "prefill_rows": 3}, {"prefill_threshold": 0.3, "chunk": 3})
 
 
 @pytest.fixture(scope="module")
@@ -180,30 +151,22 @@ def refilled(compiled, policy, batch):
 
 
 def test_refilled_slots_give_the_same_trajectories(refilled, batch):
-    """Observations are read for three rows at a time, or three tokens at a time."""
     _, trajectory, _ = batch
     assert np.asarray(trajectory.observation_length).max() > 6
     for _, found, counters in refilled:
         assert_same(found, trajectory)
         assert counters["sampled_tokens"] == np.sum(trajectory.response.length)
         assert counters["slot_steps"] == 16 * counters["decode_steps"]
-
-
-def test_observations_are_read_in_parts_of_the_given_size(refilled):
-    (by_rows, *_), (by_tokens, *_) = refilled
+    # Read for three rows, or three tokens, at a time; a lower share of waiting slots reads more often.
+    (by_rows, _, barrier), (by_tokens, _, early) = refilled
     prefixes, width = toy_agent.BATCHED_ENV.prefix.shape, toy_agent.BATCHED_ENV.observation_tokens
     assert by_rows == {prefixes, (16 // GROUP_SIZE, width), (3, width)}
     assert by_tokens == {prefixes, (16 // GROUP_SIZE, 3), (16, 3)}
-
-
-def test_a_lower_share_of_waiting_slots_reads_more_often(refilled):
-    (_, _, barrier), (_, _, early) = refilled
     assert early["prefill_steps"] > barrier["prefill_steps"]
     assert early["decode_steps"] < barrier["decode_steps"]
 
 
 def test_single_turns_of_tasks_with_different_prompts(policy):
-    """In slots that are refilled, with responses that end where the answer closes."""
     env = toy_agent.make_batched_env(legends=((), (("0", "the ground"), ("9", "the top"))))
     assert len(set(env.prefix_length.tolist())) == 2
     options = {"context": "single_turn", "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5}
@@ -226,29 +189,29 @@ def test_single_turns_of_tasks_with_different_prompts(policy):
 
 
 @pytest.mark.parametrize(
-    ("changes", "episodes", "words"),
-    [({"slots": 6, "group_size": 4}, 8, "6 slots and 8 episodes"), ({"slots": 9}, 8, "9 slots for 8 episodes")],
+    ("key", "value", "group_size"),
+    [
+        ("slots", 6, 4),
+        ("slots", 9, 1),
+        ("context_tokens", 9, 1),
+        ("prefill_threshold", 0.0, 1),
+        ("prefill_threshold", 1.5, 1),
+    ],
 )
-def test_impossible_slots_are_refused(policy, changes, episodes, words):
-    config = toy_agent.engine_config(**changes)
-    decoder, env, settings = toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, toy_agent.settings(episodes)
-    with pytest.raises(ValueError, match=words):
-        engine.rollout(policy, decoder, env, config, KEY, toy_agent.mixed_ids(episodes, 1), settings)
+def test_impossible_settings_are_refused(policy, key, value, group_size):
+    def begin(**changes):
+        config, env = toy_agent.engine_config(**changes), toy_agent.BATCHED_ENV
+        cache_length(env, config)
+        engine.rollout(
+            policy, toy_agent.MODEL.decoder, env, config, KEY, toy_agent.mixed_ids(8, 1), toy_agent.settings(8)
+        )
 
-
-def test_a_context_that_holds_no_turn_is_refused():
-    with pytest.raises(ValueError, match="context_tokens is 9"):
-        cache_length(toy_agent.BATCHED_ENV, toy_agent.engine_config(context_tokens=9))
-
-
-@pytest.mark.parametrize("changes", [{"prefill_threshold": 0.0}, {"prefill_threshold": 1.5}])
-def test_bad_engine_settings_are_refused(changes):
-    with pytest.raises(ValueError, match=next(iter(changes))):
-        toy_agent.engine_config(**changes)
+    with pytest.raises(BadValue) as refused:
+        begin(group_size=group_size, **{key: value})
+    assert (refused.value.key, refused.value.value) == (key, value)
 
 
 def test_settings_change_without_a_new_program(compiled, policy, batch):
-    """Horizon, budget, temperature per row and environment parameters: one dispatch each, one executable."""
     ids, trajectory, _ = batch
     program = compiled(GROUPED)
     before = program._cache_size()
@@ -274,10 +237,8 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
     greedy = play(temperature=jnp.zeros(64))
     np.testing.assert_array_equal(greedy.response.tokens[greedy_rows], mixed.response.tokens[greedy_rows])
     # Greedy members of a group read the same first message, so their responses are equal.
-    np.testing.assert_array_equal(
-        greedy.response.tokens[:, 0], np.repeat(greedy.response.tokens[::GROUP_SIZE, 0], GROUP_SIZE, 0)
-    )
-
+    first = greedy.response.tokens[:, 0]
+    np.testing.assert_array_equal(first, np.repeat(first[::GROUP_SIZE], GROUP_SIZE, 0))
     poor = play(max_actions=jnp.int32(1))
     assert (np.sum(poor.turn.actions >= 0, axis=(1, 2)) <= 1).all()
     assert poor.turn.truncated.any()
@@ -287,36 +248,3 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
     assert float(found["truncated_actions"]) == pytest.approx(by_actions.mean())
     assert float(found["truncated"]) == pytest.approx((poor.truncation > 0).mean())
     assert program._cache_size() == before == 1
-
-
-def test_a_rollout_speaks_to_nobody(compiled, policy, batch):
-    """Its program has no callback, no transfer to the host and no collective."""
-    text = compiled(GROUPED).lower(policy, KEY, batch[0], toy_agent.settings(64)).as_text()
-    assert "stablehlo.while" in text
-    for forbidden in ("callback", "infeed", "outfeed", "send", "recv", "all_reduce", "all_gather"):
-        assert f"stablehlo.{forbidden}" not in text
-        assert forbidden == "send" or f"@{forbidden}" not in text
-
-
-def test_noise_is_per_member_or_shared():
-    ids = toy_agent.mixed_ids(8, GROUP_SIZE)
-
-    def distinct(shared):
-        noise = np.asarray(jax.random.key_data(rng.noise_key(KEY, ids, shared=shared)))
-        return len(np.unique(noise, axis=0))
-
-    assert distinct(True) == 8
-    assert distinct(False) == 8 * GROUP_SIZE
-
-
-def test_keys_of_all_purposes_differ():
-    """No two draws of a rollout share a key."""
-    ids = toy_agent.mixed_ids(8, GROUP_SIZE)
-    sample = rng.sample_key(KEY, ids)
-    groups = toy_agent.rows(ids, np.arange(0, 32, GROUP_SIZE))
-    turn, token = (jnp.asarray(x.ravel()) for x in np.meshgrid(np.arange(TURNS), np.arange(4)))
-    tokens = [rng.token_key(jnp.broadcast_to(key, turn.shape), turn, token) for key in sample]
-    noise = rng.noise_key(KEY, ids, shared=False)
-    shared = rng.noise_key(KEY, groups, shared=True)
-    every = np.concatenate([jax.random.key_data(k) for k in (rng.level_key(KEY, groups), noise, shared, *tokens)])
-    assert len(np.unique(every, axis=0)) == len(every) == 8 + 32 + 8 + 32 * 12

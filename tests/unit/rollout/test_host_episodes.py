@@ -1,7 +1,5 @@
 """`HostEpisodes` without a model: budgets, endings, free text, wrong answers, and functions run in parallel."""
 
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -57,19 +55,10 @@ def make_host_episodes():
 
     def make(actions=()):
         if actions not in tasks:
-            tasks[actions] = host_task(
-                "Echo",
-                Echo,
-                instruction="Say something.",
-                response_format=ResponseGrammar(actions=actions, think=False, forced=False, max_actions=3),
-                tokenizer=TOKENIZER,
-                style="ragen",
-                observation_tokens=60,
-                max_turns=9,
-                max_actions=9,
-                response_words=9,
-                info_keys=("turns",),
-            )
+            grammar = ResponseGrammar(actions=actions, think=False, forced=False, max_actions=3)
+            limits = {"observation_tokens": 60, "max_turns": 9, "max_actions": 9, "response_words": 9}
+            texts = {"instruction": "Say something.", "response_format": grammar, "tokenizer": TOKENIZER}
+            tasks[actions] = host_task("Echo", Echo, style="ragen", info_keys=("turns",), **texts, **limits)
         return HostEpisodes((tasks[actions],), TOKENIZER, deadline=5.0, workers=4)
 
     return make
@@ -122,16 +111,6 @@ def test_free_text_is_what_stands_in_the_answer(make_host_episodes):
     assert len(host_episodes._episodes) == 2
 
 
-def test_declared_actions_are_named_as_declared(make_host_episodes):
-    host_episodes = make_host_episodes(("Go", "end", "stop"))
-    begin(host_episodes, [0, 1])
-    result, tokens, _ = act(host_episodes, ["gO || fly", "fly"])
-    assert text(tokens[0]) == "1: <answer>gO || fly</answer> = ['Go']"
-    assert result.actions.tolist() == [[0, -1, -1], [-1, -1, -1]]
-    assert result.valid.tolist() == [True, False]
-    assert result.format_error.tolist() == [1, 1]
-
-
 def test_an_episode_is_kept_until_it_ends(make_host_episodes):
     host_episodes = make_host_episodes(("Go", "end", "stop"))
     begin(host_episodes, [0, 1, 2, 3])
@@ -142,21 +121,14 @@ def test_an_episode_is_kept_until_it_ends(make_host_episodes):
     assert before.reward.tolist() == [1.0, 1.0, 1.0, 0.0]
     assert len(host_episodes._episodes) == 2
     after = act(host_episodes, ["Go"] * 4, turn=1)[0]
-    assert after.failed.tolist() == [
-        False,
-        True,
-        True,
-        False,
-    ]  # those two episodes are over and cannot be stepped again
+    assert after.failed.tolist() == [False, True, True, False]  # those episodes are over
     assert after.reward.tolist() == [2.0, 0.0, 0.0, 1.0]
     assert (after.state_hash[0] != before.state_hash[0]).any()
     act(host_episodes, ["Go"] * 4, turn=1, horizon=2, mask=[True, False, False, True])
     assert len(host_episodes._episodes) == 0
 
 
-@pytest.mark.parametrize(
-    ("used", "said", "cut"), [(0, ["Go", "Go"], False), (7, ["Go", "Go"], True), (8, ["Go"], True)]
-)
+@pytest.mark.parametrize(("used", "said", "cut"), [(0, ["Go"] * 2, False), (7, ["Go"] * 2, True), (8, ["Go"], True)])
 def test_the_budget_cuts_actions(make_host_episodes, used, said, cut):
     host_episodes = make_host_episodes(("Go", "end", "stop"))
     begin(host_episodes, [0])
@@ -184,10 +156,7 @@ def test_wrong_answers_fail_their_row_and_are_told(make_host_episodes, caplog):
     assert (tokens[:5] == -1).all()
     assert (result.reward[:5] == 0).all()
     assert len(host_episodes._episodes) == 1
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 5
-    assert "reward is 1e+39" in told[4]
-    assert "Echo, group 0, member 0 failed in step: KeyError" in told[0]
+    assert len(caplog.records) == 5
 
 
 def test_a_group_that_does_not_start_alike_fails_where_it_differs(make_host_episodes, caplog):
@@ -197,7 +166,7 @@ def test_a_group_that_does_not_start_alike_fails_where_it_differs(make_host_epis
     tokens, _ = host_episodes.reset(identity, np.array([4, 4, 5], np.uint32), np.ones(3, bool))
     assert [text(row) for row in tokens] == ["seed 4"] * 3  # what the shared prefill has read
     assert len(host_episodes._episodes) == 2
-    assert "member 2 failed in reset" in caplog.text
+    assert len(caplog.records) == 1
 
 
 def test_answers_keep_their_order_and_errors_are_answers():
@@ -211,28 +180,15 @@ def test_functions_run_at_the_same_time():
     assert sorted(run_all([meeting.wait] * 3, 30.0, 3)) == [0, 1, 2]
 
 
-def test_a_function_that_hangs_is_given_up():
-    release = threading.Event()
-    answers = run_all([release.wait, lambda: 2], 0.3, 2)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_that_hangs_is_given_up_and_what_waits_for_it_never_begins(workers):
+    release, begun, before = threading.Event(), [], set(threading.enumerate())
+    answers = run_all([release.wait, lambda: begun.append(1)], 0.3, workers)
+    threads = set(threading.enumerate()) - before
+    assert threads
+    assert all(thread.daemon for thread in threads)  # they do not hold up the end of the program
     release.set()
-    assert (type(answers[0]), answers[1]) == (TimeoutError, 2)
-
-
-def test_functions_that_have_not_begun_at_the_deadline_never_begin():
-    release, begun = threading.Event(), []
-    answers = run_all([release.wait, lambda: begun.append(1)], 0.3, 1)
-    release.set()
-    for thread in threading.enumerate():
-        if thread.name == "host-environment":
-            thread.join(10.0)
-    assert [type(answer) for answer in answers] == [TimeoutError, TimeoutError]
-    assert begun == []
-
-
-def test_a_function_that_hangs_does_not_hold_up_the_end_of_the_program():
-    code = (
-        "import threading; from agentrl_jax.rollout.envs.concurrency import run_all; "
-        "print(run_all([threading.Event().wait], 0.1, 1))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=True, capture_output=True, text=True)
-    assert "TimeoutError" in done.stdout
+    for thread in threads:
+        thread.join(10.0)
+    assert isinstance(answers[0], TimeoutError)
+    assert (isinstance(answers[1], TimeoutError), begun) == ((True, []) if workers == 1 else (False, [1]))

@@ -5,6 +5,7 @@ from typing import ClassVar
 import pytest
 import toy_agent
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.host_environment import HostStep, host_task
 from agentrl_jax.rollout.envs.host_retry import RetriedEnvironment, retry_observation, with_retries
 from agentrl_jax.text.grammar import PlainResponse
@@ -42,7 +43,6 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def made():
-    """The environments that were made in a test."""
     Scripted.made = []
     return Scripted.made
 
@@ -97,7 +97,7 @@ def test_one_attempt_is_the_plain_episode(script):
 def test_another_start_is_an_error(made):
     env = RetriedEnvironment(lambda: Scripted(f"start {len(made)}"), TURNS, ATTEMPTS)
     env.reset(7)
-    with pytest.raises(ValueError, match="began again with 'start 1 7', not with 'start 0 7' as before"):
+    with pytest.raises(BadValue):
         env.step("end", ())
     env.close()
     assert [env.closed for env in made] == [1, 1]
@@ -107,7 +107,7 @@ def test_an_environment_that_is_closed_during_a_step_does_not_begin_again(made):
     env = RetriedEnvironment(Scripted, TURNS, ATTEMPTS)
     env.reset(7)
     env.close()
-    with pytest.raises(TimeoutError, match="nobody waits"):
+    with pytest.raises(TimeoutError):
         env.step("end", ())
     assert [env.closed for env in made] == [1, 1]
 
@@ -119,19 +119,9 @@ def test_lines_are_joined():
 
 def test_a_message_has_room_for_both_observations():
     tokenizer, text = toy_agent.TOKENIZER, "seed 1234"
-    task = host_task(
-        "Scripted",
-        Scripted,
-        instruction="Play.",
-        response_format=PlainResponse(opening=""),
-        tokenizer=tokenizer,
-        style="bare",
-        observation_tokens=len(tokenizer.encode(text)),
-        max_turns=TURNS,
-        max_actions=TURNS,
-        response_words=8,
-        info_keys=("steps",),
-    )
+    limits = {"observation_tokens": len(tokenizer.encode(text)), "max_turns": TURNS, "max_actions": TURNS}
+    texts = {"instruction": "Play.", "response_format": PlainResponse(opening=""), "tokenizer": tokenizer}
+    task = host_task("Scripted", Scripted, style="bare", response_words=8, info_keys=("steps",), **texts, **limits)
     several = with_retries(task, tokenizer, turns=TURNS, attempts=ATTEMPTS)
     longest = tokenizer.encode(retry_observation(text, text))
     assert len(longest) <= several.observation_tokens <= len(longest) + 2

@@ -17,11 +17,8 @@ TRAIN, VALIDATION, TEST = (int(split) for split in (Split.TRAIN, Split.VALIDATIO
 def test_divided_levels_are_used_by_their_split_alone():
     levels = TaskLevels(split_of_row=np.array([TRAIN, TEST, TRAIN, VALIDATION]))
     assert [levels.split(wanted) for wanted in (Split.TRAIN, Split.TEST, Split.ANY)] == [TRAIN, TEST, Split.ANY]
-    assert [levels.rows(wanted).tolist() for wanted in (Split.TRAIN, Split.VALIDATION, Split.TEST)] == [
-        [0, 2],
-        [3],
-        [1],
-    ]
+    found = [levels.rows(wanted).tolist() for wanted in (Split.TRAIN, Split.VALIDATION, Split.TEST)]
+    assert found == [[0, 2], [3], [1]]
     assert TaskLevels().rows(Split.TRAIN) is None
 
 

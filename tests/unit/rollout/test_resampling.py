@@ -78,5 +78,5 @@ def test_missing_groups_are_filled_in_their_order(varied, sources, played):
 
 def test_host_environments_play_one_round():
     programs, batched_env = Programs(make_mesh(1)), object.__new__(HostEnv)
-    with pytest.raises(ValueError, match="dynamic_sampling is 2"):
+    with pytest.raises(ValueError, match="dynamic_sampling"):
         programs.rollout("rollout", toy_agent.MODEL, batched_env, toy_agent.engine_config(), rounds=2)

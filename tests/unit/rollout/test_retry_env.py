@@ -5,14 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from retry_scripts import (
-    KEY,
-    SAID,
-    SCRIPTS,
-    check_texts,
-    play_scripts,
-    retry_env,
-)
+from retry_scripts import KEY, SAID, SCRIPTS, check_texts, play_scripts, retry_env
 
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
@@ -22,12 +15,10 @@ from agentrl_jax.text.grammar import ParsedResponse
 
 @pytest.fixture(scope="module")
 def scripted(policy):
-    """In slots that are refilled."""
     return play_scripts(policy, "full", slots=2)
 
 
 def attempts_of(trajectory, row):
-    """The number of the attempt of each played turn."""
     return trajectory.turn.info["attempt"][row, : trajectory.num_turns[row]].astype(int).tolist()
 
 
@@ -64,7 +55,6 @@ def test_the_feedback_is_read_once_at_the_beginning_of_a_retry(scripted):
 
 
 def test_attempts_have_other_noise():
-    """Which upward actions slip differs between attempts; in the first it is what it is without retries."""
     env, settings, count = retry_env(toy_agent.BATCHED_ENV.tasks, 3, turns=1), toy_agent.settings(64), 64
     ids = build.episode_ids(group=np.arange(count), member=[0] * count, task=[1] * count, level=[-1] * count)
     up, every = jnp.zeros((count, 2), jnp.int32), jnp.ones(count, bool)

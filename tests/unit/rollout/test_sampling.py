@@ -41,14 +41,6 @@ def test_tokens_have_the_frequencies_of_the_distribution(temperature):
     np.testing.assert_allclose(logprob, np.log(p)[np.asarray(token)], rtol=1e-5)
 
 
-def test_a_row_has_its_own_noise():
-    """Rows with equal keys and logits get equal tokens; rows with other keys do not."""
-    same = jnp.broadcast_to(LOGITS[:1], (64, 4))
-    one = jnp.broadcast_to(jax.random.key(3), (64,))
-    assert len(set(sample(one, same, jnp.ones(64))[0].tolist())) == 1
-    assert len(set(sample(jax.random.split(one[0], 64), same, jnp.ones(64))[0].tolist())) > 2
-
-
 def test_every_number_of_an_episode_changes_its_keys():
     """By name of a key: which of group, member, turn, token or action it depends on."""
     base = {"group": 1, "member": 2, "turn": 3, "token": 4}

@@ -3,8 +3,8 @@
 A script replaces sampling: token i of turn t of an episode is looked up, so every case is explicit.
 """
 
-import dataclasses
 import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,10 +35,7 @@ def script(episodes: list[list[str]]) -> np.ndarray:
     return table
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Play:
-    """A script played by the engine."""
-
+class Play(NamedTuple):
     batched_env: CompiledEnv
     trajectory: engine.Trajectory
     sequences: object
@@ -49,22 +46,18 @@ def play_script(policy):
     """Function (responses of each episode, forced, stop_at_answer, changes of the engine's configuration) -> `Play`."""
 
     def play(episodes, *, forced, stop_at_answer, **changes):
-        prompt = PROMPT.replace(forced_tag=forced)
-        batched_env = CompiledEnv((toy_agent.make_task("Long", 100, prompt),))
-        table = jnp.asarray(script(episodes))
-        count = len(episodes)
+        batched_env = CompiledEnv((toy_agent.make_task("Long", 100, PROMPT.replace(forced_tag=forced)),))
+        table, count = jnp.asarray(script(episodes)), len(episodes)
         config = toy_agent.engine_config(
             max_turns=TURNS, max_response_tokens=MAX_RESPONSE_TOKENS, stop_at_answer=stop_at_answer, **changes
         )
-        ids = toy_agent.rows(toy_agent.mixed_ids(count, 1), np.arange(count))
-        ids = ids.replace(task=jnp.zeros(count, jnp.int32))
+        ids = toy_agent.mixed_ids(count, 1).replace(task=jnp.zeros(count, jnp.int32))
         settings = toy_agent.settings(
             count, horizon=jnp.int32(TURNS), max_actions=jnp.int32(10), env_params=(batched_env.tasks[0].env_params,)
         )
 
         def draw(places, logits, temperature):
-            token = table[places[:, 0], places[:, 1], places[:, 2]]
-            return token, jnp.full(count, -1.0)
+            return table[tuple(places.T)], jnp.full(count, -1.0)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine, "sample", draw)
@@ -75,15 +68,14 @@ def play_script(policy):
                 return engine.rollout(policy, toy_agent.MODEL.decoder, batched_env, config, key, ids, settings)[0]
 
             trajectory = jax.jit(run)(jax.random.key(3))
-        rows = pack_trajectories(trajectory, "full")
+        rows = jax.jit(pack_trajectories, static_argnums=1)(trajectory, "full")
         return Play(batched_env, *jax.tree.map(np.asarray, (trajectory, rows)))
 
     return play
 
 
-NATURAL, CUT, BUDGET, NONSENSE, MANY, UNKNOWN, UNCLOSED, STOPPED = range(8)
+CUT, BUDGET, NONSENSE, MANY, UNKNOWN, UNCLOSED, STOPPED = range(7)
 FORCED = [
-    ["Down||Down</answer><|end|>", "down</answer><|end|>"],
     ["Up</answer>" + "Up" * 20, "Up</answer><|end|>"],
     ["Down||Down||Down||Down</answer><|end|>"] * 2 + ["Down||Down||Down||Down||Down</answer><|end|>"],
     ["I do not know<|end|>"] * 5,
@@ -118,42 +110,21 @@ def conversation(play: Play, row: int) -> tuple[str, str]:
 def read(play: Play, responses: list[str], heights: list[tuple[int, int, float]], row: int, stopped: bool) -> str:
     """Builds the conversation by string joins; `heights` are (height, actions left, reward) before each response."""
     prompt = play.batched_env.tasks[0].prompt
-    goal = TOKENIZER.decode(
-        play.trajectory.observation[row, 0, : play.trajectory.observation_length[row, 0]].tolist(), skip_special=False
-    )
-    goal = goal[goal.index(" of ") + 4]
+    shown = play.trajectory.observation[row, 0, : play.trajectory.observation_length[row, 0]].tolist()
+    goal = TOKENIZER.decode(shown, skip_special=False).partition(" of ")[2][0]
     text = prefix_text(prompt, TOKENIZER)
     for turn, (said, (height, left, reward)) in enumerate(zip(responses, heights)):
-        text += message_text(
-            prompt,
-            f"{height} of {goal}",
-            turn=turn,
-            actions_left=left,
-            reward=reward,
-            first=turn == 0,
-            response_ended=stopped,
-        )
-        text += said
+        options = {"turn": turn, "actions_left": left, "reward": reward, "first": turn == 0, "response_ended": stopped}
+        text += message_text(prompt, f"{height} of {goal}", **options) + said
     return text
 
 
-def test_natural_stop_trains_every_drawn_token_and_the_drawn_end(forced):
-    whole, trained = conversation(forced, NATURAL)
-    assert trained.startswith("Down||Down</answer><|end|>down</answer><|end|>")
-    assert forced.trajectory.response.ended[NATURAL, :2].tolist() == [True, True]
-    # The forced tag is in the conversation before both responses and is never trained.
-    assert whole.count("<answer>") == forced.trajectory.num_turns[NATURAL]
-    assert "<answer>" not in trained
-    # A sampled end of turn is not inserted a second time.
-    assert "<|end|><|end|>" not in whole
-
-
 def test_two_turn_conversation_is_exactly_the_joined_text(forced):
-    """Every token of the row, and which of them are trained, by string joins alone (turns at which nothing slips)."""
     whole, trained = conversation(forced, BUDGET)
     heights = [(0, 10, 0.0), (0, 6, -2.0), (0, 2, -2.0)]
     assert whole == read(forced, FORCED[BUDGET], heights, BUDGET, stopped=True)
     assert trained == "".join(FORCED[BUDGET])
+    assert forced.trajectory.response.ended[BUDGET, :3].all()
     sampled = forced.sequences.response_mask[BUDGET]
     np.testing.assert_array_equal(forced.sequences.logprob[BUDGET], np.where(sampled, -1.0, 0.0))
 
@@ -179,7 +150,6 @@ def test_answer_that_closes_ends_the_turn_without_an_end_token(unforced):
 
 
 def test_unforced_tag_has_to_be_drawn(unforced):
-    """Without the opening tag there is no action; if the tag is sampled, it is trained."""
     assert not unforced.trajectory.turn.valid[1, 0]
     assert unforced.trajectory.turn.format_error[1, 0] == 1
     _, trained = conversation(unforced, 2)
@@ -189,7 +159,6 @@ def test_unforced_tag_has_to_be_drawn(unforced):
 
 
 def test_budget_cuts_the_turn_and_ends_the_episode(forced):
-    """Budget 10, 8 used, five valid actions: two are executed and the episode is over, unsolved."""
     turn = jax.tree.map(lambda x: x[BUDGET], forced.trajectory.turn)
     assert forced.trajectory.num_turns[BUDGET] == 3
     assert turn.actions[2].tolist() == [1, 1, -1, -1, -1]
@@ -209,28 +178,19 @@ def test_five_invalid_turns_cost_five_penalties_and_nothing_else(forced):
     assert not trajectory.turn.terminated.any()
 
 
-def test_actions_beyond_the_cap_are_dropped_without_penalty(forced):
-    turn = jax.tree.map(lambda x: x[MANY, 0], forced.trajectory.turn)
-    assert turn.actions.tolist() == [1] * 5
-    assert turn.format_error == 0
-
-
-def test_unknown_action_is_skipped_with_one_penalty(forced):
-    turn = jax.tree.map(lambda x: x[UNKNOWN, 0], forced.trajectory.turn)
-    assert turn.actions.tolist() == [1, 0, -1, -1, -1]
-    assert turn.format_error == 1
-    assert turn.valid
-
-
-def test_missing_closing_tag_gives_no_action_and_one_penalty(forced):
-    turn = jax.tree.map(lambda x: x[UNCLOSED, 0], forced.trajectory.turn)
-    assert (turn.actions == -1).all()
-    assert turn.format_error == 1
-    assert turn.reward == 0
+@pytest.mark.parametrize(
+    ("row", "actions", "penalties"),
+    [(MANY, [1] * 5, 0), (UNKNOWN, [1, 0, -1, -1, -1], 1), (UNCLOSED, [-1] * 5, 1)],
+    ids=["beyond the cap", "unknown action", "missing closing tag"],
+)
+def test_what_is_executed_and_what_it_costs(forced, row, actions, penalties):
+    turn = jax.tree.map(lambda x: x[row, 0], forced.trajectory.turn)
+    assert turn.actions.tolist() == actions
+    assert (turn.format_error, turn.valid) == (penalties, actions[0] >= 0)
+    assert turn.reward == -0.5 * sum(action >= 0 for action in actions)
 
 
 def test_any_stop_token_ends_a_response(forced):
-    """A model may have several: each is kept as sampled, and no end of turn is inserted after it."""
     assert forced.trajectory.response.ended[STOPPED, :3].tolist() == [True, True, False]
     text, trained = conversation(forced, STOPPED)
     assert "<answer>Down</answer><|pad|><|user|>" in text

@@ -13,6 +13,7 @@ import optax
 import pytest
 from etils import epath
 from flax import struct
+from refusing import refusal
 
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
 from agentrl_jax.runs.digests import write_digests
@@ -31,15 +32,12 @@ class State:
 
 def make_state(seed):
     random = np.random.default_rng(seed)
-    params = {
-        "layer": {"w": jnp.asarray(random.normal(size=(3, 4)), jnp.float32), "b": jnp.zeros(1)},
-        "half": jnp.asarray(random.normal(size=5), jnp.bfloat16),
-        "flags": [jnp.array(True), jnp.asarray(random.integers(0, 9, 3), jnp.int8)],
-    }
-    inexact = {"layer": params["layer"]}
+    layer = {"w": jnp.asarray(random.normal(size=(3, 4)), jnp.float32), "b": jnp.zeros(1)}
+    half = jnp.asarray(random.normal(size=5), jnp.bfloat16)
+    flags = [jnp.array(True), jnp.asarray(random.integers(0, 9, 3), jnp.int8)]
     return State(
-        params=params,
-        opt_state=optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)).init(inexact),
+        params={"layer": layer, "half": half, "flags": flags},
+        opt_state=optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)).init({"layer": layer}),
         reference=None,
         iteration=jnp.int32(seed),
         key=jax.random.split(jax.random.key(seed)),
@@ -48,15 +46,17 @@ def make_state(seed):
     )
 
 
+def _is_array(x):
+    return isinstance(x, jax.Array)
+
+
 def bits(state):
-    """Returns type, dtype, shape and bytes of every leaf."""
     leaves, structure = jax.tree.flatten(state)
     plain = []
     for leaf in leaves:
         kind = f"{type(leaf).__name__} {getattr(leaf, 'dtype', '')}"
-        if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-        array = np.asarray(leaf)
+        is_key = _is_array(leaf) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
         plain.append((kind, array.shape, array.tobytes()))
     return structure, plain
 
@@ -71,21 +71,30 @@ def saved(tmp_path_factory):
     return path
 
 
+@pytest.fixture
+def copy(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "copy")
+
+
+def refused(path, step, restore=True):
+    with Checkpoints(path, keep=None) as checkpoints:
+        error = refusal(checkpoints.restore, step, make_state(0)) if restore else refusal(checkpoints.meta, step)
+    assert "\n" not in str(error)
+    return str(error)
+
+
+def assert_good(path, step):
+    with Checkpoints(path, keep=None) as checkpoints:
+        assert bits(checkpoints.restore(step, make_state(0))) == bits(make_state(step))
+
+
 def test_a_state_comes_back_bit_for_bit(saved):
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if _is_array(x) else x, make_state(0))
     with Checkpoints(saved, keep=2) as checkpoints:
-        for like in (make_state(0), _abstract(make_state(0))):
+        for like in (make_state(0), abstract):
             assert bits(checkpoints.restore(3, like)) == bits(make_state(3))
         assert bits(checkpoints.restore(2, make_state(0))) == bits(make_state(2))
-
-
-def _abstract(state):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array) else x, state)
-
-
-def test_the_newest_are_kept_and_found(saved):
-    with Checkpoints(saved, keep=2) as checkpoints:
-        assert checkpoints.steps() == [2, 3]
-        assert checkpoints.latest_step() == 3
+        assert (checkpoints.steps(), checkpoints.latest_step()) == ([2, 3], 3)
         assert checkpoints.meta(3) == {"step": 3, "note": "n3"}
 
 
@@ -115,14 +124,13 @@ def test_one_between_the_regular_ones_takes_no_place(tmp_path):
 
 
 def test_a_checkpoint_is_written_in_the_background(tmp_path, monkeypatch):
-    """The caller goes on, donates what was saved, and hears of a failure at the next step."""
     may_end = threading.Event()
 
     def slow(folder):
         may_end.wait(60)
         write_digests(folder)
 
-    state = {"a": jnp.arange(4.0)}
+    state = {"a": jnp.arange(1e6)}
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         with monkeypatch.context() as patched:
             patched.setattr("agentrl_jax.runs.checkpoint.write_digests", slow)
@@ -132,7 +140,8 @@ def test_a_checkpoint_is_written_in_the_background(tmp_path, monkeypatch):
             assert checkpoints.steps() == []
             may_end.set()
             checkpoints.wait()
-        np.testing.assert_array_equal(checkpoints.restore(1, {"a": jnp.zeros(4)})["a"], np.arange(4.0))
+        restored = checkpoints.restore(1, {"a": jax.ShapeDtypeStruct((1_000_000,), jnp.float32)})
+        np.testing.assert_array_equal(restored["a"], np.arange(1e6))
 
         def full(folder):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -155,21 +164,14 @@ def test_a_reader_is_not_warned_that_it_only_reads(saved, caplog):
     assert caplog.messages == ["other warnings of Orbax"]
 
 
-def test_a_reader_leaves_the_folder_alone(saved, tmp_path):
-    path = tmp_path / "copy"
-    shutil.copytree(saved, path)
-    with Checkpoints(path, keep=2) as checkpoints:
-        checkpoints.save(4, make_state(4))
-    half = (path / "3").rename(path / "5.orbax-checkpoint-tmp")
-    before = sorted(path.rglob("*"))
-    with Checkpoints(path, keep=None) as checkpoints:
-        assert checkpoints.latest_step() == 4
-        assert bits(checkpoints.restore(4, make_state(0))) == bits(make_state(4))
-    assert sorted(path.rglob("*")) == before
-    with Checkpoints(path, keep=2) as checkpoints:
-        assert checkpoints.latest_step() == 4
+def test_a_reader_leaves_the_folder_alone(copy):
+    half = (copy / "2").rename(copy / "5.orbax-checkpoint-tmp")
+    before = sorted(copy.rglob("*"))
+    assert_good(copy, 3)
+    assert sorted(copy.rglob("*")) == before
+    with Checkpoints(copy, keep=2) as checkpoints:
         checkpoints.save(5, make_state(5))
-        assert checkpoints.latest_step() == 5
+        assert checkpoints.steps() == [3, 5]
     assert not half.exists()
 
 
@@ -180,153 +182,103 @@ def test_an_empty_folder_has_none(tmp_path):
             checkpoints.restore(1, make_state(1))
 
 
-def test_a_state_may_be_given_away_while_it_is_written(tmp_path):
-    forget = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
-    state = {"w": jnp.arange(1_000_000, dtype=jnp.float32)}
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(1, state, wait=False)
-        forget(state["w"]).block_until_ready()
-        checkpoints.wait()
-        restored = checkpoints.restore(1, {"w": jax.ShapeDtypeStruct((1_000_000,), jnp.float32)})
-    np.testing.assert_array_equal(restored["w"], np.arange(1_000_000, dtype=np.float32))
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "message"),
     [
-        (
-            lambda state: state.replace(iteration=jnp.zeros(2, jnp.int32)),
-            r"iteration is int32\[\], expected int32\[2\]",
-        ),
-        (lambda state: state.replace(iteration=jnp.float32(0)), r"iteration is int32\[\], expected float32\[\]"),
-        (lambda state: state.replace(reference={"w": jnp.zeros(2)}), r"reference\.w is only in the state"),
-        (lambda state: state.replace(params={"half": state.params["half"]}), r"params\..* is only in the checkpoint"),
+        ({"iteration": jnp.zeros(2, jnp.int32)}, r"iteration is int32\[\], expected int32\[2\]"),
+        ({"iteration": jnp.float32(0)}, r"iteration is int32\[\], expected float32\[\]"),
+        ({"reference": {"w": jnp.zeros(2)}}, r"reference\.w is only in the state"),
+        ({"params": {"half": jnp.zeros(5, jnp.bfloat16)}}, r"params\..* is only in the checkpoint"),
     ],
 )
-def test_another_state_is_refused_by_name(saved, change, message):
+def test_another_state_is_refused_by_name(saved, changes, message):
     with Checkpoints(saved, keep=2) as checkpoints, pytest.raises(CheckpointError, match=message):
-        checkpoints.restore(3, change(make_state(0)))
+        checkpoints.restore(3, make_state(0).replace(**changes))
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # of Orbax, which gives up a read halfway
-@pytest.mark.parametrize("damage", ["truncate", "remove", "metadata"])
-def test_a_damaged_checkpoint_is_a_named_error_and_the_one_before_is_intact(saved, tmp_path, damage):
-    path = tmp_path / "copy"
-    shutil.copytree(saved, path)
-    data = sorted((path / "3" / "state").rglob("d/*"), key=lambda file: file.stat().st_size)
-    if damage == "truncate":
-        for file in data:
-            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    elif damage == "remove":
-        for file in data:
-            file.unlink()
-    else:
-        (path / "3" / "state" / "_METADATA").write_text("{")
-    with Checkpoints(path, keep=2) as checkpoints:
-        with pytest.raises(
-            CheckpointError,
-            match=r"the checkpoint of step 3 cannot be used: .*/3/.*; the last good checkpoint is that of step 2",
-        ) as caught:
-            checkpoints.restore(3, make_state(0))
-        assert "\n" not in str(caught.value)
-        assert bits(checkpoints.restore(2, make_state(0))) == bits(make_state(2))
-
-
-def test_a_flipped_bit_anywhere_is_found(saved, tmp_path):
-    path = tmp_path / "copy"
-    shutil.copytree(saved, path)
+def test_damage_to_any_file_is_found(copy):
+    """A flipped bit, half a file, and none; then the error names the one before, which is intact."""
     random = np.random.default_rng(0)
-    files = sorted(file for file in (path / "3").rglob("*") if file.is_file() and file.stat().st_size)
+    files = sorted(file for file in (copy / "3").rglob("*") if file.is_file() and file.stat().st_size)
     assert len(files) > 5
     for file in files:
         whole = file.read_bytes()
-        for place in random.integers(0, len(whole), 3).tolist():
-            flipped = bytearray(whole)
-            flipped[place] ^= 1 << int(random.integers(8))
-            file.write_bytes(flipped)
-            with Checkpoints(path, keep=None) as checkpoints:
-                if file.name == "digests.json":  # may then name another file, or differ in white space
-                    with contextlib.suppress(CheckpointError):
-                        assert bits(checkpoints.restore(3, make_state(0))) == bits(make_state(3))
-                    continue
-                with pytest.raises(CheckpointError, match=str(file)):
-                    checkpoints.restore(3, make_state(0))
+        flipped = bytearray(whole)
+        flipped[random.integers(len(whole))] ^= 1 << int(random.integers(8))
+        file.write_bytes(flipped)
+        if file.name == "digests.json":  # may then name another file, or differ in white space
+            with contextlib.suppress(CheckpointError):
+                assert_good(copy, 3)
+        else:
+            assert str(file) in refused(copy, 3)
+            file.write_bytes(whole[: len(whole) // 2])
+            assert str(file) in refused(copy, 3)
         file.write_bytes(whole)
-    with Checkpoints(path, keep=None) as checkpoints:
-        assert bits(checkpoints.restore(3, make_state(0))) == bits(make_state(3))
+    assert_good(copy, 3)
+    for file in (copy / "3" / "state").rglob("d/*"):
+        file.unlink()
+    said = refused(copy, 3)
+    assert said.startswith(f"{copy / '3'}: the checkpoint of step 3 cannot be used: {copy / '3'}/")
+    assert said.endswith("the last good checkpoint is that of step 2")
+    assert_good(copy, 2)
 
 
-def test_damaged_ones_are_moved_aside_unless_none_is_good(saved, tmp_path):
-    path = tmp_path / "copy"
-    shutil.copytree(saved, path)
-    with Checkpoints(path, keep=2) as checkpoints:
+def test_damaged_ones_are_moved_aside_unless_none_is_good(copy):
+    with Checkpoints(copy, keep=2) as checkpoints:
         assert checkpoints.rename_damaged() == []
-    (path / "3" / "meta" / "metadata").write_text("{}")
-    with Checkpoints(path, keep=2) as checkpoints:
-        with pytest.raises(CheckpointError, match=r"meta/metadata is damaged"):
-            checkpoints.meta(3)
+    (copy / "3" / "meta" / "metadata").write_text("{}")
+    assert "meta/metadata is damaged" in refused(copy, 3, restore=False)
+    with Checkpoints(copy, keep=2) as checkpoints:
         (said,) = checkpoints.rename_damaged()
         assert said.endswith("the last good checkpoint is that of step 2; renamed to 3.damaged")
-        assert (checkpoints.latest_step(), (path / "3.damaged" / "state").is_dir()) == (2, True)
+        assert (checkpoints.latest_step(), (copy / "3.damaged" / "state").is_dir()) == (2, True)
         checkpoints.save(3, make_state(3))
         assert bits(checkpoints.restore(3, make_state(0))) == bits(make_state(3))
     for step in (2, 3):
-        (path / str(step) / "_CHECKPOINT_METADATA").unlink()
-    with Checkpoints(path, keep=2) as checkpoints, pytest.raises(CheckpointError, match=r"3/_CHECK.*no earlier one"):
+        (copy / str(step) / "_CHECKPOINT_METADATA").unlink()
+    with Checkpoints(copy, keep=2) as checkpoints, pytest.raises(CheckpointError, match=r"3/_CHECK.*no earlier one"):
         checkpoints.rename_damaged()
-    assert {entry.name for entry in path.iterdir()} == {"2", "3", "3.damaged"}
+    assert {entry.name for entry in copy.iterdir()} == {"2", "3", "3.damaged"}
 
 
 @pytest.mark.parametrize("record", ["{}", "[]", '{"step": 2, "digests": "sha256"}', "7"])
-def test_a_record_of_something_else_is_an_error(saved, tmp_path, record):
-    path = tmp_path / "copy"
-    shutil.copytree(saved, path)
-    (path / "3" / "meta" / "metadata").write_text(record)
-    (path / "3" / "digests.json").unlink()
-    write_digests(path / "3")
-    with Checkpoints(path, keep=None) as checkpoints, pytest.raises(CheckpointError, match="step 3"):
-        checkpoints.meta(3)
+def test_a_record_of_something_else_is_an_error(copy, record):
+    (copy / "3" / "meta" / "metadata").write_text(record)
+    (copy / "3" / "digests.json").unlink()
+    write_digests(copy / "3")
+    assert "step 3" in refused(copy, 3, restore=False)
 
 
-def test_a_checkpoint_in_the_folder_of_another_step_is_an_error(saved, tmp_path):
-    """Also for readers that restore a state without a look at its record."""
-    path = tmp_path / "copy"
-    shutil.copytree(saved, path)
-    (path / "3").rename(path / "4")
-    with Checkpoints(path, keep=None) as checkpoints:
-        with pytest.raises(CheckpointError, match=r"step 4 cannot be used: .*no record of step 4; .* that of step 2"):
-            checkpoints.restore(4, make_state(0))
-        assert bits(checkpoints.restore(2, make_state(0))) == bits(make_state(2))
+def test_a_checkpoint_in_the_folder_of_another_step_is_an_error(copy):
+    (copy / "3").rename(copy / "4")
+    said = refused(copy, 4)
+    assert "no record of step 4" in said
+    assert said.endswith("that of step 2")
+    assert_good(copy, 2)
 
 
-def test_what_lacks_its_digests_is_not_complete_and_an_older_version_is_refused(saved, tmp_path):
-    path = tmp_path / "copy"
-    shutil.copytree(saved, path)
-    (path / "3" / "digests.json").unlink()
-    with Checkpoints(path, keep=None) as checkpoints:
-        assert checkpoints.steps() == [2]
-    with Checkpoints(path, keep=2) as checkpoints:
-        assert checkpoints.steps() == [2]
-        assert {entry.name for entry in path.iterdir()} == {"2", "3.unfinished"}
+def test_what_lacks_its_digests_is_not_complete_and_an_older_version_is_refused(copy):
+    def found(keep):
+        """The complete steps, and the entries of the folder that are no step."""
+        with Checkpoints(copy, keep=keep) as checkpoints:
+            return checkpoints.steps(), {entry.name for entry in copy.iterdir() if not entry.name.isdigit()}
+
+    (copy / "3" / "digests.json").unlink()
+    assert found(None) == ([2], set())
+    assert found(2) == ([2], {"3.unfinished"})
+    with Checkpoints(copy, keep=2) as checkpoints:
         checkpoints.save(3, make_state(3))
-        assert checkpoints.steps() == [2, 3]
-    assert {entry.name for entry in path.iterdir()} == {"2", "3"}
-    (path / "1").mkdir()  # the rest of a copy that was made while it was removed
-    (path / "1" / "_CHECKPOINT_METADATA").write_text("{}")
-    with Checkpoints(path, keep=None) as checkpoints:
-        assert checkpoints.steps() == [2, 3]
-    with Checkpoints(path, keep=2) as checkpoints:
-        assert checkpoints.steps() == [2, 3]
-    assert {entry.name for entry in path.iterdir()} == {"1.unfinished", "2", "3"}
+    (copy / "1").mkdir()  # the rest of a copy that was made while it was removed
+    (copy / "1" / "_CHECKPOINT_METADATA").write_text("{}")
+    assert found(None) == ([2, 3], set())
+    assert found(2) == ([2, 3], {"1.unfinished"})
     for step in ("2", "3"):
-        (path / step / "digests.json").unlink()
-        (path / step / "meta" / "metadata").write_text(f'{{"step": {step}}}')
-    with Checkpoints(path, keep=None) as checkpoints:
+        (copy / step / "digests.json").unlink()
+        (copy / step / "meta" / "metadata").write_text(f'{{"step": {step}}}')
+    with Checkpoints(copy, keep=None) as checkpoints:
         assert checkpoints.without_digests == [2, 3]
     with pytest.raises(CheckpointError, match=r"2: this checkpoint has no digests.*older version"):
-        Checkpoints(path, keep=2)
+        Checkpoints(copy, keep=2)
 
 
 def test_one_that_was_only_begun_in_an_object_store(object_store):
@@ -351,19 +303,14 @@ def test_a_weight_that_is_none_is_refused(tmp_path, value):
             checkpoints.restore(1, {"a": jnp.ones(3), "w": jnp.zeros(2)})
 
 
-def test_a_kill_before_the_digests_leaves_the_checkpoint_before(tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
+def test_a_kill_before_the_digests_leaves_the_checkpoint_before(copy, monkeypatch):
     def killed(folder):
-        raise Killed
+        raise KeyboardInterrupt
 
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(1, make_state(1))
-        with monkeypatch.context() as patched:
-            patched.setattr("agentrl_jax.runs.checkpoint.write_digests", killed)
-            with pytest.raises(Killed):
-                checkpoints.save(2, make_state(2))
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
-        assert checkpoints.steps() == [1]
-        assert bits(checkpoints.restore(1, make_state(0))) == bits(make_state(1))
+    with Checkpoints(copy, keep=1) as checkpoints, monkeypatch.context() as patched:
+        patched.setattr("agentrl_jax.runs.checkpoint.write_digests", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save(4, make_state(4))
+    assert_good(copy, 3)
+    with Checkpoints(copy, keep=1) as checkpoints:
+        assert checkpoints.latest_step() == 3

@@ -9,7 +9,6 @@ BLUE, GRAY = (0x25, 0x63, 0xEB), (0x64, 0x74, 0x8B)
 
 
 def pixels(path, color):
-    """Returns how many pixels of a PNG have a color, up to rounding."""
     image = np.round(matplotlib.image.imread(path)[..., :3] * 255)
     return int((np.abs(image - np.array(color)).max(axis=-1) <= 2).sum())
 
@@ -20,19 +19,18 @@ def make_rows(n):
 
 
 @pytest.mark.parametrize("n", [1, 60])
-def test_curves_and_baselines_are_drawn(tmp_path, n):
-    plot_curves(make_rows(n), tmp_path / "with.png", random=0.2, optimal=0.95, subplots=SUBPLOTS[:1])
+def test_curves_and_baselines_are_drawn(tmp_path, monkeypatch, n):
     plot_curves(make_rows(n), tmp_path / "without.png", subplots=SUBPLOTS[:1])
+    said, annotate = [], Axes.annotate
+    monkeypatch.setattr(
+        Axes, "annotate", lambda self, text, *a, **k: said.append(text) or annotate(self, text, *a, **k)
+    )
+    lines = {"random": 0.2, "optimal": 0.95, "optimal_name": "optimal (scripted)"}
+    plot_curves(make_rows(n), tmp_path / "with.png", **lines, subplots=SUBPLOTS[:1])
+    assert said == ["random 20.0%", "optimal (scripted) 95.0%"]
     assert pixels(tmp_path / "with.png", BLUE) > 50
     assert pixels(tmp_path / "with.png", GRAY) > pixels(tmp_path / "without.png", GRAY) + 500
     assert sorted(file.name for file in tmp_path.iterdir()) == ["with.png", "without.png"]
-
-
-def test_the_line_of_optimal_play_says_what_it_is(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(Axes, "annotate", lambda self, text, **_: said.append(text))
-    plot_curves(make_rows(2), tmp_path / "a.png", random=0.2, optimal=0.9, optimal_name="optimal (scripted)")
-    assert said == ["random 20.0%", "optimal (scripted) 90.0%"]
 
 
 def test_rows_with_gaps_and_missing_panels(tmp_path):

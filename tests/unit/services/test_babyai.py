@@ -4,49 +4,51 @@ import base64
 import dataclasses
 import io
 import json
+import random
+import threading
 
 import babyai_fixtures as recorded
-import httpx
+import jax
 import numpy as np
 import pytest
-from babyai_play import check_plans, check_recorded_answers, play
+from babyai_play import LOST_ACTION, LOST_ITEM, check_plans, check_recorded_answers, play
 from PIL import Image
+from scene_lists import lists, scenes_of
+from serving import HTTP
 
+from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import scripted
 from agentrl_jax.evaluate.scripted import evaluate_scripted
-from agentrl_jax.evaluate.scripted_report import as_table
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments import babyai, common
 from agentrl_jax.services.protocol import ROUTES
-from envs_jax.babyai import items
-from envs_jax.babyai.render import TILE
+from agentrl_jax.setup.service_tasks import Services
+from envs_jax.babyai import codes, items
+from envs_jax.babyai.render import TILE, picture
+from envs_jax.babyai.scene import extent
+from envs_jax.babyai.view import look
 
 SERVICE = get_service("babyai")
 
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch):
-    """Programs of few episodes; 1,024 take a second each time."""
     monkeypatch.setattr(babyai, "_ROWS", 90)
 
 
 class AgentGymClient:
-    """What AgentGym's client (agentenv/envs/babyai.py) sends and reads, written down from its source."""
+    """What AgentGym's client (agentenv/envs/babyai.py) sends and reads."""
 
     def __init__(self, url):
         self.url = url
-        self.handle = self._checked(httpx.post(f"{url}/create"))["id"]
-
-    def _checked(self, answer):
-        assert answer.status_code == 200
-        return answer.json()
+        self.handle = HTTP.post(f"{url}/create").raise_for_status().json()["id"]
 
     def _post(self, route, **fields):
-        return self._checked(httpx.post(f"{self.url}/{route}", json=fields | {"id": self.handle}))
+        return HTTP.post(f"{self.url}/{route}", json=fields | {"id": self.handle}).raise_for_status().json()
 
     def reset(self, item):
         return self._post("reset", data_idx=item)
@@ -63,11 +65,11 @@ class AgentGymClient:
 def test_a_session_of_agentgyms_client(serve, upstream):
     SERVICE.make(upstream).close()  # compiles it, as `agentrl serve` does before it listens
     url = serve(SERVICE, ROUTES["babyai"], upstream=upstream)
-    assert httpx.get(url).json() == "This is environment BabyAI."
+    assert HTTP.get(url).json() == "This is environment BabyAI."
     client = AgentGymClient(url)
 
     def view():
-        return httpx.get(f"{url}/observation?id={client.handle}").json()
+        return HTTP.get(f"{url}/observation?id={client.handle}").json()
 
     start = {"reward": 0, "score": 0, "deleted": False, "done": False}
     assert view() == start | {"observation": "Environment not initialized"}
@@ -76,6 +78,10 @@ def test_a_session_of_agentgyms_client(serve, upstream):
     assert answer == start | {"observation": answer["observation"]}
     assert answer["observation"].startswith("Your goal: go to the red ball\nIn front of you in this room,")
     assert view() == answer
+    head, _, data = client._post("render").partition(",")
+    image = Image.open(io.BytesIO(base64.b64decode(data, validate=True)))
+    assert (head, image.format, image.mode) == ("data:image/png;base64", "PNG", "RGB")
+    assert image.size == (8 * TILE, 8 * TILE)
     refusal = "Error: Only one 'Action' is allowed per response. Please adjust your response."
     assert client.step("Action: turn left\nAction: turn left") == (refusal, 0, False)
     text, score, done = client.step(react_response("move forward"))
@@ -92,39 +98,32 @@ def test_a_session_of_agentgyms_client(serve, upstream):
     assert client.reset(-1) == {"error": "The data_idx -1 is not valid: expected 0 to 2147483647."}
     assert client._post("close") is True
     assert client._post("step", action="toggle") == {"error": f"The id {client.handle} is not valid."}
-    assert httpx.post(f"{url}/render", json={"id": 12345}).json() == {"error": "The id 12345 is not valid."}
+    assert HTTP.post(f"{url}/render", json={"id": 12345}).json() == {"error": "The id 12345 is not valid."}
 
 
 def test_a_door_that_is_opened_and_gone_through():
     """AgentGym's server loses the reward, because only the last primitive action counts."""
-    action = ["toggle and go through red closed door 1"]
-    (start, there), (same, here) = (play(12, action, upstream=upstream) for upstream in (True, False))
+    (start, there), (same, here) = (play(LOST_ITEM, [LOST_ACTION], upstream=upstream) for upstream in (True, False))
     assert start == same
     assert start.observation.startswith("Your goal: open the red door\n")
-    assert (there.reward, there.score, there.done) == (0, 0, False)
+    assert (there.reward, there.score, there.done, SERVICE.solved(there)) == (0, 0, False, False)
     assert here.reward == here.score > 0.9
-    assert here.done
-    assert SERVICE.solved(here)
-    assert SERVICE.strict(here)
-    assert not SERVICE.solved(there)
+    assert (here.done, SERVICE.solved(here), SERVICE.strict(here)) == (True, True, True)
 
 
 def test_late_successes():
-    """AgentGym's server goes on, repeats the reward after an action that is not possible, and pays again."""
+    """AgentGym's server repeats the reward after an action that is not possible, and pays again."""
     actions = ["turn left"] * 8 + ["go to blue key 1", "jump", "turn left", "turn right"]
     there, here = (play(3, actions, upstream=upstream)[9:] for upstream in (True, False))
     reward = 1 - 0.9 * (10 / 16)
     assert [answer.reward for answer in there] == [reward, reward, 0, 1 - 0.9 * (12 / 16)]
-    assert [answer.done for answer in there] == [False] * 4
+    assert not any(answer.done or SERVICE.strict(answer) for answer in there)
     assert there[1].score == 2 * reward
     assert "The action is not recognized" in there[1].observation
     assert "The task is completed" in there[0].observation
     assert SERVICE.solved(there[-1])
-    assert not SERVICE.strict(there[-1])
-    assert (here[0].reward, here[0].done) == (reward, True)
-    assert not SERVICE.strict(here[0])
-    assert here[1] == here[3]
-    assert (here[1].reward, here[1].score, here[1].done) == (0, reward, True)
+    assert (here[0].reward, here[0].done, SERVICE.strict(here[0])) == (reward, True, False)
+    assert here[1] == here[3] == dataclasses.replace(here[0], reward=0.0)
 
 
 def test_the_limit_of_primitive_actions():
@@ -133,32 +132,30 @@ def test_the_limit_of_primitive_actions():
     assert not any(answer.done for answer in there)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("", "No change in state."),
-        ("  \n", "No change in state."),
-        ("jump", "The action is not recognized. Please check valid actions."),
-        ("go to red ball 10", "The action is not recognized. Please check valid actions."),
-        ("CHECKMATE", "You can take the following actions: turn left, turn right, "),
-        ("drop", "You cannot drop the object, as you are not carrying anything."),
-        (" Turn LEFT ", "In front of you in this room, you can see several objects: "),
-        *((odd, "The action is not recognized.") for odd in ("\ud800", "\0", "İ", "go to " * 10_000, "移动", '"]')),
-    ],
-    ids=lambda text: ascii(text[:12]),
-)
-def test_texts_of_any_kind(text, answer):
-    for upstream in (False, True):
+TEXTS = {
+    "": "No change in state.",
+    "  \n": "No change in state.",
+    "CHECKMATE": "You can take the following actions: turn left, turn right, ",
+    "drop": "You cannot drop the object, as you are not carrying anything.",
+    " Turn LEFT ": "In front of you in this room, you can see several objects: ",
+}
+ODD = ("jump", "go to red ball 10", "\ud800", "\0", "İ", "go to " * 10_000, "移动", '"]')
+TEXTS |= dict.fromkeys(ODD, "The action is not recognized. Please check valid actions.")
+
+
+@pytest.mark.parametrize("upstream", [True, False])
+def test_texts_of_any_kind(upstream):
+    for text, answer in TEXTS.items():
         found = play(0, [text], upstream=upstream)[1]
-        assert found.observation.startswith(answer)
+        assert found.observation.startswith(answer), text[:20]
         assert found.observation.count("\nAvailable actions: [") == 1
         assert (found.reward, found.score, found.done) == (0, 0, False)
 
 
-@pytest.mark.parametrize("item", [-1, 2**31, 2**70])
-def test_other_items_are_refused(item):
-    with pytest.raises(ItemError, match="not valid: expected 0 to 2147483647"):
-        SERVICE.make(False).reset(item)
+def test_other_items_are_refused():
+    for item in (-1, 2**31, 2**70):
+        with pytest.raises(ItemError, match=f"{item} .*2147483647"):
+            SERVICE.make(False).reset(item)
 
 
 def test_items():
@@ -172,35 +169,16 @@ def test_items():
     assert level[items.SHAPE.height, 0] == 4
     assert (level == babyai.level_of(made, upstream=False)).all()
     assert (level != babyai.level_of(made + 40, upstream=False)).any()
-    assert play(made, [], upstream=True)[0].observation.startswith("Your goal: go to the ")
-
-
-def test_a_picture(serve):
-    SERVICE.make(False).close()
-    client = AgentGymClient(serve(SERVICE, ROUTES["babyai"]))
-    for item, side in ((0, 8), (3, 4), (35, 22)):
-        client.reset(item)
-        told = client._post("render")
-        head, _, data = told.partition(",")
-        assert head == "data:image/png;base64"
-        image = Image.open(io.BytesIO(base64.b64decode(data, validate=True)))
-        assert (image.format, image.mode, image.size) == ("PNG", "RGB", (side * TILE, side * TILE))
-    assert client._post("close") is True
+    assert play(made, [], upstream=False)[0].observation.startswith("Your goal: go to the ")
 
 
 def test_the_level_of_a_picture_is_not_padded():
-    from envs_jax.babyai.scene import extent
-
     data = recorded.read("levels")
     for row, level in enumerate(recorded.all_levels()):
         assert extent(level[: items.SHAPE.height]) == (data["height"][row], data["width"][row]), data["index"][row]
 
 
 def test_a_picture_shows_what_is_where():
-    import jax
-
-    from envs_jax.babyai.render import picture
-
     instance = SERVICE.make(False)
     instance.reset(0)
     world = jax.device_get(instance._state.world)
@@ -208,15 +186,57 @@ def test_a_picture_shows_what_is_where():
     middle = pixels[:, :, TILE // 2, TILE // 2].astype(int)
     red = (middle[..., 0] > middle[..., 1] + 100) & (middle[..., 1] == middle[..., 2])
     rows, columns = np.nonzero(red)
-    balls = np.argwhere(world.cells[:8, :8] == recorded.codes.cell_of(recorded.codes.BALL, 0)).tolist()
+    balls = np.argwhere(world.cells[:8, :8] == codes.cell_of(codes.BALL, 0)).tolist()
     assert sorted(zip(rows.tolist(), columns.tolist())) == sorted([(world.y, world.x), *map(tuple, balls)])
 
 
-def test_pick_up_is_what_agentgyms_client_calls_pickup():
-    name = "pickup red ball 1"
-    item = next(
-        item for item in items.panel() if name in common.listed_actions(play(item, [], upstream=False)[0].observation)
+def objects_seen(instance):
+    """What the compiled environment sees, by name with its steps ahead and to the right."""
+    cells = np.array(jax.jit(look)(instance._state.world))
+    cells[6, 3] = codes.EMPTY
+    return sorted(
+        (codes.NAMES[cell - codes.OBJECT], 6 - int(y), int(x) - 3)
+        for (y, x), cell in np.ndenumerate(cells)
+        if cell not in (codes.UNSEEN, codes.EMPTY, codes.WALL)
     )
+
+
+def objects_shown(scene):
+    cells = ((y, x, name) for y, row in enumerate(scene["cells"]) for x, cell in enumerate(row) for name in cell)
+    return sorted((name, 6 - y, x - 3) for y, x, name in cells if name not in ("wall", "player facing up"))
+
+
+def test_scenes_show_what_the_agent_sees():
+    rng, objects, carried, kept = random.Random(3), 0, 0, 0
+    for item in (8, 83, 214, 40 * 7 + 30):
+        instance, policy = SERVICE.make(False), SERVICE.random(item, rng.randrange(100))
+        texts, actions, done = [instance.reset(item).observation], [], False
+        while not done and len(actions) < 12:
+            actions.append(policy.act(texts[-1]) if len(actions) % 4 else "drop")
+            answer = instance.step(actions[-1])
+            texts.append(answer.observation)
+            done = answer.done
+            scene = scenes_of("babyai", texts, actions)[-1]
+            if "In front of you in this room" in texts[-1] or "You cannot see" in texts[-1]:
+                assert objects_shown(scene) == objects_seen(instance)
+                assert scene["text"] == []
+            else:
+                assert scene["text"] == texts[-1].strip().splitlines()
+                kept += 1
+            objects += len(objects_shown(scene))
+            world = instance._state.world
+            slot = int(world.carrying)
+            expected = "nothing" if slot < 0 else codes.NAMES[int(world.slot_cells[slot]) - codes.OBJECT]
+            assert lists(scene)["Inventory"][0][0] == expected
+            carried += slot >= 0
+        assert lists(scene)["Goal"] == [(texts[0].partition("\n")[0].removeprefix("Your goal: "), "")]
+    assert objects > 20
+    assert min(carried, kept) > 0
+
+
+def test_pick_up_is_what_agentgyms_client_calls_pickup():
+    name, starts = "pickup red ball 1", ((item, play(item, [], upstream=False)[0]) for item in items.panel())
+    item = next(item for item, start in starts if name in common.listed_actions(start.observation))
     words = name.replace("pickup", "Pick up ")
     assert play(item, [words], upstream=False)[-1] == play(item, [name], upstream=False)[-1]
     assert "not recognized" in play(item, [words], upstream=True)[-1].observation
@@ -233,22 +253,16 @@ def test_random_play_takes_listed_actions():
     assert policies[0].act("nothing is listed") == "turn left"
 
 
-def test_named_levels_are_sets_of_stored_items():
-    assert tuple(items.NAMED) == NAMED_LEVELS
-
-
 def test_altered_levels_are_noticed(monkeypatch):
+    assert tuple(items.NAMED) == NAMED_LEVELS
     monkeypatch.setattr(items, "PANEL_DIGEST", "0" * 64)
     with pytest.raises(UserError) as refused:
         evaluate_scripted("babyai", "null")
     assert (refused.value.key, len(refused.value.value)) == (str(items.FILE), 64)
 
 
-def test_recorded_answers_of_the_original():
+def test_recorded_answers_of_the_original_and_stored_plans():
     check_recorded_answers(200)
-
-
-def test_plans_reach_their_goals_by_either_rule():
     check_plans(60)
 
 
@@ -262,14 +276,42 @@ def test_the_panel_has_agentgyms_rules_and_baselines(monkeypatch):
     assert 0.3 < found["random"]["mean"] < 0.7
     sizes = {name: row["success"]["n"] for name, row in found["categories"].items()}
     assert sizes == {"GoTo": 55, "Pickup": 15, "ActionObjDoor": 5, "FindObj": 5, "OneRoom": 5, "SynthLoc": 5}
-    assert as_table(found).row_count == 10, "all, null, random and optimal play, and the categories"
 
 
 @pytest.mark.parametrize(
-    ("policy", "action", "named"),
-    [("constant", "move forwards", ("move forwards", "move forward")), ("random", "drop", ("--policy", "drop"))],
+    ("policy", "action", "refusal"),
+    [("constant", "move forwards", ("action", "move forwards")), ("random", "drop", ("--policy", "random"))],
 )
-def test_actions_that_no_policy_takes_are_refused(policy, action, named):
+def test_actions_that_no_policy_takes_are_refused(policy, action, refusal):
     with pytest.raises(UserError) as refused:
         evaluate_scripted("babyai", policy, action=action)
-    assert all(part in str(refused.value) for part in named)
+    assert (refused.value.key, refused.value.value) == refusal
+
+
+@pytest.mark.parametrize("upstream", [True, False])
+def test_a_run_on_the_service_has_the_rules_that_it_is_asked_for(tmp_path, upstream):
+    task = TaskConfig(env="babyai", groups=1, items="0", held_out=str(LOST_ITEM))
+    config = Config(tasks=(task,), env=ServiceConfig(url="local"), prompt=PromptConfig(style="chat"))
+    services = Services(config, lambda: tmp_path, upstream=upstream)
+    lease = services.tasks[0].pool.open(LOST_ITEM, 1e9)
+    assert services.tasks[0].service.solved(lease.step(LOST_ACTION, 1e9)) != upstream
+    services.close()
+
+
+def test_a_generator_is_compiled_once(monkeypatch):
+    """All episodes of a group begin on one item at once."""
+    made = []
+
+    def make_generator(numbers, shape, *, upstream):
+        made.append((numbers, upstream))
+        return lambda key: key
+
+    monkeypatch.setattr(babyai, "make_generator", make_generator)
+    babyai._compile_generator.cache_clear()
+    threads = [threading.Thread(target=babyai._generator, args=(12, True)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    babyai._compile_generator.cache_clear()
+    assert made == [((12,), True)]

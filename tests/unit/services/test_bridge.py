@@ -1,6 +1,5 @@
 """Episodes over the bridge: their rewards, and what happens when instances are lost."""
 
-import dataclasses
 import threading
 import time
 
@@ -8,19 +7,24 @@ import pytest
 from counting import Counting, counting
 from serving import running
 
-from agentrl_jax.services import pools
+from agentrl_jax.services import bridge, pools
 from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment, Differs
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
-from agentrl_jax.services.environments.textcraft.env import TextCraft
 from agentrl_jax.services.pools import LocalPool, RemotePool
-from agentrl_jax.services.protocol import COMPILED, ROUTES
+from agentrl_jax.services.protocol import COMPILED
 from agentrl_jax.services.screenshots import SECONDS
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.setup.service_tasks import score_rule
 
 ITEMS = (3, 7, 11)
+PLANKS = ("Action: get 1 acacia logs", "Action: craft 4 acacia planks using 1 acacia logs")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(bridge, "FIRST_PAUSE", 0.01)
 
 
 class Shaky:
@@ -33,10 +37,10 @@ class Shaky:
         if self.losses.get("open", 0):
             self.losses["open"] -= 1
             raise Lost("no instance")
-        return ShakySeat(self, self.pool.open(item, deadline))
+        return ShakyLease(self, self.pool.open(item, deadline))
 
 
-class ShakySeat:
+class ShakyLease:
     def __init__(self, pool, lease):
         self.pool, self.lease, self.first, self.steps = pool, lease, lease.first, 0
 
@@ -57,6 +61,10 @@ def bridged(losses=(), kind=Counting, **config):
     pool = Shaky(LocalPool(service), losses)
     config = {"items": ITEMS, "seconds": 5.0} | config
     return BridgedEnvironment(service, pool, BridgeConfig(**config)), pool
+
+
+def crafting(**config):
+    return BridgedEnvironment(TEXTCRAFT, LocalPool(TEXTCRAFT), BridgeConfig(items=(0,), **config))
 
 
 def play(env, actions=("a", "b", "end")):
@@ -84,18 +92,9 @@ def test_lost_instances_are_replaced_and_nothing_is_seen_of_it(losses):
     assert texts == ["start 7", "8 a", "9 b", "10 end"]
     assert sum(step.reward for step in steps) == 1
     assert sum(step.info["retries"] for step in steps) == sum(losses.values())
+    assert steps[0].info["retries"] == losses.get("open", 0) + losses.get(1, 0)
     assert pool.left.count(True) == 1
     assert not any(pool.losses.values())
-
-
-def test_too_many_losses_end_the_episode():
-    env, pool = bridged({2: 9}, retries=2)
-    env.reset(1)
-    env.step("a", ())
-    with pytest.raises(Lost, match="gone"):
-        env.step("b", ())
-    env.close()
-    assert pool.left == [False] * 3
 
 
 class Moody(Counting):
@@ -107,31 +106,22 @@ class Moody(Counting):
         return answer
 
 
-def test_an_episode_that_goes_another_way_is_not_passed_off_as_the_same():
-    env, pool = bridged({2: 1}, kind=Moody)
+@pytest.mark.parametrize(
+    ("made", "action", "error", "message", "left"),
+    [
+        (lambda: bridged({2: 9}, retries=2), "b", Lost, "gone", 3),
+        (lambda: bridged({2: 1}, kind=Moody), "b", Differs, r"9 a.*8 a", 2),  # not passed off as the same episode
+        (bridged, "fail", Lost, "RuntimeError: told to fail", 4),
+    ],
+)
+def test_what_ends_an_episode(made, action, error, message, left):
+    env, pool = made()
     env.reset(1)
     env.step("a", ())
-    with pytest.raises(Differs, match=r"9 a.*8 a"):
-        env.step("b", ())
+    with pytest.raises(error, match=message):
+        env.step(action, ())
     env.close()
-    assert True not in pool.left
-
-
-def test_an_environment_that_breaks_is_not_used_again():
-    env, pool = bridged()
-    env.reset(0)
-    with pytest.raises(Lost, match="RuntimeError: told to fail"):
-        env.step("fail", ())
-    env.close()
-    assert pool.left == [False] * 4
-
-
-@pytest.mark.parametrize(
-    ("service", "rule"), [("textcraft", "sum"), ("sciworld", "max"), ("weather", "last"), ("todo", "last")]
-)
-def test_the_rule_of_a_service(service, rule):
-    """AgentGym's todo lowers the reward in its last step, when what was reached is not what was asked for."""
-    assert score_rule(service) == rule
+    assert pool.left == [False] * left
 
 
 @pytest.mark.parametrize(
@@ -147,40 +137,26 @@ def test_what_a_turn_is_worth(rule, worth):
     env, _ = bridged(kind=Scored, score=rule, scale=2.0)
     _, steps = play(env, ("0", "1", "2"))
     assert [step.reward for step in steps] == [2 * value for value in worth]
+    # AgentGym's todo lowers the reward in its last step, when what was reached is not what was asked for.
+    assert score_rule({"sum": "textcraft", "max": "sciworld", "last": "todo"}[rule]) == rule
 
 
 def test_progress_is_paid_beside():
-    planks = ("get 1 acacia logs", "craft 4 acacia planks using 1 acacia logs")
-    plain = BridgedEnvironment(TEXTCRAFT, LocalPool(TEXTCRAFT), BridgeConfig(items=(0,)))
-    paid = BridgedEnvironment(TEXTCRAFT, LocalPool(TEXTCRAFT), BridgeConfig(items=(0,), progress=0.5))
+    plain, paid = crafting(), crafting(progress=0.5)
     assert plain.reset(0) == paid.reset(0)
-    steps = [(plain.step(f"Action: {action}", ()), paid.step(f"Action: {action}", ())) for action in planks]
+    steps = [(plain.step(action, ()), paid.step(action, ())) for action in PLANKS]
     assert [(one.reward, other.reward) for one, other in steps] == [(0.0, 0.25), (1.0, 1.25)]
     assert [one.observation for one, _ in steps] == [other.observation for _, other in steps]
 
 
-def test_progress_is_not_told_of_another_task():
-    class Renumbered(TextCraft):
-        def reset(self, item):
-            return dataclasses.replace(super().reset(item), observation="Goal: craft nothing.")
-
-    other = dataclasses.replace(TEXTCRAFT, make=lambda upstream: Renumbered())
-    env = BridgedEnvironment(TEXTCRAFT, LocalPool(other), BridgeConfig(items=(0,), progress=0.5))
-    with pytest.raises(ServiceError, match=r"item 0 of textcraft is another task .* no item has here"):
-        env.reset(0)
-
-
 def test_responses_that_cannot_be_sent_are_answered_here():
-    pool = LocalPool(TEXTCRAFT)
-    env = BridgedEnvironment(TEXTCRAFT, pool, BridgeConfig(items=(0,)))
+    env = crafting()
     env.reset(0)
     twice = env.step("Action: inventory\nAction: inventory", ())
     assert twice.observation.startswith("Error: Only one 'Action'")
-    assert not twice.valid
     nothing = env.step("I wonder.", ())
     assert nothing.observation == "Could not execute "
-    assert not nothing.valid
-    assert env.step("Action: get 1 acacia logs", ()).valid
+    assert [twice.valid, nothing.valid, env.step(PLANKS[0], ()).valid] == [False, False, True]
 
 
 def test_instances_are_used_again_and_forgotten_ones_replaced(serve):
@@ -192,70 +168,25 @@ def test_instances_are_used_again_and_forgotten_ones_replaced(serve):
     assert made.opened == 1
     client.shut(0)
     texts, steps = play(BridgedEnvironment(service, pool, BridgeConfig(items=ITEMS)))
-    assert texts[-1] == "10 end"
-    assert steps[0].info["retries"] == 0
-    assert made.opened == 2
+    assert (texts[-1], steps[0].info["retries"], made.opened) == ("10 end", 0, 2)
     pool.close()
     assert made.closed == 2
 
 
-def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
-    service, routes = TEXTCRAFT, ROUTES["textcraft"]
-    actions = ("Action: get 1 acacia logs", "Action: craft 4 acacia planks using 1 acacia logs")
-    with running(create_app(service, routes)) as url:
-        client = ServiceClient(url, routes, seconds=5)
-        env = BridgedEnvironment(service, RemotePool(client), BridgeConfig(items=(0,), seconds=20))
-        env.reset(0)
-        env.step(actions[0], ())
-    port = int(url.rpartition(":")[2])
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(env.step(actions[1], ())))
-    thread.start()  # no server listens yet
-    time.sleep(0.4)
-    with running(create_app(service, routes), port):
-        thread.join(20)
-    assert answers[0].success
-    assert answers[0].info["retries"] >= 1
-
-
-def test_sound_bodies_under_a_redirect_cost_an_instance_each(serve):
-    """A proxy that redirects the first and the third step, and passes their answers on."""
-    service, made = counting()
-    app, seen = create_app(service, COMPILED), []
-
-    async def redirecting(scope, receive, send):
-        async def changed(message):
-            if message["type"] == "http.response.start" and scope["path"] == "/step":
-                seen.append(scope["path"])
-                message = message | {"status": 302 if len(seen) in (1, 3) else 200}
-            await send(message)
-
-        await app(scope, receive, changed if scope["type"] == "http" else send)
-
-    with running(redirecting) as url:
-        pool = RemotePool(ServiceClient(url, COMPILED, seconds=5))
-        texts, steps = play(BridgedEnvironment(service, pool, BridgeConfig(items=ITEMS, seconds=20.0)))
-        pool.close()
-    assert texts == ["start 7", "8 a", "9 b", "10 end"]
-    assert sum(step.info["retries"] for step in steps) == 2
-    assert made.opened == 3
-
-
-def test_a_server_that_never_comes_back_ends_the_episode_in_time(serve):
-    client = ServiceClient("http://127.0.0.1:9", COMPILED, seconds=60)
-    service, _ = counting()
-    env = BridgedEnvironment(service, RemotePool(client), BridgeConfig(items=ITEMS, seconds=1.0))
+def test_a_server_that_never_comes_back_ends_the_episode_in_time():
+    pool = RemotePool(ServiceClient("http://127.0.0.1:9", COMPILED, seconds=5))
+    env = BridgedEnvironment(counting()[0], pool, BridgeConfig(items=ITEMS, seconds=0.5))
     began = time.monotonic()
     with pytest.raises(ServiceError, match=r"127\.0\.0\.1:9"):
         env.reset(0)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 5
     env.close()
 
 
 def test_an_instance_that_is_given_up_while_it_works_is_not_used_again():
     env, pool = bridged()
     env.reset(0)
-    thread = threading.Thread(target=lambda: env.step("sleep 0.5", ()))
+    thread = threading.Thread(target=lambda: env.step("sleep 0.3", ()))
     thread.start()
     time.sleep(0.1)
     env.close()
@@ -263,7 +194,7 @@ def test_an_instance_that_is_given_up_while_it_works_is_not_used_again():
     assert pool.left == [False]
 
 
-def test_a_new_server_that_gives_old_handles_again_shows(serve):
+def test_a_new_server_that_gives_old_handles_again_shows():
     """Two episodes have handles of a server that loses its state; neither continues in an instance of the other."""
     service, _ = counting()
     config = BridgeConfig(items=ITEMS, seconds=20)
@@ -309,13 +240,6 @@ def test_a_slow_server_does_not_cost_the_free_instances():
     assert len(Slow.shut_down) == 1
 
 
-def test_losses_of_a_reset_are_told_with_the_first_turn():
-    env, _ = bridged({"open": 2})
-    env.reset(0)
-    assert env.step("a", ()).info == {"retries": 2.0}
-    assert env.step("b", ()).info == {"retries": 0.0}
-
-
 @pytest.mark.parametrize("seconds", [3.0, 60.0])
 def test_a_screenshot_has_the_time_that_is_left_of_a_turn(monkeypatch, seconds):
     """And at most `SECONDS` of it; a response without an action has one too."""
@@ -329,12 +253,7 @@ def test_a_screenshot_has_the_time_that_is_left_of_a_turn(monkeypatch, seconds):
             asked.append("finished")
 
     monkeypatch.setattr(pools._LocalLease, "screenshot", lambda lease, deadline: deadline)
-    config = BridgeConfig(items=(0,), seconds=seconds, screenshots=lambda item: Kept())
-    env = BridgedEnvironment(TEXTCRAFT, LocalPool(TEXTCRAFT), config)
-    env.reset(0)
-    env.step("Action: inventory", ())
-    env.step("nothing", ())
-    env.close()
+    play(crafting(seconds=seconds, screenshots=lambda item: Kept()), ("Action: inventory", "nothing"))
     *taken, last = asked
     assert [turn for turn, _ in taken] == [0, 1, 2]
     assert all(0 < left <= min(seconds, SECONDS) for _, left in taken)

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from both_ways import check_many_instances
+from both_ways import check_both_ways, check_many_instances
 from counting import counting
 from scripted_server import Scripted
 
@@ -15,6 +15,8 @@ from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.protocol import COMPILED, ROUTES
 from agentrl_jax.services.server.limits import Limits
+
+STEP = {"observation": "x", "reward": 1.0, "score": 1.0, "done": True, "success": True}
 
 
 @pytest.fixture
@@ -31,6 +33,10 @@ def scripted():
         each.server.server_close()
 
 
+def client_of(server, routes=COMPILED, seconds=5.0):
+    return ServiceClient(server.url, routes, seconds=seconds)
+
+
 @pytest.mark.parametrize("name", sorted(ROUTES))
 def test_every_name_plays_an_episode(serve, name):
     service, made = counting()
@@ -40,13 +46,10 @@ def test_every_name_plays_an_episode(serve, name):
     handle = client.create(7)
     first = client.reset(handle, 7)
     shown = {"sciworld": "Count.\nstart 7", "alfworld": "start 7\nAVAILABLE ACTIONS: look,go"}
-    assert first.observation == shown.get(name, "start 7")
-    assert not first.done
+    assert (first.observation, first.done) == (shown.get(name, "start 7"), False)
     step = client.step(handle, "a")
     # If reset opens an instance at once, it counts from the item of its handle.
-    assert step.observation == "8 a"
-    assert step.reward == 0
-    assert not step.done
+    assert (step.observation, step.reward, step.done) == ("8 a", 0, False)
     assert step.score == (0.08 if routes.cumulative_score else 0)
     last = client.step(handle, "end")
     assert (last.reward, last.done) == (1.0, True)
@@ -57,130 +60,95 @@ def test_every_name_plays_an_episode(serve, name):
 
 def test_rewards_before_the_end_do_not_count_in_webarena(scripted):
     answer = {"observation": "page", "reward": 1.0, "terminated": False, "truncated": False, "info": None}
-    server = scripted((200, answer), (200, {**answer, "terminated": True}))
-    client = ServiceClient(server.url, ROUTES["webarena"], seconds=5)
-    assert client.step(0, "```click [1]```").reward == 0.0
-    assert client.step(0, "```stop []```").reward == 1.0
+    client = client_of(scripted((200, answer), (200, {**answer, "terminated": True})), ROUTES["webarena"])
+    assert [client.step(0, action).reward for action in ("```click [1]```", "```stop []```")] == [0.0, 1.0]
 
 
 def test_what_fails_for_a_while_is_asked_again(scripted):
     server = scripted((503, {"detail": "full"}), b"", (502, b"<html>"), (200, {"id": 5}))
-    assert ServiceClient(server.url, COMPILED, seconds=20).create() == 5
+    assert client_of(server, seconds=20).create() == 5
     assert [path for path, _ in server.seen] == ["/create"] * 4
 
 
 def test_a_step_is_sent_once(scripted):
     server = scripted((503, {"detail": "full"}), (200, {}))
     with pytest.raises(Lost, match="status 503"):
-        ServiceClient(server.url, COMPILED, seconds=20).step(0, "a")
+        client_of(server, seconds=20).step(0, "a")
     assert len(server.seen) == 1
 
 
-GARBAGE = {
-    "no JSON": (200, b"<html>"),
-    "not a number": (200, b'{"observation": "x", "reward": NaN, "done": false}'),
-    "a huge number": (200, b'{"observation": "x", "reward": 1e999, "done": false}'),
-    "no text": (200, {"observation": 3, "reward": 0, "done": False}),
-    "no flag": (200, {"observation": "x", "reward": 0, "done": "no"}),
-    "a list": (200, []),
-    "null": (200, None),
-    "an error": (200, {"error": "The id 0 is not valid."}),
-    "not found": (404, {"detail": "no"}),
-    "500": (500, b"Internal Server Error"),
-    "bytes": (200, b"\xff\xfe"),
-    "deep": (200, b"[" * 100_000),
-    "a redirect": (302, b""),
-}
+DONE = b'"done": false, "score": 0, "success": false}'
+GARBAGE = [
+    *((200, content) for content in (b"<html>", b"\xff\xfe", b"[" * 100_000, [], None, {"error": "It is not valid."})),
+    *((200, b'{"observation": "x", "reward": ' + number + DONE) for number in (b"NaN,", b"1e999,")),
+    *((404, {"detail": "no"}), (500, b"Internal Server Error")),
+    *((200, {**STEP, name: value}) for name, value in (("reward", True), ("score", False), ("done", 1))),
+    *((200, {**STEP, name: value}) for name, value in (("done", "no"), ("observation", 3), ("observation", "\ud800"))),
+    *((200, {**STEP, "error": error}) for error in ("it broke", "")),
+    b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+]
 
 
-STEP = {"observation": "x", "reward": 1.0, "score": 1.0, "done": True, "success": True}
-GARBAGE |= {
-    f"{name} {value!r}": (200, {**STEP, name: value})
-    for name, value in [
-        ("reward", True),
-        ("score", False),
-        ("done", 1),
-        ("observation", "\ud800"),
-        ("error", "it broke"),
-        ("error", ""),
-    ]
-}
-
-
-@pytest.mark.parametrize("what", GARBAGE)
-def test_what_no_step_answers_is_a_service_error(scripted, what):
-    server = scripted(GARBAGE[what])
-    with pytest.raises(ServiceError, match=server.url):
-        ServiceClient(server.url, COMPILED, seconds=5).step(0, "a")
-
-
-@pytest.mark.parametrize("status", [201, 202, 203, 206, 300, 301, 302, 303, 307, 308])
-def test_a_whole_answer_under_another_status_is_lost(scripted, status):
-    """Like a bad body, so the episode is played again in another instance; no redirect is followed."""
-    server = scripted((status, {"id": 5}), (status, {**STEP, "id": 5}), (status, STEP), (200, STEP))
-    client = ServiceClient(server.url, COMPILED, seconds=5)
-    for ask in (client.create, lambda: client.reset(5, 0), lambda: client.step(5, "a")):
-        with pytest.raises(Lost, match=f"status {status}, expected 200"):
-            ask()
-    assert client.step(5, "a").done
-    assert len(server.seen) == 4
-
-
-def test_a_whole_answer_is_a_step(scripted):
-    """The defects above remove or change everything that a step needs."""
-    server = scripted((200, {**STEP, "error": None}))
-    answer = ServiceClient(server.url, COMPILED, seconds=5).step(0, "a")
+def test_what_no_step_answers_is_a_service_error(scripted):
+    server = scripted(*GARBAGE, (200, {**STEP, "error": None}))
+    client = client_of(server)
+    for _ in GARBAGE:
+        with pytest.raises(ServiceError, match=server.url):
+            client.step(0, "a")
+    answer = client.step(0, "a")  # the defects above remove or change everything that a step needs
     assert (answer.observation, answer.reward, answer.done) == ("x", 1.0, True)
 
 
+def test_a_whole_answer_under_another_status_is_lost(scripted):
+    """Like a bad body, so the episode is played again in another instance; no redirect is followed."""
+    statuses = (201, 202, 203, 206, 300, 301, 302, 303, 307, 308)
+    answers = [[(status, {"id": 5}), (status, {**STEP, "id": 5}), (status, STEP)] for status in statuses]
+    server = scripted(*(answer for three in answers for answer in three), (200, STEP))
+    client = client_of(server)
+    for status in statuses:
+        for ask in (client.create, lambda: client.reset(5, 0), lambda: client.step(5, "a")):
+            with pytest.raises(Lost, match=f"status {status}, expected 200"):
+                ask()
+    assert client.step(5, "a").done
+    assert len(server.seen) == 31
+
+
+RESET = {"observation": "x", "task_description": "y"}
 DEFECTS = [
-    ("babyai", "create", {"id": True}),
-    ("babyai", "create", {"id": -1}),
-    ("babyai", "create", 3),
+    *(("babyai", "create", found) for found in ({"id": True}, {"id": -1}, 3)),
     ("searchqa", "create", {"env_idx": 3}),
-    ("webshop", "reset", "text"),
-    ("webshop", "reset", ["text"]),
-    ("webshop", "reset", [None, None]),
-    ("searchqa", "reset", {"observation": "x"}),
-    ("sciworld", "reset", {"observation": "x"}),
-    ("sciworld", "reset", {"observation": "x", "task_description": "y", "reward": True}),
-    ("sciworld", "reset", {"observation": "x", "task_description": "y", "done": 0}),
-    ("alfworld", "reset", {"observation": "x"}),
+    *(("webshop", "reset", found) for found in ("text", ["text"], [None, None])),
+    *((name, "reset", {"observation": "x"}) for name in ("searchqa", "sciworld", "alfworld")),
+    *(("sciworld", "reset", {**RESET, **found}) for found in ({"reward": True}, {"done": 0})),
     ("alfworld", "reset", {"observation": "x", "available_actions": "go"}),
     ("textcraft", "reset", {"id": 8, "observation": "x", "done": False, "reward": 0}),
     ("textcraft", "reset", {"id": 7, "observation": "x", "error": "no"}),
-    ("webshop", "step", {"observation": "x", "reward": 0.0, "done": False, "info": None}),
-    ("webarena", "step", {"observation": "x", "reward": 0.0, "done": False, "info": None}),
+    *((name, "step", {"observation": "x", "reward": 0.0, "done": False}) for name in ("webshop", "webarena")),
     ("webarena", "step", {"observation": "x", "reward": 0.0, "terminated": False, "truncated": "no"}),
 ]
 
 
-@pytest.mark.parametrize(("name", "route", "body"), DEFECTS)
-def test_what_no_server_of_a_family_answers_is_a_service_error(scripted, name, route, body):
-    server = scripted((200, body))
-    client = ServiceClient(server.url, ROUTES[name], seconds=5)
-    ask = {"create": client.create, "reset": lambda: client.reset(7, 0), "step": lambda: client.step(7, "a")}
-    with pytest.raises(Lost, match=f"/{route}: "):
-        ask[route]()
+def test_what_no_server_of_a_family_answers_is_a_service_error(scripted):
+    server = scripted(*((200, body) for _, _, body in DEFECTS))
+    for name, route, _ in DEFECTS:
+        client = client_of(server, ROUTES[name])
+        ask = {"create": client.create, "reset": lambda: client.reset(7, 0), "step": lambda: client.step(7, "a")}  # noqa: B023
+        with pytest.raises(Lost, match=f"/{route}: "):
+            ask[route]()
+        client.close()
 
 
-def test_what_a_server_says_at_length_is_cut(scripted):
-    server = scripted(
-        (200, {"error": "no\n\x1b[31m" * 500_000}), (500, b"x\n" * 500_000), (200, {"id": "y" * 5_000_000})
-    )
-    client = ServiceClient(server.url, COMPILED, seconds=5)
-    for _ in range(3):
+def test_what_a_server_says_at_length_is_cut(scripted, monkeypatch):
+    long = [(200, {"error": "no\n\x1b[31m" * 500_000}), (500, b"x\n" * 500_000), (200, {"id": "y" * 5_000_000})]
+    client = client_of(scripted(*long))
+    for _ in long:
         with pytest.raises(Lost) as caught:
             client.create()
         assert len(str(caught.value)) <= 500
         assert str(caught.value).isprintable()
-
-
-def test_a_longer_answer_than_is_read(scripted, monkeypatch):
     monkeypatch.setattr("agentrl_jax.services.client.MAX_ANSWER_BYTES", 1000)
-    server = scripted((200, b" " * 10_000))
     with pytest.raises(Lost, match="longer than 1000 bytes"):
-        ServiceClient(server.url, COMPILED, seconds=5).create()
+        client_of(scripted((200, b" " * 10_000))).create()
 
 
 DRIPS = {
@@ -210,43 +178,27 @@ def test_a_server_that_drips_is_left_at_the_deadline(what):
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=drip, args=(listener,), daemon=True).start()
-        client = ServiceClient(f"http://127.0.0.1:{listener.getsockname()[1]}", COMPILED, seconds=0.5)
+        client = ServiceClient(f"http://127.0.0.1:{listener.getsockname()[1]}", COMPILED, seconds=0.25)
         with pytest.raises(Lost, match="no answer within"):
             client.step(0, "a")
         assert left.wait(20)  # long before the 30 s that it would have gone on
 
 
-def test_half_an_answer_is_a_service_error(scripted):
-    server = scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
-    with pytest.raises(ServiceError):
-        ServiceClient(server.url, COMPILED, seconds=5).step(0, "a")
-
-
-def test_a_late_answer_is_given_up(scripted):
-    server = scripted(3.0)
-    with pytest.raises(Lost, match="no answer within"):
-        ServiceClient(server.url, COMPILED, seconds=0.3).create()
-
-
-def test_a_server_that_is_not_there(scripted):
-    server = scripted()
-    server.server.shutdown()
-    server.server.server_close()
-    client = ServiceClient(server.url, COMPILED, seconds=0.5)
-    assert not client.healthy()
-    with pytest.raises(Lost, match="ConnectError"):
-        client.create()
+def test_a_server_that_is_not_there():
+    for host in ("127.0.0.1:9", "a..b:80", f"{'a' * 70}.example:80"):
+        client = ServiceClient(f"http://{host}", COMPILED, seconds=0.2)
+        assert not client.healthy()
+        with pytest.raises(Lost, match="ConnectError" if host[0] == "1" else "create: "):
+            client.create()
+    client = ServiceClient("http://127.0.0.1:9", COMPILED, seconds=0.2)
     client.shut(0)
-    with pytest.raises(
-        ServiceError, match=r"/: no answer within 0.3 s \(ConnectError: .*; start it, or correct"
-    ) as error:
-        client.wait(0.3)
+    with pytest.raises(ServiceError, match=r"/: no answer within 0.2 s \(ConnectError: ") as error:
+        client.wait(0.2)
     assert not isinstance(error.value, Lost)  # which would be tried again
 
 
 def test_a_server_that_starts_late_is_waited_for_and_may_answer_anything(scripted, caplog):
-    client = ServiceClient(scripted((500, {})).url, COMPILED, seconds=5)
-    client.wait(5)
+    client_of(scripted((500, {}))).wait(5)
     assert not caplog.records
     late = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)  # for a free port
     address = late.server_address
@@ -256,49 +208,42 @@ def test_a_server_that_starts_late_is_waited_for_and_may_answer_anything(scripte
         with http.server.HTTPServer(address, http.server.BaseHTTPRequestHandler) as server:
             server.handle_request()
 
-    threading.Timer(0.5, start).start()
-    ServiceClient(f"http://127.0.0.1:{address[1]}", COMPILED, seconds=5).wait(20)
-    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
-        f"http://127.0.0.1:{address[1]}/: no answer"
-    ]
+    threading.Timer(0.3, start).start()
+    url = f"http://127.0.0.1:{address[1]}"
+    ServiceClient(url, COMPILED, seconds=5).wait(20)
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [f"{url}/: no answer"]
 
 
 def test_an_item_that_is_not_there(serve):
-    service, _ = counting()
-    client = ServiceClient(serve(service, ROUTES["webshop"]), ROUTES["webshop"], seconds=5)
+    client = ServiceClient(serve(counting()[0], ROUTES["webshop"]), ROUTES["webshop"], seconds=5)
     with pytest.raises(ItemError, match="no item 500"):
         client.reset(client.create(), 500)
 
 
-@pytest.mark.parametrize("host", ["a..b", f"{'a' * 70}.example"])
-def test_a_host_that_cannot_be_a_name_is_a_service_error(host):
-    client = ServiceClient(f"http://{host}:80", COMPILED, seconds=1)
-    assert not client.healthy()
-    with pytest.raises(ServiceError):
-        client.create()
-
-
-@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "file:///etc", "http://a/?x=1", "http://a/#b"])
-def test_addresses_of_no_service(url):
-    with pytest.raises(BadValue) as refused:
-        ServiceClient(url, COMPILED)
-    assert refused.value.key == url
+def test_addresses_of_no_service():
+    for url in ("", "127.0.0.1:80", "ftp://x", "file:///etc", "http://a/?x=1", "http://a/#b"):
+        with pytest.raises(BadValue) as refused:
+            ServiceClient(url, COMPILED)
+        assert refused.value.key == url
 
 
 def test_a_token_is_sent(serve):
-    service, _ = counting()
-    url = serve(service, COMPILED, Limits(token="abc"))
+    url = serve(counting()[0], COMPILED, Limits(token="abc"))
     with pytest.raises(ServiceError, match="401"):
         ServiceClient(url, COMPILED, seconds=5).create()
     assert ServiceClient(url, COMPILED, seconds=5, token="abc").create() == 0
 
 
 def test_a_wire_with_a_prefix_is_found_with_it_or_without(serve):
-    service, _ = counting()
-    url = serve(service, ROUTES["maze"])
-    for base in (url, f"{url}/maze", f"{url}/maze/"):
-        assert isinstance(ServiceClient(base, ROUTES["maze"], seconds=5).create(), int)
+    url = serve(counting()[0], ROUTES["maze"])
+    for handle, base in enumerate((url, f"{url}/maze", f"{url}/maze/")):
+        assert ServiceClient(base, ROUTES["maze"], seconds=5).create() == handle
 
 
 def test_many_instances_of_textcraft_answer_as_one(serve):
     check_many_instances(serve, 24)
+
+
+@pytest.mark.parametrize("name", ["textcraft", "maze", "wordle", "Bandit"])
+def test_in_process_and_over_http(serve, name):
+    check_both_ways(serve, name)

@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 from counting import counting
-from serving import running
+from serving import HTTP, running
 
 from agentrl_jax.services.protocol import COMPILED
 from agentrl_jax.services.server.app import create_app
@@ -19,18 +19,17 @@ MOST = 20
 
 @pytest.fixture
 def address():
-    app = create_app(counting()[0], COMPILED, Limits(arrival_seconds=0.5))
-    with running(app, http=bounded_protocol(MOST, head_seconds=0.5)) as url:
+    app = create_app(counting()[0], COMPILED, Limits(arrival_seconds=0.2))
+    with running(app, http=bounded_protocol(MOST, head_seconds=0.2)) as url:
         yield url
 
 
 @contextlib.contextmanager
 def sockets(url, count, sent=b""):
-    """Opens connections and sends the same bytes over each."""
     with contextlib.ExitStack() as stack:
-        made = [socket.create_connection(("127.0.0.1", httpx.URL(url).port), timeout=10) for _ in range(count)]
+        address = ("127.0.0.1", httpx.URL(url).port)
+        made = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(count)]
         for each in made:
-            stack.enter_context(each)
             each.sendall(sent)
         yield made
 
@@ -49,6 +48,7 @@ def ended(connection):
 def test_a_head_that_does_not_come_ends_the_connection(address, sent):
     with sockets(address, 1, sent) as (connection,):
         if sent.endswith(b"GET"):
+            connection.recv(1000)  # the answer to the first request
             connection.sendall(b" /")
         assert ended(connection)
 
@@ -62,19 +62,21 @@ def test_a_slow_body_ends_in_408(address):
 def test_idle_connections_do_not_shut_out_clients():
     app = create_app(counting()[0], COMPILED)
     with running(app, http=bounded_protocol(MOST, head_seconds=60)) as url, sockets(url, 3 * MOST) as idle:
-        assert httpx.post(f"{url}/create", timeout=10).json() == {"id": 0}
+        assert HTTP.post(f"{url}/create").json() == {"id": 0}
         assert all(ended(each) for each in idle[: 2 * MOST])
 
 
 def test_connections_at_work_are_not_closed_for_new_ones():
-    service, _ = counting()
-    with running(create_app(service, COMPILED), http=bounded_protocol(2, head_seconds=60)) as url:
-        httpx.post(f"{url}/create")
-        httpx.post(f"{url}/reset", json={"id": 0, "data_idx": 0})
-        body = b'{"id": 0, "action": "sleep 1"}'
+    with running(create_app(counting()[0], COMPILED), http=bounded_protocol(2, head_seconds=60)) as url:
+        for handle in (0, 1):
+            HTTP.post(f"{url}/create")
+            HTTP.post(f"{url}/reset", json={"id": handle, "data_idx": 0})
         head = b"POST /step HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        with sockets(url, 2, head % len(body) + body) as working:
-            time.sleep(0.3)
+        bodies = [b'{"id": %d, "action": "sleep 0.6"}' % handle for handle in (0, 1)]
+        with sockets(url, 2) as working:
+            for connection, body in zip(working, bodies):
+                connection.sendall(head % len(body) + body)
+            time.sleep(0.2)
             with pytest.raises(httpx.TransportError):
-                httpx.get(url, timeout=10)
+                HTTP.get(url)
             assert all(each.recv(1000).startswith(b"HTTP/1.1 200 ") for each in working)

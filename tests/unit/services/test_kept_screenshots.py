@@ -31,7 +31,6 @@ def url(content, kind="png"):
 
 @pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
 def test_the_bytes_say_the_format(tmp_path, kind):
-    """Whatever the address calls it, it comes back as it was sent."""
     content = picture(kind)
     assert from_data_url(url(content, "svg+xml")) == (kind, content)
     Screenshots(tmp_path).episode(7, play=3).take(2, lambda: url(content))
@@ -39,22 +38,18 @@ def test_the_bytes_say_the_format(tmp_path, kind):
     assert kept_screenshot(tmp_path, 1, 7, 2) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "expected a data URL of a picture in base64; found ''"),
-        ("http://example.com/a.png", "expected a data URL"),
-        ("data:image/svg+xml,<svg/>", "expected a data URL"),
-        (url(b"<svg onload='alert(1)'/>", "svg+xml"), "no PNG, JPEG or WebP"),
-        (url(b"RIFF....WAVE"), "no PNG, JPEG or WebP"),
-        (url(b""), "no PNG, JPEG or WebP"),
-        ("data:image/png;base64,%%%%", "no base64"),
-        (url(picture("GIF"), "gif"), "no PNG, JPEG or WebP"),
-        (url(PNG[:20]), "no PNG, JPEG or WebP"),
-        (url(PNG + bytes(500)), "expected at most 200"),
-        (url(picture("PNG", 30)), "a picture of 30 by 30, expected at most 500 pixels"),
-    ],
-)
+NO_PICTURE, NO_URL = "no PNG, JPEG or WebP", "expected a data URL"
+REFUSED = [
+    *((text, NO_URL) for text in ("", "http://example.com/a.png", "data:image/svg+xml,<svg/>")),
+    *((url(content), NO_PICTURE) for content in (b"RIFF....WAVE", b"", picture("GIF"), PNG[:20])),
+    (url(b"<svg onload='alert(1)'/>", "svg+xml"), NO_PICTURE),
+    ("data:image/png;base64,%%%%", "no base64"),
+    (url(PNG + bytes(500)), "at most 200"),
+    (url(picture("PNG", 30)), "a picture of 30 by 30, expected at most 500 pixels"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSED)
 def test_what_is_no_screenshot(tmp_path, monkeypatch, text, said):
     monkeypatch.setattr(screenshots, "MAX_BYTES", 200)
     monkeypatch.setattr(screenshots, "MAX_PIXELS", 500)
@@ -73,7 +68,7 @@ def test_there_is_a_limit_for_all(tmp_path, monkeypatch):
     for turn in range(5):
         kept.episode(0).take(turn, lambda: url(PNG))
     assert kept.summary().startswith("3 screenshots in ")
-    assert "; 2 could not be had, most often: there are 0 MiB already" in kept.summary()
+    assert "; 2 could not be had" in kept.summary()
 
 
 def test_a_file_that_was_changed_is_not_shown(tmp_path):
@@ -128,17 +123,12 @@ def test_a_full_disk_and_a_slow_server_are_no_errors(tmp_path, monkeypatch):
 
 
 def test_after_an_error_nothing_is_written(tmp_path):
-    """Episodes in other threads may still go on."""
     kept = Screenshots(tmp_path / "new")
     episode = kept.episode(0)
-
-    def play():
-        episode.take(0, lambda: url(PNG))
-        assert (tmp_path / "new").exists()
-        raise KeyboardInterrupt
-
+    episode.take(0, lambda: url(PNG))
+    assert (tmp_path / "new").exists()
     with pytest.raises(KeyboardInterrupt), kept:
-        play()
+        raise KeyboardInterrupt
     episode.take(1, lambda: url(PNG))
     assert not (tmp_path / "new").exists()
 
@@ -151,21 +141,12 @@ def test_after_an_error_nothing_is_written(tmp_path):
     ],
 )
 def test_the_routes_of_agentgym(name, answer, asked):
-    server = Scripted((200, answer), (200, {"error": "The task with environment 4 has finished."}), (200, {"image": 1}))
+    missing = (404, {"detail": "Not Found"})  # AgentGym's first generation has no such route
+    server = Scripted((200, answer), (200, {"error": "It has finished."}), (200, {"image": 1}), missing)
     client = ServiceClient(server.url, ROUTES[name], seconds=1.0)
     assert client.screenshot(4) == url(PNG)
     assert server.seen == [asked]
-    for _ in range(2):
+    for _ in range(3):
         with pytest.raises(ServiceError):
             client.screenshot(4)
-    client.close()
-
-
-def test_a_server_without_them_is_no_error(tmp_path):
-    """Those of AgentGym's first generation have no such route."""
-    server = Scripted((404, {"detail": "Not Found"}))
-    client, kept = ServiceClient(server.url, ROUTES["babyai"], seconds=1.0), Screenshots(tmp_path)
-    kept.episode(0).take(0, lambda: client.screenshot(1))
-    assert "0 screenshots in" in kept.summary()
-    assert "status 404" in kept.summary()
     client.close()

@@ -3,7 +3,6 @@
 import json
 import re
 
-import chex
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,20 +11,12 @@ from hypothesis import strategies as st
 from agentrl_jax.errors import BadValue
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments.maze import (
-    GOAL,
-    LIMIT,
-    MOVES,
-    ROWS,
-    SERVICE,
-    STARTS,
-    Oracle,
-    describe,
-    distances,
-)
+from agentrl_jax.services.environments import maze as module
+from agentrl_jax.services.environments.maze import GOAL, LIMIT, MOVES, SERVICE, STARTS, Oracle, describe, distances
 
 HERE = "The goal is at position 8, 6. Your current position is at position "
-MAZE = np.array([[int(cell) for cell in row] for row in ROWS])
+MAZE = np.array([[int(cell) for cell in row] for row in module.ROWS])
+FREE = [tuple(cell) for cell in np.argwhere(MAZE == 0).tolist()]
 
 
 def begin(item):
@@ -45,69 +36,60 @@ def position(observation):
     return tuple(int(number) for number in re.search(r"position is at position (\d+), (\d+)\.", observation).groups())
 
 
+def told(answer):
+    return answer.observation, answer.reward, answer.score, answer.done
+
+
 def test_the_walk_from_start_18_is_the_one_seen_upstream():
     maze, answer = begin(18)
-    assert answer.observation == HERE + "7, 6. There are walls to your right, to your left."
-    assert (answer.reward, answer.done) == (0.0, False)
-    stays = maze.step("move right")
-    assert (stays.observation, stays.reward) == (answer.observation, 0.0)
+    here = HERE + "7, 6. There are walls to your right, to your left."
+    assert told(answer) == told(maze.step("move right")) == (here, 0.0, 0.0, False)
     end = maze.step("move down")
-    assert (end.observation, end.reward, end.score, end.done) == ("Success\n", 1.0, 1.0, True)
+    assert told(end) == ("Success\n", 1.0, 1.0, True)
     assert SERVICE.solved(end)
+    assert all(SERVICE.read(react_response(move)).action == move for move in MOVES)
 
 
-@pytest.mark.parametrize(
-    ("cell", "walls"),
-    [
-        ((5, 6), "There is a wall above you."),
-        ((1, 3), "There is a wall above you."),
-        ((1, 1), "There are walls to your left, above you, below you."),
-        ((1, 5), "There are walls to your right, above you, below you."),
-        ((4, 3), "There are walls to your right, to your left."),
-        ((5, 4), "There are walls above you, below you."),
-        ((5, 3), "There are walls to your left, below you."),
-    ],
-)
-def test_walls_are_told_in_a_fixed_order(cell, walls):
-    assert describe(cell) == f"{HERE}{cell[0]}, {cell[1]}. {walls}"
-
-
-def test_without_walls_there_is_a_text_too(monkeypatch):
-    monkeypatch.setattr("agentrl_jax.services.environments.maze.ROWS", ("000", "000", "000"))
+def test_walls_are_told_in_a_fixed_order(monkeypatch):
+    walls = {
+        (5, 6): "There is a wall above you.",
+        (1, 3): "There is a wall above you.",
+        (1, 1): "There are walls to your left, above you, below you.",
+        (1, 5): "There are walls to your right, above you, below you.",
+        (4, 3): "There are walls to your right, to your left.",
+        (5, 4): "There are walls above you, below you.",
+        (5, 3): "There are walls to your left, below you.",
+    }
+    assert {cell: describe(cell) for cell in walls} == {
+        cell: f"{HERE}{cell[0]}, {cell[1]}. {text}" for cell, text in walls.items()
+    }
+    monkeypatch.setattr(module, "ROWS", ("000", "000", "000"))
     assert describe((1, 1)) == HERE + "1, 1. There are no walls near you."
 
 
 def test_starts_are_the_free_cells_but_the_goal():
-    free = {tuple(cell) for cell in np.argwhere(MAZE == 0).tolist()}
-    chex.assert_shape(MAZE, (10, 13))
+    assert MAZE.shape == (10, 13)
     assert len(STARTS) == len(set(STARTS)) == SERVICE.items == 25
-    assert set(STARTS) | {GOAL} == free
-    assert (STARTS[4], STARTS[5], STARTS[12], STARTS[17], STARTS[18], STARTS[24]) == (
-        (1, 5),
-        (1, 7),
-        (4, 3),
-        (6, 6),
-        (7, 6),
-        (2, 9),
-    )
+    assert {*STARTS, GOAL} == set(FREE)
+    known = {4: (1, 5), 5: (1, 7), 12: (4, 3), 17: (6, 6), 18: (7, 6), 24: (2, 9)}
+    assert {item: STARTS[item] for item in known} == known
 
 
 def test_distances_are_those_of_matrix_powers():
-    free = [tuple(cell) for cell in np.argwhere(MAZE == 0).tolist()]
-    near = np.array([[abs(a[0] - b[0]) + abs(a[1] - b[1]) <= 1 for b in free] for a in free])
-    reached, expected = np.array([cell == GOAL for cell in free]), {}
-    for moves in range(len(free)):
-        expected.update({cell: moves for cell, is_reached in zip(free, reached) if is_reached and cell not in expected})
+    near = np.array([[abs(a[0] - b[0]) + abs(a[1] - b[1]) <= 1 for b in FREE] for a in FREE])
+    reached, expected = np.array([cell == GOAL for cell in FREE]), {}
+    for moves in range(len(FREE)):
+        expected.update({cell: moves for cell, is_reached in zip(FREE, reached) if is_reached and cell not in expected})
         reached = near @ reached
     assert distances() == expected
 
 
-@pytest.mark.parametrize("item", range(25))
-def test_the_oracle_takes_a_shortest_way_from_every_start(item):
-    answers = play(SERVICE.oracle(item), item)
-    assert len(answers) - 1 == distances()[STARTS[item]]
-    assert [answer.reward for answer in answers] == [0.0] * (len(answers) - 1) + [1.0]
-    assert position(answers[0].observation) == STARTS[item]
+def test_the_oracle_takes_a_shortest_way_from_every_start():
+    for item, start in enumerate(STARTS):
+        answers = play(SERVICE.oracle(item), item)
+        assert len(answers) - 1 == distances()[start]
+        assert [answer.reward for answer in answers] == [0.0] * (len(answers) - 1) + [1.0]
+        assert position(answers[0].observation) == start
 
 
 def test_the_oracle_reads_the_last_position_and_asks_for_one():
@@ -119,75 +101,54 @@ def test_the_oracle_reads_the_last_position_and_asks_for_one():
         assert (refused.value.key, refused.value.value) == ("observation", text)
 
 
-def test_the_50th_move_still_counts():
+def test_the_50th_move_still_counts_and_no_other():
     maze, _ = begin(18)
     for _ in range(LIMIT - 1):
         maze.step("")
+    assert LIMIT == 50
     assert SERVICE.solved(maze.step("move down"))
+    maze.reset(18)
+    answers = [maze.step("down") for _ in range(LIMIT + 1)]
+    assert {told(answer) for answer in answers[:-1]} == {told(begin(18)[1])}
+    assert told(answers[-1]) == ("Failure\n", -1.0, -1.0, True)
+    assert not SERVICE.solved(answers[-1])
 
 
-@pytest.mark.parametrize(
-    "action",
-    ["", " ", "Move down", "move down ", "move down\n", "down", "移动 down", "\ud800", "\0", "move " * 100_000],
-    ids=lambda action: ascii(action[:12]),
-)
-def test_other_texts_stay_and_use_a_move(action):
-    maze, first = begin(18)
-    for _ in range(LIMIT):
-        answer = maze.step(action)
-        assert (answer.observation, answer.reward, answer.done) == (first.observation, 0.0, False)
-    end = maze.step(action)
-    assert (end.observation, end.reward, end.score, end.done) == ("Failure\n", -1.0, -1.0, True)
-    assert not SERVICE.solved(end)
-
-
-@pytest.mark.parametrize("item", [25, 26, 1000, -1, -26, 2**70])
-def test_other_items_are_refused(item):
-    with pytest.raises(ItemError) as refusal:
-        begin(item)
-    assert str(refusal.value) == f"The game {item} is not valid."
-
-
-def test_upstream_refuses_the_start_at_the_goal_without_a_word():
-    maze = SERVICE.make(True)
-    for item, text in ((25, ""), (26, "The game 26 is not valid."), (-1, "The game -1 is not valid.")):
-        with pytest.raises(ItemError) as refusal:
-            maze.reset(item)
-        assert str(refusal.value) == text
-    assert position(maze.reset(24).observation) == (2, 9)
-
-
-def test_a_refused_item_leaves_the_episode_alone():
+def test_other_items_are_refused_and_leave_the_episode_alone():
     maze, answer = begin(18)
-    before = maze.detail()
-    with pytest.raises(ItemError):
-        maze.reset(25)
-    assert maze.detail() == before
+    for item in (25, 26, 1000, -1, -26, 2**70):
+        with pytest.raises(ItemError, match=f"^The game {item} is not valid"):
+            maze.reset(item)
     assert maze.detail()["observation"] == answer.observation
     assert SERVICE.solved(maze.step("move down"))
+    upstream = SERVICE.make(True)
+    for item, text in ((25, ""), (26, "The game 26 is not valid."), (-1, "The game -1 is not valid.")):
+        with pytest.raises(ItemError, match=f"^{text}$"):
+            upstream.reset(item)
+    assert position(upstream.reset(24).observation) == (2, 9)
 
 
 def test_views_tell_moves_and_detail_but_no_position():
-    maze = SERVICE.make(False)
-    told = {name: getattr(maze, name) for name in SERVICE.views}
+    maze, begun = SERVICE.make(False), {"done": False, "reward": 0.0, "deleted": False}
     assert SERVICE.facts["available_actions"] == ["move left", "move right", "move up", "move down"]
-    assert told["detail"]() == {"done": False, "reward": 0.0, "deleted": False}
+    assert SERVICE.views == ("detail",)
+    assert maze.detail() == begun
     maze.reset(18)
     maze.step("move down")
-    assert json.loads(json.dumps(told["detail"]())) == {
-        "maze_name": "double_t_maze",
-        "observation": "Success\n",
-        "done": True,
-        "reward": 1.0,
-        "deleted": False,
-    }
+    ended = {"maze_name": "double_t_maze", "observation": "Success\n", "done": True, "reward": 1.0, "deleted": False}
+    assert json.loads(json.dumps(maze.detail())) == ended
     maze.reset(0)
-    assert (maze.detail()["reward"], maze.detail()["done"]) == (0.0, False)
+    assert begun.items() <= maze.detail().items()
     maze.close()
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 24), st.lists(st.sampled_from([*MOVES, "stay"]), max_size=60))
+@given(
+    st.integers(0, 24),
+    st.lists(
+        st.sampled_from([*MOVES, "", "Move down", "move down ", "move up\n", "\ud800", "up" * 10_000]), max_size=60
+    ),
+)
 def test_any_walk_obeys_walls_and_limit(item, actions):
     maze, answer = begin(item)
     cell = STARTS[item]
@@ -196,12 +157,12 @@ def test_any_walk_obeys_walls_and_limit(item, actions):
             break
         answer = maze.step(action)
         if number == LIMIT:
-            assert (answer.observation, answer.reward, answer.done) == ("Failure\n", -1.0, True)
+            assert told(answer) == ("Failure\n", -1.0, -1.0, True)
             break
         target = tuple(np.add(cell, MOVES.get(action, (0, 0))).tolist())
         cell = target if MAZE[target] == 0 else cell
         if cell == GOAL:
-            assert (answer.observation, answer.reward, answer.done) == ("Success\n", 1.0, True)
+            assert told(answer) == ("Success\n", 1.0, 1.0, True)
         else:
             assert (position(answer.observation), answer.reward, answer.done) == (cell, 0.0, False)
 
@@ -212,19 +173,3 @@ def test_random_players_are_functions_of_their_seed():
     player = SERVICE.random(0, 0)
     drawn = [player.act("") for _ in range(400)]
     assert all(60 < drawn.count(move) < 140 for move in MOVES)
-
-
-def test_instances_do_not_disturb_one_another():
-    alone = [answer.observation for answer in play(Oracle(), 0)]
-    (one, first), (other, _) = begin(0), begin(9)
-    told, oracle = [first], Oracle()
-    while not told[-1].done:
-        other.step("move left")
-        told.append(one.step(oracle.act(told[-1].observation)))
-    assert [answer.observation for answer in told] == alone
-
-
-def test_responses_are_written_and_read():
-    for move in MOVES:
-        assert SERVICE.read(react_response(move)).action == move
-        assert move in SERVICE.instruction

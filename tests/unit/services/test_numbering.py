@@ -27,18 +27,11 @@ class Elsewhere(TextCraft):
 
 
 def test_every_goal_is_found_by_its_text():
+    for item in (3, GOALS + 3, 5 * GOALS + 40):  # on a server of ours, an item is itself
+        assert local_item(SERVICE, item, TextCraft().reset(item).observation) == item
     env, numbers = Elsewhere(), range(0, GOALS, 5)
     assert [local_item(SERVICE, item, env.reset(item).observation) for item in numbers] == [MOVED[i] for i in numbers]
-
-
-@pytest.mark.parametrize("item", [3, GOALS + 3, 5 * GOALS + 40])
-def test_on_a_server_of_ours_an_item_is_itself(item):
-    assert local_item(SERVICE, item, TextCraft().reset(item).observation) == item
-
-
-def test_progress_is_that_of_the_task_that_is_shown():
-    beside = start_shadow(SERVICE, 0, Elsewhere().reset(0).observation)
-    assert beside.goal() == load_book().goals[MOVED[0]]
+    assert start_shadow(SERVICE, 0, Elsewhere().reset(0).observation).goal() == load_book().goals[MOVED[0]]
 
 
 @pytest.mark.parametrize(
@@ -50,14 +43,23 @@ def test_progress_is_that_of_the_task_that_is_shown():
     ],
 )
 def test_what_cannot_be_mapped_is_refused_with_the_reason(serve, text, reason):
+    class Odd(TextCraft):
+        def reset(self, item):
+            return dataclasses.replace(super().reset(item), observation=text)
+
     with pytest.raises(ServiceError, match=reason):
         local_item(SERVICE, 2, text)
-    odd = type(
-        "Odd",
-        (TextCraft,),
-        {"reset": lambda self, item: dataclasses.replace(super(odd, self).reset(item), observation=text)},
-    )
-    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: odd()), ROUTES["textcraft"])
-    with pytest.raises(UserError, match=reason) as caught:
+    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: Odd()), ROUTES["textcraft"])
+    with pytest.raises(UserError, match=reason):
         evaluate_scripted("textcraft", "oracle", items="2", url=url)
-    assert "\n" not in str(caught.value)
+
+
+def test_scripted_players_play_what_is_shown(serve):
+    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: Elsewhere()), ROUTES["textcraft"])
+    book = load_book()
+    depths = [book.depth[book.goals[MOVED[item]]] for item in range(4)]
+    for policy in ("oracle", "random"):
+        found = evaluate_scripted("textcraft", policy, items="0-3", turns=40, url=url)
+        sizes = {kind: row["success"]["n"] for kind, row in found["categories"].items()}
+        assert sizes == {f"depth {depth}": depths.count(depth) for depth in set(depths)}
+        assert policy == "random" or found["success"]["mean"] == 1

@@ -2,55 +2,45 @@
 
 import contextlib
 import threading
-import time
+import types
 
-import httpx
 import pytest
-from counting import Counting, counting
+from counting import counting, wait_until
+from serving import HTTP
 
 from agentrl_jax.services.environment import StepResult
-from agentrl_jax.services.protocol import COMPILED, ROUTES
+from agentrl_jax.services.protocol import ROUTES
 from agentrl_jax.services.server.instances import MAX_PENDING_REQUESTS, Instances, NoRoom, UnknownHandle
 from agentrl_jax.services.server.limits import Limits
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return types.SimpleNamespace(now=0.0)
 
 
 def instances(clock, reclaimed=lambda: None, **limits):
     made = counting()[1]
     limits = Limits(**{"instances": 3, "idle_timeout": 0, "reclaim_after": 10.0} | limits)
-    return Instances(made, limits, reclaimed=reclaimed, clock=clock), made
+    return Instances(made, limits, reclaimed=reclaimed, clock=lambda: clock.now), made
 
 
-def test_a_burst_does_not_take_places_of_live_episodes(clock):
-    held, _ = instances(clock)
-    kept = [held.create() for _ in range(3)]
-    clock.now = 9.9
-    with pytest.raises(NoRoom):
-        held.create()
-    assert held.handles() == kept
+def finish(held, handle):
+    with held.use(handle) as instance:
+        instance.last = StepResult("over", done=True)
 
 
 def test_the_longest_idle_goes_first_and_counts(clock):
     count = []
     held, made = instances(clock, reclaimed=lambda: count.append(1))
     first, second, third = (held.create() for _ in range(3))
-    clock.now = 5
-    with held.use(first):
-        pass
-    clock.now = 12
-    with held.use(third):
-        pass
+    clock.now = 9.9
+    with pytest.raises(NoRoom):  # a burst does not take places of live episodes
+        held.create()
+    assert held.handles() == [first, second, third]
+    for clock.now, handle in ((5, first), (12, third)):
+        with held.use(handle):
+            pass
     fourth = held.create()
     assert held.handles() == [first, third, fourth]
     with pytest.raises(UnknownHandle), held.use(second):
@@ -64,12 +54,10 @@ def test_finished_ones_go_before_idle_ones_at_any_age(clock):
     held, _ = instances(clock)
     idle, finished = held.create(), held.create()
     clock.now = 20
-    held.create()
-    with held.use(finished) as instance:
-        instance.last = StepResult("over", done=True)
-    held.create()
-    assert finished not in held.handles()
-    assert idle in held.handles()
+    young = held.create()
+    finish(held, finished)
+    fresh = held.create()
+    assert held.handles() == [idle, young, fresh]
 
 
 def test_one_whose_request_is_in_flight_stays(clock):
@@ -86,25 +74,25 @@ def test_one_whose_request_is_in_flight_stays(clock):
 
 def test_zero_keeps_unfinished_ones_for_good(clock):
     held, _ = instances(clock, instances=1, reclaim_after=0.0)
-    handle = held.create()
-    clock.now = 1e9
+    handle, clock.now = held.create(), 1e9
     with pytest.raises(NoRoom):
         held.create()
-    with held.use(handle) as instance:
-        instance.last = StepResult("over", done=True)
+    finish(held, handle)
     assert held.create() != handle
 
 
 def test_clients_without_close_play_on_beyond_the_places(serve):
-    url = serve(counting()[0], ROUTES["maze"], Limits(instances=4), upstream=True) + "/maze"
-    for _ in range(20):
-        handle = httpx.post(f"{url}/create").json()["id"]
-        assert httpx.post(f"{url}/reset", json={"id": handle, "game": 1}).json()["observation"] == "start 1"
-        assert httpx.post(f"{url}/step", json={"id": handle, "action": "end"}).json()["done"]
-    lost = httpx.post(f"{url}/step", json={"id": 0, "action": "a"}).json()
-    assert lost == {"error": "The id 0 is not valid."}
-    metrics = httpx.get(f"{url.removesuffix('/maze')}/metrics").text
-    assert "instances_reclaimed_total 16.0" in metrics
+    base = serve(counting()[0], ROUTES["maze"], Limits(instances=4), upstream=True)
+
+    def post(path, **body):
+        return HTTP.post(f"{base}/maze/{path}", json=body).json()
+
+    for _ in range(8):
+        handle = post("create")["id"]
+        assert post("reset", id=handle, game=1)["observation"] == "start 1"
+        assert post("step", id=handle, action="end")["done"]
+    assert post("step", id=0, action="a") == {"error": "The id 0 is not valid."}
+    assert "instances_reclaimed_total 4.0" in HTTP.get(f"{base}/metrics").text
 
 
 def hanging(held, handle):
@@ -141,10 +129,7 @@ def test_requests_behind_one_that_hangs_end_too(clock):
     assert held.hung == 1
     free.set()
     hung.join(10)
-    end = time.monotonic() + 10
-    while held.hung and time.monotonic() < end:
-        time.sleep(0.01)
-    assert held.hung == 0
+    wait_until(lambda: held.hung == 0)
 
 
 def test_closing_one_that_hangs_does_not_take_a_thread_nor_free_its_place(clock):
@@ -152,42 +137,19 @@ def test_closing_one_that_hangs_does_not_take_a_thread_nor_free_its_place(clock)
     handle = held.create()
     hung, free = hanging(held, handle)
     assert held.close(handle)
-    assert held.hung == 1
-    assert made.closed == 0
+    assert (held.hung, made.closed) == (1, 0)
     with pytest.raises(NoRoom, match="1 of them hung"):
         held.create()
     assert not held.close(handle)
     free.set()
     hung.join(10)
-    end, fresh = time.monotonic() + 10, None
-    while fresh is None and time.monotonic() < end:
+    fresh = []
+
+    def made_room():
         with contextlib.suppress(NoRoom):
-            fresh = held.create()
-    assert fresh not in (None, handle)
-    assert made.closed == 1
-    assert held.hung == 0
+            fresh.append(held.create())
+        return fresh
 
-
-def test_hung_instances_are_counted_and_keep_their_places(serve):
-    free = threading.Event()
-
-    class Hung(Counting):
-        def step(self, action):
-            free.wait(20)
-            return super().step(action)
-
-    url = serve(counting(Hung)[0], COMPILED, Limits(instances=1, seconds=0.2, reclaim_after=0.001))
-    httpx.post(f"{url}/create")
-    httpx.post(f"{url}/reset", json={"id": 0, "data_idx": 0})
-    assert httpx.post(f"{url}/step", json={"id": 0, "action": "a"}).status_code == 504
-    metrics = httpx.get(f"{url}/metrics").text
-    assert "instances_hung 1.0" in metrics
-    assert "instances_abandoned_total 1.0" in metrics
-    refused = httpx.post(f"{url}/create")
-    assert refused.status_code == 503
-    assert "1 of them hung" in refused.json()["detail"]
-    free.set()
-    end = time.monotonic() + 10
-    while (made := httpx.post(f"{url}/create")).status_code != 200 and time.monotonic() < end:
-        time.sleep(0.05)
-    assert made.json() == {"id": 1}
+    wait_until(made_room)
+    assert fresh != [handle]
+    assert (made.closed, held.hung) == (1, 0)

@@ -26,6 +26,8 @@ def served(monkeypatch):
 
 
 def test_one_of_eight_ways_to_answer_solves_an_item(served):
+    config = load_config(str(EXPERIMENTS / "courier.yaml"))
+    assert (config.tasks[0].env, config.env.url) == ("todo", f"http://127.0.0.1:{served.PORT}")
     service, last = get_service("todo"), []
     with running(served.app) as url:
         client = ServiceClient(url, routes_of("todo"))
@@ -39,8 +41,3 @@ def test_one_of_eight_ways_to_answer_solves_an_item(served):
         client.close()
     assert sorted(round(3 * step.reward) for step in last) == [0, 1, 1, 1, 2, 2, 2, 3]
     assert sum(service.solved(step) for step in last) == 1
-
-
-def test_the_configuration_names_its_address(served):
-    config = load_config(str(EXPERIMENTS / "courier.yaml"))
-    assert (config.tasks[0].env, config.env.url) == ("todo", f"http://127.0.0.1:{served.PORT}")

@@ -3,7 +3,6 @@
 import json
 import math
 
-import httpx
 import pytest
 from counting import Counting, counting
 from starlette.testclient import TestClient
@@ -14,8 +13,7 @@ from agentrl_jax.services.protocol import COMPILED
 from agentrl_jax.services.server.access import served_hosts
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
-
-AS_JSON = {"Content-Type": "application/json"}
+from agentrl_jax.services.server.run import JsonFormatter
 
 
 class Odd(Counting):
@@ -35,39 +33,25 @@ class Odd(Counting):
 @pytest.fixture
 def client():
     with TestClient(create_app(counting(Odd)[0], COMPILED), base_url="http://127.0.0.1:8000") as client:
-        assert client.post("/create").json() == {"id": 0}
-        assert client.post("/reset", json={"id": 0, "data_idx": 0}).json()["observation"] == "start 0"
+        client.post("/create")
+        client.post("/reset", json={"id": 0, "data_idx": 0})
         yield client
 
 
 def played(client):
-    """Number of steps that the environment has played."""
     return client.get("/doubled", params={"id": 0}).json()["doubled"] // 2
 
 
-@pytest.mark.parametrize(
-    ("host", "served"),
-    [
-        ("127.0.0.1", True),
-        ("127.0.0.1:8000", True),
-        ("LOCALHOST:1", True),
-        ("[::1]", True),
-        ("[::1]:8000", True),
-        ("evil.example", False),
-        ("evil.example:8000", False),
-        ("127.0.0.1.evil.example", False),
-        ("127.0.0.1:8000:8000", False),
-        ("localhost:x", False),
-        ("10.0.0.5", False),
-        ("[::1", False),
-        ("", False),
-    ],
-)
-def test_only_names_of_this_machine_are_served(client, host, served):
-    answer = client.post("/create", headers={"Host": host})
-    assert answer.status_code == (200 if served else 400)
-    assert served or "--allowed_hosts" in answer.json()["detail"]
-    assert len(client.get("/list_envs").json()) == 1 + served
+def test_only_names_of_this_machine_are_served(client):
+    served = ("127.0.0.1", "127.0.0.1:8000", "LOCALHOST:1", "[::1]", "[::1]:8000")
+    refused = ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "127.0.0.1:8000:8000", "localhost:x")
+    for host in (*refused, "10.0.0.5", "[::1", ""):
+        answer = client.post("/create", headers={"Host": host})
+        assert answer.status_code == 400, host
+        assert "--allowed_hosts" in answer.json()["detail"]
+    for host in served:
+        assert client.post("/create", headers={"Host": host}).status_code == 200, host
+    assert len(client.get("/list_envs").json()) == 1 + len(served)
 
 
 def test_other_addresses_are_served_where_all_are_listened_on():
@@ -76,13 +60,11 @@ def test_other_addresses_are_served_where_all_are_listened_on():
         for host, status in (("gpu7.lan:80", 200), ("10.0.0.5:80", 200), ("[fe80::1]:80", 200), ("evil.example", 400)):
             assert client.get("/", headers={"Host": host}).status_code == status
     assert set(served_hosts("10.0.0.5", ())) == {"10.0.0.5"}
-    for wrong in ("http://a", "a:80", "*", ""):
+    wrong = [("10.0.0.5", (name,), "--allowed_hosts", name) for name in ("http://a", "a:80", "*", "")]
+    for host, names, key, value in (*wrong, ("", (), "--host", "")):
         with pytest.raises(UserError) as refused:
-            served_hosts("10.0.0.5", (wrong,))
-        assert (refused.value.key, refused.value.value) == ("--allowed_hosts", wrong)
-    with pytest.raises(UserError) as refused:
-        served_hosts("", ())
-    assert (refused.value.key, refused.value.value) == ("--host", "")
+            served_hosts(host, names)
+        assert (refused.value.key, refused.value.value) == (key, value)
 
 
 def test_web_pages_elsewhere_cannot_take_places(client):
@@ -97,30 +79,27 @@ def test_web_pages_elsewhere_cannot_take_places(client):
     assert client.post("/create", headers={"Origin": "http://127.0.0.1:8000"}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        '{"id": 0, "action": "\\ud800"}',
-        '{"id": 0, "action": "a", "more": NaN}',
-        '{"id": 0, "action": "a", "more": -Infinity}',
-        '{"id": 0, "action": "a", "more": 1e999}',
-        '{"id": 0, "action": "a", "more": ' + "9" * 5000 + "}",
-        '{"id": 0, "id": 0, "action": "a"}',
-        '{"id": ' + "9" * 4000 + ', "action": "a"}',
-        '{"id": "' + "9" * 5000 + '", "action": "a"}',
-        '{"id": 0, "action": "' + "a" * 70_000 + '"}',
-        '{"id": 0, "action": null}',
-        "[" * 100_000,
-        '{"id": 0, "action": "a"',
-        b'{"id": 0, "action": "\xff"}',
-    ],
+BODIES = (
+    '{"id": 0, "action": "\\ud800"}',
+    *('{"id": 0, "action": "a", "more": ' + more + "}" for more in ("NaN", "-Infinity", "1e999", "9" * 5000)),
+    '{"id": 0, "id": 0, "action": "a"}',
+    '{"id": ' + "9" * 4000 + ', "action": "a"}',
+    '{"id": "' + "9" * 5000 + '", "action": "a"}',
+    '{"id": 0, "action": "' + "a" * 70_000 + '"}',
+    '{"id": 0, "action": null}',
+    "[" * 100_000,
+    '{"id": 0, "action": "a"',
+    b'{"id": 0, "action": "\xff"}',
 )
-def test_a_body_that_does_not_fit_plays_nothing(client, body):
-    answer = client.post("/step", content=body, headers=AS_JSON)
-    assert answer.status_code == 422
-    assert answer.json()["detail"]
-    assert len(answer.content) < 2000
-    assert played(client) == 0
+
+
+def test_a_body_that_does_not_fit_plays_nothing(client):
+    for body in BODIES:
+        answer = client.post("/step", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 422, body[:60]
+        assert answer.json()["detail"]
+        assert len(answer.content) < 2000
+        assert played(client) == 0
 
 
 def test_answers_are_json_or_the_instance_is_closed(client):
@@ -134,19 +113,10 @@ def test_answers_are_json_or_the_instance_is_closed(client):
 
 
 def test_what_is_said_and_logged_is_short(client, caplog):
-    from agentrl_jax.services.server.run import JsonFormatter
-
     answer = client.post("/step", json={"id": 0, "action": "long"})
     assert answer.json()["error"].startswith("RuntimeError: xxx")
     assert len(answer.content) < 1000
-    records = [record for record in caplog.records if record.exc_info]
-    assert len(records) == 1
-    line = JsonFormatter().format(records[0])
+    (record,) = (record for record in caplog.records if record.exc_info)
+    line = JsonFormatter().format(record)
     assert len(line) < 10_000
     assert "RuntimeError: xxx" in json.loads(line)["error"]
-
-
-def test_a_refusal_of_a_real_server_by_name(serve):
-    url = serve(counting()[0], COMPILED)
-    assert httpx.post(f"{url}/create", headers={"Host": "evil.example"}).status_code == 400
-    assert httpx.get(f"{url}/list_envs").json() == []

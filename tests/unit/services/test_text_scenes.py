@@ -1,24 +1,16 @@
 """Scenes that are read from the texts of services show what the services know, and nothing that no text says."""
 
 import itertools
-import random
-from collections import Counter
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from scene_lists import SERVICES, STARTS, check_long_texts, lists, scenes_of
 from sciworld_texts import HALLWAY
 
 from agentrl_jax.services.catalog import get_service
-from agentrl_jax.services.environments import babyai as babyai_service
 from agentrl_jax.services.environments import maze as maze_service
 from agentrl_jax.services.environments.textcraft.recipes import display_name
 from agentrl_jax.services.scenes import MAX_SCENES, text_scenes
 from agentrl_jax.services.scenes.reading import MAX_ENTRIES, MAX_LENGTH, listed, shown
-from envs_jax.babyai.codes import EMPTY, NAMES, OBJECT, UNSEEN, WALL
-from envs_jax.babyai.view import look
 
 
 def play(service, item, policy, turns=100):
@@ -33,32 +25,30 @@ def play(service, item, policy, turns=100):
     return instance, texts, actions
 
 
-def carries(things):
-    """The entries of an inventory of TextCraft."""
-    return [(name, f"{count:,}") for name, count in things.items()] or [("nothing yet", "")]
-
-
 @pytest.mark.parametrize("policy", ["oracle", "random"])
 def test_the_inventory_of_textcraft_is_that_of_the_service(policy):
-    service = get_service("textcraft")
-    carried = 0
+    service, carried = get_service("textcraft"), 0
     for item in (*range(0, 544, 60), 544 * 3 + 300):
         player = service.oracle(item) if policy == "oracle" else service.random(item, 5)
         instance, texts, actions = play(service, item, player)
-        own = Counter({display_name(name): count for name, count in instance._inventory.items()})
+        own = [(display_name(name), f"{count:,}") for name, count in instance._inventory.items()]
         asked = instance.step("inventory").observation
         after = scenes_of("textcraft", [*texts, asked], [*actions, "inventory"])[-1]
-        assert sorted(lists(after)["Inventory"]) == sorted(carries(own))
+        expected = own or [("nothing yet", "")]
+        assert sorted(lists(after)["Inventory"]) == sorted(expected)
         found = scenes_of("textcraft", texts, actions)
         assert [scene["turn"] for scene in found] == [0, *range(len(actions))]
-        last = lists(found[-1])
-        made = [(display_name(instance.goal()), "crafted" if instance.goal() in instance._inventory else "")]
-        assert last["Goal"] == made
-        assert last["Inventory"] == carries(own)
+        last, goal = lists(found[-1]), instance.goal()
+        assert last["Goal"] == [(display_name(goal), "crafted" if goal in instance._inventory else "")]
+        assert last["Inventory"] == expected
         assert len(last["Commands"]) == len(instance.commands().splitlines())
         assert found[-1]["text"] == texts[-1].strip().splitlines()
         carried += len(own)
     assert carried > 5
+
+
+def cells_with(scene, kind):
+    return [(y, x) for y, row in enumerate(scene["cells"]) for x, cell in enumerate(row) if kind in cell]
 
 
 def test_the_maze_shows_where_the_agent_is_and_was():
@@ -67,39 +57,26 @@ def test_the_maze_shows_where_the_agent_is_and_was():
         _, texts, actions = play(service, item, service.oracle(item))
         found = scenes_of("maze", texts, actions)
         assert len(found) == len(texts)
-        at = [
-            next((y, x) for y, row in enumerate(scene["cells"]) for x, cell in enumerate(row) if "player" in cell)
-            for scene in found
-        ]
+        at = [cells_with(scene, "player")[0] for scene in found]
         assert (at[0], at[-1]) == (maze_service.STARTS[item], maze_service.GOAL)
         steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(at)]
         assert steps == [maze_service.MOVES[action] for action in actions]
-        trail = {(y, x) for y, row in enumerate(found[-1]["cells"]) for x, cell in enumerate(row) if "trail" in cell}
-        assert trail == set(at[:-1])
-        walls = [["wall" in cell for cell in row] for row in found[0]["cells"]]
-        assert walls == [[cell == "1" for cell in row] for row in maze_service.ROWS]
+        assert set(cells_with(found[-1], "trail")) == set(at[:-1])
+        walls = [(y, x) for y, row in enumerate(maze_service.ROWS) for x, cell in enumerate(row) if cell == "1"]
+        assert cells_with(found[0], "wall") == walls
 
 
-def test_the_example_of_an_instruction_is_not_the_position():
-    service = get_service("maze")
-    first = f"{service.instruction}\n{service.make(False).reset(0).observation}"
-    (scene,) = text_scenes("maze", [first], [])
-    assert "player" in scene["cells"][1][1]
-
-
-def test_the_instruction_of_a_log_is_no_part_of_the_way():
-    service = get_service("maze")
+def test_the_instruction_of_the_maze_is_no_part_of_the_way():
+    service, example = get_service("maze"), "The goal is at position 8, 6. Your current position is at position "
     start = service.make(False).reset(3).observation
+    first = f"{service.instruction}\n{service.make(False).reset(0).observation}"
+    assert "player" in text_scenes("maze", [first], [])[0]["cells"][1][1]
     found = text_scenes("maze", [service.instruction, start], ["OK"])
     assert [(scene["turn"], scene["action"]) for scene in found] == [(0, "OK")]
-    example = "The goal is at position 8, 6. Your current position is at position 1, 2. There is a wall above you."
-    assert text_scenes("maze", [example, start], ["OK"])[-1]["cells"] == found[0]["cells"]
-
-
-@pytest.mark.parametrize("place", ["0, 0", "99, 3", "2, 2"])
-def test_a_position_of_another_maze_has_no_scene(place):
-    text = f"The goal is at position 8, 6. Your current position is at position {place}. There are no walls near you."
-    assert text_scenes("maze", [text], []) == []
+    wall = f"{example}1, 2. There is a wall above you."
+    assert text_scenes("maze", [wall, start], ["OK"])[-1]["cells"] == found[0]["cells"]
+    for place in ("0, 0", "99, 3", "2, 2"):  # of another maze
+        assert text_scenes("maze", [f"{example}{place}. There are no walls near you."], []) == []
 
 
 def test_wordle_shows_guesses_with_their_colors():
@@ -115,54 +92,6 @@ def test_wordle_shows_guesses_with_their_colors():
     assert cells[2] == [["refused tile"]] * 5
     assert cells[4:] == [[["floor"]] * 5] * 2
     assert len(scenes_of("wordle", [texts[0], *texts[1:2] * 7], ["solar"] * 7)) == 7  # no scene of a seventh guess
-
-
-def objects_seen(instance):
-    """What the compiled environment sees, by name with its steps ahead and to the right."""
-    cells = np.array(jax.jit(look)(instance._state.world))
-    cells[6, 3] = EMPTY
-    return sorted(
-        (NAMES[cell - OBJECT], 6 - int(y), int(x) - 3)
-        for (y, x), cell in np.ndenumerate(cells)
-        if cell not in (UNSEEN, EMPTY, WALL)
-    )
-
-
-def test_babyai_shows_what_the_agent_sees():
-    service, rng = get_service("babyai"), random.Random(3)
-    objects = carried = kept = 0
-    for item in (8, 83, 214, 40 * 7 + 30):
-        instance = service.make(False)
-        texts, actions, done = [instance.reset(item).observation], [], False
-        policy = service.random(item, rng.randrange(100))
-        while not done and len(actions) < 12:
-            actions.append(policy.act(texts[-1]) if len(actions) % 4 else "drop")
-            answer = instance.step(actions[-1])
-            texts.append(answer.observation)
-            done = answer.done
-            scene = scenes_of("babyai", texts, actions)[-1]
-            cells = scene["cells"]
-            found = sorted(
-                (name, 6 - y, x - 3) for y, row in enumerate(cells) for x, cell in enumerate(row) for name in cell
-                if name not in ("wall", "player facing up")
-            )  # fmt: skip
-            if "In front of you in this room" in texts[-1] or "You cannot see" in texts[-1]:
-                assert found == objects_seen(instance)
-                assert scene["text"] == []
-            else:
-                assert scene["text"] == texts[-1].strip().splitlines()
-                kept += 1
-            objects += len(found)
-            in_hand = lists(scene)["Inventory"][0][0]
-            slot = int(jnp.asarray(instance._state.world.carrying))
-            expected = "nothing" if slot < 0 else NAMES[int(instance._state.world.slot_cells[slot]) - OBJECT]
-            assert in_hand == expected
-            carried += slot >= 0
-        assert lists(scene)["Goal"] == [(texts[0].partition("\n")[0].removeprefix("Your goal: "), "")]
-    assert objects > 20
-    assert carried
-    assert kept
-    assert babyai_service.ITEMS > 40
 
 
 def test_sciworld_shows_rooms_doors_and_what_is_carried():
@@ -195,42 +124,43 @@ def test_sciworld_shows_rooms_doors_and_what_is_carried():
     assert (found[3].get("text", []), found[-1]["text"]) == ([], ["No known action matches that input."])
 
 
-def test_searchqa_shows_searches_and_documents():
-    first = "Answer with the tags <search> and </search>.\n\n Question: who wrote Emma?"
-    documents = '<information>Doc 1(Title: "Emma (novel)") A novel by Austen.\nIt is long.\nDoc 2(Title: "Ema") A god.'
-    responses = ["<think>hm</think><search>Emma novel</search>", "<answer> Jane </answer>"]
-    found = text_scenes("searchqa", [first, f"{documents}</information>", "Try again."], responses)
-    assert lists(found[0]) == {"Question": [("who wrote Emma?", "")], "Searches": [("none yet", "")]}
-    last = lists(found[-1])
-    assert last["Searches"] == [("Emma novel", "")]
-    assert last["Documents"] == [('"Emma (novel)"', "A novel by Austen.\nIt is long."), ('"Ema"', "A god.")]
-    assert last["Answers"] == [("Jane", "")]
+QUESTION = "Answer with the tags <search> and </search>.\n\n Question: who wrote Emma?"
+DOCUMENTS = '<information>Doc 1(Title: "Emma (novel)") A novel by Austen.\nIt is long.\nDoc 2(Title: "Ema") A god.'
+ANSWERS = ["<think>hm</think><search>Emma novel</search>", "<answer> Jane </answer>"]
+PAGE = """OBSERVATION:
+Tab 0 (current): Shop | Tab 1: Wiki
 
-
-def test_webarena_shows_the_page():
-    tree = "[1] RootWebArea 'Shop' focused: True\n\t[7] link 'Cart'\n\t\t[8] StaticText '2'"
-    page = (
-        f"OBSERVATION:\nTab 0 (current): Shop | Tab 1: Wiki\n\n{tree}\nURL: http://onestopmarket.com\n"
-        "OBJECTIVE: Empty the cart\nPREVIOUS ACTION: None"
-    )
-    (scene,) = text_scenes("webarena", [page], [])
-    assert lists(scene) == {
-        "Objective": [("Empty the cart", "")],
-        "Page": [("http://onestopmarket.com", "")],
+[1] RootWebArea 'Shop' focused: True
+\t[7] link 'Cart'
+\t\t[8] StaticText '2'
+URL: http://onestopmarket.com
+OBJECTIVE: Empty the cart
+PREVIOUS ACTION: None"""
+LAMP = "WebShop [SEP] Instruction: [SEP] Find a red lamp [SEP] Search"
+SHOWN = [
+    ("searchqa", [QUESTION], [], {"Question": "who wrote Emma?", "Searches": "none yet"}),
+    ("searchqa", [QUESTION, f"{DOCUMENTS}</information>", "Try again."], ANSWERS, {
+        "Question": "who wrote Emma?", "Searches": "Emma novel", "Answers": "Jane",
+        "Documents": [('"Emma (novel)"', "A novel by Austen.\nIt is long."), ('"Ema"', "A god.")],
+    }),
+    ("webarena", [PAGE], [], {
+        "Objective": "Empty the cart", "Page": "http://onestopmarket.com",
         "Tabs": [("Tab 0 (current): Shop", ""), ("Tab 1: Wiki", "")],
         "Elements": [
             ("RootWebArea 'Shop' focused: True", "[1]"), ("· link 'Cart'", "[7]"), ("· · StaticText '2'", "[8]"),
         ],
-    }  # fmt: skip
-    assert text_scenes("webarena", ["TimeoutError"], []) == []
+    }),
+    ("webshop", [LAMP], [], {"Instruction": "Find a red lamp", "Page": [("WebShop", ""), ("Search", "")]}),
+    ("webshop", ["Instruction: [SEP] x"], [], {"Instruction": "x"}),
+]  # fmt: skip
 
 
-def test_webshop_shows_instruction_and_page():
-    page = "WebShop [SEP] Instruction: [SEP] Find a red lamp [SEP] Search"
-    (scene,) = text_scenes("webshop", [page], [])
-    assert lists(scene) == {"Instruction": [("Find a red lamp", "")], "Page": [("WebShop", ""), ("Search", "")]}
-    assert text_scenes("webshop", ["Error"], []) == []
-    assert lists(text_scenes("webshop", ["Instruction: [SEP] x"], [])[0]) == {"Instruction": [("x", "")]}
+@pytest.mark.parametrize(("name", "texts", "responses", "expected"), SHOWN)
+def test_questions_pages_and_instructions_are_shown(name, texts, responses, expected):
+    entries = {title: [(one, "")] if isinstance(one, str) else one for title, one in expected.items()}
+    assert lists(text_scenes(name, texts, responses)[-1]) == entries
+    for name, text in (("webarena", "TimeoutError"), ("webshop", "Error")):
+        assert text_scenes(name, [text], []) == []
 
 
 def test_alfworld_shows_place_and_inventory():
@@ -244,30 +174,22 @@ def test_alfworld_shows_place_and_inventory():
         "You close the drawer 1.",
     ]
     found = text_scenes("alfworld", texts, ["Action: x"] * 6)
-    shown = list(map(lists, found))
-    assert shown[0] == {"Task": [("put a book in the safe.", "")], "Inventory": [("nothing", "")]}
-    assert shown[1]["desk 1"] == [("book 1", ""), ("alarmclock 2", ""), ("pen 2", "")]
-    assert shown[2]["Inventory"] == [("book 1", "")]
-    assert shown[3]["safe 1"] == [("closed", "")]
-    assert shown[4]["Inventory"] == [("nothing", "")]
-    assert shown[5]["drawer 1"] == [("cd 1", ""), ("keychain 2", "")]
-    assert shown[6]["drawer 1"] == [("closed", "")]
+    start, desk, taken, safe, put, drawer, closed = map(lists, found)
+    assert start == {"Task": [("put a book in the safe.", "")], "Inventory": [("nothing", "")]}
+    assert desk["desk 1"] == [("book 1", ""), ("alarmclock 2", ""), ("pen 2", "")]
+    assert [scene["Inventory"] for scene in (taken, put)] == [[("book 1", "")], [("nothing", "")]]
+    assert drawer["drawer 1"] == [("cd 1", ""), ("keychain 2", "")]
+    assert safe["safe 1"] == closed["drawer 1"] == [("closed", "")]
 
 
-def test_attempts_number_their_turns():
+def test_turns_are_numbered_to_a_limit():
     found = text_scenes("textcraft", ["Goal: craft stick.", "Got 1 log"], ["Action: get 1 log"], 7)
     assert [(scene["turn"], scene["action"]) for scene in found] == [(7, None), (7, "get 1 log")]
-
-
-def test_an_endless_episode_has_scenes_of_its_beginning():
     found = text_scenes("textcraft", ["Goal: craft stick.", *["Got 1 log"] * 9_999], ["Action: get 1 log"] * 9_999)
     assert len(found) == MAX_SCENES
     assert lists(found[-1])["Inventory"] == [("log", f"{MAX_SCENES - 1}")]
-
-
-@pytest.mark.parametrize("name", ["sqlgym", "FrozenLake", "nothing"])
-def test_other_services_have_no_scenes(name):
-    assert text_scenes(name, ["x", "y"], ["z"]) == []
+    for name in ("sqlgym", "FrozenLake", "nothing"):
+        assert text_scenes(name, ["x", "y"], ["z"]) == []
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -277,9 +199,7 @@ def test_no_text_takes_more_than_a_moment(name):
 
 def test_lists_are_bounded():
     ((title, entries),) = listed("Things", [(f"thing {i}", "x") for i in range(MAX_ENTRIES + 3)])
-    assert title == "Things"
-    assert len(entries) == MAX_ENTRIES + 1
-    assert entries[-1] == ("and 3 more", "")
+    assert (title, len(entries), entries[-1]) == ("Things", MAX_ENTRIES + 1, ("and 3 more", ""))
     ((title, entries),) = listed("t" * 5000, [("thing", "x" * 5000)] * 20)
     assert title == shown("t" * 5000)
     assert entries == [("thing", shown("x" * 5000))] * 4 + [("and 16 more", "")]

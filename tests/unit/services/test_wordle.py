@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments.wordle import (
-    SERVICE,
-    TRIES,
-    WORDS,
-    Oracle,
-    best_guess,
-    consistent,
-    feedback,
-)
+from agentrl_jax.services.environments.wordle import SERVICE, TRIES, WORDS, Oracle, best_guess, consistent, feedback
 
 
 def begin(seed):
@@ -34,7 +26,7 @@ def play(player, seed):
 
 
 class Knowledge:
-    """Knowledge about each letter, stored as in LMRL-Gym: for each of five positions here, not here, or unknown."""
+    """Knowledge about each letter as in LMRL-Gym: for each position here, not here, or unknown."""
 
     def __init__(self):
         self.letters = {}
@@ -57,55 +49,47 @@ class Knowledge:
 
     def allows(self, word):
         for letter, known in self.letters.items():
-            if set(known) == {"not here"}:
-                if letter in word:
-                    return False
-                continue
-            if letter not in word:
+            absent = set(known) == {"not here"}
+            if absent == (letter in word):
                 return False
             for place, state in enumerate(known):
-                if (state == "here" and word[place] != letter) or (state == "not here" and word[place] == letter):
+                if not absent and state != "unknown" and (word[place] == letter) != (state == "here"):
                     return False
         return True
 
 
 def test_the_game_of_seed_3_is_the_one_seen_upstream():
     wordle, answer = begin(3)
-    assert (answer.observation, answer.reward, answer.done) == ("Let's start Wordle!", 0.0, False)
-    answers = [wordle.step(action) for action in ("panic", "knoll", "mount")]
-    assert [answer.observation for answer in answers] == ["b b y b b\n", "b y y b b\n", "g g g g g\n"]
-    assert [answer.reward for answer in answers] == [answer.score for answer in answers] == [0.0, 0.0, 1.0]
-    assert [answer.done for answer in answers] == [False, False, True]
-    assert [SERVICE.solved(answer) for answer in answers] == [False, False, True]
+    answers = [answer, *(wordle.step(action) for action in ("panic", "knoll", "mount"))]
+    assert [(each.observation, each.reward, each.score, each.done, SERVICE.solved(each)) for each in answers] == [
+        ("Let's start Wordle!", 0.0, 0.0, False, False),
+        ("b b y b b\n", 0.0, 0.0, False, False),
+        ("b y y b b\n", 0.0, 0.0, False, False),
+        ("g g g g g\n", 1.0, 1.0, True, True),
+    ]
 
 
 def test_the_vocabulary_is_forty_words_in_order():
     assert len(WORDS) == len(set(WORDS)) == 40
-    assert all(len(word) == 5 and word.isascii() and word.islower() for word in WORDS)
     assert (WORDS[0], WORDS[9], WORDS[10], WORDS[30], WORDS[39]) == ("panic", "knoll", "sugar", "cynic", "trove")
 
 
-@pytest.mark.parametrize(
-    ("guess", "target", "colors"),
-    [
-        ("panic", "panic", "g g g g g"),
-        ("skill", "solar", "g b b y y"),  # the usual rule would mark one l black
-        ("elder", "shire", "y b b y y"),
-        ("cynic", "panic", "y b g g g"),  # and this c too
-        ("shire", "moist", "y b g b b"),  # from the instruction
-    ],
-)
-def test_every_letter_is_judged_by_itself(guess, target, colors):
-    assert feedback(guess, target) == colors
-
-
-def test_the_example_in_the_instruction_is_true():
+def test_the_instruction_has_the_words_and_a_true_example():
     assert "y b g b b for s h i r e" in SERVICE.instruction
     assert consistent(WORDS, "shire", "y b g b b") == ["moist"]
+    assert SERVICE.instruction.endswith("\n" + "\n".join(WORDS))
+    assert SERVICE.read(react_response("p a n i c")).action == "p a n i c"
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**31 - 1), st.lists(st.sampled_from([*WORDS, "house", ""]), min_size=TRIES, max_size=TRIES))
+@given(
+    st.integers(0, 2**31 - 1),
+    st.lists(
+        st.sampled_from([*WORDS, "house", "", "PANIC", "p,a,n,i,c", "panіc", "panics", "\ud800"]),
+        min_size=TRIES,
+        max_size=TRIES,
+    ),
+)
 def test_colors_and_words_are_those_of_a_table_of_letters(seed, guesses):
     wordle, answer = begin(seed)
     knowledge, draw = Knowledge(), random.Random(seed)
@@ -125,39 +109,10 @@ def test_colors_and_words_are_those_of_a_table_of_letters(seed, guesses):
         assert won == (answer.observation == "g g g g g\n")
 
 
-@pytest.mark.parametrize("action", ["panic", "p a n i c", " pa nic ", "\tp a n i c\n", "p  a  n  i  c"])
-def test_blanks_do_not_matter(action):
-    assert begin(3)[0].step(action).observation == "b b y b b\n"
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        "",
-        " ",
-        "PANIC",
-        "p a n i",
-        "panics",
-        "house",
-        "p,a,n,i,c",
-        "p\na n i c",
-        "panіc",
-        "ｐａｎｉｃ",
-        "\ud800",
-        "\0" * 5,
-        "panic" * 100_000,
-    ],
-    ids=lambda action: ascii(action[:12]),
-)
-def test_other_texts_use_a_try_and_draw_nothing(action):
-    wordle, _ = begin(3)
-    for _ in range(3):
-        answer = wordle.step(action)
-        assert (answer.observation, answer.reward, answer.done) == ("invalid word", 0.0, False)
-    assert wordle.filtered_vocab() == list(WORDS)
-    assert [wordle.step(word).observation for word in ("panic", "knoll")] == ["b b y b b\n", "b y y b b\n"]
-    end = wordle.step(action)
-    assert (end.observation, end.reward, end.done) == ("invalid word", 0.0, True)
+def test_blanks_do_not_matter_and_long_texts_are_no_words():
+    for action in ("panic", "p a n i c", " pa nic ", "\tp a n i c\n", "p  a  n  i  c"):
+        assert begin(3)[0].step(action).observation == "b b y b b\n"
+    assert begin(3)[0].step("panic" * 100_000).observation == "invalid word"
 
 
 def test_the_sixth_try_can_win():
@@ -177,22 +132,17 @@ def test_negative_seeds_are_refused():
 
 def test_views_tell_fitting_words_and_detail():
     wordle = SERVICE.make(True)
-    told = {name: getattr(wordle, name) for name in SERVICE.views}
-    assert told["filtered_vocab"]() == list(WORDS)
-    assert told["detail"]() == {"done": False, "reward": 0.0, "deleted": False}
+    assert set(SERVICE.views) == {"filtered_vocab", "detail"}
+    assert wordle.filtered_vocab() == list(WORDS)
+    assert wordle.detail() == {"done": False, "reward": 0.0, "deleted": False}
     wordle.reset(3)
     for word in ("panic", "knoll", "mount"):
         wordle.step(word)
-    assert told["filtered_vocab"]() == ["mount"]
-    assert json.loads(json.dumps(told["detail"]())) == {
-        "seed": 3,
-        "observation": "g g g g g\n",
-        "done": True,
-        "reward": 1.0,
-        "deleted": False,
-    }
+    assert wordle.filtered_vocab() == ["mount"]
+    ended = {"seed": 3, "observation": "g g g g g\n", "done": True, "reward": 1.0, "deleted": False}
+    assert json.loads(json.dumps(wordle.detail())) == ended
     wordle.reset(3)
-    assert told["filtered_vocab"]() == list(WORDS)
+    assert wordle.filtered_vocab() == list(WORDS)
     wordle.close()
 
 
@@ -241,8 +191,3 @@ def test_instances_do_not_disturb_one_another():
         random.seed(len(told))
         told.append(one.step(oracle.act(told[-1].observation)))
     assert told == alone
-
-
-def test_responses_are_written_and_read_and_the_words_are_listed():
-    assert SERVICE.read(react_response("p a n i c")).action == "p a n i c"
-    assert SERVICE.instruction.endswith("\n" + "\n".join(WORDS))

@@ -1,18 +1,20 @@
+"""Pieces and numbers as tokens on the device."""
+
+import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from prompt_texts import format_number
 from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text import tokenizer
-from agentrl_jax.text.pieces import (
-    Special,
-    build_table,
-    encode_piece,
-    expand,
-)
+from agentrl_jax.text.numbers import DIGIT_PIECES, number_pieces
+from agentrl_jax.text.pieces import Special, build_table, encode_piece, expand
 
 PIECES = ["#", "√", "\n", "Turn ", "", "Push the box onto the target.", "7", "<answer>", "<|end|>", "你好"]
 END = len(PIECES)
@@ -25,21 +27,17 @@ def table(any_tokenizer):
     return build_table(any_tokenizer, [*PIECES, Special(any_tokenizer.special_name(any_tokenizer.end_of_turn_id))])
 
 
-rows = st.lists(
-    st.lists(st.integers(-3, END), min_size=ROW, max_size=ROW),
-    min_size=8,
-    max_size=8,
-)
-
-
 @settings(max_examples=60, deadline=None)
-@given(rows)
+@given(st.lists(st.lists(st.integers(-3, END), min_size=ROW, max_size=ROW), min_size=8, max_size=8))
+@example([[-1] * ROW] * 8)
+@example([[5] * ROW] * 8)
 def test_tokens_are_those_of_the_pieces_in_order(any_tokenizer, table, rows):
     tokens, lengths = jax.device_get(expand_rows(table, np.array(rows, np.int32), ROOM))
     for ids, got, length in zip(rows, tokens, lengths):
         pieces = [PIECES[i] if i < END else None for i in ids if i >= 0]
         end = [any_tokenizer.end_of_turn_id]
         expected = [t for piece in pieces for t in (end if piece is None else any_tokenizer.encode(piece))]
+        assert tokens.dtype == lengths.dtype == np.int32
         assert length == len(expected)
         assert got.tolist() == (expected + [any_tokenizer.pad_id] * ROOM)[:ROOM]
         if length <= ROOM:
@@ -47,31 +45,72 @@ def test_tokens_are_those_of_the_pieces_in_order(any_tokenizer, table, rows):
             assert any_tokenizer.decode(got[:length].tolist()) == text
 
 
-def test_a_row_that_does_not_fit_says_how_long_it_is(small, table, any_tokenizer):
-    long = np.full((8, ROW), 5, np.int32)
-    tokens, lengths = expand_rows(table, long, ROOM)
-    piece = any_tokenizer.encode(PIECES[5])
-    assert lengths.tolist() == [ROW * len(piece)] * 8
-    assert lengths[0] > ROOM
-    assert tokens[0].tolist() == (piece * ROW)[:ROOM]
-
-
-def test_nothing_gives_nothing(table, any_tokenizer):
-    tokens, lengths = expand_rows(table, np.full((8, ROW), -1, np.int32), ROOM)
-    assert lengths.tolist() == [0] * 8
-    assert set(tokens.ravel().tolist()) == {any_tokenizer.pad_id}
-    assert tokens.dtype == lengths.dtype == np.int32
-
-
 def test_special_pieces_only_come_from_special(small):
     assert encode_piece(small, Special("<|end|>")) == [small.end_of_turn_id]
     assert small.end_of_turn_id not in encode_piece(small, "<|end|>")
-    with pytest.raises(ValueError, match="'end' is no special token"):
+    with pytest.raises(BadValue, match="'end'"):
         build_table(small, [Special("end")])
 
 
 def test_a_piece_that_the_tokenizer_changes_is_refused(small):
     backend = Backend.from_str(small.backend.to_str())
     backend.normalizer = normalizers.NFC()
-    with pytest.raises(ValueError, match="the tokenizer turns the piece"):
+    with pytest.raises(BadValue) as refused:
         build_table(tokenizer.from_json(backend.to_str()), ["e\u0301"])
+    assert (refused.value.key, refused.value.value) == ("piece", "e\u0301")
+
+
+BATCH = 64
+write = jax.jit(jax.vmap(number_pieces, (0, None, None)), static_argnums=(1, 2))
+
+
+def on_device(values, decimals, integer_digits=4):
+    padded = np.resize(np.asarray(values, np.float32), BATCH)
+    rows = np.asarray(write(padded, decimals, integer_digits))[: len(values)]
+    return ["".join(DIGIT_PIECES[i] for i in row if i >= 0) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *[(-0.1, "-0.1"), (10.9, "10.9"), (0.0, "0.0"), (-0.0, "0.0"), (-0.04, "0.0"), (-1.1, "-1.1"), (0.95, "1.0")],
+        *[(0.25, "0.2"), (0.75, "0.8"), (-0.25, "-0.2"), (9999.94, "9999.9"), (12345.0, "9999.9"), (-1e9, "-9999.9")],
+        *[(float("inf"), "9999.9"), (float("-inf"), "-9999.9"), (sum([-0.1] * 3), "-0.3"), (1e-40, "0.0")],
+    ],
+)
+def test_one_decimal(value, text):
+    assert format_number(value, 1) == text
+    assert on_device([value], 1) == [text]
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (7, "7"), (10, "10"), (99, "99"), (100, "99"), (-3, "-3")])
+def test_counts_have_no_point(value, text):
+    assert format_number(value, 0, 2) == text
+    assert on_device([value], 0, 2) == [text]
+    whole = number_pieces(jnp.int32(value), 0, 2)
+    assert whole.dtype == jnp.int32
+    chex.assert_shape(whole, (3,))
+    assert "".join(DIGIT_PIECES[i] for i in whole.tolist() if i >= 0) == text
+
+
+HALVES = st.integers(-400, 400).map(lambda n: n / 20)
+"""Exact halves of a tenth and their neighbors."""
+VALUES = st.floats(width=32, allow_nan=False) | st.floats(-20, 20, width=32) | HALVES
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(VALUES, min_size=1, max_size=BATCH), st.sampled_from([(1, 4), (0, 3), (2, 4)]))
+@example([0.05, 0.15, 0.25, 0.35, 0.45, -0.05, 0.5, 1.5, 2.5], (1, 4))
+def test_device_equals_host(values, digits):
+    values = [float(np.float32(v)) for v in values]
+    assert on_device(values, *digits) == [format_number(v, *digits) for v in values]
+
+
+def test_nan_is_written_as_zero():
+    assert on_device([float("nan")], 1) == ["0.0"]
+
+
+@pytest.mark.parametrize("digits", [(1, 7), (1, 0)])
+def test_too_many_or_no_digits_are_refused(digits):
+    with pytest.raises(BadValue):
+        number_pieces(jnp.float32(1.0), *digits)

@@ -13,6 +13,7 @@ from prompt_texts import expected_prefix, message_text, prefix_text, response_te
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text import grammar, prompt, tokenizer
 from agentrl_jax.text.styles import FEEDBACK, get_style
 
@@ -23,25 +24,16 @@ PIECES = (*SYMBOLS, "\n", "Player at ", "12", "Ünïcode 你")
 ROOM = 43
 BOARD = "######\n#__O_#\n#_XP_#\n#____#\n#√S__#\n######"
 BATCH = 16
+TASK = {
+    "instruction": "Push every box onto a target.", "legend": tuple(zip(SYMBOLS, MEANINGS)), "actions": MOVES,
+    "separator": "||", "max_actions_budget": 10, "response_words": 100,
+}  # fmt: skip
 
 
 def compiled(tokenizer, style="compact", **options):
-    settings = {
-        "instruction": "Push every box onto a target.",
-        "legend": tuple(zip(SYMBOLS, MEANINGS)),
-        "actions": MOVES,
-        "pieces": PIECES,
-        "observation_pieces": ROOM,
-        "think": False,
-        "forced": True,
-        "separator": "||",
-        "max_actions_budget": 10,
-        "max_turns": 5,
-        "response_words": 100,
-        "tokenizer": tokenizer,
-        "feedback": FEEDBACK,
-    }
-    return prompt.compile_prompt(get_style(style), **settings | options)
+    room = {"pieces": PIECES, "observation_pieces": ROOM, "max_turns": 5}
+    fixed = {"think": False, "forced": True, "tokenizer": tokenizer, "feedback": FEEDBACK}
+    return prompt.compile_prompt(get_style(style), **TASK | room | fixed | options)
 
 
 @jax.jit
@@ -49,58 +41,40 @@ def messages(form, observation, fields):
     return jax.vmap(lambda row, kw: prompt.message(form, row, **kw))(observation, fields)
 
 
-@jax.jit
-def one_message(form, observation, fields):
-    return prompt.message(form, observation, **fields)
-
-
+one_message = jax.jit(lambda form, observation, fields: prompt.message(form, observation, **fields))
 responses = jax.jit(jax.vmap(prompt.response, (None, 0, 0)))
 
 
-def board_ids(text):
-    ids = [PIECES.index(symbol) for symbol in text]
-    return ids + [-1] * (ROOM - len(ids))
+def observation_ids(board):
+    ids = [PIECES.index(symbol) for symbol in board]
+    return np.array(ids + [-1] * (ROOM - len(ids)), np.int32)
 
 
-FIELDS = st.fixed_dictionaries(
-    {
-        "turn": st.integers(0, 4),
-        "actions_left": st.integers(0, 10),
-        "reward": st.floats(-30, 30, width=32),
-        "first": st.booleans(),
-        "response_ended": st.booleans(),
-        "retry": st.booleans(),
-    }
-)
-CASES = st.lists(
-    st.tuples(st.lists(st.integers(-1, len(PIECES) - 1), max_size=ROOM), FIELDS), min_size=1, max_size=BATCH
-)
+LATER = {"turn": 1, "actions_left": 7, "reward": -0.1, "first": False, "response_ended": False}
+FIRST = LATER | {"first": True}
+NUMBERS = {"turn": st.integers(0, 4), "actions_left": st.integers(0, 10), "reward": st.floats(-30, 30, width=32)}
+FIELDS = st.fixed_dictionaries(NUMBERS | dict.fromkeys(("first", "response_ended", "retry"), st.booleans()))
+ROW = st.lists(st.integers(-1, len(PIECES) - 1), max_size=ROOM)
 STYLES = [(style, think) for style in ("compact", "ragen") for think in (False, True)]
 
 
 @pytest.fixture(scope="module")
 def prompts(any_tokenizer):
-    return {
-        (style, think): compiled(any_tokenizer, style, think=think, forced=style == "compact")
-        for style, think in STYLES
-    }
+    return {key: compiled(any_tokenizer, key[0], think=key[1], forced=key[0] == "compact") for key in STYLES}
 
 
 @pytest.mark.parametrize("key", STYLES)
 @settings(max_examples=15, deadline=None)
-@given(cases=CASES)
+@given(cases=st.lists(st.tuples(ROW, FIELDS), min_size=1, max_size=BATCH))
 def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
     form = prompts[key]
-    rows = np.full((BATCH, ROOM), -1, np.int32)
-    for row, (ids, _) in zip(rows, cases):
-        row[: len(ids)] = ids
+    padded = cases + [cases[0]] * (BATCH - len(cases))
+    rows = np.array([ids + [-1] * (ROOM - len(ids)) for ids, _ in padded], np.int32)
     kinds = {"turn": np.int32, "actions_left": np.int32, "reward": np.float32}
-    kinds |= dict.fromkeys(("first", "response_ended", "retry"), bool)
-    filled = [fields for _, fields in cases] + [cases[0][1]] * (BATCH - len(cases))
-    fields = {name: np.array([one[name] for one in filled], kind) for name, kind in kinds.items()}
+    fields = {name: np.array([one[name] for _, one in padded], kinds.get(name, bool)) for name in cases[0][1]}
     tokens, lengths = jax.device_get(messages(form, rows, fields))
     chex.assert_shape(tokens, (BATCH, form.max_message_tokens))
-    for (ids, one), row, length in zip(cases, tokens, lengths):
+    for (ids, one), row, length in zip(padded, tokens, lengths):
         text = message_text(form, "".join(PIECES[i] for i in ids if i >= 0), **one)
         assert length <= form.max_message_tokens
         assert any_tokenizer.decode(row[:length].tolist(), skip_special=False) == text
@@ -109,20 +83,9 @@ def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
 
 @pytest.mark.parametrize("key", STYLES)
 def test_tokens_of_the_prefix_are_its_text(any_tokenizer, prompts, key):
-    form, (style, think) = prompts[key], key
-    expected = expected_prefix(
-        style,
-        any_tokenizer,
-        instruction="Push every box onto a target.",
-        legend=tuple(zip(SYMBOLS, MEANINGS)),
-        actions=MOVES,
-        think=think,
-        separator="||",
-        max_actions_budget=10,
-        response_words=100,
-    )
-    assert form.prefix.dtype == np.int32
-    assert any_tokenizer.decode(form.prefix.tolist(), skip_special=False) == expected
+    assert prompts[key].prefix.dtype == np.int32
+    expected = expected_prefix(key[0], any_tokenizer, think=key[1], **TASK)
+    assert prefix_text(prompts[key], any_tokenizer) == expected
 
 
 @pytest.mark.parametrize(("style", "think"), [("compact", True), ("ragen", False)])
@@ -133,17 +96,15 @@ def test_canonical_responses_parse_to_their_actions(any_tokenizer, prompts, comp
     tokens, lengths = jax.device_get(responses(form, actions, counts))
     chex.assert_shape(tokens, (BATCH, form.max_response_tokens(3)))
     rules = grammar.ResponseGrammar(actions=MOVES, think=think, forced=style == "compact", max_actions=3)
-    table = compiled_grammar(rules, any_tokenizer)
-    parsed = jax.device_get(follow(table, tokens, lengths))
+    parsed = jax.device_get(follow(compiled_grammar(rules, any_tokenizer), tokens, lengths))
+    assert parsed.format_ok.all()
+    np.testing.assert_array_equal(parsed.num_parsed, counts)
     for i, count in enumerate(counts):
         row = tokens[i, : lengths[i]].tolist()
-        assert any_tokenizer.decode(row, skip_special=False) == response_text(
-            form, any_tokenizer, actions[i, :count].tolist()
-        )
+        text = response_text(form, any_tokenizer, actions[i, :count].tolist())
+        assert any_tokenizer.decode(row, skip_special=False) == text
         assert row[-1] == any_tokenizer.end_of_turn_id
         assert parsed.actions[i].tolist() == [*actions[i, :count], *[-1] * (3 - count)]
-        assert parsed.num_parsed[i] == count
-        assert parsed.format_ok[i]
 
 
 def test_compact_words(small):
@@ -151,71 +112,49 @@ def test_compact_words(small):
     assert prefix_text(form, small) == (
         "<|system|># wall _ floor O target √ box on target X box P you S you on target\nUp Down Left Right"
     )
-    later = {"turn": 1, "actions_left": 7, "reward": -0.1, "first": False}
-    text = message_text(form, "#P\n_G", **later, response_ended=False)
+    text = message_text(form, "#P\n_G", **LATER)
     assert text == "<|end|><|user|>#P\n_G\n7<|assistant|><answer>"
-    assert message_text(form, "#P\n_G", **later, response_ended=True) == text.removeprefix("<|end|>")
+    assert message_text(form, "#P\n_G", **LATER | {"response_ended": True}) == text.removeprefix("<|end|>")
     assert response_text(form, small, [3, 0]) == "Right||Up</answer><|end|>"
     assert response_text(compiled(small, think=True), small, [3]) == "</think><answer>Right</answer><|end|>"
+    # Short, with room for the largest number of actions.
+    assert one_message(form, observation_ids(BOARD), LATER | {"actions_left": 10})[1] == 36 + 5 + 7
+    assert form.max_response_tokens(5) == 11
+    assert len(form.prefix) <= 32
 
 
-@pytest.mark.parametrize(
-    ("style", "encoder"),
-    [*((style, "pieces") for style in ("compact", "ragen", "chat", "bare")), ("ragen", "canonical")],
-)
-def test_feedback_is_in_retries_alone(small, style, encoder):
-    """And a prompt without it is the same but for the room of its messages."""
-    form, plain = (compiled(small, style, encoder=encoder, feedback=text) for text in (FEEDBACK, ""))
+@pytest.mark.parametrize("style", ["compact", "ragen", "chat", "bare"])
+def test_feedback_is_in_retries_alone(small, style):
+    form, plain = (compiled(small, style, feedback=text) for text in (FEEDBACK, ""))
     assert form.max_message_tokens - plain.max_message_tokens == len(small.encode(FEEDBACK)) == 28
-    fields = {"turn": 1, "actions_left": 7, "reward": -0.1, "response_ended": False}
+    np.testing.assert_array_equal(form.prefix, plain.prefix)
+
+    def text(form, **fields):
+        tokens, length = one_message(form, observation_ids(BOARD), LATER | fields)
+        return small.decode(tokens[:length].tolist(), skip_special=False)
+
     for first in (True, False):
-        written = {
-            (name, retry): one_message(prompt, np.array(board_ids(BOARD)), fields | {"first": first, "retry": retry})
-            for name, prompt in (("form", form), ("plain", plain))
-            for retry in (True, False)
-        }
-        texts = {
-            key: small.decode(tokens[:length].tolist(), skip_special=False) for key, (tokens, length) in written.items()
-        }
-        once = texts["form", False]
-        assert once == texts["plain", False] == texts["plain", True]
-        head, tail = texts["form", True].split(FEEDBACK)
+        once = text(form, first=first, retry=False)
+        assert once == text(plain, first=first, retry=False) == text(plain, first=first, retry=True)
+        head, tail = text(form, first=first, retry=True).split(FEEDBACK)
         assert head + tail == once
         assert BOARD in tail
-    np.testing.assert_array_equal(form.prefix, plain.prefix)
 
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 def test_actions_that_are_not_listed_can_still_be_said(small, style):
     listed, silent = compiled(small, style), compiled(small, style, lists_actions=False)
-    text = prefix_text(silent, small)
-    assert not any(name in text for name in (*MOVES, "Available"))
-    assert len(text) < len(prefix_text(listed, small))
+    assert not any(name in prefix_text(silent, small) for name in (*MOVES, "Available"))
     assert response_text(silent, small, [3, 0]) == response_text(listed, small, [3, 0])
     assert silent.max_response_tokens(5) == listed.max_response_tokens(5)
     assert silent.max_message_tokens == listed.max_message_tokens
 
 
-def test_compact_turns_are_short(small):
-    form = compiled(small)
-    fields = {"turn": 1, "actions_left": 10, "reward": 0.0, "first": False, "response_ended": False}
-    _, length = one_message(form, np.array(board_ids(BOARD)), fields)
-    assert length == 36 + 5 + 7
-    assert form.max_response_tokens(5) == 11
-    assert len(form.prefix) <= 32
-
-
 def test_ragen_words(small):
     form = compiled(small, "ragen", think=True)
     prefix = prefix_text(form, small)
-    for part in (
-        "Push every box onto a target.",
-        "√ is box on target",
-        "Up, Down, Left, Right",
-        "at most 10 actions",
-        "||",
-    ):
-        assert part in prefix
+    legend = ("√ is box on target", "Up, Down, Left, Right", "at most 10 actions", "||")
+    assert all(part in prefix for part in (TASK["instruction"], *legend))
     assert prefix.startswith("<|system|>")
     assert prefix.count("<|end|>") == 1
     fields = {"turn": 2, "actions_left": 4, "reward": -0.3, "response_ended": False}
@@ -233,11 +172,10 @@ def test_chat_marks_follow_the_tokenizer(large, small):
     form = compiled(large, "ragen")
     assert prefix_text(form, large).startswith("<|im_start|>system\nYou solve")
     assert "<|im_end|>\n<|im_start|>user\nPush" in prefix_text(form, large)
-    fields = {"turn": 1, "actions_left": 4, "reward": 0.0, "first": False}
-    text = message_text(form, "#", **fields, response_ended=True)
-    assert text.startswith("\n<|im_start|>user\nReward:\n0.0\n")
+    text = message_text(form, "#", **LATER | {"response_ended": True})
+    assert text.startswith("\n<|im_start|>user\nReward:\n-0.1\n")
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n<answer>")
-    assert message_text(form, "#", **fields, response_ended=False) == "<|im_end|>" + text
+    assert message_text(form, "#", **LATER) == "<|im_end|>" + text
 
     backend = Backend.from_str(small.backend.to_str())
     names = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
@@ -246,14 +184,8 @@ def test_chat_marks_follow_the_tokenizer(large, small):
     llama = compiled(llama_tokenizer)
     start = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n# wall"
     assert prefix_text(llama, llama_tokenizer).startswith(start)
-    text = message_text(llama, "#", **fields, response_ended=False)
-    assert text.startswith("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n#\n4<|eot_id|>")
-
-
-def test_a_tokenizer_without_chat_tokens_is_refused(small):
-    bare = Backend.from_str(small.backend.to_str().replace("<|user|>", "<|thing|>"))
-    with pytest.raises(ValueError, match="no special tokens for a conversation"):
-        compiled(tokenizer.from_json(bare.to_str()))
+    text = message_text(llama, "#", **LATER)
+    assert text.startswith("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n#\n7<|eot_id|>")
 
 
 def test_observations_of_tokens(small):
@@ -261,11 +193,9 @@ def test_observations_of_tokens(small):
     form = compiled(small, pieces=None)
     text = "Sie sehen <|end|> drei Türen.\nUp?"
     ids = small.encode(text)
-    row = np.array(ids + [-1] * (ROOM - len(ids)))
-    fields = {"turn": 0, "actions_left": 10, "reward": 0.0, "first": True, "response_ended": False}
-    tokens, length = one_message(form, row, fields)
+    tokens, length = one_message(form, np.array(ids + [-1] * (ROOM - len(ids))), FIRST)
     got = tokens[: int(length)].tolist()
-    assert small.decode(got, skip_special=False) == message_text(form, text, **fields)
+    assert small.decode(got, skip_special=False) == message_text(form, text, **FIRST)
     assert got[1 : 1 + len(ids)] == ids
     assert form.max_message_tokens < compiled(small).max_message_tokens
 
@@ -282,53 +212,42 @@ def test_limits_of_pieces_bound_the_message(small):
 
 
 def test_a_response_can_be_given_more_room(small):
-    form = compiled(small)
     short = jax.jit(prompt.response, static_argnums=3)
-    tokens, length = short(form, np.array([1, 2]), np.int32(2), 16)
+    tokens, length = short(compiled(small), np.array([1, 2]), np.int32(2), 16)
     chex.assert_shape(tokens, (16,))
     assert length == 5
 
 
-def test_wrong_names_are_refused(small):
-    with pytest.raises(ValueError, match="prompt style is terse, expected one of compact, ragen"):
+def test_what_cannot_be_compiled_is_refused(small):
+    with pytest.raises(BadValue) as refused:
         get_style("terse")
-    with pytest.raises(ValueError, match="encoder is whole, expected one of pieces, canonical"):
-        compiled(small, encoder="whole")
+    assert (refused.value.key, refused.value.value) == ("prompt style", "terse")
+    for options in ({"encoder": "whole"}, {"encoder": "canonical", "pieces": None}):
+        with pytest.raises(BadValue, match=options["encoder"]):
+            compiled(small, **options)
+    bare = Backend.from_str(small.backend.to_str().replace("<|user|>", "<|thing|>"))
+    with pytest.raises(ValueError, match="no special tokens for a conversation"):
+        compiled(tokenizer.from_json(bare.to_str()))
 
 
-@pytest.mark.parametrize(("name", "style"), [("small", "compact"), ("small", "ragen"), ("large", "ragen")])
+@pytest.mark.parametrize(("name", "style"), [("small", "compact"), ("small", "ragen"), ("large", "compact")])
 def test_canonical_messages_have_the_tokens_of_their_text(request, name, style):
     """After the prefix, with no boundaries but special tokens; the same for a response."""
     known = request.getfixturevalue(name)
     form = compiled(known, style, encoder="canonical", think=True)
-    for first in (True, False):
-        fields = {"turn": 1, "actions_left": 7, "reward": -0.3, "first": first, "response_ended": False}
-        row = observation_ids(BOARD)
-        tokens, length = jax.jit(prompt.message)(form, row, **fields)
+    for fields in ({**fields, "retry": retry} for fields in (FIRST, LATER) for retry in (False, True)):
+        tokens, length = one_message(form, observation_ids(BOARD), fields)
         text = message_text(form, BOARD, **fields)
         written = np.asarray(tokens)[: int(length)].tolist()
-        if first:
+        if fields["first"]:
             written, text = form.prefix.tolist() + written, prefix_text(form, known) + text
         assert written == encode_around_special(known, text)
     tokens, length = jax.jit(prompt.response)(form, np.array([1, 2]), np.int32(2))
-    assert np.asarray(tokens)[: int(length)].tolist() == encode_around_special(
-        known, response_text(form, known, [1, 2])
-    )
-
-
-def test_observations_of_tokens_have_no_canonical_encoder(small):
-    with pytest.raises(ValueError, match="encoder canonical is for compiled environments"):
-        compiled(small, pieces=None, encoder="canonical")
-
-
-def observation_ids(board):
-    ids = [PIECES.index(symbol) for symbol in board]
-    return np.array(ids + [-1] * (ROOM - len(ids)), np.int32)
+    said = response_text(form, known, [1, 2])
+    assert np.asarray(tokens)[: int(length)].tolist() == encode_around_special(known, said)
 
 
 def encode_around_special(tokenizer, text):
     names = {tokenizer.special_name(i): i for i in tokenizer.special_ids}
-    tokens = []
-    for part in re.split("(" + "|".join(map(re.escape, names)) + ")", text):
-        tokens += [names[part]] if part in names else tokenizer.encode(part)
-    return tokens
+    parts = re.split("(" + "|".join(map(re.escape, names)) + ")", text)
+    return [i for part in parts for i in ([names[part]] if part in names else tokenizer.encode(part))]

@@ -13,20 +13,7 @@ from agentrl_jax.text.thought import compile_thought, thought
 
 BATCH, LENGTH = 16, 24
 FRAGMENTS = (
-    "<think>",
-    "</think>",
-    "<answer>",
-    "</th",
-    "<",
-    "think>",
-    "ink>",
-    "</",
-    "</think",
-    ">",
-    " ",
-    "\n",
-    "Up",
-    "x",
+    *("<think>", "</think>", "<answer>", "</th", "<", "think>", "ink>", "</", "</think", ">", " ", "\n", "Up", "x"),
 )
 
 
@@ -41,7 +28,6 @@ def tables(small):
 
 
 def slow(tokenizer, ids, forced):
-    """Whether all bytes of each token are between the tags."""
     data = tokenizer.decode_bytes(ids)
     pattern = rb"(?P<z>.*?)</think>" if forced else rb"<think>(?P<z>.*?)</think>"
     found = re.search(pattern, data, re.DOTALL)
@@ -61,46 +47,35 @@ def device(table, rows):
         slot[: len(row)] = row
     lengths = np.array([*map(len, rows)] + [0] * (BATCH - len(rows)))
     found = np.asarray(follow(table, tokens, lengths))
-    return [found[i, : len(row)].tolist() for i, row in enumerate(rows)], found
+    return [found[i, : len(row)].tolist() for i, row in enumerate(rows)]
 
 
 @pytest.mark.parametrize("forced", [True, False])
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_the_thought_is_what_stands_between_the_tags(small, tables, forced, data):
-    """Fragments are encoded one by one, so that tags are split in many ways."""
     texts = st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=8), min_size=1, max_size=BATCH)
     rows = [[i for part in parts for i in small.encode(part)][:LENGTH] for parts in data.draw(texts)]
-    found, _ = device(tables[forced], rows)
-    for row, got in zip(rows, found):
+    for row, got in zip(rows, device(tables[forced], rows)):
         assert got == slow(small, row, forced), small.decode_bytes(row)
 
 
 def test_cut_and_merged_tags():
-    """A vocabulary whose tokens share bytes with the tags on both sides."""
 
     class Tokens:
         token_bytes = (b"<thi", b"nk>a", b"b", b"c</thi", b"nk>", b"</think>d", b" ", None, b"<", b"</think", b">")
 
     table = compile_thought(Tokens(), forced=False)
 
-    def marked(*ids):
-        return np.flatnonzero(thought(table, jnp.array(ids), jnp.int32(len(ids)))).tolist()
-
-    assert marked(0, 1, 2, 2, 3, 4) == [2, 3]
-    assert marked(0, 1, 2, 5, 2) == [2]
-    assert marked(0, 1, 2, 8, 9, 2, 9, 10) == [2, 3, 4, 5]
-    assert marked(0, 1, 6, 7, 5) == []
-    assert marked(0, 1, 6, 2, 7, 5) == [2, 3, 4]
-    assert marked(0, 1, 2, 9) == []
-    assert marked(2, 5) == []
-
-
-def test_what_follows_the_response_is_not_read(small, tables):
-    row = small.encode("Up</think>")
-    tokens = np.array(row + small.encode("</think>"), np.int32)
-    short = thought(tables[True], tokens[None, : len(row)][0], jnp.int32(len(row) - 1))
-    assert not np.any(short)
-    assert np.asarray(thought(tables[True], tokens, jnp.int32(len(row)))).tolist() == [
-        index < len(small.encode("Up")) for index in range(len(tokens))
-    ]
+    marked = jax.jit(lambda ids, length: thought(table, ids, length))
+    for ids, inside in (
+        ((0, 1, 2, 2, 3, 4), [2, 3]),
+        ((0, 1, 2, 5, 2), [2]),
+        ((0, 1, 2, 8, 9, 2, 9, 10), [2, 3, 4, 5]),
+        ((0, 1, 6, 7, 5), []),
+        ((0, 1, 6, 2, 7, 5), [2, 3, 4]),
+        ((0, 1, 2, 9), []),
+        ((2, 5), []),
+    ):
+        padded = jnp.array(ids + (5,) * (8 - len(ids)))
+        assert np.flatnonzero(marked(padded, len(ids))).tolist() == inside, ids

@@ -1,4 +1,3 @@
-import dataclasses
 import functools
 import json
 import re
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text import build_small_tokenizer, tokenizer
 from agentrl_jax.text.chat_template import ChatTemplate
 from agentrl_jax.text.conversation import conversation_ids
@@ -25,28 +25,27 @@ def test_shipped_file_is_what_the_script_builds():
 
 
 def test_small_tokenizer_has_the_tokens_that_keep_responses_short(small):
-    assert small.vocab_size <= 512
-    assert len(small.token_bytes) == small.vocab_size
+    assert len(small.token_bytes) == small.vocab_size <= 512
     words = ["<think>", "</think>", "<answer>", "</answer>", "||", "Up", "Down", "Left", "Right"]
-    symbols = [*"#_O√XPS.GW@CBA0123456789 \n"]
-    for text in words + symbols:
-        assert len(small.encode(text)) == 1, text
-        assert small.encode(text)[0] not in small.special_ids
+    for text in [*words, *"#_O√XPS.GW@CBA0123456789 \n"]:
+        (token,) = small.encode(text)
+        assert token not in small.special_ids
     board = "######\n#_√PX#\n#OSGW#\n#@.CBA\n012345"
     assert small.encode(board) == [small.encode(symbol)[0] for symbol in board]
 
 
-def test_small_tokenizer_has_its_special_tokens_first(small):
+def test_ids_of_the_small_tokenizer(small):
+    """Special tokens come first; every byte is a token, and no two tokens are equal."""
     names = [small.special_name(i) for i in range(5)]
     assert names == ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
-    assert small.special_ids == {0, 1, 2, 3, 4}
-    assert (small.pad_id, small.end_of_turn_id) == (0, 1)
+    assert (small.pad_id, small.end_of_turn_id, small.special_ids) == (0, 1, {0, 1, 2, 3, 4})
     assert [small.special_id(name) for name in names] == [0, 1, 2, 3, 4]
-    assert {i for i, data in enumerate(small.token_bytes) if data is None} == small.special_ids
-
-
-def test_every_byte_is_a_token_and_no_two_tokens_are_equal(small):
-    ordinary = [data for data in small.token_bytes if data is not None]
+    with pytest.raises(BadValue) as refused:
+        small.special_id("Up")
+    assert refused.value.key == "Up"
+    assert [small.has_special(name) for name in ("<|end|>", "Up", "<|im_start|>")] == [True, False, False]
+    ordinary = small.token_bytes[5:]
+    assert small.token_bytes[:5] == (None,) * 5
     assert {bytes([b]) for b in range(256)} <= set(ordinary)
     assert len(set(ordinary)) == len(ordinary)
 
@@ -112,30 +111,14 @@ def test_text_cannot_spell_the_headers_of_a_template(small):
     assert tokenizer.from_json(json.dumps(layout)).special_ids == {0, 1}
 
 
-def test_special_tokens_are_spelled_only_when_asked(small):
+def test_decoding(small):
     ids = [small.special_id("<|user|>"), *small.encode("hi√"), small.end_of_turn_id]
     assert small.decode(ids) == "hi√"
     assert small.decode(ids, skip_special=False) == "<|user|>hi√<|end|>"
     assert small.decode_bytes(ids) == "hi√".encode()
-
-
-def test_split_characters_decode_to_replacement_characters(small):
     parts = [i for i, data in enumerate(small.token_bytes) if data in (b"\xe2", b"\x88")]
     assert small.decode(parts[:1]) == "\ufffd"
     assert len(small.decode_bytes(parts)) == 2
-
-
-def test_own_decoding_agrees_with_the_library(any_tokenizer):
-    ids = any_tokenizer.encode("Push the box √ onto 12 targets.\n\tThen <answer>Up || Down</answer> déjà vu, 你好")
-    assert any_tokenizer.decode(ids) == any_tokenizer.backend.decode(ids)
-
-
-def test_unknown_special_token_is_an_error_that_lists_the_known(small):
-    with pytest.raises(ValueError, match=r"'Up' is no special token.*<\|end\|>"):
-        small.special_id("Up")
-    assert small.has_special("<|end|>")
-    assert not small.has_special("Up")
-    assert not small.has_special("<|im_start|>")
 
 
 def test_large_tokenizer_takes_the_usual_names(large):
@@ -150,25 +133,27 @@ def test_load_takes_a_file_or_a_folder(small, tmp_path):
         again = tokenizer.load(path)
         assert again.token_bytes == small.token_bytes
         assert again.encode("<|end|>Up √") == small.encode("<|end|>Up √")
-    with pytest.raises(FileNotFoundError, match=r"nowhere.*expected a tokenizer\.json"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         tokenizer.load(tmp_path / "nowhere")
     assert tokenizer.load(tmp_path, end_of_turn="<|user|>").end_of_turn_id == 2
     assert tokenizer.load(tmp_path, pad="<|user|>").pad_id == 2
-    with pytest.raises(ValueError, match=r"no special token <\|stop\|>.*name one by end_of_turn="):
+    with pytest.raises(BadValue, match=r"no special token <\|stop\|>"):
         tokenizer.load(tmp_path, end_of_turn="<|stop|>")
 
 
-def test_special_tokens_can_be_added_to_the_file(small):
-    changed = Backend.from_str(small.backend.to_str())
-    changed.add_special_tokens(["<|extra|>"])
-    other = tokenizer.from_json(changed.to_str())
+def test_tokens_can_be_added_to_the_file(small):
+    backend = Backend.from_str(small.backend.to_str())
+    backend.add_special_tokens(["<|extra|>"])
+    backend.add_tokens([AddedToken("<tool_√>", special=False, normalized=False)])
+    other = tokenizer.from_json(backend.to_str())
     assert other.special_ids == {*small.special_ids, small.vocab_size}
-    assert other.token_bytes == (*small.token_bytes, None)
+    assert other.token_bytes == (*small.token_bytes, None, "<tool_√>".encode())
+    assert other.encode("<tool_√>") == [small.vocab_size + 1]
     assert tokenizer.load_small().token_bytes == small.token_bytes
 
 
-def _sentencepiece_backends():
-    """Layouts of Llama 2 (BPE with byte fallback), of T5 (Unigram) and of a plain Metaspace."""
+def test_other_models_are_refused_by_name():
+    """Layouts of Llama 2 (BPE with byte fallback), of T5 (Unigram) and of a plain Metaspace; words."""
     vocabulary = {"<unk>": 0, "▁": 1, "a": 2}
     llama = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
     llama.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
@@ -176,28 +161,11 @@ def _sentencepiece_backends():
     metaspace = Backend(models.BPE(vocab=vocabulary, merges=[]))
     metaspace.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
     metaspace.decoder = decoders.Metaspace()
-    return [llama, unigram, metaspace]
-
-
-@pytest.mark.parametrize("kind", [0, 1, 2])
-def test_sentencepiece_is_refused_by_name(kind):
-    with pytest.raises(ValueError, match=r"SentencePiece tokenizer .*Llama 2.*not supported"):
-        tokenizer.from_json(_sentencepiece_backends()[kind].to_str())
-
-
-def test_other_models_are_refused():
     words = Backend(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
-    with pytest.raises(ValueError, match=r"model WordLevel .*expected model BPE and decoder ByteLevel"):
-        tokenizer.from_json(words.to_str())
-
-
-def test_ordinary_added_tokens_are_text(small):
-    backend = Backend.from_str(small.backend.to_str())
-    backend.add_tokens([AddedToken("<tool_√>", special=False, normalized=False)])
-    more = tokenizer.from_json(backend.to_str())
-    (token,) = more.encode("<tool_√>")
-    assert token not in more.special_ids
-    assert more.token_bytes[token] == "<tool_√>".encode()
+    named = dict.fromkeys((llama, unigram, metaspace), "SentencePiece tokenizer") | {words: "model WordLevel"}
+    for backend, name in named.items():
+        with pytest.raises(ValueError, match=name):
+            tokenizer.from_json(backend.to_str())
 
 
 def changed(small, **changes):
@@ -211,9 +179,12 @@ def changed(small, **changes):
     return json.dumps(layout)
 
 
-def added(small, content, special=False, **flags):
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | flags
-    return {"id": small.vocab_size, "content": content, "special": special, **flags}
+SIZE = tokenizer.load_small().vocab_size
+
+
+def added(content, **flags):
+    flags = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False) | flags
+    return {"id": SIZE, "content": content, **flags}
 
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -224,41 +195,32 @@ WORDS_ONLY = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},
     ("changes", "words"),
     [
         ({"model__dropout": 0.5}, "model.dropout is 0.5"),
-        ({"normalizer": {"type": "Lowercase"}}, "the normalizer ['Lowercase'] changes texts"),
-        ({"normalizer": {"type": "NFKC"}}, "the normalizer ['NFKC'] changes texts"),
+        ({"normalizer": {"type": "Lowercase"}}, "['Lowercase']"),
+        ({"normalizer": {"type": "NFKC"}}, "['NFKC']"),
         ({"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}}, "changes 'player' to ' player'"),
         ({"pre_tokenizer": WORDS_ONLY}, "changes 'a b"),
         ({"model__vocab": lambda vocab: vocab | {"a": vocab["b"]}}, "1 tokens have the id of another one"),
         ({"model__vocab": lambda vocab: vocab | {"a" * 5000: 9000}}, "is longer than 4096 bytes"),
+        ({"added": [added("|||", lstrip=True)]}, "'|||' removes the spaces"),
     ],
-    ids=["random", "letter case", "compatibility", "prefix space", "spaces", "the same id", "a long token"],
+    ids=["random", "letter case", "compatibility", "prefix space", "spaces", "the same id", "a long token", "strip"],
 )
 def test_what_changes_texts_is_refused(small, changes, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         tokenizer.from_json(changed(small, **changes))
 
 
-def test_added_tokens_that_take_spaces_from_texts_are_refused(small):
-    with pytest.raises(ValueError, match=r"'\|\|\|' removes the spaces beside it"):
-        tokenizer.from_json(changed(small, added=[added(small, "|||", lstrip=True)]))
-
-
 def test_the_end_of_sequence_is_special_even_if_its_file_does_not_say_so(small):
-    text = changed(small, added=[added(small, "<eos>")])
+    text = changed(small, added=[added("<eos>")])
     for found in (TokenizerSettings(eos="<eos>"), TokenizerSettings(stop_ids=(small.vocab_size,))):
         model = tokenizer.from_json(text, settings=found)
         assert small.vocab_size in model.stop_ids
         assert small.vocab_size in model.special_ids
         assert model.decode(model.encode("a <eos> b")) == "a <eos> b"
-    with pytest.raises(ValueError, match=r"tokenizer_config.json: eos_token is a, which is ordinary text"):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: eos_token is a"):
         tokenizer.from_json(text, settings=TokenizerSettings(eos="a"))
 
 
 def test_settings_that_are_null_are_not_set():
     files = tokenizer.small_files() | {"generation_config.json": b'{"eos_token_id": null}'}
     assert tokenizer.from_files(files, "model").stop_ids == tokenizer.load_small().stop_ids
-
-
-def test_tokenizer_is_frozen(small):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        small.pad_id = 3

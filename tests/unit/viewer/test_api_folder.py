@@ -1,17 +1,15 @@
 """The folder of an API model's evaluation in the page, and what becomes of rows and text that cannot be used."""
 
 import json
-import re
 import shutil
 
 import api_folders
 import numpy as np
 import pytest
 from api_folders import BROKEN, CUT, HOSTILE, ITEMS, LOGPROBS, REFUSED, SCRIPT, SOLVED, UNFINISHED
-from page_runs import Scripts, decode_page
-from tiny_run import command
+from page_runs import assert_inert, decode_page, rewrite_lines
+from refusing import refusal
 
-from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.answers import read_reply
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.viewer import api_folder, export
@@ -33,7 +31,8 @@ def copy(folder, tmp_path):
 
 def load(folder):
     said = []
-    return load_api_folder(folder, said.append), said
+    episodes, about = load_api_folder(folder, said.append)
+    return episodes, about, said
 
 
 def roles(episode):
@@ -41,9 +40,9 @@ def roles(episode):
 
 
 def test_episodes_are_those_that_were_played(folder):
-    (episodes, about), said = load(folder)
+    episodes, about, said = load(folder)
     assert said == []
-    assert about == ("Evaluation of the API model model <b>x</b> in maze: 2 answered, 1 cut, 1 refused, 1 unfinished.")
+    assert about == "Evaluation of the API model model <b>x</b> in maze: 2 answered, 1 cut, 1 refused, 1 unfinished."
     assert [episode.outcome for episode in episodes] == ["solved", "cut", "refused", "unfinished", "unsolved"]
     assert [episode.label for episode in episodes] == [f"item {item} · sample 1" for item in range(ITEMS)]
     summary = json.loads((folder / "summary.json").read_text())
@@ -57,19 +56,20 @@ def test_episodes_are_those_that_were_played(folder):
 
 def test_an_episode_that_was_not_answered_has_no_score(folder, copy):
     """Earlier versions wrote 0, which the page does not take for a failure either."""
-    file = copy / "episodes.jsonl"
-    rows = {row["item"]: row for row in map(json.loads, file.read_text().splitlines())}
-    assert {item: row["score"] for item, row in rows.items()} == {SOLVED: 1, HOSTILE: 0, CUT: None, REFUSED: None}
-    for item in (CUT, REFUSED):
-        rows[item]["score"] = 0.0
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
+
+    def as_earlier(rows):
+        scores = {row["item"]: row["score"] for row in rows}
+        assert scores == {SOLVED: 1, HOSTILE: 0, CUT: None, REFUSED: None}
+        return [row | {"score": row["score"] or 0.0} for row in rows]
+
+    rewrite_lines(copy / "episodes.jsonl", as_earlier)
     assert load(copy) == load(folder)
     _, ((_, columns), *_) = decode_page(export.page([LogData(copy)]))
     np.testing.assert_array_equal(columns["return"], [1, np.nan, np.nan, np.nan, 0])
 
 
 def test_text_is_divided_by_role(folder):
-    (episodes, _), _ = load(folder)
+    episodes, _, _ = load(folder)
     solved, refused = episodes[SOLVED], episodes[REFUSED]
     assert roles(solved)[:7] == ["system", "user", "reasoning", "assistant", "user", "reasoning", "assistant"]
     assert solved.messages[2]["content"] == f"I think {SCRIPT}"
@@ -79,9 +79,11 @@ def test_text_is_divided_by_role(folder):
     assert refused.messages[2]["content"] == f"I will not do that. {SCRIPT}"
     assert refused.messages[3]["note"].startswith("withheld, ")
     assert episodes[CUT].messages[-1]["note"].startswith("cut by a limit of tokens, ")
-    why = episodes[UNFINISHED].metadata["why it is unfinished"]
-    assert "status 503" in why
+    assert "status 503" in episodes[UNFINISHED].metadata["why it is unfinished"]
     assert not any("127.0.0.1" in str(episode) for episode in episodes)
+    first = next(m for m in episodes[HOSTILE].messages if m["role"] == "assistant")
+    assert first["content"] == f"{SCRIPT}\nAction: {BROKEN.encode('utf-8', 'replace').decode()}"
+    assert_inert(export.page([LogData(folder)]))
 
 
 @pytest.mark.parametrize(
@@ -100,23 +102,22 @@ def test_text_is_divided_by_role(folder):
 )  # fmt: skip
 def test_the_address_of_the_api_is_not_shown(copy, base_url, said, shown):
     """However the client has written it; what a server says of an error stands where a reply is refused."""
-    settings = json.loads((copy / "settings.json").read_text())
-    (copy / "settings.json").write_text(json.dumps(settings | {"base_url": base_url}))
-    summary = json.loads((copy / "summary.json").read_text())
-    summary["unfinished"] = {f"item {UNFINISHED}, sample 0": said}
-    (copy / "summary.json").write_text(json.dumps(summary))
-    file = copy / "replies.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    refused = [row["reply"] for row in rows if row["item"] == REFUSED]
-    refused[0]["refusal"] = said
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (episodes, _), _ = load(copy)
+    unfinished = {f"item {UNFINISHED}, sample 0": said}
+    for name, change in (("settings", {"base_url": base_url}), ("summary", {"unfinished": unfinished})):
+        file = copy / f"{name}.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+
+    def refuse(rows):
+        next(row["reply"] for row in rows if row["item"] == REFUSED)["refusal"] = said
+
+    rewrite_lines(copy / "replies.jsonl", refuse)
+    episodes, _, _ = load(copy)
     assert episodes[UNFINISHED].metadata["why it is unfinished"] == shown
     assert episodes[REFUSED].messages[2]["content"] == shown
 
 
 def test_log_probabilities_only_where_the_server_gave_them(folder):
-    (episodes, _), _ = load(folder)
+    episodes, _, _ = load(folder)
     with_tokens = [m for episode in episodes for m in episode.messages if "tokens" in m]
     assert with_tokens == [m for m in episodes[HOSTILE].messages if m["content"] == "Action: move down"]
     assert with_tokens[0]["tokens"] == [tuple(pair) for pair in LOGPROBS]
@@ -152,100 +153,62 @@ def test_where_tokens_stand_in_a_text(text, drawn):
 def test_log_probabilities_of_another_text_are_not_drawn(copy):
     file = copy / "replies.jsonl"
     file.write_text(file.read_text().replace('[" move down", -4.0]', '[" move up", -4.0]'))
-    (episodes, _), _ = load(copy)
-    assert not any("tokens" in message for message in episodes[HOSTILE].messages)
-    notes = [message.get("note", "") for message in episodes[HOSTILE].messages]
-    assert (
-        sum("which do not join to this text" in note for note in notes)
-        == roles(episodes[HOSTILE]).count("assistant") - 1
-    )
-
-
-def test_hostile_text_stays_text(folder):
-    page = export.page([LogData(folder)])
-    plain = Scripts(page)
-    assert {"img", "b"}.isdisjoint(plain.tags)
-    data = [body for attrs, body in plain.scripts if "id" in attrs]
-    assert all(re.fullmatch(r"[A-Za-z0-9+/=]+", body) for body in data)
-    assert len(plain.scripts) == len(data) + 1
-    (episodes, _), _ = load(folder)
-    first = next(m for m in episodes[HOSTILE].messages if m["role"] == "assistant")
-    assert first["content"] == f"{SCRIPT}\nAction: {BROKEN.encode('utf-8', 'replace').decode()}"
+    episode = load(copy)[0][HOSTILE]
+    assert not any("tokens" in message for message in episode.messages)
+    noted = sum("which do not join to this text" in message.get("note", "") for message in episode.messages)
+    assert noted == roles(episode).count("assistant") - 1
 
 
 def test_damaged_rows_are_left_out(copy):
-    """Bytes that are no UTF-8, halves of characters, rows of another form, and a last line that is not complete."""
-    (before, _), _ = load(copy)
+    before = load(copy)[0]
     row = {"item": 9, "sample": 0, "turn": 0, "added": [{"role": "imp", "content": "half \ud83d"}, 3, {"role": 1}]}
+    reply = {"text": "\udc00 <b>", "finish": 3, "prompt_tokens": "many", "logprobs": [["a"]]}
     rows = [
         b'{"item": 7, "sample": 0, "turn": 0, "reply": {"text": "\xff\xfe"}}',
-        b"[1, 2]",
-        b'{"item": "7", "sample": 0}',
-        b"[" * 100_000,
-        json.dumps(row | {"reply": {"text": "\udc00 <b>", "finish": 3, "prompt_tokens": "many", "logprobs": [["a"]]}}),
-        '{"item": 8, "sample": 0, "turn": 0, "rep',
+        *(b"[1, 2]", b'{"item": "7", "sample": 0}', b"[" * 100_000),
+        json.dumps(row | {"reply": reply}).encode(),
+        b'{"item": 8, "sample": 0, "turn": 0, "rep',
     ]
     with open(copy / "replies.jsonl", "ab") as file:
-        file.write(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in rows))
-    (episodes, _), said = load(copy)
-    assert said == [f"{copy / 'replies.jsonl'}: 3 lines are no rows; left out"]
+        file.write(b"\n".join(rows))
+    episodes, _, (said,) = load(copy)
+    assert said.startswith(f"{copy / 'replies.jsonl'}: 3 lines ")
     assert episodes[:ITEMS] == before
     replaced, added = episodes[ITEMS:]
     assert [message["content"] for message in replaced.messages] == ["\ufffd\ufffd"]
     assert (added.outcome, added.metadata["item"]) == ("unfinished", 9)
-    assert [(m["role"], m["content"]) for m in added.messages] == [
-        ("user", "half \ufffd"),
-        ("user", ""),
-        ("assistant", "\ufffd <b>"),
-    ]
+    contents = [(m["role"], m["content"]) for m in added.messages]
+    assert contents == [("user", "half \ufffd"), ("user", ""), ("assistant", "\ufffd <b>")]
     assert added.metadata["replies without counts of tokens"] == 1
     export.page([LogData(copy)])
 
 
 def test_numbers_that_are_none_are_left_out(copy):
-    """A score in words, and log-probabilities beyond all floats."""
-    for name, change in (("episodes", {"score": "high"}), ("replies", {"logprobs": [["yo", 10**400]]})):
-        file = copy / f"{name}.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        for row in rows:
-            (row["reply"] if name == "replies" else row).update(change)
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (episodes, _), _ = load(copy)
+    huge = [["yo", 10**400]]
+    rewrite_lines(copy / "episodes.jsonl", lambda rows: [row | {"score": "high"} for row in rows])
+    rewrite_lines(
+        copy / "replies.jsonl", lambda rows: [row | {"reply": row["reply"] | {"logprobs": huge}} for row in rows]
+    )
+    episodes = load(copy)[0]
     assert [episode.reward for episode in episodes] == [None] * ITEMS
     assert not any(message.get("logprobs") for episode in episodes for message in episode.messages)
 
 
 def test_attempts_are_marked(copy):
-    """An evaluation with several attempts has them in the row of an episode."""
-    file = copy / "episodes.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    (row,) = [row for row in rows if row["item"] == HOSTILE]
-    first = {name: row[name] for name in ("status", "turns", "solved", "score")} | {"turns": 2}
-    row["attempts"] = [first, first | {"turns": 28, "solved": True, "score": 1.0}]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (episodes, _), _ = load(copy)
-    episode = episodes[HOSTILE]
+
+    def with_attempts(rows):
+        (row,) = [row for row in rows if row["item"] == HOSTILE]
+        first = {name: row[name] for name in ("status", "turns", "solved", "score")} | {"turns": 2}
+        row["attempts"] = [first, first | {"turns": 28, "solved": True, "score": 1.0}]
+
+    rewrite_lines(copy / "episodes.jsonl", with_attempts)
+    episode = load(copy)[0][HOSTILE]
     assert (episode.outcome, episode.metadata["attempts"], episode.reward) == ("solved", 2, 1.0)
-    marked = [i for i, message in enumerate(episode.messages) if message.get("note") == "attempt 2 begins"]
-    assert [roles(episode)[: marked[0]].count("assistant"), len(marked)] == [2, 1]
-
-
-def test_the_command(copy, monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
-    code, _, err = command("view", str(copy))
-    assert code == 0, err
-    assert opened == [(copy / "view.html").as_uri()]
-    other = shutil.copytree(copy, copy.parent / "other")
-    code, _, err = command("view", str(copy), "--compare", str(other), "--export", str(copy / "two.html"))
-    assert code == 0, err
-    assert [run["source"] for run in decode_page((copy / "two.html").read_text())[0]["runs"]] == ["api", "api"]
-    code, _, err = command("view", str(copy), "--newest", "2")
-    assert (code, "has no iterations" in err) == (2, True)
+    (marked,) = [i for i, message in enumerate(episode.messages) if message.get("note") == "attempt 2 begins"]
+    assert [roles(episode)[:marked].count("assistant")] == [2]
 
 
 def test_levels_are_those_of_recorded_runs(folder, tmp_path):
-    """An episode of a service is on the level that a recorded evaluation names by the same hash."""
     evaluate_scripted("maze", "oracle", items=f"0-{ITEMS - 1}", turns=30, record=tmp_path / "oracle")
     index, blocks = decode_page(export.page([LogData(folder), RunData(tmp_path / "oracle")]))
     header, (_, rows) = blocks[0][0], blocks[index["runs"][1]["first_block"]]
@@ -254,39 +217,32 @@ def test_levels_are_those_of_recorded_runs(folder, tmp_path):
 
 
 def test_replies_of_an_earlier_version_name_no_level(copy):
-    file = copy / "replies.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    levels = [row.pop("level", None) for row in rows]
-    assert sum(level is not None for level in levels) == ITEMS
-    rows[0]["level"] = "<b>"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    def without_levels(rows):
+        assert sum(row.pop("level", None) is not None for row in rows) == ITEMS
+        rows[0]["level"] = "<b>"
+
+    rewrite_lines(copy / "replies.jsonl", without_levels)
     _, blocks = decode_page(export.page([LogData(copy)]))
     assert blocks[0][0]["levels"] == [""] * ITEMS
 
 
 def test_what_goes_on_is_served_anew(copy):
-    """The server makes the page again when there are further replies; half a line is none yet."""
     file = copy / "replies.jsonl"
-    content = file.read_bytes()
-    lines = content.splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:1]))
+    first, second, third, *_ = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(first)
     with PageServer([LogData(copy)]) as server:
-        first, before = server.html(), server.version()
-        file.write_bytes(b"".join(lines[:2]) + lines[2][:9])
+        page, before = server.html(), server.version()
+        file.write_bytes(first + second + third[:9])
         assert server.version() != before
-        assert len(server.html()) > len(first)
-        index, _ = decode_page(server.html())
-        assert index["live"] == server.version()
+        assert len(server.html()) > len(page)
+        assert decode_page(server.html())[0]["live"] == server.version()
 
 
 def test_what_is_refused(copy, monkeypatch):
     (copy / "settings.json").write_text("{")
-    with pytest.raises(UserError, match=r"settings\.json: is no JSON"):
-        load(copy)
+    assert refusal(load, copy).key == str(copy / "settings.json")
     (copy / "settings.json").write_text("{}")
     (copy / "replies.jsonl").write_text("")
-    with pytest.raises(UserError, match="has no reply yet"):
-        load(copy)
+    assert refusal(load, copy).key == str(copy)
     monkeypatch.setattr(api_folder, "MAX_BYTES", 100)
-    with pytest.raises(UserError, match="has more than 100 bytes"):
-        load(copy)
+    assert refusal(load, copy).value == 100

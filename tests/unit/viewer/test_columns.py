@@ -7,7 +7,7 @@ from agentrl_jax.viewer.columns import pack, quantize, smallest, unpack
 from agentrl_jax.viewer.episodes import QUANTIZED
 
 
-def test_columns_come_back():
+def test_columns_come_back_and_begin_at_multiples_of_four():
     columns = {
         "a": np.asarray([1, 2, 255], np.uint8),
         "b": np.asarray([0, 1, 256, 65535], np.uint16),
@@ -18,22 +18,18 @@ def test_columns_come_back():
         "g": np.asarray([True, False]),
     }
     header, found = unpack(pack({"text": "é </script>"}, columns))
-    assert header == {"text": "é </script>"}
-    assert list(found) == list(columns)
+    assert (header, list(found)) == ({"text": "é </script>"}, list(columns))
     for name, column in columns.items():
         np.testing.assert_array_equal(found[name], column)
-
-
-def test_columns_begin_at_multiples_of_four():
     data = gzip.decompress(pack({}, {"a": np.arange(3, dtype=np.uint8), "b": np.asarray([7], np.int32)}))
     assert len(data) % 4 == 0
     assert data[-4:] == b"\7\0\0\0"
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.int16])
-def test_other_types_are_refused(dtype):
-    with pytest.raises(ValueError, match="column a is"):
-        pack({}, {"a": np.zeros(2, dtype)})
+def test_other_types_and_names_are_refused():
+    for dtype in (np.int64, np.float64, np.int16):
+        with pytest.raises(ValueError, match="column a"):
+            pack({}, {"a": np.zeros(2, dtype)})
     with pytest.raises(ValueError, match="'columns'"):
         pack({"columns": 1}, {})
 

@@ -1,25 +1,26 @@
 """What the page of another program's log holds, and what the command says about logs."""
 
 import json
-import re
 
 import numpy as np
 import page_runs
 import pytest
-from page_runs import Scripts, decode_page
+from page_runs import decode_page
+from refusing import refusal
 from tiny_run import command
 
-from agentrl_jax.errors import UserError
+from agentrl_jax.cli import view
 from agentrl_jax.viewer import export, log_data
 from agentrl_jax.viewer.imported import load_imported
 from agentrl_jax.viewer.log_data import LogData, _parts
+
+SAID = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "Right"}]
 
 
 def read_back(page: str):
     """Episodes of a page as (messages, metadata), and the columns of all rows."""
     index, ((_, rows), *blocks) = decode_page(page)
-    entry = index["runs"][0]
-    found = []
+    entry, found = index["runs"][0], []
     for (header, columns), count in zip(blocks, entry["blocks"], strict=True):
         texts = header["texts"]
         roles = iter([entry["roles"][i] for i in columns["message_role"]])
@@ -27,9 +28,8 @@ def read_back(page: str):
         pairs = iter([(texts[k], texts[v]) for k, v in zip(columns["metadata_key"], columns["metadata_value"])])
         assert len(columns["message_count"]) == count
         for messages, entries in zip(columns["message_count"], columns["metadata_count"], strict=True):
-            found.append(
-                ([(next(roles), next(said)) for _ in range(messages)], dict(next(pairs) for _ in range(entries)))
-            )
+            spoken = [(next(roles), next(said)) for _ in range(messages)]
+            found.append((spoken, dict(next(pairs) for _ in range(entries))))
     return entry, rows, found
 
 
@@ -41,9 +41,8 @@ def test_page_holds_the_episodes_of_the_log(tmp_path, monkeypatch):
     assert (entry["kind"], entry["name"]) == ("log", "log.jsonl")
     assert len(entry["blocks"]) > 1
     assert [said for said, _ in found] == [[(m["role"], m["content"]) for m in e.messages] for e in episodes]
-    for (_, metadata), episode in zip(found, episodes, strict=True):
-        plain = {k: v if isinstance(v, str) else json.dumps(v) for k, v in episode.metadata.items()}
-        assert metadata == plain
+    plain = [{k: v if isinstance(v, str) else json.dumps(v) for k, v in e.metadata.items()} for e in episodes]
+    assert [metadata for _, metadata in found] == plain
     known = [{None: 2, False: 1, True: 0}[e.success] for e in episodes]
     assert rows["outcome"].tolist() == known
     assert set(known) == {0, 1, 2}
@@ -73,40 +72,29 @@ def test_blocks_end_where_they_are_full(tmp_path, monkeypatch):
 
 def test_hostile_texts_cannot_leave_their_element(tmp_path):
     page = export.page([LogData(page_runs.write_log(tmp_path / "<b>log<!--.jsonl"))])
-    plain = Scripts(page)
-    assert {"img", "b"}.isdisjoint(plain.tags)
-    data_parts = [body for attrs, body in plain.scripts if "id" in attrs]
-    assert len(data_parts) == 3
-    assert all(re.fullmatch(r"[A-Za-z0-9+/=]+", body) for body in data_parts)
+    page_runs.assert_inert(page)
     assert any("<img" in content for said, _ in read_back(page)[2] for _, content in said)
 
 
-def test_a_page_that_browsers_refuse_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "LARGEST", 1000)
-    with pytest.raises(UserError, match=r"log\.jsonl: its page would have .* split the log"):
-        export.page([LogData(page_runs.write_log(tmp_path / "log.jsonl"))])
-
-
 def test_command_writes_the_file(tmp_path, monkeypatch):
-    log = page_runs.write_log(tmp_path / "log.jsonl")
+    log, opened = page_runs.write_log(tmp_path / "log.jsonl"), []
     with open(log, "a") as stream:
         stream.write("{\n")
-    file = tmp_path / "page.html"
-    code, out, err = command("view", str(log), "--export", str(file))
-    assert (code, out) == (0, f"page: {file} ({file.stat().st_size / 1e6:.1f} MB)\n")
-    assert f"agentrl view: {log}: line {page_runs.LOG_EPISODES + 1}: is no JSON" in err
-    opened = []
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
-    assert command("view", str(log))[0] == 0
-    assert opened == [(tmp_path / "log.jsonl.html").as_uri()]
-    assert (tmp_path / "log.jsonl.html").read_bytes() == file.read_bytes()
+    code, out, err = command("view", str(log))
+    file = tmp_path / "log.jsonl.html"
+    assert (code, out, opened) == (0, f"page: {file} ({file.stat().st_size / 1e6:.1f} MB)\n", [file.as_uri()])
+    assert f"{log}: line {page_runs.LOG_EPISODES + 1}: is no JSON" in err
+    folder = write_step(write_step(tmp_path / "agrl", 1, 7), 2, 8)
+    code, out, _ = command("view", str(folder), "--newest", "1", "--no_browser")
+    assert (code, out.split(" (")[0]) == (0, f"page: {folder / 'view.html'}")
+    entry, rows, _ = read_back((folder / "view.html").read_text())
+    assert (len(rows["outcome"]), entry["recorded"]) == (1, "1 step")
 
 
 def write_step(folder, step, *items):
-    """Writes what AgentGym-RL logs of one training step."""
     (folder / f"step{step}").mkdir(parents=True)
-    said = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "Right"}]
-    rows = [{"item_id": item, "conversations": said, "reward": 1.0} for item in items]
+    rows = [{"item_id": item, "conversations": SAID, "reward": 1.0} for item in items]
     (folder / f"step{step}" / "0.json").write_text(json.dumps(rows))
     return folder
 
@@ -131,62 +119,39 @@ def test_steps_of_a_folder_are_its_iterations(tmp_path):
 
 def test_names_of_episodes_stay_as_a_log_grows(tmp_path):
     """The address of an episode holds its name; a log of several files grows in the middle."""
-    said = {"conversations": [{"role": "assistant", "content": "Right"}]}
-    (tmp_path / "agrl").mkdir()
+    said, folder = {"conversations": SAID}, tmp_path / "agrl"
+    folder.mkdir()
     for rank, items in (("0", (7, 7)), ("10", (9,))):
-        (tmp_path / "agrl" / f"{rank}.json").write_text(json.dumps([said | {"item_id": item} for item in items]))
-    names = lambda: decode_page(export.page([LogData(tmp_path / "agrl")]))[1][0][0]["names"]  # noqa: E731
+        (folder / f"{rank}.json").write_text(json.dumps([said | {"item_id": item} for item in items]))
+    names = lambda: decode_page(export.page([LogData(folder)]))[1][0][0]["names"]  # noqa: E731
     before = names()
     assert before == ["0.json, episode 1", "0.json, episode 2", "10.json, episode 1"]
-    (tmp_path / "agrl" / "2.json").write_text(json.dumps([said]))
+    (folder / "2.json").write_text(json.dumps([said]))
     assert names() == [*before[:2], "2.json, episode 1", before[2]]
     (tmp_path / "one.jsonl").write_text(f"{json.dumps(said)}\n\n{json.dumps(said)}\n")
     assert [episode.name for episode in load_imported(tmp_path / "one.jsonl")] == ["line 1", "line 3"]
 
 
-def test_command_shows_a_folder(tmp_path):
-    folder = write_step(write_step(tmp_path / "agrl", 1, 7), 2, 8)
-    code, out, err = command("view", str(folder), "--newest", "1", "--no_browser")
-    assert (code, out.split(" (")[0]) == (0, f"page: {folder / 'view.html'}"), err
-    entry, rows, _ = read_back((folder / "view.html").read_text())
-    assert (len(rows["outcome"]), entry["recorded"]) == (1, "1 step")
-    code, _, err = command("view", str(folder / "step1"), "--newest", "1")
-    assert code == 2
-    assert "has no iterations" in err
-    code, _, err = command("view", str(folder), "--export", str(folder / "step1" / "0.json"))
-    assert code == 2
-    assert "the log itself" in err
-    (tmp_path / "empty" / "step1").mkdir(parents=True)
-    code, _, err = command("view", str(tmp_path / "empty"))
-    assert code == 2
-    assert "empty: holds no config.yaml; give the folder of a run" in err
-
-
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("run", "options", "key"),
     [
-        (["--compare", "other.jsonl"], "log.jsonl: is a rollout log of another program, which names no levels"),
-        (["--newest", "3"], "--newest is 3, but log.jsonl has no iterations"),
-        (["--export", "log.jsonl"], "--export is log.jsonl, the log itself"),
+        ("log.jsonl", {"compare": "other.jsonl"}, "log.jsonl"),
+        ("log.jsonl", {"newest": 3}, "--newest"),
+        ("log.jsonl", {"export": "log.jsonl"}, "--export"),
+        ("agrl", {"export": "agrl/step1/0.json"}, "--export"),
+        ("agrl/step1", {"newest": 1}, "--newest"),
+        ("empty", {}, "empty"),
+        ("none.jsonl", {}, "none.jsonl"),
+        ("log.txt", {}, "log.txt"),
+        ("empty", {"compare": "log.txt"}, "log.txt"),
     ],
 )
-def test_command_refuses(tmp_path, monkeypatch, words, message):
+def test_the_command_refuses(tmp_path, monkeypatch, run, options, key):
     monkeypatch.chdir(tmp_path)
-    before = page_runs.write_log(tmp_path / "log.jsonl").read_bytes()
-    code, out, err = command("view", "log.jsonl", *words)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
-    assert (tmp_path / "log.jsonl").read_bytes() == before
-
-
-def test_command_names_what_is_no_log(tmp_path):
+    page_runs.write_log(tmp_path / "log.jsonl")
+    write_step(tmp_path / "agrl", 1, 7)
+    (tmp_path / "empty" / "step1").mkdir(parents=True)
     (tmp_path / "log.txt").write_text("{}")
-    for words, message in (
-        ([tmp_path / "none.jsonl"], "none.jsonl: no such file"),
-        ([tmp_path / "log.txt"], "log.txt: is no .jsonl or .json file"),
-        ([tmp_path, "--compare", tmp_path / "log.txt"], "log.txt: is a rollout log of another program"),
-    ):
-        code, _, err = command("view", *map(str, words))
-        assert code == 2
-        assert message in err
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.*")}
+    assert refusal(view.run, view.View(run, **options)).key == key
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*.*")} == before

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import api_folders
-import numpy as np
+import page_runs
 import pytest
 from page_runs import decode_page
 
@@ -21,18 +21,18 @@ from agentrl_jax.viewer.text_scenes import attempts_scenes, served_scenes
 def scenes_in(header, columns):
     """The scenes of every episode of a block: turn, action, size and lists."""
     found = header["scenes"]
-    parts = zip(*(columns[f"scene_{name}"] for name in ("turn", "action", "width", "lists")), strict=True)
-    scenes = [
-        (int(turn), found["actions"][action], int(width), [found["lists"][i] for i in found["list_sets"][lists]])
-        for turn, action, width, lists in parts
+    names = [f"scene_{name}" for name in ("turn", "action", "width", "lists")]
+    return [
+        [
+            (int(turn), found["actions"][action], int(width), [found["lists"][i] for i in found["list_sets"][lists]])
+            for turn, action, width, lists in scenes
+        ]
+        for scenes in page_runs.episodes_of(columns, *names)
     ]
-    ends = np.cumsum(columns["scene_count"])
-    return [scenes[end - count : end] for end, count in zip(ends, columns["scene_count"])]
 
 
 @pytest.fixture(scope="module")
 def crafted(tmp_path_factory):
-    """Recorded random play of TextCraft, in which most episodes are truncated."""
     folder = tmp_path_factory.mktemp("served") / "textcraft"
     evaluate_scripted("textcraft", "random", items="0-5", turns=6, seed=1, record=folder)
     return folder
@@ -52,12 +52,9 @@ def test_a_record_of_a_service_has_the_scenes_of_its_texts(crafted):
     assert truncated
 
 
-def test_no_boards_means_no_scenes(crafted):
+def test_no_scenes_without_boards_or_with_unknown_tokens(crafted):
     _, (_, (header, _)) = decode_page(export.page([RunData(crafted, boards=False)]))
     assert "scenes" not in header
-
-
-def test_a_record_with_unknown_tokens_has_no_scenes(crafted):
     record = read_record(record_path(crafted, recorded_iterations(crafted)[0]))
     data = RunData(crafted)
     assert served_scenes(data._config, record, data._tokenizer, data._screenshots) is not None
@@ -71,9 +68,8 @@ def test_an_attempt_begins_with_nothing():
     found = attempts_scenes("textcraft", texts, ["Action: get 1 log", "Action: x", "Action: get 2 stone"], [2])
     carried = [scene["lists"][1]["entries"] for scene in found]
     assert carried == [[["nothing yet", ""]], [["log", "1"]], [["nothing yet", ""]], [["stone", "2"]]]
-    assert [(scene["turn"], scene["action"]) for scene in found] == [
-        (0, None), (0, "get 1 log"), (1, "the start of attempt 2"), (2, "get 2 stone"),
-    ]  # fmt: skip
+    actions = [None, "get 1 log", "the start of attempt 2", "get 2 stone"]
+    assert [(scene["turn"], scene["action"]) for scene in found] == [*zip([0, 0, 1, 2], actions)]
 
 
 def test_an_api_model_has_scenes(tmp_path):
@@ -90,15 +86,14 @@ def test_an_api_model_has_scenes(tmp_path):
 )
 def test_a_log_of_agentgym_has_the_scenes_of_its_item(tmp_path, item, drawn):
     said = [
-        ("human", "You craft things."),
-        ("gpt", "OK"),
+        *(("human", "You craft things."), ("gpt", "OK")),
         ("human", "Crafting commands:\ncraft 4 oak planks using 1 oak logs\n\nGoal: craft oak planks.\n"),
-        ("gpt", "Thought: x\n\nAction: get 1 oak logs"),
-        ("human", "Got 1 oak logs"),
+        *(("gpt", "Thought: x\n\nAction: get 1 oak logs"), ("human", "Got 1 oak logs")),
     ]
     row = {"conversations": [{"from": who, "value": text} for who, text in said], "item_id": item, "reward": 0}
-    (tmp_path / "log.json").write_text(json.dumps([row]))
-    _, (_, (header, columns)) = decode_page(export.page([LogData(tmp_path / "log.json")]))
+    file = tmp_path / "log.json"
+    file.write_text(json.dumps([row]))
+    _, (_, (header, columns)) = decode_page(export.page([LogData(file)]))
     assert ("scenes" in header) == drawn
     if drawn:
         ((start, after),) = scenes_in(header, columns)

@@ -1,5 +1,6 @@
-"""An evaluation of an API model whose process is killed."""
+"""Evaluations of an API model: a process that is killed, and a panel that is played on another server."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -8,7 +9,13 @@ import threading
 
 import tiny_run
 from fake_api import FakeApi
-from maze_model import replies_in, walk
+from maze_model import lines_in, replies_in, walk
+from serving import running
+
+from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze
+from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.limits import Limits
 
 
 def test_a_kill_in_the_middle(tmp_path):
@@ -46,3 +53,18 @@ def test_a_kill_in_the_middle(tmp_path):
     after = replies_in(tmp_path)
     assert {key: after[key] for key in before} == before
     assert len(api.requests) - asked == len(after) - len(before) == result["requests"]
+
+
+def test_a_server_with_other_items_than_the_panels(tmp_path):
+    class Other(Maze):
+        def reset(self, item):
+            return super().reset((item + 1) % len(STARTS))
+
+    served = dataclasses.replace(SERVICE, make=lambda upstream: Other())
+    with running(create_app(served, ROUTES["maze"], Limits())) as server, FakeApi(walk).running() as url:
+        words = ("--base_url", url, "--out", str(tmp_path), "--panel", "maze-v1", "--url", server, "--json")
+        code, out, err = tiny_run.command("eval", "--api", "m", *words)
+    assert (code, out) == (2, "")
+    assert f"--panel is maze-v1, but item 0 begins with another text on the server at {server}" in err
+    assert not (tmp_path / "record.json").exists()
+    assert len(lines_in(tmp_path, "episodes")) == 25

@@ -1,13 +1,20 @@
-"""Slow checks of what the quick tests of the same name check."""
+"""All recorded play of the original BabyAI."""
 
 import babyai_fixtures as recorded
 import jax
-import jax.numpy as jnp
 import numpy as np
-from babyai_parity import text_of
+import pytest
+from babyai_parity import check_sequences, text_of
 
 from envs_jax.babyai import items
 from envs_jax.babyai.env import PrimitiveBabyAI
+
+SEQUENCES = len(recorded.read("traces")["sequence_item"])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_all_recorded_play_equals_the_original(part):
+    check_sequences(np.arange(part, SEQUENCES, 4))
 
 
 def test_the_environment_with_primitive_actions_equals_the_original_until_the_end():
@@ -32,10 +39,9 @@ def test_the_environment_with_primitive_actions_equals_the_original_until_the_en
 
         return jax.lax.scan(step, first, actions)[1]
 
-    actions = jnp.asarray(traces["primitive_action"], jnp.int32)
-    views, rewards, terminated, over, success, text = jax.device_get(
-        play(jnp.asarray(packed[traces["primitive_item"]]), actions)
-    )
+    actions = traces["primitive_action"].astype(np.int32)
+    found = jax.device_get(play(packed[traces["primitive_item"]], actions))
+    views, rewards, terminated, over, success, text = found
     steps = np.arange(actions.shape[1])
     last = np.where(over.any(axis=1), over.argmax(axis=1), len(steps))
     before, played = steps < last[:, None], steps <= last[:, None]

@@ -21,6 +21,7 @@ from envs_jax import registry
 
 SOLUTIONS = {"#PXO_#": "Right", "#P_###": "Down"}
 """The action that solves each level of `tiny_run.LEVELS`, by a row of the level."""
+LAKES = TaskOptions(env="FrozenLake", style="compact", turns=3, actions_per_turn=2, seed=9)
 
 
 def solve(body):
@@ -29,105 +30,86 @@ def solve(body):
 
 
 @pytest.fixture
-def levels(tmp_path):
+def boxes(tmp_path):
+    """Options, all of whose tests share compiled programs."""
     (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
-    return str(tmp_path / "levels.txt")
+    return TaskOptions(env="SimpleSokoban", levels=str(tmp_path / "levels.txt"), concurrency=1, max_tokens=40)
 
 
-def test_the_levels_of_a_file_in_ragens_words(levels, tmp_path):
+def test_the_levels_of_a_file_in_ragens_words(boxes, tmp_path):
     """The first reply of each episode has the wrong format, which takes a turn; the limit that is sent is shown."""
 
     def answer(body):
         return "Right" if len(body["messages"]) == 2 else solve(body)
 
-    api = FakeApi(answer)
+    api, options = FakeApi(answer), dataclasses.replace(boxes, max_tokens=512)
     with api.running() as url:
-        options, extra = TaskOptions(env="SimpleSokoban", levels=levels, concurrency=1), {"max_tokens": None}
-        with pytest.raises(UserError, match="max_completion_tokens is '40 tokens', expected a positive integer"):
+        with pytest.raises(UserError) as refused:
             evaluate_api("m", url, options, tmp_path / "b", extra={"max_completion_tokens": "40 tokens"})
-        extra |= {"max_completion_tokens": 40}
+        assert refused.value.key == "max_completion_tokens"
+        extra = {"max_tokens": None, "max_completion_tokens": 40}
         result = evaluate_api("m", url, options, tmp_path / "out", extra=extra)
     assert (result["style"], result["items"], result["success_all"]["mean"]) == ("ragen", 2, 1.0)
     assert result["max_tokens"] == api.requests[0]["max_completion_tokens"] == 40
     assert "max_tokens" not in api.requests[0]
-    assert result["optimal"]["mean"] == 1
-    assert result["null"]["mean"] == 0
-    assert 0 < result["random"]["mean"] < 1
+    assert result["null"]["mean"] == 0 < result["random"]["mean"] < result["optimal"]["mean"] == 1
     first, second = (request["messages"] for request in api.requests[:2])
     assert [message["role"] for message in first] == ["system", "user"]
-    assert "Available actions: Up, Down, Left, Right." in first[1]["content"]
-    assert "Turn 1:\nState:\n######\n#PXO_#" in first[1]["content"]
-    assert first[1]["content"].endswith(
-        "Actions left: 10.\nResponse with <answer> your actions </answer> and nothing else, in at most 40 words."
-    )
+    for part in ("Available actions: Up, Down, Left, Right.", "Turn 1:\nState:\n######\n#PXO_#", "Actions left: 10.\n"):
+        assert part in first[1]["content"]
+    assert first[1]["content"].endswith(" </answer> and nothing else, in at most 40 words.")
     assert second[:3] == [*first, {"role": "assistant", "content": "Right"}]
     assert second[3]["content"].startswith("Reward:\n")
     assert "Turn 2:\nState:\n######\n#PXO_#" in second[3]["content"]
 
 
-def test_other_levels_in_the_file_are_not_added_to_those_before(levels, tmp_path):
-    """An item of the same number is another level then; a finished one is not played again."""
+def test_other_levels_in_the_file_are_not_added_to_those_before(boxes, tmp_path):
     first, second = tiny_run.LEVELS.strip("\n").split("\n\n")
     api, out = FakeApi(solve), tmp_path / "out"
     with api.running() as url:
-        options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1, max_tokens=40)
-        evaluate_api("m", url, options, out)
+        evaluate_api("m", url, dataclasses.replace(boxes, items="0"), out)
+        both = dataclasses.replace(boxes, items="0,1")
         (tmp_path / "levels.txt").write_text(f"{second}\n\n{first}\n")
-        with pytest.raises(
-            UserError, match=r"out: item 0 was played on another level than it has now; give the levels"
-        ):
-            evaluate_api("m", url, dataclasses.replace(options, items="0,1"), out)
+        with pytest.raises(UserError, match="item 0 was played on another level"):
+            evaluate_api("m", url, both, out)
         (tmp_path / "levels.txt").write_text(f"{first}\n\n{second}\n\n{first}\n")
-        result = evaluate_api("m", url, dataclasses.replace(options, items="0,1"), out)
+        result = evaluate_api("m", url, both, out)
     assert (len(api.requests), result["success_all"]["mean"]) == (2, 1.0)
 
 
-def test_an_item_is_played_once(tmp_path):
-    (tmp_path / "items.json").write_text('[{"item_id": "FrozenLake_1"}, {"item_id": "FrozenLake_1"}]')
-    items = str(tmp_path / "items.json")
-    with pytest.raises(UserError, match="an item is named twice"):
-        level_task(TaskOptions(env="FrozenLake", style="compact", items=items))
-
-
-def test_a_think_block_is_asked_for(levels, tmp_path):
-    """Without it, a response has the wrong format."""
+def test_a_think_block_is_asked_for(boxes, tmp_path):
     api = FakeApi(solve)
+
+    def success(**options):
+        folder = tmp_path / str(len(api.requests))
+        return evaluate_api("m", url, dataclasses.replace(boxes, items="0", **options), folder)["success_all"]["mean"]
+
     with api.running() as url:
-        options = TaskOptions(env="SimpleSokoban", levels=levels, items="0", turns=1, think=True)
-        assert evaluate_api("m", url, options, tmp_path / "a")["success_all"]["mean"] == 0
+        assert success(think=True) == 0
         api.answer = lambda body: f"<think> push it </think>{solve(body)}"
-        assert evaluate_api("m", url, options, tmp_path / "b")["success_all"]["mean"] == 1
+        assert success(think=True) == 1
+        api.answer = lambda body: f"<think>perhaps <answer>Left</answer>?</think>{solve(body)}"
+        assert success() == 1
     assert "Response with <think> your reasoning </think><answer>" in api.requests[0]["messages"][1]["content"]
 
 
-def test_a_thought_that_a_server_leaves_in_the_text_is_not_played(levels, tmp_path):
-    def answer(body):
-        return f"<think>perhaps <answer>Left</answer>?</think>{solve(body)}"
-
-    api = FakeApi(answer)
-    with api.running() as url:
-        options = TaskOptions(env="SimpleSokoban", levels=levels, max_tokens=40, concurrency=1)
-        result = evaluate_api("m", url, options, tmp_path / "out")
-    assert (result["success_all"]["mean"], len(api.requests)) == (1.0, 2)
-
-
-def test_lines_are_those_of_the_items():
-    """Whatever their numbers: other levels are neither made nor solved."""
-    options = TaskOptions(env="FrozenLake", style="compact", turns=3, actions_per_turn=2, seed=9)
-    every = level_task(dataclasses.replace(options, items="0-5")).item_lines()
-    some = level_task(dataclasses.replace(options, items="5,2,40")).item_lines()
+def test_lines_are_those_of_the_items(tmp_path):
+    every = level_task(dataclasses.replace(LAKES, items="0-5")).item_lines()
+    some = level_task(dataclasses.replace(LAKES, items="5,2,40")).item_lines()
     for name, known in every.items():
         assert some[name][:2] == [known[5], known[2]]
         assert len(some[name]) == 3
     assert len(level_task(TaskOptions(env="Bandit", style="compact", episodes=70_000)).items) == 70_000
-    with pytest.raises(UserError, match=r"--items names 16384, expected numbers below 16384"):
-        level_task(dataclasses.replace(options, items=str(2**14)))
+    with pytest.raises(UserError) as refused:
+        level_task(dataclasses.replace(LAKES, items=str(2**14)))
+    assert (refused.value.key, refused.value.value) == ("--items", 2**14)
+    (tmp_path / "items.json").write_text('[{"item_id": "FrozenLake_1"}, {"item_id": "FrozenLake_1"}]')
+    with pytest.raises(UserError, match="an item is named twice"):
+        level_task(dataclasses.replace(LAKES, items=str(tmp_path / "items.json")))
 
 
 def test_items_are_the_test_levels_of_a_run():
-    """With their exact baselines, also if only some are played."""
-    options = TaskOptions(env="FrozenLake", style="compact", items="2,5", turns=3, actions_per_turn=2, seed=9)
-    task = level_task(options)
+    task = level_task(dataclasses.replace(LAKES, items="2,5"))
     prompt = PromptConfig(max_turns=3, max_actions_per_turn=2, max_response_tokens=512, forced_tag=False)
     config = Config(tasks=(TaskConfig(env="FrozenLake", groups=1),), prompt=prompt, evaluation=EvalConfig(seed=9))
     levels = level_set(config, build.build_compiled_env(config, load_small()), None)
@@ -136,22 +118,7 @@ def test_items_are_the_test_levels_of_a_run():
     turns = {"random": known.turns["random"][[2, 5]].mean(), "null": 3}
     assert task.lines(1) == success_intervals(chosen) | {"optimal_is": known.optimal_is, "baseline_turns": turns}
     for item in (2, 5):
-        episode = task.open(item, 0)
-        shown = episode.start()[1][1]
-        board = levels.boards(6)[item]
-        state = env.reset_to_level(board, params)[1]
+        episode, board = task.open(item, 0), levels.boards(6)[item]
+        shown, state = episode.start()[1][1], env.reset_to_level(board, params)[1]
         assert episode.level() == hexadecimal(np.asarray(env.state_hash(state, params))[None])[0]
-        rows = ["".join("_OGP"[cell] for cell in row) for row in levels.boards(6)[item]]
-        assert shown == "\n".join([*rows, "10"])
-
-
-def test_what_a_level_file_lacks(levels, tmp_path):
-    given = ["--api", "m", "--base_url", "http://127.0.0.1:9/v1", "--out", str(tmp_path / "out")]
-    for words, expected in (
-        (["SimpleSokoban", "--levels", levels, "--items", "2"], "--items names 2, expected numbers below 2"),
-        (["SimpleSokoban", "--levels", str(tmp_path / "none")], "there is no such file"),
-        (["FrozenLake", "--levels", "panel"], "levels is panel, but FrozenLake has no such levels"),
-    ):
-        code, out, err = tiny_run.command("eval", *given, "--env", *words)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert expected in err
+        assert shown == "\n".join([*("".join("_OGP"[cell] for cell in row) for row in board), "10"])

@@ -6,7 +6,8 @@ import json
 
 import pytest
 import tiny_run
-from fake_api import FakeApi, completion
+from fake_api import completion
+from maze_model import STAY, command, ended, failures, lines_in, maze, played
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
@@ -15,141 +16,87 @@ from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze, Oracle, describe
 from agentrl_jax.text.styles import FEEDBACK
 
-STAY, ATTEMPTS = "Action: stay", 3
-MAZE = TaskOptions(env="maze", items="16-18", turns=3, concurrency=1, attempts=ATTEMPTS)
-"""Items 16, 17 and 18 start 3, 2 and 1 moves from the goal."""
+ATTEMPTS = 3
+MAZE = maze("16-18", turns=3, concurrency=1, attempts=ATTEMPTS)
+PRICES = {"price_in": 1.0, "price_out": 1.0}
 
 
 def start(body):
-    """The item of a conversation."""
     text = body["messages"][1]["content"]
     return next(item for item, cell in enumerate(STARTS) if text == describe(cell))
 
 
-def failures(body):
-    """The number of failed attempts that a conversation tells of."""
-    return sum(FEEDBACK in message["content"] for message in body["messages"])
-
-
 def learning(body):
     """Solves item 18 at once, 17 at the second attempt, and 16 never."""
-    if failures(body) < 18 - start(body) or start(body) == 16:
-        return STAY
+    return STAY if failures(body) < 18 - start(body) or start(body) == 16 else solve(body)
+
+
+def solve(body):
     return f"Action: {Oracle().act(body['messages'][-1]['content'])}"
 
 
-def lines_in(folder, name):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+def means(points, name):
+    return [point[name]["mean"] for point in points.values()]
 
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
-    """The evaluation of `learning`: its folder, its API and its result."""
-    api, out = FakeApi(learning), tmp_path_factory.mktemp("learned")
-    with api.running() as url:
-        return out, api, evaluate_api("m", url, MAZE, out, price_in=1.0, price_out=1.0)
+    out = tmp_path_factory.mktemp("learned")
+    return out, *played(learning, out, MAZE, **PRICES)
 
 
 def test_a_retry_goes_on_in_the_conversation(learned):
     """After the last answer and the feedback the item begins again; what stands once is not repeated."""
-    _, api, _ = learned
-    last = [body["messages"] for body in api.requests if start(body) == 17][-1]
+    last = [body["messages"] for body in learned[2].requests if start(body) == 17][-1]
     assert [message["role"] for message in last] == ["system", *["user", "assistant"] * 4, "user"]
-    first = describe(STARTS[17])
+    first, moved = describe(STARTS[17]), describe((7, 6))
     assert last[0]["content"] == SERVICE.instruction
-    moved = describe((7, 6))
     shown = [message["content"] for message in last[1::2]]
     assert shown == [first, first, first, f"{first}\n{FEEDBACK}{first}", moved]
 
 
 def test_rows_have_every_attempt_and_are_those_of_the_first(learned):
-    out, _, _ = learned
-    rows = {row["item"]: row for row in lines_in(out, "episodes.jsonl")}
+    rows = {row["item"]: row for row in lines_in(learned[0], "episodes")}
     attempts = {item: [(a["status"], a["turns"], a["solved"]) for a in row["attempts"]] for item, row in rows.items()}
     failed = ("answered", 3, False)
     assert attempts == {16: [failed] * 3, 17: [failed, ("answered", 2, True)], 18: [("answered", 1, True)]}
-    assert {item: (row["turns"], row["solved"]) for item, row in rows.items()} == {
-        16: (3, False),
-        17: (3, False),
-        18: (1, True),
-    }
-    assert {row["turn"] for row in lines_in(out, "replies.jsonl") if row["item"] == 16} == set(range(9))
+    assert all((row["status"], row["turns"], row["solved"]) == attempts[item][0] for item, row in rows.items())
+    assert {row["turn"] for row in lines_in(learned[0], "replies") if row["item"] == 16} == set(range(9))
 
 
 def test_success_and_costs_by_attempt(learned):
-    """Every reply reads 100 tokens and writes 10."""
-    _, _, result = learned
-    found = result["retry"]
-    assert list(found["attempts"]) == ["1", "2", "3"]
+    _, result, _ = learned
+    found, points = result["retry"], result["retry"]["attempts"]
+    assert list(points) == ["1", "2", "3"]
     for name in ("retry_answered", "retry_all"):
-        assert [point[name]["mean"] for point in found["attempts"].values()] == pytest.approx([1 / 3, 2 / 3, 2 / 3])
-    turns = [7 / 3, 12 / 3, 15 / 3]
+        assert means(points, name) == pytest.approx([1 / 3, 2 / 3, 2 / 3])
     for name, of_turn in (("retry_turns", 1), ("retry_tokens", 10), ("retry_tokens_read", 100)):
-        means = [point[name]["mean"] for point in found["attempts"].values()]
-        assert means == pytest.approx([of_turn * mean for mean in turns])
-    assert {
-        interval["n"] for point in found["attempts"].values() for name, interval in point.items() if "retry" in name
-    } == {3}
+        assert means(points, name) == pytest.approx([of_turn * turns / 3 for turns in (7, 12, 15)])
+    assert {x["n"] for point in points.values() for name, x in point.items() if "retry" in name} == {3}
     assert (found["feedback"], found["cut"], found["tokens"]["replies"]) == (FEEDBACK, 0, 8)
     assert found["cost"] == pytest.approx(8 * 110 / 1e6)
-    assert "which were not played: give --samples 3" in found["note"]
+    assert "give --samples 3" in found["note"]
     assert "because only single plays of them are known" in found["note"]
-    # Single plays of scripted policies say nothing of several.
-    assert not {"random", "null", "optimal", "pass_at_all", "difference"} & {
-        *found["attempts"]["1"],
-        *found["attempts"]["2"],
-    }
-    assert {"random", "null", "optimal"} <= result.keys()
+    lines = {"random", "null", "optimal"}
+    assert not {*lines, "pass_at_all", "difference"} & {*points["1"], *points["2"]}
+    assert lines <= result.keys()
 
 
 def test_all_else_is_the_evaluation_without_retries(learned, tmp_path):
-    """Also its rows, its settings and its costs."""
-    out, _, result = learned
-    with FakeApi(learning).running() as url:
-        plain = evaluate_api("m", url, dataclasses.replace(MAZE, attempts=1), tmp_path, price_in=1.0, price_out=1.0)
-    kept = {name: value for name, value in result.items() if name not in ("retry", "requests", "base_url")}
-    assert kept == {name: value for name, value in plain.items() if name not in ("requests", "base_url")}
+    out, result, _ = learned
+    plain, _ = played(learning, tmp_path, dataclasses.replace(MAZE, attempts=1), **PRICES)
+    own = ("requests", "base_url")
+    assert {x: result[x] for x in result if x not in ("retry", *own)} == {x: plain[x] for x in plain if x not in own}
     assert plain["requests"] == result["requests"] - result["retry"]["tokens"]["replies"]
-    rows = [
-        {name: value for name, value in row.items() if name != "attempts"} for row in lines_in(out, "episodes.jsonl")
-    ]
-    assert rows == lines_in(tmp_path, "episodes.jsonl")
+    rows = lines_in(out, "episodes")
+    assert all(row.pop("attempts") for row in rows)
+    assert rows == lines_in(tmp_path, "episodes")
     settings = [json.loads((folder / "settings.json").read_text()) for folder in (out, tmp_path)]
     assert settings[0].pop("attempts") == ATTEMPTS
     assert settings[0] | {"base_url": ""} == settings[1] | {"base_url": ""}
-
-
-def test_another_number_of_attempts_is_refused(learned):
-    out, api, _ = learned
-    with api.running():
-        for attempts in (1, 2):
-            options = dataclasses.replace(MAZE, attempts=attempts)
-            settings = json.loads((out / "settings.json").read_text())
-            with pytest.raises(UserError, match="holds an evaluation with attempts 3, not"):
-                evaluate_api("m", settings["base_url"], options, out)
-
-
-def test_a_kill_asks_nothing_twice(tmp_path):
-    """It ends in the second attempt; with a seed, of which every turn has its own."""
-    answered = 4
-    left = itertools.count(answered, -1)
-
-    def answer(body):
-        return learning(body) if next(left) > 0 or broken is False else (401, {}, {"error": {"message": "no"}})
-
-    api, broken = FakeApi(answer), True
-    options = dataclasses.replace(MAZE, items="16", seed=3)
-    with api.running() as url:
-        with pytest.raises(UserError, match="status 401"):
-            evaluate_api("m", url, options, tmp_path)
-        assert len(lines_in(tmp_path, "replies.jsonl")) == answered
-        broken = False
-        result = evaluate_api("m", url, options, tmp_path)
-        assert result["requests"] == 9 - answered
-        assert evaluate_api("m", url, options, tmp_path)["requests"] == 0
-    assert [row["turn"] for row in lines_in(tmp_path, "replies.jsonl")] == list(range(9))
-    assert len({body["seed"] for body in api.requests}) == 9
-    assert result["retry"]["attempts"]["3"]["retry_turns"]["mean"] == 9
+    for attempts in (1, 2):
+        with pytest.raises(UserError, match="holds an evaluation with attempts 3, not"):
+            evaluate_api("m", result["base_url"], dataclasses.replace(MAZE, attempts=attempts), out)
 
 
 def test_a_cut_reply_ends_the_attempts(tmp_path):
@@ -162,13 +109,11 @@ def test_a_cut_reply_ends_the_attempts(tmp_path):
             return 400, {}, {"error": {"code": "context_length_exceeded", "message": "too long"}}
         return STAY
 
-    with FakeApi(answer).running() as url:
-        result = evaluate_api("m", url, MAZE, tmp_path)
-    assert result["episodes"] == {"asked": 3, "answered": 2, "length": 1, "refusal": 0, "failed": 0, "unfinished": 0}
+    result, _ = played(answer, tmp_path, MAZE)
+    assert ended(result) == (3, 2, 1, 0, 0, 0)
     points = result["retry"]["attempts"]
-    assert [point["retry_answered"]["n"] for point in points.values()] == [2, 2, 2]
-    assert [point["retry_all"]["n"] for point in points.values()] == [3, 3, 3]
-    assert {point["retry_all"]["mean"] for point in points.values()} == {0.0}
+    assert [(point["retry_answered"]["n"], point["retry_all"]["n"]) for point in points.values()] == [(2, 3)] * 3
+    assert means(points, "retry_all") == [0, 0, 0]
     assert result["retry"]["cut"] == 1
     assert points["3"]["retry_tokens"] is None  # the server gave no number for the reply that was refused
 
@@ -179,25 +124,21 @@ def test_samples_are_the_control(tmp_path):
 
     def answer(body):
         if start(body) == 17 and not failures(body):
-            conversation = len(body["messages"]) == 2
-            seen.extend([None] if conversation else [])
+            seen.extend([None] if len(body["messages"]) == 2 else [])
             if len(seen) == 2:
-                return f"Action: {Oracle().act(body['messages'][-1]['content'])}"
+                return solve(body)
         return learning(body)
 
-    with FakeApi(answer).running() as url:
-        result = evaluate_api("m", url, MAZE, tmp_path, samples=3, temperature=1.0)
-    assert [bool(row.get("attempts")) for row in lines_in(tmp_path, "episodes.jsonl")] == [True, False, False] * 3
+    result, _ = played(answer, tmp_path, MAZE, samples=3, temperature=1.0)
+    assert [bool(row.get("attempts")) for row in lines_in(tmp_path, "episodes")] == [True, False, False] * 3
     points = result["retry"]["attempts"]
-    assert [point["pass_at_all"]["mean"] for point in points.values()] == pytest.approx([4 / 9, 5 / 9, 2 / 3])
-    assert {k: point["pass_at_all"] for k, point in points.items() if k != "3"} == {
-        k: result["pass_at"][k] for k in ("1", "2")
-    }
-    assert [point["difference"]["mean"] for point in points.values()] == pytest.approx([-1 / 9, 1 / 9, 0])
+    assert means(points, "pass_at_all") == pytest.approx([4 / 9, 5 / 9, 2 / 3])
+    assert [points[k]["pass_at_all"] for k in ("1", "2")] == [result["pass_at"][k] for k in ("1", "2")]
+    assert means(points, "difference") == pytest.approx([-1 / 9, 1 / 9, 0])
     # By hand: 16 takes 30 tokens a sample, 18 takes 10 until its success, and 17 takes 30, 20 and 30.
     costs = [(30 + 80 / 3 + 10) / 3, (60 + 20 / 3 + 2 / 3 * (30 + (30 + 20) / 2) + 10) / 3]
     assert [points[k]["pass_at_tokens"]["mean"] for k in ("1", "2")] == pytest.approx(costs)
-    assert "pass@k here is as many attempts without feedback on the same items" in result["retry"]["note"]
+    assert "pass@k here" in result["retry"]["note"]
 
 
 def test_the_control_counts_cut_replies_as_the_retries_do(tmp_path):
@@ -207,53 +148,35 @@ def test_the_control_counts_cut_replies_as_the_retries_do(tmp_path):
     def answer(body):
         seen.append(body["seed"])
         if failures(body):
-            return f"Action: {Oracle().act(body['messages'][-1]['content'])}"
+            return solve(body)
         return completion("Action: move down", "length") if len(seen) == 5 else STAY
 
-    options = dataclasses.replace(MAZE, items="18", attempts=2, seed=1)
-    with FakeApi(answer).running() as url:
-        result = evaluate_api("m", url, options, tmp_path, samples=2)
+    result, _ = played(answer, tmp_path, dataclasses.replace(MAZE, items="18", attempts=2, seed=1), samples=2)
     assert result["episodes"]["length"] == 1
     assert "pass_at" not in result
     second = result["retry"]["attempts"]["2"]
     assert (second["retry_all"]["mean"], second["pass_at_all"]["mean"], second["difference"]["mean"]) == (1, 0, 1)
-    assert second["pass_at_tokens"]["mean"] == 30 + 10
-    assert second["retry_tokens"]["mean"] == 30 + 10
-
-
-def test_without_finished_items_there_are_no_rates():
-    found = summarize_retries([], [], 2, 1, lambda k: {})
-    assert found["attempts"]["2"] == dict.fromkeys(
-        ("retry_answered", "retry_all", "retry_turns", "retry_tokens", "retry_tokens_read")
-    )
+    assert second["pass_at_tokens"]["mean"] == second["retry_tokens"]["mean"] == 30 + 10
 
 
 def test_a_service_that_does_not_begin_as_before(tmp_path, monkeypatch):
-    """Its episodes are unfinished, with the reason."""
     starts, reset = itertools.count(), Maze.reset
-    with FakeApi(lambda body: STAY).running() as url:
-        monkeypatch.setattr(Maze, "reset", lambda self, item: reset(self, item + next(starts)))
-        result = evaluate_api("m", url, dataclasses.replace(MAZE, items="4"), tmp_path)
+    monkeypatch.setattr(Maze, "reset", lambda self, item: reset(self, item + next(starts)))
+    result, _ = played(lambda body: STAY, tmp_path, dataclasses.replace(MAZE, items="4"))
     ((_, why),) = result["unfinished"].items()
     assert why.startswith("the environment began again with 'The goal is at position 8, 6. Your current position is at")
-    assert "a retry needs the same start: leave out --attempts" in why
     assert result["retry"]["attempts"]["1"]["retry_all"] is None
 
 
 def test_a_compiled_environment_says_what_it_says_to_runs(tmp_path):
-    """The words, with the budget of an attempt, and the lines of independent plays."""
     (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
 
     def answer(body):
-        moves = {"#PXO_#": "Right", "#P_###": "Down"}
         shown = body["messages"][-1]["content"]
-        right = next(action for row, action in moves.items() if row in shown)
-        return f"<answer>{right if FEEDBACK in shown else 'Left'}</answer>"
+        return f"<answer>{'Left' if FEEDBACK not in shown else 'Right' if '#PXO_#' in shown else 'Down'}</answer>"
 
-    api = FakeApi(answer)
-    with api.running() as url:
-        options = TaskOptions(env="SimpleSokoban", levels=str(tmp_path / "levels.txt"), turns=2, attempts=3)
-        result = evaluate_api("m", url, options, tmp_path / "out")
+    options = TaskOptions(env="SimpleSokoban", levels=str(tmp_path / "levels.txt"), turns=2, attempts=3)
+    result, api = played(answer, tmp_path / "out", options)
     last = max((body["messages"] for body in api.requests), key=len)
     assert [message["role"] for message in last] == ["system", *["user", "assistant"] * 2, "user"]
     first, _, again = (message["content"] for message in last if message["role"] == "user")
@@ -263,44 +186,22 @@ def test_a_compiled_environment_says_what_it_says_to_runs(tmp_path):
     # The instruction stands once; turns and actions are counted from the start again.
     assert after == first[first.index("Turn 1:") :]
     points = result["retry"]["attempts"]
-    assert [point["retry_all"]["mean"] for point in points.values()] == [0, 1, 1]
-    assert [point["retry_turns"]["mean"] for point in points.values()] == [2, 3, 3]
+    assert means(points, "retry_all") == [0, 1, 1]
+    assert means(points, "retry_turns") == [2, 3, 3]
     assert result["score_answered"]["mean"] < 0
-    for line in ("random", "null", "optimal"):
-        assert points["1"][line] == result[line]
-    assert 0 < points["1"]["random"]["mean"] < points["2"]["random"]["mean"] < points["3"]["random"]["mean"] < 1
+    assert all(points["1"][line] == result[line] for line in ("random", "null", "optimal"))
+    random = points["1"]["random"]["mean"]
+    assert 0 < random < points["2"]["random"]["mean"] < points["3"]["random"]["mean"] < 1
     assert "one of k independent plays succeeds" in result["retry"]["note"]
+    none = summarize_retries([], [], 2, 1, lambda k: {})["attempts"]["2"]
+    assert set(none.values()) == {None}, "without finished items there are no rates"
 
 
 def test_the_table(tmp_path):
-    with FakeApi(learning).running() as url:
-        words = ["eval", "--api", "m", "--base_url", url, "--env", "maze", "--items", "16-18", "--turns", "3"]
-        code, out, err = tiny_run.command(*words, "--out", str(tmp_path), "--attempts", "2", "--samples", "2")
+    words = "eval --env maze --items 16-18 --turns 3 --attempts 2 --samples 2 --out"
+    code, out, err, _ = command(learning, *words.split(), tmp_path)
     assert code == 0, err
     assert "6 episodes of maze, at most 3 turns each, up to 2 attempts at each item" in err
-    table, said = out.split("Success by attempts")
-    assert "model, over all episodes" in table
-    for words in ("retry", "answered", "difference", "33.3%", "66.7%"):
-        assert words in said
-    below = " ".join(said.split())
-    assert "retries: 500 tokens read and 50 written in 5 replies; the other numbers are of first attempts" in below
-    assert "its success is not comparable with avg@k or pass@k of an agent without it" in below
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("--api", "m", "--attempts", "0"), "--attempts is 0, expected at least 1"),
-        (("--api", "m", "--attempts", "65"), "--attempts is 65, expected at most 64"),
-        (("--attempts", "2"), "--attempts is 2, which is read only with --api; leave it out"),
-    ],
-)
-def test_attempts_that_cannot_be(tmp_path, words, expected):
-    given = [
-        "--env",
-        "maze",
-        *(["--base_url", "http://127.0.0.1:9/v1", "--out", str(tmp_path)] if "--api" in words else []),
-    ]
-    code, _, err = tiny_run.command("eval", *words, *given)
-    assert (code, err.count("\n")) == (2, 1)
-    assert expected in err
+    said = " ".join(out.split("Success by attempts")[1].split())
+    parts = ("difference", "33.3%", "66.7%", "retries: 500 tokens read and 50 written in 5 replies")
+    assert all(part in said for part in parts)

