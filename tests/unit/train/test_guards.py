@@ -10,6 +10,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.train import guards
+from agentrl_jax.train.collapse_monitor import CollapseMonitor
 from agentrl_jax.train.run import Run
 
 
@@ -82,8 +83,9 @@ def test_log_probabilities_that_are_not_those_of_the_rollout_end_a_run(algo, qua
 
 
 def test_empty_batches_are_counted_from_the_newest():
-    rows = [{"update/trained_tokens": number} for number in (0, 5, 0, 0)]
-    assert [guards.empty_in_a_row(rows[:count]) for count in range(5)] == [0, 1, 0, 1, 2]
+    rows = [{"stage": "rl", "iteration": i, "update/trained_tokens": n} for i, n in enumerate((0, 5, 0, 0), 1)]
+    counted = [CollapseMonitor(False, rows[:count], print).empty_in_a_row for count in range(5)]
+    assert counted == [0, 1, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("kind", "reference"), [("none", "the start"), ("fixed", None)])
@@ -92,7 +94,7 @@ def test_dependence_on_prompts_is_measured_in_the_first_iteration_and_when_it_is
     monkeypatch.setattr("agentrl_jax.train.run.host_metrics", dict)
     asked, run = [], object.__new__(Run)
     run.config = decode({"train": {"mutual_information_every": 2}, "algo": {"preset": "starpo", "kl": kind}})
-    run.progress = SimpleNamespace(monitor=SimpleNamespace(rows=[]))
+    run.progress = SimpleNamespace(monitor=SimpleNamespace(newest={}))
 
     def program(params, reference, trajectory, temperature, key):
         asked.append(reference)

@@ -14,7 +14,7 @@ class Saved:
 
     def __init__(self):
         self.saved, self.checkpoints = {}, self
-        self.monitor = SimpleNamespace(stopped_by="", rows=[])
+        self.monitor = SimpleNamespace(stopped_by="", empty_in_a_row=0)
 
     def save(self, step, state, score=None, *, regular=True):
         self.saved[step] = score
@@ -47,7 +47,8 @@ def iteration(run, number, *, score=None, bad=0, tokens=1):
     """Ends an iteration, counted from 1, after `bad` skipped updates in a row."""
     metrics = {"update/skipped_in_a_row": bad, "update/trained_tokens": tokens}
     metrics |= {"rollout/logprob_gap_mean": 0.0, "rollout/logprob_bit_equal": 1.0}
-    run.progress.monitor.rows.append(metrics)
+    monitor = run.progress.monitor
+    monitor.empty_in_a_row = 0 if tokens else monitor.empty_in_a_row + 1
     run._check_and_save(number - 1, SimpleNamespace(bad_updates=bad), metrics, score)
 
 
