@@ -1,11 +1,11 @@
-"""How a long command ends at Ctrl-C or SIGTERM: with one sentence for the user.
+"""How a long command ends at Ctrl-C, SIGTERM or SIGHUP: with one sentence for the user.
 
 A run may be stopped at any moment, because its files are always complete. A separate thread reads the signal: the
 main thread may be inside a compiled program for minutes. Raising an exception in it there, or running Python's
 teardown while other threads compute, would crash the process.
 
-SIGTERM is how schedulers announce that they take a machine away. Where the command can save its work soon, it asks with
-`deferring` for the time to do so.
+SIGTERM is how schedulers announce that they take a machine away, SIGHUP that the terminal has been closed. Where the
+command can save its work soon, it asks with `deferring` for the time to do so.
 
 A library that calls `abort` ends the process from any of its threads; `aborts_end_with` has the last word then.
 """
@@ -24,12 +24,26 @@ CLOSE_SECONDS = 10.0
 
 
 class Stopped(Exception):
-    """The command has saved its work and ends, because it got SIGTERM, see `deferring`."""
+    """The command has saved its work and ends, because it got a signal, see `deferring`."""
 
+    def __init__(self, number: int = signal.SIGTERM):
+        super().__init__(f"the run has saved its state and ends, because of {signal.Signals(number).name}")
+        self.number = number
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SOON = "stops after this iteration and saves its state; interrupt it again to stop at once"
 
 _open: list[Callable[[], object]] = []
-_deferring: list[threading.Event] = []
+_deferring: list["_Request"] = []
 _ending = threading.Lock()
+
+
+class _Request:
+    """The first signal that a command was asked to end with; 0 before."""
+
+    def __init__(self) -> None:
+        self.number = 0
 
 
 @contextlib.contextmanager
@@ -43,21 +57,43 @@ def closed_at_stop(close: Callable[[], object]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deferring() -> Iterator[Callable[[], bool]]:
-    """Inside the block a first SIGTERM only makes the yielded function return True; a second one ends the process."""
-    asked = threading.Event()
-    _deferring.append(asked)
+def deferring() -> Iterator[Callable[[], int]]:
+    """Inside the block a first signal only makes the yielded function return its number, not 0; a second one ends all.
+
+    Outside of `ends_with`, as in a notebook, this is so of a first interrupt; a second one is a `KeyboardInterrupt`.
+    """
+    request = _Request()
+    _deferring.append(request)
+    by_python = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+    def ask(number: int, frame: object) -> None:
+        _ask(request, number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     try:
-        yield asked.is_set
+        if by_python:
+            signal.signal(signal.SIGINT, ask)
+        yield lambda: request.number
     finally:
-        _deferring.remove(asked)
+        if by_python:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        _deferring.remove(request)
+
+
+def _ask(request: _Request, number: int) -> None:
+    request.number = number
+    if number == signal.SIGINT:  # there is someone who reads it
+        with contextlib.suppress(OSError):
+            print(f"\nthe run {_SOON}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Inside the block, which has nothing to save, the first SIGTERM ends the process in spite of `deferring`."""
-    ended = threading.Event()
-    ended.set()
+    """Inside the block, which has nothing to save, the first signal ends the process in spite of `deferring`."""
+    ended = _Request()
+    ended.number = signal.SIGTERM
     _deferring.append(ended)
     try:
         yield
@@ -67,7 +103,9 @@ def ending_at_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ends_with(sentence: Callable[[], str]) -> Iterator[None]:
-    """Inside the block, SIGINT and SIGTERM end the process with codes 130 and 143.
+    """Inside the block, SIGINT, SIGTERM and SIGHUP end the process with codes 130, 143 and 129.
+
+    A SIGHUP that the process ignores, as under nohup, stays ignored.
 
     `sentence` gives the text printed after "agentrl: stopped by SIGINT; "; it is called when the signal arrives.
     """
@@ -76,7 +114,7 @@ def ends_with(sentence: Callable[[], str]) -> Iterator[None]:
         return
     read, write = os.pipe()
     os.set_blocking(write, False)
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda *_: None) for number in signals}
     awoken = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     thread = threading.Thread(target=_wait, args=(read, sentence), daemon=True)
@@ -93,7 +131,7 @@ def ends_with(sentence: Callable[[], str]) -> Iterator[None]:
 
 
 def _wait(read: int, sentence: Callable[[], str]) -> None:
-    while (number := os.read(read, 1)) and (number[0] not in (signal.SIGINT, signal.SIGTERM) or _defers(number[0])):
+    while (number := os.read(read, 1)) and (number[0] not in _SIGNALS or _defers(number[0])):
         pass
     if not number:
         return
@@ -105,9 +143,9 @@ def _wait(read: int, sentence: Callable[[], str]) -> None:
 
 def _defers(number: int) -> bool:
     """Whether the signal is left to the command, which asks for it."""
-    if number != signal.SIGTERM or not _deferring or _deferring[-1].is_set():
+    if not _deferring or _deferring[-1].number:
         return False
-    _deferring[-1].set()
+    _ask(_deferring[-1], number)
     return True
 
 

@@ -112,7 +112,9 @@ class Registry:
     def register(self, name: str, factory: Factory, **options: Any) -> None:
         """Registers an environment; options are the fields of `Spec`. Raises a `ValueError` if the name is taken."""
         if name in self._specs:
-            raise BadValue(f"an environment called {name!r} is registered already; expected a new name", "name", name)
+            raise BadValue(
+                f"an environment called {name!r} is registered already; expected a new name", "environment", name
+            )
         self._specs[name] = Spec(factory, **options)
 
     def spec(self, name: str) -> Spec:
@@ -120,7 +122,9 @@ class Registry:
         if name not in self._specs and name not in self.registered():
             near = _nearest(name, self.registered())
             raise BadValue(
-                f"no environment is called {name!r}; {near or 'known are ' + ', '.join(self._specs)}", "name", name
+                f"no environment is called {name!r}; {near or 'known are ' + ', '.join(self._specs)}",
+                "environment",
+                name,
             )
         return self._specs[name]
 

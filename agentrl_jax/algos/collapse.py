@@ -19,8 +19,8 @@ BASELINE = 10
 """Number of values at the start of a run; later values are compared with their mean."""
 SOLVED = 0.9
 """Training success rate from which a run whose returns do not vary is solved, not collapsed."""
-_SPIKE_WINDOW = 20
-_SIGNIFICANT = ("significant_fall", "significant_rise")
+SPIKE_WINDOW = 20
+SIGNIFICANT = ("significant_fall", "significant_rise")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,13 +154,13 @@ class Finding:
 def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
     """Applies an alarm to the rows of a run."""
     iterations, values = _series(alarm, rows)
-    if alarm.rule in _SIGNIFICANT:
+    if alarm.rule in SIGNIFICANT:
         return _significant_fall(alarm, rows, iterations, values)
     streak, raised, first = 0, [], None
     start = _start(alarm, values)
     for index, value in enumerate(values):
         reference = _reference(alarm, values, index, start)
-        streak = streak + 1 if reference is not None and _beyond(alarm, value, reference) else 0
+        streak = streak + 1 if reference is not None and is_beyond(alarm, value, reference) else 0
         if streak >= alarm.patience:
             raised.append(iterations[index])
             first = first or (iterations[index - alarm.patience + 1], value, reference)
@@ -170,12 +170,13 @@ def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
 def _series(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Iterations and values of an alarm's metric, without rows that have none."""
     known = [
-        (row["iteration"], row[alarm.metric]) for row in rows if "iteration" in row and _is_value(row.get(alarm.metric))
+        (row["iteration"], row[alarm.metric]) for row in rows if "iteration" in row and is_value(row.get(alarm.metric))
     ]
     return tuple(i for i, _ in known), tuple(float(v) for _, v in known)
 
 
-def _is_value(found: Any) -> bool:
+def is_value(found: Any) -> bool:
+    """Whether an entry of a row is a number that alarms look at."""
     return isinstance(found, int | float) and math.isfinite(found)
 
 
@@ -187,23 +188,11 @@ def _significant_fall(
     alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: tuple[int, ...], values: tuple[float, ...]
 ) -> Finding:
     """The finding of the rules significant_fall and significant_rise for the values at these iterations."""
-    series, bound, rise = np.asarray(values, np.float64), alarm.limit, alarm.rule == "significant_rise"
-    if rise:
-        series, bound = 1.0 - series, 1.0 - bound
-    share = alarm.limit if alarm.relative else 0.5
-    if alarm.relative:
-        bound = share * float(series[: alarm.start].mean()) if len(series) else 0.0
+    rise = alarm.rule == "significant_rise"
+    series = np.asarray([fallen(alarm, value) for value in values])
+    rule = fall_rule(alarm, series[: alarm.start])
     counts = _counts(alarm, rows, iterations)
-    found = change.falls(
-        series,
-        bound=bound,
-        share=share,
-        start=alarm.start if alarm.relative else None,
-        shortest=alarm.patience,
-        longest=alarm.longest,
-        counts=counts,
-        independent=counts is not None and alarm.independent,
-    )
+    found = change.falls(rule, series, counts)
     raised: list[int] = []
     first: tuple[int, float, float] | None = None
     below = 0.0  # the alarm lasts while values stay below this; a moving reference would soon include the fall itself
@@ -211,7 +200,7 @@ def _significant_fall(
         newest = float(series[max(0, index - alarm.patience + 1) : index + 1].mean())
         if found.begins[index] >= 0:
             reference = float(found.references[index])
-            below = max(below, min(bound, share * reference))
+            below = max(below, min(rule.bound, rule.share * reference))
             first = first or (iterations[found.begins[index]], float(found.means[index]), reference)
         elif newest >= below:
             below = 0.0
@@ -224,17 +213,35 @@ def _significant_fall(
     return Finding(alarm, iterations, values, tuple(raised), began, seen, reference)
 
 
+def fallen(alarm: Alarm, value: float) -> float:
+    """The value whose fall a rule significant_fall or significant_rise looks for."""
+    return 1.0 - value if alarm.rule == "significant_rise" else value
+
+
+def fall_rule(alarm: Alarm, first: Sequence[float] | np.ndarray) -> change.FallRule:
+    """The fall that such a rule looks for, given the `alarm.start` first values of `fallen`."""
+    bound = 1.0 - alarm.limit if alarm.rule == "significant_rise" else alarm.limit
+    share = alarm.limit if alarm.relative else 0.5
+    if alarm.relative:
+        bound = share * float(np.mean(first)) if len(first) else 0.0
+    return change.FallRule(
+        bound, share, alarm.start if alarm.relative else None, alarm.patience, alarm.longest, alarm.independent
+    )
+
+
+def episodes(alarm: Alarm, row: Mapping[str, Any]) -> float | None:
+    """Number of episodes behind the value of a row; None if it is not known."""
+    if row.get(alarm.episodes) is None:
+        return None
+    of_training = alarm.episodes == "rollout/episodes"  # in validations failed episodes are played again
+    return row[alarm.episodes] - (row.get("rollout/failed", 0) if of_training else 0)
+
+
 def _counts(alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: Sequence[int]) -> np.ndarray | None:
     """Number of episodes behind each value; None if it is not known for every value."""
-    of_training = alarm.episodes == "rollout/episodes"  # in validations failed episodes are played again
-    known = {
-        row["iteration"]: row[alarm.episodes] - (row.get("rollout/failed", 0) if of_training else 0)
-        for row in rows
-        if "iteration" in row and row.get(alarm.episodes) is not None
-    }
-    if not all(iteration in known for iteration in iterations):
-        return None
-    return np.asarray([known[iteration] for iteration in iterations], np.float64)
+    known = {row["iteration"]: episodes(alarm, row) for row in rows if "iteration" in row}
+    counts = [known.get(iteration) for iteration in iterations]
+    return None if None in counts else np.asarray(counts, np.float64)
 
 
 def _reference(alarm: Alarm, values: Sequence[float], index: int, start: float | None) -> float | None:
@@ -243,10 +250,11 @@ def _reference(alarm: Alarm, values: Sequence[float], index: int, start: float |
         return alarm.limit
     if index < alarm.start or (alarm.rule == "falls" and start is not None and start <= alarm.least_start):
         return None
-    return statistics.median(values[max(0, index - _SPIKE_WINDOW) : index]) if alarm.rule == "spikes" else start
+    return statistics.median(values[max(0, index - SPIKE_WINDOW) : index]) if alarm.rule == "spikes" else start
 
 
-def _beyond(alarm: Alarm, value: float, reference: float) -> bool:
+def is_beyond(alarm: Alarm, value: float, reference: float) -> bool:
+    """Whether a value is beyond the limit of an alarm."""
     if alarm.rule == "above":
         return value > reference
     if alarm.rule == "falls":
@@ -254,29 +262,6 @@ def _beyond(alarm: Alarm, value: float, reference: float) -> bool:
     if alarm.rule in ("rises", "spikes"):
         return reference > 0 and value > alarm.limit * reference
     return value > alarm.limit * reference or value < reference / alarm.limit
-
-
-def raised(rows: Sequence[Mapping[str, Any]]) -> tuple[Alarm, ...]:
-    """The alarms raised at the newest value of their metric, if that value belongs to the newest row."""
-    return tuple(alarm for alarm in ALARMS if rows and _is_raised(alarm, rows))
-
-
-def _is_raised(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether `examine` finds the alarm raised at the newest row; looks at no more values than that needs."""
-    if not _is_value(rows[-1].get(alarm.metric)):
-        return False
-    if alarm.rule in _SIGNIFICANT:
-        return examine(alarm, rows).lasts
-    _, values = _series(alarm, rows)
-    if len(values) < alarm.patience:
-        return False
-    start = _start(alarm, values)
-    newest = range(len(values) - alarm.patience, len(values))
-    references = [_reference(alarm, values, index, start) for index in newest]
-    return all(
-        reference is not None and _beyond(alarm, values[index], reference)
-        for index, reference in zip(newest, references)
-    )
 
 
 def recent_success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:

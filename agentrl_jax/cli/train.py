@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 from typing import Annotated
 
 import tyro
@@ -63,8 +64,8 @@ def run(words: list[str]) -> None:
                 from agentrl_jax.train.run import train
 
                 train(config)
-        except stopping.Stopped:
-            stopping.end(f"stopped by SIGTERM; {kept()}", 143)
+        except stopping.Stopped as stopped:
+            stopping.end(f"stopped by {signal.Signals(stopped.number).name}; {kept()}", 128 + stopped.number)
 
 
 def _kept(run: str) -> str:

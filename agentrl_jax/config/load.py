@@ -4,6 +4,8 @@ The YAML is read with safe types only and decoded strictly: an unknown key, a wr
 `UserError` that names the key.
 """
 
+import contextlib
+import importlib.metadata
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +23,7 @@ from agentrl_jax.config.checks import validate
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.keys import child_type, sections_of, unknown_key
+from agentrl_jax.config.migrations import FORMAT, migrated
 from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import BadValue, UserError, shortened, text_flaw
 from agentrl_jax.io import atomic_write
@@ -60,12 +63,13 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     Raises:
         UserError: the file cannot be read, or a key or a value is not what was expected.
     """
-    data = read_yaml(path)
+    data = _of_today(read_yaml(path), path)
     for key, text in _override_pairs(overrides):
         _put(data, key, text)
     config = decode(data, source=f"{path} with the command line" if overrides else f"{path}")
     if not config.run_dir:
         config = config.replace(run_dir=os.path.join("runs", Path(path).stem))
+    config = config.replace(run_dir=os.path.expanduser(config.run_dir))
     validate(config)
     return config
 
@@ -76,7 +80,9 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
     Raises:
         UserError: as `load_config`, or the file is incomplete or from another version.
     """
-    data = read_yaml(path)
+    data = {"format": 0, **read_yaml(path)}
+    of_today = data["format"] == FORMAT
+    data = _of_today(data, path)
     missing = [name for name in Config.model_fields if name not in data]
     if missing:
         raise UserError.at(
@@ -84,7 +90,8 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
         )
     try:
         config = decode(data, source=f"{path}")
-        validate(config, files=False)
+        if of_today:  # what an earlier version wrote was checked by it
+            validate(config, files=False)
     except UserError as error:
         text = str(error).removeprefix(f"{path}: ")
         if "unknown key" in text:
@@ -92,6 +99,22 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
             text += f"; if {folder} was written by another version of agentrl, use that version, or a new run folder"
         raise UserError(f"{path}: {text}", key=error.key, value=error.value) from error
     return config
+
+
+def _of_today(data: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a file that a version wrote, without its `format` and `version`, with the keys of today.
+
+    A file that a person wrote has no `format`, and the keys of today.
+    """
+    number, version = data.pop("format", FORMAT), data.pop("version", "an earlier version")
+    if type(number) is not int or number > FORMAT:
+        why = f"expected at most {FORMAT}: agentrl {version} wrote the file; install that version or a newer one"
+        raise UserError.of(f"{path}: format", number, why)
+    try:
+        return migrated(data, number)
+    except (LookupError, TypeError, AttributeError) as error:
+        what = f"no whole configuration of format {number} ({type(error).__name__}: {error})"
+        raise UserError.at(path, f"{what}; restore the file, or use a new run folder", number) from error
 
 
 def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
@@ -139,9 +162,17 @@ def to_dict(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
+def installed_version() -> str:
+    """The version of this package; unknown where it is not installed."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("agentrl_jax")
+    return "unknown"
+
+
 def save_resolved(config: Config, path: str | os.PathLike[str]) -> None:
     """Writes every value of the tree to a YAML file, which `load_config` reads back as the same tree."""
-    text = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, width=120)
+    data = {"format": FORMAT, "version": installed_version(), **to_dict(config)}
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
     with atomic_write(path) as file:
         file.write(text)
 

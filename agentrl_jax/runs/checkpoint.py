@@ -37,7 +37,7 @@ _REGULAR = "regular"
 """Key of a checkpoint's record that says whether it counts among those that are kept."""
 _REMOVED = ".removed"
 _UNFINISHED = "unfinished"
-_COMMITTED = "commit_success.txt"
+_COMMITTED, _MANIFEST = "commit_success.txt", "manifest.ocdbt"
 """Orbax's last file of a checkpoint in an object store."""
 
 
@@ -64,15 +64,18 @@ class Checkpoints:
         digests is renamed to N.unfinished, and removed once a checkpoint of its step or a later one is complete. To
         read, a run may be writing to the folder.
 
+        `without_digests` are the steps of checkpoints that cannot be checked for damage: the folder has no others, an
+        earlier version wrote it, and it is only read.
+
         Raises:
-            CheckpointError: all checkpoints in the folder are of an older version, without digests.
+            CheckpointError: all checkpoints in a folder to save to are of an earlier version, without digests.
         """
         self.path = epath.Path(path if "://" in str(path) else os.path.abspath(path))
         self._keep = keep
         self._checked: set[int] = set()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: concurrent.futures.Future[None] | None = None
-        hosts.from_writer(self._clear)
+        self.without_digests: list[int] = hosts.from_writer(self._clear)
         if keep is None:
             options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
         else:
@@ -82,23 +85,26 @@ class Checkpoints:
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self.path, options=options, item_handlers=handlers)
 
-    def _clear(self) -> None:
-        complete = complete_steps(self.path)
+    def _clear(self) -> list[int]:
+        complete, earlier = complete_steps(self.path), []
         for step in _numbered(self.path):
             folder = self.path / str(step)
             if is_complete(folder):
                 continue
             if not complete and _FORMAT not in _record(folder) and not _is_begun(folder):
-                raise CheckpointError.at(
-                    folder,
-                    "this checkpoint has no digests, so it cannot be checked for damage; an older version "
-                    "wrote it: go on with that version, or use a new run folder",
-                )
-            if self._keep is not None:
+                if self._keep is not None:
+                    raise CheckpointError.at(
+                        folder,
+                        "this checkpoint has no digests, so it cannot be checked for damage; an older version "
+                        "wrote it: go on with that version, or use a new run folder",
+                    )
+                earlier += [step] if _record(folder) else []
+            elif self._keep is not None:
                 rename_with_suffix(folder, _UNFINISHED)
         if self._keep is not None and self.path.exists():
             for half_deleted in self.path.glob(f"*{_REMOVED}"):
                 half_deleted.rmtree()
+        return earlier
 
     def latest_step(self) -> int | None:
         """Step of the newest complete checkpoint, or None."""
@@ -123,7 +129,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending; one that is still being written is not among them."""
-        return complete_steps(self.path)
+        return self.without_digests or complete_steps(self.path)
 
     def save(
         self,
@@ -166,7 +172,10 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()
             if hosts.is_writer():
-                write_digests(self.path / str(step))
+                folder = self.path / str(step)
+                if not (folder / "state" / _MANIFEST).exists():
+                    raise FileNotFoundError(f"Orbax has written no state/{_MANIFEST}, by which the arrays are found")
+                write_digests(folder)
         except Exception as error:
             raise self._cannot_write(step, error) from error
         if self._keep is not None and hosts.is_writer():
@@ -190,7 +199,30 @@ class Checkpoints:
         self.wait()
         hosts.from_writer(lambda: self.meta(step))
         self._check_shapes(step, like)
-        target = jax.tree.map(abstract, storable(like))
+        restored = self._restored(step, jax.tree.map(abstract, storable(like)))
+        return jax.tree.map(with_type_of, like, restored)
+
+    def restore_part(self, step: int, like: dict[str, Any]) -> dict[str, Any]:
+        """Reads entries of a state by their names, whatever else the state has, as that of an earlier version may.
+
+        Raises:
+            CheckpointError: as `restore`.
+        """
+        self.wait()
+        hosts.from_writer(lambda: self.meta(step))
+        self._check_shapes(step, like, whole=False)
+        wanted = leaves(storable(like))
+        with self._reading(step):
+            stored = self._manager.item_metadata(step)["state"].tree
+            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), stored)
+        names = list(leaves(shapes))
+        target = [abstract(wanted.get(name, leaf)) for name, leaf in leaves(shapes).items()]
+        restored = self._restored(step, jax.tree.unflatten(jax.tree.structure(shapes), target))
+        found = dict(zip(names, jax.tree.leaves(restored), strict=True))
+        part = jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in leaves(like)])
+        return jax.tree.map(with_type_of, like, part)
+
+    def _restored(self, step: int, target: Any) -> Any:
         with self._reading(step):
             restored = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))
         for name, leaf in leaves(restored["state"]).items():
@@ -200,7 +232,7 @@ class Checkpoints:
                     f"{name} holds numbers that are not finite or beyond {LARGEST:g}, and was written so: "
                     f"rename the folder to {step}.damaged to go on from an earlier one",
                 )
-        return jax.tree.map(with_type_of, like, restored["state"])
+        return restored["state"]
 
     def meta(self, step: int) -> dict[str, Any]:
         """The JSON record of a checkpoint, with its step as `step`.
@@ -210,7 +242,8 @@ class Checkpoints:
         """
         self.check(step)
         record = _record(self.path / str(step))
-        if record.get("step") != step or record.pop(_FORMAT, None) != "sha256":
+        kind = None if step in self.without_digests else "sha256"
+        if record.get("step") != step or record.pop(_FORMAT, None) != kind:
             raise self._damaged(step, f"{self.path / str(step) / 'meta'} holds no record of step {step}")
         for key in (_SCORE, _REGULAR):
             record.pop(key, None)
@@ -223,7 +256,7 @@ class Checkpoints:
             CheckpointError: there is no such checkpoint, or a file differs or is missing; the message names it and the
                 newest undamaged checkpoint.
         """
-        if step in self._checked:
+        if step in self._checked or step in self.without_digests:
             return
         if step not in self.steps():
             raise CheckpointError.at(self.path, f"there is no checkpoint {step}; there are {self.steps() or 'none'}")
@@ -311,13 +344,13 @@ class Checkpoints:
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files
             raise self._damaged(step, f"{type(error).__name__}: {error}") from error
 
-    def _check_shapes(self, step: int, like: Any) -> None:
+    def _check_shapes(self, step: int, like: Any, *, whole: bool = True) -> None:
         with self._reading(step):
             found = leaves(self._manager.item_metadata(step)["state"].tree)
         wanted = leaves(storable(like))
         flaws = [
             f"{name} is only in {'the checkpoint' if name in found else 'the state'}"
-            for name in sorted(found.keys() ^ wanted.keys())
+            for name in sorted(found.keys() ^ wanted.keys() if whole else wanted.keys() - found.keys())
         ] or [
             f"{name} is {layout(found[name])}, expected {layout(leaf)}"
             for name, leaf in wanted.items()
@@ -362,6 +395,12 @@ def complete_steps(path: str | os.PathLike[str]) -> list[int]:
     """Steps of the complete checkpoints in a folder, ascending; does not read their files."""
     folder = epath.Path(path)
     return [step for step in _numbered(folder) if is_complete(folder / str(step))]
+
+
+def incomplete_steps(path: str | os.PathLike[str]) -> list[int]:
+    """Steps of the checkpoints in a folder that are being written, or of which a copy was interrupted; ascending."""
+    folder = epath.Path(path)
+    return [step for step in _numbered(folder) if not is_complete(folder / str(step))]
 
 
 def unchecked_roll_backs(path: str | os.PathLike[str], step: int) -> int:

@@ -1,5 +1,6 @@
 """Terminal output of a run: a live view while it trains, and the table at its end."""
 
+import collections
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from agentrl_jax.errors import counted
 from agentrl_jax.terminal import Terminal, literal
 from envs_jax.budget import EXACT, optimal_label
 
-_SPARKS = "▁▂▃▄▅▆▇█"
+_SPARKS, _SPARK_WIDTH = "▁▂▃▄▅▆▇█", 60
 
 
 class IterationView(NamedTuple):
@@ -50,7 +51,7 @@ class LiveView:
         self._total, self._title, self._clock = total, title, clock
         self._console = console or Terminal()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._history: list[float] = []
+        self._history: collections.deque[float] = collections.deque(maxlen=_SPARK_WIDTH)
         self._start: tuple[float, int] | None = None
 
     def __enter__(self) -> "LiveView":
@@ -107,7 +108,7 @@ class LiveView:
         fields = self._fields(progress, left)
         body.add_row(*(Text(name, style="dim") for name, _ in fields))
         body.add_row(*(Text(value, style="bold") for _, value in fields))
-        return Group(head, body, Text(f"success {sparkline(self._history, 60)}", style="green"))
+        return Group(head, body, Text(f"success {sparkline(list(self._history), _SPARK_WIDTH)}", style="green"))
 
 
 def final_table(summary: Mapping[str, Any]) -> Group:

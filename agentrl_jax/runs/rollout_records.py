@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, UInt32
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.io import atomic_write, rename_with_suffix
 from agentrl_jax.rollout.envs.retry import ATTEMPT
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
@@ -258,14 +258,26 @@ def delete_after(run: str | os.PathLike[str], step: int) -> list[str]:
     return said
 
 
-def delete_oldest(run: str | os.PathLike[str], most_bytes: int) -> None:
-    """Deletes the oldest files of a run until the others have at most `most_bytes`; the newest one is kept."""
-    files = [record_path(run, iteration) for iteration in reversed(recorded_iterations(run))]
-    total = 0
-    for number, file in enumerate(files):
-        total += file.stat().st_size
-        if number and total > most_bytes:
-            file.unlink()
+class RolloutWriter:
+    """Writes the files of a run, which are looked at once: a file costs the same however many there are."""
+
+    def __init__(self, run: str | os.PathLike[str]):
+        """Starts with the files that the run has."""
+        self._run = run
+        paths = [record_path(run, iteration) for iteration in recorded_iterations(run)]
+        self._sizes = {path: path.stat().st_size for path in paths}
+        self._total = sum(self._sizes.values())
+
+    def write(self, record: RolloutRecord, most_bytes: int) -> None:
+        """Writes a file, and deletes the oldest ones until all have at most `most_bytes`; the newest one is kept."""
+        path = write_record(self._run, record)
+        self._total -= self._sizes.pop(path, 0)
+        self._sizes[path] = path.stat().st_size
+        self._total += self._sizes[path]
+        while self._total > most_bytes and len(self._sizes) > 1:
+            oldest = next(iter(self._sizes))
+            oldest.unlink(missing_ok=True)
+            self._total -= self._sizes.pop(oldest)
 
 
 def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
@@ -285,6 +297,8 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         with np.load(path, allow_pickle=False) as file:
             stored = (name for name in ("header", *_ARRAYS) if name in file or name not in _NOT_OF_OLD)
             found: dict[str, Any] = {name: file[name] for name in stored}
+        if others := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{others[0]} is no array")
         found.setdefault("attempt", np.zeros_like(found["format_error"]))
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
@@ -297,7 +311,7 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
         *(MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error),
         *(OSError, KeyError, TypeError, ValueError, EOFError),
     ) as error:
-        raise UserError(f"{refused} ({error}); restore a copy, or train the run again", key=path) from error
+        raise UserError(f"{refused} ({shortened(error)}); restore a copy, or train the run again", key=path) from error
     if flaw := _flaw(record, Path(path).stem):
         raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again", key=path)
     return record

@@ -13,7 +13,7 @@ All processes of a run open it, in a file system that they share; only the write
     dagger/              the plans of each round of imitation, see agentrl_jax.train.dagger
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
     checkpoints/         see agentrl_jax.runs.checkpoint
-    curves.png, summary.json
+    curves.png, summary.json; of earlier ends, curves.at-ITERATION.png and summary.at-ITERATION.json
 
 Rows carry their step as `step`. A row of step k is written before checkpoint k is saved. A run that was killed
 therefore finds every row up to its last checkpoint, and removes the later ones.
@@ -21,6 +21,7 @@ therefore finds every row up to its last checkpoint, and removes the later ones.
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import secrets
@@ -89,9 +90,8 @@ class RunFolder:
             UserError: the folder holds another configuration or files that are not a run's, cannot be written, is in
                 use, or is not the same on all hosts.
         """
-        self.place = place = str(path if path is not None else config.run_dir)
-        if not place:
-            raise UserError("run_dir is empty; name the folder of the run with --run_dir", key="run_dir", value="")
+        self.place = place = os.path.expanduser(path if path is not None else config.run_dir)
+        _check_place(place)
         self._mirror: Mirror | None = None
         self.path, self.checkpoints = Path(place), os.path.join(place, CHECKPOINTS)
         if is_remote(place):
@@ -100,6 +100,7 @@ class RunFolder:
             self.path = self._mirror.local if self._mirror else Path(self._scratch.name)
         self._files: dict[str, IO[str]] = {}
         self._events: EventsWriter | None = None
+        self._rollouts: rollout_records.RolloutWriter | None = None
         self._purge: int | None = None
         self._lock: IO[str] | None = None
         stamp = hosts.from_writer(lambda: self._open(config.replace(hosts=HostsConfig())))
@@ -275,8 +276,8 @@ class RunFolder:
     def log_rollout(self, record: RolloutRecord, most_bytes: int) -> None:
         """Writes the file of an iteration into rollouts/, and deletes its oldest ones beyond `most_bytes`."""
         if hosts.is_writer():
-            rollout_records.write_record(self.path, record)
-            rollout_records.delete_oldest(self.path, most_bytes)
+            self._rollouts = self._rollouts or rollout_records.RolloutWriter(self.path)
+            self._rollouts.write(record, most_bytes)
 
     def log_levels(self, step: int, stage: str, levels: Sequence[str]) -> None:
         """Appends the ids of the distinct levels played in a stage, see `agentrl_jax.evaluate.seen`."""
@@ -333,6 +334,7 @@ class RunFolder:
         files = [self.path / name for name in RECORDS if (self.path / name).exists()]
         copied = [records.truncate(file, step) for file in files]
         damaged = rollout_records.delete_after(self.path, step)
+        self._rollouts = None
         self._purge = step + 1
         return [line for line in copied if line] + damaged
 
@@ -353,9 +355,19 @@ class RunFolder:
             self._mirror.upload()
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes summary.json atomically: a reader sees the old file or the new one."""
+        """Writes summary.json atomically: a reader sees the old file or the new one.
+
+        The summary of an earlier end, of a run that has gone on since, stays as summary.at-ITERATION.json, with its
+        curves as curves.at-ITERATION.png.
+        """
         if not hosts.is_writer():
             return
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # none yet, or none that is readable
+            before = int(json.loads((self.path / "summary.json").read_bytes())["iterations"])
+            for name in ("curves.png", "summary.json") if before != summary["iterations"] else ():
+                stem, _, kind = name.partition(".")
+                if (self.path / name).exists():
+                    (self.path / name).rename(self.path / f"{stem}.at-{before}.{kind}")
         text = json.dumps(to_plain(summary), indent=2, allow_nan=False, ensure_ascii=False)
         with atomic_write(self.path / "summary.json") as file:
             file.write(text + "\n")
@@ -384,6 +396,17 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_place(place: str) -> None:
+    """Refuses a folder whose checkpoints could not be read again."""
+    if not place:
+        raise UserError("run_dir is empty; name the folder of the run with --run_dir", key="run_dir", value="")
+    if place.startswith("~"):
+        raise UserError.of("run_dir", place, "but there is no such user here; write the whole path")
+    if glob.has_magic(place if is_remote(place) else os.path.abspath(place)):
+        why = "whose *, ? or [ the library that writes checkpoints reads as a pattern; give another folder"
+        raise UserError.of("run_dir", place, why)
 
 
 def is_run(path: str | os.PathLike[str]) -> bool:

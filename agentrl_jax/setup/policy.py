@@ -13,8 +13,10 @@ from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.io.hf_config import PretrainedConfig
-from agentrl_jax.runs.checkpoint import Checkpoints
+from agentrl_jax.runs.checkpoint import Checkpoints, incomplete_steps
+from agentrl_jax.runs.records import read_rows
 from agentrl_jax.setup import build
+from agentrl_jax.terminal import to_stderr
 from agentrl_jax.text.tokenizer import Tokenizer
 
 
@@ -50,16 +52,22 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
     tokenizer = build.load_tokenizer(config.model, pretrained)
     model = build.build_model(config, tokenizer, pretrained)
     folder = Path(run) / "checkpoints"
-    none_yet = UserError.at(run, "holds no checkpoint yet; let `agentrl train` reach its first one")
     if not folder.is_dir():
-        raise none_yet
+        raise _without_checkpoint(run)
     start = build.initial_state(config, model, pretrained)
     like = jax.eval_shape(start, jax.random.key(0))
     with Checkpoints(folder, keep=None) as checkpoints:
         if not checkpoints.steps():
-            raise none_yet
+            raise _without_checkpoint(run)
         step = _chosen(checkpoints, checkpoint, config.imitation.chunks)
-        state = checkpoints.restore(step, like.replace(frozen_params=None))
+        if step in checkpoints.without_digests:
+            to_stderr(f"{run}: checkpoint {step} is of an earlier version, without digests: damage is not noticed")
+        elif checkpoint == "last" and (newer := [other for other in incomplete_steps(folder) if other > step]):
+            shown = f"checkpoint {newer[-1]} is incomplete: it is being written, or was not copied as a whole"
+            to_stderr(f"{run}: {shown}; that of step {step} is used")
+        # What else a state has is not the policy's, and may be that of an earlier version.
+        read = checkpoints.restore_part(step, {"params": like.params, "iteration": like.iteration})
+    state = like.replace(**read)
     if like.frozen_params is not None:
         state = state.replace(frozen_params=start(jax.random.key(0)).frozen_params)
     params = jax.tree.map(jnp.asarray, state.merged_params())
@@ -70,6 +78,18 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
             raise UserError.at(f"{run}, checkpoint {step}", why)
     started_from = pretrained.config if pretrained else None
     return RunPolicy(int(state.iteration), step, model, params, tokenizer, files, started_from)
+
+
+def _without_checkpoint(run: str | os.PathLike[str]) -> UserError:
+    learned = [row for _, row in read_rows(Path(run) / "metrics.jsonl").rows if row["stage"] == "rl"]
+    if not learned:
+        return UserError.at(run, "holds no checkpoint yet; let `agentrl train` reach its first one")
+    return UserError.at(
+        run,
+        f"holds {len(learned)} iterations in metrics.jsonl but no complete checkpoint in checkpoints; put the "
+        "checkpoints back, or train another run",
+        len(learned),
+    )
 
 
 def _chosen(checkpoints: Checkpoints, name: str, chunks: int) -> int:

@@ -1,41 +1,57 @@
 """Watches the metrics of a run for collapse, iteration by iteration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.algos.collapse import Finding
+from agentrl_jax.algos.collapse_watch import CollapseWatch
 
 
 class CollapseMonitor:
     """Checks every row of a run's metrics for alarms, and decides whether the run should stop.
 
+    It keeps what it needs of earlier rows, which does not grow with their number: `newest` is the newest value of every
+    metric, and `empty_in_a_row` the number of the newest iterations in a row without a token to learn from.
     `stopped_by` is the name of the alarm that stops the run or rolls it back; empty while the run continues.
     """
 
-    def __init__(self, stop: bool, rows: Sequence[dict[str, Any]], note: Callable[[str], None]):
+    def __init__(self, stop: bool, rows: Iterable[dict[str, Any]], note: Callable[[str], None]):
         """Starts from the rows of metrics.jsonl so far; `note` shows a line to the user."""
         self.stop, self.note = stop, note
-        self.rows = [row for row in rows if row["stage"] == "rl"]
+        self.newest: dict[str, Any] = {}
+        self.empty_in_a_row = 0
         self.stopped_by = ""
-        self._stop_at_alarm(self.rows[-1] if self.rows else {})
+        self._watch = CollapseWatch()
+        self._lasting: set[str] = set()
+        for row in learning(rows):
+            self._watch.add(row)
+            self._keep(row)
 
     def see(self, row: dict[str, Any]) -> None:
         """Adds the raised alarms to the row of an iteration, and reports new ones to the user."""
-        self.rows.append(row)
-        for alarm in collapse.raised(self.rows):
+        for alarm in self._watch.add(row):
             row[f"alarm/{alarm.name}"] = 1.0
-            # An alarm on a validation metric is compared with the previous validation.
-            before: dict[str, Any] = next((r for r in reversed(self.rows[:-1]) if alarm.metric in r), {})
-            if f"alarm/{alarm.name}" not in before:
+            if alarm.name not in self._lasting:
                 self.note(f"iteration {row['iteration']}: {alarm.about} ({alarm.name})")
-        self._stop_at_alarm(row)
+        self._keep(row)
 
-    def finding(self) -> Finding:
-        """Returns the finding of the alarm `stopped_by`."""
-        return next(collapse.examine(alarm, self.rows) for alarm in collapse.ALARMS if alarm.name == self.stopped_by)
+    def finding(self, rows: Iterable[dict[str, Any]]) -> Finding:
+        """Returns the finding of the alarm `stopped_by` in the rows of metrics.jsonl."""
+        alarm = next(alarm for alarm in collapse.ALARMS if alarm.name == self.stopped_by)
+        return collapse.examine(alarm, learning(rows))
 
-    def _stop_at_alarm(self, row: dict[str, Any]) -> None:
+    def _keep(self, row: dict[str, Any]) -> None:
+        self.newest |= row
+        self.empty_in_a_row = 0 if row.get("update/trained_tokens", 1) else self.empty_in_a_row + 1
+        raised = [alarm for alarm in collapse.ALARMS if f"alarm/{alarm.name}" in row]
+        # An alarm on a validation metric lasts until another validation.
+        self._lasting -= {alarm.name for alarm in collapse.ALARMS if alarm.metric in row}
+        self._lasting |= {alarm.name for alarm in raised}
         if self.stop:
-            names = (alarm.name for alarm in collapse.ALARMS if alarm.collapse and f"alarm/{alarm.name}" in row)
-            self.stopped_by = next(names, "")
+            self.stopped_by = next((alarm.name for alarm in raised if alarm.collapse), "")
+
+
+def learning(rows: Iterable[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The rows of iterations, without those of imitation."""
+    return [row for row in rows if row["stage"] == "rl"]

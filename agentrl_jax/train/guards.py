@@ -3,8 +3,7 @@
 In all of them, `kept` returns which checkpoint is left, for the message.
 """
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentrl_jax.config import Config
@@ -21,12 +20,6 @@ def check_skipped(in_a_row: int, limit: int, rate: str, kept: Callable[[], str])
             key=rate,
             value=in_a_row,
         )
-
-
-def empty_in_a_row(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Number of the newest iterations in a row that were skipped because no token was there to learn from."""
-    trained = (bool(row["update/trained_tokens"]) for row in reversed(rows))
-    return sum(1 for _ in itertools.takewhile(lambda some: not some, trained))
 
 
 def check_services(failed: float, limit: float, where: str, last: str, kept: Callable[[], str]) -> None:

@@ -17,7 +17,7 @@ from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.runs.totals import Totals
 from agentrl_jax.setup import build, run_keys
 from agentrl_jax.setup.parts import RunParts
-from agentrl_jax.train.collapse_monitor import CollapseMonitor
+from agentrl_jax.train.collapse_monitor import CollapseMonitor, learning
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.roll_back import RollBacks
 
@@ -136,15 +136,16 @@ class RunProgress:
 
         Which checkpoints are regular does not depend on where the run was interrupted.
         """
-        finding, iteration, chunks = self.monitor.finding(), int(state.iteration), self.parts.imitation_chunks
+        rows = learning(self.folder.metrics())
+        finding, iteration, chunks = self.monitor.finding(rows), int(state.iteration), self.parts.imitation_chunks
         self.checkpoints.wait()
         regular = hosts.from_writer(self.checkpoints.regular_steps)
         before = [step for step in regular if chunks <= step < chunks + finding.first_bad]
-        if collapse.is_solved(self.monitor.rows, finding) or not before:
+        if collapse.is_solved(rows, finding) or not before:
             why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
             self.view.note(f"{finding.alarm.name} ends the run: {why}")
             if chunks + iteration not in hosts.from_writer(self.checkpoints.steps):
-                self.save(chunks + iteration, state, self.monitor.rows[-1].get("validation/success"))
+                self.save(chunks + iteration, state, rows[-1].get("validation/success"))
             return state
         self.totals.seconds = self.seconds()
         record = {

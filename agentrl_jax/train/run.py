@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +61,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
     Raises:
         UserError: the run folder holds something else, a part of the configuration is unusable, too many updates in
             a row were skipped, too many episodes failed, or the log-probabilities of learner and rollout differ.
-        Stopped: a process of the run got SIGTERM; the state has been saved.
+        Stopped: a process of the run got SIGTERM, SIGHUP or a first interrupt; the state has been saved.
     """
     console = (console or Terminal()) if hosts.is_writer() else Terminal(quiet=True)
     with refusals():
@@ -90,7 +91,7 @@ class Run:
     folder: RunFolder
     view: LiveView
     progress: RunProgress
-    asked_to_stop: Callable[[], bool] = staticmethod(lambda: False)
+    asked_to_stop: Callable[[], int] = staticmethod(lambda: 0)
 
     def __init__(self, config: Config):
         self.config = config
@@ -162,17 +163,19 @@ class Run:
             )
 
     def _stop_if_asked(self, step: int, state: TrainState) -> None:
-        """Saves the state and ends the run if a process got SIGTERM; called between two steps."""
+        """Saves the state and ends the run if a process got a signal; called between two steps."""
         self.progress.checkpoints.raise_failure()
-        if not hosts.agree(self.asked_to_stop()):
+        asked = self.asked_to_stop()
+        if not hosts.agree(bool(asked)):
             return
-        self.view.note("stopping at SIGTERM")
+        number = signal.Signals(asked or signal.SIGTERM)  # another process may have got it
+        self.view.note(f"stopping at {number.name}")
         self.progress.checkpoints.wait()
         known = hosts.from_writer(self.progress.checkpoints.latest_step)
         if known is None or known < step:
             self.progress.save(step, state, regular=False)
         self.progress.checkpoints.wait()
-        raise Stopped
+        raise Stopped(number)
 
     def _begin_learning(self, state: TrainState) -> TrainState:
         """Runs once between imitation and learning; the checkpoint saved here shows that it has run."""
@@ -267,9 +270,8 @@ class Run:
         # With a KL term the update measures the divergence itself.
         reference = state.reference if self.config.algo.kl.kind == "none" else None
         found = host_metrics(program(state.merged_params(), reference, trajectory, temperature, key))
-        rows = reversed(self.progress.monitor.rows)
-        before: dict[str, Any] = next((row for row in rows if found.keys() <= row.keys()), {})
-        return found | mutual_information.smoothed(found, before)
+        newest = self.progress.monitor.newest
+        return found | mutual_information.smoothed(found, newest if found.keys() <= newest.keys() else {})
 
     def _record(
         self, iteration: int, state: TrainState, played: Played, metrics: dict[str, Any], seconds: dict[str, float]
@@ -313,7 +315,7 @@ class Run:
         guards.check_skipped(skipped, config.max_bad_updates, "optim.lr", progress.kept)
         guards.check_logprobs(self.config, metrics, progress.kept)
         # While updates are not finite, older checkpoints are not replaced: they may be the last good ones.
-        unsound = int(state.bad_updates) > guards.empty_in_a_row(progress.monitor.rows)
+        unsound = int(state.bad_updates) > progress.monitor.empty_in_a_row
         collapsed = bool(progress.monitor.stopped_by)
         last = iteration + 1 == config.iterations or collapsed
         best = score is not None and not unsound and score > progress.best_score()

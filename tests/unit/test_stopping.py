@@ -7,30 +7,64 @@ import sys
 import pytest
 from aborting import aborted
 
-TERMINATED = """
+from agentrl_jax import stopping
+
+SIGNALED = """
 import os, signal, sys, time
 from agentrl_jax import stopping
-with stopping.ends_with(lambda: "the sentence"), stopping.deferring() as asked:
-    with stopping.ending_at_once():
-        if sys.argv[1] == "inside":
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(60)
-    os.kill(os.getpid(), signal.SIGTERM)
+where, number = sys.argv[1], int(sys.argv[2])
+def wait():
     end = time.monotonic() + 60
     while not asked() and time.monotonic() < end:
         time.sleep(0.01)
-    print(asked())
+with stopping.ends_with(lambda: "the sentence"), stopping.deferring() as asked:
+    with stopping.ending_at_once():
+        if where == "inside":
+            os.kill(os.getpid(), number)
+            wait()
+    os.kill(os.getpid(), number)
+    wait()
+    print(asked(), flush=True)
+    if where == "twice":
+        os.kill(os.getpid(), number)
+        time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(
-    ("where", "code", "output", "error"),
-    [("inside", 143, "", "agentrl: stopped by SIGTERM; the sentence\n"), ("after", 0, "True\n", "")],
-)
-def test_where_nothing_is_saved_the_first_signal_ends_the_process(where, code, output, error):
-    words = [sys.executable, "-c", TERMINATED, where]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("where", ["inside", "after", "twice"])
+def test_a_first_signal_asks_and_a_second_one_ends_the_process(where, number):
+    """Where nothing can be saved, the first one ends it."""
+    words = [sys.executable, "-c", SIGNALED, where, str(int(number))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, output, error)
+    ended = f"agentrl: stopped by {number.name}; the sentence\n"
+    told = f"\nthe run {stopping._SOON}\n" if number == signal.SIGINT and where != "inside" else ""
+    assert done.stdout == ("" if where == "inside" else f"{int(number)}\n")
+    assert done.stderr == told + (ended if where != "after" else "")
+    assert done.returncode == (0 if where == "after" else 128 + number)
+
+
+IGNORED = """
+import os, signal, time
+from agentrl_jax import stopping
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with stopping.ends_with(lambda: ""):
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(0.2)
+"""
+
+
+def test_a_run_under_nohup_outlives_its_terminal():
+    assert subprocess.run([sys.executable, "-c", IGNORED], timeout=100, check=False).returncode == 0
+
+
+def test_in_a_notebook_the_first_interrupt_asks_and_the_second_one_interrupts():
+    with stopping.deferring() as asked:
+        signal.raise_signal(signal.SIGINT)
+        assert asked() == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize(

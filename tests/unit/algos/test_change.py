@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from alarms import falls
 from scipy import stats
 
 from agentrl_jax.algos import change
@@ -66,7 +67,7 @@ def test_the_windows_that_have_fallen(start, kind):
         options = {"bound": 0.25, "share": 0.5, "start": start, "shortest": 3, "longest": 9}
         if kind != "values":
             options |= {"counts": counts, "independent": kind == "independent"}
-        found = change.falls(values, **options)
+        found = falls(values, **options)
         begins, means, references = expected(values, **options)
         assert found.begins.tolist() == begins
         np.testing.assert_allclose(found.means, means, rtol=1e-9)
@@ -78,11 +79,11 @@ def test_the_windows_that_have_fallen(start, kind):
 def test_a_reference_that_varies_by_chance_hides_a_fall():
     values = np.r_[np.tile([0.0, 2.0], 6), np.full(6, 0.45)]
     options = {"bound": 0.6, "share": 0.5, "start": 12, "shortest": 6, "longest": 6}
-    assert change.falls(values, **options).begins[-1] == expected(values, **options)[0][-1] == -1
+    assert falls(values, **options).begins[-1] == expected(values, **options)[0][-1] == -1
 
 
 @pytest.mark.parametrize("length", [0, 1, 9])
 def test_too_short_a_series_has_no_fall(length):
-    found = change.falls(np.ones(length), bound=2.0, share=2.0, start=10, shortest=2, longest=4)
+    found = falls(np.ones(length), bound=2.0, share=2.0, start=10, shortest=2, longest=4)
     assert found.begins.tolist() == [-1] * length
     assert np.isnan(found.means).all()

@@ -1,6 +1,7 @@
 """Alarms: what each rule compares, when it is raised, and what it says."""
 
 import pytest
+from alarms import raised
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.algos.collapse import Alarm, examine
@@ -113,10 +114,10 @@ def test_what_was_bad_first():
 def test_only_the_newest_row_raises(monkeypatch):
     first, second = alarm("falls", 0.5), alarm("above", 1.0)
     monkeypatch.setattr(collapse, "ALARMS", (first, second))
-    assert collapse.raised(rows([2.0] * 3 + [0.5] * 2)) == (first,)
-    assert collapse.raised(rows([0.5] * 3 + [2.0] * 2)) == (second,)
-    assert collapse.raised(rows([2.0] * 3 + [0.5] * 2 + [None])) == ()
-    assert collapse.raised(rows([2.0])) == collapse.raised([]) == ()
+    assert raised(rows([2.0] * 3 + [0.5] * 2)) == (first,)
+    assert raised(rows([0.5] * 3 + [2.0] * 2)) == (second,)
+    assert raised(rows([2.0] * 3 + [0.5] * 2 + [None])) == ()
+    assert raised(rows([2.0])) == raised([]) == ()
 
 
 def test_a_run_that_succeeds_is_solved():

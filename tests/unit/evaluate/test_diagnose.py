@@ -6,12 +6,13 @@ import sys
 import numpy as np
 import pytest
 import tiny_run
+from alarms import falls, raised
 from evaluating import result_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import GOLDEN, ROOT
 
-from agentrl_jax.algos import change, collapse
+from agentrl_jax.algos import collapse
 from agentrl_jax.algos.collapse import ALARMS, examine
 from agentrl_jax.evaluate.diagnose import judge
 
@@ -123,8 +124,8 @@ def test_what_starts_as_noise_cannot_fall():
 
 def test_an_alarm_of_the_newest_row_is_told_of():
     rows = run(40, rollout__in_group_std=lambda i: 0.4 if i <= 30 else 0.0)
-    assert [alarm.name for alarm in collapse.raised(rows)] == ["spread_lost"]
-    assert collapse.raised(rows[:39]) == collapse.raised([]) == ()
+    assert [alarm.name for alarm in raised(rows)] == ["spread_lost"]
+    assert raised(rows[:39]) == raised([]) == ()
 
 
 @settings(max_examples=60, deadline=None)
@@ -137,7 +138,7 @@ def test_the_newest_row_has_the_alarms_that_the_whole_run_has(values, name):
     rows = [{"iteration": i, alarm.metric: value} for i, value in enumerate(values, start=1)]
     found = examine(alarm, rows)
     newest = bool(rows) and bool(found.raised) and found.raised[-1] == len(rows)
-    assert (alarm in collapse.raised(rows)) == newest
+    assert (alarm in raised(rows)) == newest
 
 
 def test_a_finished_run_is_diagnosed_from_the_command_line(finished, tmp_path):
@@ -182,7 +183,7 @@ def series(high, low, n=20, noise=0.0):
 
 
 def test_the_stretch_begins_where_the_fall_does():
-    found = change.falls(series(0.4, 0.1, noise=0.05), bound=0.2, share=0.5, start=10, shortest=10, longest=20)
+    found = falls(series(0.4, 0.1, noise=0.05), bound=0.2, share=0.5, start=10, shortest=10, longest=20)
     assert (found.begins[:29] == -1).all()
     assert (found.begins[29:39] == 20).all()
     np.testing.assert_allclose(found.means[-1], 0.1, atol=0.01)  # of the clearest stretch, which may be an odd number
@@ -192,7 +193,7 @@ def test_the_stretch_begins_where_the_fall_does():
 def test_a_fall_that_chance_may_make_is_none():
     def found(high, low, **options):
         values = series(high, low, noise=0.0)
-        return change.falls(values, bound=0.5, share=0.5, start=None, shortest=5, longest=5, **options).begins.max()
+        return falls(values, bound=0.5, share=0.5, start=None, shortest=5, longest=5, **options).begins.max()
 
     few, many = np.full(40, 10.0), np.full(40, 1000.0)
     assert found(0.02, 0.0, counts=few, independent=True) == -1
@@ -202,7 +203,7 @@ def test_a_fall_that_chance_may_make_is_none():
 
 def test_too_little_is_no_fall():
     for n in (0, 1, 9):
-        assert (change.falls(np.ones(n), bound=2.0, share=2.0, start=10, shortest=2, longest=4).begins == -1).all()
+        assert (falls(np.ones(n), bound=2.0, share=2.0, start=10, shortest=2, longest=4).begins == -1).all()
 
 
 def test_a_recorded_collapse_is_found_when_it_happens():

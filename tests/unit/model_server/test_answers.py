@@ -172,8 +172,8 @@ def test_a_checkpoint_that_is_not_finite_is_refused(load, run, monkeypatch):
     def damaged(*args):
         return jax.tree.map(lambda x: x * jnp.nan if jnp.isdtype(x.dtype, "real floating") else x, restore(*args))
 
-    restore = Checkpoints.restore
-    monkeypatch.setattr(Checkpoints, "restore", damaged)
+    restore = Checkpoints.restore_part
+    monkeypatch.setattr(Checkpoints, "restore_part", damaged)
     with pytest.raises(UserError) as caught:
         load(str(run))
     assert caught.value.key == f"{run}, checkpoint 7"

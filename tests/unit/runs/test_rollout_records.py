@@ -16,8 +16,8 @@ from agentrl_jax.runs import rollout_records
 from agentrl_jax.runs.rollout_records import (
     Header,
     RolloutRecord,
+    RolloutWriter,
     delete_after,
-    delete_oldest,
     read_record,
     record_path,
     recorded_iterations,
@@ -77,12 +77,13 @@ def test_files_after_a_step_are_deleted_and_those_that_cannot_be_read_are_kept_a
 
 
 def test_the_oldest_files_are_deleted(record, tmp_path):
-    for number in (1, 2, 3, 10):
-        size = write_record(tmp_path, _numbered(record, number)).stat().st_size
-    delete_oldest(tmp_path, int(2.5 * size))
+    size = write_record(tmp_path, _numbered(record, 1)).stat().st_size
+    writer = RolloutWriter(tmp_path)
+    for number in (2, 3, 10, 10):
+        writer.write(_numbered(record, number), int(2.5 * size))
     assert recorded_iterations(tmp_path) == [3, 10]
-    delete_oldest(tmp_path, 1)
-    assert recorded_iterations(tmp_path) == [10]
+    writer.write(_numbered(record, 11), 1)
+    assert recorded_iterations(tmp_path) == [11]
 
 
 def rewritten(path, member, content):

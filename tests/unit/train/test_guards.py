@@ -1,6 +1,7 @@
 """What a run learns with, what ends it if it goes wrong, what it measures when, and which states it saves."""
 
 import re
+import signal
 from types import SimpleNamespace
 
 import jax
@@ -14,6 +15,7 @@ from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.setup import build, start
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import guards
+from agentrl_jax.train.collapse_monitor import CollapseMonitor
 from agentrl_jax.train.run import Run
 
 LORA = {"model": {"pretrained": "smollm2-135m", "lora": {"rank": 8}}}
@@ -149,8 +151,9 @@ def test_log_probabilities_that_are_not_those_of_the_rollout_end_a_run(algo, qua
 
 
 def test_empty_batches_are_counted_from_the_newest():
-    rows = [{"update/trained_tokens": number} for number in (0, 5, 0, 0)]
-    assert [guards.empty_in_a_row(rows[:count]) for count in range(5)] == [0, 1, 0, 1, 2]
+    rows = [{"stage": "rl", "iteration": i, "update/trained_tokens": n} for i, n in enumerate((0, 5, 0, 0), 1)]
+    counted = [CollapseMonitor(False, rows[:count], print).empty_in_a_row for count in range(5)]
+    assert counted == [0, 1, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("kind", "reference"), [("none", "the start"), ("fixed", None)])
@@ -159,7 +162,7 @@ def test_dependence_on_prompts_is_measured_in_the_first_iteration_and_when_it_is
     monkeypatch.setattr("agentrl_jax.train.run.host_metrics", dict)
     asked, run = [], object.__new__(Run)
     run.config = decode({"train": {"mutual_information_every": 2}, "algo": {"preset": "starpo", "kl": kind}})
-    run.progress = SimpleNamespace(monitor=SimpleNamespace(rows=[]))
+    run.progress = SimpleNamespace(monitor=SimpleNamespace(newest={}))
 
     def program(params, reference, trajectory, temperature, key):
         asked.append(reference)
@@ -176,7 +179,7 @@ def test_dependence_on_prompts_is_measured_in_the_first_iteration_and_when_it_is
 class Saved:
     def __init__(self):
         self.saved, self.checkpoints = {}, self
-        self.monitor = SimpleNamespace(stopped_by="", rows=[])
+        self.monitor = SimpleNamespace(stopped_by="", empty_in_a_row=0)
         self.wait = self.raise_failure = lambda: None
         self.kept = lambda: ""
         self.latest_step = lambda: max(self.saved, default=None)
@@ -201,7 +204,8 @@ def iteration(run, number, *, score=None, bad=0, tokens=1):
     """Ends an iteration, counted from 1, after `bad` skipped updates in a row."""
     metrics = {"update/skipped_in_a_row": bad, "update/trained_tokens": tokens}
     metrics |= {"rollout/logprob_gap_mean": 0.0, "rollout/logprob_bit_equal": 1.0}
-    run.progress.monitor.rows.append(metrics)
+    monitor = run.progress.monitor
+    monitor.empty_in_a_row = 0 if tokens else monitor.empty_in_a_row + 1
     run._check_and_save(number - 1, SimpleNamespace(bad_updates=bad), metrics, score)
 
 
@@ -219,8 +223,8 @@ def test_after_updates_that_are_not_finite_nothing_is_saved(run, tokens, saved):
     assert run.progress.saved == saved
 
 
-def test_sigterm_saves_the_state_in_any_case(run):
-    run.asked_to_stop = lambda: True
-    with pytest.raises(Stopped):
+def test_a_signal_saves_the_state_in_any_case(run):
+    run.asked_to_stop = lambda: signal.SIGHUP
+    with pytest.raises(Stopped) as stopped:
         run._stop_if_asked(79, SimpleNamespace(bad_updates=1))
-    assert run.progress.saved == {79: None}
+    assert (run.progress.saved, stopped.value.number) == ({79: None}, signal.SIGHUP)

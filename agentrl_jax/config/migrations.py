@@ -1,0 +1,150 @@
+"""What a stored configuration of an earlier version means today: a function per change, applied in their order.
+
+`format` in a config.yaml is the number of changes that came before it; files without it have 0, and each of the first
+two functions leaves a file alone that was written after its change. A function is never changed once a version with it
+has been used: a further change of a key gets a function of its own, which fills in what the older code did.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Data = dict[str, Any]
+
+_OF_ADVANTAGE = {
+    "whiten": "whiten",
+    "spread_weighted": "spread_weighted",
+    "length_weighted": "length_weighted",
+}
+_OF_REWARDS = {
+    "gamma": "gamma",
+    "reward_placement": "reward_placement",
+    "reward_normalization": "reward_normalisation",
+    "reward_grouping": "reward_grouping",
+}
+_OF_CRITIC = _OF_REWARDS | {"lam": "lam", "value_coef": "value_coef", "value_clip": "value_clip"}
+_ADVANTAGES = {
+    "gae": _OF_CRITIC,
+    "turn_gae": _OF_CRITIC,
+    "bi_level_gae": _OF_CRITIC | {"turn_gamma": "turn_gamma"},
+    "reward_to_go": _OF_REWARDS,
+    "grpo": {"normalize_by_std": "grpo_std"},
+    "rloo": {},
+    "remax": {},
+    "gigpo": {
+        **{name: name for name in ("turn_gamma", "step_weight", "anchor", "history_power")},
+        "normalize_by_std": "grpo_std",
+        "history": "anchor_history",
+    },
+}
+"""By the kind of advantage, the keys of today and those of the flat rule that they were."""
+_CLIP = {"clip_low": "clip_low", "clip_high": "clip_high"}
+_MISMATCHES = {"parallel": "none", "strict": "replay", "truncated": "tis", "masked": "icepop"}
+_SAME = ["preset", "aggregation", "entropy_coef", "epochs", "minibatches", "schedules", "logprob_gap_limit"]
+_RENAMED = {
+    "filter_members": "filter_group_size",
+    "accumulation": "grad_accum_steps",
+    "row_lengths": "length_buckets",
+    "max_rollouts": "dynamic_sampling",
+}
+
+
+def _picked(flat: Mapping[str, Any], names: Mapping[str, str], **first: Any) -> Data:
+    return first | {new: flat[old] for new, old in names.items()}
+
+
+def _mesh_and_rule_in_sections(data: Data) -> Data:
+    """Keys had other names, and the learning rule was one flat list, in which a kind read some and ignored others."""
+    flat = data["algo"]
+    if not isinstance(flat.get("advantage"), str):
+        return data
+    data = {name: dict(section) if isinstance(section, dict) else section for name, section in data.items()}
+    for section, old, new in (
+        ("prompt", "reply_tokens", "max_response_tokens"),
+        ("model", "width", "embed_dim"),
+        ("rollout", "members", "group_size"),
+        ("rollout", "wait_share", "prefill_threshold"),
+    ):
+        data[section][new] = data[section].pop(old)
+    if "lam" not in _ADVANTAGES[flat["advantage"]]:
+        data["optim"]["critic_lr"] = None
+    return data | {"algo": _rule(flat)}
+
+
+def _rule(flat: Data) -> Data:
+    kind, objective = flat["advantage"], flat["objective"].replace("clip", "ppo")
+    names = _OF_ADVANTAGE | _ADVANTAGES[kind]
+    rule = {name: flat[name] for name in _SAME} | {new: flat[old] for old, new in _RENAMED.items()}
+    rule["advantage"] = _picked(flat, names, kind=kind)
+    if "lam" in names:
+        rule["advantage"]["bootstrap_truncated"] = False
+    if kind == "gigpo" and not flat["anchor_history"]:
+        rule["advantage"]["history_power"] = 1.0
+    bounds = _CLIP | ({"dual_clip": "dual_clip"} if objective == "ppo" else {})
+    rule["objective"] = _picked(flat, bounds, kind=objective)
+    rule["kl"] = {"kind": "none"}
+    if flat["kl_where"] != "none":
+        rule["kl"] = {"kind": "fixed", "coef": flat["kl_coef"], "apply_to": flat["kl_where"]}
+        rule["kl"] |= {"estimator": flat["kl_kind"]}
+        if flat["kl_target"] is not None:
+            rule["kl"] |= {"kind": "adaptive", "target": flat["kl_target"], "horizon": flat["kl_horizon"]}
+    rule["filter"] = _filter(flat)
+    rule["mismatch"] = {"kind": _MISMATCHES[flat["logprobs"]]}
+    if flat["logprobs"] == "parallel":
+        rule["mismatch"]["ratio_from"] = "learner"
+    elif flat["logprobs"] != "strict":
+        rule["mismatch"] |= {"cap": flat["importance_cap"], "level": flat["importance_level"]}
+    rule["horizon"] = {"kind": flat["horizon"]}
+    if flat["horizon"] != "fixed":
+        rule["horizon"] |= {"turns": flat["horizons"], "every": flat["horizon_every"]}
+    if flat["horizon"] == "adaptive":
+        rule["horizon"] |= {"min_gain": flat["horizon_gain"], "min_spread": flat["horizon_spread"]}
+    return rule
+
+
+def _filter(flat: Data) -> Data:
+    kind, ranked = flat["filter_rule"], {"by": flat["filter_kind"], "largest": flat["filter_largest"]}
+    if kind == "fraction":
+        all_groups = flat["filter_ratio"] == 1
+        return {"kind": "none"} if all_groups else {"kind": kind, "ratio": flat["filter_ratio"], **ranked}
+    number = {"k": int(flat["filter_value"])} if kind == "top_k" else {"p": flat["filter_value"]}
+    if kind == "top_p":
+        del ranked["largest"]
+    return {"kind": kind, **ranked, **number, "include_zero": flat["filter_zero"]}
+
+
+_FIRST_NEW: Data = {
+    "mesh": {"sequence": 1},
+    "hosts": {"coordinator": "", "count": 0, "index": None},
+    "prompt": {"observation_tokens": 0},
+    "model": {"attention": "auto"},
+    "rollout": {"prefill_rows": 0, "quantization": "none"},
+    "algo": {"packing": False, "overlong_buffer": 0.0, "overlong_penalty": 1.0},
+    "optim": {"decay": "all", "offload": False},
+    "imitation": {"schedule": "constant", "random_start": 0, "images": 0, "dagger_rounds": 0, "dagger_levels": 0},
+    "train": {"critic_warmup": 0, "recorded_mb": 1024},
+}
+
+
+def _first_new_keys(data: Data) -> Data:
+    """Hosts, packing, quantization and others came, with settings for what was done before."""
+    filled = {name: {**new, **data.get(name, {})} for name, new in _FIRST_NEW.items()}
+    if not filled["optim"]["weight_decay"] and "decay" not in data["optim"]:
+        filled["optim"]["decay"] = "matrices"  # nothing decays
+    tasks = [{"validation": "", **task} for task in data["tasks"]]
+    return {**data, **filled, "tasks": tasks}
+
+
+MIGRATIONS: tuple[Callable[[Data], Data], ...] = (_mesh_and_rule_in_sections, _first_new_keys)
+FORMAT = len(MIGRATIONS)
+"""The format that this version writes."""
+
+
+def migrated(data: Data, number: int) -> Data:
+    """The content of a config.yaml of format `number`, with the keys and the meaning of today.
+
+    Raises:
+        LookupError, TypeError: it is no configuration of that format.
+    """
+    for migration in MIGRATIONS[number:]:
+        data = migration(data)
+    return data

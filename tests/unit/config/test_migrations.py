@@ -1,0 +1,108 @@
+"""Configurations of earlier versions mean today what they meant then, and no key changes without a migration."""
+
+import json
+
+import pytest
+import yaml
+from paths import TESTS
+
+from agentrl_jax.config import Config, load_config, load_resolved, save_resolved
+from agentrl_jax.config.defaults import with_defaults
+from agentrl_jax.config.keys import child_type, every_key, sections_of
+from agentrl_jax.config.migrations import FORMAT
+from agentrl_jax.errors import UserError
+
+FORMATS = TESTS / "golden" / "formats"
+
+
+def changed(tmp_path, file, **algo):
+    data = yaml.safe_load((FORMATS / file).read_text())
+    data["algo"] |= algo
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
+    return tmp_path / "config.yaml"
+
+
+def test_a_run_of_the_flat_rule_is_read():
+    """Written before rules had sections; the values are those of its file."""
+    config = load_resolved(FORMATS / "flat_rule.yaml")
+    assert (config.model.embed_dim, config.prompt.max_response_tokens, config.rollout.group_size) == (16, 8, 8)
+    algo = config.algo
+    assert (algo.advantage.kind, algo.advantage.value_coef, algo.advantage.reward_placement) == ("gae", 0.02, "turn")
+    assert (algo.objective.kind, algo.objective.dual_clip, algo.grad_accum_steps) == ("ppo", 3.0, 2)
+    assert (algo.filter.kind, algo.filter.ratio, algo.kl.kind) == ("fraction", 0.25, "none")
+    assert (algo.mismatch.ratio_from, config.optim.decay) == ("learner", "all")
+
+
+def test_a_run_without_a_format_is_read():
+    config = load_resolved(FORMATS / "no_format.yaml")
+    assert (config.algo.mismatch.ratio_from, config.optim.decay, config.train.recorded_mb) == (
+        "rollout",
+        "matrices",
+        1024,
+    )
+
+
+@pytest.mark.parametrize(
+    ("flat", "key", "value"),
+    [
+        ({"advantage": "grpo", "grpo_std": False}, "advantage.normalize_by_std", False),
+        ({"advantage": "gigpo", "anchor_history": 2, "step_weight": 0.5}, "advantage.history", 2),
+        ({"advantage": "bi_level_gae", "turn_gamma": 0.9}, "advantage.turn_gamma", 0.9),
+        ({"advantage": "reward_to_go", "gamma": 0.5}, "advantage.gamma", 0.5),
+        ({"advantage": "remax"}, "advantage.kind", "remax"),
+        ({"objective": "gspo", "clip_high": 4e-4}, "objective.clip_high", 4e-4),
+        ({"objective": "cispo"}, "objective.kind", "cispo"),
+        ({"kl_where": "loss", "kl_kind": "k2", "kl_coef": 0.5}, "kl.coef", 0.5),
+        ({"kl_where": "loss", "kl_coef": 0.5, "kl_target": 0.1}, "kl.kind", "adaptive"),
+        ({"filter_ratio": 1.0}, "filter.kind", "none"),
+        ({"filter_rule": "top_k", "filter_value": 3}, "filter.k", 3),
+        ({"filter_rule": "min_p", "filter_value": 0.5, "filter_zero": False}, "filter.include_zero", False),
+        ({"filter_rule": "top_p", "filter_value": 0.5}, "filter.p", 0.5),
+        ({"logprobs": "masked", "importance_cap": 3.0}, "mismatch.cap", 3.0),
+        ({"horizon": "adaptive", "horizons": [2, 4], "horizon_gain": 0.1}, "horizon.min_gain", 0.1),
+        ({"max_rollouts": 3, "filter_ratio": 1.0}, "dynamic_sampling", 3),
+    ],
+)
+def test_each_kind_of_the_flat_rule_has_its_section(flat, key, value, tmp_path):
+    found = load_resolved(changed(tmp_path, "flat_rule.yaml", **flat)).algo
+    for name in key.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_what_is_written_names_its_format_and_is_read_again(tmp_path):
+    config = with_defaults(Config(run_dir="x"))
+    save_resolved(config, tmp_path / "config.yaml")
+    stored = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert (stored["format"], stored["version"]) == (FORMAT, "0.1.0")
+    assert load_resolved(tmp_path / "config.yaml") == load_config(tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize("number", [FORMAT + 1, "1", True])
+def test_a_format_of_a_later_version_is_refused(number, tmp_path):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"format": number, "version": "9.9"}))
+    for load in (load_resolved, load_config):
+        with pytest.raises(UserError) as caught:
+            load(tmp_path / "config.yaml")
+        assert (caught.value.key, caught.value.value) == (f"{tmp_path / 'config.yaml'}: format", number)
+        assert "9.9" in str(caught.value)
+
+
+def test_a_part_of_a_configuration_is_refused(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(UserError) as caught:
+        load_resolved(tmp_path / "config.yaml")
+    assert caught.value.key == str(tmp_path / "config.yaml")
+
+
+def test_no_key_changes_without_a_migration():
+    """Add a function to `migrations.MIGRATIONS`; then write what this test found into keys.json."""
+
+    def kind(key):
+        found = Config
+        for name in key.split("."):
+            found = child_type(found, name)
+        return "section" if sections_of(found) else str(found).replace("typing.", "")
+
+    found = {"format": FORMAT, "keys": {key: kind(key) for key in every_key()}}
+    assert json.loads((FORMATS / "keys.json").read_text()) == found
