@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, UInt32
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from agentrl_jax.errors import UserError, shortened
+from agentrl_jax.errors import BadValue, UserError, shortened
 from agentrl_jax.io import atomic_write, rename_with_suffix
 from agentrl_jax.rollout.envs.retry import ATTEMPT
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
@@ -298,7 +298,7 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
             stored = (name for name in ("header", *_ARRAYS) if name in file or name not in _NOT_OF_OLD)
             found: dict[str, Any] = {name: file[name] for name in stored}
         if others := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
-            raise ValueError(f"{others[0]} is no array")
+            raise BadValue(f"{others[0]} is no array", key=others[0])
         found.setdefault("attempt", np.zeros_like(found["format_error"]))
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
