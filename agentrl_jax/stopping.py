@@ -114,7 +114,8 @@ def ends_with(sentence: Callable[[], str]) -> Iterator[None]:
         return
     read, write = os.pipe()
     os.set_blocking(write, False)
-    signals = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    signals = [number for number in _SIGNALS if number != signal.SIGHUP or not under_nohup]
     before = {number: signal.signal(number, lambda *_: None) for number in signals}
     awoken = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     thread = threading.Thread(target=_wait, args=(read, sentence), daemon=True)

@@ -13,6 +13,7 @@ SIGNALED = """
 import os, signal, sys, time
 from agentrl_jax import stopping
 where, number = sys.argv[1], int(sys.argv[2])
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
 def wait():
     end = time.monotonic() + 60
     while not asked() and time.monotonic() < end:
@@ -59,12 +60,16 @@ def test_a_run_under_nohup_outlives_its_terminal():
 
 
 def test_in_a_notebook_the_first_interrupt_asks_and_the_second_one_interrupts():
-    with stopping.deferring() as asked:
-        signal.raise_signal(signal.SIGINT)
-        assert asked() == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with stopping.deferring() as asked:
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            assert asked() == signal.SIGINT
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
