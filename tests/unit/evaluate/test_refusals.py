@@ -41,7 +41,7 @@ OF_RUN = [
     ("scaling RUN --samples 9999999", "--samples", "9999999"),
     ("scaling RUN --turns 2 --selector value", "--selector", "value"),
     ("scaling RUN --turns 2 --out absent/absent", "--out", "absent/absent"),
-    ("scaling RUN --turns 2 --env Bandits", "--env", None),
+    ("scaling RUN --turns 2 --env Bandits", "--env", "Bandits"),
     ("scaling RUN --samples 2 --selector majority", "--selector", "majority"),
     ("scaling RUN --turns 2 --record OUT", "--record", "OUT"),
     ("scaling --turns 1", "RUN", None),
@@ -149,9 +149,9 @@ def test_a_run_that_cannot_be_evaluated(finished, tmp_path):
     shutil.copytree(finished.folder, copy)
     for step in tiny_run.checkpoints(copy):
         shutil.rmtree(copy / "checkpoints" / str(step))
-    assert "no checkpoint yet" in str(refusal("eval", copy))
+    assert "put the checkpoints back" in str(refusal("eval", copy))
     shutil.rmtree(copy / "checkpoints")
-    assert "no checkpoint yet" in str(refusal("eval", copy))
+    assert "put the checkpoints back" in str(refusal("eval", copy))
     file = copy / "config.yaml"
     whole = file.read_text()
     file.write_text(whole.replace("tokenizer: ''", "tokenizer: /absent"))
