@@ -4,7 +4,7 @@
     python benchmarks/babyai.py --curve --figure curve.png    # 1 to 16,384 environments; other sides as above
     python benchmarks/babyai.py --navix-python navix_venv/bin/python
 
-`tests/golden/babyai/export_fixtures.py` says how to make the first environment; the second one has the package
+`tests/golden/babyai/README.md` names the packages of the first environment; the second one has the package
 `navix`. All sides play the eighteen levels of AgentGym-RL with random listed actions, at most twenty an episode, in
 alternation and in one run. Generating the levels counts on both sides. The compiled side and navix use one device a
 core, the wrapper one process a core. navix is compared by primitive steps.
