@@ -32,9 +32,9 @@ class Refusal(Exception):
     def after(cls, where: object, error: BaseException) -> Self:
         """The refusal of another error, with its key and its value, whose message begins with `where`, if given.
 
-        An error without a key is about `where`, and so is one whose `where` is an option that the user gave.
+        An error without a key is about `where`.
         """
-        key = where if str(where).startswith("--") else getattr(error, "key", "") or where
+        key = getattr(error, "key", "") or where
         return cls(f"{where}: {error}" if where else str(error), key=key, value=getattr(error, "value", None))
 
 

@@ -92,7 +92,7 @@ train --algo.objective.clip_high 1              | YAML file is expected
 train absent.yaml                               | absent.yaml: no such file
 eval run --epsodes 3                            | --epsodes: --episodes
 eval run --episodes x                           | --episodes: 'x'
-eval run --env Sokban                           | --env: SimpleSokoban
+eval run --env Sokban                           | SimpleSokoban: --env
 eval run --levels absent.txt                    | absent.txt: no such file
 envs --levels 0                                 | --levels is 0: at least 1
 envs --check Sokban                             | --check is Sokban: SimpleSokoban

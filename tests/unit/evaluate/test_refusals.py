@@ -41,7 +41,7 @@ OF_RUN = [
     ("scaling RUN --samples 9999999", "--samples", "9999999"),
     ("scaling RUN --turns 2 --selector value", "--selector", "value"),
     ("scaling RUN --turns 2 --out absent/absent", "--out", "absent/absent"),
-    ("scaling RUN --turns 2 --env Bandits", "--env", "Bandits"),
+    ("scaling RUN --turns 2 --env Bandits", "environment", "Bandits"),
     ("scaling RUN --samples 2 --selector majority", "--selector", "majority"),
     ("scaling RUN --turns 2 --record OUT", "--record", "OUT"),
     ("scaling --turns 1", "RUN", None),
