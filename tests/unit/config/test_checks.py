@@ -201,6 +201,7 @@ def test_the_limit_of_a_check(limit):
     assert refusal(base, key, accepted) is None
     if refused is not None:
         error = refusal(base, key, refused)
+        assert error is not None, "it is accepted"
         value = list(error.value) if isinstance(error.value, tuple) else error.value
         if named:
             assert f"{error.key} is {shown(value)}".startswith(named[0])

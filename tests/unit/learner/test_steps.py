@@ -33,7 +33,9 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
         return program(state, rows, rows.counts(), KEY, jnp.int32(steps), *numbers)
 
     start = fresh_state(tx=tx)
+    _, second = run(1, start.replace(imitation_step=jnp.int32(1)))
     early, first = run(1, start)
+    assert second["imitation/loss"] != first["imitation/loss"]  # each step draws its own rows
     late, mean = run(59, early)
     late, last = run(1, late)
     assert last["imitation/loss"] < 0.8 * first["imitation/loss"]
