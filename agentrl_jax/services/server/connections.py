@@ -44,6 +44,9 @@ def bounded_protocol(most: int, head_seconds: float = HEAD_SECONDS) -> type[H11P
         def on_response_complete(self) -> None:
             self._since = time.monotonic()
             super().on_response_complete()
+            # A part of the next head may have come before this answer was complete.
+            if self._timer is None and self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+                self._await_head()
 
         def drop(self) -> None:
             """Closes the connection at once."""

@@ -20,7 +20,7 @@ MOST = 20
 @pytest.fixture
 def address():
     app = create_app(counting()[0], COMPILED, Limits(arrival_seconds=0.2))
-    with running(app, http=bounded_protocol(MOST, head_seconds=0.2)) as url:
+    with running(app, http=bounded_protocol(MOST, head_seconds=0.2), timeout_keep_alive=60) as url:
         yield url
 
 
@@ -47,9 +47,6 @@ def ended(connection):
 )
 def test_a_head_that_does_not_come_ends_the_connection(address, sent):
     with sockets(address, 1, sent) as (connection,):
-        if sent.endswith(b"GET"):
-            connection.recv(1000)  # the answer to the first request
-            connection.sendall(b" /")
         assert ended(connection)
 
 
