@@ -114,6 +114,24 @@ def test_packs_are_checked(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "values"),
+    [("number", (0, -1)), ("x", (-1, 22, 23)), ("y", (-1, 22, 23)), ("heading", (-1, 4)), ("clause", (-1, 5))],
+)
+def test_numbers_of_a_level_are_checked(name, values, tmp_path):
+    """Also where the cell of the agent is free, as that nearest to a wrong place is here."""
+    shape, column = items.SHAPE, (*levels.HEADER, "clause").index(name)
+    for value in values:
+        pack = items.load((0, 1))
+        pack[1, shape.height, column] = value
+        x, y = np.clip(pack[1, shape.height, 1:3], 0, 21)
+        pack[1, y, x] = codes.EMPTY
+        np.save(tmp_path / "pack.npy", pack)
+        with pytest.raises(ValueError, match="level 2 is no level") as caught:
+            levels.load_pack(tmp_path / "pack.npy", shape)
+        assert caught.value.value == 2
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"numbers": "0-3"}, r"numbers is \[0, 1, 2, 3\]"),
