@@ -120,15 +120,19 @@ def test_rooms(item):
     things = {codes.WALL: "wall", codes.EMPTY: "floor"} | {
         codes.OBJECT + i: f"floor+{name}" + "+lock" * name.endswith("locked door") for i, name in enumerate(codes.NAMES)
     }
-    visible = 0
+    visible = set()
     for row, column in np.ndindex(height, width):
         stack = things[int(world.cells[row, column])]
         if (row, column) == (world.y, world.x):
             stack += f"+player facing {['right', 'down', 'left', 'up'][world.heading]}"
         assert drawn[row][column] in (stack, f"{stack}+unseen")
-        visible += drawn[row][column] == stack
-    assert 0 < visible <= (state.view != codes.UNSEEN).sum()
-    assert not drawn[world.y][world.x].endswith("unseen")
+        if drawn[row][column] == stack:
+            visible.add(row * width + column)
+    # The agent looks up from the middle of the last row of its view.
+    numbers = np.pad(np.arange(height * width).reshape(height, width), 7, constant_values=-1)
+    turned = np.rot90(numbers, (world.heading + 1) % 4)
+    (y,), (x,) = np.nonzero(turned == world.y * width + world.x)
+    assert visible == {*turned[y - 6 : y + 1, x - 3 : x + 4][state.view != codes.UNSEEN].tolist()} - {-1}
     goal, carrying, steps = scene["text"]
     read = ROOMS.render(begun, params)
     assert read.startswith(goal + "\n")
