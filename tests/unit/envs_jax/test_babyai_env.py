@@ -13,6 +13,7 @@ import envs_jax
 from envs_jax.babyai import codes, items, levels, macros, search
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.search import shortest_plans
+from envs_jax.babyai.state import NOTHING
 from envs_jax.splits import Split, fixed_levels, splits_of_levels
 
 FIRST = small_items((0,))[0]
@@ -195,6 +196,8 @@ def test_a_key_in_a_box_can_be_had_by_default():
     assert set(listed(LARGE, state)) - set(listed(UPSTREAM, state)) == {"toggle"}
     key = int(state.world.hidden.max())
     assert int(state.world.places[key]) < 0
+    with_nothing = state.world.replace(hidden=jnp.full_like(state.world.hidden, NOTHING))
+    assert "toggle" not in listed(LARGE, state.replace(world=with_nothing))
     state, *_ = step(LARGE, state, "toggle")
     assert int(state.world.places[key]) >= 0
     assert "toggle" not in listed(LARGE, state)
