@@ -10,7 +10,7 @@ import pytest
 from babyai_games import LARGE, PARAMS, RED_BALLS, SMALL, UPSTREAM, listed, reset, small_items, step, text, walk
 
 import envs_jax
-from envs_jax.babyai import codes, items, levels, macros, search
+from envs_jax.babyai import codes, items, levels, macros, plans, search
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.search import shortest_plans
 from envs_jax.babyai.state import NOTHING
@@ -201,6 +201,16 @@ def test_a_key_in_a_box_can_be_had_by_default():
     state, *_ = step(LARGE, state, "toggle")
     assert int(state.world.places[key]) >= 0
     assert "toggle" not in listed(LARGE, state)
+
+
+def test_stored_plans_solve_their_items():
+    known = plans.stored()
+    assert [number for number, plan in known.items() if plan is None] == [246, 566, 1406]
+    longest = max((number for number in known if known[number]), key=lambda number: len(known[number]))
+    for number in (0, longest):
+        _, results = follow(LARGE, item(number), [LARGE.actions[action] for action in known[number]])
+        assert [bool(terminated) for _, terminated, _ in results] == [False] * (len(known[number]) - 1) + [True]
+        assert results[-1][2]["success"]
 
 
 def test_two_doors_can_be_opened_in_a_strict_order_by_default():
