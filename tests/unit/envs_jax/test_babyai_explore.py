@@ -1,11 +1,13 @@
 """Demonstrations that look around before they take a shortest plan."""
 
+import jax
 import numpy as np
 import pytest
+import scipy.ndimage
 from babyai_games import PARAMS, RED_BALLS, SMALL, small_items, walk
 
 from envs_jax import registry
-from envs_jax.babyai import baselines, macros
+from envs_jax.babyai import baselines, items, levels, macros
 from envs_jax.babyai.codes import (
     BALL,
     CLOSED_DOOR,
@@ -14,11 +16,13 @@ from envs_jax.babyai.codes import (
     EMPTY,
     KEY,
     LOCKED_DOOR,
+    OBJECT,
     UNSEEN,
     WALL,
     cell_of,
+    form_of,
 )
-from envs_jax.babyai.explore import explorations
+from envs_jax.babyai.explore import _reached, explorations
 from envs_jax.babyai.levels import HEADER
 from envs_jax.babyai.search import Plan
 from envs_jax.babyai.view import cells_of
@@ -112,3 +116,22 @@ def test_a_locked_door_and_its_key_are_enough_where_what_is_wanted_is_locked_awa
     for level, plan in zip(levels, SPEC.exploring_after(SMALL, PARAMS, levels, LIMIT, NONE[:2])):
         (state, _) = walk(SMALL, level, plan)[-1]
         assert SMALL.success(state, PARAMS)
+
+
+def test_things_that_are_reached_without_a_key_are_those_beside_the_cells_of_the_agent():
+    """Against connected components, on levels with several rooms; things are no obstacles, locked doors are."""
+    shape = items.SHAPE
+    start = jax.jit(jax.vmap(lambda level: levels.decode(level, shape).world))
+    worlds = start(items.load(tuple(items.stored_indices())[::16]))
+    found, cells = np.asarray(jax.jit(jax.vmap(_reached))(worlds)), np.asarray(worlds.cells)
+    some = set()
+    for number, grid in enumerate(cells):
+        barrier = (grid == WALL) | ((grid >= OBJECT) & (form_of(grid.astype(int)) == LOCKED_DOOR))
+        y, x = int(worlds.y[number]), int(worlds.x[number])
+        rooms, _ = scipy.ndimage.label(~barrier)
+        own = scipy.ndimage.binary_dilation(rooms == rooms[y, x])
+        places = np.asarray(worlds.places[number])
+        expected = (places < 0) | own.reshape(-1)[np.maximum(places, 0)]
+        np.testing.assert_array_equal(found[number], expected)
+        some |= {*expected[places >= 0].tolist()}
+    assert some == {True, False}
