@@ -90,6 +90,8 @@ def test_blocks_end_where_observations_end_and_many_are_always_skipped():
     for group_size, first in ((1, [read]), (GROUP_SIZE, [])):
         cache = empty(max_turns=3, group_size=group_size)
         assert [key.shape[2] for key, _ in cache.blocks[0]] == [*first, 200 + read, 200 + read]
+    one = empty(max_turns=3, context="single_turn")
+    assert sum_of_positions(one) == sum_of_positions(empty(max_turns=1)) == read
     few, many = (empty(max_turns=turns, skips_blocks=False) for turns in (3, 40))
     assert (few.skips, many.skips) == (False, True)
     assert sum_of_positions(few) < 4096 < sum_of_positions(many)
