@@ -146,3 +146,10 @@ def test_frozen_layers_have_no_gradient_and_the_others_the_same(tied):
     wanted = {name: x for name, x in full.items() if name != "embedding"}
     wanted["layers"] = jax.tree.map(lambda x: x[2:], full["layers"])
     chex.assert_trees_all_close(grads, wanted, rtol=2e-3, atol=2e-4)
+
+
+def test_an_adapter_of_the_last_layers_is_zero_on_the_first():
+    adapter = {"query": {"a": jnp.ones((2, 3, 1)), "b": jnp.full((2, 1, 5), 2.0)}}
+    found = lora.on_all_layers(adapter, 3)["query"]
+    assert (found["a"].shape, found["b"].shape) == ((5, 3, 1), (5, 1, 5))
+    assert [(float(part[:3].sum()), float(part[3:].min())) for part in found.values()] == [(0.0, 1.0), (0.0, 2.0)]
