@@ -6,7 +6,7 @@ import pytest
 import yaml
 from paths import TESTS
 
-from agentrl_jax.config import Config, load_config, load_resolved, save_resolved
+from agentrl_jax.config import Config, TaskConfig, load_config, load_resolved, save_resolved
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.keys import child_type, every_key, sections_of
 from agentrl_jax.config.migrations import FORMAT
@@ -76,6 +76,16 @@ def test_what_is_written_names_its_format_and_is_read_again(tmp_path):
     stored = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert (stored["format"], stored["version"]) == (FORMAT, "0.1.0")
     assert load_resolved(tmp_path / "config.yaml") == load_config(tmp_path / "config.yaml") == config
+
+
+def test_a_stored_configuration_is_read_without_the_files_that_it_names(tmp_path):
+    tasks = (TaskConfig(env="SimpleSokoban", groups=8, levels=str(tmp_path / "gone.npy")),)
+    config = with_defaults(Config(run_dir="x", tasks=tasks))
+    save_resolved(config, tmp_path / "config.yaml")
+    assert load_resolved(tmp_path / "config.yaml") == config
+    with pytest.raises(UserError) as caught:
+        load_config(tmp_path / "config.yaml")
+    assert caught.value.key == "tasks.0.levels"
 
 
 @pytest.mark.parametrize("number", [FORMAT + 1, "1", True])
