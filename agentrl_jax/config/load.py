@@ -106,13 +106,13 @@ def _of_today(data: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, A
 
     A file that a person wrote has no `format`, and the keys of today.
     """
-    number, version = data.pop("format", FORMAT), data.pop("version", "an earlier version")
-    if type(number) is not int or number > FORMAT:
-        why = f"expected at most {FORMAT}: agentrl {version} wrote the file; install that version or a newer one"
+    number, version = data.pop("format", FORMAT), data.pop("version", None) or "of unknown version"
+    if type(number) is not int or not 0 <= number <= FORMAT:
+        why = f"expected 0 to {FORMAT}: agentrl {version} wrote the file; install that version or a newer one"
         raise UserError.of(f"{path}: format", number, why)
     try:
         return migrated(data, number)
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"no whole configuration of format {number} ({type(error).__name__}: {error})"
         raise UserError.at(path, f"{what}; restore the file, or use a new run folder", number) from error
 
@@ -162,11 +162,11 @@ def to_dict(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
-def installed_version() -> str:
-    """The version of this package; unknown where it is not installed."""
+def installed_version() -> str | None:
+    """The version of this package; None where it is not installed."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("agentrl_jax")
-    return "unknown"
+    return None
 
 
 def save_resolved(config: Config, path: str | os.PathLike[str]) -> None:

@@ -10,11 +10,7 @@ from typing import Any
 
 Data = dict[str, Any]
 
-_OF_ADVANTAGE = {
-    "whiten": "whiten",
-    "spread_weighted": "spread_weighted",
-    "length_weighted": "length_weighted",
-}
+_OF_ADVANTAGE = {name: name for name in ("whiten", "spread_weighted", "length_weighted")}
 _OF_REWARDS = {
     "gamma": "gamma",
     "reward_placement": "reward_placement",
@@ -52,7 +48,7 @@ def _picked(flat: Mapping[str, Any], names: Mapping[str, str], **first: Any) -> 
     return first | {new: flat[old] for new, old in names.items()}
 
 
-def _mesh_and_rule_in_sections(data: Data) -> Data:
+def _rule_in_sections(data: Data) -> Data:
     """Keys had other names, and the learning rule was one flat list, in which a kind read some and ignored others."""
     flat = data["algo"]
     if not isinstance(flat.get("advantage"), str):
@@ -134,7 +130,7 @@ def _first_new_keys(data: Data) -> Data:
     return {**data, **filled, "tasks": tasks}
 
 
-MIGRATIONS: tuple[Callable[[Data], Data], ...] = (_mesh_and_rule_in_sections, _first_new_keys)
+MIGRATIONS: tuple[Callable[[Data], Data], ...] = (_rule_in_sections, _first_new_keys)
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""
 
@@ -143,7 +139,7 @@ def migrated(data: Data, number: int) -> Data:
     """The content of a config.yaml of format `number`, with the keys and the meaning of today.
 
     Raises:
-        LookupError, TypeError: it is no configuration of that format.
+        LookupError, TypeError, ValueError, AttributeError: it is no configuration of that format.
     """
     for migration in MIGRATIONS[number:]:
         data = migration(data)

@@ -5,7 +5,6 @@ people who read the file.
 """
 
 import hashlib
-import importlib.metadata
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 import agentrl_jax
 from agentrl_jax.config import Config
+from agentrl_jax.config.load import installed_version
 from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.evaluate.panels import Panel, get_panel
 from agentrl_jax.io import atomic_write, read_regular
@@ -285,16 +285,12 @@ def parameters_digest(parameters: Any) -> str:
 
 def code() -> dict[str, str | None]:
     """Version of the package, and the commit of its checkout; None for what is not known. Never fails."""
-    try:
-        version: str | None = importlib.metadata.version("agentrl_jax")
-    except importlib.metadata.PackageNotFoundError:
-        version = None
     file = Path(agentrl_jax.__file__)
     folder = file.parent.parent
     # An installed package may lie inside the checkout of another project.
     tracked = _git(folder, "ls-files", "--error-unmatch", str(file.relative_to(folder)))
     commit = _git(folder, "describe", "--always", "--dirty", "--tags") if tracked else None
-    return {"version": version, "commit": commit}
+    return {"version": installed_version(), "commit": commit}
 
 
 def _git(folder: Path, *words: str) -> str | None:

@@ -88,7 +88,7 @@ def test_a_stored_configuration_is_read_without_the_files_that_it_names(tmp_path
     assert caught.value.key == "tasks.0.levels"
 
 
-@pytest.mark.parametrize("number", [FORMAT + 1, "1", True])
+@pytest.mark.parametrize("number", [FORMAT + 1, -1, "1", True])
 def test_a_format_of_a_later_version_is_refused(number, tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"format": number, "version": "9.9"}))
     for load in (load_resolved, load_config):
