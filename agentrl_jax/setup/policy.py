@@ -71,11 +71,6 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
     if like.frozen_params is not None:
         state = state.replace(frozen_params=start(jax.random.key(0)).frozen_params)
     params = jax.tree.map(jnp.asarray, state.merged_params())
-    for path, leaf in jax.tree.leaves_with_path(params):
-        if not jnp.isfinite(leaf).all():
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            why = f"{name} has values that are not finite; use an earlier checkpoint"
-            raise UserError.at(f"{run}, checkpoint {step}", why)
     started_from = pretrained.config if pretrained else None
     return RunPolicy(int(state.iteration), step, model, params, tokenizer, files, started_from)
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import made_run
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from pydantic import ValidationError
 from safetensors.numpy import load_file, save_file
@@ -21,7 +22,6 @@ from agentrl_jax.model_server.run import make_sampler
 from agentrl_jax.model_server.sampler import Sampled
 from agentrl_jax.model_server.served_model import load_served
 from agentrl_jax.rollout import parsing
-from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.setup import build
 from agentrl_jax.text.conversation import messages_of
@@ -169,14 +169,15 @@ def test_the_format_of_a_run_is_that_of_its_prompts(run):
 
 @pytest.mark.parametrize("load", [load_served, load_policy])
 def test_a_checkpoint_that_is_not_finite_is_refused(load, run, monkeypatch):
-    def damaged(*args):
-        return jax.tree.map(lambda x: x * jnp.nan if jnp.isdtype(x.dtype, "real floating") else x, restore(*args))
+    def damaged(*args, **options):
+        state = restore(*args, **options)["state"]
+        return {"state": jax.tree.map(lambda x: x * jnp.nan if jnp.isdtype(x.dtype, "real floating") else x, state)}
 
-    restore = Checkpoints.restore_part
-    monkeypatch.setattr(Checkpoints, "restore_part", damaged)
+    restore = ocp.CheckpointManager.restore
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", damaged)
     with pytest.raises(UserError) as caught:
         load(str(run))
-    assert caught.value.key == f"{run}, checkpoint 7"
+    assert caught.value.key == f"{run / 'checkpoints' / '7'}"
 
 
 def test_responses_of_a_run_that_stops_at_the_answer_do_too(run, model):
