@@ -5,22 +5,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-NAMES = {
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
-OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-
-
-def gguf_name(key: str) -> str:
-    stem, _, kind = key.rpartition(".")
-    if stem in OUTER:
-        return f"{OUTER[stem]}.{kind}"
-    _, _, layer, rest = stem.split(".", 3)
-    return f"blk.{layer}.{NAMES[rest]}.{kind}"
-
 
 def permute(weights: np.ndarray, heads: int) -> np.ndarray:
     """The converter's code for llama's queries and keys."""
@@ -61,23 +45,18 @@ def write_gguf(path: Path, config: dict, tensors: dict, *, settings=None, raw=No
     metadata = settings_of(config) | (settings or {})
     writer = gguf.GGUFWriter(path, metadata.pop("general.architecture"))
     for key, value in metadata.items():
-        if isinstance(value, list):
-            writer.add_array(key, value)
-        else:
-            kinds = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING"}
-            writer.add_key_value(key, value, getattr(gguf.GGUFValueType, kinds[type(value)]))
+        kinds = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING", list: "ARRAY"}
+        writer.add_key_value(key, value, gguf.GGUFValueType[kinds[type(value)]])
     if divisors is not None:
         writer.add_tensor("rope_freqs.weight", divisors)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config["model_type"].upper()], config["num_hidden_layers"])
+    permuted = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
     for key, value in tensors.items():
-        if raw and key in raw:
-            blocks, kind = raw[key]
-            writer.add_tensor(gguf_name(key), blocks, raw_dtype=kind)
-            continue
-        if config["model_type"] == "llama" and "q_proj" in key:
-            value = permute(value, config["num_attention_heads"])
-        if config["model_type"] == "llama" and "k_proj" in key:
-            value = permute(value, config["num_key_value_heads"])
-        writer.add_tensor(gguf_name(key), value)
+        value, kind = (raw or {}).get(key, (value, None))
+        matrix = key.split(".")[-2]
+        if kind is None and config["model_type"] == "llama" and matrix in permuted:
+            value = permute(value, config[permuted[matrix]])
+        writer.add_tensor(names.get_name(key, (".weight", ".bias")), value, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,24 +1,18 @@
 """Many levels of BabyAI's generator: what each has, and their distribution against MiniGrid's."""
 
-import json
-
 import numpy as np
 import pytest
 from babyai_levels import ALL, Levels, draw, measure, numbers_of, p_value
-from babyai_rules import can_be_fulfilled, check, check_most
-from paths import GOLDEN
+from babyai_rules import REFERENCE, can_be_fulfilled, check
 
 from envs_jax.babyai import generator, items
 from envs_jax.babyai.generator import shape_of
-
-FIXTURE = GOLDEN / "babyai" / "fixtures" / "distributions.json"
 
 
 def test_levels_are_as_their_recipe_says():
     found = Levels(draw(upstream=False, count=8192), shape_of(ALL))
     for number in ALL:
         check(number, found.of(number))
-        check_most(number, found.of(number))
 
 
 def test_the_stored_items_that_nobody_can_solve_are_known():
@@ -36,10 +30,6 @@ def many():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generator, "MAX_TRIES", 1)
         return arrays, numbers_of(draw(**options)) > 0
-
-
-REFERENCE = {int(number): level for number, level in json.loads(FIXTURE.read_text())["levels"].items()}
-"""MiniGrid's statistics by number."""
 
 
 def test_distributions_are_those_of_minigrid(many):
