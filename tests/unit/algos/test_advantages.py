@@ -1,20 +1,14 @@
-from functools import partial
-
 import algos_oracles as oracle
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from algos_oracles import LENGTH, PROPERTY, ROWS, discounts, group_returns, masks, numbers
+from algos_oracles import LENGTH, PROPERTY, ROWS, discounts, masks, numbers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_jax.algos import advantages, groups
+from agentrl_jax.algos import advantages
 
-gae = jax.jit(advantages.gae)
-bi_level = jax.jit(advantages.bi_level_gae)
-turn_gae = jax.jit(advantages.turn_gae)
-group_advantages = jax.jit(groups.group_advantages, static_argnames="normalize_std")
+ESTIMATORS = {name: jax.jit(getattr(advantages, name)) for name in ("gae", "turn_gae", "bi_level_gae")}
 whiten = jax.jit(advantages.whiten)
 
 
@@ -39,63 +33,13 @@ FIRST_TEN = padded([True] * 10, bool)
 def test_bi_level_gae_gives_the_published_vectors(gamma, lam, expected):
     rewards = padded([0, 0, 0, 0, 1, 0, 0, 0, 0, 1])
     values = padded(np.arange(1, 11) / 10)
-    found, returns = bi_level(rewards, values, FIRST_TEN, rewards > 0, gamma=gamma, lam=lam, turn_gamma=0.95)
+    options = {"gamma": gamma, "lam": lam, "turn_gamma": 0.95}
+    found, returns = ESTIMATORS["bi_level_gae"](rewards, values, FIRST_TEN, rewards > 0, **options)
     np.testing.assert_allclose(found, padded(expected), atol=6e-5)
     np.testing.assert_allclose(returns, np.where(FIRST_TEN, padded(expected) + values, 0), atol=6e-5)
     if lam == 1.0:
         white = [1.1880, 1.0596, 0.9311, 0.8027, 0.6743, -0.6743, -0.8027, -0.9311, -1.0596, -1.1880]
         np.testing.assert_allclose(whiten(found, FIRST_TEN), padded(white), atol=6e-5)
-
-
-@PROPERTY
-@given(numbers, numbers, masks, discounts, discounts)
-def test_gae_equals_the_sum_over_later_errors(rewards, values, mask, gamma, lam):
-    found = gae(rewards, values, mask, gamma=gamma, lam=lam)
-    np.testing.assert_allclose(found, oracle.gae(rewards, values, mask, gamma, lam), atol=5e-4)
-
-
-@PROPERTY
-@given(numbers, numbers, masks, masks, discounts, discounts, discounts)
-def test_bi_level_gae_equals_the_two_passes(rewards, values, mask, turn_end, gamma, lam, turn_gamma):
-    found = bi_level(rewards, values, mask, turn_end, gamma=gamma, lam=lam, turn_gamma=turn_gamma)
-    np.testing.assert_allclose(
-        found, oracle.bi_level_gae(rewards, values, mask, turn_end, gamma, lam, turn_gamma), atol=5e-4
-    )
-
-
-@PROPERTY
-@given(numbers, numbers, masks, masks, discounts, discounts)
-def test_turn_gae_equals_one_step_a_turn(rewards, values, mask, turn_end, gamma, lam):
-    found = turn_gae(rewards, values, mask, turn_end, gamma=gamma, lam=lam)
-    np.testing.assert_allclose(found, oracle.turn_gae(rewards, values, mask, turn_end, gamma, lam), atol=5e-4)
-
-
-@pytest.mark.parametrize("normalize_std", [True, False])
-@PROPERTY
-@given(group_returns, st.randoms(use_true_random=False))
-def test_group_advantages_equal_the_reference_and_move_with_permutations(normalize_std, scores, random):
-    valid = np.array([[random.random() < 0.7 for _ in row] for row in scores])
-    found = np.asarray(group_advantages(np.where(valid, scores, np.nan), valid, normalize_std=normalize_std))
-    assert not found[~valid].any()
-    for row, scored, counts in zip(found, scores, valid):
-        if counts.any():
-            np.testing.assert_allclose(row[counts], oracle.normalized(scored[counts], normalize_std), atol=1e-5)
-    np.testing.assert_allclose(found.sum(axis=1), 0, atol=1e-4)
-    groups = random.sample(range(scores.shape[0]), scores.shape[0])
-    members = random.sample(range(scores.shape[1]), scores.shape[1])
-    mixed = group_advantages(scores[groups][:, members], valid[groups][:, members], normalize_std=normalize_std)
-    np.testing.assert_allclose(mixed, found[groups][:, members], atol=1e-5)
-
-
-@pytest.mark.parametrize("normalize_std", [True, False])
-def test_a_group_without_differences_has_advantages_of_exactly_zero(normalize_std):
-    # Sums of these numbers are rounded: their mean is not the number itself.
-    equal = np.repeat(np.array([[0.1], [-3.3], [1e4 / 3], [1e-7], [10.9]], np.float32), 7, axis=1)
-    for valid in (np.ones(equal.shape, bool), np.tile(np.arange(7) % 3 > 0, (5, 1))):
-        assert not np.asarray(group_advantages(equal, valid, normalize_std=normalize_std)).any()
-    alone = np.array([[0.5], [np.float32(1e6)]], np.float32)
-    found = group_advantages(alone, np.ones((2, 1), bool), normalize_std=normalize_std)
-    np.testing.assert_array_equal(found, np.zeros((2, 1)))
 
 
 @PROPERTY
@@ -115,38 +59,23 @@ def test_whitening_of_a_constant_a_single_token_and_nothing_is_zero():
         assert not np.asarray(whiten(x, mask)).any()
 
 
-def test_estimators_take_gradients_and_batches():
-    values = jnp.ones((2, ROWS, LENGTH))
-    mask = jnp.zeros((2, ROWS, LENGTH), bool)
-
-    def total(values):
-        return jnp.sum(jax.vmap(partial(advantages.gae, gamma=0.9, lam=0.9))(values, values, mask)[0])
-
-    assert not np.asarray(jax.grad(total)(values)).any()
-
-
-@pytest.mark.parametrize("estimator", ["gae", "turn_gae", "bi_level_gae"])
+@pytest.mark.parametrize("cut_off", [False, True])
+@pytest.mark.parametrize("name", ESTIMATORS)
 @PROPERTY
 @given(numbers, numbers, masks, masks, st.data())
-def test_an_episode_that_was_cut_off_goes_on_with_its_final_value(estimator, rewards, values, mask, ends, data):
-    final = data.draw(numbers)[:, 0]
-    gamma, lam, turn_gamma = (data.draw(discounts) for _ in range(3))
-    last = np.where(mask.any(axis=1), LENGTH - 1 - np.argmax(mask[:, ::-1], axis=1), -1)
-    ends = mask & (ends | (np.arange(LENGTH) == last[:, None]))
-    rewards = np.where(mask, rewards, 0.0).astype(np.float32)
-    longer = [
-        np.concatenate([x, one[:, None].astype(x.dtype)], axis=1)
-        for x, one in ((rewards, final), (values, final), (mask, final == final), (ends, final == final))
-    ]
-    if estimator == "gae":
-        found = gae(rewards, values, mask, gamma=gamma, lam=lam, final_value=final)
-        expected = oracle.gae(*longer[:3], gamma, lam)
-    elif estimator == "turn_gae":
-        found = turn_gae(rewards, values, mask, ends, gamma=gamma, lam=lam, final_value=final)
-        expected = oracle.turn_gae(*longer, gamma, lam)
-    else:
-        numbers_of = {"gamma": gamma, "lam": lam, "turn_gamma": turn_gamma}
-        found = bi_level(rewards, values, mask, ends, **numbers_of, final_value=final)
-        expected = oracle.bi_level_gae(*longer, gamma, lam, turn_gamma)
-    for have, want in zip(found, expected):
-        np.testing.assert_allclose(have, want[:, :-1], atol=1e-4)
+def test_estimators_equal_the_reference(name, cut_off, rewards, values, mask, ends, data):
+    """An episode that was cut off goes on with its final value, as if one more token had earned it."""
+    discount = [data.draw(discounts) for _ in range(3 if name == "bi_level_gae" else 2)]
+    options, width = dict(zip(("gamma", "lam", "turn_gamma"), discount)), 3 if name == "gae" else 4
+    longer = arrays = (rewards, values, mask, ends)[:width]
+    if cut_off:
+        last = np.where(mask.any(axis=1), LENGTH - 1 - np.argmax(mask[:, ::-1], axis=1), -1)
+        ends = mask & (ends | (np.arange(LENGTH) == last[:, None]))
+        arrays = (np.where(mask, rewards, 0.0).astype(np.float32), values, mask, ends)[:width]
+        final = data.draw(numbers)[:, :1]
+        added = (final, final, final == final, final == final)
+        longer = [np.concatenate([x, one], axis=1) for x, one in zip(arrays, added)]
+        options["final_value"] = final[:, 0]
+    found = ESTIMATORS[name](*arrays, **options)
+    for have, want in zip(found, getattr(oracle, name)(*longer, *discount)):
+        np.testing.assert_allclose(have, want[:, :LENGTH], atol=5e-4)

@@ -2,7 +2,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from algos_oracles import PROPERTY, group_returns, masks, numbers
+from algos_oracles import PROPERTY, masks, numbers
 from hypothesis import given
 
 from agentrl_jax.algos import diagnostics
@@ -39,22 +39,6 @@ def test_metrics_speak_of_the_masked_positions_only(values, returns, mask):
     chex.assert_trees_all_equal_structs(found, expected)
     for have, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
         assert float(have) == pytest.approx(float(want), rel=1e-3, abs=1e-4)
-
-
-@PROPERTY
-@given(group_returns)
-def test_group_metrics_equal_numpy(returns):
-    found = group_metrics(returns, np.ones(returns.shape, bool))
-    stds = np.std(returns.astype(np.float64), axis=1, ddof=1)
-    expected = {
-        "in_group_std": stds.mean(),
-        "in_group_max": returns.max(axis=1).mean(),
-        "in_group_mean": returns.mean(dtype=np.float64),
-        "zero_std_share": np.mean(stds <= 1e-6),
-    }
-    assert found.keys() == expected.keys()
-    for name, want in expected.items():
-        assert float(found[name]) == pytest.approx(float(want), rel=1e-5, abs=1e-6), name
 
 
 def test_members_that_do_not_count_are_not_seen():

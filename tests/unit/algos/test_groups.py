@@ -1,30 +1,43 @@
+from functools import partial
+
 import algos_oracles as oracle
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from algos_oracles import PROPERTY, group_returns
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_jax.algos import groups
 
-leave_one_out = jax.jit(groups.leave_one_out)
+KINDS = {
+    "by std": (partial(groups.group_advantages, normalize_std=True), partial(oracle.normalized, by_std=True)),
+    "centered": (partial(groups.group_advantages, normalize_std=False), partial(oracle.normalized, by_std=False)),
+    "leave one out": (groups.leave_one_out, oracle.leave_one_out),
+}
+PROGRAMS = {kind: jax.jit(function) for kind, (function, _) in KINDS.items()}
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @PROPERTY
 @given(group_returns, st.randoms(use_true_random=False))
-def test_leave_one_out_compares_with_the_others(scores, random):
+def test_advantages_equal_the_reference(kind, scores, random):
     valid = np.array([[random.random() < 0.7 for _ in row] for row in scores])
-    found = np.asarray(leave_one_out(np.where(valid, scores, np.nan), valid))
+    found = np.asarray(PROGRAMS[kind](np.where(valid, scores, np.nan), valid))
     assert not found[~valid].any()
     for row, scored, counts in zip(found, scores, valid):
-        np.testing.assert_allclose(row[counts], oracle.leave_one_out(scored[counts]), atol=1e-4)
+        if counts.any():
+            np.testing.assert_allclose(row[counts], KINDS[kind][1](scored[counts]), rtol=1e-5, atol=1e-5)
 
 
-def test_equal_scores_and_groups_of_one_have_no_advantage():
-    equal = np.repeat(np.float32([[0.1], [1e4 / 3], [-0.5]]), 7, axis=1)
-    assert not np.asarray(leave_one_out(equal, np.ones(equal.shape, bool))).any()
-    assert not np.asarray(leave_one_out(equal[:, :1], np.ones((3, 1), bool))).any()
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_group_without_differences_has_advantages_of_exactly_zero(kind):
+    # Sums of these numbers are rounded: their mean is not the number itself.
+    equal = np.repeat(np.array([[0.1], [-3.3], [1e4 / 3], [1e-7], [10.9]], np.float32), 7, axis=1)
+    for valid in (np.ones(equal.shape, bool), np.tile(np.arange(7) % 3 > 0, (5, 1))):
+        assert not np.asarray(PROGRAMS[kind](equal, valid)).any()
+    assert not np.asarray(PROGRAMS[kind](equal[:, :1], np.ones((5, 1), bool))).any()
 
 
 def test_a_greedy_baseline_that_broke_leaves_its_group_out():

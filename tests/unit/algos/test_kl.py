@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_jax.algos import kl
-from agentrl_jax.errors import BadValue
 
 KINDS = ["k1", "k2", "k3", "abs", "mse"]
 
@@ -62,9 +61,3 @@ def test_a_batch_without_a_divergence_leaves_the_coefficient():
     state = kl.KLController(coef=jnp.float32(0.2))
     assert update(state, np.float32(np.nan), 32.0, 0.1, 100.0).coef == state.coef
     assert update(state, np.float32(0.0), 32.0, 0.1, 100.0).coef < state.coef
-
-
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(BadValue) as refused:
-        kl.estimate(np.zeros(1), np.zeros(1), "k4")
-    assert (refused.value.key, refused.value.value) == ("estimator", "k4")
