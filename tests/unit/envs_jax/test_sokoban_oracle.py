@@ -86,4 +86,4 @@ def test_random_success_equals_enumeration():
 def test_too_large_a_search_is_refused(monkeypatch):
     monkeypatch.setattr(oracle, "MAX_POSITIONS", 3)
     with pytest.raises(ValueError, match="more than 3 reachable positions"):
-        oracle.random_success(generate_pack([0]), 10)
+        oracle.random_success(generate_pack([1]), 10)
