@@ -20,40 +20,51 @@ discounts = st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0])
 group_returns = hnp.arrays(np.float32, (GROUPS, GROUP_SIZE), elements=st.integers(-24, 80).map(lambda n: n / 8))
 
 
+def _gae(rewards, values, gamma, lam):
+    """Advantages of the steps of one episode."""
+    found, following, carried = [], 0.0, 0.0
+    for reward, value in zip(reversed(rewards), reversed(values)):
+        carried = reward + gamma * following - value + gamma * lam * carried
+        following = value
+        found.append(carried)
+    return found[::-1]
+
+
+def _turns(present, ends):
+    """The positions of each turn of a row; the last one may have no end."""
+    turns = [[]]
+    for j in np.flatnonzero(present):
+        turns[-1].append(j)
+        if ends[j]:
+            turns.append([])
+    return [turn for turn in turns if turn]
+
+
 def gae(rewards, values, mask, gamma, lam):
-    advantages = np.zeros(values.shape)
-    for row in range(values.shape[0]):
-        steps = [j for j in range(values.shape[1]) if mask[row, j]]
-        value = [float(values[row, j]) for j in steps]
-        delta = [
-            float(rewards[row, j]) + gamma * (value[i + 1] if i + 1 < len(steps) else 0.0) - value[i]
-            for i, j in enumerate(steps)
-        ]
-        for i, j in enumerate(steps):
-            advantages[row, j] = sum((gamma * lam) ** (later - i) * delta[later] for later in range(i, len(steps)))
-    return np.where(mask, advantages, 0.0), np.where(mask, advantages + values, 0.0)
+    return bi_level_gae(rewards, values, mask, np.zeros_like(mask), gamma, lam, 0.0)
 
 
 def bi_level_gae(rewards, values, mask, turn_end, gamma, lam, turn_gamma):
-    advantages = np.zeros(values.shape)
-    for row in range(values.shape[0]):
-        reward = [float(r) for r in rewards[row]]
-        value = [float(v) for v in values[row]]
-        tokens = [j for j in range(len(value)) if mask[row, j]]
-        ends = [j for j in tokens if turn_end[row, j]]
-        carried = 0.0
-        for k in reversed(range(len(ends))):
-            later = value[ends[k + 1]] if k + 1 < len(ends) else 0.0
-            carried = reward[ends[k]] + turn_gamma * later - value[ends[k]] + turn_gamma * lam * carried
-            reward[ends[k]] = carried + value[ends[k]]
-        following, carried = 0.0, 0.0
-        for j in reversed(tokens):
-            if j in ends:
-                following, carried = 0.0, 0.0
-            carried = reward[j] + gamma * following - value[j] + gamma * lam * carried
-            following = value[j]
-            advantages[row, j] = carried
-    return np.where(mask, advantages, 0.0), np.where(mask, advantages + values, 0.0)
+    """The advantage of a turn, at its last token, is the reward of the estimate over its tokens."""
+    rewards, advantages = rewards.astype(np.float64), np.zeros(values.shape)
+    for reward, value, present, ends, advantage in zip(rewards, values.astype(np.float64), mask, turn_end, advantages):
+        last = np.flatnonzero(present & ends)
+        reward[last] = _gae(reward[last], value[last], turn_gamma, lam) + value[last]
+        for turn in _turns(present, ends):
+            advantage[turn] = _gae(reward[turn], value[turn], gamma, lam)
+    return advantages, np.where(mask, advantages + values, 0.0)
+
+
+def turn_gae(rewards, values, mask, turn_end, gamma, lam):
+    """One advantage per turn, from the value at its first token and the sum of its rewards."""
+    rewards, advantages, returns = rewards.astype(np.float64), np.zeros(values.shape), np.zeros(values.shape)
+    for row, (reward, value) in enumerate(zip(rewards, values.astype(np.float64))):
+        turns = _turns(mask[row], turn_end[row])
+        starts = [value[turn[0]] for turn in turns]
+        found = _gae([reward[turn].sum() for turn in turns], starts, gamma, lam)
+        for turn, advantage, start in zip(turns, found, starts):
+            advantages[row, turn], returns[row, turn] = advantage, advantage + start
+    return advantages, returns
 
 
 def mean_and_std(numbers):
@@ -118,11 +129,8 @@ def kl(difference, kind):
 
 
 def top_groups(scores, k, largest):
-    def rank(index):
-        score = float(scores[index])
-        return (1, 0.0, index) if math.isnan(score) else (0, -score if largest else score, index)
-
-    return sorted(sorted(range(len(scores)), key=rank)[:k])
+    order = np.argsort(-scores if largest else scores, kind="stable")  # NaN comes last
+    return sorted(order[:k].tolist())
 
 
 def top_p(scores, value, include_zero, eps):
@@ -137,27 +145,6 @@ def top_p(scores, value, include_zero, eps):
         kept.append(i)
         covered += scores[i]
     return sorted(kept) if covered >= threshold else []
-
-
-def turn_gae(rewards, values, mask, turn_end, gamma, lam):
-    """One advantage per turn, from the value at its first token and the sum of its rewards."""
-    advantages, returns = np.zeros(values.shape), np.zeros(values.shape)
-    for row in range(values.shape[0]):
-        turns, present = [], []
-        for j in range(values.shape[1]):
-            if mask[row, j]:
-                present.append(j)
-                if turn_end[row, j]:
-                    turns, present = [*turns, present], []
-        turns += [present] if present else []
-        value, carried = 0.0, 0.0
-        for tokens in reversed(turns):
-            start = float(values[row, tokens[0]])
-            carried = sum(float(rewards[row, j]) for j in tokens) + gamma * value - start + gamma * lam * carried
-            value = start
-            for j in tokens:
-                advantages[row, j], returns[row, j] = carried, carried + start
-    return advantages, returns
 
 
 def leave_one_out(scores):
