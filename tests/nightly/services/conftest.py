@@ -2,4 +2,3 @@
 
 from bounded import bounded_memory  # noqa: F401
 from raw_server import raw_server  # noqa: F401
-from serving import serve  # noqa: F401

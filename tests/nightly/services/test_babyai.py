@@ -3,7 +3,6 @@
 import pytest
 from babyai_play import LOST_ACTION, LOST_ITEM, check_plans, check_recorded_answers, play
 
-from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import panels
 from agentrl_jax.evaluate.api_models import on_panel
 from agentrl_jax.evaluate.api_models.service_task import service_task
@@ -11,17 +10,13 @@ from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments import babyai
-from agentrl_jax.services.protocol import ROUTES
 from envs_jax.babyai import items, plans
 
 SERVICE = get_service("babyai")
 
 
-def test_recorded_answers_of_the_original():
+def test_recorded_answers_of_the_original_and_all_plans():
     check_recorded_answers(10)
-
-
-def test_all_plans_reach_their_goals_by_either_rule():
     check_plans(1)
 
 
@@ -65,8 +60,6 @@ def test_stored_levels_that_nobody_can_solve_are_replaced_by_default(item):
 
 def test_the_panel_by_scripted_policies():
     random = evaluate_scripted("babyai", "random", plays=23)
-    assert random["panel_digest"] == items.PANEL_DIGEST
-    assert (random["items"], random["compat"], random["turns"]) == (90, "upstream", 20)
     assert random["success"]["standard_error"] == pytest.approx(0.009, abs=0.002)
     assert random["success"]["mean"] == pytest.approx(0.522, abs=0.03)
     assert random["strict_success"]["mean"] == pytest.approx(0.51, abs=0.03)
@@ -75,28 +68,9 @@ def test_the_panel_by_scripted_policies():
     same = evaluate_scripted("babyai", "constant", action="move forward")
     assert same["policy"] == "constant move forward"
     assert 0 < same["success"]["mean"] < 0.3
-    for result in (random, same):
-        assert (result["null"]["mean"], result["optimal"]["mean"], result["optimal_is"]) == (0, 1, "scripted")
-        assert (result["baseline_turns"]["null"], result["mean_tokens"]) == (20, 0)
     floor = same["random"]["mean"]
     assert floor == pytest.approx(random["success"]["mean"], abs=0.03)
     assert same["gap_closed"] == pytest.approx((same["success"]["mean"] - floor) / (1 - floor))
-
-
-def test_scripted_policies_on_a_server(serve):
-    url, chosen = serve(SERVICE, ROUTES["babyai"], upstream=True), "1804-1808"
-    found = {name: evaluate_scripted("babyai", name, items=chosen, plays=2, url=url) for name in ("oracle", "random")}
-    here, there = (
-        evaluate_scripted("babyai", "constant", action="move forward", items=chosen, url=where)
-        for where in ("local", url)
-    )
-    assert here["success"] == there["success"]
-    assert found["oracle"]["success"]["mean"] == 1
-    assert found["oracle"]["strict_success"]["mean"] > 0
-    assert found["random"]["plays"] == 2
-    assert not {"compat", "panel_digest"} & set(found["random"])
-    with pytest.raises(UserError, match="2147483648"):
-        evaluate_scripted("babyai", "oracle", items="2147483648")
 
 
 def test_an_api_model_has_the_rules_of_the_panel():

@@ -1,12 +1,7 @@
-"""What the quick tests check with fewer clients and shorter lists of texts."""
+"""What the quick tests check with a shorter list of texts."""
 
 import pytest
-from both_ways import check_many_instances
 from scene_lists import SERVICES, STARTS, check_long_texts
-
-
-def test_256_instances_of_textcraft_answer_as_one(serve):
-    check_many_instances(serve, 256)
 
 
 @pytest.mark.parametrize("name", SERVICES)

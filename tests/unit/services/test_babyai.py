@@ -5,7 +5,6 @@ import dataclasses
 import io
 import json
 import random
-import threading
 
 import babyai_fixtures as recorded
 import jax
@@ -40,65 +39,48 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(babyai, "_ROWS", 90)
 
 
-class AgentGymClient:
-    """What AgentGym's client (agentenv/envs/babyai.py) sends and reads."""
-
-    def __init__(self, url):
-        self.url = url
-        self.handle = HTTP.post(f"{url}/create").raise_for_status().json()["id"]
-
-    def _post(self, route, **fields):
-        return HTTP.post(f"{self.url}/{route}", json=fields | {"id": self.handle}).raise_for_status().json()
-
-    def reset(self, item):
-        return self._post("reset", data_idx=item)
-
-    def step(self, response):
-        found = SERVICE.read(response)
-        if found.action is None:
-            return found.complaint, 0, False
-        answer = self._post("step", action=found.action)
-        return answer["observation"], answer["score"], answer["done"]
-
-
 @pytest.mark.parametrize("upstream", [False, True])
 def test_a_session_of_agentgyms_client(serve, upstream):
+    """What AgentGym's client (agentenv/envs/babyai.py) sends and reads."""
     SERVICE.make(upstream).close()  # compiles it, as `agentrl serve` does before it listens
     url = serve(SERVICE, ROUTES["babyai"], upstream=upstream)
     assert HTTP.get(url).json() == "This is environment BabyAI."
-    client = AgentGymClient(url)
+    handle = HTTP.post(f"{url}/create").json()["id"]
+
+    def post(route, **fields):
+        return HTTP.post(f"{url}/{route}", json={"id": handle} | fields).raise_for_status().json()
+
+    def step(response):
+        answer = post("step", action=SERVICE.read(response).action)
+        return answer["observation"], answer["score"], answer["done"]
 
     def view():
-        return HTTP.get(f"{url}/observation?id={client.handle}").json()
+        return HTTP.get(f"{url}/observation?id={handle}").json()
 
     start = {"reward": 0, "score": 0, "deleted": False, "done": False}
     assert view() == start | {"observation": "Environment not initialized"}
-    assert "no episode yet" in client._post("render")["error"]
-    answer = client.reset(0)
-    assert answer == start | {"observation": answer["observation"]}
+    assert "no episode yet" in post("render")["error"]
+    answer = post("reset", data_idx=0)
+    assert answer == view() == start | {"observation": answer["observation"]}
     assert answer["observation"].startswith("Your goal: go to the red ball\nIn front of you in this room,")
-    assert view() == answer
-    head, _, data = client._post("render").partition(",")
+    head, _, data = post("render").partition(",")
     image = Image.open(io.BytesIO(base64.b64decode(data, validate=True)))
     assert (head, image.format, image.mode) == ("data:image/png;base64", "PNG", "RGB")
     assert image.size == (8 * TILE, 8 * TILE)
-    refusal = "Error: Only one 'Action' is allowed per response. Please adjust your response."
-    assert client.step("Action: turn left\nAction: turn left") == (refusal, 0, False)
-    text, score, done = client.step(react_response("move forward"))
+    text, score, done = step(react_response("move forward"))
     assert (score, done) == (0, False)
     assert "Your goal" not in text
     assert view()["observation"] == f"Your goal: go to the red ball\n{text}"
-    text, score, done = client.step(react_response("[Go to red ball 1]."))
+    text, score, done = step(react_response("[Go to red ball 1]."))
     assert (score, done) == (0.8875, True)
     assert "\n The task is completed.\nAvailable actions: [" in text
-    ended = {"error": f"The task with environment {client.handle} has finished."}
-    assert client._post("step", action="turn left") == ended
-    assert client.reset(3)["observation"].startswith("Your goal: go to the blue key\n")
-    assert client.step("Action:\ngo to blue key 1")[1:] == (0.8875, True)
-    assert client.reset(-1) == {"error": "The data_idx -1 is not valid: expected 0 to 2147483647."}
-    assert client._post("close") is True
-    assert client._post("step", action="toggle") == {"error": f"The id {client.handle} is not valid."}
-    assert HTTP.post(f"{url}/render", json={"id": 12345}).json() == {"error": "The id 12345 is not valid."}
+    assert post("step", action="turn left") == {"error": f"The task with environment {handle} has finished."}
+    assert post("reset", data_idx=3)["observation"].startswith("Your goal: go to the blue key\n")
+    assert step("Action:\ngo to blue key 1")[1:] == (0.8875, True)
+    assert post("reset", data_idx=-1) == {"error": "The data_idx -1 is not valid: expected 0 to 2147483647."}
+    assert post("close") is True
+    assert post("step", action="toggle") == {"error": f"The id {handle} is not valid."}
+    assert post("render", id=12345) == {"error": "The id 12345 is not valid."}
 
 
 def test_a_door_that_is_opened_and_gone_through():
@@ -296,22 +278,3 @@ def test_a_run_on_the_service_has_the_rules_that_it_is_asked_for(tmp_path, upstr
     lease = services.tasks[0].pool.open(LOST_ITEM, 1e9)
     assert services.tasks[0].service.solved(lease.step(LOST_ACTION, 1e9)) != upstream
     services.close()
-
-
-def test_a_generator_is_compiled_once(monkeypatch):
-    """All episodes of a group begin on one item at once."""
-    made = []
-
-    def make_generator(numbers, shape, *, upstream):
-        made.append((numbers, upstream))
-        return lambda key: key
-
-    monkeypatch.setattr(babyai, "make_generator", make_generator)
-    babyai._compile_generator.cache_clear()
-    threads = [threading.Thread(target=babyai._generator, args=(12, True)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    babyai._compile_generator.cache_clear()
-    assert made == [((12,), True)]

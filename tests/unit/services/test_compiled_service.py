@@ -59,6 +59,7 @@ def test_an_episode_has_the_actions_of_the_compiled_loop(per_response):
     budget = registry.spec("SimpleSokoban").max_actions
     ends = [instance.step(SEPARATOR.join(["Up"] * per_response)).done for _ in range(budget // per_response)]
     assert ends == [False] * (len(ends) - 1) + [True]
+    assert len(service.random(0, 0).act("").split(SEPARATOR)) == compiled.MAX_ACTIONS_PER_RESPONSE
 
 
 def test_where_the_possible_actions_change_a_response_has_one(monkeypatch):

@@ -165,11 +165,3 @@ def test_any_walk_obeys_walls_and_limit(item, actions):
             assert told(answer) == ("Success\n", 1.0, 1.0, True)
         else:
             assert (position(answer.observation), answer.reward, answer.done) == (cell, 0.0, False)
-
-
-def test_random_players_are_functions_of_their_seed():
-    walks = [[answer.observation for answer in play(SERVICE.random(3, seed), 3)] for seed in (1, 1, 2)]
-    assert walks[0] == walks[1] != walks[2]
-    player = SERVICE.random(0, 0)
-    drawn = [player.act("") for _ in range(400)]
-    assert all(60 < drawn.count(move) < 140 for move in MOVES)

@@ -1,15 +1,12 @@
 """Which instances are closed for new ones when the limit is reached, and what a hung instance costs."""
 
-import contextlib
 import threading
 import types
 
 import pytest
 from counting import counting, wait_until
-from serving import HTTP
 
 from agentrl_jax.services.environment import StepResult
-from agentrl_jax.services.protocol import ROUTES
 from agentrl_jax.services.server.instances import MAX_PENDING_REQUESTS, Instances, NoRoom, UnknownHandle
 from agentrl_jax.services.server.limits import Limits
 
@@ -81,20 +78,6 @@ def test_zero_keeps_unfinished_ones_for_good(clock):
     assert held.create() != handle
 
 
-def test_clients_without_close_play_on_beyond_the_places(serve):
-    base = serve(counting()[0], ROUTES["maze"], Limits(instances=4), upstream=True)
-
-    def post(path, **body):
-        return HTTP.post(f"{base}/maze/{path}", json=body).json()
-
-    for _ in range(8):
-        handle = post("create")["id"]
-        assert post("reset", id=handle, game=1)["observation"] == "start 1"
-        assert post("step", id=handle, action="end")["done"]
-    assert post("step", id=0, action="a") == {"error": "The id 0 is not valid."}
-    assert "instances_reclaimed_total 4.0" in HTTP.get(f"{base}/metrics").text
-
-
 def hanging(held, handle):
     """A thread whose request to an instance hangs, and the event that ends it."""
     free, inside = threading.Event(), threading.Event()
@@ -143,13 +126,6 @@ def test_closing_one_that_hangs_does_not_take_a_thread_nor_free_its_place(clock)
     assert not held.close(handle)
     free.set()
     hung.join(10)
-    fresh = []
-
-    def made_room():
-        with contextlib.suppress(NoRoom):
-            fresh.append(held.create())
-        return fresh
-
-    wait_until(made_room)
-    assert fresh != [handle]
-    assert (made.closed, held.hung) == (1, 0)
+    wait_until(lambda: held.hung == 0)
+    assert held.create() != handle
+    assert made.closed == 1

@@ -216,8 +216,6 @@ def test_a_token_is_asked_for(serve):
 
 def test_documents_metrics_and_items(serve):
     url = serve(TEXTCRAFT, ROUTES["textcraft"])
-    paths = shown(url, "openapi.json")["paths"]
-    assert {"/create", "/reset", "/step", "/close", "/observation", "/detail", "/commands", "/goal"} <= set(paths)
     assert HTTP.get(f"{url}/docs").status_code == 200
     table = shown(url, "items")["table"]
     assert len(table) == 544
@@ -256,7 +254,7 @@ def test_a_further_route_that_plays_an_action(serve):
 
     url = serve(counting(Seen)[0], ROUTES["sciworld"])
     post(url, "create")
-    post(url, "reset", id=0, data_idx=7)
+    assert {"task_name", "var_num", "task_description"} <= told(url, "reset", id=0, data_idx=7).keys()
     found = told(url, "step_visual", id=0, action="a")
     assert (found["observation"], found["moves"], found["inventory"]) == ("8 a", 1, "a stick")
     assert found["object_tree"] is None

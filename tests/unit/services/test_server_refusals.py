@@ -17,8 +17,6 @@ from agentrl_jax.services.server.run import JsonFormatter
 
 
 class Odd(Counting):
-    """Gives invalid answers on command."""
-
     def step(self, action):
         answers = {
             "half": StepResult("a\ud800b"),

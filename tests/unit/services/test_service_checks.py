@@ -1,6 +1,7 @@
 """Every check of a service catches the fault that it names and no other; the services pass."""
 
 import dataclasses
+import functools
 import importlib.util
 import itertools
 import json
@@ -14,8 +15,6 @@ from agentrl_jax.services.environments.common import PlannedPolicy
 
 
 class Changed(maze.Maze):
-    """The maze, whose answers to actions are changed."""
-
     def __init__(self, change):
         super().__init__()
         self.change = change
@@ -77,16 +76,6 @@ def changed(which, **fields):
     return broken(lambda: Changed(change))
 
 
-def told_apart():
-    """Instances that tell their numbers."""
-    made = itertools.count()
-    return broken(lambda: numbered(next(made)))
-
-
-def numbered(number):
-    return Changed(lambda answer: with_text(answer, number))
-
-
 def lost(answer):
     return answer.reward < 1
 
@@ -95,7 +84,7 @@ def won(answer):
     return answer.reward == 1
 
 
-CHANCE = itertools.count()
+CHANCE, MADE = itertools.count(), itertools.count()
 FAULTS = (
     ("reward_range", changed(won, score=2.0)),
     ("reward_range", changed(lost, reward=-5.0)),
@@ -103,7 +92,7 @@ FAULTS = (
     ("success_terminates", changed(won, done=False)),
     ("observation", changed(lambda answer: answer.done, observation="")),
     ("determinism", changed(lost, reward=lambda: -(next(CHANCE) % 7) / 7)),
-    ("determinism", told_apart()),
+    ("determinism", broken(lambda: Changed(functools.partial(with_text, text=next(MADE))))),
     ("reset_clears", broken(Remembers)),
     ("null_floor", broken(lambda: GivesIn(lambda actions: not actions[-1]))),
     ("repeat_last_floor", broken(lambda: GivesIn(lambda actions: actions[-1] and actions[-20:] == actions[-1:] * 20))),

@@ -95,7 +95,7 @@ def test_wordle_shows_guesses_with_their_colors():
 
 
 def test_sciworld_shows_rooms_doors_and_what_is_carried():
-    """From texts of the simulator, which nightly tests ask itself."""
+    """From texts of the simulator, as it has answered."""
     plays = {
         "": f"Your task is to find a(n) living thing.\n{HALLWAY}",
         "open door to kitchen": "The door is now open.",

@@ -69,12 +69,9 @@ def test_the_game_of_seed_3_is_the_one_seen_upstream():
     ]
 
 
-def test_the_vocabulary_is_forty_words_in_order():
+def test_the_vocabulary_is_forty_words_in_order_and_in_the_instruction_with_a_true_example():
     assert len(WORDS) == len(set(WORDS)) == 40
     assert (WORDS[0], WORDS[9], WORDS[10], WORDS[30], WORDS[39]) == ("panic", "knoll", "sugar", "cynic", "trove")
-
-
-def test_the_instruction_has_the_words_and_a_true_example():
     assert "y b g b b for s h i r e" in SERVICE.instruction
     assert consistent(WORDS, "shire", "y b g b b") == ["moist"]
     assert SERVICE.instruction.endswith("\n" + "\n".join(WORDS))
