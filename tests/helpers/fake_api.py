@@ -6,7 +6,8 @@ import socket
 import struct
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from scripted_server import Listening, send
 
 
 def completion(text, finish="stop", **message):
@@ -34,65 +35,46 @@ class FakeApi:
     @contextlib.contextmanager
     def running(self):
         """Serves inside the block, and yields the address."""
-        api = self
+        with Listening(self._respond, protocol="HTTP/1.1") as server:
+            try:
+                yield f"{server.url}/v1"
+            finally:
+                self.released.set()
+                server.shutdown()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with api.lock:
-                    api.requests.append(body)
-                    api.headers.append(dict(self.headers))
-                    fault = api.faults.pop(0) if api.faults else None
-                    api.at_once += 1
-                    api.most_at_once = max(api.most_at_once, api.at_once)
-                try:
-                    self.respond(body, fault)
-                finally:
-                    with api.lock:
-                        api.at_once -= 1
-
-            def respond(self, body, fault):
-                self.close_connection = fault in ("drop", "reset", "hang", "cut") or self.close_connection
-                if fault == "reset":
-                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    self.connection.close()
-                if fault == "hang":
-                    api.released.wait(20)
-                if fault in ("drop", "reset", "hang"):
-                    return
-                status, headers, content = 200, {}, b"{"
-                if isinstance(fault, tuple):
-                    status, headers, content = fault
-                elif fault != "garbage":
-                    content = api.answer(body)
-                    if isinstance(content, tuple):
-                        status, headers, content = content
-                    if isinstance(content, str):
-                        content = completion(content)
-                    with api.lock:
-                        api.asked[json.dumps(body["messages"])] += fault is None
-                data = content if isinstance(content, bytes) else json.dumps(content).encode()
-                self.send_response(status)
-                for name, value in {"Content-Type": "application/json", **headers}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        server.handle_error = lambda *_: None
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    def _respond(self, handler, data):
+        body = json.loads(data)
+        with self.lock:
+            self.requests.append(body)
+            self.headers.append(dict(handler.headers))
+            fault = self.faults.pop(0) if self.faults else None
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            yield f"http://127.0.0.1:{server.server_port}/v1"
+            self._answer(handler, body, fault)
         finally:
-            self.released.set()
-            server.shutdown()
-            thread.join(20)
-            server.server_close()
+            with self.lock:
+                self.at_once -= 1
+
+    def _answer(self, handler, body, fault):
+        handler.close_connection = fault in ("drop", "reset", "hang", "cut") or handler.close_connection
+        if fault == "reset":
+            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            handler.connection.close()
+        if fault == "hang":
+            self.released.wait(20)
+        if fault in ("drop", "reset", "hang"):
+            return
+        status, headers, content = 200, {}, b"{"
+        if isinstance(fault, tuple):
+            status, headers, content = fault
+        elif fault != "garbage":
+            content = self.answer(body)
+            if isinstance(content, tuple):
+                status, headers, content = content
+            if isinstance(content, str):
+                content = completion(content)
+            with self.lock:
+                self.asked[json.dumps(body["messages"])] += fault is None
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        send(handler, status, data, headers, len(data) // 2 if fault == "cut" else None)

@@ -1,12 +1,10 @@
 """A server that gives arbitrary answers to the services' client, and what the client must make of them."""
 
-import contextlib
 import json
-import socketserver
-import threading
 
 import pytest
 from damage import damaged, with_odd_values
+from scripted_server import Listening
 
 from agentrl_jax.errors import MAX_FOREIGN
 from agentrl_jax.services import client as module
@@ -32,32 +30,13 @@ LINES = [
 ]
 
 
-class Raw(socketserver.StreamRequestHandler):
-    """Answers every request of a connection with the bytes that the server holds, and closes it."""
-
-    def handle(self):
-        length = 0
-        while (line := self.rfile.readline()) not in (b"\r\n", b""):
-            name, _, value = line.partition(b":")
-            length = int(value) if name.lower() == b"content-length" else length
-        self.rfile.read(length)
-        with contextlib.suppress(OSError):
-            self.wfile.write(self.server.answer)
-
-
-class Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    answer = b""
-
-
 @pytest.fixture
 def raw_server(monkeypatch):
     # Requests that may be repeated would otherwise be repeated until the deadline.
     monkeypatch.setattr(module, "FIRST_PAUSE", 10 * SECONDS)
     # After a damaged answer, the server may close the connection while the next request is on its way.
     monkeypatch.setattr(module, "KEPT_SECONDS", 0.0)
-    with Server(("127.0.0.1", 0), Raw) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    with Listening(lambda handler, _: handler.wfile.write(server.answer)) as server:
         yield server
         server.shutdown()
 

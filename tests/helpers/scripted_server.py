@@ -1,9 +1,47 @@
-"""A server whose answers are given beforehand."""
+"""Servers in threads of this process whose answers are given beforehand."""
 
-import http.server
 import json
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Listening(ThreadingHTTPServer):
+    """Calls `respond(handler, body)` for every request, in a thread each."""
+
+    daemon_threads = True
+
+    def __init__(self, respond, protocol="HTTP/1.0"):
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = protocol
+
+            def do_POST(self):
+                respond(self, self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+            do_GET = do_POST
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def handle_error(self, *_):
+        pass
+
+
+def send(handler, status, content, headers=(), size=None):
+    """Sends an answer, of whose content only the first `size` bytes."""
+    handler.send_response(status)
+    for name, value in {
+        "Content-Type": "application/json",
+        "Content-Length": str(len(content)),
+        **dict(headers),
+    }.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(content[:size])
 
 
 class Scripted:
@@ -11,32 +49,17 @@ class Scripted:
 
     def __init__(self, *answers):
         self.answers, self.seen = list(answers), []
-        outer = self
+        self.server = Listening(self._respond)
+        self.url = self.server.url
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                length = int(self.headers.get("Content-Length", 0))
-                outer.seen.append((self.path, json.loads(self.rfile.read(length) or b"null")))
-                answer = outer.answers.pop(0)
-                if isinstance(answer, bytes):  # raw bytes, then the connection closes
-                    self.wfile.write(answer)
-                    self.close_connection = True
-                    return
-                if isinstance(answer, float):
-                    time.sleep(answer)
-                    answer = (200, {"id": 1})
-                status, body = answer
-                content = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_POST
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+    def _respond(self, handler, data):
+        self.seen.append((handler.path, json.loads(data or b"null")))
+        answer = self.answers.pop(0)
+        if isinstance(answer, bytes):  # raw bytes, then the connection closes
+            handler.wfile.write(answer)
+            return
+        if isinstance(answer, float):
+            time.sleep(answer)
+            answer = (200, {"id": 1})
+        status, body = answer
+        send(handler, status, body if isinstance(body, bytes) else json.dumps(body).encode())
