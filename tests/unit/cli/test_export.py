@@ -26,22 +26,12 @@ def runs(tmp_path_factory):
     return exported_runs.runs(tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture
-def model(runs):
-    return runs[0]
-
-
-@pytest.fixture
-def run(runs):
-    return runs[1]
-
-
 def refused(*words):
     return tiny_run.refusal("export", *map(str, words))
 
 
-def test_what_is_read_again_is_the_policy(run, tmp_path):
-    new = tmp_path / "new"
+def test_what_is_read_again_is_the_policy(runs, tmp_path):
+    (_, run), new = runs, tmp_path / "new"
     again, words = check_weights(run("fresh"), new)
     assert again.config.raw["eos_token_id"] == words.end_of_turn_id
     assert again.config.raw["max_position_embeddings"] > 2 * 6  # the length of a conversation of the run
@@ -51,7 +41,8 @@ def test_what_is_read_again_is_the_policy(run, tmp_path):
     assert {path.name: path.read_bytes() for path in new.iterdir()} == before
 
 
-def test_an_adapter_is_merged_or_written_beside_its_base(run, model, tmp_path):
+def test_an_adapter_is_merged_or_written_beside_its_base(runs, tmp_path):
+    model, run = runs
     check_weights(run("lora"), tmp_path / "whole")
     check_adapter(run("lora"), model, tmp_path / "adapter", "bfloat16")
 
@@ -67,10 +58,7 @@ def of_scratch(tmp_path, **data):
 
 @pytest.mark.parametrize(
     ("style", "think", "forced"),
-    [
-        *(("compact", False, True), ("compact", False, False), ("ragen", True, True)),
-        *(("chat", False, True), ("bare", True, False)),
-    ],
+    [("compact", False, True), ("compact", False, False), ("ragen", True, True), ("bare", True, False)],
 )
 def test_other_programs_write_the_prompts_of_a_run_from_scratch(style, think, forced, tmp_path):
     """Token for token: two turns as the engine writes them, and as transformers does with what is exported."""
@@ -109,8 +97,9 @@ def test_the_prompts_of_single_turns_are_written_too(tmp_path):
     assert words.template is None
 
 
-def test_a_pretrained_model_is_written_without_settings_of_generation(model, tmp_path):
+def test_a_pretrained_model_is_written_without_settings_of_generation(runs, tmp_path):
     """Of them only token ids are the policy's; with the others, vLLM and transformers would change every reply."""
+    model, _ = runs
     base, old = shutil.copytree(model, tmp_path / "base"), load_pretrained(model)
     sampling = {"do_sample": True, "repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20}
     ids = {"eos_token_id": [1, 0], "pad_token_id": 0}
@@ -140,8 +129,8 @@ def test_the_base_of_an_adapter_is_named_as_others_find_it(tmp_path):
     assert name_on_hub(str(tmp_path), "main") == (str(tmp_path), None)
 
 
-def test_what_cannot_be_exported(run, model, tmp_path):
-    new = tmp_path / "new"
+def test_what_cannot_be_exported(runs, tmp_path):
+    (model, run), new = runs, tmp_path / "new"
     (empty := tmp_path / "empty").mkdir()
     (empty / "config.yaml").write_bytes((run("fresh") / "config.yaml").read_bytes())
     assert "model.lora.rank is 0" in refused(run("fresh"), new, "--adapter")

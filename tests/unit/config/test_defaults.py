@@ -29,18 +29,25 @@ LORA = {"pretrained": "smollm2-135m", "lora": {"rank": 8}}
 
 
 @pytest.mark.parametrize(
-    ("model", "policy", "critic"),
-    [({}, 3e-4, 1e-3), ({"pretrained": "smollm2-135m"}, 1e-6, 1e-5), (LORA, 1e-5, 1e-4)],
+    ("model", "policy", "critic", "what"),
+    [
+        ({}, 3e-4, 1e-3, "a small decoder from scratch"),
+        (LORA, 1e-5, 1e-4, "low-rank adapters"),
+        ({"pretrained": "smollm2-135m"}, 1e-6, 1e-5, "the weights of a pretrained model"),
+        ({"pretrained": "smollm2-135m", "frozen_layers": 20}, 1e-6, 1e-5, "the weights of a pretrained model"),
+    ],
 )
-def test_learning_rates_depend_on_what_is_trained(model, policy, critic):
-    assert rates(decode({"model": model})) == (policy, critic)
+def test_learning_rates_depend_on_what_is_trained(model, policy, critic, what):
+    left_out = decode({"model": model})
+    assert rates(left_out) == (policy, critic)
+    for part in (what, f"optim.lr {policy:g} (the default)", f"optim.critic_lr {critic:g} (the default)"):
+        assert part in note(left_out)
     given = decode({"model": model, "optim": {"lr": 0.5, "critic_lr": 0.25}})
     assert rates(given) == (0.5, 0.25)
-    assert "optim.lr 0.5 (given;" in note(given)
+    assert f"optim.lr 0.5 (given; the default is {policy:g})" in note(given)
     without = with_rates(decode({"model": model, "algo": {"preset": "grpo"}}))
     assert rates(without) == (policy, 0.0)
     assert (without.optim.lr, without.optim.critic_lr) == (policy, None)
-    assert f"optim.lr {policy:g} (the default)" in note(without)
 
 
 def test_numbers_that_a_program_takes_as_arguments_are_not_part_of_it():

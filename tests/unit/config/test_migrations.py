@@ -1,25 +1,20 @@
 """Configurations of earlier versions mean today what they meant then, and no key changes without a migration."""
 
+import itertools
 import json
+import operator
 
 import pytest
 import yaml
 from paths import TESTS
+from refusing import refusal
 
 from agentrl_jax.config import Config, TaskConfig, load_config, load_resolved, save_resolved
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.keys import child_type, every_key, sections_of
 from agentrl_jax.config.migrations import FORMAT
-from agentrl_jax.errors import UserError
 
 FORMATS = TESTS / "golden" / "formats"
-
-
-def changed(tmp_path, file, **algo):
-    data = yaml.safe_load((FORMATS / file).read_text())
-    data["algo"] |= algo
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
-    return tmp_path / "config.yaml"
 
 
 def test_a_run_of_the_flat_rule_is_read():
@@ -35,11 +30,8 @@ def test_a_run_of_the_flat_rule_is_read():
 
 def test_a_run_without_a_format_is_read():
     config = load_resolved(FORMATS / "no_format.yaml")
-    assert (config.algo.mismatch.ratio_from, config.optim.decay, config.train.recorded_mb) == (
-        "rollout",
-        "matrices",
-        1024,
-    )
+    assert (config.algo.mismatch.ratio_from, config.optim.decay) == ("rollout", "matrices")
+    assert config.train.recorded_mb == 1024
 
 
 @pytest.mark.parametrize(
@@ -64,18 +56,10 @@ def test_a_run_without_a_format_is_read():
     ],
 )
 def test_each_kind_of_the_flat_rule_has_its_section(flat, key, value, tmp_path):
-    found = load_resolved(changed(tmp_path, "flat_rule.yaml", **flat)).algo
-    for name in key.split("."):
-        found = getattr(found, name)
-    assert found == value
-
-
-def test_what_is_written_names_its_format_and_is_read_again(tmp_path):
-    config = with_defaults(Config(run_dir="x"))
-    save_resolved(config, tmp_path / "config.yaml")
-    stored = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    assert (stored["format"], stored["version"]) == (FORMAT, "0.1.0")
-    assert load_resolved(tmp_path / "config.yaml") == load_config(tmp_path / "config.yaml") == config
+    data = yaml.safe_load((FORMATS / "flat_rule.yaml").read_text())
+    data["algo"] |= flat
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
+    assert operator.attrgetter(key)(load_resolved(tmp_path / "config.yaml").algo) == value
 
 
 def test_a_stored_configuration_is_read_without_the_files_that_it_names(tmp_path):
@@ -83,26 +67,17 @@ def test_a_stored_configuration_is_read_without_the_files_that_it_names(tmp_path
     config = with_defaults(Config(run_dir="x", tasks=tasks))
     save_resolved(config, tmp_path / "config.yaml")
     assert load_resolved(tmp_path / "config.yaml") == config
-    with pytest.raises(UserError) as caught:
-        load_config(tmp_path / "config.yaml")
-    assert caught.value.key == "tasks.0.levels"
+    assert refusal(load_config, tmp_path / "config.yaml").key == "tasks.0.levels"
 
 
-@pytest.mark.parametrize("number", [FORMAT + 1, -1, "1", True])
-def test_a_format_of_a_later_version_is_refused(number, tmp_path):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"format": number, "version": "9.9"}))
-    for load in (load_resolved, load_config):
-        with pytest.raises(UserError) as caught:
-            load(tmp_path / "config.yaml")
-        assert (caught.value.key, caught.value.value) == (f"{tmp_path / 'config.yaml'}: format", number)
-        assert "9.9" in str(caught.value)
-
-
-def test_a_part_of_a_configuration_is_refused(tmp_path):
-    (tmp_path / "config.yaml").write_text("seed: 1\n")
-    with pytest.raises(UserError) as caught:
-        load_resolved(tmp_path / "config.yaml")
-    assert caught.value.key == str(tmp_path / "config.yaml")
+def test_a_format_of_a_later_version_and_a_part_of_a_configuration_are_refused(tmp_path):
+    file = tmp_path / "config.yaml"
+    for number, load in itertools.product((FORMAT + 1, -1, "1", True), (load_resolved, load_config)):
+        file.write_text(yaml.safe_dump({"format": number, "version": "9.9"}))
+        error = refusal(load, file)
+        assert (error.key, error.value, "9.9" in str(error)) == (f"{file}: format", number, True)
+    file.write_text("seed: 1\n")
+    assert refusal(load_resolved, file).key == str(file)
 
 
 def test_no_key_changes_without_a_migration():

@@ -46,19 +46,11 @@ def make_state(seed):
     )
 
 
-def _is_array(x):
-    return isinstance(x, jax.Array)
-
-
 def bits(state):
     leaves, structure = jax.tree.flatten(state)
-    plain = []
-    for leaf in leaves:
-        kind = f"{type(leaf).__name__} {getattr(leaf, 'dtype', '')}"
-        is_key = _is_array(leaf) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-        plain.append((kind, array.shape, array.tobytes()))
-    return structure, plain
+    kinds = [f"{type(leaf).__name__} {getattr(leaf, 'dtype', '')}" for leaf in leaves]
+    arrays = map(np.asarray, jax.tree.leaves(state.replace(key=jax.random.key_data(state.key))))
+    return structure, kinds, [(array.shape, array.tobytes()) for array in arrays]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +81,9 @@ def assert_good(path, step):
 
 
 def test_a_state_comes_back_bit_for_bit(saved):
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if _is_array(x) else x, make_state(0))
+    abstract = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array) else x, make_state(0)
+    )
     with Checkpoints(saved, keep=2) as checkpoints:
         for like in (make_state(0), abstract):
             assert bits(checkpoints.restore(3, like)) == bits(make_state(3))
@@ -178,8 +172,7 @@ def test_a_reader_leaves_the_folder_alone(copy):
 def test_an_empty_folder_has_none(tmp_path):
     with Checkpoints(tmp_path / "new", keep=1) as checkpoints:
         assert checkpoints.latest_step() is None
-        with pytest.raises(CheckpointError, match="no checkpoint 1"):
-            checkpoints.restore(1, make_state(1))
+        assert "no checkpoint 1" in str(refusal(checkpoints.restore, 1, make_state(1)))
 
 
 @pytest.mark.parametrize(
@@ -241,20 +234,14 @@ def test_damaged_ones_are_moved_aside_unless_none_is_good(copy):
     assert {entry.name for entry in copy.iterdir()} == {"2", "3", "3.damaged"}
 
 
-@pytest.mark.parametrize("record", ["{}", "[]", '{"step": 2, "digests": "sha256"}', "7"])
-def test_a_record_of_something_else_is_an_error(copy, record):
-    (copy / "3" / "meta" / "metadata").write_text(record)
-    (copy / "3" / "digests.json").unlink()
-    write_digests(copy / "3")
-    assert "step 3" in refused(copy, 3, restore=False)
-
-
-def test_a_checkpoint_in_the_folder_of_another_step_is_an_error(copy):
-    (copy / "3").rename(copy / "4")
-    said = refused(copy, 4)
-    assert "no record of step 4" in said
-    assert said.endswith("that of step 2")
-    assert_good(copy, 2)
+def test_a_record_of_something_else_or_of_another_step_is_an_error(copy):
+    for record in ("{}", "[]", '{"step": 2, "digests": "sha256"}', "7"):
+        (copy / "3" / "meta" / "metadata").write_text(record)
+        (copy / "3" / "digests.json").unlink()
+        write_digests(copy / "3")
+        assert "step 3" in refused(copy, 3, restore=False)
+    (copy / "2").rename(copy / "4")
+    assert "no record of step 4" in refused(copy, 4)
 
 
 def test_what_lacks_its_digests_is_not_complete_and_an_older_version_is_refused(copy):
@@ -295,12 +282,12 @@ def test_one_that_was_only_begun_in_an_object_store(object_store):
         Checkpoints(path, keep=2)
 
 
-@pytest.mark.parametrize("value", [np.nan, -np.inf, 3e38])
-def test_a_weight_that_is_none_is_refused(tmp_path, value):
+def test_a_weight_that_is_none_is_refused(tmp_path):
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(1, {"a": jnp.ones(3), "w": jnp.asarray([0.0, value], jnp.float32)})
-        with pytest.raises(CheckpointError, match="step 1 cannot be used: w holds numbers that are not finite"):
-            checkpoints.restore(1, {"a": jnp.ones(3), "w": jnp.zeros(2)})
+        for step, value in enumerate((np.nan, -np.inf, 3e38)):
+            checkpoints.save(step, {"a": jnp.ones(3), "w": jnp.asarray([0.0, value], jnp.float32)})
+            error = refusal(checkpoints.restore, step, {"a": jnp.ones(3), "w": jnp.zeros(2)})
+            assert f"step {step} cannot be used: w holds numbers that are not finite" in str(error)
 
 
 def test_a_kill_before_the_digests_leaves_the_checkpoint_before(copy, monkeypatch):
@@ -312,5 +299,3 @@ def test_a_kill_before_the_digests_leaves_the_checkpoint_before(copy, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             checkpoints.save(4, make_state(4))
     assert_good(copy, 3)
-    with Checkpoints(copy, keep=1) as checkpoints:
-        assert checkpoints.latest_step() == 3

@@ -1,5 +1,3 @@
-"""A run that goes on from a checkpoint holds one copy of its model."""
-
 import jax
 import made_run
 import pytest

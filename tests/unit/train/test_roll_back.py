@@ -1,15 +1,13 @@
-"""A run that collapses rolls back to the last checkpoint before: which one, what is recorded, and its replay."""
-
 import contextlib
 import dataclasses
 import functools
 from types import SimpleNamespace
 
 import pytest
+from refusing import refusal
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.config import TrainConfig
-from agentrl_jax.errors import UserError
 from agentrl_jax.runs.totals import Totals
 from agentrl_jax.train import replay_rollout
 from agentrl_jax.train.collapse_monitor import CollapseMonitor
@@ -48,8 +46,7 @@ def test_checkpoints_that_a_roll_back_discarded_are_deleted(tmp_path, known, lef
     assert found.newest_step(kept) == max(left, default=None)
     assert kept.known == left
     (tmp_path / "made" / "2.json").write_text("{")
-    with pytest.raises(Exception, match="cannot be read"):
-        RollBacks(tmp_path / "made")
+    assert "cannot be read" in str(refusal(RollBacks, tmp_path / "made"))
 
 
 @pytest.fixture
@@ -121,8 +118,7 @@ def test_a_replay_begins_where_the_run_went_on(tmp_path, monkeypatch, known, rol
     record = SimpleNamespace(header=SimpleNamespace(step=101, iteration=101, roll_backs=roll_backs))
     copy = functools.partial(replay_rollout._copy_before, tmp_path, str(tmp_path / "checkpoints"), scratch, record)
     if start is None:
-        with pytest.raises(UserError, match="after roll-back 1"):
-            copy()
+        assert "after roll-back 1" in str(refusal(copy))
         assert not list(scratch.iterdir())
     elif isinstance(start, str):
         assert copy().startswith(start)
