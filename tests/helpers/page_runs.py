@@ -1,7 +1,6 @@
 """Folders of runs with rollouts that are drawn at random, of any size, without training; and what a page holds."""
 
 import base64
-import dataclasses
 import gzip
 import json
 import re
@@ -32,23 +31,30 @@ def padded(rows, width: int, dtype=np.int32) -> np.ndarray:
     return out
 
 
-def make_record(iteration, *, groups=2, group_size=4, turns=4, response=12, seed=0, observation="") -> RolloutRecord:
-    """A record of one task with responses of random tokens; groups share their first state."""
+def make_record(iteration, *, groups=2, group_size=4, turns=4, response=12, seed=0, observation="", full=False):
+    """A record of one task with responses of random tokens; groups share their first state.
+
+    A full one has all turns and tokens, those of the whole vocabulary by Zipf's law, and an advantage of each token.
+    """
     draw = np.random.default_rng([seed, iteration])
     count = groups * group_size
     prompt = TOKENIZER.encode("You are on a frozen lake. Reach G and do not fall into a hole.\n")
     seen = [TOKENIZER.encode(observation or f"SFFF\nFHFH\nFFFH\nHFFG\nTurn {t + 1}\n") for t in range(turns)]
-    words = TOKENIZER.encode("<think>I go right and then down to the goal</think><answer>Right || Down</answer>")
-    num_turns = draw.integers(1, turns + 1, count).astype(np.int32)
+    said = TOKENIZER.encode("<think>I go right and then down to the goal</think><answer>Right || Down</answer>")
+    words = np.arange(TOKENIZER.vocab_size) if full else said
+    zipf = 1 / (1 + np.arange(len(words)))
+    num_turns = draw.integers(turns if full else 1, turns + 1, count).astype(np.int32)
     played = np.arange(turns) < num_turns[:, None]
-    length = np.where(played, draw.integers(max(1, response - 4), response + 1, (count, turns)), 0).astype(np.int32)
-    tokens = draw.choice(words, (count, turns, response)).astype(np.int32)
+    shortest = response if full else max(1, response - 4)
+    length = np.where(played, draw.integers(shortest, response + 1, (count, turns)), 0).astype(np.int32)
+    tokens = draw.choice(words, (count, turns, response), p=zipf / zipf.sum() if full else None).astype(np.int32)
     sampled = np.arange(response) < length[..., None]
     logprob = np.where(sampled, -draw.exponential(0.7, tokens.shape), 0).astype(np.float32)
     success = np.zeros((count, turns), bool)
     success[np.arange(count), num_turns - 1] = draw.random(count) < 0.5
     actions = np.where(played[..., None], draw.integers(-1, 4, (count, turns, 2)), -1).astype(np.int32)
     width = max(len(row) for row in seen)
+    each = tokens.shape if full else (count, turns, 1)
     sizes = {"group_size": group_size, "episodes": 2 * count, "horizon": turns}
     header = Header(iteration + 3, iteration, roll_backs=0, tasks=("FrozenLake",), temperature=1.0, **sizes)
     first = draw.integers(1, 2**32, (groups, 2), dtype=np.uint32)
@@ -69,7 +75,7 @@ def make_record(iteration, *, groups=2, group_size=4, turns=4, response=12, seed
         logprob=logprob,
         learner_logprob=np.where(sampled, logprob + draw.normal(0, 1e-3, tokens.shape), np.nan).astype(np.float32),
         entropy=np.where(sampled, draw.gamma(1.0, 0.6, tokens.shape), np.nan).astype(np.float32),
-        advantage=np.where(sampled, draw.normal(0, 1, (count, turns, 1)), 0).astype(np.float32),
+        advantage=np.where(sampled, draw.normal(0, 1, each), 0).astype(np.float32),
         trained=sampled & (np.arange(count) % 4 > 0)[:, None, None],
         actions=actions,
         reward=np.where(success, 1.0, np.where(played, -0.1, 0)).astype(np.float32),
@@ -114,26 +120,8 @@ def write_run(folder: Path, records: list[RolloutRecord], *, iterations=40, conf
 
 
 def write_long_run(folder: Path) -> Path:
-    """Writes a run with 1,000 episodes of 2,000 sampled tokens: tokens by Zipf's law, all numbers drawn per token."""
-    draw = np.random.default_rng(0)
-    zipf = 1 / np.arange(1, TOKENIZER.vocab_size + 1)
-    records = []
-    for iteration in range(1, 11):
-        record = make_record(iteration, groups=25, response=500)
-        shape = record.tokens.shape
-        logprob = -draw.exponential(0.5, shape) * draw.choice([0.02, 1, 3], shape, p=[0.5, 0.4, 0.1])
-        changed = {
-            "num_turns": np.full(shape[0], 4, np.int32),
-            "length": np.full(shape[:2], shape[2], np.int32),
-            "tokens": draw.choice(len(zipf), shape, p=zipf / zipf.sum()).astype(np.int32),
-            "logprob": logprob.astype(np.float32),
-            "learner_logprob": (logprob + draw.normal(0, 1e-3, shape)).astype(np.float32),
-            "entropy": draw.gamma(0.7, 0.5, shape).astype(np.float32),
-            "advantage": draw.normal(0, 1, shape).astype(np.float32),
-            "trained": np.ones(shape, bool),
-        }
-        records.append(dataclasses.replace(record, **changed))
-    return write_run(folder, records)
+    """Writes a run with 1,000 episodes of 2,000 sampled tokens."""
+    return write_run(folder, [make_record(i, groups=25, response=500, full=True) for i in range(1, 11)])
 
 
 LOG_EPISODES = 24
