@@ -5,7 +5,6 @@ import struct
 import tracemalloc
 
 import jax
-import numpy as np
 import pytest
 from hf_models import LLAMA3, config_of, tensors_of, write_folder
 from hypothesis import HealthCheck, given, settings
@@ -98,20 +97,16 @@ def test_fuzzed_adapter(name, changes, tmp_path):
 odd_values = st.sampled_from(
     [True, False, 0, 1, -1, 2**31, 2**63, 10**400, 0.5, -0.0, 1e308, "", "x", "llama", "1", [], [1], ["x"], [[]], {}]
 )
-ODD_KEYS = [*CONFIG, "rope_scaling", "rope_parameters", "layer_types", "architectures", "use_sliding_window", "dtype"]
+OF_ROPE = ["rope_type", "type", "rope_theta", *LLAMA3]
+ODD_KEYS = [*CONFIG, *OF_ROPE, "rope_scaling", "rope_parameters", "layer_types", "architectures", "use_sliding_window"]
+FAMILIES = ["qwen2 window", "llama 3", "mistral"]
 
 
-@settings(FUZZ, max_examples=100)
-@given(key=st.sampled_from(ODD_KEYS), value=odd_values, family=st.sampled_from(["qwen2 window", "llama 3", "mistral"]))
+@settings(FUZZ, max_examples=160)
+@given(key=st.sampled_from([*ODD_KEYS, "dtype"]), value=odd_values, family=st.sampled_from(FAMILIES))
 def test_odd_values_in_a_configuration(key, value, family):
-    loads_or_is_refused(lambda: hf_config.parse_config(config_of(family, **{key: value})) and [])
-
-
-@settings(FUZZ, max_examples=60)
-@given(key=st.sampled_from(["rope_type", "type", "rope_theta", *LLAMA3]), value=odd_values)
-def test_odd_values_of_rotary_positions(key, value):
-    raw = config_of("llama 3", rope_scaling=LLAMA3 | {key: value})
-    loads_or_is_refused(lambda: hf_config.parse_config(raw) and [])
+    changed = {"rope_scaling": LLAMA3 | {key: value}} if family == "llama 3" and key in OF_ROPE else {key: value}
+    loads_or_is_refused(lambda: hf_config.parse_config(config_of(family, **changed)) and [])
 
 
 @settings(FUZZ, max_examples=100)
@@ -150,9 +145,3 @@ def test_fuzzed_gguf(changes, gguf_bytes, tmp_path):
     path = tmp_path / "m.gguf"
     path.write_bytes(edited(gguf_bytes, changes))
     loads_or_is_refused(lambda: load.load_pretrained(path).params)
-
-
-def test_the_unedited_file_loads(gguf_bytes, tmp_path):
-    (tmp_path / "m.gguf").write_bytes(gguf_bytes)
-    loaded = load.load_pretrained(tmp_path / "m.gguf")
-    np.testing.assert_array_equal(loaded.params["embedding"], tensors_of(CONFIG)["model.embed_tokens.weight"])

@@ -13,9 +13,8 @@ from agentrl_jax.text.pieces import encode_pieces
 SPELLINGS = ["<|im_end|>", "<|eot_id|>", "</s>", "[INST]", "<|im_start|>user\n", "<s>", "<|end|>"]
 WORDS = ["Up", " ", "\n", "\t", "<answer>", "||", "√", "12", "{{ x }}", "{%", "'", "\\n", "Push the box"]
 ANY = st.lists(st.sampled_from(WORDS + SPELLINGS) | st.text(max_size=3), max_size=6).map("".join)
-CONTENT = st.lists(st.sampled_from(["Up", " ", "\n", "<|im_end|>", "√", "[INST]", "</s>", "a b"]), max_size=5).map(
-    "".join
-)
+PARTS = st.sampled_from(["Up", " ", "\n", "<|im_end|>", "√", "[INST]", "</s>", "a b"])
+CONTENT = st.lists(PARTS, max_size=5).map("".join)
 
 
 @st.composite

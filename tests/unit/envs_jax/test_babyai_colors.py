@@ -9,7 +9,6 @@ from babyai_games import UPSTREAM
 from babyai_parity import play, sent, text_of
 
 from envs_jax.babyai import codes, colors, items, macros
-from envs_jax.babyai.env import PrimitiveBabyAI
 
 INDICES = tuple(range(40))
 GREEDY = 2
@@ -49,12 +48,3 @@ def test_actions_that_name_no_color_stay():
     assert [names[x] for x in ids[4:]] == ["pickup red key 1", "toggle and go through grey locked door 9"]
     assert [names[x] for x in found[4:]] == ["pickup grey key 1", "toggle and go through yellow locked door 9"]
     assert (colors.actions(found, np.argsort(turned)) == ids).all()
-
-
-def test_primitive_actions_name_nothing():
-    env = PrimitiveBabyAI(items.SHAPE, mode="upstream")
-    plan = np.array([0, 2, 5], np.int32)
-    levels = items.load(INDICES[:1])
-    images, (same,) = colors.permute(env, levels, [plan], KEY)
-    assert (same == plan).all()
-    assert images.shape == levels.shape

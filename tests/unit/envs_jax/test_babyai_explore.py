@@ -7,28 +7,14 @@ import scipy.ndimage
 from babyai_games import PARAMS, RED_BALLS, SMALL, small_items, walk
 
 from envs_jax import registry
-from envs_jax.babyai import baselines, items, levels, macros
-from envs_jax.babyai.codes import (
-    BALL,
-    CLOSED_DOOR,
-    COLOR_NAMES,
-    DIRECTIONS,
-    EMPTY,
-    KEY,
-    LOCKED_DOOR,
-    OBJECT,
-    UNSEEN,
-    WALL,
-    cell_of,
-    form_of,
-)
+from envs_jax.babyai import baselines, codes, explore, items, levels, macros
 from envs_jax.babyai.explore import _reached, explorations
 from envs_jax.babyai.levels import HEADER
 from envs_jax.babyai.search import Plan
 from envs_jax.babyai.view import cells_of
 
 LIMIT = 20
-RED = COLOR_NAMES.index("red")
+RED = codes.COLOR_NAMES.index("red")
 BOARDS = small_items(RED_BALLS[:24])
 NONE = np.full((len(BOARDS), 1), -1, np.int32)
 SPEC = registry.spec("BabyAI-GoToRedBall")
@@ -59,6 +45,12 @@ def test_random_actions_count_as_seen(looked):
     np.testing.assert_array_equal(np.where(first >= 0, rest, -1), np.where(first >= 0, looked[:, 1:], -1))
 
 
+def test_without_a_view_that_is_worth_it_nothing_is_done():
+    states = jax.vmap(lambda board: SMALL.reset_to_level(board, PARAMS)[1])(BOARDS)
+    known = np.ones((len(BOARDS), SMALL.shape.height, SMALL.shape.width), bool)
+    assert set(explore._next(SMALL, PARAMS, states, known)) == {-1}
+
+
 def test_an_action_depends_on_nothing_but_what_was_shown():
     """Other levels with the same first view, with walls where it does not reach, have the same first action."""
     rng, others, chosen, shape = np.random.default_rng(0), [], [], SMALL.shape
@@ -67,15 +59,15 @@ def test_an_action_depends_on_nothing_but_what_was_shown():
         hidden = np.ones((shape.height, shape.width), bool)
         rows, columns = (np.asarray(cells) for cells in cells_of(state.world))
         inside = (rows >= 0) & (rows < hidden.shape[0]) & (columns >= 0) & (columns < hidden.shape[1])
-        shown = inside & (np.asarray(state.view) != UNSEEN)
+        shown = inside & (np.asarray(state.view) != codes.UNSEEN)
         hidden[rows[shown], columns[shown]] = False
-        places = np.argwhere(hidden & ~np.isin(board[: shape.height], (WALL, cell_of(BALL, RED))))
+        places = np.argwhere(hidden & ~np.isin(board[: shape.height], (codes.WALL, codes.cell_of(codes.BALL, RED))))
         if names_ball(text) or len(places) < 2:
             continue
         other = np.array(board)
-        step = DIRECTIONS[(int(state.world.heading) + rng.choice([1, 3])) % 4]  # to the right, or to the left
+        step = codes.DIRECTIONS[(int(state.world.heading) + rng.choice([1, 3])) % 4]  # to the right, or to the left
         beside = (places - (int(state.world.y), int(state.world.x))) @ step[::-1] > 0
-        other[tuple(places[beside].T)] = WALL
+        other[tuple(places[beside].T)] = codes.WALL
         others.append(other)
         chosen.append(number)
     assert len(chosen) > 8
@@ -101,15 +93,15 @@ def two_rooms(door):
     """A level with a red ball in the right room, and with a door and a red key in view in the left one."""
     level = np.array(BOARDS[0])
     cells, header = level[: SMALL.shape.height], level[SMALL.shape.height :].reshape(-1)
-    cells[1:7, 1:7] = EMPTY
-    cells[1:7, 4] = WALL
-    cells[3, 4], cells[5, 6], cells[2, 3] = (cell_of(form, RED) for form in (door, BALL, KEY))
+    cells[1:7, 1:7] = codes.EMPTY
+    cells[1:7, 4] = codes.WALL
+    cells[3, 4], cells[5, 6], cells[2, 3] = (codes.cell_of(form, RED) for form in (door, codes.BALL, codes.KEY))
     header[[HEADER.index(name) for name in ("x", "y", "heading")]] = 1, 1, 0
     return level
 
 
 def test_a_locked_door_and_its_key_are_enough_where_what_is_wanted_is_locked_away():
-    levels = np.stack([two_rooms(door) for door in (LOCKED_DOOR, CLOSED_DOOR)])
+    levels = np.stack([two_rooms(door) for door in (codes.LOCKED_DOOR, codes.CLOSED_DOOR)])
     locked, closed = (actions[actions >= 0] for actions in explorations(SMALL, PARAMS, levels, NONE[:2], LIMIT))
     assert len(locked) == 0
     assert [names_ball(text) for _, text in walk(SMALL, levels[1], closed)] == [False] * len(closed) + [True]
@@ -126,9 +118,9 @@ def test_things_that_are_reached_without_a_key_are_those_beside_the_cells_of_the
     found, cells = np.asarray(jax.jit(jax.vmap(_reached))(worlds)), np.asarray(worlds.cells)
     some = set()
     for number, grid in enumerate(cells):
-        barrier = (grid == WALL) | ((grid >= OBJECT) & (form_of(grid.astype(int)) == LOCKED_DOOR))
+        locked = (grid >= codes.OBJECT) & (codes.form_of(grid.astype(int)) == codes.LOCKED_DOOR)
         y, x = int(worlds.y[number]), int(worlds.x[number])
-        rooms, _ = scipy.ndimage.label(~barrier)
+        rooms, _ = scipy.ndimage.label(~((grid == codes.WALL) | locked))
         own = scipy.ndimage.binary_dilation(rooms == rooms[y, x])
         places = np.asarray(worlds.places[number])
         expected = (places < 0) | own.reshape(-1)[np.maximum(places, 0)]

@@ -5,9 +5,8 @@ import hashlib
 import jax
 import numpy as np
 import pytest
-import scipy.stats
 from babyai_levels import ALL, Levels
-from babyai_rules import can_be_fulfilled, check, locked_rooms, reach
+from babyai_rules import can_be_fulfilled, check, reach
 
 from envs_jax.babyai import codes, generator, levels
 from envs_jax.babyai.codes import KEY
@@ -16,8 +15,6 @@ from envs_jax.babyai.generator import NAMES, make_generator, shape_of
 EIGHTEEN = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 19, 20, 21, 30, 31, 33, 36)
 SHAPE = shape_of(ALL)
 DRAWS = 1024
-
-
 PROGRAM = jax.jit(jax.vmap(make_generator(ALL, SHAPE)))
 KEYS = jax.random.split(jax.random.key(0), DRAWS)
 
@@ -35,34 +32,17 @@ def found(drawn):
 SLIPS = (10, 4, 7, 11, 24, 27)
 
 
-@pytest.fixture(scope="module")
-def with_slips():
-    """Levels with MiniGrid's slips, the first of which have no things; layouts are not tried again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generator, "MAX_TRIES", 1)
-        program = jax.jit(jax.vmap(make_generator(SLIPS, shape_of(SLIPS), upstream=True)))
-        return np.asarray(program(jax.random.split(jax.random.key(0), 512)))
-
-
-@pytest.fixture(scope="module")
-def slips(with_slips):
-    return Levels(with_slips, shape_of(SLIPS))
-
-
 def digest(array):
     return hashlib.sha256(array.tobytes()).hexdigest()
 
 
-def test_the_levels_of_a_key_are_those_of_earlier_versions(drawn, with_slips):
-    """From which recorded runs are played again; that they are right the other tests say."""
+def test_the_levels_of_a_key_are_those_of_earlier_versions(drawn, monkeypatch):
+    """From which recorded runs are played again; that they are right the other tests say, and nightly ones."""
     assert digest(drawn) == "ea53e2b62788b2c852d35bb36afa6173567c3cb86972ea81631b2bbca5c2606f"
-    assert digest(with_slips) == "b85b0f5ad58bdce6de274196a2690ec7ddee8188fa99e8285f514505fb1bf9df"
-
-
-def test_every_number_is_drawn_equally_often_and_no_layout_fails(found):
-    counts = np.bincount(found.number, minlength=41)
-    assert counts[0] == 0
-    assert scipy.stats.chisquare(counts[1:]).pvalue > 1e-4
+    monkeypatch.setattr(generator, "MAX_TRIES", 1)
+    program = jax.jit(jax.vmap(make_generator(SLIPS, shape_of(SLIPS), upstream=True)))
+    with_slips = program(jax.random.split(jax.random.key(0), 512))
+    assert digest(np.asarray(with_slips)) == "b85b0f5ad58bdce6de274196a2690ec7ddee8188fa99e8285f514505fb1bf9df"
 
 
 def test_a_level_depends_on_its_key_alone(drawn):
@@ -86,27 +66,6 @@ def test_levels_are_as_their_recipe_says_and_can_be_solved(found, number):
         assert not any(
             reach(level, i, blocked=level.thing[i])[0][level.thing[i] | level.door[i]].all() for i in range(len(level))
         )
-
-
-def test_slips_of_the_original_are_kept_if_asked_for(slips):
-    for number, things in ((7, 20), (24, 28)):
-        level = slips.of(number)
-        inside = np.zeros_like(level.thing)
-        for i, (column, row) in enumerate(locked_rooms(level)):
-            inside[i, row : row + 8, column : column + 8] = True
-        assert (level.thing.sum((1, 2)) == things).all()
-        assert ((level.thing & inside).sum((1, 2)) >= 3).all()
-        assert ((level.thing & inside).sum((1, 2)) == 4).any()
-    assert set(slips.of(27).limit.tolist()) == {72}
-    for number in (4, 10):  # levels without objects may come first
-        assert (slips.of(number).thing.sum((1, 2)) == (number == 4)).all()
-
-
-def test_a_level_for_which_no_layout_is_accepted_has_the_number_zero(slips):
-    """A quarter of the first layouts of level 11 is accepted, and of levels 4 and 10 each."""
-    counts = np.bincount(slips.number, minlength=41)
-    assert counts[0] > 2 * counts[11] > 0
-    assert set(slips.number.tolist()) == {0, 4, 7, 10, 11, 24, 27}
 
 
 def test_shapes():

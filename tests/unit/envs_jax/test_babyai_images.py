@@ -9,8 +9,6 @@ from envs_jax.babyai.codes import EMPTY, PLACES, WALL
 
 STORED = (115, 1843, 1860, 22, 25, 63, 13, 246)
 """Levels of several sizes, with words of place (13), a key in a box (25), and an agent that holds something (22)."""
-
-
 BODY = slice(items.SHAPE.height, None)
 ENV = BabyAI(shape=items.SHAPE)
 

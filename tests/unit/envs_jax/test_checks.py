@@ -14,7 +14,6 @@ from envs_jax import registry
 from envs_jax.checks import MOST_SEEDS, check, check_registered, evidence, reachable
 from envs_jax.checks.play import fingerprint, in_batches, joined, key_of, noise_key
 from envs_jax.checks.rules import RULES
-from envs_jax.environment import TextEnvironment
 from envs_jax.reference import Floors, reference_of_plans
 
 LOCK = Lock()
@@ -113,14 +112,6 @@ def test_the_search_finds_the_levels_that_cannot_be_opened():
     seed = result(report, "goal_reachable").counterexample["seed"]
     assert LOCK.reset_env(jax.random.key(seed), LOCK.default_params)[1].code == SPECIAL
     assert result(report, "reference").status == "skipped"
-
-
-def test_without_a_declared_range_that_check_is_skipped(monkeypatch):
-    monkeypatch.setattr(Lock, "reward_range", TextEnvironment.reward_range)
-    report = report_on(Fault.PAYS_TOO_MUCH)
-    assert failures(report) == []
-    assert result(report, "reward_range").status == "skipped"
-    assert "reward_range(params)" in result(report, "reward_range").reason
 
 
 @pytest.mark.parametrize("options", [{"seeds": 0}, {"seeds": MOST_SEEDS + 1}, {"limit": 9}, {"limit": 0}])

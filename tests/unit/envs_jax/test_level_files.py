@@ -20,8 +20,6 @@ class BoardParams(EnvParams):
 
 
 class Board(GridEnvironment):
-    """Has levels and nothing else."""
-
     height, width, num_codes = 2, 3, 4
 
     def reset_to_level(self, level, params):

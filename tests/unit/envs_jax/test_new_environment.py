@@ -145,7 +145,7 @@ BROKEN = {
 def test_the_example_is_a_proper_environment_and_reads_as_the_readme_says():
     env, params = Corridor(), Corridor().default_params
     check_env(env, params, key=jax.random.key(0))
-    assert len(PATH.read_text().splitlines()) < 60
+    check(Short())
     _, state = Short().reset_env(jax.random.key(0), params)
     assert env.render(state, params) == ".......PD"
     _, state, reward, terminated, _ = env.step_env(jax.random.key(1), state, jnp.int32(1), params)
@@ -158,10 +158,6 @@ def test_an_environment_without_an_oracle_has_no_baselines():
     registry.register("Corridor", lambda: (Corridor(), Corridor().default_params), description="a corridor")
     assert registry.make("Corridor", max_steps_in_episode=5)[1].max_steps_in_episode == 5
     assert all(np.isnan(registry.baselines("Corridor", jax.random.key(0), 3, Budget.one_per_turn(10))))
-
-
-def test_the_unbroken_test_environment_passes():
-    check(Short())
 
 
 @pytest.mark.parametrize("message", BROKEN)

@@ -20,8 +20,6 @@ TINY = np.array(
     [[[3, 0, 0], [0, 1, 0], [0, 0, 2]], [[0, 0, 3], [1, 0, 0], [2, 0, 1]], [[3, 1, 2], [0, 0, 0], [0, 1, 0]]], np.int8
 )
 RATE = 0.6
-
-
 ENV, PARAMS = envs_jax.make("FrozenLake")
 LEVEL_BASELINES = functools.partial(registry.level_baselines, "FrozenLake", ENV)
 

@@ -1,6 +1,5 @@
 """Names, options and baselines; the contract of one environment; what the package imports."""
 
-import re
 import sys
 import types
 from importlib import metadata
@@ -9,7 +8,6 @@ import chex
 import jax
 import numpy as np
 import pytest
-from paths import ROOT
 
 import envs_jax
 from envs_jax import known_baselines, registry
@@ -101,26 +99,8 @@ def test_a_registry_takes_new_names_once():
     assert "Small" not in envs_jax.registered()
 
 
-@pytest.fixture
-def entry_points(monkeypatch):
-    """Makes functions, by name, the entry points of an installed package; returns the groups that are read."""
-
-    def install(**functions):
-        groups = []
-
-        def found(group):
-            groups.append(group)
-            return [metadata.EntryPoint(name, f"my_package:{name}", group) for name in functions]
-
-        monkeypatch.setitem(sys.modules, "my_package", types.SimpleNamespace(**functions))
-        monkeypatch.setattr(metadata, "entry_points", found)
-        return groups
-
-    return install
-
-
-def test_environments_of_installed_packages_are_registered_when_they_are_asked_for(entry_points, caplog):
-    own = envs_jax.Registry(registry.BUILT_IN, installed=True)
+def test_environments_of_installed_packages_are_registered_when_they_are_asked_for(monkeypatch, caplog):
+    own, groups = envs_jax.Registry(registry.BUILT_IN, installed=True), []
 
     def register():
         assert "Mine" not in own.registered(), "the function may ask for names"
@@ -129,7 +109,12 @@ def test_environments_of_installed_packages_are_registered_when_they_are_asked_f
     def fails():
         raise KeyError("color")
 
-    groups = entry_points(fails=fails, register=register)
+    def entry_points(group):
+        groups.append(group)
+        return [metadata.EntryPoint(name, f"my_package:{name}", group) for name in ("fails", "register")]
+
+    monkeypatch.setitem(sys.modules, "my_package", types.SimpleNamespace(fails=fails, register=register))
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
     assert own.make("FrozenLake")[0].height == 4
     assert groups == [], "no package is asked for a name that is known"
     assert own.make("Mine")[0].height == 3
@@ -138,14 +123,6 @@ def test_environments_of_installed_packages_are_registered_when_they_are_asked_f
         own.spec("Other")
     assert groups == ["agentrl.environments"], "once"
     assert caplog.messages == ["entry point 'fails' (my_package:fails) of a package fails: KeyError: 'color'"]
-
-
-def test_the_registry_of_the_package_asks_installed_packages(entry_points, monkeypatch):
-    monkeypatch.setattr(registry._default, "_asks_installed", True)
-    monkeypatch.setattr(registry._default, "_specs", dict(registry.BUILT_IN))
-    entry_points(register=lambda: envs_jax.register("Mine", lambda: None, description="mine"))
-    assert "Mine" in envs_jax.registered()
-    assert envs_jax.spec("Mine").description == "mine"
 
 
 @pytest.mark.parametrize("name", [name for name in known_baselines.BASELINES if "Sokoban" not in name])
@@ -179,9 +156,3 @@ def test_an_oracle_may_return_a_pair():
     assert own.baselines("Small", jax.random.key(0), 3, Budget(10, 2, 3)) == (0.25, 0.6)
     with pytest.raises(ValueError, match="0 levels; expected at least 1"):
         own.baselines("Small", jax.random.key(0), 0, Budget(10, 2, 3))
-
-
-def test_the_package_stands_alone():
-    files = list((ROOT / "envs_jax").rglob("*.py"))
-    assert len(files) > 50
-    assert [file for file in files if re.search(r"^\s*(from|import) agentrl_jax", file.read_text(), re.M)] == []

@@ -44,29 +44,19 @@ CONVERSATIONS = [
 
 
 def converse(tokenizer, model, system: str | None, messages: list[str]) -> list[dict]:
-    """Generates the turns of a conversation.
+    """Turns of a conversation: ids of the prompt and of the response without its end token, `ended`, text and margin.
 
-    Returns:
-        For each turn: `prompt`, the ids of everything before the response; `response`, its ids without the token that
-        ends it; `ended`, whether the model ended it; `text`; and `margin`, the smallest difference between the logits
-        of the likeliest and the second likeliest token.
+    The margin is the smallest difference between the logits of the likeliest and the second likeliest token.
     """
     spoken = [{"role": "system", "content": system}] if system else []
     turns = []
     for message in messages:
         spoken.append({"role": "user", "content": message})
-        prompt = tokenizer.apply_chat_template(
-            spoken, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
+        form = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+        prompt = tokenizer.apply_chat_template(spoken, **form)
+        options = {"do_sample": False, "max_new_tokens": TOKENS, "pad_token_id": tokenizer.eos_token_id}
         with torch.no_grad():
-            found = model.generate(
-                **prompt,
-                do_sample=False,
-                max_new_tokens=TOKENS,
-                output_logits=True,
-                return_dict_in_generate=True,
-                pad_token_id=tokenizer.eos_token_id,
-            )
+            found = model.generate(**prompt, **options, output_logits=True, return_dict_in_generate=True)
         asked = prompt["input_ids"][0].tolist()
         response = found.sequences[0].tolist()[len(asked) :]
         best = torch.cat(found.logits).topk(2).values

@@ -14,33 +14,18 @@ import numpy as np
 BATCH, LENGTH = 2, 24
 
 _SMALL = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "hidden_act": "silu",
-    "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-}
+    "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "hidden_act": "silu", "max_position_embeddings": 128, "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+_LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama2": _SMALL | {"model_type": "llama", "num_key_value_heads": 4, "rms_norm_eps": 1e-5},
-    "llama3.1": _SMALL
-    | {
-        "model_type": "llama",
-        "rope_theta": 500000.0,
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 16,
-        },
-    },
+    "llama3.1": _SMALL | {"model_type": "llama", "rope_theta": 500000.0, "rope_scaling": _LLAMA3},
     "llama-biases": _SMALL | {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
     "smollm2": _SMALL | {"model_type": "llama", "tie_word_embeddings": True, "rope_theta": 100000.0},
     "qwen2.5": _SMALL | {"model_type": "qwen2", "tie_word_embeddings": True, "rope_theta": 1000000.0},
@@ -57,18 +42,11 @@ def tensor_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     size = config.get("head_dim", width // config["num_attention_heads"])
     query, key = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
     kind = config["model_type"]
-    matrices = {
-        "self_attn.q_proj": (query, width),
-        "self_attn.k_proj": (key, width),
-        "self_attn.v_proj": (key, width),
-        "self_attn.o_proj": (width, query),
-        "mlp.gate_proj": (inner, width),
-        "mlp.up_proj": (inner, width),
-        "mlp.down_proj": (width, inner),
-    }
-    biased = set()
-    if kind == "qwen2":
-        biased = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}
+    attention = {"q_proj": (query, width), "k_proj": (key, width), "v_proj": (key, width), "o_proj": (width, query)}
+    mlp = {"gate_proj": (inner, width), "up_proj": (inner, width), "down_proj": (width, inner)}
+    matrices = {f"self_attn.{name}": shape for name, shape in attention.items()}
+    matrices |= {f"mlp.{name}": shape for name, shape in mlp.items()}
+    biased = {f"self_attn.{name}_proj" for name in "qkv"} if kind == "qwen2" else set()
     if config.get("attention_bias"):
         biased |= {name for name in matrices if name.startswith("self_attn")}
     if config.get("mlp_bias"):

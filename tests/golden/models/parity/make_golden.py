@@ -20,9 +20,8 @@ import families
 def logits(family: str, folder: Path) -> np.ndarray:
     """f32[BATCH, LENGTH, V] of transformers' model, loaded from files."""
     families.write_folder(family, folder)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    options = {"dtype": torch.float32, "attn_implementation": "eager"}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
     with torch.no_grad():
         return model(torch.tensor(families.tokens(family)).long()).logits.numpy()
 
