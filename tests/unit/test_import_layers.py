@@ -1,5 +1,3 @@
-"""Imports point downwards only, between the folders of the package."""
-
 import ast
 from pathlib import Path
 
@@ -31,10 +29,9 @@ ROW = {name: number for number, names in enumerate(LAYERS) for name in names}
 def imports(file: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{name.name}" for name in node.names}
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            above = f"{node.module}." if getattr(node, "module", None) else ""
+            found |= {above + name.name for name in node.names}
     return {name for name in found if name.startswith("agentrl_jax.")}
 
 

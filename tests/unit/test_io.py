@@ -1,5 +1,3 @@
-"""Atomic writes: what is left after an error."""
-
 import pytest
 
 from agentrl_jax.io import atomic_write

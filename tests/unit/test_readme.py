@@ -1,5 +1,3 @@
-"""Code in the README and the docs runs as written, and their links are valid."""
-
 import ast
 import importlib
 import json

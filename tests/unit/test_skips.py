@@ -1,5 +1,3 @@
-"""What `make test-tools` does with a test that lacks a tool."""
-
 import pytest
 import skips
 

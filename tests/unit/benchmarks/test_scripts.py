@@ -1,5 +1,3 @@
-"""The parts of the scripts of benchmarks/, with tiny random models and the shipped tokenizer."""
-
 import dataclasses
 
 import jax
@@ -33,13 +31,11 @@ def test_situations_hold_the_prompt_and_an_optimal_response():
     assert len(found) == 6
     for s in found:
         board = small.decode(s.observation)
-        assert small.decode(s.whole) == board
-        assert (len(board), board.count("P")) == (4 * 5 - 1, 1)
+        assert (small.decode(s.whole), len(board), board.count("P")) == (board, 4 * 5 - 1, 1)
         assert s.head[: len(lake.prompt.prefix)] == lake.prompt.prefix.tolist()
         text = small.decode(s.head + s.observation + s.rest, skip_special=False)
         assert f"{board}\n" in text
-        assert text.endswith("<answer>")
-        assert small.decode(s.response).endswith("</answer>")
+        assert (text[-8:], small.decode(s.response)[-9:]) == ("<answer>", "</answer>")
     once = TOKENIZATION.prompt.replace(max_actions=1)
     arms = situations.situations(two_arms, small, jax.random.key(0), 6, once)
     assert [small.decode(s.response) for s in arms] == ["Teacher</answer>"] * 2  # both orders of display

@@ -1,5 +1,3 @@
-"""Which processes a launcher has started, and what is refused."""
-
 import os
 import socket
 
@@ -9,13 +7,9 @@ from processes import SLURM
 
 from agentrl_jax.parallel import clusters
 
-OPEN_MPI = {
-    "OMPI_MCA_orte_hnp_uri": "8192.0;tcp://10.0.0.1,10.1.0.1:34911",
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_RANK": "3",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-}
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}
+OPEN_MPI |= {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+OPEN_MPI |= {"OMPI_MCA_orte_hnp_uri": "8192.0;tcp://10.0.0.1,10.1.0.1:34911"}
 
 
 @pytest.fixture
@@ -70,6 +64,6 @@ def test_a_port_in_use_is_refused(tmp_path):
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        given = ("--hosts.coordinator", f"127.0.0.1:{port}", "--hosts.count", "2", "--hosts.index", "0")
-        err = tiny_run.refusal("train", tiny_run.write_config(tmp_path), *given)
+        words = f"--hosts.coordinator 127.0.0.1:{port} --hosts.count 2 --hosts.index 0".split()
+        err = tiny_run.refusal("train", tiny_run.write_config(tmp_path), *words)
     assert f"process 0 cannot listen on port {port} (Address already in use)" in err

@@ -1,5 +1,3 @@
-"""Operations of compiled programs, the loops around them, and bytes between a device and its large memory."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,16 +63,11 @@ def test_sizes_of_operations(body, kinds, expected):
     assert {one.depth for one in found} == {0}
 
 
-@pytest.mark.parametrize(
-    ("name", "slices"), [*((name, 1) for name in ("v5e", "v9:2x2", "", "gpu:8")), ("local", 2), ("v5e:2x2", 0)]
-)
-def test_unknown_topologies_and_impossible_numbers_of_slices_are_refused(name, slices):
-    with pytest.raises(TopologyError) as refused:
-        described_devices(name, slices)
-    assert (refused.value.key, refused.value.value) == (("topology", name) if slices == 1 else ("slices", slices))
-
-
-def test_the_devices_that_are_here():
+def test_unknown_topologies_and_impossible_numbers_of_slices_are_refused():
+    for name, slices in (("v5e", 1), ("v9:2x2", 1), ("", 1), ("gpu:8", 1), ("local", 2), ("v5e:2x2", 0)):
+        with pytest.raises(TopologyError) as refused:
+            described_devices(name, slices)
+        assert (refused.value.key, refused.value.value) == (("topology", name) if slices == 1 else ("slices", slices))
     np.testing.assert_array_equal(described_devices("local")[0], jax.devices())
 
 
@@ -89,13 +82,11 @@ def compiled(program, *shapes, donated=()):
 
 def module(entry, *others):
     """The text of a module whose entry computation has `a` in large memory, and `b` and `i` on the chip."""
-    head = """  %a = f32[64,8]{1,0:T(8,128)} parameter(0)
+    head = """ENTRY %main (a: f32[64,8], b: f32[64,8]) -> f32[8] {
+  %a = f32[64,8]{1,0:T(8,128)} parameter(0)
   %b = f32[64,8]{1,0:T(8,128)S(1)} parameter(1)
-  %i = s32[]{:T(128)S(6)} parameter(2)
-"""
-    return "\n".join(
-        ["HloModule m", "", *others, "ENTRY %main (a: f32[64,8], b: f32[64,8]) -> f32[8] {", head + entry, "}"]
-    )
+  %i = s32[]{:T(128)S(6)} parameter(2)"""
+    return "\n".join(["HloModule m", "", *others, head, entry, "}"])
 
 
 def test_a_product_reads_both_matrices_and_writes_one():
@@ -112,19 +103,17 @@ def test_lookups_and_updates_in_place_count_what_they_touch():
     assert 2 * 4 * 64 <= memory_bytes(text) < 6 * 4 * 64
 
 
-BRANCHES = (
-    """%small (p: f32[64,8]) -> f32[64,8] {
+BRANCHES = """%small (p: f32[64,8]) -> f32[64,8] {
   %p = f32[64,8]{1,0} parameter(0)
   ROOT %q = f32[64,8]{1,0} negate(%p)
 }
-""",
-    """%large (p: f32[64,8]) -> f32[64,8] {
+
+%large (p: f32[64,8]) -> f32[64,8] {
   %p = f32[64,8]{1,0} parameter(0)
   %r = f32[64,8]{1,0} negate(%p)
   ROOT %q = f32[64,8]{1,0} negate(%r)
 }
-""",
-)
+"""
 
 
 @pytest.mark.parametrize(
@@ -132,7 +121,7 @@ BRANCHES = (
     ["conditional(%i, %a, %a), branch_computations={%small, %large}", "while(%a), condition=%small, body=%large"],
 )
 def test_a_loop_counts_once_and_a_condition_its_largest_branch(entry):
-    assert memory_bytes(module(f"  ROOT %c = f32[64,8]{{1,0}} {entry}", *BRANCHES)) == 4 * SIZE
+    assert memory_bytes(module(f"  ROOT %c = f32[64,8]{{1,0}} {entry}", BRANCHES)) == 4 * SIZE
 
 
 def test_a_loop_of_a_compiled_program():
@@ -143,7 +132,10 @@ def test_a_loop_of_a_compiled_program():
 
 
 OF_A = "f32[64,8]{1,0:T(8,128)}"
-ON_CHIP = "f32[64,8]{1,0:T(8,128)S(1)}"
+ON_CHIP, ROWS_ON_CHIP = "f32[64,8]{1,0:T(8,128)S(1)}", "f32[16,8]{1,0:T(8,128)S(1)}"
+ALL = "f32[128,8]{1,0:T(8,128)}"
+SLICED = f"(({OF_A}), {ROWS_ON_CHIP}, s32[]{{:S(2)}}) slice-start(%a), slice={{[0:16], [0:8]}}"
+GATHERED = f"({OF_A}, {ALL}) all-gather-start(%a), dimensions={{0}}"
 INSTRUCTIONS = [
     ([f"{OF_A} add(%a, %a)"], 2 * SIZE),
     ([f"{ON_CHIP} add(%a, %b)"], SIZE),
@@ -151,23 +143,11 @@ INSTRUCTIONS = [
     (["f32[512]{0:T(512)} bitcast(%a)"], 0),
     # A move to the chip's own memory reads once, and its end is not counted again.
     ([f"({ON_CHIP}, {OF_A}, u32[]{{:S(2)}}) copy-start(%a)", f"{ON_CHIP} copy-done(%c)"], SIZE),
-    (
-        [
-            f"(({OF_A}), f32[16,8]{{1,0:T(8,128)S(1)}}, s32[]{{:S(2)}}) slice-start(%a), slice={{[0:16], [0:8]}}",
-            "f32[16,8]{1,0:T(8,128)S(1)} slice-done(%c)",
-        ],
-        SIZE // 4,
-    ),
+    ([SLICED, f"{ROWS_ON_CHIP} slice-done(%c)"], SIZE // 4),
     (["f32[1,8]{1,0:T(1,128)} dynamic-slice(%a, %i, %i), dynamic_slice_sizes={1,8}"], 2 * 32),
     # A collective: its operand and its result.
     ([f"{OF_A} all-reduce(%a), to_apply=%add"], 2 * SIZE),
-    (
-        [
-            f"({OF_A}, f32[128,8]{{1,0:T(8,128)}}) all-gather-start(%a), dimensions={{0}}",
-            "f32[128,8]{1,0:T(8,128)} all-gather-done(%c)",
-        ],
-        3 * SIZE,
-    ),
+    ([GATHERED, f"{ALL} all-gather-done(%c)"], 3 * SIZE),
     ([f"{OF_A} all-reduce-start(%a), to_apply=%add", f"{OF_A} all-reduce-done(%c)"], 2 * SIZE),
     ([f'{OF_A} custom-call(%a, %b), custom_call_target="kernel"'], 2 * SIZE),
 ]
@@ -180,23 +160,16 @@ def test_instructions(written, expected):
     assert memory_bytes(module("\n".join(lines))) == expected
 
 
-def fused(body):
-    """A module whose entry is one fusion of `a`, `b` and an index with the given body."""
-    inside = """%fused (p0: f32[64,8], p1: f32[64,8], p2: s32[]) -> f32[64,8] {
+INSIDE = """%cast (q: f32[64,8]) -> f32[512] {
+  %q = f32[64,8]{1,0} parameter(0)
+  ROOT %r = f32[512]{0} bitcast(%q)
+}
+
+%fused (p0: f32[64,8], p1: f32[64,8], p2: s32[]) -> f32[64,8] {
   %p0 = f32[64,8]{1,0} parameter(0)
   %p1 = f32[64,8]{1,0} parameter(1)
   %p2 = s32[] parameter(2)
 """
-    inner = """%cast (q: f32[64,8]) -> f32[512] {
-  %q = f32[64,8]{1,0} parameter(0)
-  ROOT %r = f32[512]{0} bitcast(%q)
-}
-"""
-    return module(
-        "  ROOT %c = f32[64,8]{1,0:T(8,128)} fusion(%a, %b, %i), kind=kLoop, calls=%fused, metadata={}",
-        inner,
-        inside + body + "\n}\n",
-    )
 
 
 @pytest.mark.parametrize(
@@ -222,5 +195,6 @@ def fused(body):
         ("  ROOT %u = f32[64,8]{1,0} broadcast(%p2), dimensions={}", SIZE),
     ],
 )
-def test_fusions(body, expected):
-    assert memory_bytes(fused(body)) == expected
+def test_a_fusion_of_two_matrices_and_an_index(body, expected):
+    entry = "  ROOT %c = f32[64,8]{1,0:T(8,128)} fusion(%a, %b, %i), kind=kLoop, calls=%fused, metadata={}"
+    assert memory_bytes(module(entry, f"{INSIDE}{body}\n}}\n")) == expected

@@ -13,7 +13,6 @@ from agentrl_jax.setup.programs import Programs
 
 
 def test_no_device_holds_the_rows_of_all_devices_and_recorded_tokens_are_those_of_the_batch():
-    """An update on 4 devices has its trajectories by row, and no array of all episodes' tokens."""
     text, length = check_recorded(4, 2, 1), pack_trajectories(TRAJECTORY, "full").tokens.shape[1]
     assert f"[{EPISODES // 4},{length}]" in text
     assert f"[{EPISODES},{length}]" not in text

@@ -68,17 +68,14 @@ def test_demonstrations_end_where_the_context_is_full():
     cut = jax.tree.map(np.asarray, imitated_rows(limited, trajectory, imitated))
     uncut, left = (rows.response_mask.reshape(LEVELS, TURNS, -1) for rows in (whole, cut))
     np.testing.assert_array_equal(uncut[:, 0], left[:, 0])
-    assert uncut[:, 1].any()
-    assert not left[:, 1].any()
-    assert cut.tokens.shape[1] == limit
-    assert cut.length.max() <= limit
+    assert (uncut[:, 1].any(), left[:, 1].any()) == (True, False)
+    assert cut.tokens.shape[1] == limit >= cut.length.max()
     read = [np.take_along_axis(x.tokens, cut.position, 1)[cut.response_mask] for x in (whole, cut)]
     np.testing.assert_array_equal(*read)
 
 
-@pytest.mark.parametrize(
-    ("name", "room", "imitation", "key"),
-    [
+def test_planners_and_room_are_asked_for():
+    for name, room, imitation, key in (
         ("Bandit", 40, {"plans": "optimal"}, "Bandit"),
         ("Bandit", 3, {"plans": "random"}, "max_response_tokens"),
         ("FrozenLake", 40, {"random_start": 2}, "imitation.random_start"),
@@ -86,12 +83,10 @@ def test_demonstrations_end_where_the_context_is_full():
         ("SimpleSokoban", 40, {"random_start": 2}, "imitation.random_start"),
         ("FrozenLake", 40, {"plans": "exploring"}, "imitation.plans"),
         ("FrozenLake", 40, {"images": 2}, "imitation.images"),
-    ],
-)
-def test_planners_and_room_are_asked_for(name, room, imitation, key):
-    with pytest.raises(BadValue) as refused:
-        check_imitable(make_batched_env(name, actions=1), room, ImitationConfig(**imitation))
-    assert refused.value.key == key
+    ):
+        with pytest.raises(BadValue) as refused:
+            check_imitable(make_batched_env(name, actions=1), room, ImitationConfig(**imitation))
+        assert refused.value.key == key
     check_imitable(make_batched_env("Bandit", actions=1), 40, ImitationConfig(plans="random"))
 
 
@@ -103,8 +98,7 @@ def test_optimal_plans_are_of_different_training_levels(monkeypatch):
     assert trajectory.success.all()
     task = batched_env.tasks[0]
     boards = registry.sample_levels(task.env, task.env_params, jax.random.split(jax.random.key(0), 512), Split.TEST)
-    known = seen_levels(set(level_ids(trajectory)), [], TaskLevels(), task, boards)
-    assert known["seen_images"] == 0
+    assert seen_levels(set(level_ids(trajectory)), [], TaskLevels(), task, boards)["seen_images"] == 0
     assert lines == []
     monkeypatch.setattr(setup_demonstrations, "PLANNED_AT_ONCE", LEVELS // 2)
     pieces, _ = demonstrated(batched_env, "optimal", report=lines.append)
