@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from agentrl_jax.rollout.trajectory import Response
 from agentrl_jax.text.canonical import CanonicalTable
 from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.pieces import Piece, Special
@@ -45,6 +48,20 @@ def response_text(prompt: Prompt, tokenizer: Tokenizer, actions: Sequence[int]) 
 
     before, between, after = map(text, prompt.response_ids)
     return before + between.join(text([prompt.action_ids + action]) for action in actions) + after
+
+
+def given_responses(tokenizer: Tokenizer, texts: Sequence[Sequence[str]], width: int) -> Response:
+    """Responses [E, T, width] with the texts of each turn of each episode; they end where a text ends with <|end|>."""
+    shape = len(texts), max(map(len, texts))
+    tokens, length = np.zeros((*shape, width), np.int32), np.ones(shape, np.int32)
+    for row, of_episode in enumerate(texts):
+        for turn, text in enumerate(of_episode):
+            ids = tokenizer.encode(text.removesuffix("<|end|>"))
+            ids = [*ids, tokenizer.end_of_turn_id][:width] if text.endswith("<|end|>") else ids[:width]
+            tokens[row, turn, : len(ids)], length[row, turn] = ids, len(ids)
+    return jax.tree.map(
+        jnp.asarray, Response(tokens, length, np.zeros(tokens.shape, np.float32), np.zeros(shape, bool))
+    )
 
 
 def spell(pieces: Sequence[Piece]) -> str:

@@ -4,16 +4,15 @@ import dataclasses
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tiny_run
 import yaml
+from prompt_texts import given_responses
 
 from agentrl_jax.config import decode, save_resolved
 from agentrl_jax.learner.recorded import RecordedAdvantages, RecordedScores
 from agentrl_jax.models.actor_critic import policy_decoder
 from agentrl_jax.rollout.engine import rollout
-from agentrl_jax.rollout.trajectory import Response
 from agentrl_jax.runs.rollout_records import Header, RolloutRecord, write_record
 from agentrl_jax.setup import build
 
@@ -35,27 +34,9 @@ algo: {preset: starpo}
 """
 """The chat template of MODEL is that of `made_run`."""
 
-RESPONSES = ("Right</answer><|end|>", "Down</answer><|end|>", "Up <b>")
+RESPONSES = ("Right</answer><|end|>", "Down</answer><|end|>", 9 * "Up <b>")
 """What the members of a group say in every turn. One of the first two solves the levels of `tiny_run`; the third does
 not end, and is cut at the maximum number of tokens."""
-
-
-def _given(tokenizer, episodes: int, turns: int, most: int) -> Response:
-    said = [tokenizer.encode(text.removesuffix("<|end|>")) for text in RESPONSES]
-    said = [[*ids, tokenizer.end_of_turn_id] if text.endswith("<|end|>") else ids for ids, text in zip(said, RESPONSES)]
-    said[2] = (said[2] * most)[:most]
-    rows = np.zeros((GROUP_SIZE, most), np.int32)
-    for row, ids in zip(rows, said):
-        row[: len(ids)] = ids
-    tile = (episodes // GROUP_SIZE, 1)
-    tokens = np.broadcast_to(np.tile(rows, tile)[:, None], (episodes, turns, most))
-    length = np.broadcast_to(np.tile([[len(ids)] for ids in said], tile), (episodes, turns))
-    return Response(
-        tokens=jnp.asarray(tokens),
-        length=jnp.asarray(length, jnp.int32),
-        logprob=jnp.zeros(tokens.shape, jnp.float32),
-        ended=jnp.zeros(length.shape, bool),
-    )
 
 
 def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutRecord:
@@ -72,7 +53,8 @@ def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutReco
     state = build.initial_state(config, model, pretrained)(jax.random.key(0))
     ids = build.training_ids(config)
     settings = build.rollout_settings(config, batched_env, len(ids.group), 1.0)
-    given = _given(tokenizer, len(ids.group), config.prompt.max_turns, config.prompt.max_response_tokens)
+    texts = [[text] * config.prompt.max_turns for text in RESPONSES] * (len(ids.group) // GROUP_SIZE)
+    given = given_responses(tokenizer, texts, config.prompt.max_response_tokens)
 
     @jax.jit
     def play(params):

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import toy_agent
-from prompt_texts import message_text, prefix_text
+from prompt_texts import given_responses, message_text, prefix_text
 
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.envs.retry import RetryEnv
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.rollout.trajectory import Response
 from agentrl_jax.setup import build
 from agentrl_jax.text.styles import FEEDBACK
 
@@ -63,18 +62,6 @@ def played(policy, env, config, ids, settings, responses=None):
     return jax.tree.map(np.asarray, jax.jit(play)(policy, KEY, ids, settings, responses))
 
 
-def scripted_responses():
-    """Responses [E, T, L] of `SCRIPTS`."""
-    shape = len(SCRIPTS), TURNS * ATTEMPTS
-    tokens, length = np.zeros((*shape, LENGTH), np.int32), np.ones(shape, np.int32)
-    for row, texts in enumerate(SAID):
-        for turn, text in enumerate(texts):
-            words = [*toy_agent.TOKENIZER.encode(text.removesuffix("<|end|>")), toy_agent.END]
-            tokens[row, turn, : len(words)], length[row, turn] = words, len(words)
-    tokens, length = jnp.asarray(tokens), jnp.asarray(length)
-    return Response(tokens=tokens, length=length, logprob=jnp.zeros(tokens.shape), ended=jnp.ones(shape, bool))
-
-
 @functools.cache
 def sure():
     """The environment of the scripts, whose prompts write the number of the turn."""
@@ -91,7 +78,7 @@ def play_scripts(policy, context, **changes):
         count, horizon=jnp.int32(TURNS * ATTEMPTS), max_actions=jnp.int32(ACTIONS), env_params=env.env_params
     )
     config = toy_agent.engine_config(max_turns=TURNS * ATTEMPTS, max_response_tokens=LENGTH, context=context, **changes)
-    return played(policy, env, config, ids, settings, scripted_responses())
+    return played(policy, env, config, ids, settings, given_responses(toy_agent.TOKENIZER, SAID, LENGTH))
 
 
 def near_levels(count):

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import yaml
+from prompt_texts import given_responses
 from toy_agent import TOKENIZER
 
 from agentrl_jax.config import Config, decode
-from agentrl_jax.rollout import engine
+from agentrl_jax.models.actor_critic import policy_decoder
+from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.runs.rollout_records import Header, RolloutRecord
 from agentrl_jax.setup import build
 from agentrl_jax.train.horizon import Horizon
-from agentrl_jax.train.iteration import play
 from agentrl_jax.train.run import Run
 
 SCRIPTS = 16
@@ -44,54 +44,41 @@ class ScriptedRun:
         parts = self.run.parts
         self.state = build.initial_state(config, parts.model, None)(parts.key)
         draw, prompt = np.random.default_rng(0), config.prompt
-        shape = len(config.tasks) * SCRIPTS, prompt.max_turns, prompt.max_response_tokens
-        self.tokens = np.zeros(shape, np.int32)
-        for number, script in enumerate(self.tokens):
-            names = actions[config.tasks[number // SCRIPTS].env]
-            for response in script:
-                chosen = draw.choice(names, size=draw.integers(1, prompt.max_actions_per_turn, endpoint=True))
-                text = "||".join(chosen) if draw.random() < 0.9 else "I wait"
-                tokens = [*TOKENIZER.encode(f"{text}</answer>"), TOKENIZER.end_of_turn_id]
-                response[: len(tokens)] = tokens[: len(response)]  # longer ones are cut
+
+        def text(names):
+            chosen = draw.choice(names, size=draw.integers(1, prompt.max_actions_per_turn, endpoint=True))
+            return ("||".join(chosen) if draw.random() < 0.9 else "I wait") + "</answer><|end|>"
+
+        tasks = [actions[task.env] for task in config.tasks for _ in range(SCRIPTS)]
+        texts = [[text(names) for _ in range(prompt.max_turns)] for names in tasks]
+        self.scripts = given_responses(TOKENIZER, texts, prompt.max_response_tokens)
 
     def record(self, *, iteration: int, roll_backs: int = 0) -> RolloutRecord:
-        """The record of all episodes of an iteration, from 1, with the inputs and the programs of the run.
+        """The record of all episodes of an iteration, from 1, with the inputs of the run.
 
         As dynamic sampling does, it moves a group to a level with a number beyond those of the run: the first one.
         """
         run, config, group_size = self.run, self.config, self.config.rollout.group_size
         horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
         run.progress = types.SimpleNamespace(roll_backs=types.SimpleNamespace(count=roll_backs), horizon=horizon)
-        inputs = run._inputs(iteration - 1)
+        inputs, model = run._inputs(iteration - 1), run.parts.model
         group = inputs.ids.group
-        moved = jnp.where(group == 0, group.max() + 1, group)
-        inputs = inputs._replace(ids=dataclasses.replace(inputs.ids, group=moved))
+        ids = dataclasses.replace(inputs.ids, group=jnp.where(group == 0, group.max() + 1, group))
+        script = ids.task * SCRIPTS + (ids.group * group_size + ids.member) % SCRIPTS
+        given = jax.tree.map(lambda x: x[script], self.scripts)
+        rules = build.engine_config(config, TOKENIZER, group_size=group_size, slots=0)
 
-        def script(key, ids):
-            return place(ids.task * SCRIPTS + (ids.group * group_size + ids.member) % SCRIPTS, 0 * ids.task)
+        @jax.jit
+        def play(params):
+            policy, arguments = policy_decoder(params, model), (inputs.rollout_key, ids, inputs.rollout)
+            return rollout(policy, model.decoder, run.parts.train_env, rules, *arguments, responses=given)[0]
 
-        def token(scripts, turn, number):
-            return place(jax.random.key_data(scripts)[:, 0], turn * self.tokens.shape[2] + number)
-
-        def read(places, logits, temperature):
-            script, number = jax.random.key_data(places).T
-            return jnp.asarray(self.tokens.reshape(len(self.tokens), -1))[script, number], jnp.full(len(script), -1.0)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine, "sample", read)
-            patch.setattr(engine.rng, "sample_key", script)
-            patch.setattr(engine.rng, "token_key", token)
-            played = play(self.state, inputs, run.programs)
+        rows = jax.device_get(play(self.state.merged_params()))
         sizes = {"group_size": group_size, "episodes": len(group), "horizon": int(inputs.rollout.horizon)}
         tasks, temperature = tuple(task.label for task in config.tasks), config.rollout.temperature
         header = Header(iteration, iteration, roll_backs, tasks, temperature=temperature, **sizes)
-        rows = jax.device_get(played.trajectory)
         unknown = np.full(rows.response.tokens.shape, np.nan, np.float32)
         return RolloutRecord.of_trajectory(header, rows, types.SimpleNamespace(logprob=unknown, entropy=unknown))
-
-
-def place(script, number):
-    return jax.random.wrap_key_data(jnp.stack([script, number], axis=1).astype(jnp.uint32))
 
 
 def states_read(record, row, found):
