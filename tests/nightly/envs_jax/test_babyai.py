@@ -1,4 +1,4 @@
-"""BabyAI at full size: its contract, its searches on large levels, and the levels of its panel in training."""
+"""BabyAI at full size: its contract, and its searches on large levels."""
 
 import functools
 
@@ -14,7 +14,6 @@ from envs_jax.babyai import baselines, items, levels, macros, make_babyai, plans
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.guided import guided_plans
 from envs_jax.babyai.search import shortest_plans
-from envs_jax.splits import Split, split_key, split_of_level
 from envs_jax.testing import check_env
 
 PARAMS = LARGE.default_params
@@ -37,26 +36,6 @@ def test_levels_are_kept_in_a_larger_shape():
     assert text(small, states[0]) == text(LARGE, states[1])
     with pytest.raises(ValueError, match="does not fit"):
         levels.reshape(larger, LARGE.shape, small.shape)
-
-
-def test_levels_of_the_panel_are_never_trained_on():
-    """Level 4 has few different levels, so that training would meet those of the panel."""
-    small, params = make_babyai((4,))
-    draw = jax.jit(jax.vmap(lambda key: small.reset_env(key, params)[1]))
-    hashed = jax.jit(jax.vmap(lambda state: small.level_hash(state, params)))
-    states = draw(jax.random.split(jax.random.key(0), 4096))
-
-    def on_panel(states):
-        return (np.asarray(hashed(states))[:, None] == items.panel_hashes()[None]).all(axis=2).any(axis=1)
-
-    assert on_panel(states).any()
-    splits = np.asarray(jax.jit(jax.vmap(lambda state: split_of_level(small, state, params)))(states))
-    assert (splits[on_panel(states)] == Split.TEST).all()
-    # Where such a level alone is too few to be divided, training leaves out those of the panel.
-    keep = jax.jit(jax.vmap(lambda key: split_key(small, key, params, Split.NOT_FIXED)))
-    keys, found = keep(jax.random.split(jax.random.key(0), 1024))
-    assert found.all()
-    assert not on_panel(draw(keys)).any()
 
 
 def succeeds(env, params, board, actions):

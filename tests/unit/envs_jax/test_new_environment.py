@@ -67,8 +67,6 @@ class ReusesKeyInReset(Short):
 
 
 class StartsElsewhere(Short):
-    """Names one level and starts on another."""
-
     def sample_level(self, key, params):
         return jnp.zeros((1, example.DOOR + 1), jnp.int8)
 
@@ -108,7 +106,6 @@ BROKEN = {
     "expected a scalar": with_info(extra=jnp.zeros(2)),
     r"describe\(state\) is float32": described(lambda ids: ids.astype(jnp.float32)),
     "one row of piece ids": described(lambda ids: ids[None]),
-    "state_hash.* expected uint32": attributes(state_hash=lambda self, state, params: jnp.zeros(2, jnp.int32)),
     "level_hash.* expected uint32": attributes(level_hash=lambda self, state, params: jnp.float32(0.5)),
     "level_images of a level have 2": ForgetsImages,
     "state.time runs": stepped(lambda k, s, r: (r[0], r[1].replace(time=s.time), *r[2:])),

@@ -70,10 +70,8 @@ def test_a_lake():
     assert start["text"] == ["A move goes as intended with probability 0.80."]
     assert stacks(drowned) == [["ice+start", "ice", "ice+goal"], ["ice+hole+player+fallen", "ice", "ice"]]
     assert stacks(arrived)[0] == ["ice+start", "ice", "ice+goal+player+arrived"]
-    assert [scene["text"][1] for scene in (drowned, arrived)] == [
-        "The player fell into a hole.",
-        "The player reached the goal.",
-    ]
+    ends = ["The player fell into a hole.", "The player reached the goal."]
+    assert [scene["text"][1] for scene in (drowned, arrived)] == ends
     assert shown(params=params.replace(success_rate=jnp.float32(1)))["text"] == ["No slip."]
 
 

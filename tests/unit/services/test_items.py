@@ -2,8 +2,6 @@
 
 import json
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
 
 from agentrl_jax.errors import BadValue
@@ -54,13 +52,6 @@ def test_what_is_no_range_is_a_path():
     for text in ("\u0663", "x", "1.5", "1;2"):
         assert refused(load_items, text, "babyai")[0] == text
         assert refused(parse_ranges, text) == ("items", text)
-
-
-@hypothesis.given(st.sets(st.integers(0, 300), min_size=1))
-def test_every_set_of_items_can_be_written_as_ranges(chosen):
-    starts = sorted(item for item in chosen if item - 1 not in chosen)
-    ends = sorted(item for item in chosen if item + 1 not in chosen)
-    assert parse_ranges(",".join(f"{start}-{end}" for start, end in zip(starts, ends))) == tuple(sorted(chosen))
 
 
 def test_the_number_after_the_last_line_is_the_item():

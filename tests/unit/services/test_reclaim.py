@@ -1,5 +1,7 @@
 """Which instances are closed for new ones when the limit is reached, and what a hung instance costs."""
 
+import concurrent.futures
+import contextlib
 import threading
 import types
 
@@ -78,8 +80,9 @@ def test_zero_keeps_unfinished_ones_for_good(clock):
     assert held.create() != handle
 
 
+@contextlib.contextmanager
 def hanging(held, handle):
-    """A thread whose request to an instance hangs, and the event that ends it."""
+    """A request to an instance hangs inside the block, which gets a function that ends it."""
     free, inside = threading.Event(), threading.Event()
 
     def hang():
@@ -87,10 +90,10 @@ def hanging(held, handle):
             inside.set()
             free.wait(20)
 
-    thread = threading.Thread(target=hang)
-    thread.start()
-    assert inside.wait(10)
-    return thread, free
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pool.submit(hang)
+        assert inside.wait(10)
+        yield free.set
 
 
 def test_requests_behind_one_that_hangs_end_too(clock):
@@ -101,31 +104,25 @@ def test_requests_behind_one_that_hangs_end_too(clock):
         with pytest.raises(UnknownHandle), held.use(handle):
             pass
 
-    hung, free = hanging(held, handle)
-    waiting = [threading.Thread(target=wait) for _ in range(MAX_PENDING_REQUESTS - 1)]
-    for thread in waiting:
-        thread.start()
-    for thread in waiting:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in waiting)
-    held.abandon(handle)
-    assert held.hung == 1
-    free.set()
-    hung.join(10)
-    wait_until(lambda: held.hung == 0)
+    with hanging(held, handle) as end, concurrent.futures.ThreadPoolExecutor(MAX_PENDING_REQUESTS) as pool:
+        for waiting in [pool.submit(wait) for _ in range(MAX_PENDING_REQUESTS - 1)]:
+            waiting.result(10)
+        held.abandon(handle)
+        assert held.hung == 1
+        end()
+        wait_until(lambda: held.hung == 0)
 
 
 def test_closing_one_that_hangs_does_not_take_a_thread_nor_free_its_place(clock):
     held, made = instances(clock, instances=1, seconds=0.2)
     handle = held.create()
-    hung, free = hanging(held, handle)
-    assert held.close(handle)
-    assert (held.hung, made.closed) == (1, 0)
-    with pytest.raises(NoRoom, match="1 of them hung"):
-        held.create()
-    assert not held.close(handle)
-    free.set()
-    hung.join(10)
-    wait_until(lambda: held.hung == 0)
+    with hanging(held, handle) as end:
+        assert held.close(handle)
+        assert (held.hung, made.closed) == (1, 0)
+        with pytest.raises(NoRoom, match="1 of them hung"):
+            held.create()
+        assert not held.close(handle)
+        end()
+        wait_until(lambda: held.hung == 0)
     assert held.create() != handle
     assert made.closed == 1

@@ -36,7 +36,6 @@ def create(url):
 
 
 def begin(url, count=1):
-    """Starts an episode on item 0 in each of `count` instances."""
     for handle in range(count):
         create(url)
         post(url, "reset", id=handle, data_idx=0)
@@ -48,7 +47,7 @@ def test_textcraft_answers_as_agentgym_does(serve):
     made = told(url, "create", minecraft_dir="x")
     assert (made["id"], made["done"], made["reward"]) == (0, False, 0)
     assert made["observation"].startswith("Crafting commands:\n")
-    assert made["observation"].endswith("planks.")
+
     started = told(url, "reset", id=0, data_idx=0)
     assert set(started) == {"id", "observation", "done", "reward"}
     assert started["observation"] == made["observation"]

@@ -6,9 +6,9 @@ import types
 
 import numpy as np
 import pytest
+from refusing import refusal
 
 from agentrl_jax.config import load_config
-from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.baselines import success_intervals
 from agentrl_jax.evaluate.service_report import failure_rows, service_metrics
 from agentrl_jax.rollout.envs.host_episodes import Failure, Report
@@ -34,12 +34,6 @@ def made(tmp_path, env, items, held_out, more="", turns=3):
     return Services(load_config(str(path)), lambda: tmp_path)
 
 
-def refusal(services):
-    with pytest.raises(UserError) as refused:
-        services.refuse_seen()
-    return refused.value
-
-
 @pytest.mark.parametrize(
     ("env", "items", "held_out", "seen"),
     [
@@ -53,7 +47,7 @@ def refusal(services):
 )
 def test_a_run_that_trains_on_what_it_holds_out_is_refused(tmp_path, env, items, held_out, seen):
     services = made(tmp_path, env, items, held_out)
-    refused = refusal(services)
+    refused = refusal(services.refuse_seen)
     assert (refused.key, len(refused.value)) == ("tasks.0.held_out", seen)
     assert services.seen_items([len(services.tasks[0].held_out)]) == [seen]
 
@@ -66,7 +60,8 @@ def test_other_goals_are_not_refused(tmp_path):
 
 def test_validation_items_are_kept_apart_too(tmp_path):
     for items, words in (("5,20", "that are trained on"), (f"20,{GOALS + 11}", "of held_out")):
-        refused = refusal(made(tmp_path, "textcraft", "0-9", "10-19", f", validation: '{items}'"))
+        services = made(tmp_path, "textcraft", "0-9", "10-19", f", validation: '{items}'")
+        refused = refusal(services.refuse_seen)
         assert (refused.key, len(refused.value)) == ("tasks.0.validation", 1)
         assert words in str(refused)
 

@@ -14,7 +14,6 @@ from agentrl_jax.services.scenes.reading import MAX_ENTRIES, MAX_LENGTH, listed,
 
 
 def play(service, item, policy, turns=100):
-    """Plays a scripted policy; the instance, what was read, and the actions."""
     instance = service.make(False)
     texts, actions, done = [instance.reset(item).observation], [], False
     while not done and len(actions) < turns:
@@ -27,7 +26,7 @@ def play(service, item, policy, turns=100):
 
 @pytest.mark.parametrize("policy", ["oracle", "random"])
 def test_the_inventory_of_textcraft_is_that_of_the_service(policy):
-    service, carried = get_service("textcraft"), 0
+    service = get_service("textcraft")
     for item in (*range(0, 544, 60), 544 * 3 + 300):
         player = service.oracle(item) if policy == "oracle" else service.random(item, 5)
         instance, texts, actions = play(service, item, player)
@@ -43,8 +42,6 @@ def test_the_inventory_of_textcraft_is_that_of_the_service(policy):
         assert last["Inventory"] == expected
         assert len(last["Commands"]) == len(instance.commands().splitlines())
         assert found[-1]["text"] == texts[-1].strip().splitlines()
-        carried += len(own)
-    assert carried > 5
 
 
 def cells_with(scene, kind):

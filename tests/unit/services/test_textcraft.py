@@ -20,7 +20,6 @@ def book():
 
 
 def at(book, goal):
-    """An episode with the given goal."""
     env = TextCraft(book)
     env.reset(book.goals.index(item_id(goal)))
     return env
@@ -46,7 +45,7 @@ def test_every_goal_is_crafted_by_the_oracle(book):
         actions = Oracle(book, item).actions
         answers = [env.step(action) for action in actions]
         assert shown.endswith(f"\n\nGoal: craft {display_name(goal)}.")
-        assert all(text.startswith(("Got ", "Crafted ")) for text in (answer.observation for answer in answers)), goal
+
         assert [answer.done for answer in answers] == [False] * (len(actions) - 1) + [True]
         assert answers[-1].reward == 1.0
         assert SERVICE.solved(answers[-1])

@@ -78,15 +78,11 @@ def test_the_vocabulary_is_forty_words_in_order_and_in_the_instruction_with_a_tr
     assert SERVICE.read(react_response("p a n i c")).action == "p a n i c"
 
 
+GUESSES = st.sampled_from([*WORDS, "house", "", "PANIC", "p,a,n,i,c", "panіc", "panics", "\ud800"])
+
+
 @settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 2**31 - 1),
-    st.lists(
-        st.sampled_from([*WORDS, "house", "", "PANIC", "p,a,n,i,c", "panіc", "panics", "\ud800"]),
-        min_size=TRIES,
-        max_size=TRIES,
-    ),
-)
+@given(st.integers(0, 2**31 - 1), st.lists(GUESSES, min_size=TRIES, max_size=TRIES))
 def test_colors_and_words_are_those_of_a_table_of_letters(seed, guesses):
     wordle, answer = begin(seed)
     knowledge, draw = Knowledge(), random.Random(seed)
@@ -140,7 +136,6 @@ def test_views_tell_fitting_words_and_detail():
     assert json.loads(json.dumps(wordle.detail())) == ended
     wordle.reset(3)
     assert wordle.filtered_vocab() == list(WORDS)
-    wordle.close()
 
 
 def test_the_best_guess_leaves_the_fewest_words():
