@@ -1,6 +1,5 @@
 import ast
 import importlib
-import json
 import re
 
 import tiny_run
@@ -8,7 +7,6 @@ from paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-CELLS = json.loads((ROOT / "docs" / "notebooks" / "first_steps.ipynb").read_text(encoding="utf-8"))["cells"]
 
 
 def test_what_the_short_readme_imports_is_there():
@@ -32,16 +30,6 @@ def test_the_tiny_run_of_the_docs_is_that_of_the_tests():
     (config,), (levels,) = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("yaml", "text"))
     assert config.strip() == tiny_run.CONFIG.strip().replace("LEVELS", "levels.txt")
     assert levels.strip() == tiny_run.LEVELS.strip()
-
-
-def test_the_notebook_is_stored_with_the_outputs_of_its_last_run():
-    for cell in CELLS:
-        if cell["cell_type"] == "code":
-            shown = "".join(cell["source"])
-            assert ("print(" in shown or "plt.show" in shown) == bool(cell["outputs"]), shown
-    outputs = [output for cell in CELLS for output in cell.get("outputs", [])]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
-    assert {output.get("name") for output in outputs} == {"stdout", None}, "no warnings"
 
 
 def test_the_environment_shown_is_the_one_that_is_tested_and_is_short():

@@ -141,26 +141,20 @@ def test_a_mistake_in_a_configuration(tmp_path, line):
     assert [part for part in parts.split(": ") if part not in err] == []
 
 
-def test_train_hands_the_configuration_to_the_loop(replace, tmp_path):
-    seen = []
-    replace("agentrl_jax.train.run", "train", seen.append)
-    (tmp_path / "a.yaml").write_text("seed: 4\ntasks: [{env: Bandit, groups: 4}]")
-    assert run("train", str(tmp_path / "a.yaml"), "--train.iterations", "3")[0] == 0
-    (config,) = seen
-    assert (config.seed, config.train.iterations, config.run_dir) == (4, 3, os.path.join("runs", "a"))
-
-
-def test_errors_and_interrupts_of_the_loop(replace, tmp_path):
-    ends = [UserError("runs/a: holds a run\nwith another configuration"), KeyboardInterrupt()]
+def test_train_hands_the_configuration_to_the_loop_and_shows_its_errors_and_interrupts(replace, tmp_path):
+    ends, seen = [UserError("runs/a: holds a run\nwith another configuration"), KeyboardInterrupt()], []
 
     def end(config):
+        seen.append((config.seed, config.train.iterations, config.run_dir))
         raise ends.pop(0)
 
-    (tmp_path / "a.yaml").write_text("")
+    (tmp_path / "a.yaml").write_text("seed: 4\ntasks: [{env: Bandit, groups: 4}]")
     replace("agentrl_jax.train.run", "train", end)
-    assert "holds a run with another configuration" in sentence("train", str(tmp_path / "a.yaml"))
-    code, _, err = run("train", str(tmp_path / "a.yaml"))
+    words = "train", str(tmp_path / "a.yaml"), "--train.iterations", "3"
+    assert "holds a run with another configuration" in sentence(*words)
+    code, _, err = run(*words)
     assert (code, err.count("\n")) == (130, 1)
+    assert seen == [(4, 3, os.path.join("runs", "a"))] * 2
 
 
 def test_eval_prints_json_or_a_table(replace):
@@ -212,18 +206,15 @@ def test_envs_lists_every_environment(monkeypatch):
         assert part in out
 
 
-def test_envs_checks_an_environment(tmp_path):
+def test_envs_checks_an_environment_and_a_check_that_fails_is_exit_code_1(tmp_path, monkeypatch):
     file = tmp_path / "maze.json"
     code, out, err = run("envs", "--check", "maze", "--seeds", "5", "--json", "--out", str(file))
     found = json.loads(out)
     assert (code, found) == (0, json.loads(file.read_text()))
-    (maze,) = found["environments"]
-    assert (maze["env"], maze["kind"], maze["episodes"]) == ("maze", "service", 5)
-    assert {check["status"] for check in (found, maze, *maze["checks"])} == {"pass"}
+    (report,) = found["environments"]
+    assert (report["env"], report["kind"], report["episodes"]) == ("maze", "service", 5)
+    assert {check["status"] for check in (found, report, *report["checks"])} == {"pass"}
     assert "maze: oracle policy, 5 items\n" in err
-
-
-def test_a_check_that_fails_is_exit_code_1(monkeypatch):
     monkeypatch.setattr(maze, "SERVICE", dataclasses.replace(maze.SERVICE, score_range=(0.0, 0.5)))
     code, out, _ = run("envs", "--check", "maze", "--seeds", "5")
     assert code == 1
@@ -298,12 +289,11 @@ def test_importing_the_commands_starts_no_backend_and_importing_everything_needs
     assert done.stdout == "3\n[]\n"
 
 
-@pytest.fixture
-def read_only(tmp_path, monkeypatch):
-    """A run in a folder that cannot be written; its data must not be opened."""
+def test_a_page_that_could_not_be_written_is_refused_before_data_are_opened(tmp_path, monkeypatch):
+    """One that is written elsewhere, or not at all, does not need the run's folder."""
 
     def opened(*_):
-        raise AssertionError("computed")
+        raise KeyError("computed")
 
     def try_writing(folder):
         if os.fspath(folder) == str(tmp_path / "run"):
@@ -311,19 +301,10 @@ def read_only(tmp_path, monkeypatch):
 
     monkeypatch.setattr(view, "_opened", opened)
     monkeypatch.setattr(view, "try_writing", try_writing)
-    (tmp_path / "run").mkdir()
-    return tmp_path / "run"
-
-
-@pytest.mark.parametrize("export", ["", "run/page.html"])
-def test_a_page_that_could_not_be_written_is_refused_first(read_only, export):
-    error = refusal(view.run, view.View(str(read_only), export=export and str(read_only.parent / export)))
-    assert error.key == "--export"
-    assert "Read-only file system" in str(error)
-
-
-@pytest.mark.parametrize("options", [{"live": True}, {"export": "page.html"}])
-def test_a_page_that_is_written_elsewhere_needs_no_such_folder(read_only, options, monkeypatch):
-    monkeypatch.chdir(read_only.parent)
-    with pytest.raises(AssertionError, match="computed"):
-        view.run(view.View(str(read_only), **options))
+    (run := tmp_path / "run").mkdir()
+    for export in ("", str(run / "page.html")):
+        error = refusal(view.run, view.View(str(run), export=export))
+        assert (error.key, "Read-only file system" in str(error)) == ("--export", True)
+    for options in ({"live": True}, {"export": str(tmp_path / "page.html")}):
+        with pytest.raises(KeyError):
+            view.run(view.View(str(run), **options))

@@ -6,7 +6,6 @@ from etils import epath
 from refusing import refusal
 
 from agentrl_jax.config import load_config
-from agentrl_jax.runs.digests import DamageError, check_digests, is_complete, write_digests
 from agentrl_jax.runs.run_folder import RunFolder, read_config
 
 pytestmark = pytest.mark.usefixtures("object_store")
@@ -56,16 +55,3 @@ def test_a_run_that_is_taken_over_ends(config):
         assert "another run is writing to it" in str(refusal(first.upload))
         second.log(ROW)
     assert (epath.Path(PLACE) / "metrics.jsonl").exists()
-
-
-def test_digests_are_written_and_checked_there():
-    folder = epath.Path(PLACE) / "checkpoints" / "3"
-    folder.mkdir(parents=True)
-    (folder / "a").write_text("a")
-    assert not is_complete(folder)
-    write_digests(folder)
-    assert is_complete(folder)
-    check_digests(folder)
-    (folder / "a").write_text("b")
-    with pytest.raises(DamageError, match="a is damaged"):
-        check_digests(folder)

@@ -90,6 +90,8 @@ def test_what_would_change_what_was_done_is_refused_with_the_reason(config):
     linear = config.replace(optim=config.optim.replace(schedule="linear"))
     with RunFolder(linear) as folder:
         folder.log({"step": 1, "stage": "rl", "iteration": 7})
+        assert "no complete checkpoint" in str(refusal(folder.truncate, -1))
+        assert len(folder.metrics()) == 1
     for change, reason in (
         (train(linear, iterations=400), "optim.schedule linear"),
         (train(linear, keep=3, validation_temperature=1.0), "train.validation_temperature decides"),
@@ -124,22 +126,22 @@ def test_what_is_no_run_is_refused(config, tmp_path):
         assert refusal(RunFolder, config, place).key == place
 
 
-def test_rows_keep_their_values_bit_for_bit(config):
+def test_rows_and_the_summary_keep_their_values_bit_for_bit(config, tmp_path):
     value = np.float32(0.1)
     row = {**ROW, "a": value, "b": jnp.float32(1 / 3), "c": np.int64(3), "d": True, "e": [1, 2.5], "f": None}
     with RunFolder(config) as folder:
         folder.log(row)
         folder.log({**ROW, "step": 2, "a": float("nan"), "b": jnp.float32(jnp.inf)})
         first, second = folder.metrics()
+        for wrong in ({"loss": 1.0}, {"step": 1}, {"step": 1, "stage": "rl"}, {"step": True, "stage": "rl"}):
+            with pytest.raises(ValueError, match=r"a row of metrics\.jsonl"):
+                folder.log(wrong)
+        folder.write_summary({"success": {"random": 1.0}})
+        folder.write_summary({"success": {"random": np.float32(0.5)}, "bad": float("nan"), "n": np.arange(2)})
     assert first == row | {"a": float(value), "b": float(np.float32(1 / 3)), "c": 3}
     assert second == {**ROW, "step": 2, "a": None, "b": None}
-
-
-def test_a_row_without_its_step_stage_or_iteration_is_refused(config):
-    with RunFolder(config) as folder:
-        for row in ({"loss": 1.0}, {"step": 1}, {"step": 1, "stage": "rl"}, {"step": True, "stage": "rl"}):
-            with pytest.raises(ValueError, match=r"a row of metrics\.jsonl"):
-                folder.log(row)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary == {"success": {"random": 0.5}, "bad": None, "n": [0, 1]}
 
 
 @pytest.mark.parametrize("line", [b'{"st', b'{"step": 3}', b"[1]", b"", b'{"step": 1, "stage": "im\xff"}'])
@@ -166,22 +168,6 @@ def test_a_recorded_rollout_that_cannot_be_read_is_said_and_kept(config, tmp_pat
         (said,) = folder.truncate(2)
     assert said.endswith("renamed to 000001.npz.damaged")
     assert (tmp_path / "run" / "rollouts" / "000001.npz.damaged").read_bytes() == b"PK"
-
-
-def test_iterations_without_a_checkpoint_are_not_thrown_away(config, tmp_path):
-    with RunFolder(config) as folder:
-        folder.log({"step": 2, "stage": "rl", "iteration": 1})
-        before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-        assert "no complete checkpoint" in str(refusal(folder.truncate, -1))
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
-
-
-def test_the_summary_replaces_the_old_one(config, tmp_path):
-    with RunFolder(config) as folder:
-        folder.write_summary({"success": {"random": 1.0}})
-        folder.write_summary({"success": {"random": np.float32(0.5)}, "bad": float("nan"), "n": np.arange(2)})
-    expected = {"success": {"random": 0.5}, "bad": None, "n": [0, 1]}
-    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == expected
 
 
 def test_levels_of_a_step_that_is_repeated_after_a_kill_are_recorded_once(config):

@@ -81,10 +81,19 @@ def test_the_programs_are_those_of_the_run(monkeypatch, algo, names):
         assert found["baseline"][0].ids.group.shape == (4,)
 
 
-def test_an_unknown_shape_is_refused():
-    with pytest.raises(BadValue) as refused:
+def test_what_cannot_be_planned_is_refused():
+    with pytest.raises(BadValue) as unknown:
         make_plan(decode({}), jax.devices()[:1], "gpt")
-    assert (refused.value.key, refused.value.value) == ("model", "gpt")
+    found = [unknown.value]
+    for name, number in (("fsdp", 3), ("tensor", 5)):  # devices that would share no matrix
+        found.append(refusal(AbstractRun, decode({"mesh": {name: number}}), make_mesh(jax.devices()[:1]), None))
+    frozen = CONFIG.replace(model=CONFIG.model.replace(frozen_layers=1))
+    found.append(refusal(Sweeper, frozen, jax.devices()[:1]))
+    expected = [("model", "gpt"), ("mesh.fsdp", 3), ("mesh.tensor", 5), ("model.frozen_layers", 1)]
+    assert [(error.key, error.value) for error in found] == expected
+    assert HBM.keys() <= PEAKS.keys()
+    with pytest.raises(TopologyError, match="cpu"):
+        chip_name(jax.devices()[0])
 
 
 def test_plan_at_the_command_line(tmp_path):
@@ -93,13 +102,6 @@ def test_plan_at_the_command_line(tmp_path):
     refused |= {"--sweep": "device kind 'cpu'", "--compile 2": "--compile is 2"}
     for words, part in {**refused, "--devices banana": "--devices is", "--devices=8": "--devices is"}.items():
         assert part in tiny_run.refusal("plan", file, *words.split())
-
-
-def test_devices_that_would_share_no_matrix_are_refused():
-    for name, number in (("fsdp", 3), ("tensor", 5)):
-        config = decode({"mesh": {name: number}})
-        error = refusal(AbstractRun, config, make_mesh(jax.devices()[:1]), None)
-        assert (error.key, error.value) == (f"mesh.{name}", number)
 
 
 def given(**changes):
@@ -256,14 +258,3 @@ def test_only_data_crosses_slices(found):
     meshes = {tuple(one.mesh.values()) for one in sweeper.rank(GIB, MACHINE, compiled=0).candidates}
     assert meshes == {mesh for mesh in (tuple(one.mesh.values()) for one in found.candidates) if mesh[0] % 2 == 0}
     assert (2, 1, 1, 2) in meshes
-
-
-def test_what_a_sweep_cannot_count_is_refused():
-    error = refusal(Sweeper, CONFIG.replace(model=CONFIG.model.replace(frozen_layers=1)), jax.devices()[:1])
-    assert (error.key, error.value) == ("model.frozen_layers", 1)
-
-
-def test_devices_without_peak_rates_are_refused():
-    assert HBM.keys() <= PEAKS.keys()
-    with pytest.raises(TopologyError, match="cpu"):
-        chip_name(jax.devices()[0])
