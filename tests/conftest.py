@@ -78,6 +78,16 @@ def served(tmp_path_factory):
     return home / "run"
 
 
+@pytest.fixture
+def bounded_memory():
+    """Fails the test if the memory of this process grows a lot while it runs."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
+
+
 MOST_MAPPINGS = 50_000
 """Mappings of memory from which on compiled programs are given back; Linux gives a process 65,530."""
 

@@ -1,10 +1,15 @@
-"""Tiny models in Hugging Face's layout, written by hand: names, [Out, In] matrices, and what they compute."""
+"""Tiny models in Hugging Face's layout, written by hand: names and [Out, In] matrices."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
+from paths import GOLDEN
 from safetensors.numpy import save_file
+
+sys.path.insert(0, str(GOLDEN / "models" / "parity"))
+from families import tensor_shapes
 
 SIZES = {
     "vocab_size": 11, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -44,37 +49,10 @@ def config_of(family: str, **changes) -> dict:
     return {**SIZES, **FAMILIES[family], **changes}
 
 
-def tensors_of(config: dict, seed: int = 0) -> dict[str, np.ndarray]:
-    draw = np.random.default_rng(seed)
-    embed_dim, mlp, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
-    size = config.get("head_dim") or embed_dim // config["num_attention_heads"]
-    heads, kv_heads = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
-    outputs = {"q": heads, "k": kv_heads, "v": kv_heads}
-
-    def normal(*shape):
-        return (0.3 * draw.standard_normal(shape)).astype(np.float32)
-
-    tensors = {"model.embed_tokens.weight": normal(config["vocab_size"], embed_dim)}
-    for i in range(config["num_hidden_layers"]):
-        layer = {f"{name}_layernorm.weight": 1 + normal(embed_dim) for name in ("input", "post_attention")}
-        for name, out in outputs.items():
-            layer[f"self_attn.{name}_proj.weight"] = normal(out, embed_dim)
-            if kind == "qwen2" or config.get("attention_bias"):
-                layer[f"self_attn.{name}_proj.bias"] = normal(out)
-            if kind == "qwen3" and name != "v":
-                layer[f"self_attn.{name}_norm.weight"] = 1 + normal(size)
-        layer["self_attn.o_proj.weight"] = normal(embed_dim, heads)
-        if config.get("attention_bias"):
-            layer["self_attn.o_proj.bias"] = normal(embed_dim)
-        for name, shape in (("gate", (mlp, embed_dim)), ("up", (mlp, embed_dim)), ("down", (embed_dim, mlp))):
-            layer[f"mlp.{name}_proj.weight"] = normal(*shape)
-            if config.get("mlp_bias"):
-                layer[f"mlp.{name}_proj.bias"] = normal(shape[0])
-        tensors |= {f"model.layers.{i}.{name}": value for name, value in layer.items()}
-    tensors["model.norm.weight"] = 1 + normal(embed_dim)
-    if not config.get("tie_word_embeddings"):
-        tensors["lm_head.weight"] = normal(config["vocab_size"], embed_dim)
-    return tensors
+def tensors_of(config: dict) -> dict[str, np.ndarray]:
+    draw, shapes = np.random.default_rng(0), tensor_shapes({"tie_word_embeddings": False} | config)
+    made = {name: 0.3 * draw.standard_normal(shape) + ("norm" in name) for name, shape in sorted(shapes.items())}
+    return {name: value.astype(np.float32) for name, value in made.items()}
 
 
 def write_folder(folder: Path, config: dict, tensors: dict[str, np.ndarray], shards: int = 1) -> Path:
@@ -89,57 +67,3 @@ def write_folder(folder: Path, config: dict, tensors: dict[str, np.ndarray], sha
         save_file({key: tensors[key] for key in tensors if files[key] == name}, folder / name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
     return folder
-
-
-def slow_logits(config: dict, tensors: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
-    """Logits f64[S, V] of one row, from tensors in the layout of the file."""
-    t = {key: value.astype(np.float64) for key, value in tensors.items()}
-    count, kind = len(tokens), config["model_type"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    size = config.get("head_dim") or config["hidden_size"] // heads
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
-    frequencies = theta ** (-np.arange(0, size, 2) / size)
-    if rope.get("rope_type") == "llama3":
-        turns = rope["original_max_position_embeddings"] * frequencies / (2 * np.pi)
-        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-        kept = np.where(turns > high, 1.0, np.where(turns < low, 0.0, (turns - low) / (high - low)))
-        frequencies = kept * frequencies + (1 - kept) * frequencies / rope["factor"]
-    angles = np.arange(count)[:, None] * frequencies
-
-    def norm(x, scale):
-        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + config.get("rms_norm_eps", 1e-6)) * scale
-
-    def product(name, x):
-        return x @ t[f"{name}.weight"].T + t.get(f"{name}.bias", 0.0)
-
-    def rotate(x):
-        first, second = np.split(x, 2, axis=-1)
-        cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-    x = t["model.embed_tokens.weight"][tokens]
-    position = np.arange(count)
-    for i in range(config["num_hidden_layers"]):
-        at = f"model.layers.{i}"
-        h = norm(x, t[f"{at}.input_layernorm.weight"])
-        q, k, v = (product(f"{at}.self_attn.{n}_proj", h).reshape(count, -1, size) for n in "qkv")
-        if kind == "qwen3":
-            q, k = (norm(y, t[f"{at}.self_attn.{n}_norm.weight"]) for n, y in (("q", q), ("k", k)))
-        q, k = rotate(q), rotate(k)
-        window = config.get("sliding_window") or count
-        windowed = kind == "mistral" or (config.get("use_sliding_window") and i >= config["max_window_layers"])
-        seen = position[None] <= position[:, None]
-        seen &= position[None] > position[:, None] - (window if windowed else count)
-        mixed = []
-        for head in range(heads):
-            shared = head // (heads // kv_heads)
-            scores = np.where(seen, q[:, head] @ k[:, shared].T / np.sqrt(size), -np.inf)
-            odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            mixed.append(odds / odds.sum(axis=-1, keepdims=True) @ v[:, shared])
-        x = x + product(f"{at}.self_attn.o_proj", np.concatenate(mixed, axis=-1))
-        h = norm(x, t[f"{at}.post_attention_layernorm.weight"])
-        gate = product(f"{at}.mlp.gate_proj", h)
-        x = x + product(f"{at}.mlp.down_proj", gate / (1 + np.exp(-gate)) * product(f"{at}.mlp.up_proj", h))
-    head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
-    return norm(x, t["model.norm.weight"]) @ head.T

@@ -36,29 +36,11 @@ GRPO = {"advantage": Grpo()}
 
 
 def settings(**changes):
-    values = UpdateSettings(
-        lr=0.1,
-        critic_lr=0.1,
-        max_grad_norm=1e9,
-        clip_low=0.2,
-        clip_high=0.28,
-        value_coef=1.0,
-        entropy_coef=0.01,
-        kl_coef=0.0,
-        gamma=1.0,
-        lam=1.0,
-        turn_gamma=0.95,
-        step_weight=1.0,
-        history_power=1.0,
-        filter_value=0.9,
-        kl_target=0.1,
-        kl_horizon=100.0,
-        format_penalty=-0.1,
-        freeze_policy=0.0,
-        overlong_buffer=0.0,
-        overlong_penalty=1.0,
-    )
-    return jax.tree.map(jnp.float32, values.replace(**changes))
+    values = dict.fromkeys(UpdateSettings.__dataclass_fields__, 1.0)
+    values |= {"lr": 0.1, "critic_lr": 0.1, "max_grad_norm": 1e9, "clip_low": 0.2, "clip_high": 0.28}
+    values |= {"entropy_coef": 0.01, "kl_coef": 0.0, "turn_gamma": 0.95, "filter_value": 0.9, "kl_target": 0.1}
+    values |= {"kl_horizon": 100.0, "format_penalty": -0.1, "freeze_policy": 0.0, "overlong_buffer": 0.0}
+    return jax.tree.map(jnp.float32, UpdateSettings(**values | changes))
 
 
 def fresh_state(model=MODEL, reference=False, tx=PLAIN):
@@ -68,14 +50,17 @@ def fresh_state(model=MODEL, reference=False, tx=PLAIN):
 
 @functools.cache
 def _first_state(model, reference, tx):
-    state = states.init_state(jax.random.key(1), model, tx, reference)
+    """Small random numbers, so that no gradient is zero."""
+    state = states.init_state(jax.random.key(1), model, tx, reference=False)
     draw = np.random.default_rng(2)
-    policy = state.params["policy"]
-    drawn = jax.tree.map(lambda x: jnp.asarray(0.1 * draw.standard_normal(x.shape), jnp.float32), policy)
-    params = state.params | {"policy": drawn | {"final_norm": drawn["final_norm"] + 1.0}}
-    if model.critic != "none":
-        params["critic"] = params["critic"] | {"head": jnp.linspace(-0.3, 0.3, SHAPE.embed_dim)}
-    state = state.replace(params=params)
+
+    def normal(x):
+        return jnp.asarray(0.1 * draw.standard_normal(x.shape) + (x.ndim == 1), x.dtype)
+
+    params = jax.tree.map(normal, state.params)
+    if "critic" in params:
+        params["critic"]["bias"] = jnp.float32(0.1)
+    state = state.replace(params=params, frozen_params=jax.tree.map(normal, state.frozen_params))
     return states.with_reference(state) if reference else state
 
 

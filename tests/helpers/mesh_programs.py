@@ -10,7 +10,6 @@ import numpy as np
 import toy_agent
 from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 
-from agentrl_jax.learner import state as states
 from agentrl_jax.learner.batch import make_batch
 from agentrl_jax.learner.imitation import prepare_examples
 from agentrl_jax.models.actor_critic import ActorCritic, score_tokens
@@ -35,18 +34,10 @@ MODELS = {"whole": NO_GATHER, "adapters": ADAPTERS, "frozen": FROZEN, "odd": ODD
 
 
 def drawn_state(model, tx=PLAIN, reference=False):
-    """A state of small random numbers, so that no gradient is zero."""
-    state = states.init_state(jax.random.key(1), model, tx, reference=False)
-    draw = np.random.default_rng(2)
-
-    def normal(x):
-        return jnp.asarray(0.1 * draw.standard_normal(x.shape) + (x.ndim == 1), x.dtype)
-
-    params = jax.tree.map(normal, state.params)
-    if "critic" in params:
-        params["critic"]["bias"] = jnp.float32(0.1)
-    state = state.replace(params=params, frozen_params=jax.tree.map(normal, state.frozen_params))
-    return state.replace(reference=jax.tree.map(normal, params["policy"])) if reference else state
+    """A state whose reference is another policy."""
+    state = made_up.fresh_state(model, tx=tx)
+    other = jax.tree.map(lambda x: 0.1 * jnp.sin(jnp.arange(x.size)).reshape(x.shape), state.params["policy"])
+    return state.replace(reference=other) if reference else state
 
 
 @functools.cache

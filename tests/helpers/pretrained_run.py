@@ -1,23 +1,7 @@
-"""A run that starts from a tiny pretrained model, and the model."""
+"""A run that starts from the tiny pretrained model of `made_run`."""
 
-import jax
+from made_run import write_model  # noqa: F401
 
-from agentrl_jax.models import decoder
-from agentrl_jax.models.io.hf_config_out import describe
-from agentrl_jax.models.io.load import save_pretrained
-from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.text import tokenizer as tokenizers
-
-SHAPE = DecoderConfig(
-    vocab_size=480,  # more than the tokenizer has, as Qwen's embedding has
-    num_layers=2,
-    embed_dim=16,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=8,
-    mlp_width=16,
-    qkv_bias=True,
-)
 RUN = """
 tasks: [{env: FrozenLake, groups: 2}]
 prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 6}
@@ -35,14 +19,6 @@ CHANGES = {
     "frozen": "frozen_layers: 1, remat: dots",
     "whole": "precision: mixed",
 }
-
-
-def write_model(path):
-    """Writes the model with the shipped tokenizer, in Hugging Face's layout."""
-    params = decoder.init_params(jax.random.key(3), SHAPE)
-    files = {"tokenizer.json": tokenizers.load_small().backend.to_str().encode()}
-    save_pretrained(path, params, describe(SHAPE, max_positions=512), files=files)
-    return path
 
 
 def config(model, kind):

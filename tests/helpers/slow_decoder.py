@@ -1,6 +1,5 @@
-"""A small configuration with parameters, and its logits by a slow NumPy decoder."""
+"""A small configuration with parameters."""
 
-import hf_models
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,17 +24,3 @@ def lively_params(config: DecoderConfig, seed: int = 0):
 
 PARAMS = lively_params(CONFIG)
 TOKENS = jax.random.randint(jax.random.key(1), (ROWS, LENGTH), 0, CONFIG.vocab_size)
-
-
-def slow_logits(params, config: DecoderConfig, tokens: np.ndarray) -> np.ndarray:
-    """Logits f64[S, V] of one row, by NumPy, one head at a time."""
-    raw = {
-        "model_type": "llama", "num_hidden_layers": config.num_layers, "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads, "head_dim": config.head_dim, "rope_theta": config.rope_theta,
-        "rms_norm_eps": config.norm_eps,
-    }  # fmt: skip
-    tensors = {"model.embed_tokens.weight": params["embedding"], "model.norm.weight": params["final_norm"]}
-    tensors |= {"lm_head.weight": params["lm_head"].T} if "lm_head" in params else {}
-    for name, stacked in params["layers"].items():
-        tensors |= {f"model.layers.{i}.{hf_models.LAYER_NAMES[name]}": x.T for i, x in enumerate(stacked)}
-    return hf_models.slow_logits(raw, {key: np.asarray(x) for key, x in tensors.items()}, tokens)

@@ -1,13 +1,14 @@
 """SciWorld against values recorded from AgentGym's server and the package's wrapper; its Java processes end."""
 
+import importlib.util
 import json
+import shutil
 import signal
 import subprocess
 import sys
 
 import psutil
 import pytest
-from needs import needs_java
 from sciworld_texts import BORDERS, HALLWAY
 
 from agentrl_jax.services.environment import ItemError, StepResult
@@ -21,7 +22,10 @@ BOIL_WATER = (
     "First, focus on the substance. Then, take actions that will cause it to change its state of matter."
 )
 UNKNOWN = "No known action matches that input."
-pytestmark = needs_java
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("scienceworld") is None or shutil.which("java") is None,
+    reason="scienceworld or Java is not installed",
+)
 PAINT = 4168
 PLANT = 3536
 

@@ -1,3 +1,1 @@
-"""Tokenizers shared by the tests of this folder."""
-
 from known_tokenizers import compiled_grammar, large, small, smollm2_files  # noqa: F401

@@ -1,3 +1,1 @@
-"""Fixtures of helpers."""
-
 from serving import serve  # noqa: F401

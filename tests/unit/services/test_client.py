@@ -4,16 +4,18 @@ import http.server
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from both_ways import check_both_ways, check_many_instances
 from counting import counting
 from scripted_server import Scripted
 
 from agentrl_jax.errors import BadValue
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.protocol import COMPILED, ROUTES
+from agentrl_jax.services.pools import LocalPool, RemotePool
+from agentrl_jax.services.protocol import COMPILED, ROUTES, routes_of
 from agentrl_jax.services.server.limits import Limits
 
 STEP = {"observation": "x", "reward": 1.0, "score": 1.0, "done": True, "success": True}
@@ -236,10 +238,41 @@ def test_a_wire_with_a_prefix_is_found_with_it_or_without(serve):
         assert ServiceClient(base, ROUTES["maze"], seconds=5).create() == handle
 
 
+def pools_of(serve, service, limits=None):
+    """Pools of a service in this process and over HTTP."""
+    routes = routes_of(service.name)
+    client = ServiceClient(serve(service, routes, limits), routes, seconds=60, connections=64)
+    return LocalPool(service), RemotePool(client)
+
+
+def told(pool, player, item):
+    """What is told in an episode of a scripted policy."""
+    end = time.monotonic() + 60
+    lease = pool.open(item, end)
+    answers = [lease.first]
+    while len(answers) <= 12 and not answers[-1].done:
+        answers.append(lease.step(player.act(answers[-1].observation), end))
+    lease.leave(good=True)
+    return [(answer.observation, answer.reward, answer.score, answer.done) for answer in answers]
+
+
 def test_many_instances_of_textcraft_answer_as_one(serve):
-    check_many_instances(serve, 24)
+    count, service = 24, get_service("textcraft")
+    here, there = pools_of(serve, service, Limits(instances=count))
+    with ThreadPoolExecutor(count) as threads:
+        found = list(threads.map(lambda item: told(there, service.random(item, 5), item), range(count)))
+    assert found == [told(here, service.random(item, 5), item) for item in range(count)]
+    there.close()
 
 
 @pytest.mark.parametrize("name", ["textcraft", "maze", "wordle", "Bandit"])
 def test_in_process_and_over_http(serve, name):
-    check_both_ways(serve, name)
+    service = get_service(name)
+    pools = pools_of(serve, service)
+    for item in (0, 3):
+        players = [service.oracle(item) if service.oracle else service.random(item, 5) for _ in pools]
+        local, remote = (told(pool, player, item) for pool, player in zip(pools, players))
+        assert local == remote
+        assert len(local) > 1
+    for pool in pools:
+        pool.close()

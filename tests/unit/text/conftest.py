@@ -1,3 +1,1 @@
-"""Tokenizers shared by the tests of this folder."""
-
 from known_tokenizers import any_tokenizer, compiled_grammar, large, small, smollm2, smollm2_files  # noqa: F401

@@ -1,3 +1,0 @@
-"""Fixtures of helpers."""
-
-from bounded import bounded_memory  # noqa: F401
