@@ -68,7 +68,6 @@ def finished(tmp_path_factory, worker_id):
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory):
-    """The folder of an untrained run on a maze, `tiny_run.SERVED`."""
     import tiny_run
 
     home = tmp_path_factory.mktemp("served")

@@ -5,7 +5,6 @@ from agentrl_jax.algos.collapse_watch import CollapseWatch
 
 
 def raised(rows):
-    """The alarms at the newest of the rows of a run."""
     watch, found = CollapseWatch(), ()
     for row in rows:
         found = watch.add(row)

@@ -21,7 +21,6 @@ group_returns = hnp.arrays(np.float32, (GROUPS, GROUP_SIZE), elements=st.integer
 
 
 def _gae(rewards, values, gamma, lam):
-    """Advantages of the steps of one episode."""
     found, following, carried = [], 0.0, 0.0
     for reward, value in zip(reversed(rewards), reversed(values)):
         carried = reward + gamma * following - value + gamma * lam * carried

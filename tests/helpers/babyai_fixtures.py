@@ -58,7 +58,6 @@ def cells_of(grid, contains):
 
 @functools.cache
 def all_levels():
-    """Every recorded level, i8[N, H, W] of `SHAPE`."""
     data, made = read("levels"), []
     for row, instruction in enumerate(json.loads(bytes(data["instruction"]))):
         size = slice(data["height"][row]), slice(data["width"][row])
@@ -78,7 +77,6 @@ def all_levels():
 
 
 def _pack(cells, header, mission):
-    """A level of `SHAPE`, by NumPy alone."""
     grid = np.full((SHAPE.height, SHAPE.width), codes.WALL, np.int8)
     grid[: cells.shape[0], : cells.shape[1]] = cells
     header = header | {"order": mission.order}
@@ -94,7 +92,6 @@ def _ids():
 
 
 def action_id(text):
-    """The id of a text as the server reads it."""
     text = text.lower().strip()
     if "check" in text:
         return macros.CHECK

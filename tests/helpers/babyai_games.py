@@ -20,7 +20,6 @@ RED_BALLS = tuple(index for index in items.stored_indices() if items.number_of(i
 
 
 def small_items(indices):
-    """Stored items of one room, in the shape of `SMALL`."""
     shape, full = SMALL.shape, items.load(indices)
     header = np.zeros((len(full), (shape.rows - shape.height) * shape.width), np.int8)
     header[:, : shape.header] = full[:, items.SHAPE.height :].reshape(len(full), -1)[:, : shape.header]
@@ -38,7 +37,6 @@ def _step(env, state, action):
 
 
 def step(env, state, action):
-    """The state after an action, given by name or id, and its reward, end and information."""
     return _step(env, state, jnp.int32(action_id(action) if isinstance(action, str) else action))
 
 
@@ -61,7 +59,6 @@ def text(env, state):
 
 
 def walk(env, level, actions):
-    """The state and the text before each action, and after the last one."""
     states = [reset(env, level)]
     for action in actions:
         states.append(step(env, states[-1], action)[0])

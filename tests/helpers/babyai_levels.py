@@ -21,8 +21,6 @@ COLOR = re.compile("|".join(COLOR_NAMES))
 
 
 class Levels:
-    """Generated levels as NumPy arrays; N levels on a grid of H rows and W columns."""
-
     def __init__(self, arrays, shape):
         self.stored, flat = arrays[:, : shape.height], arrays[:, shape.height :].reshape(len(arrays), -1).astype(int)
         header = dict(zip(levels.HEADER, flat.T))
@@ -86,7 +84,6 @@ class Levels:
 
 
 def draw(upstream, count, seed=0):
-    """Levels of all numbers as the generator returns them, i8[N, H, W]."""
     with xla_settings.optimized():
         program = jax.jit(jax.vmap(make_generator(ALL, shape_of(ALL), upstream=upstream)))
         keys = jax.random.split(jax.random.key(seed), count).reshape(-1, 4096)

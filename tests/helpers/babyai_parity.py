@@ -15,7 +15,6 @@ SEQUENCES = 360
 
 @functools.cache
 def player():
-    """A function that plays sequences of actions, and returns what is shown at the start and after each."""
     env = UPSTREAM
     params = env.default_params.replace(max_steps_in_episode=jnp.int32(ROUNDS))
 
@@ -40,7 +39,6 @@ def text_of(env, ids):
 
 
 def sent(row):
-    """The ids of the actions of a recorded sequence, padded with -1."""
     traces, texts = recorded.read("traces"), recorded.action_texts()
     begin, end = traces["sequence_start"][row : row + 2]
     ids = [recorded.action_id(texts[number]) for number in traces["action"][begin:end]]
@@ -48,7 +46,6 @@ def sent(row):
 
 
 def play(levels, actions):
-    """What is shown at the start of at most `SEQUENCES` levels, and after each action."""
     rows = np.minimum(np.arange(SEQUENCES), len(levels) - 1)
     return jax.device_get(player()(jnp.asarray(levels[rows]), jnp.asarray(np.stack(actions)[rows])))
 

@@ -12,13 +12,11 @@ LOST_ITEM, LOST_ACTION = 12, "toggle and go through red closed door 1"
 
 
 def play(item, actions, *, upstream):
-    """The answers to a reset and to actions."""
     instance = SERVICE.make(upstream)
     return [instance.reset(item), *(instance.step(action) for action in actions)]
 
 
 def check_recorded_answers(stride):
-    """Plays every `stride`-th recorded sequence by the rules of AgentGym."""
     traces, texts = recorded.read("traces"), recorded.action_texts()
     starts, instance = traces["sequence_start"], SERVICE.make(True)
     for row in range(0, len(starts) - 1, stride):
@@ -35,7 +33,6 @@ def check_recorded_answers(stride):
 
 
 def check_plans(stride):
-    """Every `stride`-th stored plan reaches its goal by either rule."""
     stored = plans.stored()
     assert {item for item in items.stored_indices() if items.number_of(item) in items.NUMBERS} == set(stored)
     assert all(stored[item] is not None for item in items.panel())

@@ -46,7 +46,6 @@ def start(env, levels):
 
 
 def lake_levels(count, seed):
-    """Random 4x4 levels, solvable or not."""
     rng = np.random.default_rng(seed)
     levels = rng.integers(0, 2, (count, 16)).astype(np.int8)
     for level in levels:

@@ -154,14 +154,10 @@ class Lock(TextEnvironment):
 
 
 class PlainLock(Lock):
-    """Without a hash of its own."""
-
     state_hash = TextEnvironment.state_hash
 
 
 class ConfusedLock(Lock):
-    """Says that situations are equal whose texts are."""
-
     def state_hash(self, state, params):
         return hash_integers(self.describe(state, params))
 

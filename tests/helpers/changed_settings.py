@@ -67,7 +67,6 @@ class Setting:
 
 
 def read(data: dict[str, Any]) -> Config:
-    """Reads and checks a configuration from plain data; raises UserError if it is refused."""
     config = decode(data)
     validate(config)
     return config
@@ -92,7 +91,6 @@ def put(data: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def accepted(values: dict[str, Any]) -> Config | None:
-    """The configuration with values in place of those of `BASE`; None if it is refused."""
     key = repr(sorted(values.items()))
     if key not in _ACCEPTED:
         try:
@@ -159,7 +157,6 @@ def _setting(name: str, value: Any, kind: dict[str, Any], more: dict[str, Any]) 
 
 @functools.cache
 def every_setting() -> tuple[Setting, ...]:
-    """Each setting with another value for every name it may have, and one other number."""
     return tuple(setting for field in _fields() for setting in _found(*field))
 
 
@@ -260,7 +257,6 @@ def read_by_the_update(rule: dict[str, Section], context: str) -> tuple[set[str]
 
 
 def unread(rule: dict[str, Section], seen: set[str], used: set[str]) -> list[str]:
-    """Fields of a rule that an update has not read, or whose number it does not depend on."""
     config, found = accepted({}), []
     for name, part in rule.items():
         traced, algo = part.traced(), config.algo.replace(**{name: part})

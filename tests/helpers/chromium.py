@@ -79,7 +79,6 @@ def shown(browser, folder, *data, **options):
 
 @contextlib.contextmanager
 def served(browser, data):
-    """The live page of a run, whose server runs until the end of the block."""
     with PageServer([data]) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -118,7 +117,6 @@ def assert_turn(page, turn, sides=1):
 
 
 def title(page) -> tuple[int, int]:
-    """Iteration and row of the selected episode."""
     return tuple(map(int, re.findall(r"\d+", page.text_content(".episode h2"))))
 
 

@@ -17,7 +17,6 @@ LEVELS = 12
 
 @contextlib.contextmanager
 def served(folder):
-    """The address of an endpoint of a run, inside the block."""
     model = load_served(str(folder), name="tiny")
     sampler = make_sampler(model, context=320, max_tokens=6, max_batch=4)
     with running(create_app(model, sampler, Limits(), max_waiting=64)) as url:
@@ -25,7 +24,6 @@ def served(folder):
 
 
 def words(address, out, *options):
-    """The command that evaluates the endpoint, with its replies in the folder `out`."""
     found = ["eval", "--api", "tiny", "--base_url", address, "--env", "FrozenLake", "--style", "compact"]
     found += ["--turns", "2", "--actions_per_turn", "2", "--episodes", str(LEVELS), "--max_tokens", "6", "--json"]
     return [*found, "--out", str(out), *options]
@@ -45,7 +43,6 @@ def greedy_episodes(folder):
 
 
 def check_replies(address, greedy, tmp_path, *options):
-    """Compares the replies of an evaluation with the run's own play."""
     code, out, err = tiny_run.command(*words(address, tmp_path, *options))
     assert code == 0, err
     result = json.loads(out)

@@ -23,7 +23,6 @@ _EVENTS = {
 
 
 def length(spans):
-    """The length of the union of spans (begin, end)."""
     total, known = 0.0, 0.0
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, known))
@@ -32,8 +31,6 @@ def length(spans):
 
 
 class Costs:
-    """Counts in each process, and adds up in the one that reports."""
-
     def __init__(self):
         self.spans = collections.defaultdict(list)
         self.folders = collections.defaultdict(collections.Counter)
@@ -78,6 +75,5 @@ class Costs:
 
 
 def install(config):
-    """Adds the plugin if the environment asks for it."""
     if os.environ.get("TEST_COSTS") == "1":
         config.pluginmanager.register(Costs())

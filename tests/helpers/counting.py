@@ -52,7 +52,6 @@ class Counting:
 
 
 def counting(kind=Counting):
-    """Returns the service with a new class, so that tests count separately."""
     own = type("Own", (kind,), {"opened": 0, "closed": 0, "lock": threading.Lock()})
     service = Service(
         name="counting",
@@ -72,7 +71,6 @@ def counting(kind=Counting):
 
 
 def wait_until(holds, seconds=20):
-    """Waits until something holds."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end

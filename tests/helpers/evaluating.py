@@ -12,14 +12,12 @@ from agentrl_jax.errors import UserError
 
 
 def result_of(*words) -> dict:
-    """What a command prints with --json."""
     code, out, err = tiny_run.command(*map(str, words), "--json")
     assert code == 0, err
     return json.loads(out)
 
 
 def refusal(*words) -> UserError:
-    """The error that ends a command, which has printed nothing."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         error = refusing.refusal(main._run, list(map(str, words)))

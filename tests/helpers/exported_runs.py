@@ -28,7 +28,6 @@ TOKENS = np.random.default_rng(0).integers(20, 300, (2, 24))
 
 
 def runs(home):
-    """A pretrained model, and a function from a kind of run to its folder."""
     model = made_run.write_model(home / "tiny")
     return model, functools.cache(
         lambda kind: made_run.write_run(home / kind, MODELS[kind].replace("MODEL", str(model)))

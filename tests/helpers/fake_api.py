@@ -11,7 +11,6 @@ from scripted_server import Listening, send
 
 
 def completion(text, finish="stop", **message):
-    """The body of an answer."""
     return {
         "model": "fake-1",
         "choices": [{"message": {"role": "assistant", "content": text} | message, "finish_reason": finish}],
@@ -34,7 +33,6 @@ class FakeApi:
 
     @contextlib.contextmanager
     def running(self):
-        """Serves inside the block, and yields the address."""
         with Listening(self._respond, protocol="HTTP/1.1") as server:
             try:
                 yield f"{server.url}/v1"

@@ -13,7 +13,6 @@ def permute(weights: np.ndarray, heads: int) -> np.ndarray:
 
 
 def settings_of(config: dict) -> dict:
-    """Metadata as the converter writes it; the vocabulary is ten letters and a pair."""
     kind = config["model_type"]
     rope = config.get("rope_parameters") or {}
     settings = {

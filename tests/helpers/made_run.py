@@ -39,7 +39,6 @@ algo: {preset: starpo}
 
 
 def write_model(folder: Path, template: str = TEMPLATE, positions: int = 512) -> Path:
-    """Writes a random model in Hugging Face's layout, with the shipped tokenizer."""
     settings = {"eos_token": "<|end|>", "pad_token": "<|pad|>", "chat_template": template}
     files = tokenizers.small_files() | {"tokenizer_config.json": json.dumps(settings).encode()}
     params = decoder.init_params(jax.random.key(3), SHAPE)
@@ -70,7 +69,6 @@ def write_run(folder: Path, model: str, prompt: str = "") -> Path:
 
 
 def first_prompt(config, batched_env, *items) -> list[int]:
-    """Token ids of the first prompt of an evaluation of a run."""
     settings = build.rollout_settings(config, batched_env, 1, 0.0)
     message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(np.arange(1), 0, *items))[1]
     return [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]

@@ -128,12 +128,10 @@ def assert_close(a, b, relative=1e-5):
 
 @functools.cache
 def program(model, tx, config):
-    """The compiled update, one per configuration."""
     return jax.jit(functools.partial(update, model=model, config=config, tx=tx, shards=Shards()))
 
 
 def learn(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, tx=PLAIN, greedy=None, **changes):
-    """State and metrics after an update with changes of `BASE`."""
     state = fresh_state(model, tx=tx) if state is None else state
     numbers = settings() if numbers is None else numbers
     return program(model, tx, BASE.replace(**changes))(state, trajectory, ONES, key, numbers, greedy)

@@ -21,44 +21,36 @@ def at(item, body, message=-1):
 
 
 def walk(body):
-    """Plays by a shortest path."""
     return f"Thought: on\n\nAction: {Oracle().act(body['messages'][-1]['content'])}"
 
 
 def failures(body):
-    """The number of failed attempts that a conversation tells of."""
     return sum(FEEDBACK in message["content"] for message in body["messages"])
 
 
 def maze(items, **options):
-    """Options of an evaluation on the maze."""
     return TaskOptions(env="maze", items=items, **options)
 
 
 def played(answer, out, options, *, faults=(), **given):
-    """The result of an evaluation, and its API."""
     api = FakeApi(answer, faults)
     with api.running() as url:
         return evaluate_api("m", url, options, out, **given), api
 
 
 def command(answer, name, *words):
-    """Exit code, output and messages of a command, and its API."""
     api = FakeApi(answer)
     with api.running() as url:
         return *tiny_run.command(name, "--api", "m", "--base_url", url, *map(str, words)), api
 
 
 def ended(result):
-    """Numbers of episodes, in the order of `ENDS`."""
     return tuple(result["episodes"][name] for name in ENDS)
 
 
 def lines_in(folder, name):
-    """The rows of a file of an evaluation."""
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
 
 
 def replies_in(folder):
-    """The rows of the replies of an evaluation by item, sample and turn."""
     return {(row["item"], row["sample"], row["turn"]): row for row in lines_in(folder, "replies")}

@@ -57,7 +57,6 @@ def step_on(devices, fsdp, tensor, model, tx=PLAIN, trajectory=TRAJECTORY, seque
 
 
 def assert_same_update(one, other):
-    """Equal up to rounding: 1e-5 of each leaf's norm."""
     (wanted, known, _), (step, metrics, _) = one, other
     made_up.assert_close(wanted, step)
     for key, value in known.items():
@@ -143,7 +142,6 @@ TOKENIZER = padded(toy_agent.TOKENIZER, 480)
 
 @functools.cache
 def play(devices, fsdp, tensor, rollout):
-    """(trajectory, stats, replicas): responses of unequal lengths."""
     model = build.build_model(CONFIG, TOKENIZER)
     params = toy_agent.talkative_params(5, model)
     ids = toy_agent.mixed_ids(16, toy_agent.GROUP_SIZE)

@@ -95,7 +95,6 @@ def make_record(iteration, *, groups=2, group_size=4, turns=4, response=12, seed
 
 
 def write_run(folder: Path, records: list[RolloutRecord], *, iterations=40, config=None, finished=True) -> Path:
-    """Writes the folder of a run with these records, made-up metrics and, if finished, a summary."""
     folder.mkdir()
     save_resolved(decode(CONFIG | (config or {}), source="made run"), folder / "config.yaml")
     for record in records:
@@ -120,7 +119,6 @@ def write_run(folder: Path, records: list[RolloutRecord], *, iterations=40, conf
 
 
 def write_long_run(folder: Path) -> Path:
-    """Writes a run with 1,000 episodes of 2,000 sampled tokens."""
     return write_run(folder, [make_record(i, groups=25, response=500, full=True) for i in range(1, 11)])
 
 

@@ -53,7 +53,6 @@ def assert_equal_to_reference(tokenizer, form, table, rows):
 
 @functools.cache
 def slot_names():
-    """Names that consist of a verb and some of three slots, ids in the order of the slots."""
     things = [f"{color} {kind}" for kind in ("ball", "box", "open door", "door") for color in ("red", "green", "gray")]
     return (
         *("look", "look up", "drop"),

@@ -60,7 +60,6 @@ def compared(attention, inputs, *, segment_ids=None, **options):
 
 
 def of_queries(positions, query):
-    """What is known of all positions [B, S], for the entries of queries [B, C, H, Dh]."""
     return positions[:, -query.shape[1] :, None, None]
 
 
@@ -73,7 +72,6 @@ def small_blocks(monkeypatch):
 
 
 def ids_of(*rows):
-    """Segment ids i32[B, 64] of rows with segments of the given lengths, and padding behind them."""
     numbers = [[number for number, length in enumerate(row, 1) for _ in range(length)] for row in rows]
     return jnp.array([row + [0] * (64 - len(row)) for row in numbers])
 

@@ -25,8 +25,6 @@ def started(command, environment):
 
 
 class Hosts:
-    """The processes of `agentrl train`, with `devices` CPU devices each."""
-
     def __init__(self, count, file, run, *words, devices=1):
         address = free_address()
         environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
@@ -39,7 +37,6 @@ class Hosts:
             self.processes.append(started([*command, *words], environment))
 
     def end(self, seconds=300):
-        """Waits; returns exit codes, and standard output and error of each process."""
         deadline = time.monotonic() + seconds
         texts = []
         for process in self.processes:

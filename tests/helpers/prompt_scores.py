@@ -40,7 +40,6 @@ def measured(trajectory, config, reference=START, devices=1, fsdp=1, tensor=1, k
 
 
 def seen(trajectory, episode, turn, context):
-    """Tokens of the model's context before a response, as a list."""
     tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
     for t in range(0 if context == "full" else turn, turn + 1):
         tokens += trajectory.observation[episode, t, : trajectory.observation_length[episode, t]].tolist()
@@ -73,7 +72,6 @@ first_turns, any_turns = (jax.jit(f, static_argnums=2) for f in (dependence.firs
 
 
 def samples(trajectory, config):
-    """Both samples of a measurement with `KEY`, with the context of each."""
     played, (one, other) = trajectory.turn_mask, (jax.random.fold_in(KEY, number) for number in (0, 1))
     return ((first_turns(played[:, 0], one, config), "single_turn"), (any_turns(played, other, config), config.context))
 

@@ -46,7 +46,6 @@ def response(body, status=b"200 OK"):
 
 
 def sound(routes, route):
-    """A valid answer of a server with these routes, as plain data."""
     values = {"observation": "You see é.", "state": "A door.", "reward": 0.5, "score": 0.75, "success": False}
     values |= {"done": False, "terminated": False, "truncated": False, "deleted": False, "id": 3, "env_idx": 3}
     values |= {"available_actions": ["go", "look"], "info": {"a": [1, None]}, routes.handle: 3}
@@ -73,7 +72,6 @@ def ask(client, route):
 
 
 def check_read(routes, route, body, read):
-    """Checks that everything read from an accepted answer is in the answer."""
     found = json.loads(body)
     if route == "create":
         assert type(read) is int

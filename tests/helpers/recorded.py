@@ -40,7 +40,6 @@ not end, and is cut at the maximum number of tokens."""
 
 
 def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutRecord:
-    """Writes a run's folder with the record of one iteration; returns the record."""
     folder.mkdir()
     (folder / "levels.txt").write_text(tiny_run.LEVELS)
     config = decode(yaml.safe_load(text.replace("LEVELS", str(folder / "levels.txt"))), source="recorded run")

@@ -45,7 +45,6 @@ SAID = [[text for attempt in attempts for text in attempt] for attempts in SCRIP
 
 
 def retry_env(tasks, attempts, turns=TURNS, prompt=toy_agent.CONFIG.prompt):
-    """`RetryEnv` of given tasks, with feedback."""
     tasks = tuple(
         build.make_task(task.name, task.env, task.env_params, prompt, toy_agent.TOKENIZER, feedback=FEEDBACK)
         for task in tasks
@@ -54,8 +53,6 @@ def retry_env(tasks, attempts, turns=TURNS, prompt=toy_agent.CONFIG.prompt):
 
 
 def played(policy, env, config, ids, settings, responses=None):
-    """The trajectory of one rollout, compiled for this call."""
-
     def play(params, key, ids, settings, responses):
         return engine.rollout(params, toy_agent.MODEL.decoder, env, config, key, ids, settings, responses=responses)[0]
 
@@ -64,7 +61,6 @@ def played(policy, env, config, ids, settings, responses=None):
 
 @functools.cache
 def sure():
-    """The environment of the scripts, whose prompts write the number of the turn."""
     prompt = toy_agent.CONFIG.prompt.replace(style="ragen", max_turns=TURNS, max_actions=ACTIONS)
     env = SureLadder(100)
     task = build.make_task("Sure", env, env.default_params, prompt, toy_agent.TOKENIZER)
@@ -82,7 +78,6 @@ def play_scripts(policy, context, **changes):
 
 
 def near_levels(count):
-    """Episodes of both tasks whose goal is one rung away, which are solved often."""
     ids = toy_agent.mixed_ids(256, 1)
     state, _ = jax.jit(toy_agent.BATCHED_ENV.reset)(KEY, toy_agent.settings(256), ids)
     near = np.flatnonzero(np.where(ids.task == 0, state.envs[0].goal, state.envs[1].goal) == 1)

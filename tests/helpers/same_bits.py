@@ -6,7 +6,6 @@ import numpy as np
 
 
 def differing(a, b) -> list[str]:
-    """Returns the paths of the leaves that are not equal bit for bit."""
     raw = [
         jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, t)
         for t in (a, b)

@@ -28,7 +28,6 @@ def scenes_of(name, texts, actions):
 
 
 def lists(scene):
-    """The lists of a scene by title."""
     return {found["title"]: [tuple(entry) for entry in found["entries"]] for found in scene.get("lists", [])}
 
 

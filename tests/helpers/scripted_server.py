@@ -7,8 +7,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Listening(ThreadingHTTPServer):
-    """Calls `respond(handler, body)` for every request, in a thread each."""
-
     daemon_threads = True
 
     def __init__(self, respond, protocol="HTTP/1.0"):

@@ -18,5 +18,4 @@ TIMES = ("time/", "env/wait_share")
 
 
 def rows(folder):
-    """Returns the rows of metrics.jsonl, without measured times."""
     return [{key: value for key, value in row.items() if not key.startswith(TIMES)} for row in tiny_run.metrics(folder)]

@@ -12,7 +12,6 @@ SIMPLE_DISPLACEMENTS = {1: 28.5, 2: 41.3, 3: 22.8, 4: 7.4}
 
 
 def shares(values, bins):
-    """Percentages of values."""
     return np.array([100 * np.mean(np.asarray(values) == b) for b in bins])
 
 

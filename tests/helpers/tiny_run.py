@@ -55,8 +55,6 @@ evaluation: {episodes: 2}
 
 
 class Finished(NamedTuple):
-    """A finished run: its YAML file, its folder and its terminal output."""
-
     file: str
     folder: Path
     output: str
@@ -82,7 +80,6 @@ def train(run: Path, file: str, *words: str) -> tuple[int, str, str]:
 
 
 def done(*words: str) -> str:
-    """Runs `agentrl`, which must succeed; returns its standard output."""
     code, out, err = command(*words)
     assert code == 0, err
     return out
@@ -93,7 +90,6 @@ def trained(run: Path, file: str, *words: str) -> str:
 
 
 def refusal(*words: str) -> str:
-    """Runs `agentrl`, which must refuse; returns its sentence."""
     code, _, err = command(*words)
     assert (code, err.count("\n")) == (2, 1), err
     assert err.startswith("agentrl: ")
@@ -116,13 +112,11 @@ def recorded(run: Path) -> dict[str, bytes]:
 
 
 def summary(run: Path) -> dict:
-    """Returns summary.json without the entries that may differ in an interrupted run."""
     known = json.loads((run / "summary.json").read_text())
     return {key: value for key, value in known.items() if key not in ("seconds", "programs_compiled", "programs")}
 
 
 def checkpoint(run: Path, step: int) -> dict[str, tuple]:
-    """Returns dtype, shape and bytes of every array of a checkpoint, by name."""
     path = run.absolute() / "checkpoints" / str(step) / "state"
     with ocp.PyTreeCheckpointer() as reader:
         # As NumPy arrays, because the devices that wrote them need not be here.
@@ -176,7 +170,6 @@ def resumed(run: Path, again: Path, file: str, *words: str) -> str:
 
 
 def assert_same_end(run: Path, other: Path) -> None:
-    """Fails unless two runs have equal metrics, records and summaries, and the same newest checkpoint."""
     assert metrics(run) == metrics(other)
     assert recorded(run) == recorded(other)
     step = checkpoints(other)[-1]
@@ -185,7 +178,6 @@ def assert_same_end(run: Path, other: Path) -> None:
 
 
 def assert_same(run: Path, other: Path) -> None:
-    """Fails unless two runs have equal records, checkpoints, summaries and curves."""
     assert_same_end(run, other)
     assert checkpoints(run) == checkpoints(other)
     for step in checkpoints(run)[:-1]:

@@ -135,7 +135,6 @@ def talkative_params(seed: int, model: ActorCritic = MODEL):
 
 
 def mixed_ids(groups: int, group_size: int):
-    """Groups of both tasks, alternating: short, long, short, ..."""
     group = np.repeat(np.arange(groups), group_size)
     return build.episode_ids(
         group=group, member=np.tile(np.arange(group_size), groups), task=group % 2, level=np.full(len(group), -1)

@@ -38,14 +38,12 @@ def compiled():
 
 @pytest.fixture(scope="session")
 def batch(compiled, policy):
-    """64 episodes, 16 groups of 4 with a shared first prefill: (ids, trajectory, stats)."""
     ids = toy_agent.mixed_ids(16, toy_agent.GROUP_SIZE)
     return ids, *compiled(GROUPED)(policy, KEY, ids, toy_agent.settings(64))
 
 
 @functools.partial(jax.jit, static_argnums=2)
 def forward_logprobs(policy, trajectory, context, temperature):
-    """The learner's rows of a trajectory, and the log-probabilities of a plain forward pass over each row."""
     rows = pack_trajectories(trajectory, context)
     model = toy_agent.MODEL
     return rows, actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, temperature[rows.episode])
