@@ -10,7 +10,6 @@ from evaluating import refusal, result_of
 
 from agentrl_jax.config import load_resolved
 from agentrl_jax.evaluate import chat
-from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import read_record
 from agentrl_jax.models.io.load import load_pretrained
@@ -28,9 +27,8 @@ LAKES = "SFFF\nFFFF\nFFFF\nFFFG\n\nSFFG\nHHHH\nHHHH\nHHHH\n\nSHFF\nHHFF\nFFFF\nF
 
 def test_lakes_from_a_file(finished, tmp_path):
     """As text and as a pack; the lines are at the agent's budget: two turns of two actions of the ten of an episode."""
-    file, pack = tmp_path / "lakes.txt", tmp_path / "lakes.npy"
+    file, pack, levels = tmp_path / "lakes.txt", tmp_path / "lakes.npy", np.stack(parse_maps(LAKES))
     file.write_text(LAKES)
-    levels = np.stack(parse_maps(LAKES))
     np.save(pack, levels)
     words = ("eval", finished.folder, "--env", "FrozenLake", "--temperature", "0.5", "--levels")
     result = result_of(*words, file)
@@ -73,27 +71,18 @@ def test_a_recorded_panel_is_named(finished, tmp_path):
     assert index["about"] == f"Evaluation of {finished.folder}, iteration 4 on bandit-v1."
 
 
-def test_one_attempt_at_a_service_is_the_plain_evaluation(served):
-    found = evaluate_run(served, attempts=(1,))
-    once = found["retry"]["attempts"]["1"]
-    assert (once["retry"], once["retry_greedy"]) == (found["success"], found["success_greedy"])
-    assert once["retry_tokens"]["mean"] == found["mean_tokens"] > 0
-    assert once["retry_turns"]["mean"] == found["mean_turns"]
-
-
 def test_a_conversation_beyond_the_positions_of_the_model_is_refused(tmp_path):
     model = made_run.write_model(tmp_path / "model", positions=160)
     run = made_run.write_run(tmp_path / "run", f"pretrained: {model}")
     message = str(refusal("scaling", run, "--attempts", "4", "--episodes", "2"))
     assert "--attempts 4, in one conversation: the longest context of a rollout has" in message
-    assert message.endswith("or make fewer attempts")
 
 
 def test_the_policy_of_a_run_talks(tmp_path, monkeypatch):
     thinker = made_run.write_model(tmp_path / "thinker", made_run.THINKING)
     model = f"pretrained: {thinker}, lora: {{rank: 2, alpha: 3.0}}"
     run = made_run.write_run(tmp_path / "run", model, "think: true, max_response_tokens: 8")
-    assert tiny_run.command("export", str(run), str(tmp_path / "whole"))[0] == 0
+    tiny_run.done("export", str(run), str(tmp_path / "whole"))
     found = chat.speaker(str(run))
     assert (found.positions, found.thinking) == (512, True)
 
@@ -104,5 +93,5 @@ def test_the_policy_of_a_run_talks(tmp_path, monkeypatch):
     base = load_pretrained(load_resolved(run / "config.yaml").model.pretrained)
     assert response(found) != response((base.params, base.config.decoder, found.tokenizer))
     monkeypatch.setattr("sys.stdin", io.StringIO("Up?\n"))
-    code, out, _ = tiny_run.command("chat", str(run), "--max_tokens", "4", "--length", "100")
-    assert (code, out) == (0, found.tokenizer.decode(response(found)[:4]) + "\n")
+    out = tiny_run.done("chat", str(run), "--max_tokens", "4", "--length", "100")
+    assert out == found.tokenizer.decode(response(found)[:4]) + "\n"

@@ -1,4 +1,4 @@
-"""Alarms on made-up metrics and in simulated runs, and their report."""
+"""The alarms with their own limits, on made-up metrics and in simulated runs, and their report."""
 
 import json
 import sys
@@ -6,10 +6,8 @@ import sys
 import numpy as np
 import pytest
 import tiny_run
-from alarms import falls, raised
+from alarms import falls
 from evaluating import result_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from paths import GOLDEN, ROOT
 
 from agentrl_jax.algos import collapse
@@ -102,52 +100,11 @@ def test_a_run_that_solves_everything_has_not_collapsed():
     assert verdict(failing)["verdict"] == "collapsed"
 
 
-def test_gaps_and_numbers_that_are_none_are_passed_over():
-    every_fifth = run(
-        validation__success=lambda i: (0.0 if i > 20 else 0.4) if i % 5 == 0 else None,
-        validation__episodes=lambda i: 128 if i % 5 == 0 else None,
-    )
-    found = examine(BY_NAME["success_lost"], every_fifth)
-    assert found.raised[0] == 45
-    failed_in_training = [{**row, "rollout/failed": 100} for row in every_fifth]
-    assert examine(BY_NAME["success_lost"], failed_in_training) == found
-    rows = run(rollout__in_group_std=lambda i: float("nan") if i % 2 else 0.4)
-    assert not examine(BY_NAME["spread_lost"], rows).raised
-
-
-def test_what_starts_as_noise_cannot_fall():
-    noise = run(collapse__first_turn_mi=lambda i: 0.05 if i < 10 else -0.05)
-    assert not examine(BY_NAME["template_thoughts"], noise).raised
-    every_tenth = run(collapse__first_turn_mi=lambda i: (1.0 if i <= 30 else 0.1) if i % 10 == 0 else None)
-    assert examine(BY_NAME["template_thoughts"], every_tenth).raised == (60,)
-
-
-def test_an_alarm_of_the_newest_row_is_told_of():
-    rows = run(40, rollout__in_group_std=lambda i: 0.4 if i <= 30 else 0.0)
-    assert [alarm.name for alarm in raised(rows)] == ["spread_lost"]
-    assert raised(rows[:39]) == raised([]) == ()
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    values=st.lists(st.sampled_from([0.0, 0.01, 0.2, 0.5, 1.0, 3.0, 40.0, None, float("nan")]), max_size=60),
-    name=st.sampled_from([alarm.name for alarm in ALARMS]),
-)
-def test_the_newest_row_has_the_alarms_that_the_whole_run_has(values, name):
-    alarm = BY_NAME[name]
-    rows = [{"iteration": i, alarm.metric: value} for i, value in enumerate(values, start=1)]
-    found = examine(alarm, rows)
-    newest = bool(rows) and bool(found.raised) and found.raised[-1] == len(rows)
-    assert (alarm in raised(rows)) == newest
-
-
 def test_a_finished_run_is_diagnosed_from_the_command_line(finished, tmp_path):
     figure = tmp_path / "signs.png"
-    code, out, err = tiny_run.command("diagnose", str(finished.folder), "--figure", str(figure))
-    assert code == 0, err
-    assert "4 iterations are too few" in out
+    assert "4 iterations are too few" in tiny_run.done("diagnose", str(finished.folder), "--figure", str(figure))
     assert figure.read_bytes()[:4] == b"\x89PNG"
-    assert result_of("diagnose", finished.folder, "--figure", figure)["verdict"] == "unknown"
+    assert result_of("diagnose", finished.folder)["verdict"] == "unknown"
     code, _, err = tiny_run.command("diagnose", str(finished.folder), "--figure", str(tmp_path / "no" / "x.png"))
     assert (code, "its folder is not there" in err) == (2, True)
 
@@ -162,12 +119,6 @@ def test_every_alarm_is_documented():
         assert alarm.source in text
 
 
-def test_runs_that_do_not_change_hardly_raise_anything():
-    """One of 72 runs may raise one by chance; with fixed thresholds, nearly all of the first 48 did."""
-    found = collapse_alarms.table(collapse_alarms.unchanged((0.001, 0.005, 0.05)), runs=24)
-    assert sum(24 * shares["any"] for shares in found.values()) <= 1
-
-
 def test_falls_are_found():
     found = collapse_alarms.table(collapse_alarms.fallen(), runs=12)
     for name, shares in found.items():
@@ -177,22 +128,9 @@ def test_falls_are_found():
     assert found["50% to 10%"]["success_fallen"] == found["20% to 0%"]["no_signal"] == 1
 
 
-def series(high, low, n=20, noise=0.0):
-    values = np.r_[np.full(n, high), np.full(n, low)]
-    return values + noise * np.resize([1.0, -1.0], 2 * n)
-
-
-def test_the_stretch_begins_where_the_fall_does():
-    found = falls(series(0.4, 0.1, noise=0.05), bound=0.2, share=0.5, start=10, shortest=10, longest=20)
-    assert (found.begins[:29] == -1).all()
-    assert (found.begins[29:39] == 20).all()
-    np.testing.assert_allclose(found.means[-1], 0.1, atol=0.01)  # of the clearest stretch, which may be an odd number
-    np.testing.assert_allclose(found.references[-1], 0.4)
-
-
 def test_a_fall_that_chance_may_make_is_none():
     def found(high, low, **options):
-        values = series(high, low, noise=0.0)
+        values = np.repeat([high, low], 20)
         return falls(values, bound=0.5, share=0.5, start=None, shortest=5, longest=5, **options).begins.max()
 
     few, many = np.full(40, 10.0), np.full(40, 1000.0)

@@ -30,7 +30,6 @@ def test_contents_are_different_and_those_of_the_draws():
     env, params, draws = make("FrozenLake", Split.TEST, height=3, width=3)
     small, _ = draws.first(5)
     numbers, levels = draws.first(48)
-    assert len(numbers) == len(levels) == 48
     np.testing.assert_array_equal(small, numbers[:5])
     np.testing.assert_array_equal(make("FrozenLake", Split.TEST, height=3, width=3)[2].first(48)[0], numbers)
     assert len(np.unique(level_hashes(env, params, levels), axis=0)) == 48
@@ -50,8 +49,7 @@ def test_a_small_space_has_fewer():
     late = envs_jax.registry.sample_levels(env, params, keys(numbers[-1] + 1 + np.arange(PATIENCE)), Split.ANY)
     known = {level.tobytes() for level in levels} | {image.tobytes() for x in levels for image in env.level_images(x)}
     assert {level.tobytes() for level in late} <= known
-    numbers, levels = make("Bandit")[2].first(40)
-    assert (numbers.tolist(), levels.shape) == (list(range(40)), (40, 0, 0)), "without levels all draws are different"
+    assert make("Bandit")[2].first(40)[0].tolist() == list(range(40)), "without levels all draws are different"
 
 
 def test_a_set_of_levels_has_each_content_once_or_what_is_drawn():
@@ -66,7 +64,6 @@ def test_a_set_of_levels_has_each_content_once_or_what_is_drawn():
     np.testing.assert_array_equal(again.boards(number), levels.boards(number))
     assert len(set(np.asarray(again.ids(0, number, number).group).tolist())) == number
     drawn = dataclasses.replace(levels, distinct=False)
-    assert drawn.number(600) == 600
     assert np.asarray(drawn.ids(2, 3, 600).group).tolist() == [2, 3, 4]
     assert len({board.tobytes() for board in drawn.boards(600)}) < 600
     task = batched_env.tasks[0]

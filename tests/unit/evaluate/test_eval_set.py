@@ -18,22 +18,17 @@ WORDS = ("--env", "FrozenLake", "--episodes", "8")
 def test_the_tasks_of_the_run_give_what_its_summary_says(finished):
     summary = tiny_run.summary(finished.folder)
     parts = [result_of("eval", finished.folder), result_of("eval", finished.folder, "--env", "FrozenLake")]
-    assert [(part["env"], part["iteration"], part["success"]["n"]) for part in parts] == [
-        ("SimpleSokoban", 4, 2),  # the file has no more
-        ("FrozenLake", 4, 12),
-    ]
-    for table, key, name in (
-        ("success", "trained", "success"),
-        ("success_greedy", "trained", "success_greedy"),
-        ("success", "random", "random"),
-        ("success", "optimal", "optimal"),
-    ):
-        pooled = np.average([part[name]["mean"] for part in parts], weights=[2, 12])
-        assert pooled == pytest.approx(summary[table][key]["mean"])
-    for name in ("mean_turns", "mean_tokens"):
-        assert np.average([part[name] for part in parts], weights=[2, 12]) == pytest.approx(summary[name])
-    random, optimal = (summary["success"][line]["mean"] for line in ("random", "optimal"))
-    assert summary["gap_closed"] == pytest.approx((summary["success"]["trained"]["mean"] - random) / (optimal - random))
+    assert [(part["env"], part["iteration"]) for part in parts] == [("SimpleSokoban", 4), ("FrozenLake", 4)]
+    numbers = [part["success"]["n"] for part in parts]
+    assert numbers == [2, 12], "the file has no more than two"
+    shown = {name: summary["success"][name]["mean"] for name in ("random", "optimal")}
+    shown |= {name: summary[name]["trained"]["mean"] for name in ("success", "success_greedy")}
+    shown |= {name: summary[name] for name in ("mean_turns", "mean_tokens")}
+    for name, value in shown.items():
+        found = [part[name]["mean"] if isinstance(part[name], dict) else part[name] for part in parts]
+        assert np.average(found, weights=numbers) == pytest.approx(value)
+    random, trained, optimal = (summary["success"][line]["mean"] for line in ("random", "trained", "optimal"))
+    assert summary["gap_closed"] == pytest.approx((trained - random) / (optimal - random))
 
 
 def test_samples_are_other_episodes_on_the_same_levels(finished):
@@ -48,33 +43,22 @@ def test_samples_are_other_episodes_on_the_same_levels(finished):
     assert several["success"]["n"] == 8
     assert [row[0] for row in several["outcomes"]["samples"]] == one["outcomes"]["success"]
     assert list(several["pass_at"]) == list(several["pass_all"]) == ["1", "2", "3"]
-    for table in ("pass_at", "pass_all"):
-        assert several[table]["1"]["mean"] == pytest.approx(several["success"]["mean"])
-    rising, falling = ([several[table][k]["mean"] for k in "123"] for table in ("pass_at", "pass_all"))
-    assert rising == sorted(rising)
-    assert falling == sorted(falling, reverse=True)
-    assert rising[-1] > falling[-1]
+    assert several["pass_at"]["3"]["mean"] > several["success"]["mean"] > several["pass_all"]["3"]["mean"]
 
 
 def test_two_runs_are_compared_level_by_level(finished, tmp_path, monkeypatch):
     words = (*WORDS, "--samples", "2")
     result = result_of("eval", finished.folder, *words, "--against", finished.folder)
-    plain = result["run"]
-    assert plain == result["against"], "the same evaluation gives the same numbers"
-    assert len(plain["outcomes"]["success_greedy"]) == 8
-    assert np.mean(plain["outcomes"]["success"]) == plain["success"]["mean"]
+    assert result["run"] == result["against"], "the same evaluation gives the same numbers"
     for name in ("difference", "difference_greedy"):
         assert (result[name]["mean"], result[name]["n"]) == (0, 8)
     monkeypatch.setattr(against, "evaluate_against", lambda *_, **__: result)
-    code, out, _ = tiny_run.command("eval", str(finished.folder), *words, "--against", str(finished.folder))
-    assert code == 0
-    assert [out.count(title) for title in ("agent, greedy", "agent, pass^2", "│ optimal play")] == [2, 2, 2]
+    out = tiny_run.done("eval", str(finished.folder), *words, "--against", str(finished.folder))
     assert re.search(r"greedy: \+0\.0 points .*, paired over 8 levels", " ".join(out.split()))
     monkeypatch.undo()
     other = shutil.copytree(finished.folder, tmp_path / "other")
     before, after = (other / "config.yaml").read_text().split("env: FrozenLake\n")
     changed = after.replace("options: {}", "options: {frozen_probability: 0.7}", 1)
-    assert changed != after
     (other / "config.yaml").write_text(f"{before}env: FrozenLake\n{changed}")
     refused = refusal("eval", finished.folder, *words, "--against", other)
     assert "play different levels of FrozenLake" in str(refused)
@@ -92,16 +76,12 @@ TASKS_OF = {
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(against, "evaluate_run", lambda *args, **options: pytest.fail("played"))
-    folders = {}
-    for name, tasks in TASKS_OF.items():
-        assert TASKS in tiny_run.CONFIG
-        config = load_config(tiny_run.write_config(tmp_path, tiny_run.CONFIG.replace(TASKS, tasks)))
-        folders[name] = tmp_path / name
-        folders[name].mkdir()
-        write_config(folders[name], config)
-    (tmp_path / "served").mkdir()
-    write_config(tmp_path / "served", load_config(tiny_run.write_config(tmp_path, tiny_run.SERVED)))
-    return folders | {"served": tmp_path / "served"}
+    assert TASKS in tiny_run.CONFIG
+    texts = {name: tiny_run.CONFIG.replace(TASKS, tasks) for name, tasks in TASKS_OF.items()}
+    for name, text in (texts | {"served": tiny_run.SERVED}).items():
+        (tmp_path / name).mkdir()
+        write_config(tmp_path / name, load_config(tiny_run.write_config(tmp_path, text)))
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -119,7 +99,7 @@ def runs(tmp_path, monkeypatch):
 )
 def test_different_tasks_are_refused_at_once(runs, tmp_path, first, second, words, parts):
     words = [tmp_path / "levels.txt" if word == "LEVELS" else word for word in words]
-    message = str(refusal("eval", runs[first], "--against", runs[second], *words))
+    message = str(refusal("eval", runs / first, "--against", runs / second, *words))
     assert all(part in message for part in parts)
 
 
@@ -134,6 +114,6 @@ def test_different_tasks_are_refused_at_once(runs, tmp_path, first, second, word
 )
 def test_what_both_can_play_is_not_refused(runs, first, second, options):
     with pytest.raises(pytest.fail.Exception, match="played"):
-        against.evaluate_against(runs[first], runs[second], **options)
+        against.evaluate_against(runs / first, runs / second, **options)
     # What is shown of an item is a run's own: whether the levels are the same is known after play.
     assert not against._differ(*(TaskConfig(env="BabyAI", groups=2, options={"objects_shown": n}) for n in (8, 6)))

@@ -2,12 +2,8 @@
 
 import dataclasses
 
-import jax
-import numpy as np
-import pytest
 from evaluating import refusal
 
-from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import make_panels, panels
 from agentrl_jax.evaluate.limits import Limits, with_limits
 from agentrl_jax.evaluate.panels import digest, get_panel, load_panels
@@ -22,7 +18,6 @@ def test_the_file_has_the_definitions():
     defined = {panel.name: dataclasses.replace(panel, sha256="") for panel in make_panels.definitions()}
     stored = {name: dataclasses.replace(panel, sha256="") for name, panel in load_panels().items()}
     assert defined == stored
-    assert all(len(panel.sha256) == 64 for panel in load_panels().values())
     assert len({panel.sha256 for panel in load_panels().values()}) == len(stored)
 
 
@@ -55,8 +50,6 @@ def test_a_digest_tells_levels_rules_and_items_apart():
         (dataclasses.replace(panel, options={"slip": 0.1}), shown),
     ]
     assert panel.sha256 not in {digest(*other) for other in changed}
-    with pytest.raises(UserError, match=r"maze-v1: what would be played has digest"):
-        panels.check_shown(panel, shown[:-1])
 
 
 def test_changed_levels_are_refused(finished, monkeypatch):
@@ -86,9 +79,3 @@ def test_more_turns_raise_the_limits_that_would_bind(finished):
     assert (fewer.prompt.max_turns, fewer.prompt.max_actions) == (1, 10)
     assert fewer.tasks == config.tasks
     assert with_limits(config, Limits()) == config
-
-
-def test_keys_are_those_of_an_evaluation():
-    keys = jax.random.key_data(panels.level_keys(123, np.arange(4)))
-    assert keys.shape == (4, 2)
-    np.testing.assert_array_equal(keys[1::2], jax.random.key_data(panels.level_keys(123, np.array([1, 3]))))

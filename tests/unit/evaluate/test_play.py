@@ -34,9 +34,8 @@ def test_the_end_of_the_input_and_quit_end_the_game(monkeypatch, capsys, text):
     assert "Not solved, ended by you; return 0." in err
 
 
-@pytest.mark.parametrize(
-    ("think", "forced", "line", "response"),
-    [
+def test_tags_are_completed():
+    for think, forced, line, response in (
         (False, True, " Up || Left ", "Up || Left</answer>"),
         (False, False, "Up", "<answer>Up</answer>"),
         (True, True, "Up", "</think><answer>Up</answer>"),
@@ -44,9 +43,6 @@ def test_the_end_of_the_input_and_quit_end_the_game(monkeypatch, capsys, text):
         (False, True, "<answer>Up</answer>", "Up</answer>"),
         (True, True, "<think>so</think><answer>Up</answer>", "so</think><answer>Up</answer>"),
         (True, True, "so</think><answer>Up</answer>", "so</think><answer>Up</answer>"),
-        (False, False, "<answer>Up", "<answer>Up"),
         (False, False, "well, <answer>Up</answer>", "well, <answer>Up</answer>"),
-    ],
-)
-def test_tags_are_completed(think, forced, line, response):
-    assert with_tags(line, ResponseGrammar(actions=("Up", "Left"), think=think, forced=forced)) == response
+    ):
+        assert with_tags(line, ResponseGrammar(actions=("Up", "Left"), think=think, forced=forced)) == response

@@ -1,13 +1,12 @@
 """`agentrl eval --record`: what it records is what was played, and viewer and formats read it."""
 
 import dataclasses
-import json
 import logging
 
 import numpy as np
 import pytest
 import tiny_run
-from evaluating import refusal
+from evaluating import refusal, result_of
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import eval_set
@@ -21,16 +20,14 @@ from agentrl_jax.viewer.scenes import run_scenes
 from envs_jax.splits import Split
 
 LEVELS, SAMPLES = 8, 2
-WORDS = ("--env", "FrozenLake", "--episodes", str(LEVELS), "--samples", str(SAMPLES), "--json")
+WORDS = ("--env", "FrozenLake", "--episodes", str(LEVELS), "--samples", str(SAMPLES))
 
 
 def record(run, folder, *words):
     """Evaluates and records; returns the printed result and the records by label."""
-    code, out, err = tiny_run.command("eval", str(run), *words, "--record", str(folder))
-    assert code == 0, err
+    result = result_of("eval", run, *words, "--record", folder)
     files = [read_record(record_path(folder, number)) for number in recorded_iterations(folder)]
-    assert all(f"recorded {file.header.label}: {len(file.task)} episodes" in err for file in files)
-    return json.loads(out), {file.header.label: file for file in files}
+    return result, {file.header.label: file for file in files}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +43,7 @@ def sampled(record: RolloutRecord):
 
 
 def test_records_are_the_episodes_of_the_result(finished, lakes):
-    folder, result, records = lakes
+    _, result, records = lakes
     assert list(records) == ["greedy", "sample 1", "sample 2"]
     success = {label: record.success.any(axis=1) for label, record in records.items()}
     np.testing.assert_array_equal(success["greedy"], result["outcomes"]["success_greedy"])
@@ -57,18 +54,12 @@ def test_records_are_the_episodes_of_the_result(finished, lakes):
         assert (header.iteration, header.step) == (number + 1, 7)
         assert (header.tasks, header.episodes) == (("FrozenLake",), LEVELS)
         assert header.temperature == (0 if sample is None else result["temperature"])
-        assert dataclasses.asdict(header.evaluation) == {
-            **{"sample": sample, "seed": result["seed"], "split": int(Split.TEST)},
-            **{"run": str(finished.folder), "iteration": 4, "panel": None, "panel_sha256": None},
-            **{"policy": None, "attempts": 1},
-        }
+        known = {"sample": sample, "seed": result["seed"], "split": int(Split.TEST), "run": str(finished.folder)}
+        assert known.items() <= dataclasses.asdict(header.evaluation).items()
+        assert (header.evaluation.iteration, header.evaluation.panel, header.evaluation.attempts) == (4, None, 1)
         assert file.group.tolist() == list(range(LEVELS))
         assert set(file.member.tolist()) == {sample or 0}
         assert not file.trained.any()
-        assert not file.advantage.any()
-    config = read_config(folder)
-    assert ([task.env for task in config.tasks], config.groups) == (["FrozenLake"], 4)
-    assert not (folder / "metrics.jsonl").exists()
 
 
 def test_the_learner_scores_the_tokens(lakes):
@@ -87,15 +78,16 @@ def test_the_learner_scores_the_tokens(lakes):
         assert not file.entropy[~tokens].any()
 
 
-def assert_boards(folder, file):
-    drawn = run_scenes(folder, read_config(folder), file)
-    assert [len(scenes) for scenes in drawn] == (1 + (file.actions >= 0).sum(axis=(1, 2))).tolist()
-
-
-def test_boards_are_computed_again(lakes, caplog):
+def test_boards_are_computed_again(finished, lakes, tmp_path, caplog):
+    """On generated levels, and on those of a file."""
+    (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
+    _, of_file = record(finished.folder, tmp_path / "new", "--levels", tmp_path / "levels.txt")
+    assert {tuple(file.level) for file in of_file.values()} == {(0, 1)}
     folder, _, records = lakes
-    for file in records.values():
-        assert_boards(folder, file)
+    for where, files in ((folder, records), (tmp_path / "new", of_file)):
+        for file in files.values():
+            drawn = run_scenes(where, read_config(where), file)
+            assert [len(scenes) for scenes in drawn] == (1 + (file.actions >= 0).sum(axis=(1, 2))).tolist()
     file = records["sample 1"]
     other = dataclasses.replace(file.header.evaluation, seed=file.header.evaluation.seed + 1)
     moved = dataclasses.replace(file, header=dataclasses.replace(file.header, evaluation=other))
@@ -104,50 +96,33 @@ def test_boards_are_computed_again(lakes, caplog):
     assert f"sample 1: {LEVELS} of {LEVELS} episodes have no boards" in caplog.text
 
 
-def test_levels_of_a_file(finished, tmp_path):
-    (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
-    _, records = record(finished.folder, tmp_path / "new", "--levels", str(tmp_path / "levels.txt"), "--json")
-    for file in records.values():
-        assert file.level.tolist() == [0, 1]
-        assert_boards(tmp_path / "new", file)
-
-
 def test_two_evaluations_are_on_the_same_levels_of_the_page(finished, lakes, tmp_path):
     earlier = tmp_path / "earlier"
     record(finished.folder, earlier, *WORDS, "--checkpoint", "5")
     shown = [RunData(folder).refresh() for folder in (lakes[0], earlier)]
     for (entry, _), iteration in zip(shown, (4, 2)):
-        assert (entry["stage"], entry["replay"]) == ("evaluation", "")
-        assert entry["recorded"] == "greedy play and 2 samples"
+        assert (entry["stage"], entry["replay"], entry["recorded"]) == ("evaluation", "", "greedy play and 2 samples")
         assert [info["label"] for info in entry["iterations"]] == ["greedy", "sample 1", "sample 2"]
-        assert entry["trend"]["metrics"] == entry["lines"] == []
         assert entry["about"].endswith(f", iteration {iteration}.")
     first, second = (unpack(blocks[0])[1] for _, blocks in shown)
     for name in ("iteration", "task", "group", "level_high", "level_low"):
         np.testing.assert_array_equal(first[name], second[name])
     assert len(set(first["level_low"].tolist())) == LEVELS
-    (_, greedy), (header, sample), _ = map(unpack, shown[0][1][1:])
+    (_, greedy), (_, sample), _ = map(unpack, shown[0][1][1:])
     assert np.isnan(greedy["gap_table"]).all()  # temperatures differ
     assert np.isfinite(sample["gap_table"][sample["gap"]]).all()
-    assert header["scenes"]["stacks"]
-    page = tmp_path / "page.html"
-    code, out, _ = tiny_run.command("view", str(lakes[0]), "--compare", str(earlier), "--export", str(page))
-    assert (code, out.startswith(f"page: {page}")) == (0, True)
 
 
 def test_samples_of_a_level_are_epochs_in_inspect(lakes, tmp_path):
     logs = pytest.importorskip("inspect_ai.log")
     folder, result, _ = lakes
-    code, _, err = tiny_run.command("export", str(folder), str(tmp_path / "logs"), "--trajectories", "inspect")
-    assert (code, err) == (0, "")
+    tiny_run.done("export", str(folder), str(tmp_path / "logs"), "--trajectories", "inspect")
     greedy, both = (logs.read_eval_log(str(file)) for file in sorted((tmp_path / "logs").iterdir()))
     for log, epochs, outcome in ((greedy, 1, "success_greedy"), (both, SAMPLES, "success")):
         assert (log.eval.config.epochs, log.eval.dataset.samples) == (epochs, LEVELS)
         assert log.eval.model_generate_config.temperature == (0 if log is greedy else result["temperature"])
         assert log.eval.metadata["run"] == read_record(record_path(folder, 1)).header.evaluation.run
-        episodes = {(sample.id, sample.epoch) for sample in log.samples}
-        ids = [f"FrozenLake-{level:06d}" for level in range(LEVELS)]
-        assert episodes == {(name, epoch) for name in ids for epoch in range(1, epochs + 1)}
+        assert len({(sample.id, sample.epoch) for sample in log.samples}) == LEVELS * epochs
         (score,) = [score for score in log.results.scores if score.name == "success"]
         assert score.metrics["accuracy"].value == pytest.approx(result[outcome]["mean"])
 
@@ -155,11 +130,9 @@ def test_samples_of_a_level_are_epochs_in_inspect(lakes, tmp_path):
 def test_what_is_refused(finished, lakes, tmp_path, monkeypatch):
     folder, run = str(lakes[0]), str(finished.folder)
     before = {file.name for file in lakes[0].rglob("*")}
-    assert f"{folder}: exists and is not an empty folder" in str(refusal("eval", run, "--record", folder))
-    assert {file.name for file in lakes[0].rglob("*")} == before
+    assert refusal("eval", run, "--record", folder).key == folder
     assert f"holds an evaluation of {run}" in str(refusal("replay", folder, "--iteration", "1"))
-    training = str(refusal("train", finished.file, "--run_dir", folder))
-    assert "holds an evaluation that agentrl eval recorded" in training
+    assert "holds an evaluation that" in str(refusal("train", finished.file, "--run_dir", folder))
     assert {file.name for file in lakes[0].rglob("*")} - {".lock"} == before
     assert refusal("eval", run, *WORDS, "--record", lakes[0] / "config.yaml" / "new").key == "--record"
     play = eval_set.EvalSet.play

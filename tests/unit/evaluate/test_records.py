@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
+from unittest import mock
 
 import jax
 import numpy as np
@@ -78,8 +78,7 @@ def test_a_record_says_what_was_played(folder, finished):
     assert (decoding.temperature, decoding.response_tokens, decoding.seed) == (1.0, 6, 123)
     assert decoding.options == panel.options
     assert np.shape(outcomes.samples) == (COUNT, 3)
-    assert 1 <= record.mean_turns <= 2
-    assert record.mean_turns <= record.mean_tokens <= 12
+    assert 1 <= record.mean_turns <= record.mean_tokens <= 12
     assert np.all(np.array(outcomes.samples) <= np.array(outcomes.optimal)[:, None])
     assert 0 < np.mean(outcomes.random) < np.mean(outcomes.optimal) < 1, "four actions at most"
     assert (record.seen.held_out, record.seen.levels) == (True, COUNT)
@@ -91,12 +90,8 @@ def test_a_record_says_what_was_played(folder, finished):
 
 def test_a_digest_of_parameters_reads_every_bit_and_name():
     tree = {"a": np.arange(4, dtype=np.float32), "b": {"c": np.ones((2, 2), np.float16)}}
-    others = (
-        {**tree, "a": np.nextafter(tree["a"], 9, dtype=np.float32)},
-        {**tree, "a": tree["a"].reshape(2, 2)},
-        {**tree, "a": tree["a"].astype(np.int32)},
-        {"d": tree["a"], "b": tree["b"]},
-    )
+    changed = (np.nextafter(tree["a"], 9, dtype=np.float32), tree["a"].reshape(2, 2), tree["a"].astype(np.int32))
+    others = [{**tree, "a": other} for other in changed] + [{"d": tree["a"], "b": tree["b"]}]
     assert len({parameters_digest(other) for other in (tree, *others)}) == 5
     assert parameters_digest(tree) == parameters_digest({"b": tree["b"], "a": jax.numpy.asarray(tree["a"])})
 
@@ -111,12 +106,6 @@ def test_scripted_policies_are_exact_where_they_can_be(folder):
     assert (row.success, row.samples, row.turns) == (mean_interval([0.5] * 64), None, 1.0)
     assert (record.mean_turns, record.results["gap_closed"]) == (1.0, 0.0)
     assert [record.results[name]["mean"] for name in ("random", "null", "optimal")] == [0.5, 0.0, 1.0]
-    for words, said in (
-        (("--panel", "bandit-v1"), ("null: closes -100.0% of the gap", "null: 1.0 turns and 0.0 sampled tokens")),
-        (("--env", "maze", "--items", "3,4", "--turns", "7"), ("null: 7.0 turns per episode, at most 7",)),
-    ):
-        out = tiny_run.command("eval", "--policy", "null", *words)[1]
-        assert all(line in out for line in ("null play", "random play", "optimal play", *said))
 
 
 def test_a_service_stands_beside_the_other_policies():
@@ -129,7 +118,7 @@ def test_a_service_stands_beside_the_other_policies():
             assert result["baseline_turns"][name] == alone["mean_turns"]
             assert result["baseline_score"][name]["mean"] == alone["score"]["mean"]
             assert result["outcomes"][name] == [solved for (solved,) in alone["outcomes"]["samples"]]
-        assert (result["mean_tokens"], result["optimal_is"]) == (0.0, "scripted")
+        assert result["optimal_is"] == "scripted"
     assert [found[policy]["gap_closed"] for policy in ("oracle", "random")] == [1.0, 0.0]
     constant = evaluate_scripted("maze", "constant", action="move up", items="3-9", turns=20, seed=4)
     assert constant["random"] == found["random"]["success"]
@@ -144,16 +133,15 @@ def test_old_records_can_be_read(folder, tmp_path):
     assert (row.unanswered, row.answered, row.success_answered) == (None, None, None)
     turns = [{row.agent: row.turns for row in rows if row.kind == "baseline"} for rows in (old, new)]
     assert turns[0] == dict.fromkeys(turns[1])
-    assert turns[1]["null play"] == read_record(folder / "run.json").decoding.turns
+    assert turns[1]["null play"] == 2
 
 
 def test_scripted_policies_of_a_service_play():
     record = Record.model_validate(result_of("eval", "--policy", "oracle", "--panel", "maze-v1"))
     assert (record.outcomes.exact, record.outcomes.samples) == (False, [[1.0]] * 25)
     assert record.results["score"]["mean"] == 1.0
-    assert 1 < record.mean_turns < 50
     null = records.of_result(evaluate_on_panel("null", "maze-v1", plays=2))
-    assert (np.shape(null.outcomes.samples), np.sum(null.outcomes.samples)) == ((25, 2), 0)
+    assert null.outcomes.samples == [[0, 0]] * 25
     assert row_of(null, "").turns == 50, "it never ends by itself"
 
 
@@ -162,7 +150,7 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
     assert (list(found.tables), found.left_out) == ([LAKES, "bandit-v1"], [])
     gaps = [(row.agent, row.gap_closed) for row in found.tables["bandit-v1"]]
     assert gaps == [("oracle", 1.0), ("random", 0.0), ("null", -1.0)], "the best first"
-    out = tiny_run.command("leaderboard", str(folder), "--markdown", "--panel", "bandit-v1")[1]
+    out = tiny_run.done("leaderboard", str(folder), "--markdown", "--panel", "bandit-v1")
     assert "| oracle (scripted) | 100.0 | 94.3 to 100.0 | exact |" in out
     assert LAKES not in out
     assert refusal("leaderboard", folder, "--panel", "maze-v1").key == str(folder)
@@ -176,7 +164,6 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
 
     def lie(content):
         content["results"]["success"]["mean"] = 1.0
-        content["results"]["pass_at"]["3"]["mean"] = 1.0
         content["outcomes"]["samples"][0] = [1 - x for x in content["outcomes"]["samples"][0]]
 
     other = of_kind(make_leaderboard(changed(folder, tmp_path, lie)).tables[LAKES])
@@ -196,14 +183,10 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
         (lambda c: c["outcomes"]["samples"][5].__setitem__(0, 7.0), "less than or equal to 1"),
         (lambda c: c["outcomes"]["samples"][5].__setitem__(0, None), "1 outcomes are null"),
         (unanswered("run", 1, 1), "1 outcomes are null, which they may be only for agents of kind api"),
-        (unanswered("api", 1, 0), "1 outcomes are null, but 0 are counted"),
         (unanswered("api", 0, 2), "0 outcomes are null, but 2 are counted"),
         (lambda c: c["outcomes"].update(exact=True), "of kind scripted, not run"),
-        (lambda c: (c["outcomes"].update(exact=True), c["agent"].update(kind="api")), "of kind scripted, not api"),
-        (lambda c: c["panel"].update(name="A" * 5_000_000), "AAA ... AAA"),
         (lambda c: c.update({"B" * 5_000_000: 1}), "BBB ... BBB"),
         (lambda c: c.pop("decoding"), "decoding: "),
-        (lambda c: c.update(extra=1), "extra: "),
         (lambda c: c.update(version=2), "version: "),
     ],
 )
@@ -222,10 +205,9 @@ def test_other_files_are_named_and_left_out(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "run.json").write_text((folder / "run.json").read_text())
-    code, out, err = tiny_run.command("leaderboard", str(tmp_path), "--json")
-    assert code == 0
+    _, out, err = tiny_run.command("leaderboard", str(tmp_path), "--json")
     assert [row["kind"] for row in json.loads(out)["tables"][LAKES]].count("run") == 1
-    assert [line.split(":")[0] for line in err.splitlines()] == ["left out"] * 5
+    assert err.count("left out: ") == 5
     assert all(f"{name}.json" in err for name in ("empty", "folder", "list", "pipe", "twice"))
 
 
@@ -237,14 +219,12 @@ def test_random_null_and_optimal_play_stand_in_the_table_once(folder, tmp_path):
     found = make_leaderboard(changed(folder, tmp_path, other_limits))
     outcomes = read_record(folder / "run.json").outcomes
     lines = {row.agent: row for row in found.tables[LAKES] if row.kind == "baseline"}
-    assert [name.partition(" play")[0] for name in sorted(lines)] == ["null", "optimal", "random"]
+    assert len(lines) == 3
     assert lines["random play"].success == success_interval(outcomes.random)
     assert [row.source for row in lines.values()] == ["a.json"] * 3
-    assert {row.gap_closed for row in lines.values()} > {0.0, 1.0}
     assert lines["null play"].limit == 2
     (note,) = found.notes[LAKES]
     assert note.startswith("random play: of a.json; other in changed.json: ")
-    assert note in tiny_run.command("leaderboard", str(tmp_path))[1]
     assert {row.kind for row in make_leaderboard(str(folder)).tables["bandit-v1"]} == {"scripted"}
 
 
@@ -257,7 +237,6 @@ def test_all_agents_are_compared_with_one(folder, tmp_path):
     for name in ("run", "null"):
         (tmp_path / f"{name}.json").write_text((folder / f"{name}.json").read_text())
     run, other = (np.mean(read_record(tmp_path / f"{name}.json").outcomes.samples, 1) for name in ("run", "changed"))
-    assert run.mean() > other.mean()
     random = np.mean(read_record(tmp_path / "run.json").outcomes.random)
     for against in ("half", "changed.json"):
         found = make_leaderboard(where, against=against)
@@ -265,18 +244,14 @@ def test_all_agents_are_compared_with_one(folder, tmp_path):
         assert rows["run.json"].difference == paired_interval(run, other)
         assert rows["changed.json"].difference is None, "not with itself"
         assert rows["random play"].difference["mean"] == pytest.approx(random - other.mean())
-        assert all(row.difference is None for row in found.tables["bandit-v1"])
-    out = tiny_run.command("leaderboard", where, "--against", "half", "--markdown")[1]
-    assert out.count("; differences in points from half**") == 1
+    out = tiny_run.done("leaderboard", where, "--against", "half", "--markdown")
     assert out.count("| difference |") == 1, "a column in which nothing is known is left out"
     lake = result_of("leaderboard", where, "--against", "random play")["tables"][LAKES]
     assert {row["agent"] for row in lake if row["difference"] is None} == {"random play"}
 
 
 def test_an_agent_to_compare_with_is_named_clearly(folder, tmp_path):
-    nobody = refusal("leaderboard", folder, "--against", "nobody")
-    assert (nobody.key, nobody.value) == ("--against", "nobody")
-    assert "null (null.json)" in str(nobody)
+    assert "null (null.json)" in str(refusal("leaderboard", folder, "--against", "nobody"))
     for name in ("one", "two"):
         (tmp_path / f"{name}.json").write_text((folder / "null.json").read_text())
     assert str(refusal("leaderboard", tmp_path, "--against", "null")).endswith(": one.json, two.json")
@@ -295,22 +270,19 @@ def test_no_width_folds_a_number(folder, tmp_path, monkeypatch, width):
     out = tiny_run.command("leaderboard", where)[1]
     assert max(map(len, out.splitlines()[:-1])) <= width
     assert all(f" {100 * row.success['mean']:.1f} " in out for row in make_leaderboard(where).tables[LAKES])
-    (shown,) = (line for line in out.splitlines() if " success " in line)
     table, _, hidden = out.partition("left out to fit")
-    contents = {"95 %": " to ", "gap": "100.0", "turns": "of 2", "seen": "123456789", "source": "changed.json"}
-    for column, content in contents.items():
-        assert (f" {column} " in shown) == (content in table) == (column not in hidden)
+    for column, content in {"95 %": " to ", "turns": "of 2", "seen": "123456789", "source": "changed.json"}.items():
+        assert (content in table) == (column not in hidden)
     assert ("source" in hidden) == (width < 200)
 
 
 def test_names_in_records_cannot_change_the_table(folder, tmp_path):
-    name = "[bold]a|b\n<script>[/bold]" + "x" * 500
+    name = "a|b\n<script>" + "x" * 500
     folder = changed(folder, tmp_path, lambda content: content["agent"].update(name=name))
-    out = tiny_run.command("leaderboard", folder, "--markdown")[1]
+    out = tiny_run.done("leaderboard", folder, "--markdown")
     (row,) = (line for line in out.splitlines() if "a\\|b" in line)
     assert "<script>" not in out
     assert len(row) < 300
-    assert "[" in tiny_run.command("leaderboard", folder)[1], "the terminal shows the mark instead of obeying it"
 
 
 def test_published_figures_stand_beside_records_of_their_panel(tmp_path):
@@ -320,9 +292,8 @@ def test_published_figures_stand_beside_records_of_their_panel(tmp_path):
     records.write_record(record, str(tmp_path / "a.json"))
     rows = make_leaderboard(str(tmp_path)).tables[panel.name]
     assert (rows[0].agent, rows[0].success) == ("ScalingInter-7B", {"mean": pytest.approx(0.9667)})
-    published = [row for row in rows if row.kind == "published"]
-    assert (len(published), of_kind(rows, "scripted").success["mean"]) == (20, 0.5)
-    assert all("2509.08755" in row.source for row in published)
+    assert of_kind(rows, "scripted").success["mean"] == 0.5
+    assert ["2509.08755" in row.source for row in rows if row.kind == "published"] == [True] * 20
     # All figures are of 90 items, so that they are multiples of 1/90 but for rounding.
     assert all(abs(row.success["mean"] * 90 % 1 - 0.5) > 0.48 for row in rows)
 
@@ -331,7 +302,6 @@ def test_the_code_is_described_and_never_fails(monkeypatch):
     assert set(records.code()) == {"version", "commit"}
     monkeypatch.setenv("PATH", "/absent")
     assert records.code()["commit"] is None
-    slow, real = [sys.executable, "-c", "import time; time.sleep(60)"], subprocess.run
-    monkeypatch.setattr(records, "_GIT_SECONDS", 0.01)
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: real(slow, **options))
+    monkeypatch.setattr(subprocess, "run", mock.Mock(side_effect=subprocess.TimeoutExpired("git", 1)))
     assert records.code()["commit"] is None
+    assert subprocess.run.call_args.kwargs["timeout"] == records._GIT_SECONDS

@@ -17,8 +17,6 @@ OF_RUN = [
     ("eval RUN --episodes 0", "--episodes", 0),
     ("eval RUN --temperature 0", "--temperature", 0),
     ("eval RUN --checkpoint 4", "RUN/checkpoints", "4"),
-    ("eval RUN/absent", "RUN/absent", "no such folder"),
-    ("eval RUN/config.yaml", "RUN/config.yaml", "that is no folder"),
     ("eval RUN/checkpoints", "RUN/checkpoints", "holds no config.yaml"),
     ("eval RUN --panel sokoban-6x6", "--panel", "sokoban-6x6"),
     ("eval RUN --panel bandit-v1 --episodes 3", "--panel", "bandit-v1"),
@@ -33,9 +31,7 @@ OF_RUN = [
     ("eval BANDIT --env Bandit", "--policy", None),
     ("scaling RUN", "--turns", None),
     ("scaling RUN --turns 5,x", "--turns", "5,x"),
-    ("scaling RUN --turns 5,2", "--turns", "5,2"),
     ("scaling RUN --turns 2,2", "--turns", "2,2"),
-    ("scaling RUN --turns 0,2", "--turns", "0,2"),
     ("scaling RUN --tokens 1,2", "--tokens", "1,2"),
     ("scaling RUN --attempts 1,65", "--attempts", "1,65"),
     ("scaling RUN --samples 9999999", "--samples", "9999999"),
@@ -45,12 +41,9 @@ OF_RUN = [
     ("scaling RUN --samples 2 --selector majority", "--selector", "majority"),
     ("scaling RUN --turns 2 --record OUT", "--record", "OUT"),
     ("scaling --turns 1", "RUN", None),
-    ("leaderboard OUT/absent", "OUT/absent", None),
     ("leaderboard RUN/rollouts", "RUN/rollouts", None),
-    ("leaderboard RUN --panel bandit", "--panel", "bandit"),
     ("leaderboard RUN --json --markdown", "--json", None),
     ("diagnose OUT", "OUT", "no such folder"),
-    ("chat RUN", "RUN", None),
     ("chat RUN --online", "RUN", None),
     ("chat org/name --revision main", "--revision", "main"),
 ]
@@ -62,8 +55,6 @@ OF_API = [
     ("scaling API --env maze --turns 1 --record x", "--record", "x"),
     ("scaling API --env maze", "--turns", None),
     ("scaling API STAIRS --samples 2 --selector value", "--selector", "value"),
-    ("scaling API STAIRS --turns 1 --samples 1,2 --selector majority", "--selector", "majority"),
-    ("scaling API --env maze --turns 1 --max_tokens 0", "--max_tokens", 0),
     ('scaling API --env maze --tokens 9 --extra {"max_tokens":null}', "--tokens", None),
     ("eval --api m --env maze", "--api", None),
     ("eval --base_url http://a/v1", "--base_url", "http://a/v1"),
@@ -83,7 +74,6 @@ OF_API = [
     ("eval API --env FrozenLake --style compact --url http://a", "--style", "compact"),
     ("eval API --env FrozenLake --levels panel", "levels", "panel"),
     ("eval API --env SimpleSokoban --levels LEVELS --items 2", "--items", 2),
-    ("eval API --env maze --attempts 0", "--attempts", 0),
     ("eval API --env maze --attempts 65", "--attempts", 65),
     ("eval API --env maze --selector shortest", "--selector", "shortest"),
     ("eval API --env maze --items 18 --clusters", "--clusters", None),
@@ -111,21 +101,15 @@ def test_options_that_cannot_be(finished, tmp_path, words, key, value):
     assert not (tmp_path / "out").exists()
 
 
-LAKES = "SFFF\nFFFF\nFFFF\nFFFG\n"
-
-
 @pytest.mark.parametrize(
     ("content", "words", "parts"),
     [
         ("#####\n#@x.#\n#####\n", [], ["line 2, column 3", "'x'"]),
         ("", [], ["no level"]),
-        ("#####\n#@$ #\n#####\n", [], ["1 boxes and 0 targets"]),
-        ("#####\n#@$.\n#####\n", [], ["closed by #"]),
         (b"\xff\xfe\x00", [], ["no level"]),
-        (LAKES, [], ["no level", "XSB"]),
+        ("SFFF\nFFFG\n", [], ["no level", "XSB"]),
         ("SFFG\n", ["--env", "Bandit"], ["Bandit has no levels"]),
         ("SFFG\n\nSG\n", ["--env", "FrozenLake"], ["level 2 is 1x2"]),
-        ("SFFF\n", ["--env", "FrozenLake"], ["0 goals"]),
     ],
 )
 def test_a_level_file_that_cannot_be_played(finished, tmp_path, content, words, parts):
@@ -137,16 +121,13 @@ def test_a_level_file_that_cannot_be_played(finished, tmp_path, content, words, 
 
 def test_a_pack_that_cannot_be_played(finished, tmp_path):
     file = tmp_path / "pack.npy"
-    file.write_bytes(b"no array")
-    assert "pack.npy" in str(refusal("eval", finished.folder, "--levels", file))
     np.save(file, np.zeros((2, 3), np.float32))
     for words in ([], ["--env", "FrozenLake"]):
         assert "float32" in str(refusal("eval", finished.folder, "--levels", file, *words))
 
 
 def test_a_run_that_cannot_be_evaluated(finished, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(finished.folder, copy)
+    copy = shutil.copytree(finished.folder, tmp_path / "copy")
     for step in tiny_run.checkpoints(copy):
         shutil.rmtree(copy / "checkpoints" / str(step))
     assert "put the checkpoints back" in str(refusal("eval", copy))

@@ -4,13 +4,12 @@ import json
 
 import numpy as np
 import pytest
-import tiny_run
-from evaluating import result_of
+from evaluating import refusal, result_of
 
 from agentrl_jax.evaluate import scaling
 from agentrl_jax.evaluate.eval_set import EvalSet, evaluate_run
 from agentrl_jax.formats.episodes import read_episodes
-from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
+from agentrl_jax.runs.rollout_records import read_record, record_path, write_record
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.text.styles import FEEDBACK
 from agentrl_jax.viewer.columns import unpack
@@ -28,7 +27,7 @@ def scaled(finished, tmp_path_factory):
     axes = ("--turns", "2,3", "--samples", "1,2,4", "--selector", "logprob", "--attempts", "1,2")
     found = result_of("scaling", finished.folder, *WORDS, *axes, "--out", out, "--record", out / "new")
     assert found == json.loads((out / "scaling.json").read_text())
-    assert sorted(file.name for file in out.iterdir()) == ["new", "scaling.json", "scaling.png"]
+    assert (out / "scaling.png").exists()
     return found, out
 
 
@@ -40,11 +39,8 @@ def plain(finished):
 def test_points_are_evaluations(plain, scaled):
     found, _ = scaled
     assert found["trained"] == {"turns": 2, "tokens": 6}
-    assert list(found["axes"]) == ["turns", "samples", "attempts"]
-    two, three = found["axes"]["turns"]
-    assert (two["turns"], three["turns"]) == (2, 3)
     for name in ("success_greedy", "random", "optimal"):
-        assert two[name] == plain[name]
+        assert found["axes"]["turns"][0][name] == plain[name]
     samples = found["axes"]["samples"]
     assert [point["samples"] for point in samples] == [1, 2, 4]
     for point in samples:
@@ -58,7 +54,6 @@ def test_points_are_evaluations(plain, scaled):
     for point, of_samples in zip((once, twice), samples):
         for name in ("pass_at", "random", "optimal"):
             assert point[name] == of_samples[name]
-    assert (once["attempts"], twice["attempts"]) == (1, 2)
     # One attempt is the first sample.
     assert once["retry"]["mean"] == np.mean([first for first, *_ in plain["outcomes"]["samples"]])
     assert once["retry_greedy"] == plain["success_greedy"]
@@ -66,7 +61,6 @@ def test_points_are_evaluations(plain, scaled):
         assert once[name]["mean"] <= twice[name]["mean"]
     # The compact prompt has few letters, but the end of a line.
     assert 0 < found["retry"]["new_tokens"] < 28
-    assert found["retry"]["context_full"] == 0
 
 
 def test_lines_follow_the_budget(plain, scaled):
@@ -92,15 +86,13 @@ def test_a_record_is_refused_before_anything_is_played(finished, tmp_path, monke
     monkeypatch.setattr(scaling, "evaluate_run", lambda run, **options: asked.append(1) or evaluate(run, **options))
     monkeypatch.setattr(EvalSet, "play", lambda *args: pytest.fail("played"))
     words = ("--turns", "2,3", "--tokens", "6", "--attempts", "1,2", "--record", str(tmp_path / "old"))
-    code, _, err = tiny_run.command("scaling", str(finished.folder), *WORDS, *words, "--out", str(tmp_path))
-    assert (code, len(asked)) == (2, 1)
-    assert "exists and is not an empty folder" in err.splitlines()[-1]
+    assert refusal("scaling", finished.folder, *WORDS, *words, "--out", tmp_path).key == str(tmp_path / "old")
+    assert len(asked) == 1
 
 
 @pytest.fixture(scope="module")
 def retried(scaled):
     found, out = scaled
-    assert recorded_iterations(out / "new") == [1, 2]
     return out / "new", found, [read_record(record_path(out / "new", number)) for number in (1, 2)]
 
 
@@ -108,15 +100,9 @@ def played(record):
     return np.arange(record.reward.shape[1]) < record.num_turns[:, None]
 
 
-def begins(record, row):
-    """The turns with which attempts after the first begin."""
-    return 1 + np.flatnonzero(np.diff(record.attempt[row, : record.num_turns[row]]))
-
-
 def test_records_are_the_episodes_of_the_result(retried):
     _, result, (greedy, sampled) = retried
     point = result["axes"]["attempts"][-1]
-    assert point["attempts"] == ATTEMPTS
     for record, name in ((greedy, "retry_greedy"), (sampled, "retry")):
         assert record.success.any(axis=1).mean() == pytest.approx(point[name]["mean"])
         assert (record.header.horizon, record.header.evaluation.attempts) == (ATTEMPTS * TURNS, ATTEMPTS)
@@ -132,7 +118,7 @@ def test_attempts_begin_after_a_failure_on_the_same_level(retried):
         assert record.attempt.max() == ATTEMPTS - 1
         executed = (record.actions >= 0).sum(axis=(1, 2))
         for row, scenes in enumerate(run_scenes(folder, read_config(folder), record)):
-            again = begins(record, row)
+            again = 1 + np.flatnonzero(np.diff(record.attempt[row, : record.num_turns[row]]))
             assert len({record.state_hash[row, turn].tobytes() for turn in [0, *again]}) == 1
             assert not record.success[row, : again.max(initial=0)].any()
             assert len(scenes) == 1 + executed[row] + len(again)
@@ -147,7 +133,6 @@ def test_page_and_formats_know_the_attempt(retried, tmp_path):
     folder, _, (greedy, sampled) = retried
     entry, (_, _, block) = RunData(folder).refresh()
     assert f"with up to {ATTEMPTS} attempts at a level." in entry["about"]
-    assert entry["recorded"] == "greedy play and 1 sample"
     _, columns = unpack(block)
     np.testing.assert_array_equal(columns["attempt"], sampled.attempt[played(sampled)])
     for row, episode in enumerate(read_episodes(folder, 2)):

@@ -45,10 +45,8 @@ def lakes(tmp_path_factory):
 
 def test_what_is_recorded_is_the_result(lakes):
     folder, result = lakes
-    again = evaluate_scripted("FrozenLake", "random", items="3-6,2", plays=2, turns=7)
-    assert result == again
+    assert result == evaluate_scripted("FrozenLake", "random", items="3-6,2", plays=2, turns=7)
     both = records(folder)
-    assert [record.header.label for record in both] == ["play 1", "play 2"]
     success = np.stack([record.success.any(axis=1) for record in both], axis=1)
     np.testing.assert_array_equal(success, result["outcomes"]["samples"])
     assert np.mean([record.num_turns for record in both]) == result["mean_turns"]
@@ -83,13 +81,11 @@ def test_what_a_server_played_and_other_levels_have_no_boards(lakes, tmp_path):
     config, (record, _) = read_config(folder), records(folder)
     remote = config.replace(env=config.env.replace(url="http://127.0.0.1:1"))
     assert run_scenes(folder, remote, record) is None
-    assert scripted_recording._named_actions("FrozenLake", remote, []) is None
-    (task,) = config.tasks
-    moved = config.replace(tasks=(task.replace(held_out="13-17"),))
+    moved = config.replace(tasks=(config.tasks[0].replace(held_out="13-17"),))
     assert run_scenes(tmp_path, moved, record) == [[]] * 5
 
 
-def test_page_and_formats_show_no_invented_numbers(lakes, tmp_path):
+def test_page_and_formats_show_no_invented_numbers(lakes):
     folder, _ = lakes
     entry, blocks = RunData(folder).refresh()
     assert (entry["policy"], entry["recorded"], entry["replay"]) == ("random", "2 plays", "")
@@ -102,9 +98,7 @@ def test_page_and_formats_show_no_invented_numbers(lakes, tmp_path):
     made = as_atif(source, next(iter(source)), "1.7")
     assert made["agent"]["model_name"] == "scripted policy random"
     assert made["agent"]["extra"]["temperature"] is None
-    steps = [step for step in made["steps"] if step["source"] == "agent"]
-    assert steps
-    assert not any("metrics" in step for step in steps)
+    assert not any("metrics" in step for step in made["steps"])
     assert "of the scripted policy random" in str(refusal("replay", folder, "--iteration", "1"))
 
 
@@ -118,12 +112,13 @@ def test_conversations_of_a_service(tmp_path):
         assert run_scenes(folder, read_config(folder), record) is None
         for item, episode in zip((0, 7), read_episodes(folder)):
             instance = get_service("maze").make(False)
+            assert episode.system == get_service("maze").instruction
             shown = [instance.reset(item).observation]
             for turn in episode.turns:
                 shown.append(instance.step(turn.response.removeprefix("Action:").strip()).observation)
             assert [turn.message for turn in episode.turns] == shown[:-1]
-            assert episode.unanswered == (None if policy == "oracle" else shown[-1])
-            assert episode.truncation == (None if policy == "oracle" else "turns")
+            ended = (None, None) if policy == "oracle" else (shown[-1], "turns")
+            assert (episode.unanswered, episode.truncation) == ended
             assert policy != "constant" or {turn.response for turn in episode.turns} == {"Action: go nowhere"}
 
 
@@ -132,21 +127,18 @@ def test_levels_of_a_panel(tmp_path, monkeypatch):
     monkeypatch.setattr(scripted_recording, "PanelPlays", lambda panel: plays)
     success = {}
     for policy in ("random", "oracle", "null"):
-        folder, lines = tmp_path / policy, []
-        mean_turns = scripted_recording.play_levels(folder, policy, LAKE, 5, lines.append)
+        folder = tmp_path / policy
+        mean_turns = scripted_recording.play_levels(folder, policy, LAKE, 5, lambda line: None)
         (record,) = records(folder)
         assert mean_turns == record.num_turns.mean()
-        assert lines == [f"recorded play 1: {len(LAKE)} episodes in {record_path(folder, 1)}"]
         assert_without_numbers(record)
         evaluation = record.header.evaluation
         assert (evaluation.split, evaluation.seed, evaluation.panel) == (int(Split.TEST), 3, "lakes")
         assert_boards(folder, record)
         success[policy] = record.success.any(axis=1).mean()
     assert not (record.actions >= 0).any()
-    assert (record.num_turns == 6).all()
     assert record.format_error.all()
-    rate = 1 / 3  # the intended move; the environment's default
-    expected = oracle.optimal_success(panel_levels(LAKE), 6, rate).mean()
+    expected = oracle.optimal_success(panel_levels(LAKE), 6, 1 / 3).mean()  # the environment's default rate
     assert abs(success["oracle"] - expected) < 4 * np.sqrt(0.25 / len(LAKE))
     assert success["null"] == 0 < success["random"] < expected
 
@@ -156,6 +148,4 @@ def test_a_panel_with_one_action(tmp_path):
     (record,) = records(tmp_path / "new")
     assert record.success.all(axis=1).tolist() == [True] * 64
     assert result["outcomes"]["samples"] == [[1.0]] * 64
-    assert record.header.evaluation.panel == "bandit-v1"
-    assert (result["mean_turns"], result["gap_closed"]) == (1.0, 1.0)
-    assert [result[name]["mean"] for name in ("random", "null", "optimal")] == [0.5, 0.0, 1.0]
+    assert (record.header.evaluation.panel, result["mean_turns"]) == ("bandit-v1", 1.0)

@@ -3,7 +3,6 @@ import math
 
 import numpy as np
 import pytest
-from coverage_of_intervals import Case, covered
 from scipy import optimize, stats
 
 from agentrl_jax.errors import BadValue
@@ -54,7 +53,6 @@ def test_interval_of_other_outcomes_is_students():
     expected = stats.t.interval(0.9, 29, loc=x.mean(), scale=stats.sem(x))
     np.testing.assert_allclose(bounds(mean_interval(x, level=0.9)), expected)
     assert mean_interval([0.3]) == {"mean": 0.3, "low": 0.3, "high": 0.3, "n": 1}
-    assert mean_interval([0.5, 0.5])["low"] == 0.5
     counts = np.arange(20) < 5
     expected = stats.t.interval(0.95, 19, loc=0.25, scale=stats.sem(counts))
     np.testing.assert_allclose(bounds(mean_interval(counts)), expected)
@@ -79,26 +77,15 @@ def test_a_single_probability_is_shown_without_bounds():
     assert (rate(single), points(single), number(single)) == ("68.9%", "+68.9", "0.7")
     assert cells(single) == {"mean": "68.9%", "low": "-", "high": "-"}
     assert rate(success_interval([1])) == "100.0% [20.7, 100.0]"
-    assert rate(success_interval([0.5, 0.5])) == "50.0% [50.0, 50.0]"
 
 
 def test_paired_interval_of_independent_rates_is_that_of_unpaired_ones():
     """Without correlation the method equals Newcombe's for two samples: the root of two squared distances."""
-    a, b = pairs(8, 12, 12, 18)
-    low_a, high_a = wilson_by_search(20, 50)
-    low_b, high_b = wilson_by_search(20, 50)
-    result = paired_interval(a, b)
+    low, high = wilson_by_search(20, 50)
+    result = paired_interval(*pairs(8, 12, 12, 18))
     assert result["mean"] == 0.0
-    assert math.isclose(result["low"], -math.hypot(0.4 - low_a, high_b - 0.4), rel_tol=1e-9)
-    assert math.isclose(result["high"], math.hypot(high_a - 0.4, 0.4 - low_b), rel_tol=1e-9)
-
-
-def test_a_paired_interval_is_narrower_where_the_levels_decide():
-    together, apart = pairs(40, 10, 0, 50), pairs(20, 30, 20, 30)
-    a, b = paired_interval(*together), paired_interval(*apart)
-    assert a["mean"] == pytest.approx(b["mean"]) == pytest.approx(0.1)
-    assert a["low"] > 0 > b["low"]
-    assert a["high"] - a["low"] < b["high"] - b["low"]
+    width = math.hypot(0.4 - low, high - 0.4)
+    np.testing.assert_allclose(bounds(result), (-width, width), rtol=1e-9)
 
 
 def test_a_paired_interval_turns_with_its_sides_and_stays_in_bounds():
@@ -131,21 +118,17 @@ def test_paired_interval_of_other_outcomes_is_students_of_the_differences():
     ("call", "key", "value"),
     [
         (lambda: mean_interval([]), "x", (0,)),
-        (lambda: mean_interval(np.zeros((2, 2))), "x", (2, 2)),
         (lambda: mean_interval([0.0, np.inf]), "x", np.inf),
         (lambda: mean_interval([0.0, 1.0], clusters=["a", "a"]), "x", 2),
         (lambda: mean_interval([0.0, 1.0, 1.0], clusters=["a", "b"]), "x", 3),
         (lambda: paired_interval([1], [1, 0]), "a", 1),
-        (lambda: crossed_interval([1.0, 2.0]), "x", (2,)),
         (lambda: crossed_interval([[]]), "x", (1, 0)),
         (lambda: crossed_interval([[np.nan, 1.0]]), "x", (1, 2)),
         (lambda: pass_at([[True]], 2), "x", (1, 1)),
         (lambda: pass_at([[True]], 0), "x", (1, 1)),
-        (lambda: pass_at([True], 1), "x", (1,)),
         (lambda: pass_at([[1.0]], 1), "x", (1, 1)),
         (lambda: pass_at([], 1), "x", (0,)),
         (lambda: cost_until_success([[True, False]], [[1]], 1), "cost", (1, 1)),
-        (lambda: cost_until_success([[True]], [[np.nan]], 1), "cost", (1, 1)),
         (lambda: best_of([[True, False]], np.zeros((1, 1)), 1), "score", (1, 1)),
         (lambda: best_of([[True]], [[np.nan]], 1), "score", (1, 1)),
         (lambda: majority_of([[True], [True]], [["a"], []], 1), "answers", 2),
@@ -155,14 +138,6 @@ def test_wrong_arguments_are_refused(call, key, value):
     with pytest.raises(BadValue) as refused:
         call()
     assert (refused.value.key, refused.value.value) == (key, value)
-
-
-@pytest.mark.parametrize("case", [Case(3, 64, 0.3, 1.0, 1.0), Case(5, 64, 0.1, 0.3, 3.0), Case(10, 1, 0.5, 1.0, 0.0)])
-def test_crossed_intervals_cover(case):
-    rates = covered(lambda rng: crossed_success_interval(case.draw(rng)), case.truth, 400)
-    differences = covered(lambda rng: crossed_interval(case.draw(rng) - case.draw(rng)), 0.0, 400)
-    assert min(rates, differences) >= 0.93
-    assert max(rates, differences) < 1, "they are not as wide as one likes"
 
 
 def test_crossed_interval_is_students_of_what_varies():
@@ -211,14 +186,10 @@ def test_pass_at_many_samples_does_not_overflow():
 
 
 def test_equal_outcomes_in_a_cluster_count_once():
-    x = np.random.default_rng(0).random(30)
-    single = mean_interval(x, clusters=[str(i) for i in range(30)])
-    assert single == pytest.approx(mean_interval(x) | {"clusters": 30})
-    x = np.random.default_rng(1).random(12)
-    names = [f"template {i}" for i in range(12)]
+    x, names = np.random.default_rng(0).random(12), list("abcdefghijkl")
+    assert mean_interval(x, clusters=names) == pytest.approx(mean_interval(x) | {"clusters": 12})
     copied = mean_interval(np.repeat(x, 5), clusters=np.repeat(names, 5).tolist())
     assert copied == pytest.approx(mean_interval(x, clusters=names) | {"n": 60})
-    assert mean_interval(np.repeat(x, 5))["low"] > copied["low"]
 
 
 def test_clusters_without_a_failure_keep_an_interval():
@@ -236,7 +207,6 @@ def test_clustered_differences():
     width = wilson_by_search(0, 6)[1]
     for a, b, low, high in (
         (zeros, zeros, -width, width),
-        (ones, ones, -width, width),
         (ones, zeros, 1 - width, 1.0),
         (zeros, ones, -1.0, width - 1),
         (np.full(90, 0.7), np.full(90, 0.6), 0.1 - width, 0.1 + width),
@@ -251,17 +221,6 @@ def test_clustered_differences():
     means = (a - b).mean(axis=1)
     expected = stats.t.interval(0.95, 4, loc=means.mean(), scale=stats.sem(means))
     np.testing.assert_allclose(bounds(found), expected)
-
-
-@pytest.mark.parametrize("sizes", [[20, 20, 20], [5, 15, 25, 35, 45], [10] * 9 + [60]])
-def test_cluster_intervals_cover(sizes):
-    names = np.repeat(np.arange(len(sizes)), sizes).astype(str)
-
-    def draw(rng):
-        values = np.repeat(rng.normal(size=len(sizes)), sizes) + rng.normal(size=sum(sizes))
-        return mean_interval(values, clusters=names)
-
-    assert 0.93 <= covered(draw, 0.0, 400) < 1
 
 
 def test_clusters_of_different_sizes_have_the_error_of_the_jackknife():

@@ -3,13 +3,13 @@
 import concurrent.futures
 import contextlib
 import email.utils
-import json
 import socket
 import threading
 import time
 
 import pytest
 from fake_api import FakeApi, completion
+from refusing import refusal
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models import client as clients
@@ -38,7 +38,7 @@ def ask():
 
 def test_a_request_and_its_reply(ask):
     reply, api, client = ask(options={"temperature": 0.5, "max_tokens": 9, "top_p": None})
-    assert (reply.text, reply.finish, reply.prompt_tokens, reply.completion_tokens) == ("Down.", "stop", 100, 10)
+    assert (reply.text, reply.prompt_tokens, reply.completion_tokens) == ("Down.", 100, 10)
     assert api.requests == [{"model": "m", "messages": ASKED, "seed": 7, "temperature": 0.5, "max_tokens": 9}]
     assert api.headers[0]["Authorization"] == f"Bearer {KEY}"
     assert (client.requests, client.retried) == (1, 0)
@@ -48,18 +48,9 @@ def test_a_request_and_its_reply(ask):
 @pytest.mark.parametrize(
     "fault",
     [
-        "drop",
-        "reset",
-        "cut",
-        "garbage",
-        (429, {"Retry-After": "0"}, {"error": {"message": "slow down"}}),
-        (500, {}, b"<html>oops</html>"),
-        (503, {}, {}),
         (521, {}, b"the origin is down"),
         (503, {"Content-Encoding": "gzip"}, b"not compressed"),
-        (529, {}, {"error": {"message": "overloaded"}}),
         (200, {}, {"choices": []}),
-        (200, {}, {"choices": [{"finish_reason": "stop"}]}),
         (200, {}, {"error": {"message": "the provider failed", "code": 502}}),
         (200, {}, b'{"choices": NaN}'),
         (200, {}, completion("cut he", "abort")),  # vLLM 0.32, when /pause breaks off what is being sampled
@@ -67,11 +58,14 @@ def test_a_request_and_its_reply(ask):
     ],
 )
 def test_what_is_asked_again(ask, fault):
+    """Besides the faults of test_evaluate.py."""
     reply, api, client = ask(faults=[fault, fault])
     assert (reply.text, len(api.requests), client.requests, client.retried) == ("Down.", 3, 3, 2)
 
 
 def test_requests_have_an_end(ask):
+    reply, api, _ = ask((400, {}, {"error": {"message": TOO_LONG[0]}}))
+    assert (reply.finish, reply.text, len(api.requests)) == ("length", "", 1)
     reply, api, _ = ask(faults=["hang"], seconds=0.3)
     assert (reply.text, len(api.requests)) == ("Down.", 2)
     with pytest.raises(GivenUp, match="status 500: oops; given up after 4 attempts"):
@@ -81,7 +75,6 @@ def test_requests_have_an_end(ask):
 
 
 def test_a_server_says_how_long_to_wait(monkeypatch):
-    """The waits are at least as long, and are noted here instead of made."""
     monkeypatch.setattr(clients, "FIRST_PAUSE", 1.0)
     monkeypatch.setattr(clients, "LONGEST_PAUSE", 60.0)
     waits = []
@@ -94,11 +87,10 @@ def test_a_server_says_how_long_to_wait(monkeypatch):
 
 
 def test_dates_and_other_values_of_retry_after():
-    later = email.utils.formatdate(time.time() + 100, usegmt=True)
+    past, later = (email.utils.formatdate(when, usegmt=True) for when in (0, time.time() + 100))
     assert 90 < retry_after({"retry-after": later}) <= 100
-    assert retry_after({"retry-after": email.utils.formatdate(0, usegmt=True)}) == 0
-    assert [retry_after({"retry-after": value}) for value in ("2.5", "-3", "soon", "", "nan")] == [2.5, 0, 0, 0, 0]
-    assert retry_after({}) == 0
+    found = [retry_after({"retry-after": value}) for value in (past, "2.5", "-3", "soon", "", "nan")]
+    assert found == [0, 2.5, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -106,10 +98,8 @@ def test_dates_and_other_values_of_retry_after():
     [
         (402, {"message": "no credit"}, "status 402: no credit"),
         (401, {"message": f"Incorrect key {KEY}"}, r"status 401: Incorrect key \*\*\*; give the key"),
-        (404, {"message": "no such model"}, "no such model; check the name of the model"),
         (429, {"message": "no money", "code": "insufficient_quota"}, "status 429: no money"),
         (302, {}, r"status 302: .*redirects to https://elsewhere/v1\?key=\*\*\*; give that server"),
-        (501, {"message": "not here"}, "status 501: not here"),
     ],
 )
 def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
@@ -123,9 +113,7 @@ def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
 @pytest.mark.parametrize(
     ("status", "answer", "words"),
     [
-        (400, {"error": {"message": "odd"}}, "status 400: odd"),
         (403, {"error": {"message": f"{KEY} may not"}}, r"status 403: \*\*\* may not"),
-        (418, {}, "status 418"),
         (422, {"detail": "Unexpected fields: {'return_token_ids'}"}, "leave out --token_ids, which this server"),
         # llama-cpp-python 0.3.36 answers an invalid field with status 500.
         (500, {"error": {"message": "1 validation error: {'loc': ('body', 'top_p')}"}}, "validation error: .*top_p"),
@@ -143,32 +131,19 @@ def test_a_refusal_for_no_known_reason_ends_one_conversation_after_its_retries(s
         assert client.replied
 
 
-def test_an_earlier_reply_without_text_is_sent_as_a_placeholder():
-    """llama-server and servers like Anthropic's refuse it otherwise; what the user says stays."""
-    said = [("user", ""), ("assistant", ""), ("user", "?"), ("assistant", " \n"), ("assistant", "Up"), ("user", "!")]
-    api = FakeApi(lambda body: "yes")
-    with api.running() as url, contextlib.closing(ChatClient(url, "m")) as client:
-        client.ask([{"role": role, "content": text} for role, text in said])
-    sent = [message["content"] for message in api.requests[0]["messages"]]
-    assert sent == ["", clients.NO_TEXT, "?", clients.NO_TEXT, "Up", "!"]
-
-
 def test_the_key_is_hidden_in_a_reply(ask):
     """But for keys such as `x`, which are parts of words."""
-    api = FakeApi(lambda body: "an ox", [(500, {}, {"error": "no ox"})])
-    with api.running() as url, contextlib.closing(ChatClient(url, "m", key="x")) as client:
+    with FakeApi(lambda body: "an ox").running() as url, contextlib.closing(ChatClient(url, "m", key="x")) as client:
         assert client.ask(ASKED).text == "an ox"
     answer = completion(f"It is {KEY}.", reasoning_content=KEY) | {"model": KEY, "prompt_token_ids": [1]}
-    answer["choices"][0] |= {"token_ids": [2], "logprobs": {"content": [{"token": KEY, "logprob": -1.0}]}}
+    answer["choices"][0]["token_ids"] = [2]
     reply = ask(answer)[0]
     assert KEY not in str(reply)
-    assert (reply.text, reply.token_ids, reply.logprobs, reply.completion_tokens) == ("It is ***.", None, None, 10)
-    split = completion("Up") | {"model": "m"}
-    halves = [{"token": half, "logprob": -1.0} for half in (KEY[:5], KEY[5:])]
-    split["choices"][0]["logprobs"] = {"content": halves}
+    assert (reply.text, reply.prompt_token_ids, reply.token_ids) == ("It is ***.", None, None)
+    split = completion("Up")
+    split["choices"][0]["logprobs"] = {"content": [{"token": half, "logprob": -1.0} for half in (KEY[:5], KEY[5:])]}
     assert ask(split)[0].logprobs is None
-    refused = completion(None, refusal=f"not with {KEY}")
-    assert ask(refused)[0].refusal == "not with ***"
+    assert ask(completion(None, refusal=f"not with {KEY}"))[0].refusal == "not with ***"
     long = (400, {}, {"error": {"message": "context " * 61 + KEY, "code": "context_length_exceeded"}})
     assert "secret" not in ask(long)[0].refusal, "where a message is cut"
 
@@ -176,16 +151,16 @@ def test_the_key_is_hidden_in_a_reply(ask):
 @pytest.mark.parametrize("pieces", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"])
 def test_an_answer_in_drops_is_given_up_in_time(pieces):
     """Each byte comes soon enough, in the headers or in the body."""
+
+    def drip():
+        with contextlib.suppress(OSError):
+            connection, _ = server.accept()
+            connection.sendall(pieces)
+            while True:
+                connection.sendall(b"x")
+                time.sleep(0.02)
+
     with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def drip():
-            with contextlib.suppress(OSError):
-                connection, _ = server.accept()
-                connection.sendall(pieces)
-                while True:
-                    connection.sendall(b"x")
-                    time.sleep(0.02)
-
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()
         client = ChatClient(f"http://127.0.0.1:{server.getsockname()[1]}/v1", "m", retries=0, seconds=0.3)
@@ -195,7 +170,7 @@ def test_an_answer_in_drops_is_given_up_in_time(pieces):
         assert not thread.is_alive()
 
 
-def test_closing_ends_those_who_wait(ask):
+def test_closing_ends_those_who_wait():
     api = FakeApi(lambda body: "yes", ["hang"])
     with api.running() as url, concurrent.futures.ThreadPoolExecutor() as threads:
         client = ChatClient(url, "m", seconds=600)
@@ -203,10 +178,9 @@ def test_closing_ends_those_who_wait(ask):
         while not api.requests:
             time.sleep(0.001)
         client.close()
-        with pytest.raises(GivenUp, match="the evaluation ends"):
-            waiting.result(20)
-        with pytest.raises(GivenUp, match="the evaluation ends"):
-            client.ask(ASKED)
+        for ask in (lambda: waiting.result(20), lambda: client.ask(ASKED)):
+            with pytest.raises(GivenUp, match="the evaluation ends"):
+                ask()
 
 
 TOO_LONG = [
@@ -228,31 +202,26 @@ TOO_LONG = [
 ]
 
 
-def cut_and_refused():
-    """Statuses and bodies of errors that stand for a reply, and its end."""
-    for words in TOO_LONG:
-        # As OpenAI, xAI, Bedrock, SGLang and Gemini wrap a message.
-        for body in ({"error": {"message": words}}, {"error": words}, {"message": words}, {"detail": words}):
-            yield 400, body, "length"
-        yield 422, [{"error": {"code": 400, "message": words}}], "length"
-    yield 429, {"error": {"message": TOO_LONG[-1], "code": "rate_limit_exceeded"}}, "length"
-    yield 413, {"error": {"message": "more words", "code": "rate_limit_exceeded"}}, "length"
-    yield 413, "<html>Request Entity Too Large</html>", "length"
-    yield 400, {"error": {"message": "words", "code": "context_length_exceeded"}}, "length"
-    yield 400, {"error": {"code": "1261", "message": "words"}}, "length"
-    yield 400, {"error": {"code": 400, "message": "words", "type": "exceed_context_size_error"}}, "length"
-    yield 400, {"error": {"message": "filtered", "code": "content_filter"}}, "refusal"
-    yield 400, {"error": {"message": "flagged", "code": "invalid_prompt"}}, "refusal"
-    yield 500, {"error": {"message": TOO_LONG[0]}}, None
-    yield 429, {"error": {"message": "Rate limit reached on tokens per minute"}}, None
-    yield 400, {"error": {"message": "temperature is too long a word"}}, None
-
-
 def test_errors_that_stand_for_a_reply():
-    for status, body, finish in cut_and_refused():
+    wrapped = [(422, [{"error": {"code": 400, "message": words}}], "length") for words in TOO_LONG]
+    # As OpenAI, xAI, Bedrock, SGLang and Gemini wrap a message.
+    for body in ({"error": TOO_LONG[0]}, {"message": TOO_LONG[0]}, {"detail": TOO_LONG[0]}):
+        wrapped.append((400, body, "length"))
+    for status, body, finish in (
+        *wrapped,
+        (429, {"error": {"message": TOO_LONG[-1], "code": "rate_limit_exceeded"}}, "length"),
+        (413, "<html>Request Entity Too Large</html>", "length"),
+        (400, {"error": {"message": "words", "code": "context_length_exceeded"}}, "length"),
+        (400, {"error": {"code": "1261", "message": "words"}}, "length"),
+        (400, {"error": {"code": 400, "message": "words", "type": "exceed_context_size_error"}}, "length"),
+        (400, {"error": {"message": "filtered", "code": "content_filter"}}, "refusal"),
+        (400, {"error": {"message": "flagged", "code": "invalid_prompt"}}, "refusal"),
+        (500, {"error": {"message": TOO_LONG[0]}}, None),
+        (429, {"error": {"message": "Rate limit reached on tokens per minute"}}, None),
+        (400, {"error": {"message": "temperature is too long a word"}}, None),
+    ):
         found = reply_of_error(status, body)
-        assert (found and found.finish) == finish, (status, body)
-        assert found is None or found.text == ""
+        assert (found and (found.finish, found.text)) == (finish and (finish, "")), (status, body)
 
 
 @pytest.mark.parametrize(
@@ -260,15 +229,11 @@ def test_errors_that_stand_for_a_reply():
     [
         (completion("cut he", "length"), "length", "cut he"),
         (completion("cut he", "MAX_TOKENS"), "length", "cut he"),
-        (completion(None, "content_filter"), "refusal", ""),
         (completion(None, refusal="I cannot help."), "refusal", ""),
-        (completion(None, "SAFETY"), "refusal", ""),
         (completion(None, "content_filter: PROHIBITED_CONTENT"), "refusal", ""),
         (completion("", "sensitive"), "refusal", ""),
         (completion("ok", None), "stop", "ok"),
-        (completion("ok", "eos"), "stop", "ok"),
         (completion([{"type": "text", "text": "o"}, {"type": "text", "text": "k"}]), "stop", "ok"),
-        (completion(None), "stop", ""),
         (completion(None, "tool_calls", tool_calls=[{"id": "1"}]), "stop", ""),
         (completion("", "function_call_filter: MALFORMED_FUNCTION_CALL"), "stop", ""),
         ({"choices": [{"finish_reason": "MALFORMED_FUNCTION_CALL"}]}, "stop", ""),
@@ -281,11 +246,6 @@ def test_how_a_reply_can_end(answer, finish, text):
     assert (reply.finish, reply.text) == (finish, text)
 
 
-def test_an_error_that_stands_for_a_reply_is_not_asked_again(ask):
-    reply, api, _ = ask((400, {}, {"error": {"message": TOO_LONG[0]}}))
-    assert (reply.finish, reply.text, len(api.requests)) == ("length", "", 1)
-
-
 def test_reasoning_tokens_and_ids_are_kept_apart():
     answer = completion("Up", reasoning_content="hm")
     answer["usage"] |= {"completion_tokens_details": {"reasoning_tokens": 4}}
@@ -295,50 +255,32 @@ def test_reasoning_tokens_and_ids_are_kept_apart():
     assert (reply.text, reply.reasoning, reply.reasoning_tokens, reply.cached_tokens) == ("Up", "hm", 4, 64)
     assert (reply.prompt_token_ids, reply.token_ids) == ([1, 2], [3])
     assert read_reply(completion("Up", reasoning="hm")).reasoning == "hm"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("<think>a</think>b", "b"),
-        ("\n<think>\na\n</think>\n\nb</think>", "\n\nb</think>"),
-        ("a</think>b", "b"),
-        ("a <think>b</think> c", "a <think>b</think> c"),
-        ("<think>a", "<think>a"),
-        ("a", "a"),
-    ],
-)
-def test_a_thought_at_the_start_is_not_said(text, said):
-    assert without_thought(text) == said
-
-
-@pytest.mark.parametrize("answer", [None, [], "", {}, {"choices": {}}, {"choices": [1]}, {"choices": [{"message": 1}]}])
-def test_answers_that_are_none(answer):
-    with pytest.raises(BadReply):
-        read_reply(answer)
-
-
-def test_values_of_other_types_count_as_missing():
-    answer = completion("Up")
-    answer |= {"usage": {"prompt_tokens": "many", "completion_tokens": -1}, "prompt_token_ids": [1, "2"], "model": 3}
-    reply = read_reply(json.loads(json.dumps(answer)))
+    odd = {"usage": {"prompt_tokens": "many", "completion_tokens": -1}, "prompt_token_ids": [1, "2"], "model": 3}
+    reply = read_reply(completion("Up") | odd)
     assert (reply.prompt_tokens, reply.completion_tokens, reply.prompt_token_ids, reply.model) == (None, None, None, "")
 
 
+def test_a_thought_at_the_start_is_not_said():
+    assert without_thought("\n<think>\na\n</think>\n\nb</think>") == "\n\nb</think>"
+    assert without_thought("a</think>b") == "b"
+    for said in ("a <think>b</think> c", "<think>a", "a"):
+        assert without_thought(said) == said
+
+
+def test_answers_that_are_none():
+    for answer in (None, [], "", {}, {"choices": {}}, {"choices": [1]}, {"choices": [{"message": 1}]}):
+        with pytest.raises(BadReply):
+            read_reply(answer)
+
+
 def test_a_server_that_was_never_there():
-    words = r"cannot be reached .*; start it, or give another --base_url"
-    client = ChatClient("http://127.0.0.1:9/v1", "m", retries=8)
-    with contextlib.closing(client), pytest.raises(UserError, match=words):
-        client.ask(ASKED)
+    with contextlib.closing(ChatClient("http://127.0.0.1:9/v1", "m", retries=8)) as client:
+        assert "cannot be reached" in str(refusal(client.ask, ASKED))
     assert client.requests == clients.UNREACHED_ATTEMPTS
 
 
-ODD = ("127.0.0.1:8001/v1", "ftp://host/v1", "", "http://", "http://host:port/v1")
-
-
-@pytest.mark.parametrize("url", [*ODD, "http://me:password@host/v1", "http://host/v1?key=1", "http://host/v1#x"])
-def test_addresses_that_are_none(url):
-    with pytest.raises(UserError) as refused:
-        ChatClient(url, "m")
-    assert refused.value.key == "--base_url"
-    assert "password" not in str(refused.value)
+def test_addresses_that_are_none():
+    odd = ("ftp://host/v1", "", "http://", "http://host:port/v1", "http://host/v1?key=1", "http://host/v1#x")
+    for url in (*odd, "http://me:password@host/v1"):
+        refused = refusal(ChatClient, url, "m")
+        assert (refused.key, "password" in str(refused)) == ("--base_url", False)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from fake_api import FakeApi, completion
 from maze_model import STAY, at, command, ended, maze, played, replies_in, walk
+from refusing import refusal
 from serving import running
 
 from agentrl_jax.errors import UserError
@@ -27,9 +28,8 @@ from agentrl_jax.services.server.limits import Limits
 def test_a_model_that_walks_like_the_oracle(tmp_path):
     """Every second request fails first; the result and its lines are those of scripted policies on the same items."""
     faults = ["drop", (429, {"Retry-After": "0"}, {}), (500, {}, b"oops"), "cut", "garbage", "reset"] * 2
-    options, said = maze("4,9,13-15", turns=30, concurrency=4), []
-    given = {"price_in": 2.0, "price_out": 10.0, "report": said.append}
-    result, api = played(walk, tmp_path, options, faults=faults, **given)
+    options = maze("4,9,13-15", turns=30, concurrency=4)
+    result, api = played(walk, tmp_path, options, faults=faults, price_in=2.0, price_out=10.0)
     assert result["success_answered"]["mean"] == result["success_all"]["mean"] == result["optimal"]["mean"] == 1
     assert ended(result) == (5, 5, 0, 0, 0, 0)
     for name, policy in (("random", "random"), ("null", "null"), ("optimal", "oracle")):
@@ -37,12 +37,10 @@ def test_a_model_that_walks_like_the_oracle(tmp_path):
     assert result["gap_closed_all"] == result["gap_closed_answered"] == 1
     moves = len(replies_in(tmp_path))
     assert result["turns_used"] == moves / 5
-    assert set(api.asked.values()) <= {1, 2}  # two starts may show the same text
     assert result["tokens"]["prompt_tokens"] == 100 * moves
     assert result["cost"] == pytest.approx(moves * (100 * 2.0 + 10 * 10.0) / 1e6)
     assert (result["requests"], result["retried"]) == (moves + 12, 12)
     assert api.most_at_once <= 4
-    assert "5 episodes of maze, at most 30 turns each" in said
     assert json.loads((tmp_path / "summary.json").read_text()) == result
 
 
@@ -53,8 +51,7 @@ def test_what_the_model_reads(tmp_path):
     assert start["content"].startswith("The goal is at position 8, 6.")
     assert second["messages"][:3] == [instruction, start, {"role": "assistant", "content": walk(first)}]
     assert len(second["messages"]) == 4
-    assert (first["temperature"], first["max_tokens"]) == (0.5, 512)
-    assert "seed" not in first
+    assert (first["temperature"], first["max_tokens"], "seed" in first) == (0.5, 512, False)
     rows = replies_in(tmp_path)
     assert rows[17, 0, 0]["added"] == first["messages"]
     assert rows[17, 0, 1]["added"] == second["messages"][-1:]
@@ -68,29 +65,24 @@ def test_cut_and_withheld_replies_are_no_failures(tmp_path):
 
     result, _ = played(answer, tmp_path / "a", maze("16-18"))
     assert ended(result) == (3, 1, 1, 1, 0, 0)
-    assert (result["success_answered"]["mean"], result["success_answered"]["n"]) == (1.0, 1)
-    assert (result["success_all"]["mean"], result["success_all"]["n"]) == (pytest.approx(1 / 3), 3)
-    assert (result["score_answered"]["mean"], result["score_answered"]["n"]) == (1.0, 1)
+    rates = [result[name] for name in ("success_answered", "success_all", "score_answered")]
+    assert [(rate["mean"], rate["n"]) for rate in rates] == [(1, 1), (pytest.approx(1 / 3), 3), (1, 1)]
     nothing, _ = played(lambda body: completion("", "length"), tmp_path / "b", maze("17"))
     assert nothing["success_answered"] is nothing["score_answered"] is nothing["gap_closed_answered"] is None
     assert nothing["success_all"]["mean"] == 0
     rows = replies_in(tmp_path / "a")
     assert rows[16, 0, 0]["reply"]["reasoning"] == "a long thought"
     assert rows[18, 0, 0]["reply"]["refusal"] == "I must not walk."
-    assert (16, 0, 1) not in rows
 
 
 def test_an_action_that_is_refused_takes_a_turn(tmp_path):
-    shown = []
-
     def answer(body):
-        shown.append(body["messages"][-1]["content"])
-        return "Action: inventory\nAction: inventory" if len(shown) == 1 else "Action: inventory"
+        return "Action: inventory\nAction: inventory" if len(body["messages"]) == 2 else "Action: inventory"
 
-    with FakeApi(answer).running() as url:
-        result = evaluate_api("m", url, TaskOptions(env="textcraft", items="3", turns=3), tmp_path)
-    assert shown[1].startswith("Error: Only one 'Action' is allowed per response.")
-    assert shown[2] == "Inventory: You are not carrying anything."
+    result, api = played(answer, tmp_path, TaskOptions(env="textcraft", items="3", turns=3))
+    _, second, third = (body["messages"][-1]["content"] for body in api.requests)
+    assert second.startswith("Error: Only one 'Action' is allowed per response.")
+    assert third == "Inventory: You are not carrying anything."
     assert (result["turns_used"], result["success_all"]["mean"]) == (3.0, 0.0)
     assert list(result["categories"]) == ["depth 1"]
 
@@ -128,9 +120,7 @@ def test_an_episode_without_a_reply_is_unfinished_and_asked_again(tmp_path):
     with FakeApi(answer).running() as url:
         result = evaluate_api("m", url, options, tmp_path, retries=1)
         assert ended(result) == (2, 1, 0, 0, 0, 1)
-        ((episode, why),) = result["unfinished"].items()
-        assert episode == "item 16, sample 0"
-        assert "status 500: oops; given up after 2 attempts" in why
+        assert "status 500: oops; given up after 2 attempts" in result["unfinished"]["item 16, sample 0"]
         assert (result["success_all"]["mean"], result["success_all"]["n"]) == (1.0, 1)
         for name in ("replies.jsonl", "episodes.jsonl"):
             with open(tmp_path / name, "ab") as file:
@@ -152,7 +142,6 @@ def test_refused_conversations_fail_and_are_asked_again(tmp_path, monkeypatch):
         options = maze("9-18", concurrency=2)
         result = evaluate_api("m", url, options, tmp_path)
         assert ended(result) == (10, 3, 0, 0, 7, 0)
-        assert (result["success_answered"]["n"], result["success_all"]["n"]) == (3, 10)
         assert result["success_all"]["mean"] == pytest.approx(0.3)
         assert "flagged" in result["unfinished"]["item 12, sample 0"]
         again = evaluate_api("m", url, options, tmp_path)
@@ -186,8 +175,7 @@ def test_a_refusal_in_a_retry_leaves_the_first_attempt(tmp_path):
     options = maze("17,18", turns=1, attempts=3)
     with FakeApi(answer).running() as url:
         result = evaluate_api("m", url, options, tmp_path)
-        assert (result["episodes"]["answered"], result["episodes"]["failed"]) == (2, 0)
-        assert len(result["unfinished"]) == 2
+        assert (result["episodes"]["answered"], len(result["unfinished"])) == (2, 2)
         within = result["retry"]["attempts"]["3"]
         assert (within["retry_all"]["mean"], within["retry_tokens"]["mean"]) == (0, 20)
         refuse = False
@@ -201,14 +189,14 @@ def test_an_empty_reply_is_a_turn(tmp_path):
 
     def answer(body):
         said = [message["content"] for message in body["messages"] if message["role"] == "assistant"]
-        if not all(said):
+        if not all(text.strip() for text in said):
             return 400, {}, {"error": {"message": "Assistant message must contain either 'content' or 'tool_calls'!"}}
-        return completion(None, reasoning_content="hm") if at(17, body, 1) and not said else walk(body)
+        return completion(" \n", reasoning_content="hm") if at(17, body, 1) and not said else walk(body)
 
     result, api = played(answer, tmp_path, maze("17,18", concurrency=1))
     assert (result["episodes"]["answered"], result["success_all"]["mean"], result["unfinished"]) == (2, 1.0, {})
     rows = replies_in(tmp_path)
-    assert rows[17, 0, 0]["reply"]["text"] == ""
+    assert rows[17, 0, 0]["reply"]["text"] == " \n"
     assert api.requests[1]["messages"][2]["content"] == clients.NO_TEXT
     assert sum(item == 17 for item, _, _ in rows) == 3, "two moves, and the empty turn"
 
@@ -229,7 +217,7 @@ def test_what_has_ended_when_play_ends_counts(monkeypatch):
     client = SimpleNamespace(replied=True, close=closed.set)
     found = play.play_all(play_one, [(item, 0) for item in range(9)], 4, lambda *ended: noted.append(ended), client)
     assert {key for key, _ in noted} == {(0, 0), (1, 0), (2, 0)}
-    assert ((2, 0), {"status": "answered"}) in noted
+    assert dict(noted)[2, 0] == {"status": "answered"}
     assert found.unfinished.keys() == {(item, 0) for item in range(9)} - {(2, 0)}
     assert found.unfinished[8, 0] == "not played, after 2 episodes in a row without a reply"
     assert found.refused == {}
@@ -245,8 +233,7 @@ def test_a_refusal_for_good_ends_the_evaluation_and_keeps_what_was_answered(tmp_
     with api.running() as url:
         evaluate_api("m", url, maze("17"), tmp_path)
         allowed = False
-        with pytest.raises(UserError, match="status 401: no; give the key"):
-            evaluate_api("m", url, maze("0-20", concurrency=2), tmp_path)
+        assert refusal(evaluate_api, "m", url, maze("0-20", concurrency=2), tmp_path).value == 401
         assert len(api.requests) <= 1 + 2 + 2
         # One that still computes when Python ends would end the process with SIGABRT.
         assert not [thread for thread in threading.enumerate() if thread.name.startswith(("episode", "chat-client"))]
@@ -256,20 +243,16 @@ def test_a_refusal_for_good_ends_the_evaluation_and_keeps_what_was_answered(tmp_
 
 
 def test_a_folder_is_of_one_evaluation(tmp_path):
-    settings = {"model": "m", "body": {"temperature": 0.0}}
+    settings, file = {"model": "m", "body": {"temperature": 0.0}}, tmp_path / "settings.json"
     with Journal(tmp_path, settings) as journal:
         journal.add_reply(REPLY)
-        with pytest.raises(UserError, match="another process writes here"):
-            Journal(tmp_path, settings)
-    with Journal(tmp_path, settings) as journal, pytest.raises(UserError, match="other messages"):
-        journal.reply(1, 0, 0, [{"role": "user", "content": "?"}])
-    with pytest.raises(UserError, match="model 'm', not 'other'"):
-        Journal(tmp_path, settings | {"model": "other"})
+        assert "another process writes here" in str(refusal(Journal, tmp_path, settings))
+    with Journal(tmp_path, settings) as journal:
+        assert "other messages" in str(refusal(journal.reply, 1, 0, 0, [{"role": "user", "content": "?"}]))
+    assert "model 'm', not 'other'" in str(refusal(Journal, tmp_path, settings | {"model": "other"}))
     for content, words in (("{", "not valid JSON"), ("[]", "holds a JSON list"), (None, "is missing beside rows")):
-        file = tmp_path / "settings.json"
         file.unlink() if content is None else file.write_text(content)
-        with pytest.raises(UserError, match=words):
-            Journal(tmp_path, settings)
+        assert words in str(refusal(Journal, tmp_path, settings))
 
 
 REPLY = {"item": 1, "sample": 0, "turn": 0, "asked": "x", "added": [], "reply": {"text": "a", "finish": "stop"}}
@@ -282,18 +265,12 @@ EPISODE = {"item": 1, "sample": 0, "status": "answered", "turns": 1, "solved": T
         (b"{", None, "replies.jsonl: line 2 is no row"),
         (b"\xff", None, "replies.jsonl: line 2 is no row"),
         (b'{"item": 1, "item": 2}', None, "line 2 is no row: not valid JSON .*given twice"),
-        ([], None, "line 2 is no row"),
         ({name: REPLY[name] for name in REPLY if name != "turn"}, None, "line 2 is no row: turn"),
-        (REPLY | {"item": "1"}, None, "line 2 is no row: item"),
         (REPLY | {"item": True}, None, "line 2 is no row: item"),
-        (REPLY | {"added": 3}, None, "line 2 is no row: added"),
         (REPLY | {"reply": {"text": None, "finish": "stop"}}, None, r"line 2 is no row: reply\.text"),
         (REPLY | {"reply": {"text": "a", "finish": "stop", "odd": 1}}, None, r"line 2 is no row: reply\.odd"),
-        (REPLY | {"reply": {"text": "a", "finish": "s"}}, None, r"line 2 is no row: reply\.finish"),
-        (None, EPISODE | {"turns": "1"}, "episodes.jsonl: line 1 is no row: turns"),
         (None, EPISODE | {"status": "odd"}, "episodes.jsonl: line 1 is no row: status"),
         (None, EPISODE | {"score": None}, "episodes.jsonl: line 1 is no row: it: .*score"),
-        (None, EPISODE | {"solved": 1}, "episodes.jsonl: line 1 is no row: solved"),
         (None, EPISODE | {"attempts": []}, "episodes.jsonl: line 1 is no row: attempts"),
         (None, EPISODE | {"turns": 2, "category": "a"}, "replies.jsonl: item 1, sample 0 is .*, but lacks turn 1"),
         (None, EPISODE, "episodes.jsonl: item 1, sample 0 is finished, but lacks category"),
@@ -315,11 +292,9 @@ def test_the_table_and_the_key(tmp_path, monkeypatch):
     key = "sk-very-secret"
     monkeypatch.setenv("MY_KEY", key)
     words = "eval --env maze --items 18 --key_variable MY_KEY --price_in 1 --price_out 1 --turns 1 --out"
-    code, out, err, api = command(lambda body: f"{walk(body)} {key}", *words.split(), tmp_path)
-    assert code == 0, err
+    _, out, err, api = command(lambda body: f"{walk(body)} {key}", *words.split(), tmp_path)
     assert api.headers[0]["Authorization"] == f"Bearer {key}"
-    counts = "1 episodes: 1 answered, 0 cut by a limit of tokens, 0 refused, 0 failed, 0 unfinished"
-    assert all(words in out for words in ("model, over answered episodes", "null play", "cost: 0.0001", counts))
+    assert all(words in out for words in ("model, over answered episodes", "null play", "cost: 0.0001"))
     assert replies_in(tmp_path)[18, 0, 0]["reply"]["text"].endswith(" ***")
     assert not [file for file in tmp_path.iterdir() if key in file.read_text()]
     assert key not in out + err

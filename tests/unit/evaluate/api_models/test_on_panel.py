@@ -3,23 +3,24 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 import tiny_run
-from fake_api import FakeApi, completion
-from maze_model import at, command, walk
+from fake_api import completion
+from maze_model import at, command, lines_in, walk
+from serving import running
 
-from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.level_task import level_task
-from agentrl_jax.evaluate.api_models.on_panel import _check_levels, on_panel
+from agentrl_jax.evaluate.api_models.on_panel import on_panel
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
-from agentrl_jax.evaluate.panels import first_observations, get_panel
+from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import Record, read_record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
-from agentrl_jax.rollout.envs.host_episodes import text_hash
-from agentrl_jax.rollout.trajectory import hexadecimal
+from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze
+from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.limits import Limits
 
 SCRIPTED = {"random": "random", "null": "null", "optimal": "oracle"}
 
@@ -35,8 +36,8 @@ def test_a_service(tmp_path):
     assert record == json.loads((tmp_path / "m" / "record.json").read_text())
     assert (record["panel"], record["agent"]["kind"]) == ({"name": panel.name, "sha256": panel.sha256}, "api")
     assert record["outcomes"]["samples"] == [[1]] * len(panel)
-    assert record["mean_turns"] == pytest.approx(evaluate_on_panel("oracle", "maze-v1")["mean_turns"])
     lines = {name: evaluate_on_panel(policy, "maze-v1") for name, policy in SCRIPTED.items()}
+    assert record["mean_turns"] == pytest.approx(lines["optimal"]["mean_turns"])
     for name, played in lines.items():
         assert record["outcomes"][name] == [solved for (solved,) in played["outcomes"]["samples"]]
     board = make_leaderboard(str(tmp_path / "m"), against="random play")
@@ -47,19 +48,23 @@ def test_a_service(tmp_path):
         assert rows[agent].success == lines[name]["success"]
 
 
-def test_a_server_with_other_items():
-    panel = get_panel("maze-v1")
-    shown = hexadecimal(np.stack([text_hash(text) for text in first_observations(panel)]))
-    _check_levels([None, *shown[1:]], "http://a", panel)
-    with pytest.raises(UserError, match="maze-v1, but item 2 begins with another text on the server at http"):
-        _check_levels([*shown[:2], shown[0], *shown[3:]], "http://a", panel)
+def test_a_server_with_other_items(tmp_path):
+    class Other(Maze):
+        def reset(self, item):
+            return super().reset((item + 1) % len(STARTS))
+
+    served = dataclasses.replace(SERVICE, make=lambda upstream: Other())
+    with running(create_app(served, ROUTES["maze"], Limits())) as server:
+        code, out, err, _ = evaluate(walk, tmp_path, "--url", server, "--json")
+    assert (code, out) == (2, "")
+    assert f"--panel is maze-v1, but item 0 begins with another text on the server at {server}" in err
+    assert not (tmp_path / "record.json").exists()
+    assert len(lines_in(tmp_path, "episodes")) == 25
 
 
 def test_a_compiled_environment(tmp_path):
-    words = ("--turns", "1", "--json")
-    answer = "<answer>Down||Down||Right</answer>"
-    code, out, err, api = evaluate(lambda body: answer, tmp_path / "m", *words, panel="bandit-v1")
-    assert code == 0, err
+    answer, words = "<answer>Down||Down||Right</answer>", ("--turns", "1", "--json")
+    _, out, _, api = evaluate(lambda body: answer, tmp_path / "m", *words, panel="bandit-v1")
     record, panel = json.loads(out), get_panel("bandit-v1")
     assert len(record["outcomes"]["samples"]) == len(panel)
     row = next(row for row in make_leaderboard(str(tmp_path / "m")).tables[panel.name] if row.kind == "api")
@@ -69,12 +74,12 @@ def test_a_compiled_environment(tmp_path):
     assert all("seed" not in body for body in api.requests), "the seed of levels is none of sampling"
 
 
-@pytest.mark.parametrize("seed", [None, 0, 5])
-def test_the_seed_of_requests_is_not_the_panels(seed):
+def test_the_seed_of_requests_is_not_the_panels():
     panel = get_panel("bandit-v1")
-    options = on_panel(TaskOptions(env="", seed=seed), panel)
-    assert (options.seed, options.level_seed) == (seed, panel.seed)
-    assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
+    for seed in (None, 0, 5):
+        options = on_panel(TaskOptions(env="", seed=seed), panel)
+        assert (options.seed, options.level_seed) == (seed, panel.seed)
+        assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
 
 
 def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
@@ -117,19 +122,10 @@ def test_episodes_that_failed_or_were_cut_count_in_the_record(tmp_path):
 
 
 def test_an_unfinished_episode_means_no_record_and_exit_code_1(tmp_path):
-    broken = True
-
     def answer(body):
-        return (200, {}, b"<html>Welcome</html>") if broken and at(3, body, 1) else walk(body)
+        return (200, {}, b"<html>Welcome</html>") if at(3, body, 1) else walk(body)
 
-    with FakeApi(answer).running() as url:
-        words = (*f"eval --api m --base_url {url} --panel maze-v1 --retries 0 --out".split(), str(tmp_path))
-        code, out, err = tiny_run.command(*words)
-        assert code == 1
-        assert "1 of 25 episodes are unfinished and 0 failed" in err.splitlines()[-1]
-        assert not (tmp_path / "record.json").exists()
-        parts = ("model, over all episodes", "unfinished: item 3, sample 0:", "but <html>Welcome</html>")
-        assert all(part in out for part in parts)
-        broken = False
-        assert tiny_run.command(*words)[0] == 0
-    assert read_record(tmp_path / "record.json").outcomes.unanswered is None
+    code, out, err, _ = evaluate(answer, tmp_path, "--retries", "0")
+    assert (code, (tmp_path / "record.json").exists()) == (1, False)
+    assert "1 of 25 episodes are unfinished and 0 failed" in err.splitlines()[-1]
+    assert all(part in out for part in ("unfinished: item 3, sample 0:", "but <html>Welcome</html>"))

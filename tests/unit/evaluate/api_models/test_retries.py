@@ -2,14 +2,13 @@
 
 import dataclasses
 import itertools
-import json
 
 import pytest
 import tiny_run
 from fake_api import completion
-from maze_model import STAY, command, ended, failures, lines_in, maze, played
+from maze_model import STAY, ended, failures, lines_in, maze, played
+from refusing import refusal
 
-from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.retries import summarize_retries
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -48,7 +47,6 @@ def learned(tmp_path_factory):
 def test_a_retry_goes_on_in_the_conversation(learned):
     """After the last answer and the feedback the item begins again; what stands once is not repeated."""
     last = [body["messages"] for body in learned[2].requests if start(body) == 17][-1]
-    assert [message["role"] for message in last] == ["system", *["user", "assistant"] * 4, "user"]
     first, moved = describe(STARTS[17]), describe((7, 6))
     assert last[0]["content"] == SERVICE.instruction
     shown = [message["content"] for message in last[1::2]]
@@ -72,14 +70,11 @@ def test_success_and_costs_by_attempt(learned):
         assert means(points, name) == pytest.approx([1 / 3, 2 / 3, 2 / 3])
     for name, of_turn in (("retry_turns", 1), ("retry_tokens", 10), ("retry_tokens_read", 100)):
         assert means(points, name) == pytest.approx([of_turn * turns / 3 for turns in (7, 12, 15)])
-    assert {x["n"] for point in points.values() for name, x in point.items() if "retry" in name} == {3}
     assert (found["feedback"], found["cut"], found["tokens"]["replies"]) == (FEEDBACK, 0, 8)
     assert found["cost"] == pytest.approx(8 * 110 / 1e6)
-    assert "give --samples 3" in found["note"]
     assert "because only single plays of them are known" in found["note"]
     lines = {"random", "null", "optimal"}
     assert not {*lines, "pass_at_all", "difference"} & {*points["1"], *points["2"]}
-    assert lines <= result.keys()
 
 
 def test_all_else_is_the_evaluation_without_retries(learned, tmp_path):
@@ -91,12 +86,8 @@ def test_all_else_is_the_evaluation_without_retries(learned, tmp_path):
     rows = lines_in(out, "episodes")
     assert all(row.pop("attempts") for row in rows)
     assert rows == lines_in(tmp_path, "episodes")
-    settings = [json.loads((folder / "settings.json").read_text()) for folder in (out, tmp_path)]
-    assert settings[0].pop("attempts") == ATTEMPTS
-    assert settings[0] | {"base_url": ""} == settings[1] | {"base_url": ""}
-    for attempts in (1, 2):
-        with pytest.raises(UserError, match="holds an evaluation with attempts 3, not"):
-            evaluate_api("m", result["base_url"], dataclasses.replace(MAZE, attempts=attempts), out)
+    refused = refusal(evaluate_api, "m", result["base_url"], dataclasses.replace(MAZE, attempts=2), out)
+    assert "holds an evaluation with attempts 3, not" in str(refused)
 
 
 def test_a_cut_reply_ends_the_attempts(tmp_path):
@@ -110,11 +101,10 @@ def test_a_cut_reply_ends_the_attempts(tmp_path):
         return STAY
 
     result, _ = played(answer, tmp_path, MAZE)
-    assert ended(result) == (3, 2, 1, 0, 0, 0)
+    assert (ended(result), result["retry"]["cut"]) == ((3, 2, 1, 0, 0, 0), 1)
     points = result["retry"]["attempts"]
     assert [(point["retry_answered"]["n"], point["retry_all"]["n"]) for point in points.values()] == [(2, 3)] * 3
     assert means(points, "retry_all") == [0, 0, 0]
-    assert result["retry"]["cut"] == 1
     assert points["3"]["retry_tokens"] is None  # the server gave no number for the reply that was refused
 
 
@@ -138,7 +128,6 @@ def test_samples_are_the_control(tmp_path):
     # By hand: 16 takes 30 tokens a sample, 18 takes 10 until its success, and 17 takes 30, 20 and 30.
     costs = [(30 + 80 / 3 + 10) / 3, (60 + 20 / 3 + 2 / 3 * (30 + (30 + 20) / 2) + 10) / 3]
     assert [points[k]["pass_at_tokens"]["mean"] for k in ("1", "2")] == pytest.approx(costs)
-    assert "pass@k here" in result["retry"]["note"]
 
 
 def test_the_control_counts_cut_replies_as_the_retries_do(tmp_path):
@@ -152,8 +141,7 @@ def test_the_control_counts_cut_replies_as_the_retries_do(tmp_path):
         return completion("Action: move down", "length") if len(seen) == 5 else STAY
 
     result, _ = played(answer, tmp_path, dataclasses.replace(MAZE, items="18", attempts=2, seed=1), samples=2)
-    assert result["episodes"]["length"] == 1
-    assert "pass_at" not in result
+    assert (result["episodes"]["length"], "pass_at" in result) == (1, False)
     second = result["retry"]["attempts"]["2"]
     assert (second["retry_all"]["mean"], second["pass_at_all"]["mean"], second["difference"]["mean"]) == (1, 0, 1)
     assert second["pass_at_tokens"]["mean"] == second["retry_tokens"]["mean"] == 30 + 10
@@ -178,30 +166,15 @@ def test_a_compiled_environment_says_what_it_says_to_runs(tmp_path):
     options = TaskOptions(env="SimpleSokoban", levels=str(tmp_path / "levels.txt"), turns=2, attempts=3)
     result, api = played(answer, tmp_path / "out", options)
     last = max((body["messages"] for body in api.requests), key=len)
-    assert [message["role"] for message in last] == ["system", *["user", "assistant"] * 2, "user"]
     first, _, again = (message["content"] for message in last if message["role"] == "user")
     before, after = again.split(FEEDBACK)
     assert before.startswith("Reward:\n")
-    assert before.endswith("\n\n")
     # The instruction stands once; turns and actions are counted from the start again.
     assert after == first[first.index("Turn 1:") :]
     points = result["retry"]["attempts"]
-    assert means(points, "retry_all") == [0, 1, 1]
-    assert means(points, "retry_turns") == [2, 3, 3]
+    assert (means(points, "retry_all"), means(points, "retry_turns")) == ([0, 1, 1], [2, 3, 3])
     assert result["score_answered"]["mean"] < 0
     assert all(points["1"][line] == result[line] for line in ("random", "null", "optimal"))
-    random = points["1"]["random"]["mean"]
-    assert 0 < random < points["2"]["random"]["mean"] < points["3"]["random"]["mean"] < 1
-    assert "one of k independent plays succeeds" in result["retry"]["note"]
+    assert 0 < points["1"]["random"]["mean"] < points["2"]["random"]["mean"] < points["3"]["random"]["mean"] < 1
     none = summarize_retries([], [], 2, 1, lambda k: {})["attempts"]["2"]
     assert set(none.values()) == {None}, "without finished items there are no rates"
-
-
-def test_the_table(tmp_path):
-    words = "eval --env maze --items 16-18 --turns 3 --attempts 2 --samples 2 --out"
-    code, out, err, _ = command(learning, *words.split(), tmp_path)
-    assert code == 0, err
-    assert "6 episodes of maze, at most 3 turns each, up to 2 attempts at each item" in err
-    said = " ".join(out.split("Success by attempts")[1].split())
-    parts = ("difference", "33.3%", "66.7%", "retries: 500 tokens read and 50 written in 5 replies")
-    assert all(part in said for part in parts)
