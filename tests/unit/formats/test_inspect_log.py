@@ -1,6 +1,5 @@
 """Inspect logs, read again by Inspect's own reader."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -11,14 +10,6 @@ import tiny_run
 from agentrl_jax.formats.episodes import read_episodes
 
 
-def export(run, folder: Path, *words: str) -> Path:
-    code, out, err = tiny_run.command("export", str(run), str(folder), "--trajectories", "inspect", *words)
-    assert (code, err) == (0, "")
-    (file,) = folder.iterdir()
-    assert f"12 episodes of {run}, iteration 4, Inspect log {file.name}" in " ".join(out.split())
-    return file
-
-
 def test_without_the_package(recorded_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
     words = ("export", str(recorded_run[0]), str(tmp_path / "new"), "--trajectories", "inspect")
@@ -27,10 +18,14 @@ def test_without_the_package(recorded_run, tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
-def test_the_log_that_inspect_reads(recorded_run, tmp_path):
+@pytest.mark.parametrize("log_format", ["eval", "json"])
+def test_the_log_that_inspect_reads(recorded_run, tmp_path, log_format):
     logs = pytest.importorskip("inspect_ai.log")
     run, record = recorded_run
-    file = export(run, tmp_path / "new")
+    words = ("--trajectories", "inspect", "--log_format", log_format)
+    out = tiny_run.done("export", str(run), str(tmp_path / "new"), *words)
+    (file,) = (tmp_path / "new").iterdir()
+    assert f"12 episodes of {run}, iteration 4, Inspect log {file.name}" in " ".join(out.split())
     assert [Path(found.name).name for found in logs.list_eval_logs(str(tmp_path / "new"))] == [file.name]
     log = logs.read_eval_log(str(file))
     assert (log.status, log.eval.task, log.eval.config.epochs) == ("success", "SimpleSokoban lake", 3)
@@ -54,10 +49,8 @@ def test_the_log_that_inspect_reads(recorded_run, tmp_path):
             (choice,) = event.output.choices
             assert [token.logprob for token in choice.logprobs.content] == turn.logprobs
             assert choice.stop_reason == ("stop" if turn.ended else "max_tokens")
-        if episode.failed:
-            assert sample.error is not None
-            assert sample.scores is None
-        else:
+        assert (sample.error is None, sample.scores is None) == (not episode.failed, episode.failed)
+        if not episode.failed:
             assert sample.scores["success"].value == ("C" if episode.success else "I")
             assert sample.scores["return"].value == episode.reward
     # Inspect's metrics are means over the samples (groups) of means over the epochs (members) that have scores.
@@ -67,13 +60,3 @@ def test_the_log_that_inspect_reads(recorded_run, tmp_path):
         groups = [values[(record.group == group) & known].mean(dtype=np.float64) for group in range(4)]
         assert found.metrics["accuracy" if score == "success" else "mean"].value == pytest.approx(np.mean(groups))
     assert (log.results.total_samples, log.results.completed_samples) == (12, 11)
-
-
-def test_plain_json_has_the_same_samples(recorded_run, tmp_path):
-    logs = pytest.importorskip("inspect_ai.log")
-    plain = export(recorded_run[0], tmp_path / "plain", "--log_format", "json")
-    packed = export(recorded_run[0], tmp_path / "packed")
-    assert json.loads(plain.read_text())["status"] == "success"
-    read = [logs.read_eval_log(str(file)).samples for file in (plain, packed)]
-    one, two = [[[message.text for message in sample.messages] for sample in samples] for samples in read]
-    assert one == two
