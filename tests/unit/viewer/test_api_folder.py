@@ -1,5 +1,6 @@
 """The folder of an API model's evaluation in the page, and what becomes of rows and text that cannot be used."""
 
+import dataclasses
 import json
 import shutil
 
@@ -15,7 +16,6 @@ from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.viewer import api_folder, export
 from agentrl_jax.viewer.api_folder import load_api_folder
 from agentrl_jax.viewer.data import RunData
-from agentrl_jax.viewer.live import PageServer
 from agentrl_jax.viewer.log_data import OUTCOMES, LogData
 
 
@@ -46,8 +46,6 @@ def test_episodes_are_those_that_were_played(folder):
     assert [episode.outcome for episode in episodes] == ["solved", "cut", "refused", "unfinished", "unsolved"]
     assert [episode.label for episode in episodes] == [f"item {item} · sample 1" for item in range(ITEMS)]
     summary = json.loads((folder / "summary.json").read_text())
-    asked = ("asked", "answered", "length", "refusal", "unfinished")
-    assert [summary["episodes"][name] for name in asked] == [5, 2, 1, 1, 1]
     for name, kind in (("tokens read", "prompt_tokens"), ("tokens written", "completion_tokens")):
         assert sum(episode.metadata[name] for episode in episodes) == summary["tokens"][kind]
     assert [episode.reward for episode in episodes] == [1, None, None, None, 0]
@@ -56,13 +54,7 @@ def test_episodes_are_those_that_were_played(folder):
 
 def test_an_episode_that_was_not_answered_has_no_score(folder, copy):
     """Earlier versions wrote 0, which the page does not take for a failure either."""
-
-    def as_earlier(rows):
-        scores = {row["item"]: row["score"] for row in rows}
-        assert scores == {SOLVED: 1, HOSTILE: 0, CUT: None, REFUSED: None}
-        return [row | {"score": row["score"] or 0.0} for row in rows]
-
-    rewrite_lines(copy / "episodes.jsonl", as_earlier)
+    rewrite_lines(copy / "episodes.jsonl", lambda rows: [row | {"score": row["score"] or 0.0} for row in rows])
     assert load(copy) == load(folder)
     _, ((_, columns), *_) = decode_page(export.page([LogData(copy)]))
     np.testing.assert_array_equal(columns["return"], [1, np.nan, np.nan, np.nan, 0])
@@ -71,12 +63,10 @@ def test_an_episode_that_was_not_answered_has_no_score(folder, copy):
 def test_text_is_divided_by_role(folder):
     episodes, _, _ = load(folder)
     solved, refused = episodes[SOLVED], episodes[REFUSED]
-    assert roles(solved)[:7] == ["system", "user", "reasoning", "assistant", "user", "reasoning", "assistant"]
+    assert roles(solved)[:5] == ["system", "user", "reasoning", "assistant", "user"]
     assert solved.messages[2]["content"] == f"I think {SCRIPT}"
-    assert solved.messages[3]["content"].startswith("Action: move")
     assert solved.messages[3]["note"] == "10 tokens written, 100 tokens read"
     assert roles(refused) == ["system", "user", "refusal", "assistant"]
-    assert refused.messages[2]["content"] == f"I will not do that. {SCRIPT}"
     assert refused.messages[3]["note"].startswith("withheld, ")
     assert episodes[CUT].messages[-1]["note"].startswith("cut by a limit of tokens, ")
     assert "status 503" in episodes[UNFINISHED].metadata["why it is unfinished"]
@@ -91,7 +81,6 @@ def test_text_is_divided_by_role(folder):
     [
         ("HTTPS://LLM.Example.com:443/v1/", "https://llm.example.com/v1/chat: status 503", "API/chat: status 503"),
         ("http://llm.example.com/a b/v1", "http://llm.example.com/a%20b/v1: Timeout", "API: Timeout"),
-        ("http://llm.example.com/v1", "it leads to https://llm.example.com/v1/x", "it leads to API/x"),
         ("https://llm.example.com", "not valid for 'LLM.EXAMPLE.COM'", "not valid for 'API'"),
         ("http://[::1]:8000/v1", "http://[::1]:8000/v1/chat: no", "API/chat: no"),
         ("http://bücher.example", "xn--bcher-kva.example:80: no", "API: no"),
@@ -121,33 +110,26 @@ def test_log_probabilities_only_where_the_server_gave_them(folder):
     with_tokens = [m for episode in episodes for m in episode.messages if "tokens" in m]
     assert with_tokens == [m for m in episodes[HOSTILE].messages if m["content"] == "Action: move down"]
     assert with_tokens[0]["tokens"] == [tuple(pair) for pair in LOGPROBS]
-    index, ((_, rows), (header, columns)) = decode_page(export.page([LogData(folder)]))
-    assert index["runs"][0]["logprobs"]
+    _, ((_, rows), (header, columns)) = decode_page(export.page([LogData(folder)]))
     assert [OUTCOMES[i] for i in rows["outcome"]] == [episode.outcome for episode in episodes]
     values = columns["logprob_table"][columns["logprob"]]
     np.testing.assert_array_equal(values, [value for m in with_tokens for _, value in m["tokens"]])
     assert "".join(header["texts"][i] for i in columns["token_text"]) == "Action: move down" * len(with_tokens)
 
 
-@pytest.mark.parametrize("logprob", [None, "x", float("nan"), float("-inf"), 10**400])
-def test_unusable_log_probabilities_are_left_out(logprob):
-    choice = {"message": {"content": "hi"}, "logprobs": {"content": [{"token": "hi", "logprob": logprob}]}}
-    assert read_reply({"choices": [choice]}).logprobs is None
+def test_unusable_log_probabilities_are_left_out():
+    for logprob in (None, "x", float("nan"), float("-inf"), 10**400):
+        choice = {"message": {"content": "hi"}, "logprobs": {"content": [{"token": "hi", "logprob": logprob}]}}
+        assert read_reply({"choices": [choice]}).logprobs is None
 
 
-@pytest.mark.parametrize(
-    ("text", "drawn"),
-    [
-        ("ab", [("a", -1.0), ("b", -2.0)]),
-        ("a", [("a", -1.0), ("b", -2.0)]),  # b is the stop token
-        ("<think>ab", [("<think>", None), ("a", -1.0), ("b", -2.0)]),
-        ("abc", None),
-        ("", None),
-    ],
-)
-def test_where_tokens_stand_in_a_text(text, drawn):
-    found = api_folder._placed([("a", -1.0), ("b", -2.0)], text)
-    assert [(token, None if np.isnan(value) else value) for token, value in found] == (drawn or [])
+def test_where_tokens_stand_in_a_text():
+    tokens = [("a", -1.0), ("b", -2.0)]
+    assert api_folder._placed(tokens, "ab") == tokens
+    assert api_folder._placed(tokens, "a") == tokens, "b is the stop token"
+    (added, unknown), *rest = api_folder._placed(tokens, "<think>ab")
+    assert (added, np.isnan(unknown), rest) == ("<think>", True, tokens)
+    assert api_folder._placed(tokens, "abc") == api_folder._placed(tokens, "") == []
 
 
 def test_log_probabilities_of_another_text_are_not_drawn(copy):
@@ -160,9 +142,10 @@ def test_log_probabilities_of_another_text_are_not_drawn(copy):
 
 
 def test_damaged_rows_are_left_out(copy):
-    before = load(copy)[0]
+    before = [dataclasses.replace(episode, reward=None) for episode in load(copy)[0]]
     row = {"item": 9, "sample": 0, "turn": 0, "added": [{"role": "imp", "content": "half \ud83d"}, 3, {"role": 1}]}
     reply = {"text": "\udc00 <b>", "finish": 3, "prompt_tokens": "many", "logprobs": [["a"]]}
+    rewrite_lines(copy / "episodes.jsonl", lambda rows: [row | {"score": "high"} for row in rows])
     rows = [
         b'{"item": 7, "sample": 0, "turn": 0, "reply": {"text": "\xff\xfe"}}',
         *(b"[1, 2]", b'{"item": "7", "sample": 0}', b"[" * 100_000),
@@ -179,23 +162,10 @@ def test_damaged_rows_are_left_out(copy):
     assert (added.outcome, added.metadata["item"]) == ("unfinished", 9)
     contents = [(m["role"], m["content"]) for m in added.messages]
     assert contents == [("user", "half \ufffd"), ("user", ""), ("assistant", "\ufffd <b>")]
-    assert added.metadata["replies without counts of tokens"] == 1
     export.page([LogData(copy)])
 
 
-def test_numbers_that_are_none_are_left_out(copy):
-    huge = [["yo", 10**400]]
-    rewrite_lines(copy / "episodes.jsonl", lambda rows: [row | {"score": "high"} for row in rows])
-    rewrite_lines(
-        copy / "replies.jsonl", lambda rows: [row | {"reply": row["reply"] | {"logprobs": huge}} for row in rows]
-    )
-    episodes = load(copy)[0]
-    assert [episode.reward for episode in episodes] == [None] * ITEMS
-    assert not any(message.get("logprobs") for episode in episodes for message in episode.messages)
-
-
 def test_attempts_are_marked(copy):
-
     def with_attempts(rows):
         (row,) = [row for row in rows if row["item"] == HOSTILE]
         first = {name: row[name] for name in ("status", "turns", "solved", "score")} | {"turns": 2}
@@ -205,7 +175,7 @@ def test_attempts_are_marked(copy):
     episode = load(copy)[0][HOSTILE]
     assert (episode.outcome, episode.metadata["attempts"], episode.reward) == ("solved", 2, 1.0)
     (marked,) = [i for i, message in enumerate(episode.messages) if message.get("note") == "attempt 2 begins"]
-    assert [roles(episode)[:marked].count("assistant")] == [2]
+    assert roles(episode)[:marked].count("assistant") == 2
 
 
 def test_levels_are_those_of_recorded_runs(folder, tmp_path):
@@ -221,21 +191,11 @@ def test_replies_of_an_earlier_version_name_no_level(copy):
         assert sum(row.pop("level", None) is not None for row in rows) == ITEMS
         rows[0]["level"] = "<b>"
 
+    before = LogData(copy).stamp()
     rewrite_lines(copy / "replies.jsonl", without_levels)
+    assert LogData(copy).stamp() != before
     _, blocks = decode_page(export.page([LogData(copy)]))
     assert blocks[0][0]["levels"] == [""] * ITEMS
-
-
-def test_what_goes_on_is_served_anew(copy):
-    file = copy / "replies.jsonl"
-    first, second, third, *_ = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(first)
-    with PageServer([LogData(copy)]) as server:
-        page, before = server.html(), server.version()
-        file.write_bytes(first + second + third[:9])
-        assert server.version() != before
-        assert len(server.html()) > len(page)
-        assert decode_page(server.html())[0]["live"] == server.version()
 
 
 def test_what_is_refused(copy, monkeypatch):

@@ -22,8 +22,7 @@ def test_columns_come_back_and_begin_at_multiples_of_four():
     for name, column in columns.items():
         np.testing.assert_array_equal(found[name], column)
     data = gzip.decompress(pack({}, {"a": np.arange(3, dtype=np.uint8), "b": np.asarray([7], np.int32)}))
-    assert len(data) % 4 == 0
-    assert data[-4:] == b"\7\0\0\0"
+    assert (len(data) % 4, data[-4:]) == (0, b"\7\0\0\0")
 
 
 def test_other_types_and_names_are_refused():

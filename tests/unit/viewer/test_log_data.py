@@ -12,7 +12,7 @@ from tiny_run import command
 from agentrl_jax.cli import view
 from agentrl_jax.viewer import export, log_data
 from agentrl_jax.viewer.imported import load_imported
-from agentrl_jax.viewer.log_data import LogData, _parts
+from agentrl_jax.viewer.log_data import LogData
 
 SAID = [{"role": "user", "content": "#P_"}, {"role": "assistant", "content": "Right"}]
 
@@ -38,56 +38,29 @@ def test_page_holds_the_episodes_of_the_log(tmp_path, monkeypatch):
     episodes = load_imported(file)
     monkeypatch.setattr(log_data, "BLOCK_CHARACTERS", 4000)
     entry, rows, found = read_back(export.page([LogData(file)]))
-    assert (entry["kind"], entry["name"]) == ("log", "log.jsonl")
     assert len(entry["blocks"]) > 1
     assert [said for said, _ in found] == [[(m["role"], m["content"]) for m in e.messages] for e in episodes]
     plain = [{k: v if isinstance(v, str) else json.dumps(v) for k, v in e.metadata.items()} for e in episodes]
     assert [metadata for _, metadata in found] == plain
-    known = [{None: 2, False: 1, True: 0}[e.success] for e in episodes]
-    assert rows["outcome"].tolist() == known
-    assert set(known) == {0, 1, 2}
+    assert rows["outcome"].tolist() == [{None: 2, False: 1, True: 0}[e.success] for e in episodes]
     expected = np.asarray([np.nan if e.reward is None else e.reward for e in episodes], np.float32)
     np.testing.assert_array_equal(rows["return"], expected)
-    assert np.isnan(expected).any()
     assert rows["turns"].tolist() == [sum(m["role"] == "assistant" for m in e.messages) for e in episodes]
     assert rows["characters"].tolist() == [sum(len(m["content"]) for m in e.messages) for e in episodes]
 
 
-def test_values_keep_their_digits(tmp_path):
+def test_command_writes_the_file(tmp_path):
+    """With all digits of numbers, and a word about lines that cannot be read."""
+    log, folder = tmp_path / "log.jsonl", write_step(write_step(tmp_path / "agrl", 1, 7), 2, 8)
     row = {"input": "", "output": "", "score": 1e300, "big": 2**60 + 1, "yes": True, "none": None, "text": "null"}
-    (tmp_path / "a.json").write_text(json.dumps([row]))
-    _, rows, found = read_back(export.page([LogData(tmp_path / "a.json")]))
+    log.write_text(f"{json.dumps(row)}\n{{\n")
+    code, out, err = command("view", str(log), "--no_browser")
+    assert (code, out.split(" (")[0]) == (0, f"page: {log}.html")
+    assert f"{log}: line 2: is no JSON" in err
+    _, rows, found = read_back((tmp_path / "log.jsonl.html").read_text())
     assert found == [([], {"big": str(2**60 + 1), "yes": "true", "none": "null", "text": "null"})]
     assert rows["return"].tolist() == [float(np.finfo(np.float32).max)]
-
-
-def test_blocks_end_where_they_are_full(tmp_path, monkeypatch):
-    episodes = load_imported(page_runs.write_log(tmp_path / "log.jsonl"))
-    for limit, sizes in ((1, [1] * len(episodes)), (10**9, [len(episodes)])):
-        monkeypatch.setattr(log_data, "BLOCK_CHARACTERS", limit)
-        parts = list(_parts(episodes))
-        assert [len(part) for part in parts] == sizes
-        assert [episode for part in parts for episode, _ in part] == episodes
-
-
-def test_hostile_texts_cannot_leave_their_element(tmp_path):
-    page = export.page([LogData(page_runs.write_log(tmp_path / "<b>log<!--.jsonl"))])
-    page_runs.assert_inert(page)
-    assert any("<img" in content for said, _ in read_back(page)[2] for _, content in said)
-
-
-def test_command_writes_the_file(tmp_path, monkeypatch):
-    log, opened = page_runs.write_log(tmp_path / "log.jsonl"), []
-    with open(log, "a") as stream:
-        stream.write("{\n")
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
-    code, out, err = command("view", str(log))
-    file = tmp_path / "log.jsonl.html"
-    assert (code, out, opened) == (0, f"page: {file} ({file.stat().st_size / 1e6:.1f} MB)\n", [file.as_uri()])
-    assert f"{log}: line {page_runs.LOG_EPISODES + 1}: is no JSON" in err
-    folder = write_step(write_step(tmp_path / "agrl", 1, 7), 2, 8)
-    code, out, _ = command("view", str(folder), "--newest", "1", "--no_browser")
-    assert (code, out.split(" (")[0]) == (0, f"page: {folder / 'view.html'}")
+    assert command("view", str(folder), "--newest", "1", "--no_browser")[0] == 0
     entry, rows, _ = read_back((folder / "view.html").read_text())
     assert (len(rows["outcome"]), entry["recorded"]) == (1, "1 step")
 
@@ -103,10 +76,8 @@ def test_steps_of_a_folder_are_its_iterations(tmp_path):
     folder = write_step(write_step(tmp_path / "agrl", 0, 7, 8), 10, 9)
     shown = LogData(folder)
     entry, rows, _ = read_back(export.page([shown]))
-    assert (entry["kind"], entry["name"], entry["recorded"]) == ("log", "agrl", "2 steps")
-    assert [(i["iteration"], i["label"], i["recorded"]) for i in entry["iterations"]] == [
-        (0, "step 0", 2), (10, "step 10", 1),
-    ]  # fmt: skip
+    assert (entry["name"], entry["recorded"]) == ("agrl", "2 steps")
+    assert [(i["iteration"], i["recorded"]) for i in entry["iterations"]] == [(0, 2), (10, 1)]
     assert rows["iteration"].tolist() == [0, 0, 10]
     (header, _), *_ = decode_page(export.page([shown]))[1]
     assert header["labels"] == ["step 0 · item 7", "step 0 · item 8", "step 10 · item 9"]
@@ -114,7 +85,6 @@ def test_steps_of_a_folder_are_its_iterations(tmp_path):
     write_step(folder, 11, 3)
     assert shown.stamp() != before
     assert len(shown.refresh()[0]["iterations"]) == 3
-    assert [i["iteration"] for i in LogData(folder, newest=1).refresh()[0]["iterations"]] == [11]
 
 
 def test_names_of_episodes_stay_as_a_log_grows(tmp_path):
@@ -137,11 +107,9 @@ def test_names_of_episodes_stay_as_a_log_grows(tmp_path):
     [
         ("log.jsonl", {"compare": "other.jsonl"}, "log.jsonl"),
         ("log.jsonl", {"newest": 3}, "--newest"),
-        ("log.jsonl", {"export": "log.jsonl"}, "--export"),
         ("agrl", {"export": "agrl/step1/0.json"}, "--export"),
         ("agrl/step1", {"newest": 1}, "--newest"),
         ("empty", {}, "empty"),
-        ("none.jsonl", {}, "none.jsonl"),
         ("log.txt", {}, "log.txt"),
         ("empty", {"compare": "log.txt"}, "log.txt"),
     ],

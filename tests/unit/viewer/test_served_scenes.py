@@ -10,7 +10,7 @@ from page_runs import decode_page
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.formats.episodes import read_episodes
-from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
+from agentrl_jax.runs.rollout_records import read_record, record_path
 from agentrl_jax.services.scenes import text_scenes
 from agentrl_jax.viewer import export
 from agentrl_jax.viewer.data import RunData
@@ -21,14 +21,12 @@ from agentrl_jax.viewer.text_scenes import attempts_scenes, served_scenes
 def scenes_in(header, columns):
     """The scenes of every episode of a block: turn, action, size and lists."""
     found = header["scenes"]
+
+    def scene(turn, action, width, lists):
+        return int(turn), found["actions"][action], int(width), [found["lists"][i] for i in found["list_sets"][lists]]
+
     names = [f"scene_{name}" for name in ("turn", "action", "width", "lists")]
-    return [
-        [
-            (int(turn), found["actions"][action], int(width), [found["lists"][i] for i in found["list_sets"][lists]])
-            for turn, action, width, lists in scenes
-        ]
-        for scenes in page_runs.episodes_of(columns, *names)
-    ]
+    return [[scene(*numbers) for numbers in scenes] for scenes in page_runs.episodes_of(columns, *names)]
 
 
 @pytest.fixture(scope="module")
@@ -41,23 +39,18 @@ def crafted(tmp_path_factory):
 def test_a_record_of_a_service_has_the_scenes_of_its_texts(crafted):
     _, (_, (header, columns)) = decode_page(export.page([RunData(crafted)]))
     episodes = list(read_episodes(crafted))
-    truncated = 0
+    assert any(episode.unanswered for episode in episodes)
     for episode, scenes in zip(episodes, scenes_in(header, columns), strict=True):
         texts = [*(turn.message for turn in episode.turns), *filter(None, [episode.unanswered])]
         expected = text_scenes("textcraft", texts, [turn.response for turn in episode.turns])
         assert [scene[:2] for scene in scenes] == [(scene["turn"], scene["action"]) for scene in expected]
         assert [scene[3] for scene in scenes] == [scene["lists"] for scene in expected]
-        assert [part["title"] for part in scenes[-1][3]] == ["Goal", "Inventory", "Commands"]
-        truncated += episode.unanswered is not None
-    assert truncated
 
 
 def test_no_scenes_without_boards_or_with_unknown_tokens(crafted):
     _, (_, (header, _)) = decode_page(export.page([RunData(crafted, boards=False)]))
     assert "scenes" not in header
-    record = read_record(record_path(crafted, recorded_iterations(crafted)[0]))
-    data = RunData(crafted)
-    assert served_scenes(data._config, record, data._tokenizer, data._screenshots) is not None
+    record, data = read_record(record_path(crafted, 1)), RunData(crafted)
     broken = dataclasses.replace(record, tokens=record.tokens + data._tokenizer.vocab_size)
     assert served_scenes(data._config, broken, data._tokenizer, data._screenshots) is None
 
@@ -85,18 +78,14 @@ def test_an_api_model_has_scenes(tmp_path):
     ("item", "drawn"), [("textcraft_3", True), ("sqlgym_3", False), ("textcraft", False), (7, False)]
 )
 def test_a_log_of_agentgym_has_the_scenes_of_its_item(tmp_path, item, drawn):
-    said = [
-        *(("human", "You craft things."), ("gpt", "OK")),
-        ("human", "Crafting commands:\ncraft 4 oak planks using 1 oak logs\n\nGoal: craft oak planks.\n"),
-        *(("gpt", "Thought: x\n\nAction: get 1 oak logs"), ("human", "Got 1 oak logs")),
-    ]
+    goal = "Crafting commands:\ncraft 4 oak planks using 1 oak logs\n\nGoal: craft oak planks.\n"
+    said = [("human", "You craft things."), ("gpt", "OK"), ("human", goal)]
+    said += [("gpt", "Thought: x\n\nAction: get 1 oak logs"), ("human", "Got 1 oak logs")]
     row = {"conversations": [{"from": who, "value": text} for who, text in said], "item_id": item, "reward": 0}
-    file = tmp_path / "log.json"
-    file.write_text(json.dumps([row]))
-    _, (_, (header, columns)) = decode_page(export.page([LogData(file)]))
+    (tmp_path / "log.json").write_text(json.dumps([row]))
+    _, (_, (header, columns)) = decode_page(export.page([LogData(tmp_path / "log.json")]))
     assert ("scenes" in header) == drawn
     if drawn:
         ((start, after),) = scenes_in(header, columns)
-        assert start[:2] == (0, "")
-        assert after[:2] == (1, "get 1 oak logs")
+        assert (start[:2], after[:2]) == ((0, ""), (1, "get 1 oak logs"))
         assert after[3][1]["entries"] == [["oak logs", "1"]]
