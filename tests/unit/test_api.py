@@ -1,5 +1,3 @@
-"""The Python API, on a run folder that was made without training."""
-
 import math
 
 import chex

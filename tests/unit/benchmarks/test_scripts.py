@@ -1,5 +1,3 @@
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import made_run
@@ -8,11 +6,7 @@ import pytest
 from benchmark_scripts import MODEL, PHASES, TOKENIZATION, params, script, tokenizer
 
 from agentrl_jax.models import decoder
-from agentrl_jax.models.quantized import INTEGERS
-from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.setup import build
-
-SIZES = {"num_layers": 2, "embed_dim": 32, "num_heads": 2, "num_kv_heads": 1, "mlp_width": 64, "head_dim": 16}
 
 
 def test_canonical_is_the_whole_text_between_special_tokens():
@@ -69,18 +63,3 @@ def test_the_least_difference_is_that_of_the_least_times():
     least = script("phases").least
     assert least([3.0, 2.0, 2.5]) == 2.0
     assert least([[1.0, 3.0], [2.0, 2.5], [1.5, 4.0]]) == 1.5  # not 0.5
-
-
-def test_scores_of_8_bit_rollouts_are_those_of_a_forward_pass():
-    shape = DecoderConfig(vocab_size=50, **SIZES)
-    weights = decoder.init_params(jax.random.key(0), shape)
-    tokens = jax.random.randint(jax.random.key(1), (12,), 0, 50)
-    logprobs = jax.nn.log_softmax(decoder.logits(weights, decoder.forward(weights, shape, tokens[None])[0]))[:-1]
-    expected = jnp.take_along_axis(logprobs, tokens[1:, None], axis=1)[:, 0]
-    for kind, fields in INTEGERS.items():
-        quantized = dataclasses.replace(shape, **dict.fromkeys(fields, "int8"))
-        found, likeliest = script("quantization").scores(weights, quantized, tokens)
-        difference = np.abs(found - expected).max()
-        assert difference < 1e-4 if kind == "none" else 1e-4 < difference < 0.2, kind
-        if kind == "none":
-            np.testing.assert_array_equal(likeliest, logprobs.argmax(axis=1))

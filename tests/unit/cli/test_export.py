@@ -1,5 +1,3 @@
-"""`agentrl export`: other programs read the same policy as the run's, and no file is ever overwritten."""
-
 import json
 import shutil
 

@@ -64,6 +64,17 @@ def test_the_resolved_file_names_its_format_and_reads_back_as_the_same_tree(writ
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == stored
 
 
+def test_the_folder_of_a_run_is_read_with_changes(write, tmp_path):
+    run = tmp_path / "moved"
+    run.mkdir()
+    config = load_config(write("seed: 3"), ["--run_dir", "runs/before"])
+    save_resolved(config, run / "config.yaml")
+    changed = load_config(run, ["--train.iterations", "7"])
+    assert differences(config, changed) == ["run_dir", "train.iterations"]
+    assert changed.run_dir == str(run)
+    assert refusal(load_config, tmp_path).key == str(tmp_path / "config.yaml")
+
+
 def test_presets_fill_what_is_not_given(write):
     path = write("algo: {preset: starpo, objective: {clip_low: 0.1}}\ntasks: [{env: X, groups: 8}]")
     algo = load_config(path).algo
@@ -73,18 +84,13 @@ def test_presets_fill_what_is_not_given(write):
     assert (overridden.advantage, overridden.kl.kind, overridden.objective.clip_low) == (Grpo(), "fixed", 0.1)
 
 
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ("grpo", Grpo()),
-        ({"kind": "grpo"}, Grpo()),
+def test_a_kind_of_its_own_replaces_the_preset_s_and_the_same_one_keeps_its_numbers():
+    for given, found in (
+        *(("grpo", Grpo()), ({"kind": "grpo"}, Grpo())),
         ({"kind": "grpo", "normalize_by_std": False}, Grpo(normalize_by_std=False)),
-        ({"kind": "gae", "lam": 0.9}, Gae(lam=0.9)),
-        ({"lam": 0.9}, Gae(lam=0.9)),
-    ],
-)
-def test_a_kind_of_its_own_replaces_the_preset_s_and_the_same_one_keeps_its_numbers(given, found):
-    assert decode({"algo": {"advantage": given}}).algo.advantage == found
+        *(({"kind": "gae", "lam": 0.9}, Gae(lam=0.9)), ({"lam": 0.9}, Gae(lam=0.9))),
+    ):
+        assert decode({"algo": {"advantage": given}}).algo.advantage == found
 
 
 def test_a_part_with_kinds_on_the_command_line(write):
@@ -133,48 +139,30 @@ def test_a_wrong_file_is_refused_in_one_line_with_the_key(write, text, key, valu
     assert hint in str(error)
 
 
-@pytest.mark.parametrize(
-    ("text", "flaw"),
-    [
-        ("- 1", "key: value"),
-        ("seed: [", "not valid YAML"),
-        ("model: &m [*m]", "a part of itself"),
-        ("seed: " + "[" * 3000, "nested too deeply"),
-        ("{a: " * 250 + "1" + "}" * 250, "recursion limit"),
-        ("seed: 1\nseed: 2", "given twice"),
-        ("seed: !!python/object/apply:os.getcwd []", "not valid YAML"),
-        ("algo: {advantage: {gamma: .nan}}", "algo.advantage.gamma"),
-        ("optim: {lr: .inf}", "a finite number"),
-    ],
-)
-def test_a_file_that_is_no_configuration_is_refused(write, text, flaw):
-    assert flaw in str(refused(write(text)))
+def test_a_file_that_is_no_configuration_is_refused(write):
+    for text, flaw in (
+        *(("- 1", "key: value"), ("seed: [", "not valid YAML"), ("model: &m [*m]", "a part of itself")),
+        *(("seed: " + "[" * 3000, "nested too deeply"), ("{a: " * 250 + "1" + "}" * 250, "recursion limit")),
+        *(("seed: 1\nseed: 2", "given twice"), ("seed: !!python/object/apply:os.getcwd []", "not valid YAML")),
+        *(("algo: {advantage: {gamma: .nan}}", "algo.advantage.gamma"), ("optim: {lr: .inf}", "a finite number")),
+    ):
+        assert flaw in str(refused(write(text)))
 
 
-@pytest.mark.parametrize(
-    ("words", "key", "value"),
-    [
+def test_a_wrong_override_is_refused_with_the_key(write):
+    file = write("tasks: [{env: X, groups: 4}]")
+    for words, key, value in (
         (["--algo.clip_hihg", "1"], "algo.clip_hihg", None),
         (["--tasks.4.groups", "1"], "--tasks.4.groups", None),
-        (["--seed.x", "1"], "seed.x", None),
-        (["--seed"], "--seed", None),
-        (["--seed", "--algo.epochs", "1"], "--seed", None),
-        (["seed", "1"], "seed", None),
-        (["--seed", "[1"], "--seed", "[1"),
-        (["--seed", "x"], "seed", "x"),
-        (["--seed", "010"], "seed", "010"),  # 8 in YAML 1.1
-        (["--seed", "1:30"], "seed", "1:30"),  # 90
+        *((["--seed.x", "1"], "seed.x", None), (["--seed"], "--seed", None), (["seed", "1"], "seed", None)),
+        *((["--seed", "--algo.epochs", "1"], "--seed", None), (["--seed", "[1"], "--seed", "[1")),
+        # 8 and 90 in YAML 1.1.
+        *((["--seed", "x"], "seed", "x"), (["--seed", "010"], "seed", "010"), (["--seed", "1:30"], "seed", "1:30")),
         (["--optim.lr", "1:30.5"], "optim.lr", "1:30.5"),
-    ],
-)
-def test_a_wrong_override_is_refused_with_the_key(write, words, key, value):
-    error = refused(write("tasks: [{env: X, groups: 4}]"), *words)
-    assert (error.key, error.value) == (key, value)
-
-
-def test_levels_without_end_are_refused_on_the_command_line(write):
-    deep = ["--tasks.0.options.x", "[" * 250 + "1" + "]" * 250]
-    assert "the file is" in str(refused(write("tasks: [{env: X, groups: 4}]"), *deep))
+    ):
+        error = refused(file, *words)
+        assert (error.key, error.value) == (key, value)
+    assert "the file is" in str(refused(file, "--tasks.0.options.x", "[" * 250 + "1" + "]" * 250))
 
 
 def test_keys_that_are_no_text_or_called_like_a_kind_are_named():

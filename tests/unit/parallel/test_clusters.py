@@ -16,7 +16,8 @@ OPEN_MPI |= {"OMPI_MCA_orte_hnp_uri": "8192.0;tcp://10.0.0.1,10.1.0.1:34911"}
 def launched(monkeypatch):
 
     def launch(variables):
-        for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "JAX_COORDINATOR_"))]:
+        of_launchers = ("SLURM_", "OMPI_", "JAX_COORDINATOR_", "JAX_LOCAL_DEVICE_IDS")
+        for name in [name for name in os.environ if name.startswith(of_launchers)]:
             monkeypatch.delenv(name)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -24,39 +25,32 @@ def launched(monkeypatch):
     return launch
 
 
-@pytest.mark.parametrize(
-    ("variables", "processes", "devices"),
-    [
+def test_auto_takes_the_processes_of_the_launcher(launched):
+    several = SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2"}
+    for variables, processes, devices in (
         (SLURM, ("n1:61443", 2, 1), None),  # the only task of its host has all devices of the host
-        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_LOCALID": "1"}, ("n1:61443", 2, 1), [1]),
-        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2", "JAX_LOCAL_DEVICE_IDS": "0,1"}, ("n1:61443", 2, 1), None),
+        (several | {"SLURM_LOCALID": "1"}, ("n1:61443", 2, 1), [1]),
+        (several | {"JAX_LOCAL_DEVICE_IDS": "0,1"}, ("n1:61443", 2, 1), None),
         (SLURM | {"JAX_COORDINATOR_PORT": "7"}, ("n1:7", 2, 1), None),
         (OPEN_MPI, ("10.0.0.1:61442", 4, 3), [1]),
         (SLURM | OPEN_MPI, ("10.0.0.1:61442", 4, 3), [1]),  # mpirun in a job of SLURM
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ("10.0.0.1:61442", 4, 3), None),
-    ],
-)
-def test_auto_takes_the_processes_of_the_launcher(launched, variables, processes, devices):
-    launched(variables)
-    found, of_process = clusters.detect(1)
-    assert ((found.coordinator, found.count, found.index), of_process) == (processes, devices)
+    ):
+        launched(variables)
+        found, of_process = clusters.detect(1)
+        assert ((found.coordinator, found.count, found.index), of_process) == (processes, devices)
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
+def test_auto_is_refused_where_it_would_wait_in_vain(tmp_path, launched):
+    for variables, message in (
         ({}, "no cluster"),
-        (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, "SLURM_NTASKS is 2"),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, "SLURM_NTASKS is 2"),  # an interactive step in a job of two tasks
         (SLURM | {"JAX_COORDINATOR_PORT": "first"}, "n1:first"),
         (SLURM | {"SLURM_NTASKS": "two"}, "ValueError"),
-    ],
-)
-def test_auto_is_refused_where_it_would_wait_in_vain(tmp_path, launched, variables, message):
-    """The second are the variables of an interactive step of SLURM, in a job of two tasks."""
-    launched(variables)
-    err = tiny_run.refusal("train", tiny_run.write_config(tmp_path), "--hosts.coordinator", "auto")
-    assert "hosts.coordinator is auto" in err
-    assert message in err
+    ):
+        launched(variables)
+        err = tiny_run.refusal("train", tiny_run.write_config(tmp_path), "--hosts.coordinator", "auto")
+        assert [part for part in ("hosts.coordinator is auto", message) if part not in err] == []
 
 
 def test_a_port_in_use_is_refused(tmp_path):

@@ -1,5 +1,3 @@
-"""Names of axes and rules on abstract meshes; rows reach the devices that need them, bit for bit."""
-
 import dataclasses
 import functools
 

@@ -1,5 +1,3 @@
-"""A mesh over several slices: only the axis `data` crosses them."""
-
 import importlib.util
 import re
 
@@ -48,15 +46,8 @@ def test_an_update_on_two_slices_shares_parameters_inside_each(two_slices):
     assert {int(chip) for groups in gathers for chip in re.findall(r"\d+", groups)} == {*range(8)}
 
 
-@pytest.mark.parametrize(
-    ("name", "fsdp", "tensor", "shape"),
-    [("v4:2x2x4", 8, 1, (2, 8, 1, 1)), ("v5p:4x4x8", 16, 2, (4, 16, 1, 2)), ("v6e:8x16", 8, 4, (4, 8, 1, 4))],
-)
-def test_axes_that_are_parts_of_the_grid_of_chips(name, fsdp, tensor, shape):
-    devices, _ = described_devices(name)
-    assert make_mesh(devices, fsdp=fsdp, tensor=tensor).devices.shape == shape
-
-
-def test_parameters_are_not_shared_across_slices(two_slices):
+def test_axes_are_parts_of_the_grid_of_chips_and_parameters_are_not_shared_across_slices(two_slices):
+    for name, shape in {"v4:2x2x4": (2, 8, 1, 1), "v5p:4x4x8": (4, 16, 1, 2), "v6e:8x16": (4, 8, 1, 4)}.items():
+        assert make_mesh(described_devices(name)[0], fsdp=shape[1], tensor=shape[3]).devices.shape == shape
     with pytest.raises(ValueError, match="does not divide the 16 devices in 2 slices; use a divisor"):
         make_mesh(two_slices, fsdp=16)

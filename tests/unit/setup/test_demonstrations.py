@@ -1,5 +1,3 @@
-"""Demonstrations: plans and their responses, and which turns are imitated."""
-
 import jax
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""Which checkpoint a policy is loaded from, and what is said where it may not be the one that was meant."""
-
 import json
 import shutil
 

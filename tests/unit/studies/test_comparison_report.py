@@ -1,7 +1,6 @@
-"""What the report of a comparison says about records that are made up here; nothing is trained."""
-
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -99,21 +98,15 @@ def test_stored_variants_with_other_starts_are_named_before_anything_runs(stored
     store()
     shown = io.StringIO()
 
-    class Made:
-        start, test_levels = record(2, 0.25)["start"], "a digest"
+    def play(name):
+        assert "a: is stored with other starts" in shown.getvalue()
+        return record()
 
-        def __init__(self, *_):
-            pass
-
-        def run(self, name):
-            assert "a: is stored with other starts" in shown.getvalue()
-            return record()
-
-    monkeypatch.setattr(comparisons, "Variants", Made)
-    found = comparisons.compare(comparison, folder, only=(), console=Console(file=shown))
-    assert set(found) == {"a", "b"}
+    made = SimpleNamespace(start=record(2, 0.25)["start"], test_levels="a digest", run=play)
+    monkeypatch.setattr(comparisons, "Variants", lambda *_: made)
+    assert set(comparisons.compare(comparison, folder, only=(), console=Console(file=shown))) == {"a", "b"}
     assert "b: is stored" not in shown.getvalue()
-    Made.test_levels = "another"
+    made.test_levels = "another"
     (folder / "b.json").unlink()
     error = refusal(comparisons.compare, comparison, folder, only=(), console=Console(file=shown))
     assert "a.json: was evaluated on other held-out levels" in str(error)

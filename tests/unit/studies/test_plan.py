@@ -1,7 +1,4 @@
-"""Plans against known sizes of small runs; phases and sweeps of a small decoder on simulated devices."""
-
 import dataclasses
-import functools
 import json
 
 import jax
@@ -15,8 +12,6 @@ from sweeps import CONFIG, KV_HEADS, MACHINE, GivenCosts
 from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Remax
 from agentrl_jax.errors import BadValue
-from agentrl_jax.models import decoder
-from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.peaks import PEAKS, Peaks, chip_name
@@ -30,18 +25,7 @@ from agentrl_jax.studies.plan import make_plan
 from agentrl_jax.studies.sweep import GREEDY, SEARCHED, Sweeper
 from agentrl_jax.studies.sweep_report import as_json, as_table
 
-MILLIONS = {
-    **{"smollm2-135m": 134.5, "qwen2.5-0.5b": 494.0, "qwen2.5-1.5b": 1543.7, "qwen2.5-3b": 3085.9},
-    **{"qwen2.5-7b": 7615.6, "qwen3-0.6b": 596.0, "qwen3-1.7b": 1720.6, "qwen3-4b": 4022.5, "qwen3-8b": 8190.7},
-    **{"llama-3.2-1b": 1235.8, "llama-3.2-3b": 3212.7, "llama-3.1-8b": 8030.3},
-}
 COMPILED = ProgramPlan(0.0, 0, 0, 0, 0.0, 0.0, None, ())
-
-
-def test_published_shapes_have_the_published_numbers_of_parameters():
-    for name, millions in MILLIONS.items():
-        shapes = jax.eval_shape(functools.partial(decoder.init_params, config=PUBLISHED[name]), jax.random.key(0))
-        assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) / 1e6 == pytest.approx(millions, abs=0.06), name
 
 
 def test_an_offloaded_optimizer_takes_no_memory_of_the_devices():
@@ -56,10 +40,9 @@ def test_an_offloaded_optimizer_takes_no_memory_of_the_devices():
 @pytest.mark.parametrize(
     ("algo", "names"),
     [
-        ({"preset": "remax", "minibatches": 1}, ["rollout", "baseline", "update", "evaluation"]),
-        ({"preset": "dapo", "minibatches": 1, "dynamic_sampling": 3}, ["rollout", "update", "evaluation"]),
+        ({"preset": "remax"}, ["rollout", "baseline", "update", "evaluation"]),
+        ({"preset": "dapo", "dynamic_sampling": 3}, ["rollout", "update", "evaluation"]),
     ],
-    ids=["remax", "dapo"],
 )
 def test_the_programs_are_those_of_the_run(monkeypatch, algo, names):
     results = []
@@ -70,9 +53,9 @@ def test_the_programs_are_those_of_the_run(monkeypatch, algo, names):
 
     monkeypatch.setattr(abstract_run, "_compiled", shapes)
     run = {"tasks": [{"env": "Bandit", "groups": 4}], "prompt": {"max_turns": 1, "max_response_tokens": 4}}
-    config = decode(run | {"rollout": {"group_size": 2}, "model": {"layers": 1, "embed_dim": 16}, "algo": algo})
-    plan = make_plan(config, jax.devices()[:1])
-    assert list(plan.programs) == names
+    run |= {"rollout": {"group_size": 2}, "model": {"layers": 1, "embed_dim": 16}}
+    config = decode(run | {"algo": algo | {"minibatches": 1}})
+    assert list(make_plan(config, jax.devices()[:1]).programs) == names
     found = dict(zip(names, results))
     assert found["rollout"][0].ids.group.shape == (8,)
     assert bool(found["rollout"][1].measured) == (config.algo.dynamic_sampling > 1)  # of groups played again

@@ -1,5 +1,3 @@
-"""Rounds of DAgger: which situations are sampled, which plans take over, and what a round's file must hold."""
-
 import dataclasses
 import json
 from pathlib import Path
@@ -120,16 +118,16 @@ def test_a_round_that_is_stopped_leaves_no_file(make, tmp_path):
     assert (make.played, (tmp_path / "dagger").exists()) == (1, False)
 
 
-@pytest.mark.parametrize("plans", [None, "", "[]", "[[[12, 0, [1]]]]", '[[[0, 0, ["x"]]]]', "of others"])
-def test_a_round_whose_file_is_gone_or_damaged_is_named(make, tmp_path, plans):
-    dagger = make()
-    digest = dagger._digest(dagger._levels(1)) if plans != "of others" else plans
-    if plans is not None:
-        (tmp_path / "dagger").mkdir()
-        text = f'{{"success": [0.5], "plans": {plans.replace("of others", "[[]]")}, "levels": "{digest}"}}'
-        (tmp_path / "dagger" / "1.json").write_text(text)
-    error = refusal(dagger.demonstrations, 1, 2, "policy", lambda: None)
-    assert (error.key, make.played) == (str(tmp_path / "dagger" / "1.json"), 0)
+def test_a_round_whose_file_is_gone_or_damaged_is_named(make, tmp_path):
+    dagger, file = make(), tmp_path / "dagger" / "1.json"
+    digest = dagger._digest(dagger._levels(1))
+    assert refusal(dagger.demonstrations, 1, 2, "policy", lambda: None).key == str(file)
+    file.parent.mkdir()
+    for plans in ("", "[]", "[[[12, 0, [1]]]]", '[[[0, 0, ["x"]]]]', "[[]]"):
+        of = "others" if plans == "[[]]" else digest
+        file.write_text(f'{{"success": [0.5], "plans": {plans}, "levels": "{of}"}}')
+        error = refusal(dagger.demonstrations, 1, 2, "policy", lambda: None)
+        assert (error.key, make.played) == (str(file), 0)
 
 
 def test_plans_that_look_around_are_searched_where_the_first_ones_do(make, parts, monkeypatch):

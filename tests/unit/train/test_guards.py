@@ -1,5 +1,3 @@
-"""What a run learns with, what ends it if it goes wrong, what it measures when, and which states it saves."""
-
 import re
 import signal
 from types import SimpleNamespace
@@ -37,24 +35,18 @@ def test_rates_reach_the_update_the_notes_and_the_folder(tmp_path):
     assert float(build.update_settings(without, 1.0).critic_lr) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("algo", "idle"),
-    [
+def test_a_clip_that_cannot_bind_and_a_critic_that_is_not_there_are_said():
+    for algo, idle in (
         ("preset: starpo_s", f"{CLIPS} dual_clip value_clip"),
         ("preset: starpo_s, advantage: {value_clip: null}", f"{CLIPS} dual_clip"),
         ("preset: grpo, minibatches: 1", CLIPS),
         ("preset: starpo_s, mismatch: {ratio_from: rollout}", "value_clip"),
         ("preset: cispo, minibatches: 1", f"{CLIPS} objective"),
         *(("preset: starpo", ""), ("preset: starpo_s, epochs: 2", ""), ("preset: dapo", ""), ("preset: rloo", "")),
-    ],
-)
-def test_a_clip_that_cannot_bind_is_said(algo, idle):
-    _, *lines = start.notes(decode({"algo": yaml.safe_load(f"{{{algo}}}")}))
-    keys = re.findall(r"algo\.(?:\w+\.)?(\w+)", lines[0].split(" do")[0]) if lines else []
-    assert (len(lines), " ".join(keys)) == (int(bool(idle)), idle)
-
-
-def test_a_critic_that_is_not_there_is_said():
+    ):
+        _, *lines = start.notes(decode({"algo": yaml.safe_load(f"{{{algo}}}")}))
+        keys = re.findall(r"algo\.(?:\w+\.)?(\w+)", lines[0].split(" do")[0]) if lines else []
+        assert (len(lines), " ".join(keys)) == (int(bool(idle)), idle)
     for preset, said in (("grpo", True), ("starpo", False)):
         lines = start.notes(decode({"algo": {"preset": preset}, "model": {"critic": "separate"}}))
         assert [line.startswith("model.critic separate does nothing") for line in lines] == [False, True][: 1 + said]
@@ -92,26 +84,24 @@ def metrics(gap, equal=1.0, tokens=5):
     return found | {"rollout/logprob_bit_equal": equal, "update/trained_tokens": tokens}
 
 
-@pytest.mark.parametrize(
-    ("algo", "quantization", "found", "key", "advice"),
-    [
-        ({"logprob_gap_limit": 0.1}, "none", metrics(0.1), "", ""),
-        ({"logprob_gap_limit": None}, "none", metrics(9.0), "", ""),
-        ({"logprob_gap_limit": 0.1}, "none", metrics(0.2), "algo.logprob_gap_limit", "model.precision float32"),
-        ({"logprob_gap_limit": 0.1}, "weights", metrics(0.2), "algo.logprob_gap_limit", "rollout.quantization none"),
-        ({}, "none", metrics(0.0, equal=0.5), "", ""),
-        ({"mismatch": "replay"}, "none", metrics(0.0), "", ""),
-        ({"mismatch": "replay"}, "none", metrics(0.0, equal=0.0, tokens=0), "", ""),
-        ({"mismatch": "replay"}, "none", metrics(0.0, equal=0.5), "algo.mismatch", "50.0000%"),
-    ],
-)
-def test_log_probabilities_that_are_not_those_of_the_rollout_end_a_run(algo, quantization, found, key, advice):
-    config = decode({"algo": {"preset": "starpo", **algo}, "rollout": {"quantization": quantization}})
-    if not key:
-        guards.check_logprobs(config, found, kept)
-        return
-    error = refusal(guards.check_logprobs, config, found, kept)
-    assert (error.key, advice in str(error), kept() in str(error)) == (key, True, True)
+def test_log_probabilities_that_are_not_those_of_the_rollout_end_a_run():
+    def config(quantization="none", **algo):
+        return decode({"algo": {"preset": "starpo", **algo}, "rollout": {"quantization": quantization}})
+
+    limited, replay = config(logprob_gap_limit=0.1), config(mismatch="replay")
+    guards.check_logprobs(limited, metrics(0.1), kept)
+    guards.check_logprobs(config(logprob_gap_limit=None), metrics(9.0), kept)
+    guards.check_logprobs(config(), metrics(0.0, equal=0.5), kept)
+    guards.check_logprobs(replay, metrics(0.0), kept)
+    guards.check_logprobs(replay, metrics(0.0, equal=0.0, tokens=0), kept)
+    quantized = config("weights", logprob_gap_limit=0.1)
+    for one, found, key, advice in (
+        (limited, metrics(0.2), "algo.logprob_gap_limit", "model.precision float32"),
+        (quantized, metrics(0.2), "algo.logprob_gap_limit", "rollout.quantization none"),
+        (replay, metrics(0.0, equal=0.5), "algo.mismatch", "50.0000%"),
+    ):
+        error = refusal(guards.check_logprobs, one, found, kept)
+        assert (error.key, advice in str(error), kept() in str(error)) == (key, True, True)
 
 
 def test_empty_batches_are_counted_from_the_newest():

@@ -79,11 +79,11 @@ def test_a_run_goes_back_before_the_first_bad_iteration(progress):
     assert progress.saved == []
 
 
-@pytest.mark.parametrize("known", [{}, {0: 0, 5: 0}])
-def test_a_run_that_has_no_checkpoint_to_go_back_to_saves_its_state_and_ends(progress, known):
-    progress.checkpoints = Kept(known)
-    assert progress.roll_back(STATE) is STATE
-    assert (progress.roll_backs.count, progress.saved) == (0, [6])
+def test_a_run_that_has_no_checkpoint_to_go_back_to_saves_its_state_and_ends(progress):
+    for number, known in enumerate(({}, {0: 0, 5: 0}), 1):
+        progress.checkpoints = Kept(known)
+        assert progress.roll_back(STATE) is STATE
+        assert (progress.roll_backs.count, progress.saved) == (0, [6] * number)
 
 
 def test_rates_are_lowered_by_every_roll_back():
@@ -98,23 +98,19 @@ def test_rates_are_lowered_by_every_roll_back():
 @pytest.mark.parametrize(
     ("known", "roll_backs", "start"),
     [
-        ({40: 0, 50: 0, 60: 1, 110: 1}, 1, 60),
-        ({40: 0, 50: 0}, 1, 50),
-        ({40: 0, 50: 0, 60: 1}, 0, 50),
-        ({40: 0}, 1, None),
-        ({60: 1}, 0, "the start of the run"),
+        *(({40: 0, 50: 0, 60: 1, 110: 1}, 1, 60), ({40: 0, 50: 0}, 1, 50), ({40: 0, 50: 0, 60: 1}, 0, 50)),
+        *(({40: 0}, 1, None), ({60: 1}, 0, "the start of the run")),
     ],
 )
 def test_a_replay_begins_where_the_run_went_on(tmp_path, monkeypatch, known, roll_backs, start):
     """After roll-back 1, to step 50, the iterations from another checkpoint on were never played."""
     monkeypatch.setattr(replay_rollout, "Checkpoints", lambda saved, keep: Kept(known))
-    (tmp_path / "roll_backs").mkdir()
-    (tmp_path / "roll_backs" / "1.json").write_text('{"step": 50}')
-    (tmp_path / "config.yaml").write_text("seed: 1")
-    (scratch := tmp_path / "scratch").mkdir()
-    for step in known:
-        (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
-        (tmp_path / "checkpoints" / str(step) / "file").write_text("")
+    scratch, back = tmp_path / "scratch", tmp_path / "roll_backs" / "1.json"
+    files = [back, *(tmp_path / "checkpoints" / str(step) / "file" for step in known), scratch / "none"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+    for file, text in ((back, '{"step": 50}'), (tmp_path / "config.yaml", "seed: 1"), *((x, "") for x in files[1:-1])):
+        file.write_text(text)
     record = SimpleNamespace(header=SimpleNamespace(step=101, iteration=101, roll_backs=roll_backs))
     copy = functools.partial(replay_rollout._copy_before, tmp_path, str(tmp_path / "checkpoints"), scratch, record)
     if start is None:
