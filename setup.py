@@ -53,6 +53,7 @@ setup(
         "jaxtyping>=0.3.10",  # shapes in annotations; tests check them
         "numpy>=2",
         "scipy>=1.14",
+        "pandas>=2.2",  # what agentrl_jax.api.runs returns; gymnax asks for it too, through seaborn
         "tokenizers>=0.22",
         "transformers>=5.17,<6",  # without PyTorch; only pretrained models import it
         "jinja2>=3.1.6",  # older sandboxes can be escaped from, and chat templates are foreign code

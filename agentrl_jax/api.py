@@ -9,7 +9,7 @@ import dataclasses
 import os
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.config.fields import LARGEST
@@ -21,15 +21,20 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
+from agentrl_jax.runs.listing import as_records, find_runs
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup import policy as run_policy
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.terminal import to_stderr
 from agentrl_jax.train.run import train
 from envs_jax.splits import SHARES, Split
 
-__all__ = ["Policy", "evaluate", "load_config", "load_policy", "rollout", "train"]
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Policy", "evaluate", "load_config", "load_policy", "rollout", "runs", "train"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,3 +114,18 @@ def rollout(
             seed=seed,
         )
         return levels.play(policy.params, levels.number(episodes), temperature)
+
+
+def runs(folder: str | os.PathLike[str] = "runs") -> "pandas.DataFrame":
+    """Returns what `agentrl runs FOLDER` lists: a row for each run and evaluation in a folder and in folders below it.
+
+    The columns are kind (run, comparison, evaluation, api), name (the path below the folder), path, state, iteration,
+    iterations (configured), success (0 to 1) with low and high (its 95 % interval, where it is stored) and `of`
+    (held-out, validation, training, sampled, greedy, items), date (local time), and by dotted key the settings in which
+    runs differ, or evaluations were made. What is not known is missing. A line on standard error names each file that
+    cannot be read. Raises a `UserError` if there is no such folder.
+    """
+    import pandas
+
+    frame = pandas.DataFrame(as_records(find_runs(folder, to_stderr)))
+    return frame.assign(date=pandas.to_datetime(frame["date"])) if len(frame) else frame

@@ -50,8 +50,12 @@ def run(command: Leaderboard) -> None:
         raise UserError("--json and --markdown are both given; expected one of them", key="--json")
     from agentrl_jax.evaluate.leaderboard import make_leaderboard
     from agentrl_jax.evaluate.panels import get_panel
+    from agentrl_jax.runs.listing import holds_runs
 
     found = make_leaderboard(command.folder, command.panel, command.against)
+    if not found.tables and not command.json and holds_runs(command.folder):
+        advice = f"`agentrl runs {shortened(command.folder)}` compares them"
+        raise UserError.at(command.folder, f"holds runs, and no record of `agentrl eval --panel --out`; {advice}")
     for line in found.left_out:
         to_stderr(f"left out: {shortened(line, 400)}")
     if command.json:

@@ -29,6 +29,7 @@ from agentrl_jax.cli import (
     play,
     presets,
     replay,
+    runs,
     scaling,
     serve,
     serve_model,
@@ -131,6 +132,7 @@ def _name(kind: type) -> str:
 _COMMANDS: dict[type, Callable[[Any], None]] = {
     compare.Compare: compare.run,
     eval.Eval: eval.run,
+    runs.Runs: runs.run,
     leaderboard.Leaderboard: leaderboard.run,
     scaling.Scaling: scaling.run,
     envs.Envs: envs.run,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.io import FULL, try_writing
 from agentrl_jax.terminal import to_stderr
 
@@ -125,6 +125,10 @@ def _opened(place: str, command: View, copies: contextlib.ExitStack) -> "LiveDat
         from agentrl_jax.viewer.log_data import LogData
 
         return LogData(place, newest=command.newest, boards=not command.no_boards, note=_note)
+    from agentrl_jax.runs.listing import holds_runs
+
+    if holds_runs(place):
+        raise UserError.at(place, f"holds several runs; name one that `agentrl runs {shortened(place)}` lists")
     from agentrl_jax.runs.remote import local_copy
     from agentrl_jax.viewer.data import RunData
 

@@ -59,7 +59,7 @@ def plot_curves(
     as gaps. `random` and `optimal` are success rates, plotted as lines in the first subplot. Other subplots without
     data are left out.
     """
-    shown = [subplots[0], *(s for s in subplots[1:] if any(_series(rows, metric) for metric, _ in s.lines))]
+    shown = [subplots[0], *(s for s in subplots[1:] if any(series(rows, metric) for metric, _ in s.lines))]
     columns = min(3, len(shown))
     height = -(-len(shown) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.1 * height + 0.4), layout="constrained", facecolor="white")
@@ -71,7 +71,7 @@ def plot_curves(
         axis.set_visible(False)
     for (name, success), style in zip({"random": random, optimal_name: optimal}.items(), (":", "--")):
         if success is not None:
-            _draw_baseline(axes[0], name, success, style)
+            draw_baseline(axes[0], name, success, style)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     with atomic_write(path, binary=True) as file:
@@ -80,13 +80,13 @@ def plot_curves(
 
 def _draw(axis: Axes, subplot: Subplot, rows: Sequence[Mapping[str, Any]]) -> None:
     for color, (metric, name) in zip(COLORS, subplot.lines):
-        points = _series(rows, metric)
+        points = series(rows, metric)
         if not points:
             continue
         x, y = np.array(points, dtype=float).T
         if len(x) >= 20:
             axis.plot(x, y, color=color, alpha=0.25, linewidth=1.0)
-            axis.plot(x, _smooth(y), color=color, linewidth=2.0, label=name)
+            axis.plot(x, smooth(y, max(2, len(y) // 40)), color=color, linewidth=2.0, label=name)
         else:
             axis.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=3.5, label=name)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -109,7 +109,8 @@ def set_style(axis: Axes, subplot: Subplot, label: str) -> None:
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
 
-def _draw_baseline(axis: Axes, name: str, success: float, style: str) -> None:
+def draw_baseline(axis: Axes, name: str, success: float, style: str) -> None:
+    """Draws a success rate as a line with its name."""
     axis.axhline(success, color=GRAY, linewidth=1.2, linestyle=style)
     axis.annotate(
         f"{name} {success:.1%}",
@@ -122,13 +123,13 @@ def _draw_baseline(axis: Axes, name: str, success: float, style: str) -> None:
     )
 
 
-def _series(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
+def series(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
+    """Iterations, or steps where there are none, with the values of a metric."""
     return [(row.get("iteration", row["step"]), row[metric]) for row in rows if row.get(metric) is not None]
 
 
-def _smooth(y: np.ndarray) -> np.ndarray:
-    """Centered moving mean over about a twentieth of the points, with shorter windows at both ends."""
-    half = max(2, len(y) // 40)
+def smooth(y: np.ndarray, half: int) -> np.ndarray:
+    """Centered moving mean over `half` points on both sides, with shorter windows at both ends."""
     total = np.concatenate([[0.0], np.cumsum(y)])
     low = np.maximum(np.arange(len(y)) - half, 0)
     high = np.minimum(np.arange(len(y)) + half + 1, len(y))
