@@ -5,29 +5,26 @@ python tests/nightly/coverage_by_folder.py coverage.json
 
 import json
 import sys
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mutants import FOLDERS, folder_of
+from mutant_sources import FOLDERS, folder_of
 
 
-def by_folder(files: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+def by_folder(files: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     """By folder of `mutants.FOLDERS`, the shares of the lines and of the branches that ran, in per cent."""
-    counts: dict[str, dict[str, int]] = {folder: defaultdict(int) for folder in FOLDERS}
+    counts = {folder: Counter[str]() for folder in FOLDERS}
     for file, found in files.items():
         if file.startswith(tuple(f"{folder}/" for folder in FOLDERS)):
-            for name, number in found["summary"].items():
-                counts[folder_of(file)][name] += number
+            counts[folder_of(file)].update({name: x for name, x in found["summary"].items() if isinstance(x, int)})
 
-    def share(of: Mapping[str, int], covered: str, number: str) -> float:
+    def share(of: Counter[str], covered: str, number: str) -> float:
         return 100 * of[covered] / max(of[number], 1)
 
-    return {
-        folder: (share(of, "covered_lines", "num_statements"), share(of, "covered_branches", "num_branches"))
-        for folder, of in counts.items()
-    }
+    kinds = ("covered_lines", "num_statements"), ("covered_branches", "num_branches")
+    return {folder: tuple(share(of, *kind) for kind in kinds) for folder, of in counts.items()}
 
 
 if __name__ == "__main__":

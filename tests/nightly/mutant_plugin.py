@@ -1,6 +1,5 @@
 """A plugin of pytest that ends at the first failed assertion, and writes what was found to a file."""
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -14,17 +13,8 @@ MOST_RAISED = 10
 """Tests that may fail with other exceptions before the rest is not run."""
 
 
-@dataclasses.dataclass
-class Session:
-    """What one process of pytest, in which this module is a plugin, has found."""
-
-    killed: str = ""
-    raised: str = ""
-    collection: str = ""
-    failures: int = 0
-
-
-_session = Session()
+_found = {"killed": "", "raised": "", "collection": ""}
+_failures: list[str] = []
 
 
 def is_assertion(error: BaseException) -> bool:
@@ -38,13 +28,13 @@ def is_assertion(error: BaseException) -> bool:
 
 def pytest_sessionstart(session):
     """Hypothesis need not look for the smallest input that fails."""
-    import hypothesis
-
     if RESULT in os.environ:
-        usual = hypothesis.settings.get_profile(hypothesis.settings.get_current_profile_name())
-        phases = [phase for phase in usual.phases if phase not in (hypothesis.Phase.shrink, hypothesis.Phase.explain)]
-        hypothesis.settings.register_profile("mutants", usual, phases=phases, database=None)
-        hypothesis.settings.load_profile("mutants")
+        from hypothesis import Phase, settings
+
+        usual = settings.get_profile(settings.get_current_profile_name())
+        phases = [phase for phase in usual.phases if phase not in (Phase.shrink, Phase.explain)]
+        settings.register_profile("mutants", usual, phases=phases, database=None)
+        settings.load_profile("mutants")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,12 +43,12 @@ def pytest_runtest_makereport(item, call):
     report = yield
     if report.failed and call.excinfo is not None:
         if is_assertion(call.excinfo.value):
-            _session.killed = item.nodeid
+            _found["killed"] = item.nodeid
             item.session.shouldstop = "noticed"
         else:
-            _session.raised = _session.raised or f"{item.nodeid}: {call.excinfo.typename}"
-            _session.failures += 1
-            if _session.failures >= MOST_RAISED:
+            _failures.append(f"{item.nodeid}: {call.excinfo.typename}")
+            _found["raised"] = _failures[0]
+            if len(_failures) >= MOST_RAISED:
                 item.session.shouldstop = "raises everywhere"
     return report
 
@@ -66,10 +56,9 @@ def pytest_runtest_makereport(item, call):
 def pytest_collectreport(report):
     """Notes a file that cannot be imported."""
     if report.failed:
-        _session.collection = report.nodeid
+        _found["collection"] = report.nodeid
 
 
 def pytest_sessionfinish(session):
-    """Writes what was found."""
     if RESULT in os.environ:
-        Path(os.environ[RESULT]).write_text(json.dumps(dataclasses.asdict(_session)))
+        Path(os.environ[RESULT]).write_text(json.dumps(_found))

@@ -18,32 +18,14 @@ from mutant_plugin import RESULT
 from mutant_sources import ROOT, Mutant, folder_of
 
 NEAREST = 2
-"""Test files that run first."""
-
 OWN = ("paths", "xla_settings", "mutant_plugin", "mutant_runs", "mutant_sources", "mutants")
 """Modules of the checkout that a process may have imported, and takes from its copy instead."""
 
 # Processes begin with the libraries, but without gymnax, which starts JAX's devices: they do not outlive a fork.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    [
-        "jax.numpy",
-        "scipy.stats",
-        "flax.struct",
-        "optax",
-        "orbax.checkpoint",
-        "hypothesis.strategies",
-        "chex",
-        "jaxtyping",
-        "pydantic",
-        "yaml",
-        "rich.console",
-        "httpx",
-        "tensorboardX",
-        "etils.epath",
-        "numpy.testing",
-    ]
-)
+LIBRARIES = ["jax.numpy", "scipy.stats", "flax.struct", "optax", "orbax.checkpoint", "hypothesis.strategies", "chex"]
+LIBRARIES += ["jaxtyping", "pydantic", "yaml", "rich.console", "httpx", "tensorboardX", "etils.epath", "numpy.testing"]
+PROCESSES.set_forkserver_preload(LIBRARIES)
 
 
 def nearest_tests(file: str, root: Path = ROOT) -> list[str]:
@@ -105,16 +87,12 @@ def run_tests(root: Path, tests: Sequence[str], timeout: float) -> tuple[str, st
         os.killpg(process.pid, signal.SIGKILL)
         process.join()
         return "timeout", f"{timeout:g} s"
-    if not result.exists():
-        return "error", output.read_text(errors="replace").strip()[-300:]
-    found = json.loads(result.read_text())
-    if found["killed"]:
-        return "killed", found["killed"]
-    if found["collection"]:
-        return "error", found["collection"]
-    if found["raised"]:
-        return "raised", found["raised"]
-    return ("survived", "") if process.exitcode == 0 else ("error", output.read_text(errors="replace").strip()[-300:])
+    found = json.loads(result.read_text()) if result.exists() else {}
+    for name, outcome in (("killed", "killed"), ("collection", "error"), ("raised", "raised")):
+        if found.get(name):
+            return outcome, found[name]
+    passed = found and process.exitcode == 0
+    return ("survived", "") if passed else ("error", output.read_text(errors="replace").strip()[-300:])
 
 
 class Copies:
@@ -131,11 +109,9 @@ class Copies:
         return self._run(nearest_tests(f"{folder}/__init__.py"), None)
 
     def outcome(self, mutant: Mutant) -> tuple[str, str, float]:
-        """Runs the tests of a fault's folder; returns the outcome, what decided it, and the seconds.
-
-        The nearest files run first, alone: most faults are noticed there, and importing the others takes seconds.
-        """
+        """Runs the tests of a fault's folder; returns the outcome, what decided it, and the seconds."""
         tests, raised, seconds = nearest_tests(mutant.file)[: self.nearest], "", 0.0
+        # The nearest run first, alone: most faults are noticed there, and importing the others takes seconds.
         for some in filter(None, (tests[:NEAREST], tests[NEAREST:])):
             outcome, decided_by, more = self._run(some, mutant)
             seconds += more
@@ -146,15 +122,13 @@ class Copies:
 
     def _run(self, tests: Sequence[str], mutant: Mutant | None) -> tuple[str, str, float]:
         root, start = self.free.get(), time.monotonic()
-        path = root / mutant.file if mutant else None
-        usual = path.read_text() if path else ""
         try:
-            if path and mutant:
-                _write(path, mutant.code)
+            if mutant:
+                _write(root / mutant.file, mutant.code)
             return *run_tests(root, tests, self.timeout), time.monotonic() - start
         finally:
-            if path:
-                _write(path, usual)
+            if mutant:
+                _write(root / mutant.file, (ROOT / mutant.file).read_text())
             self.free.put(root)
 
 

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (
-    "envs_jax",
-    *(f"agentrl_jax/{name}" for name in ("algos", "learner", "rollout", "models", "text", "config")),
-)
+FOLDERS = ("envs_jax", *(f"agentrl_jax/{name}" for name in ["algos", "learner", "rollout", "models", "text", "config"]))
 
 SWAPS = (
     *("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "Mul_Add", "FloorDiv_Mul", "Mod_FloorDiv", "Pow_Mul"),
@@ -31,27 +28,20 @@ class Mutant:
     file: str
     line: int
     kind: str
-    changed: str
-    """The first line that differs, after the change."""
-    code: str
-    """The whole file with the fault."""
+    changed: str  # the first line that differs, after the change
+    code: str  # the whole file with the fault
 
     @property
     def folder(self) -> str:
-        """The folder whose tests should notice it."""
         return folder_of(self.file)
 
 
 def folder_of(file: str) -> str:
-    """The entry of `FOLDERS` that a file is in; ValueError if it is in none."""
-    for folder in FOLDERS:
-        if file.startswith(f"{folder}/"):
-            return folder
-    raise ValueError(f"the file is {file!r}; expected one in {', '.join(FOLDERS)}")
+    """The entry of `FOLDERS` that a file is in."""
+    return next(folder for folder in FOLDERS if file.startswith(f"{folder}/"))
 
 
 def planted(file: str, before: str, after: str, kind: str) -> Mutant:
-    """The fault between two texts of a file."""
     pairs = enumerate(zip(before.splitlines(), after.splitlines()), 1)
     line, changed = next((number, new) for number, (old, new) in pairs if old != new)
     return Mutant(file, line, kind, changed.strip(), after)
@@ -62,13 +52,11 @@ def written(entries: Iterable[Mapping[str, str]], root: Path = ROOT) -> list[Mut
     found = []
     for entry in entries:
         before = (root / entry["file"]).read_text()
-        count = before.count(entry["text"])
+        count, what = before.count(entry["text"]), f"{entry['file']}: {entry['text']!r}"
         if count != 1:
-            raise ValueError(
-                f"{entry['file']}: {entry['text']!r} occurs {count} times; expected a text that occurs once"
-            )
+            raise ValueError(f"{what} occurs {count} times; expected a text that occurs once")
         if entry["replacement"] == entry["text"]:
-            raise ValueError(f"{entry['file']}: {entry['text']!r} is replaced by itself; expected a fault")
+            raise ValueError(f"{what} is replaced by itself; expected a fault")
         after = before.replace(entry["text"], entry["replacement"])
         found.append(planted(entry["file"], before, after, entry["kind"]))
     return found
@@ -129,23 +117,13 @@ def _is_used(name: str) -> bool:
     )
 
 
-class _WithoutTypes(ast.NodeTransformer):
-    def visit_arg(self, node):
-        node.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node):
-        node.annotation = ast.Constant(None)
-        return self.generic_visit(node)
-
-    def visit_FunctionDef(self, node):
-        node.returns = None
-        return self.generic_visit(node)
-
-
 def _runs(code: str) -> str:
     """What a file says apart from layout and annotations; empty if it is no Python."""
     try:
-        return ast.dump(_WithoutTypes().visit(ast.parse(code)))
+        tree = ast.parse(code)
     except SyntaxError:
         return ""
+    for node in ast.walk(tree):
+        for name in {"annotation", "returns"} & {*node._fields}:
+            setattr(node, name, None)
+    return ast.dump(tree)
