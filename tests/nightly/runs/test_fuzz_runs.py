@@ -12,30 +12,16 @@ import yaml
 from damage import damaged, with_odd_values
 
 from agentrl_jax.errors import MAX_ERROR, UserError
-from agentrl_jax.evaluate import eval_set as eval_set
+from agentrl_jax.evaluate.eval_set import EvalSet
 
 DEEP = "[" * 3000 + "]" * 3000
 WORDS = [b"9" * 5000, DEEP.encode(), b"null", b"NaN", b"{", b'"', b"\n", b"\xff", b"\\ud800"]
 SMALL = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
 
 
-class Reached(UserError):
-    """The command has read everything."""
-
-
-@pytest.fixture
-def instead_of_playing(monkeypatch):
-    """Stops evaluation before it plays, because playing takes long and reads no other file but levels.jsonl."""
-
-    def play(self, *_):
-        raise Reached("everything has been read")
-
-    monkeypatch.setattr(eval_set.EvalSet, "play", play)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run of a freshly initialized decoder and one of a pretrained model, with records of three steps."""
+    """A run of a fresh decoder and one of a pretrained model, with records of three steps."""
     home = tmp_path_factory.mktemp("runs")
     model = made_run.write_model(home / "model")
     made_run.write_run(home / "fresh", SMALL)
@@ -50,7 +36,13 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def runs(whole, tmp_path):
+def runs(whole, tmp_path, monkeypatch):
+    """Copies; evaluation stops before it plays, which takes long and reads no other file but levels.jsonl."""
+
+    def play(self, *_):
+        raise UserError("everything has been read")
+
+    monkeypatch.setattr(EvalSet, "play", play)
     for run in ("fresh", "talks"):
         shutil.copytree(whole / run, tmp_path / run)
     return tmp_path
@@ -77,7 +69,7 @@ def commands(folder, monkeypatch):
     ]
 
 
-def test_whole_runs_can_be_read(runs, monkeypatch, instead_of_playing):
+def test_whole_runs_can_be_read(runs, monkeypatch):
     assert [reads(*words) for words in commands(runs, monkeypatch)] == [True] * 4
     file = runs / "fresh" / "config.yaml"
     data = yaml.safe_load(file.read_text())
@@ -88,18 +80,14 @@ def test_whole_runs_can_be_read(runs, monkeypatch, instead_of_playing):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_damaged_runs(seed, runs, whole, monkeypatch, instead_of_playing, bounded_memory):
-    rng = random.Random(seed)
-    ended = []
+def test_damaged_runs(seed, runs, whole, monkeypatch, bounded_memory):
+    rng, ended = random.Random(seed), []
     for number in range(40):
         words = commands(runs, monkeypatch)[number % 4]
         run = "talks" if words[0] == "chat" else "fresh"
         names = ["config.yaml", "config.yaml", "metrics.jsonl", "levels.jsonl"]
-        if number % 3 == 0:
-            stored = [
-                file for file in (whole / run / "checkpoints").rglob("*") if file.is_file() and file.stat().st_size
-            ]
-            names += [str(file.relative_to(whole / run)) for file in stored]
+        for file in (whole / run / "checkpoints").rglob("*") if number % 3 == 0 else ():
+            names += [str(file.relative_to(whole / run))] if file.is_file() and file.stat().st_size else []
         file = rng.choice(names)
         content = (whole / run / file).read_bytes()
         if file == "config.yaml" and rng.random() < 0.7:
