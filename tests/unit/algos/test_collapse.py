@@ -1,5 +1,3 @@
-"""Alarms: what each rule compares, when it is raised, and what it says."""
-
 import pytest
 from alarms import raised
 

@@ -1,5 +1,3 @@
-"""Alarms found while a run goes on are those that are found in all of its rows."""
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ ROWS = 140
 
 
 def rows_of(kind, rng):
-    """Rows of a run whose metrics change at once, slowly or not at all; some lack a metric, or have NaN."""
     t = np.arange(ROWS)
     after = np.where(t < 70, 0.0, 1.0) if kind == "step" else np.clip((t - 40) / 60, 0, 1) * (kind == "slope")
     after = np.where((t > 100) & (t < 120), 0.0, after) if kind == "step" else after

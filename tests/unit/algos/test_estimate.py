@@ -1,5 +1,3 @@
-"""What every estimator must and must not depend on; estimators are taken by name."""
-
 import functools
 from types import SimpleNamespace
 from typing import get_args
@@ -42,7 +40,6 @@ def rule_of(name, **changes):
 
 @st.composite
 def evidence(draw):
-    """Episodes of one or two turns of one to three tokens; rewards in eighths, at turn ends."""
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     length = random.integers(1, SAID + 1, (EPISODES, TURNS)) * (np.arange(TURNS) < random.integers(1, 3, (EPISODES, 1)))
     slot = np.arange(LENGTH)

@@ -123,16 +123,6 @@ def test_rounding_decides_nothing(seed):
         assert np.asarray(group_scores(some, np.ones(some.shape, bool), "std")).tolist() == [0.0]
 
 
-@PROPERTY
-@given(group_returns)
-def test_scores_equal_the_reference(returns):
-    valid = np.ones(returns.shape, bool)
-    valid[::2, 1] = False
-    means, stds = zip(*(oracle.mean_and_std(row[counts]) for row, counts in zip(returns, valid)))
-    np.testing.assert_allclose(group_scores(returns, valid, "mean"), means, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(group_scores(returns, valid, "std"), stds, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["std", "mean", "length"])
 def test_a_group_without_episodes_is_kept_last_or_never(kind):
     values = np.float32([[-2, -1], [0, 0], [-3, -2]])

@@ -16,7 +16,6 @@ hash_tokens = jax.jit(gigpo.hash_tokens)
 
 @st.composite
 def plays(draw):
-    """Returns, states of few kinds, two groups, and which turns were played."""
     cells = EPISODES * TURNS
     states = np.array(draw(st.lists(st.integers(0, 2), min_size=cells, max_size=cells))).reshape(EPISODES, TURNS)
     returns = np.array(draw(st.lists(st.integers(-8, 8), min_size=cells, max_size=cells)), np.float32) / 8
@@ -40,12 +39,6 @@ def test_turns_are_compared_within_their_state_and_history(normalize_std, histor
     )
     expected = oracle.turn_advantages(returns, states.tolist(), group, counts, history, power, normalize_std)
     np.testing.assert_allclose(found, expected, atol=2e-5)
-
-
-def test_equal_turns_have_no_advantage():
-    same, counts = np.full((EPISODES, TURNS), 0.1, np.float32), np.ones((EPISODES, TURNS), bool)
-    states, group = as_hash(np.zeros((EPISODES, TURNS), int)), np.zeros(EPISODES, np.int32)
-    assert not np.asarray(advantages(same, states, group, counts, history=1, normalize_std=True)).any()
 
 
 def test_hashes_tell_texts_apart_and_do_not_see_padding():

@@ -45,12 +45,3 @@ def test_a_greedy_baseline_that_broke_leaves_its_group_out():
     valid = jnp.array([[True, True], [True, False]])
     found = groups.over_baseline(scores, valid, jnp.array([jnp.nan, 0.5]))
     np.testing.assert_array_equal(found, [[0.0, 0.0], [0.5, 0.0]])
-
-
-def test_weights_of_groups_and_rows():
-    scores = jnp.array([[0.0, 2.0], [1.0, 1.0], [0.0, 1.0]])
-    weights = groups.spread_weights(scores, jnp.ones((3, 2), bool))
-    np.testing.assert_allclose(weights, [1.0, 0.0, 0.5], atol=1e-5)
-    assert not np.asarray(groups.spread_weights(scores * 0, jnp.ones((3, 2), bool))).any()
-    np.testing.assert_allclose(groups.length_weights(jnp.array([2, 0, 6])), [2.0, 0.0, 4 / 6], rtol=1e-6)
-    assert not np.asarray(groups.length_weights(jnp.array([0, 0]))).any()

@@ -19,13 +19,9 @@ importance_weights = jax.jit(losses.importance_weights, static_argnames=("correc
 
 
 @jax.jit
-def all_weights(mask, denominators):
-    return {mode: losses.token_weights(mask, mode, denominators, norm_length=NORM) for mode in MODES}
-
-
-@jax.jit
 def whole_losses(loss, mask):
-    return {mode: jnp.sum(loss * w) for mode, w in all_weights(mask, losses.count(mask)).items()}
+    count = losses.count(mask)
+    return {mode: jnp.sum(loss * losses.token_weights(mask, mode, count, norm_length=NORM)) for mode in MODES}
 
 
 @PROPERTY

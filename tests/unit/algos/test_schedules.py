@@ -26,9 +26,7 @@ def test_a_rising_success_keeps_the_horizon_and_a_level_one_moves_it():
     assert set(played(lambda t: 0.02 * t)) == {0}
     assert played(lambda t: 0.5)[:13] == [0] * 6 + [1] * 6 + [2]
     assert max(played(lambda t: 0.5, iterations=100)) == 2
-
-
-def test_a_spread_that_is_used_up_moves_it_though_success_rises():
+    # Although success rises, where the spread is used up.
     assert max(played(lambda t: 0.02 * t, lambda t: 0.4 if t < 8 else 0.05)) >= 1
 
 

@@ -1,5 +1,3 @@
-"""Canonical encoding on the device against the tokenizers."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

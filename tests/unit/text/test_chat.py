@@ -1,10 +1,6 @@
-"""Growing conversations: the text around contents, in prompts and in chat, and the segments that it is made of."""
-
 import functools
 
 import chat_families
-import jax
-import numpy as np
 import pytest
 from chat_families import FAMILIES, NO_SYSTEM, PLAIN, as_spoken, family, with_template
 from prompt_texts import expected_prefix, message_text, prefix_text, response_text, spell
@@ -39,7 +35,6 @@ def episode(name, form, turns):
 
 @pytest.mark.parametrize("name", [name for name in PLAIN if name != "llama2"])
 def test_an_episode_is_a_conversation_of_the_template(name):
-    """The template's text for the contents of three turns, plus the forced tag."""
     system, asked = "# wall\nUp Down", [f"#P\n{left}" for left in (9, 8, 7)]
     said = [f"<answer>{move}</answer>" for move in ("Up", "Down")]
     messages = [("system", system)] if name not in NO_SYSTEM else []
@@ -67,15 +62,6 @@ def test_words_of_the_system_open_the_first_message_where_there_is_none(name, le
     assert episode(name, compiled(name, "compact"), 2) == (
         f"<s>[INST] {lead}#P\n9{closing}[/INST]<answer>Up</answer></s>{opening}[INST] #P\n8{closing}[/INST]<answer>"
     )
-
-
-def test_llama2_opens_later_messages_in_another_way():
-    fields = {"turn": 1, "actions_left": 8, "reward": 0.5, "response_ended": False}
-    written = jax.jit(functools.partial(prompt.message, compiled("llama2", "compact")))
-    for first, start in ((True, "#P"), (False, " </s><s>[INST] #P")):
-        tokens, length = written(np.array([0, 1, -1]), **fields, first=first)
-        text = family("llama2").decode(tokens[: int(length)].tolist(), skip_special=False)
-        assert text == f"{start}\n8 [/INST]<answer>"
 
 
 EMPTY = "<think>\n\n</think>\n\n"
@@ -162,7 +148,6 @@ def test_the_real_template_and_tokenizer_of_smollm2(smollm2):
         ids = theirs.apply_chat_template(as_spoken(messages), add_generation_prompt=True, return_dict=False)
         assert encode_pieces(smollm2, segments.pieces(messages, generate=True), joined=True) == ids
     assert all(edit is keep for edit in segments.edits.values())
-    assert segments.texts["response_earlier"].startswith(segments.texts["ask"])
     assert len(chat.chat_format(smollm2).response_end) == 1
 
 

@@ -1,5 +1,3 @@
-"""Observations: tokens and text agree."""
-
 import jax
 import numpy as np
 import pytest
@@ -21,11 +19,6 @@ def test_sampled_boards(small, observation):
     assert_tokens_are_text(small, lake, start(lake, lake_levels(300, seed=3)))
 
 
-def test_sampled_grids_with_the_large_tokenizer(large):
-    env = Sokoban(5, 5, vocabulary=("W", ".", "G", "C", "B", "A", "@"))
-    assert_tokens_are_text(large, env, start(env, sokoban_boards()[::97]))
-
-
 def test_bandit_before_and_after_the_draw(small):
     env = Bandit((("Engineer", "Teacher"), ("Phoenix", "Dragon")))
     params = env.default_params
@@ -40,7 +33,6 @@ def test_bandit_before_and_after_the_draw(small):
 @pytest.mark.parametrize("encoder", ["pieces", "canonical"])
 @pytest.mark.parametrize("name", ["Bandit", "BanditPhoenix"])
 def test_a_bandits_prompt_does_not_tell_which_arm_is_which(small, name, encoder, style):
-    """The arms are only named in the order of display, with the low arm first in half of the levels."""
     env, params = envs_jax.make(name)
     task = build.make_task(name, env, params, PromptConfig(style=style, encoder=encoder), small)
     assert not any(arm in prefix_text(task.prompt, small) for arm in env.actions)

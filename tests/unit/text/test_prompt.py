@@ -1,5 +1,3 @@
-"""Messages as tokens against the same messages as joined strings."""
-
 import re
 
 import chex
@@ -128,17 +126,11 @@ def test_feedback_is_in_retries_alone(small, style):
     form, plain = (compiled(small, style, feedback=text) for text in (FEEDBACK, ""))
     assert form.max_message_tokens - plain.max_message_tokens == len(small.encode(FEEDBACK)) == 28
     np.testing.assert_array_equal(form.prefix, plain.prefix)
-
-    def text(form, **fields):
-        tokens, length = one_message(form, observation_ids(BOARD), LATER | fields)
-        return small.decode(tokens[:length].tolist(), skip_special=False)
-
-    for first in (True, False):
-        once = text(form, first=first, retry=False)
-        assert once == text(plain, first=first, retry=False) == text(plain, first=first, retry=True)
-        head, tail = text(form, first=first, retry=True).split(FEEDBACK)
-        assert head + tail == once
-        assert BOARD in tail
+    for fields in (FIRST, LATER):
+        once = message_text(plain, BOARD, **fields)
+        assert message_text(form, BOARD, **fields) == once == message_text(plain, BOARD, **fields, retry=True)
+        head, tail = message_text(form, BOARD, **fields, retry=True).split(FEEDBACK)
+        assert (head + tail, BOARD in tail) == (once, True)
 
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])
@@ -168,23 +160,14 @@ def test_ragen_words(small):
     assert response_text(form, small, [3, 0]) == "</think><answer>Right || Up</answer><|end|>"
 
 
-def test_chat_marks_follow_the_tokenizer(large, small):
-    form = compiled(large, "ragen")
-    assert prefix_text(form, large).startswith("<|im_start|>system\nYou solve")
-    assert "<|im_end|>\n<|im_start|>user\nPush" in prefix_text(form, large)
-    text = message_text(form, "#", **LATER | {"response_ended": True})
-    assert text.startswith("\n<|im_start|>user\nReward:\n-0.1\n")
-    assert text.endswith("<|im_end|>\n<|im_start|>assistant\n<answer>")
-    assert message_text(form, "#", **LATER) == "<|im_end|>" + text
-
+def test_the_marks_of_llama_are_known_by_their_names(small):
     backend = Backend.from_str(small.backend.to_str())
     names = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
     backend.add_special_tokens([AddedToken(name, special=True) for name in names])
-    llama_tokenizer = tokenizer.from_json(backend.to_str(), end_of_turn="<|eot_id|>")
-    llama = compiled(llama_tokenizer)
+    llama = tokenizer.from_json(backend.to_str(), end_of_turn="<|eot_id|>")
     start = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n# wall"
-    assert prefix_text(llama, llama_tokenizer).startswith(start)
-    text = message_text(llama, "#", **LATER)
+    assert prefix_text(compiled(llama), llama).startswith(start)
+    text = message_text(compiled(llama), "#", **LATER)
     assert text.startswith("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n#\n7<|eot_id|>")
 
 
@@ -209,13 +192,6 @@ def test_limits_of_pieces_bound_the_message(small):
     assert room(()) - room((5, 0)) == 5 * (long - 1)
     assert room((5, 2)) - room((5, 0)) == 2 * (long - 1)
     assert room((1, 2)) - room((1, 0)) == 2 * long
-
-
-def test_a_response_can_be_given_more_room(small):
-    short = jax.jit(prompt.response, static_argnums=3)
-    tokens, length = short(compiled(small), np.array([1, 2]), np.int32(2), 16)
-    chex.assert_shape(tokens, (16,))
-    assert length == 5
 
 
 def test_what_cannot_be_compiled_is_refused(small):

@@ -1,5 +1,3 @@
-"""The tokens of a thought against a search in the bytes of the response."""
-
 import re
 
 import jax
