@@ -179,7 +179,7 @@ def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]
 
 def _print_result(result: dict[str, Any]) -> None:
     from agentrl_jax.evaluate.interval_text import BASELINES, baseline_title, baseline_turns, cells
-    from agentrl_jax.runs.live import levels_line
+    from agentrl_jax.runs.live import gap_text, levels_line
 
     agent = result.get("policy", "agent, sampled")
     titles = {
@@ -204,8 +204,7 @@ def _print_result(result: dict[str, Any]) -> None:
     terminal = Terminal()
     terminal.print(table)
     if result.get("gap_closed") is not None:
-        share = f"{result['gap_closed']:.1%} of the gap between random and optimal play"
-        terminal.print(f"{agent}: closes {share}")
+        terminal.print(f"{agent}: {gap_text(result['gap_closed'])}")
     if "mean_turns" in result:
         tokens = f" and {result['mean_tokens']:.1f} sampled tokens" if "mean_tokens" in result else ""
         terminal.print(f"{agent}: {result['mean_turns']:.1f} turns{tokens} per episode")

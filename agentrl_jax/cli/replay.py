@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from agentrl_jax.config import load_resolved
+from agentrl_jax.runs.config_history import ConfigHistory, read_history
 from agentrl_jax.terminal import Terminal, visible
 
 
@@ -31,9 +32,11 @@ def run(command: Replay) -> None:
     from agentrl_jax.parallel.mesh import simulate_cpu_devices
 
     # Before JAX is used, which importing the environments does. What is wrong with the folder is said later.
-    config = Path(command.run) / "config.yaml"
-    if config.is_file():
-        simulate_cpu_devices(load_resolved(config).devices)
+    file = Path(command.run) / "config.yaml"
+    if file.is_file():
+        config = load_resolved(file)
+        then = ConfigHistory(config, read_history(Path(command.run))).at(config.imitation.chunks + command.iteration)
+        simulate_cpu_devices(then.devices)
     from agentrl_jax.train.replay_rollout import replay_row
 
     found = replay_row(command.run, command.iteration, command.row, Terminal(stderr=True))

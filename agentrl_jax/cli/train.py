@@ -18,18 +18,31 @@ class Train:
     """Train an agent, or resume a run that was stopped."""
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
-    """YAML file with the configuration."""
+    """YAML file with the configuration, or the folder of a run that goes on."""
 
 
-_HELP = """Train an agent: agentrl train FILE.yaml [--key value ...]
+_HELP = """Train an agent: agentrl train FILE.yaml [--key value ...], or go on with a run: agentrl train FOLDER
 
 FILE.yaml holds any of the keys below (the repository has examples, in experiments/); keys given here win over the file.
-A run that was stopped goes on from its last checkpoint when the same command is given again. With a file, --help shows
-its values."""
+A run that was stopped goes on from its last checkpoint when the same command is given again, or its folder. With a
+file, --help shows its values.
+
+--from RUN [--checkpoint N] starts a new run from the policy of another one (start.run, start.checkpoint), with
+--start.optimizer true from its critic and optimizer too. --accept_changes goes on with other learning rates and other
+numbers of the learning rule, from the last checkpoint on; config.history.jsonl keeps the change."""
+
+_ACCEPT = "--accept_changes"
+_SHORT = {"--from": "--start.run", "--checkpoint": "--start.checkpoint"}
 
 
 def run(words: list[str]) -> None:
     """Trains with the words after `agentrl train`, or shows every key with its value."""
+    accept_changes = _ACCEPT in words
+    words = [_long(word) for word in words if word != _ACCEPT]
+    if not words:
+        raise UserError.of(
+            _ACCEPT, True, "but no run is named; write `agentrl train FOLDER --accept_changes --key value`"
+        )
     file = words[0] if not words[0].startswith("-") else None
     if "--help" in words or "-h" in words:
         default = load_config(file, [word for word in words[1:] if word not in ("--help", "-h")]) if file else Config()
@@ -63,9 +76,15 @@ def run(words: list[str]) -> None:
                         make(task.env, **task.options)
                 from agentrl_jax.train.run import train
 
-                train(config)
+                train(config, accept_changes=accept_changes)
         except stopping.Stopped as stopped:
             stopping.end(f"stopped by {signal.Signals(stopped.number).name}; {kept()}", 128 + stopped.number)
+
+
+def _long(word: str) -> str:
+    """An option with its short names written out."""
+    name, equals, value = word.partition("=")
+    return _SHORT.get(name, name) + equals + value
 
 
 def _kept(run: str) -> str:

@@ -27,6 +27,7 @@ from agentrl_jax.config.schema import (
     PromptConfig,
     RolloutConfig,
     ServiceConfig,
+    StartConfig,
     TaskConfig,
     TrainConfig,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "PromptConfig",
     "RolloutConfig",
     "ServiceConfig",
+    "StartConfig",
     "TaskConfig",
     "TrainConfig",
     "decode",

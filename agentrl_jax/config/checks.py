@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
-from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig
+from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 from agentrl_jax.service_names import TEXT_SERVICES
 
@@ -39,7 +39,7 @@ def validate(config: Config, *, files: bool = True) -> None:
         UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
-    for check in (_tasks, _services, _model, _rollout, _rule, _schedules, _training, _devices, _hosts):
+    for check in (_tasks, _services, _model, _start, _rollout, _rule, _schedules, _training, _devices, _hosts):
         for key, value, why in check(config):
             raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
@@ -160,6 +160,15 @@ def _model(config: Config) -> Iterator[Refused]:
         yield "model.embed_dim", model.embed_dim, f"expected a multiple of 2 x model.heads = {2 * model.heads}"
     if model.heads % model.kv_heads:
         yield "model.kv_heads", model.kv_heads, f"which does not divide model.heads = {model.heads}; use a divisor"
+
+
+def _start(config: Config) -> Iterator[Refused]:
+    start = config.start
+    for key, value in (("checkpoint", start.checkpoint), ("optimizer", start.optimizer)):
+        if not start.run and value != StartConfig.model_fields[key].default:
+            yield f"start.{key}", value, "but start.run is empty; name the run with --from, or leave it out"
+    if start.optimizer and config.imitation.steps:
+        yield "start.optimizer", True, "but imitation begins with a new optimizer; set imitation.steps to 0"
 
 
 def _rollout(config: Config) -> Iterator[Refused]:
@@ -283,6 +292,9 @@ def _training(config: Config) -> Iterator[Refused]:
         yield "optim.critic_lr", optim.critic_lr, no_critic
     if train.critic_warmup and not algo.advantage.has_critic:
         yield "train.critic_warmup", train.critic_warmup, no_critic
+    if train.keep_every % train.checkpoint_every:
+        why = f"expected 0 or a multiple of train.checkpoint_every = {train.checkpoint_every}"
+        yield "train.keep_every", train.keep_every, why
     if train.critic_warmup and train.critic_warmup >= train.iterations:
         yield "train.critic_warmup", train.critic_warmup, f"expected less than train.iterations {train.iterations}"
     imitation, levels, steps = config.imitation, config.imitation.levels, config.imitation.steps

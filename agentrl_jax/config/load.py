@@ -55,7 +55,7 @@ _KINDS = {
 
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
-    """Reads a YAML file, applies overrides and checks the result.
+    """Reads a YAML file, or the configuration of the run in a folder, applies overrides and checks the result.
 
     `overrides` are words of the command line, `--algo.objective.clip_high 0.28` or `--algo.objective.clip_high=0.28`;
     entries of lists are given by their index (`--tasks.0.groups 4`), values as in YAML.
@@ -63,7 +63,11 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     Raises:
         UserError: the file cannot be read, or a key or a value is not what was expected.
     """
-    data = _of_today(read_yaml(path), path)
+    if os.path.isdir(path):
+        data = {"format": 0, **read_yaml(os.path.join(path, "config.yaml"))}
+        data = _of_today(data, path) | {"run_dir": os.fspath(path)}
+    else:
+        data = _of_today(read_yaml(path), path)
     for key, text in _override_pairs(overrides):
         _put(data, key, text)
     config = decode(data, source=f"{path} with the command line" if overrides else f"{path}")

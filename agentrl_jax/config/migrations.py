@@ -130,7 +130,13 @@ def _first_new_keys(data: Data) -> Data:
     return {**data, **filled, "tasks": tasks}
 
 
-MIGRATIONS: tuple[Callable[[Data], Data], ...] = (_rule_in_sections, _first_new_keys)
+def _start_and_kept_checkpoints(data: Data) -> Data:
+    """Runs could start from another run's policy, and keep checkpoints for good."""
+    start = {"run": "", "checkpoint": "last", "optimizer": False}
+    return {**data, "start": start, "train": {"keep_every": 0, **data["train"]}}
+
+
+MIGRATIONS: tuple[Callable[[Data], Data], ...] = (_rule_in_sections, _first_new_keys, _start_and_kept_checkpoints)
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""
 

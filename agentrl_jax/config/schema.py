@@ -258,6 +258,8 @@ class TrainConfig(Section):
     better validation than all before, are saved too."""
     keep: Positive = 2
     """Number of newest checkpoints that are kept, beside the one with the highest success in validation."""
+    keep_every: Count = 0
+    """Checkpoints of every so many iterations are kept for good, a multiple of checkpoint_every; 0: none."""
     validate_every: Count = 10
     """Iterations between two validations on fixed levels; 0: none."""
     validation_episodes: Positive = 128
@@ -298,6 +300,18 @@ class EvalConfig(Section):
     """Sampling temperature of the evaluation; a greedy evaluation is always run too."""
     seed: Seed = 123
     """Seed of the held-out levels and of sampling."""
+
+
+class StartConfig(Section):
+    """The run whose policy a new run starts from, in place of a fresh or a pretrained one."""
+
+    run: str = ""
+    """Folder of that run, which has a model of the same shape; empty: none. `agentrl train FILE --from RUN` sets it.
+    The levels that it learned from count as learned from in this run too."""
+    checkpoint: str = "last"
+    """last, best (the highest success in validation) or the step of a checkpoint; --checkpoint sets it."""
+    optimizer: bool = False
+    """Also start from its critic and the state of its optimizer; otherwise both are new."""
 
 
 class MeshConfig(Section):
@@ -348,6 +362,7 @@ class Config(Section):
     env: ServiceConfig = ServiceConfig()
     prompt: PromptConfig = PromptConfig()
     model: ModelConfig = ModelConfig()
+    start: StartConfig = StartConfig()
     rollout: RolloutConfig = RolloutConfig()
     algo: AlgoConfig = AlgoConfig()
     optim: OptimConfig = OptimConfig()

@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from agentrl_jax.evaluate.interval_text import BASELINES, baseline_title, baseline_turns, cells
+from agentrl_jax.runs.live import gap_text
 
 _TITLES = {"success": "solved", "score": "score", "strict_success": "strictly", "standard_error": "s.e."}
 
@@ -38,7 +39,7 @@ def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
     """What stands below the table."""
     policy = result["policy"]
     if result.get("gap_closed") is not None:
-        yield f"{policy}: closes {result['gap_closed']:.1%} of the gap between random and optimal play"
+        yield f"{policy}: {gap_text(result['gap_closed'])}"
     yield (
         f"{policy}: {result['mean_turns']:.1f} turns per episode, at most {result['turns']}, and "
         f"{result['mean_tokens']:.1f} sampled tokens"

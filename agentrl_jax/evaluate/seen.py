@@ -1,7 +1,7 @@
 """Counts by content how many levels of an evaluation a run has learned from: from how many its episodes started.
 
-A run writes the levels of every batch to levels.jsonl: `step`, `stage` (imitation, rl or test) and `levels`, the ids of
-the distinct levels. The count therefore does not rely on the rule that separates the splits, but tests it.
+A run writes the levels of every batch to levels.jsonl: `step`, `stage` (imitation, rl, test or start) and `levels`, the
+ids of the distinct levels. The count therefore does not rely on the rule that separates the splits, but tests it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,8 +17,8 @@ from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.runs.records import read_rows
 from envs_jax.splits import state_hashes
 
-LEARNED = ("imitation", "rl")
-"""Stages whose levels are used to update parameters."""
+LEARNED = ("imitation", "rl", "start")
+"""Stages whose levels are used to update parameters; start: by the run whose policy this one started from."""
 
 
 def learned_levels(
@@ -27,9 +27,12 @@ def learned_levels(
     """Ids of the levels of all tasks that a run has learned from, up to the step `last`.
 
     `rows` are those of levels.jsonl, `metrics` those of metrics.jsonl. None if a step has no row in metrics.jsonl, or
-    its batch none in levels.jsonl, since the count would then be too small.
+    its batch none in levels.jsonl, or the levels of the run that it started from are not known, since the count would
+    then be too small.
     """
     learned = [row for row in rows if row["stage"] in LEARNED and row["step"] <= last]
+    if not all(row.get("known", True) for row in learned):
+        return None
     done = [row for row in metrics if row["step"] <= last]
     known = {row["step"] if row["stage"] == "rl" else row["stage"] for row in learned}
     needed = {row["step"] if row["stage"] == "rl" else row["stage"] for row in done}

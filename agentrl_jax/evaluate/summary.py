@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from agentrl_jax.config.load import installed_version
 from agentrl_jax.evaluate.baselines import mean_turns, select, success_intervals
 from agentrl_jax.evaluate.results import gap_closed
 from agentrl_jax.evaluate.statistics import paired_interval, success_interval
@@ -66,5 +67,6 @@ def tables_by_category(
 
 def machine() -> dict[str, Any]:
     """Kind of device, and versions of the packages that the numbers depend on."""
-    versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    versions = {"agentrl_jax": installed_version(), "python": platform.python_version()}
+    versions |= {name: version(name) for name in _PACKAGES}
     return {"device": jax.devices()[0].device_kind, "versions": versions}

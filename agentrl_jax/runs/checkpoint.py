@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -56,13 +56,15 @@ class CheckpointError(UserError):
 class Checkpoints:
     """The checkpoints of a run in the folder `path`, each in a sub-folder named after its step."""
 
-    def __init__(self, path: str | os.PathLike[str], *, keep: int | None):
+    def __init__(
+        self, path: str | os.PathLike[str], *, keep: int | None, for_good: Callable[[int], bool] = lambda step: False
+    ):
         """Opens the folder to save, or to read only if `keep` is None.
 
-        The newest checkpoint, the newest `keep` regular ones and the best one are kept. To save, the folder is created
-        if needed, and unfinished checkpoints are cleared: half-written ones are removed, and one that only lacks its
-        digests is renamed to N.unfinished, and removed once a checkpoint of its step or a later one is complete. To
-        read, a run may be writing to the folder.
+        The newest checkpoint, the newest `keep` regular ones, the best one, and those of the steps `for_good` are kept.
+        To save, the folder is created if needed, and unfinished checkpoints are cleared: half-written ones are removed,
+        and one that only lacks its digests is renamed to N.unfinished, and removed once a checkpoint of its step or a
+        later one is complete. To read, a run may be writing to the folder.
 
         `without_digests` are the steps of checkpoints that cannot be checked for damage: the folder has no others, an
         earlier version wrote it, and it is only read.
@@ -71,7 +73,7 @@ class Checkpoints:
             CheckpointError: all checkpoints in a folder to save to are of an earlier version, without digests.
         """
         self.path = epath.Path(path if "://" in str(path) else os.path.abspath(path))
-        self._keep = keep
+        self._keep, self._for_good = keep, for_good
         self._checked: set[int] = set()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: concurrent.futures.Future[None] | None = None
@@ -181,7 +183,8 @@ class Checkpoints:
         if self._keep is not None and hosts.is_writer():
             kept = {self.latest_step(), self.best_step(), *self.regular_steps()[-self._keep :]}
             for old in set(self.steps()) - kept:
-                self.delete(old)
+                if not self._for_good(old):
+                    self.delete(old)
             for entry in [*self.path.glob(f"*.{_UNFINISHED}*")]:
                 number = entry.name.partition(".")[0]
                 if number.isdecimal() and int(number) <= step:

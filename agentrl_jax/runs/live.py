@@ -139,16 +139,22 @@ def final_table(summary: Mapping[str, Any]) -> Group:
                 cells = (name, _rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")
                 table.add_row(*cells, style="bold" if key == "trained" else "")
     paired = summary.get("paired", {}) if after else {}
-    lines = [Text(f"{label}: {_points(interval)}") for label, interval in paired.items()]
+    # Sampled play is often the better one, too.
+    once = {_points(interval): label for label, interval in reversed(paired.items())}
+    lines = [Text(f"{label}: {points}") for points, label in reversed(once.items())]
     ended = "after RL" if after else start
     if summary.get("gap_closed") is not None:
-        lines.append(
-            Text(f"{ended}, sampled: closes {summary['gap_closed']:.1%} of the gap between random and optimal")
-        )
+        lines.append(Text(f"{ended}, sampled: {gap_text(summary['gap_closed'])}"))
     if "mean_turns" in summary:
         used = f"{summary['mean_turns']:.1f} turns and {summary['mean_tokens']:.1f} sampled tokens per episode"
         lines.append(Text(f"{ended}, sampled: {used}"))
     return Group(table, *lines, *(literal(levels_line(name, known)) for name, known in summary["levels"].items()))
+
+
+def gap_text(share: float) -> str:
+    """Where an agent is between random play, share 0, and optimal play, share 1, or below random play."""
+    gap = "the gap between random and optimal play"
+    return f"closes {share:.1%} of {gap}" if share >= 0 else f"below random play by {-share:.1%} of {gap}"
 
 
 def levels_line(name: str, known: Mapping[str, Any]) -> str:

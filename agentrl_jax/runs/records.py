@@ -65,13 +65,17 @@ def _is_number(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**31
 
 
-def truncate(file: Path, step: int) -> str:
-    """Drops rows after a step and a last line that was cut off.
+def truncate(file: Path, step: int, aside: Path | None = None) -> str:
+    """Drops rows after a step and a last line that was cut off; the rows are kept in the folder `aside`, if given.
 
     If other lines are invalid, the file is first copied to NAME.before-N; the result says so, and is otherwise empty.
     """
     records, copied = read_rows(file), ""
     kept = [line for line, row in records.rows if row["step"] <= step]
+    if aside is not None and len(kept) < len(records.rows):
+        aside.mkdir(parents=True, exist_ok=True)
+        with atomic_write(aside / file.name, binary=True) as stream:
+            stream.write(b"".join(line for line, row in records.rows if row["step"] > step))
     if records.bad:
         names = (file.with_name(f"{file.name}.before-{n}") for n in itertools.count(1))
         copy = next(name for name in names if not name.exists())

@@ -240,8 +240,8 @@ def write_record(run: str | os.PathLike[str], record: RolloutRecord) -> Path:
     return path
 
 
-def delete_after(run: str | os.PathLike[str], step: int) -> list[str]:
-    """Deletes the files of iterations after a step, which will be played again.
+def move_after(run: str | os.PathLike[str], step: int, aside: Path) -> list[str]:
+    """Moves the files of iterations after a step, which will be played again, into the folder `aside`.
 
     Files that cannot be read are renamed to N.npz.damaged; returns a sentence about each.
     """
@@ -254,7 +254,8 @@ def delete_after(run: str | os.PathLike[str], step: int) -> list[str]:
             said.append(f"{error}; renamed to {rename_with_suffix(path, 'damaged').name}")
         else:
             if later:
-                path.unlink()
+                (aside / ROLLOUTS).mkdir(parents=True, exist_ok=True)
+                path.rename(aside / ROLLOUTS / path.name)
     return said
 
 

@@ -3,12 +3,14 @@
 All processes of a run open it, in a file system that they share; only the writer (see `parallel.hosts`) writes.
 
     config.yaml          every value of the configuration; once the folder holds a metric or a checkpoint, `agentrl
-                         train` refuses a configuration that differs in keys other than MAY_CHANGE
-    config.history.jsonl its changes, a row each: the last step before the change, and old and new value by key
+                         train` refuses a configuration that differs in keys that may not change
+    config.history.jsonl its changes, see agentrl_jax.runs.config_history
     metrics.jsonl        one row per step: first chunks of imitation, then iterations
     trajectories.jsonl   trajectories as text, written every few iterations
     rollouts/            the same trajectories token by token, see agentrl_jax.runs.rollout_records
     levels.jsonl         the levels of every batch and of the evaluation, see agentrl_jax.evaluate.seen
+    provenance.jsonl     a row for each process: version, host, date and command, see agentrl_jax.runs.provenance
+    set_aside/           what was recorded after a checkpoint from which the run then went on
     failures.jsonl       episodes whose environment failed
     dagger/              the plans of each round of imitation, see agentrl_jax.train.dagger
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
@@ -16,12 +18,13 @@ All processes of a run open it, in a file system that they share; only the write
     curves.png, summary.json; of earlier ends, curves.at-ITERATION.png and summary.at-ITERATION.json
 
 Rows carry their step as `step`. A row of step k is written before checkpoint k is saved. A run that was killed
-therefore finds every row up to its last checkpoint, and removes the later ones.
+therefore finds every row up to its last checkpoint, and moves the later ones to set_aside/.
 """
 
 import contextlib
 import fcntl
 import glob
+import itertools
 import json
 import os
 import secrets
@@ -35,40 +38,19 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from agentrl_jax.config import Config, HostsConfig, differences, load_resolved, save_resolved, to_dict
+from agentrl_jax.config import Config, HostsConfig, load_resolved, save_resolved
 from agentrl_jax.errors import BadValue, UserError
 from agentrl_jax.io import FULL, atomic_write, naming, try_writing
 from agentrl_jax.parallel import hosts
-from agentrl_jax.runs import records, rollout_records
+from agentrl_jax.runs import config_history, provenance, records, rollout_records
 from agentrl_jax.runs.checkpoint import complete_steps
 from agentrl_jax.runs.records import RECORDS, read_rows, to_plain
 from agentrl_jax.runs.remote import CHECKPOINTS, Mirror, is_remote
 from agentrl_jax.runs.rollout_records import ROLLOUTS, RolloutRecord
 
-_CONFIG, _HISTORY, _LOCK = "config.yaml", "config.history.jsonl", ".lock"
-_MAY_CHANGE = (
-    "iterations checkpoint_every keep validate_every trajectories_every trajectories recorded_mb max_bad_updates "
-    "on_collapse max_roll_backs"
-)
-_SERVICES = "url token_file deadline workers retries max_failed"
-_ROUNDING = frozenset(f"mesh.{name}" for name in ("fsdp", "sequence", "tensor", "rollout")) | {
-    "devices",
-    "algo.grad_accum_steps",
-    "algo.length_buckets",
-    "model.attention",
-    "model.remat",
-    "optim.offload",
-    "rollout.slots",
-}
-MAY_CHANGE = (
-    frozenset(f"train.{name}" for name in _MAY_CHANGE.split())
-    | frozenset(f"env.{name}" for name in _SERVICES.split())
-    | _ROUNDING
-)
-"""Keys that may change when a run is resumed or has ended, since no computed number depends on them; on the devices,
-their mesh and how they divide the work only the rounding depends. `evaluation` is not among them, because the initial
-policy was evaluated with it and is compared with the final one. Neither are `validation_temperature` and
-`validation_episodes`, because validations are compared with earlier ones."""
+_CONFIG, _LOCK, _ASIDE = "config.yaml", ".lock", "set_aside"
+_TRIES = 3
+"""`agentrl runs` holds the lock of a run for a moment, to see whether a process has it."""
 
 SEEN_SECONDS = 5.0
 """Time in which the lock of process 0 becomes visible to the other processes."""
@@ -83,8 +65,10 @@ class RunFolder:
     Methods that return something must be called on all processes; others do nothing but on the writer.
     """
 
-    def __init__(self, config: Config, path: str | os.PathLike[str] | None = None):
+    def __init__(self, config: Config, path: str | os.PathLike[str] | None = None, *, accept_changes: bool = False):
         """Creates the folder of a run or reopens it; `path` defaults to `config.run_dir`.
+
+        With `accept_changes` the run goes on with other values of the keys that `config_history.FROM_NOW_ON` names.
 
         Raises:
             UserError: the folder holds another configuration or files that are not a run's, cannot be written, is in
@@ -92,6 +76,7 @@ class RunFolder:
         """
         self.place = place = os.path.expanduser(path if path is not None else config.run_dir)
         _check_place(place)
+        self._accept_changes, self._chunks = accept_changes, config.imitation.chunks
         self._mirror: Mirror | None = None
         self.path, self.checkpoints = Path(place), os.path.join(place, CHECKPOINTS)
         if is_remote(place):
@@ -126,7 +111,7 @@ class RunFolder:
         with contextlib.ExitStack() as stack:
             stack.callback(self._lock.close)
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
+                _lock(self._lock)
             except BlockingIOError:
                 raise UserError.at(
                     self.path, "another process is writing to it; stop it or wait, or use another --run_dir"
@@ -162,7 +147,7 @@ class RunFolder:
         """Checks at the start that all of the folder can be written, since later a failure would waste iterations."""
         parts = [
             self.path / CHECKPOINTS,
-            *(self.path / name for name in ("tensorboard", "roll_backs", "dagger", ROLLOUTS, *RECORDS)),
+            *(self.path / name for name in ("tensorboard", "roll_backs", "dagger", _ASIDE, ROLLOUTS, *RECORDS)),
         ]
         for part in [self.path, *(part for part in parts if part.exists())]:
             try:
@@ -193,56 +178,21 @@ class RunFolder:
         file = self.path / _CONFIG
         if (self.path / "metrics.jsonl").exists() or any((self.path / CHECKPOINTS).glob("*")):
             stored = read_config(self.path)
-            keys = [key for key in differences(stored, config) if key != "run_dir"]
+            keys = config_history.changed_keys(stored, config)
             if not keys:
                 return
-            self._check_changes(keys, stored, config)
+            done = max((row.get("iteration", 0) for row in self._rows("metrics.jsonl")), default=0)
+            config_history.check_changes(self.path, keys, stored, config, done, accept=self._accept_changes)
+            step = max(complete_steps(self.checkpoints), default=0)  # where the run goes on
+            config_history.record_changes(self.path, step, keys, stored, config)
         elif rollout_records.of_evaluation(self.path):
             raise UserError.at(self.path, "holds an evaluation that agentrl eval recorded; give another --run_dir")
         save_resolved(config, file)
 
-    def _check_changes(self, keys: Sequence[str], stored: Config, config: Config) -> None:
-        """Records the changed keys of the configuration in its history, or refuses them."""
-        old, new = to_dict(stored), to_dict(config)
-        reason = self._why_refused(keys, stored, config)
-        if reason:
-            shown = ", ".join(f"{key} ({_at(old, key)} there, {_at(new, key)} now)" for key in keys[:8])
-            more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
-            raise UserError.at(
-                self.path,
-                f"holds a run with another configuration; these keys differ: {shown}{more}; {reason}; give another "
-                "folder with --run_dir, or delete this one",
-                shown,
-            )
-        step = max(complete_steps(self.checkpoints), default=0)  # where the run goes on
-        change = {"step": step, "changed": {key: [_at(old, key), _at(new, key)] for key in keys}}
-        file = self.path / _HISTORY
-        before = file.read_text(encoding="utf-8") if file.exists() else ""
-        with atomic_write(file) as stream:
-            stream.write(before + json.dumps(change) + "\n")
-
-    def _why_refused(self, keys: Sequence[str], stored: Config, config: Config) -> str:
-        """Why a run that has started cannot be resumed with these changes; empty if it can."""
-        fixed = [key for key in keys if key not in MAY_CHANGE]
-        if fixed:
-            return f"{fixed[0]} decides what has been done already"
-        moved = [key for key in keys if key in _ROUNDING]
-        if moved and config.algo.dynamic_sampling > 1:
-            return f"with algo.dynamic_sampling, {moved[0]} decides which groups are kept"
-        if "train.iterations" in keys:
-            if stored.optim.schedule != "constant":
-                return (
-                    f"the learning rates of optim.schedule {stored.optim.schedule} depend on train.iterations, so that "
-                    "those of the iterations done would have been others"
-                )
-            done = max((row.get("iteration", 0) for row in self._rows("metrics.jsonl")), default=0)
-            if config.train.iterations < done:
-                return f"{done} iterations have been done"
-        return ""
-
     def log(self, row: Mapping[str, Any]) -> None:
-        """Appends a row to metrics.jsonl and its numbers to the TensorBoard events.
+        """Appends a row to metrics.jsonl and its numbers to the TensorBoard events, there by iteration from 1.
 
+        Steps of imitation come before them, up to 0.
         NumPy and JAX scalars are accepted; numbers that are not finite are written as null.
         """
         if not hosts.is_writer():
@@ -254,7 +204,7 @@ class RunFolder:
                 self._events = self._open_events()
             for key, value in plain.items():
                 if key != "step" and isinstance(value, int | float):
-                    event = Event(wall_time=time.time(), step=plain["step"], summary=scalar(key, value))
+                    event = Event(wall_time=time.time(), step=plain["step"] - self._chunks, summary=scalar(key, value))
                     self._events.write_event(event)
             self._events.flush()
 
@@ -266,7 +216,7 @@ class RunFolder:
         events = EventsWriter(str(folder / "events"), f".{len(list(folder.iterdir())):04d}")
         if self._purge is not None:
             start = SessionLog(status=SessionLog.START)
-            events.write_event(Event(wall_time=time.time(), step=self._purge, session_log=start))
+            events.write_event(Event(wall_time=time.time(), step=self._purge - self._chunks, session_log=start))
         return events
 
     def log_trajectories(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -279,14 +229,23 @@ class RunFolder:
             self._rollouts = self._rollouts or rollout_records.RolloutWriter(self.path)
             self._rollouts.write(record, most_bytes)
 
-    def log_levels(self, step: int, stage: str, levels: Sequence[str]) -> None:
-        """Appends the ids of the distinct levels played in a stage, see `agentrl_jax.evaluate.seen`."""
-        self._append("levels.jsonl", [_levels_row(step, stage, levels)])
+    def log_levels(self, step: int, stage: str, levels: Sequence[str], *, known: bool = True) -> None:
+        """Appends the ids of the distinct levels played in a stage, see `agentrl_jax.evaluate.seen`.
+
+        If not `known`, there were others, nobody knows which.
+        """
+        self._append("levels.jsonl", [_levels_row(step, stage, levels) | ({} if known else {"known": False})])
 
     def log_levels_once(self, step: int, stage: str, levels: Sequence[str]) -> None:
         """As `log_levels`, but a row that is there already, from before a kill, is not written again."""
         if _levels_row(step, stage, levels) not in self.levels():
             self.log_levels(step, stage, levels)
+
+    def log_process(self, step: int, **found: Any) -> None:
+        """Appends to provenance.jsonl what this process is, which goes on from a step, and what else was `found`."""
+        if hosts.is_writer():
+            with naming(self.path / provenance.PROVENANCE):
+                provenance.append(self.path, provenance.of_process(step) | found)
 
     def log_failures(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Appends episodes whose environment failed to failures.jsonl; each row has its `step`."""
@@ -314,7 +273,8 @@ class RunFolder:
     def truncate(self, step: int) -> list[str]:
         """Rolls the records back to the checkpoint of a step, or to nothing for -1; later rows will be written again.
 
-        Returns a sentence about each file with invalid lines, and about each recorded rollout that cannot be read.
+        What is later is kept in a folder of set_aside/. Returns a sentence about that, about each file with invalid
+        lines, and about each recorded rollout that cannot be read.
 
         Raises:
             UserError: there is no checkpoint, although metrics.jsonl holds RL iterations, which would be lost.
@@ -332,11 +292,18 @@ class RunFolder:
                 learned,
             )
         files = [self.path / name for name in RECORDS if (self.path / name).exists()]
-        copied = [records.truncate(file, step) for file in files]
-        damaged = rollout_records.delete_after(self.path, step)
+        places = (self.path / _ASIDE / f"after-{max(step, 0)}.{n}" for n in itertools.count(1))
+        aside = next(place for place in places if not place.exists())
+        copied = [records.truncate(file, step, aside) for file in files]
+        damaged = rollout_records.move_after(self.path, step, aside)
         self._rollouts = None
         self._purge = step + 1
-        return [line for line in copied if line] + damaged
+        moved = [f"what was recorded after it is kept in {aside.relative_to(self.path)}"] if aside.exists() else []
+        return [line for line in copied if line] + damaged + moved
+
+    def processes(self) -> list[dict[str, Any]]:
+        """The rows of provenance.jsonl so far."""
+        return hosts.from_writer(lambda: provenance.read(self.path))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""
@@ -348,6 +315,10 @@ class RunFolder:
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         return [row for _, row in read_rows(self.path / name).rows]
+
+    def history(self, config: Config) -> config_history.ConfigHistory:
+        """The configuration at each step of the run, which goes on with `config`; raises UserError."""
+        return config_history.ConfigHistory(config, hosts.from_writer(lambda: config_history.read_history(self.path)))
 
     def upload(self) -> None:
         """Uploads the records of a folder in an object store; call it before a checkpoint is saved."""
@@ -409,6 +380,15 @@ def _check_place(place: str) -> None:
         raise UserError.of("run_dir", place, why)
 
 
+def _lock(file: IO[str]) -> None:
+    """Locks a file until the process ends; raises OSError if it is locked, but not for the moment of a listing."""
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.1)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def is_run(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a run's folder."""
     return (Path(path) / _CONFIG).is_file()
@@ -438,17 +418,6 @@ def write_config(path: str | os.PathLike[str], config: Config) -> None:
         OSError: it cannot be written.
     """
     save_resolved(config, Path(path) / _CONFIG)
-
-
-def _at(tree: Any, key: str) -> str:
-    """The value at a dotted key of nested mappings and lists, as JSON."""
-    for name in key.split("."):
-        if isinstance(tree, list):
-            tree = {str(index): entry for index, entry in enumerate(tree)}
-        if not isinstance(tree, dict) or name not in tree:
-            return "absent"
-        tree = tree[name]
-    return json.dumps(tree)
 
 
 def _levels_row(step: int, stage: str, levels: Sequence[str]) -> dict[str, Any]:

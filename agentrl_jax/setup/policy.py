@@ -14,6 +14,7 @@ from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.io.hf_config import PretrainedConfig
 from agentrl_jax.runs.checkpoint import Checkpoints, incomplete_steps
+from agentrl_jax.runs.config_history import ConfigHistory, edited_keys, read_history
 from agentrl_jax.runs.records import read_rows
 from agentrl_jax.setup import build
 from agentrl_jax.terminal import to_stderr
@@ -59,12 +60,15 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
     with Checkpoints(folder, keep=None) as checkpoints:
         if not checkpoints.steps():
             raise _without_checkpoint(run)
-        step = _chosen(checkpoints, checkpoint, config.imitation.chunks)
+        step = chosen_step(checkpoints, checkpoint, config.imitation.chunks)
         if step in checkpoints.without_digests:
             to_stderr(f"{run}: checkpoint {step} is of an earlier version, without digests: damage is not noticed")
         elif checkpoint == "last" and (newer := [other for other in incomplete_steps(folder) if other > step]):
             shown = f"checkpoint {newer[-1]} is incomplete: it is being written, or was not copied as a whole"
             to_stderr(f"{run}: {shown}; that of step {step} is used")
+        history = ConfigHistory(config, read_history(Path(run)))
+        for key, before, now in edited_keys(checkpoints.meta(step).get("config"), history.at(step)):
+            to_stderr(f"{run}: config.yaml was edited by hand: {key} is {now}, but {before} in checkpoint {step}")
         # What else a state has is not the policy's, and may be that of an earlier version.
         read = checkpoints.restore_part(step, {"params": like.params, "iteration": like.iteration})
     state = like.replace(**read)
@@ -87,7 +91,7 @@ def _without_checkpoint(run: str | os.PathLike[str]) -> UserError:
     )
 
 
-def _chosen(checkpoints: Checkpoints, name: str, chunks: int) -> int:
+def chosen_step(checkpoints: Checkpoints, name: str, chunks: int) -> int:
     """Step of a checkpoint by its name, see `load_policy`; the first `chunks` steps are imitation."""
     steps = {str(step): step for step in checkpoints.steps()}
     named = {"last": checkpoints.latest_step(), "best": checkpoints.best_step()} | steps

@@ -12,6 +12,7 @@ from agentrl_jax.evaluate.midway import MidwayCount
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel import hosts
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
+from agentrl_jax.runs.config_history import edited_keys, to_record
 from agentrl_jax.runs.live import LiveView
 from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.runs.totals import Totals
@@ -20,6 +21,7 @@ from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.train.collapse_monitor import CollapseMonitor, learning
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.roll_back import RollBacks
+from agentrl_jax.train.start_policy import learned_before, start_from
 
 
 class RunProgress:
@@ -45,6 +47,7 @@ class RunProgress:
         self.horizon = Horizon(parts.config.algo.horizon, parts.config.prompt.max_turns)
         self.imitation_outcomes: dict[str, list[bool]] = {}
         self.monitor: CollapseMonitor
+        self.history = folder.history(parts.config)
         self._started, self._seconds_before = time.monotonic(), 0.0
 
     def restore(self, frozen_params: Any = None) -> TrainState:
@@ -60,8 +63,9 @@ class RunProgress:
             self.view.note(line)
         self.monitor = CollapseMonitor(config.train.on_collapse != "go_on", self.folder.metrics(), self.view.note)
         if step is None:
-            return initial(key)
+            return self._first(initial(key))
         self._read(step)
+        self.folder.log_process(step)
         self.view.note(f"going on from the checkpoint of step {step}")
         if self.midway.since:
             self.view.note(f"evaluation boards met inside episodes are counted after step {self.midway.since} only")
@@ -80,8 +84,24 @@ class RunProgress:
             return state
         return state.replace(frozen_params=initial(key).frozen_params if frozen_params is None else frozen_params)
 
+    def _first(self, state: TrainState) -> TrainState:
+        """A fresh state, with the policy of another run if this one starts from it."""
+        if not self.parts.config.start.run:
+            self.folder.log_process(0)
+            return state
+        state, source = start_from(self.parts.config, state)
+        self.view.note(f"starting from the checkpoint of step {source['step']} of {source['run']}")
+        learned = hosts.from_writer(lambda: learned_before(source, self.view.note))
+        self.folder.log_levels(0, "start", sorted(learned or ()), known=learned is not None)
+        self.folder.log_process(0, start=source)
+        return state
+
     def _read(self, step: int) -> None:
-        """Restores the progress that is stored with the checkpoint of a step."""
+        """Restores the progress that is stored with the checkpoint of a step.
+
+        Raises:
+            CheckpointError: the record is not that of a run, or its configuration is not the run's.
+        """
         meta = hosts.from_writer(lambda: self.checkpoints.meta(step))
         since = self.roll_backs.records[meta.get("roll_backs", 0) :]
         try:
@@ -89,12 +109,21 @@ class RunProgress:
             self.imitation_outcomes = {how: list(won) for how, won in meta["imitation_outcomes"].items()}
             self.horizon.restore(meta.get("horizon", self.horizon.saved()))
             self.midway.restore(meta.get("midway"), step)
+            edited = [*edited_keys(meta.get("config"), self.history.at(step))]
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError.at(
                 self.checkpoints.path / str(step),
                 f"the record of step {step} is not that of a run ({error}); "
                 f"restore a copy, or rename the folder to {step}.damaged to go on from an earlier checkpoint",
             ) from error
+        if edited:
+            key, before, now = edited[0]
+            raise CheckpointError.of(
+                key,
+                now,
+                f"but {before} when the checkpoint of step {step} was written: config.yaml of {self.folder.path} was "
+                "edited by hand; undo the edit, and give changes on the command line, with --accept_changes",
+            )
         if self.roll_backs.count > self.parts.config.train.max_roll_backs:
             self.monitor.stopped_by = self.roll_backs.records[-1]["alarm"]
         self._seconds_before = self.totals.seconds
@@ -103,6 +132,7 @@ class RunProgress:
         """Saves a state under a step of `metrics.jsonl`, in the background; see `Checkpoints.save`."""
         self.totals.seconds = self.seconds()
         meta = {
+            "config": to_record(self.history.at(step)),
             "totals": dataclasses.asdict(self.totals),
             "imitation_outcomes": self.imitation_outcomes,
             "horizon": self.horizon.saved(),

@@ -12,12 +12,14 @@ import jax
 import numpy as np
 from etils import epath
 
+from agentrl_jax.config import differences
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import files_under
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.runs.checkpoint import Checkpoints
+from agentrl_jax.runs.config_history import HISTORY, ROUNDING, ConfigHistory, read_history
 from agentrl_jax.runs.live import LiveView
 from agentrl_jax.runs.records import RECORDS, truncate
 from agentrl_jax.runs.remote import CHECKPOINTS, copy_file, local_copy
@@ -29,7 +31,7 @@ from agentrl_jax.runs.rollout_records import (
     recorded_iterations,
     sampled_fields,
 )
-from agentrl_jax.runs.run_folder import RunFolder, read_config
+from agentrl_jax.runs.run_folder import RunFolder, read_config, write_config
 from agentrl_jax.terminal import Terminal
 from agentrl_jax.train.run import Run
 
@@ -81,8 +83,18 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Termi
         )
     if not 0 <= row < len(record.task):
         raise UserError.of("--row", row, f"expected 0 to {len(record.task) - 1}")
+    history = ConfigHistory(config, read_history(folder))
+    config = history.at(record.header.step)
     with tempfile.TemporaryDirectory(prefix="agentrl-replay-") as scratch:
-        start = _copy_before(folder, f"{run}/{CHECKPOINTS}", Path(scratch), record)
+        write_config(scratch, config)
+        if (folder / HISTORY).exists():
+            shutil.copy(folder / HISTORY, scratch)
+        begun = _copy_before(folder, f"{run}/{CHECKPOINTS}", Path(scratch), record)
+        start = "the start of the run, because no checkpoint before it is left"
+        if begun is not None:
+            start = f"the checkpoint of step {begun}"
+        if moved := sorted(ROUNDING.intersection(differences(history.at((begun or 0) + 1), config))):
+            start += f", with the {', '.join(moved)} of that iteration throughout, which changed on the way to it"
         with refusals():
             again = Run(with_defaults(config.replace(run_dir=scratch)))
         with (
@@ -105,8 +117,11 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Termi
     )
 
 
-def _copy_before(run: Path, saved: str, scratch: Path, record: RolloutRecord) -> str:
-    """Copies what a run had before the rollout of a record: records, roll-backs, the newest checkpoint in `saved`."""
+def _copy_before(run: Path, saved: str, scratch: Path, record: RolloutRecord) -> int | None:
+    """Copies what a run had before the rollout of a record: records, roll-backs, the newest checkpoint in `saved`.
+
+    Returns the step of the checkpoint; None without one.
+    """
     header = record.header
     with Checkpoints(saved, keep=None) as checkpoints:
         step = replay_start(
@@ -118,11 +133,10 @@ def _copy_before(run: Path, saved: str, scratch: Path, record: RolloutRecord) ->
             lambda step: checkpoints.meta(step).get("roll_backs", 0),
         )
     if step is None:
-        return "the start of the run, because no checkpoint before it is left"
+        return None
     for earlier in range(1, header.roll_backs + 1):
         (scratch / "roll_backs").mkdir(exist_ok=True)
         shutil.copy(run / "roll_backs" / f"{earlier}.json", scratch / "roll_backs")
-    shutil.copy(run / "config.yaml", scratch)
     for name in RECORDS:
         if (run / name).exists():
             shutil.copy(run / name, scratch)
@@ -130,7 +144,7 @@ def _copy_before(run: Path, saved: str, scratch: Path, record: RolloutRecord) ->
     newest = epath.Path(saved) / str(step)
     for file in files_under(newest):
         copy_file(file, scratch / CHECKPOINTS / str(step) / file.relative_to(newest).as_posix())
-    return f"the checkpoint of step {step}"
+    return step
 
 
 def _different(record: RolloutRecord, rows: Any) -> dict[str, np.ndarray]:

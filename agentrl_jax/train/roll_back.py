@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.algos.collapse import ALARMS
-from agentrl_jax.config import TrainConfig
+from agentrl_jax.config import Config, TrainConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
 from agentrl_jax.parallel import hosts
@@ -32,6 +32,12 @@ def kept_checkpoints(config: TrainConfig) -> int:
         if alarm.collapse
     )
     return max(config.keep, math.ceil(reach / config.checkpoint_every) + 1)
+
+
+def is_kept_for_good(config: Config, step: int) -> bool:
+    """Whether the checkpoint of a step stays, by train.keep_every."""
+    every, iteration = config.train.keep_every, step - config.imitation.chunks
+    return every > 0 and iteration > 0 and iteration % every == 0
 
 
 class RollBacks:

@@ -44,17 +44,18 @@ from agentrl_jax.train.imitation import imitate
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, Played, learn, play
 from agentrl_jax.train.progress import RunProgress
 from agentrl_jax.train.recorder import Recorder
-from agentrl_jax.train.roll_back import kept_checkpoints
+from agentrl_jax.train.roll_back import is_kept_for_good, kept_checkpoints
 from envs_jax.budget import EXACT, optimal_label
 from envs_jax.splits import Split
 
 
-def train(config: Config, console: Console | None = None) -> dict[str, Any]:
+def train(config: Config, console: Console | None = None, *, accept_changes: bool = False) -> dict[str, Any]:
     """Trains an agent, or resumes a run that was stopped, and returns its summary.
 
     The same configuration gives the same metrics and parameters bit for bit on the same hardware, however often the
     process was killed. Only entries named time/, seconds or programs differ; programs are those of the last process.
-    The summary is the content of summary.json.
+    The summary is the content of summary.json. With `accept_changes` a run goes on with other learning rates and other
+    numbers of its rule, from its last checkpoint on, see `runs.config_history`.
 
     On several hosts it is called in every process, after `hosts.start`, and process 0 alone writes and prints.
 
@@ -68,8 +69,12 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
         config = with_defaults(config)
         run = Run(config)  # first, so that no folder is created with an unusable configuration
     with (
-        RunFolder(config) as folder,
-        Checkpoints(folder.checkpoints, keep=kept_checkpoints(config.train)) as checkpoints,
+        RunFolder(config, accept_changes=accept_changes) as folder,
+        Checkpoints(
+            folder.checkpoints,
+            keep=kept_checkpoints(config.train),
+            for_good=functools.partial(is_kept_for_good, config),
+        ) as checkpoints,
         LiveView(config.train.iterations, title=os.path.basename(folder.place), console=console) as view,
         closed_at_stop(lambda: view.__exit__()),
         closed_at_stop(run.close),
@@ -101,7 +106,7 @@ class Run:
         )
         self.programs = IterationPrograms(parts.rollout, parts.update, parts.greedy, config.rollout.group_size)
         self.recorder = Recorder(parts)
-        self.rates, self.temperature = build.learning_rates(config), build.schedules(config)["temperature"]
+        self._plotted = 0
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         """Runs all stages and returns the summary, see `train`."""
@@ -186,9 +191,10 @@ class Run:
         evaluated = self.held_out.outcomes(state.merged_params(), lambda: self._stop_if_asked(step, state))
         self.progress.imitation_outcomes = evaluated.success
         self.folder.log_levels_once(step, "test", [*itertools.chain(*evaluated.levels)])
-        begin = functools.partial(start.begin_learning, tx=self.parts.tx, reference=build.needs_reference(self.config))
+        tx, reference, going_on = self.parts.tx, build.needs_reference(self.config), self.config.start.optimizer
+        begin = functools.partial(start.begin_learning, tx=tx, reference=reference, going_on=going_on)
         placement = self.progress.placement(jax.eval_shape(begin, state))
-        made_of = ("begin_learning", begin, jax.tree.flatten(placement))
+        made_of = ("begin_learning", tx, reference, going_on, jax.tree.flatten(placement))
         state = jit_once(begin, made_of, out_shardings=placement, donate_argnums=0)(state)
         self.progress.replace(step, state)
         # Rows of iterations without a complete checkpoint before them could not be resumed.
@@ -223,12 +229,16 @@ class Run:
         self._check_and_save(iteration, state, metrics, score)
         return state
 
+    def _settings(self, iteration: int) -> Config:
+        """The configuration of an iteration, from 0: settings may have changed when the run went on."""
+        return self.progress.history.at(self.parts.imitation_chunks + iteration + 1)
+
     def _inputs(self, iteration: int) -> IterationInputs:
         """Returns the keys, episodes and settings of an iteration; iterations count from 0."""
-        config, env = self.config, self.parts.train_env
+        config, env = self._settings(iteration), self.parts.train_env
         stream = run_keys.after_roll_backs(self.parts.key, self.progress.roll_backs.count)
         turns, split = self.progress.horizon.turns(iteration), self.parts.train_splits.of(Split.TRAIN)
-        ids, temperature = build.training_ids(config), float(self.temperature(iteration))
+        ids, temperature = build.training_ids(config), float(build.schedules(config)["temperature"](iteration))
         episodes = len(ids.group)
         greedy = None
         if self.programs.greedy is not None:
@@ -277,7 +287,7 @@ class Run:
         self, iteration: int, state: TrainState, played: Played, metrics: dict[str, Any], seconds: dict[str, float]
     ) -> float | None:
         """Validates if that is due, and logs and shows the metrics of an iteration; returns success in validation."""
-        config, progress = self.config, self.progress
+        config, progress = self._settings(iteration), self.progress
         step = self.parts.imitation_chunks + iteration + 1
         counters, chosen, factor = total_stats(played.stats), rates.rates(config), self._rate_factor(iteration)
         row = {
@@ -287,7 +297,7 @@ class Run:
             "actor/lr": 0.0 if iteration < config.train.critic_warmup else chosen.policy * factor,
             **({"critic/lr": chosen.critic * factor} if config.algo.advantage.has_critic else {}),
             "rollout/horizon": progress.horizon.turns(iteration),
-            "rollout/temperature": float(self.temperature(iteration)),
+            "rollout/temperature": float(build.schedules(config)["temperature"](iteration)),
             "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),
             **{f"rollout/{name}": value for name, value in counters.items()},
         }
@@ -297,11 +307,11 @@ class Run:
             progress.totals.count(total_stats(played.greedy_stats))
         progress.totals.trained_tokens += int(metrics["update/trained_tokens"]) * config.algo.epochs
         progress.totals.skipped_updates += int(metrics["update/skipped"])
-        if _due(config.train.validate_every, iteration + 1, config.train.iterations):
+        if _due(self.config.train.validate_every, iteration + 1, self.config.train.iterations):
             row |= self.held_out.validation(state.merged_params())
         progress.monitor.see(row)
         rate = counters["sampled_tokens"] / (seconds["time/rollout"] + seconds["time/update"])
-        clock = {**seconds, "time/total": progress.seconds(), "time/tokens_per_second": rate}
+        clock = {**seconds, "time/total": progress.seconds(), "time/tokens_per_second": rate, "time/unix": time.time()}
         self.folder.log({"step": step, **row, **clock})
         heads = jax.tree.map(lambda x: x[:: config.rollout.group_size], played.trajectory.replace(response=None))
         self.folder.log_levels(step, "rl", level_ids(heads))
@@ -323,6 +333,9 @@ class Run:
         due = last or ((best or regular) and not unsound)
         if due and not (collapsed and config.on_collapse == "roll_back"):
             progress.save(self.parts.imitation_chunks + iteration + 1, state, score, regular=regular)
+        if regular and not last and iteration + 1 >= _GROWTH * self._plotted:
+            self._plotted = iteration + 1
+            self._plot()
 
     def _finish(self, state: TrainState) -> dict[str, Any]:
         """Evaluates the policy, and writes the summary and the curves."""
@@ -358,19 +371,22 @@ class Run:
             "programs": sorted(self.parts.programs.compiled),
             "seconds": {"total": progress.seconds()},
             "devices": self.parts.programs.mesh.size,
+            "started_from": next((row["start"] for row in self.folder.processes() if "start" in row), None),
             **machine(),
         }
         self.folder.write_summary(summary)
+        self._plot(
+            **{name: summary["success"].get(name, {}).get("mean") for name in ("random", "optimal")},
+            optimal_name=optimal_label(summary.get("optimal_is", EXACT)),
+        )
+        return summary
+
+    def _plot(self, **baselines: Any) -> None:
+        """Draws the curves so far."""
         rows = self.folder.metrics()
         if hosts.is_writer():
-            plot_curves(
-                rows,
-                self.folder.path / "curves.png",
-                **{name: summary["success"].get(name, {}).get("mean") for name in ("random", "optimal")},
-                optimal_name=optimal_label(summary.get("optimal_is", EXACT)),
-                title=os.path.basename(self.folder.place),
-            )
-        return summary
+            file, title = self.folder.path / "curves.png", os.path.basename(self.folder.place)
+            plot_curves(rows, file, **baselines, title=title)
 
     def close(self) -> None:
         """Closes the services."""
@@ -379,7 +395,12 @@ class Run:
 
     def _rate_factor(self, iteration: int) -> float:
         """What the learning rates of an iteration are multiplied by: their schedule, lowered by each roll-back."""
-        return float(self.rates(iteration)) * self.config.train.roll_back_factor**self.progress.roll_backs.count
+        rates_of_run = build.learning_rates(self._settings(iteration))
+        return float(rates_of_run(iteration)) * self.config.train.roll_back_factor**self.progress.roll_backs.count
+
+
+_GROWTH = 1.2
+"""The curves are drawn again when a run is longer by this factor, so that drawing costs the same per iteration."""
 
 
 def _due(every: int, number: int, last: int) -> bool:

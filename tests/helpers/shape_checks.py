@@ -36,18 +36,23 @@ def check(function):
         return_annotation=hints.get("return", typing.Any),
     )
     checked = beartype.beartype(function, conf=_CONF)
+    of_jax = {name for name, hint in hints.items() if not _has_shape(hint, np.ndarray)}
 
     def with_arrays(*args, **kwargs):
-        args, kwargs = jax.tree.map(_array, (args, kwargs), is_leaf=lambda x: not isinstance(x, tuple | list | dict))
-        return checked(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        for name in of_jax & bound.arguments.keys():
+            bound.arguments[name] = jax.tree.map(
+                _array, bound.arguments[name], is_leaf=lambda x: not isinstance(x, tuple | list | dict)
+            )
+        return checked(*bound.args, **bound.kwargs)
 
     return with_arrays
 
 
-def _has_shape(hint):
+def _has_shape(hint, kind=None):
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
-        return True
-    return any(_has_shape(part) for part in typing.get_args(hint))
+        return kind is None or hint.array_type is kind
+    return any(_has_shape(part, kind) for part in typing.get_args(hint))
 
 
 def _array(x):

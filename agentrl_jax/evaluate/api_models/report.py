@@ -7,6 +7,7 @@ from rich.table import Table
 
 from agentrl_jax.evaluate.axis_tables import axis_tables
 from agentrl_jax.evaluate.interval_text import BASELINES, baseline_title, baseline_turns, cells
+from agentrl_jax.runs.live import gap_text
 
 
 def as_table(result: Mapping[str, Any]) -> Table:
@@ -46,9 +47,9 @@ def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
     if episodes["length"]:
         yield "cut ones are final in this folder: longer replies take a larger --max_tokens with another --out"
     shares = {which: result.get(f"gap_closed_{which}") for which in ("answered", "all")}
-    known = [f"{share:.1%} over {which}" for which, share in shares.items() if share is not None]
-    if known:
-        yield f"share of the gap between random and optimal play: {', '.join(known)}"
+    for which, share in shares.items():
+        if share is not None:
+            yield f"over {which}: {gap_text(share)}"
     if result["score_answered"] is not None and result["full_score"] != 1:
         yield f"score over answered: {result['score_answered']['mean']:.2f} of {result['full_score']:g}"
     tokens = result["tokens"]

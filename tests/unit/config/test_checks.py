@@ -61,6 +61,12 @@ LIMITS = [
     (SERVED, "tasks.0.options", {}, {"slip": 0.1}),
     (SERVED, "env.token_file", "", "x"),
     (MIXED, "tasks.1.env", "maze", "Bandit"),
+    # Start.
+    ("start: {run: x}", "start.checkpoint", "12", None),
+    ("", "start.checkpoint", "last", "12"),
+    ("start: {run: x}", "start.optimizer", True, None),
+    ("imitation: {levels: 8, steps: 51}\nstart: {run: x}", "start.optimizer", False, True),
+    ("train: {checkpoint_every: 4}", "train.keep_every", 8, 6),
     # Model.
     ("model: {pretrained: smollm2-135m}", "model.layers", 4, 3),
     ("model: {pretrained: smollm2-135m}", "model.tokenizer", "", "other"),

@@ -1,5 +1,3 @@
-"""Policy and critic: scores of tokens, what the critic reads, which parameters are trained."""
-
 import dataclasses
 
 import chex
@@ -7,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_decoder import CONFIG, LENGTH, PARAMS, ROWS, TOKENS, lively_params, slow_logits
+from slow_decoder import CONFIG, LENGTH, PARAMS, ROWS, TOKENS, lively_params
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import actor_critic, cached_decoder, decoder, lora
@@ -17,34 +15,13 @@ from agentrl_jax.models.lora import LoraConfig
 
 score_tokens = jax.jit(actor_critic.score_tokens, static_argnums=1)
 values = jax.jit(actor_critic.values, static_argnums=1)
-score_alone = jax.jit(actor_critic.logprobs, static_argnums=1)
 forward = jax.jit(decoder.forward, static_argnums=1)
 
 POSITION = jnp.array([[1, 4, 10], [1, 1, 2], [7, 8, 9]])
 
 
-def test_token_scores_equal_log_softmax_and_entropy():
-    """Only at the chosen positions; a row's temperature divides its logits; a greedy row is scored at temperature 1."""
-    model = ActorCritic(decoder=CONFIG, critic="none")
-    temperature = jnp.array([1.0, 0.5, 0.0])
-    scores = score_tokens({"policy": PARAMS}, model, TOKENS, POSITION, temperature)
-    for row, divisor in enumerate((1.0, 0.5, 1.0)):
-        logits = slow_logits(PARAMS, CONFIG, np.asarray(TOKENS[row])) / divisor
-        logprobs = logits - np.log(np.sum(np.exp(logits), axis=1, keepdims=True))
-        before = logprobs[np.asarray(POSITION[row]) - 1]
-        chosen = before[np.arange(3), TOKENS[row, POSITION[row]]]
-        np.testing.assert_allclose(scores.logprob[row], chosen, atol=3e-4)
-        np.testing.assert_allclose(scores.entropy[row], -np.sum(np.exp(before) * before, axis=1), atol=3e-4)
-    assert set(actor_critic.init_params(jax.random.key(0), model)) == {"policy"}
-    for value in (scores.value, actor_critic.values({"policy": PARAMS}, model, TOKENS, POSITION)):
-        np.testing.assert_array_equal(value, np.zeros(POSITION.shape))
-    alone = score_alone({"policy": PARAMS}, ActorCritic(decoder=CONFIG, critic="shared"), TOKENS, POSITION, temperature)
-    np.testing.assert_allclose(alone, scores.logprob, rtol=1e-5)
-
-
 @pytest.mark.parametrize("critic", ["shared", "separate"])
 def test_critic_reads_the_tokens_before(critic):
-    """Value j does not depend on token j or later ones, and trains the policy only through a shared decoder."""
     model = ActorCritic(decoder=CONFIG, critic=critic)
     params = actor_critic.init_params(jax.random.key(0), model)
     assert ("decoder" in params["critic"]) == (critic == "separate")
@@ -75,21 +52,23 @@ def test_critic_reads_the_tokens_before(critic):
 ADAPTED = ActorCritic(decoder=CONFIG, critic="separate", lora=LoraConfig(rank=3, alpha=6.0))
 
 
-@pytest.fixture(scope="module")
-def adapted():
-    params = actor_critic.from_decoder(jax.random.key(7), PARAMS, ADAPTED)
-    draw = np.random.default_rng(8)
-    moved = jax.tree.map(lambda x: x + jnp.float32(0.1 * draw.standard_normal(x.shape)), params)
-    return moved | {"frozen": params["frozen"]}
-
-
 def test_a_fresh_adapter_changes_no_bit():
     adapted = actor_critic.from_decoder(jax.random.key(1), PARAMS, ADAPTED)
     attached = actor_critic.policy_decoder(adapted, ADAPTED)
     np.testing.assert_array_equal(*(forward(params, CONFIG, TOKENS) for params in (attached, PARAMS)))
 
 
-def test_adapters_are_low_rank_changes_of_the_matrices(adapted):
+@jax.jit
+def through_the_cache(params):
+    start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, LENGTH)
+    prepared, cache = cached_decoder.prepare_for_decode(params, CONFIG), init_cache(CONFIG, ROWS, LENGTH)
+    return cached_decoder.forward_with_cache(prepared, CONFIG, cache, TOKENS, start, count)[0]
+
+
+def test_adapters_are_low_rank_changes_of_the_matrices():
+    params, draw = actor_critic.from_decoder(jax.random.key(7), PARAMS, ADAPTED), np.random.default_rng(8)
+    adapted = jax.tree.map(lambda x: x + jnp.float32(0.1 * draw.standard_normal(x.shape)), params)
+    adapted |= {"frozen": params["frozen"]}
     changed = dict(PARAMS["layers"])
     for name, pair in adapted["policy"].items():
         changed[name] = changed[name] + 2.0 * np.einsum("nir,nro->nio", pair["a"], pair["b"])
@@ -98,23 +77,11 @@ def test_adapters_are_low_rank_changes_of_the_matrices(adapted):
     merged, of_critic = (
         lora.merge(PARAMS, adapter, ADAPTED.lora) for adapter in (adapted["policy"], adapted["critic"]["decoder"])
     )
-    for whole in (attached, merged):
-        np.testing.assert_allclose(forward(whole, CONFIG, TOKENS), expected, atol=2e-5, rtol=2e-4)
+    for found in (forward(attached, CONFIG, TOKENS), forward(merged, CONFIG, TOKENS), through_the_cache(attached)):
+        np.testing.assert_allclose(found, expected, atol=2e-5, rtol=2e-4)
     own = {"policy": merged, "critic": adapted["critic"] | {"decoder": of_critic}}
     wanted = values(own, dataclasses.replace(ADAPTED, lora=None), TOKENS, POSITION)
     np.testing.assert_allclose(values(adapted, ADAPTED, TOKENS, POSITION), wanted, atol=2e-4)
-
-
-def test_steps_through_the_cache_read_the_adapter(adapted):
-    attached = actor_critic.policy_decoder(adapted, ADAPTED)
-
-    @jax.jit
-    def read(params):
-        start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, LENGTH)
-        prepared, cache = cached_decoder.prepare_for_decode(params, CONFIG), init_cache(CONFIG, ROWS, LENGTH)
-        return cached_decoder.forward_with_cache(prepared, CONFIG, cache, TOKENS, start, count)[0]
-
-    np.testing.assert_allclose(read(attached), forward(attached, CONFIG, TOKENS), atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize(

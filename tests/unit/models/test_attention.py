@@ -1,11 +1,9 @@
-"""Attention over the keys of a chunk and over the segments of a cache, against the formula and against each other."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.models import attention, matmul
+from agentrl_jax.models import attention
 from agentrl_jax.models.attention import Segment
 from agentrl_jax.models.quantized import quantize
 
@@ -20,21 +18,6 @@ def test_a_query_sees_itself_and_the_latest_before_it(window):
     size = int(window) or 100
     expected = [[[q - size < k <= q for k in row] for q in of_row] for row, of_row in zip(keys, queries)]
     np.testing.assert_array_equal(attention.visible(jnp.asarray(keys), jnp.asarray(queries), window), expected)
-
-
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_attention_is_the_softmax_of_scaled_products(chunk):
-    """Four query heads read two key-value heads; a mask hides some positions."""
-    draw = np.random.default_rng(chunk)
-    query, key, value = (draw.normal(size=shape) for shape in ((2, chunk, 4, 8), (2, 2, 5, 8), (2, 2, 5, 8)))
-    seen = draw.random((2, chunk, 5)) < 0.6
-    seen[..., 0] = True
-    expected = np.zeros(query.shape)
-    for row, at, head in np.ndindex(2, chunk, 4):
-        weight = np.where(seen[row, at], np.exp(key[row, head // 2] @ query[row, at, head] / np.sqrt(8)), 0.0)
-        expected[row, at, head] = weight / weight.sum() @ value[row, head // 2]
-    arrays = (jnp.asarray(x, jnp.float32) for x in (query, key, value))
-    np.testing.assert_allclose(jax.jit(attention.attend)(*arrays, jnp.asarray(seen)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("chunk", "filled"), [(1, 2), (5, 1), (5, 4)])
@@ -68,40 +51,18 @@ def test_rows_of_a_group_read_the_same_keys(rows, chunk, integers, monkeypatch):
     """Twelve rows in groups of three that share seven keys, beside five of their own, for a few rows at a time."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", rows * chunk * 4 * 12)
     query = normal(0, 12, chunk, 4, 8)
-    shared = [normal(i, 4, 2, 7, 8) for i in (1, 2)]
+    shared, own = [normal(i, 4, 2, 7, 8) for i in (1, 2)], [normal(i, 12, 2, 5, 8) for i in (3, 4)]
     if integers:
-        shared = [quantize(x, axis=-1) for x in shared]
-    of_rows = [jnp.repeat(x.dequantized(jnp.float32) if integers else x, 3, axis=0) for x in shared]
-    own = [normal(i, 12, 2, 5, 8) for i in (3, 4)]
+        shared, own = ([quantize(x, axis=-1) for x in pair] for pair in (shared, own))
+    plain, plain_own = ([x.dequantized(jnp.float32) if integers else x for x in pair] for pair in (shared, own))
+    of_rows = [jnp.repeat(x, 3, axis=0) for x in plain]
     length = 1 + jnp.arange(12) % 7
     seen = jnp.broadcast_to((jnp.arange(7) < length[:, None])[:, None], (12, chunk, 7))
     of_own = attention.visible(jnp.arange(5)[None], (jnp.arange(12) % 4)[:, None] + jnp.arange(chunk))
 
     @jax.jit
     def both(query):
-        wanted = attention.attend_segments(query, [Segment(*of_rows, seen), Segment(*own, of_own)])
+        wanted = attention.attend_segments(query, [Segment(*of_rows, seen), Segment(*plain_own, of_own)])
         return wanted, attention.attend_cached(query, [Segment(*own, of_own), Segment(*shared, seen)])
 
     np.testing.assert_allclose(*both(query), atol=1e-6)
-
-
-def test_attention_over_integers_is_that_over_those_numbers():
-    query = normal(0, 2, 3, 4, 8)
-    own, shared = (
-        [quantize(normal(seed, *shape), axis=-1) for seed in (first, first + 1)]
-        for first, shape in ((1, (2, 2, 6, 8)), (3, (2, 5, 8)))
-    )
-    seen = [jnp.ones((2, 3, size), bool) for size in (6, 5)]
-    plain = [[x.dequantized(jnp.float32) for x in pair] for pair in (own, shared)]
-
-    def attend(query, *pairs):
-        return attention.attend_cached(query, [Segment(*pair, mask) for pair, mask in zip(pairs, seen)])
-
-    np.testing.assert_allclose(jax.jit(attend)(query, own, shared), jax.jit(attend)(query, *plain), atol=1e-6)
-
-
-@pytest.mark.parametrize("rows", [3, 4])
-def test_a_transposed_matrix_gives_the_same_product(rows):
-    """With few rows, at most an eighth of the smaller side, and with many, which use different code."""
-    x, matrix = (jax.random.normal(jax.random.key(seed), shape) for seed, shape in enumerate(((rows, 24), (24, 40))))
-    np.testing.assert_allclose(x @ matmul.Transposed(matrix.T), x @ matrix, atol=1e-5)

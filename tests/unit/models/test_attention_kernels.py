@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as Spec
 from plain_attention import compared, plain_attention, random_inputs, random_segments, value_and_gradients
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.models import attention_kernels, block_attention, row_attention
+from agentrl_jax.models import attention_kernels, row_attention
 
 splash = functools.partial(attention_kernels.attend_splash, interpret=True)
 
@@ -67,16 +67,6 @@ def test_cudnn_is_asked_for_the_same_attention(monkeypatch, chunk, length, windo
     chex.assert_trees_all_close(found, plain, atol=2e-6, rtol=1e-5)
     assert lengths
     assert not any(size % 2 for size in lengths)
-
-
-def test_the_platform_chooses(monkeypatch):
-    monkeypatch.setattr(block_attention, "BLOCK", 8)
-    inputs = random_inputs(1, 20, 20)
-    chosen, blocks = (
-        jax.jit(functools.partial(value_and_gradients, functools.partial(row_attention.attention, implementation=name)))
-        for name in ("auto", "blocks")
-    )
-    chex.assert_trees_all_equal(chosen(*inputs), blocks(*inputs))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""The decoder against a slow NumPy decoder, and its cached steps against its parallel pass."""
-
 import dataclasses
 import functools
 
@@ -8,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_decoder import CONFIG, LENGTH, PARAMS, ROWS, TOKENS, lively_params, slow_logits
+from slow_decoder import CONFIG, LENGTH, PARAMS, ROWS, TOKENS
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import cached_decoder, decoder
-from agentrl_jax.models.kv_cache import Opening, init_cache, shared_prefix
+from agentrl_jax.models.kv_cache import init_cache, shared_prefix
 
 forward = jax.jit(decoder.forward, static_argnums=1)
 
@@ -20,16 +18,6 @@ forward = jax.jit(decoder.forward, static_argnums=1)
 @functools.partial(jax.jit, static_argnums=1)
 def extend(params, config, *args):
     return cached_decoder.forward_with_cache(cached_decoder.prepare_for_decode(params, config), config, *args)
-
-
-@pytest.mark.parametrize(("tied", "kv_heads"), [(False, 1), (True, 2)])
-def test_forward_equals_the_slow_decoder(tied, kv_heads):
-    config = dataclasses.replace(CONFIG, tied_embeddings=tied, num_kv_heads=kv_heads)
-    params = lively_params(config, seed=3)
-    fast = decoder.logits(params, forward(params, config, TOKENS))
-    assert fast.dtype == jnp.float32
-    slow = np.stack([slow_logits(params, config, row) for row in np.asarray(TOKENS)])
-    np.testing.assert_allclose(fast, slow, atol=2e-4)
 
 
 def test_declared_module_gives_the_same_logits():
@@ -70,22 +58,6 @@ def test_packed_sequences_equal_rows_of_their_own():
         np.testing.assert_allclose(together[start : start + length], alone, atol=2e-5, rtol=2e-5)
 
 
-def test_rows_and_positions_that_are_not_written_keep_every_bit():
-    def noise(x):
-        return jax.random.normal(jax.random.key(4), x.shape)
-
-    cache = jax.tree.map(noise, init_cache(CONFIG, ROWS, LENGTH, response=3, block=LENGTH))
-    start, count = jnp.array([2, 9, 0]), jnp.array([3, 0, 1])
-    _, after = extend(PARAMS, CONFIG, cache, TOKENS[:, :4], start, count)
-    stored = after.store_responses(jnp.array([5, 8, 1]), jnp.array([2, 0, 3]))
-    read, said = np.zeros((2, ROWS, LENGTH), bool)
-    read[0, 2:5] = read[2, 0] = said[0, 5:7] = said[2, 1:4] = True
-    for before, later, written in ((cache, after, read), (after, stored, said)):
-        for old, new in zip(jax.tree.leaves(before.blocks), jax.tree.leaves(later.blocks)):
-            np.testing.assert_array_equal(np.any(np.asarray(old != new), axis=(1, 3)), written)
-    chex.assert_trees_all_equal(cache.response, after.response)
-
-
 @pytest.mark.parametrize(("changes", "apart"), [({"windows": (0, 4)}, True), ({"decode_dtype": "int8"}, False)])
 def test_scanned_layers_and_the_last_token_alone_give_the_same_numbers(changes, apart):
     config = dataclasses.replace(CONFIG, **changes)
@@ -116,15 +88,6 @@ def test_scanned_layers_and_the_last_token_alone_give_the_same_numbers(changes, 
     (prefix, whole, last), (same_prefix, *scanned) = results
     for found, wanted in ((same_prefix, prefix), (last, whole), *((x, whole) for x in scanned)):
         chex.assert_trees_all_close(found, wanted, atol=tolerance, rtol=tolerance)
-
-
-def test_stacked_parameters_refuse_an_opening():
-    opening = Opening((), jnp.zeros(ROWS, jnp.int32))
-    cache = init_cache(CONFIG, ROWS, LENGTH).replace(opening=opening)
-    stacked = cached_decoder.prepare_stacked(PARAMS, CONFIG)
-    zeros = jnp.zeros(ROWS, jnp.int32)
-    with pytest.raises(BadValue, match="opening"):
-        cached_decoder.forward_with_cache(stacked, CONFIG, cache, TOKENS[:, :2], zeros, zeros + 2)
 
 
 def test_bfloat16_activations_and_their_gradients_stay_close():

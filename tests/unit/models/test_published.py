@@ -1,5 +1,3 @@
-"""Shapes of published models have as many parameters as their publishers say."""
-
 import math
 
 import jax

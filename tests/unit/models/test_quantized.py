@@ -1,5 +1,3 @@
-"""Decoders and caches of 8-bit integers compute what they would with the numbers that the integers stand for."""
-
 import dataclasses
 import functools
 

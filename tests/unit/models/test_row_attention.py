@@ -1,5 +1,3 @@
-"""Attention of whole rows, on one device and on several, against the plain form: values and gradients."""
-
 import functools
 
 import chex
@@ -16,20 +14,17 @@ from agentrl_jax.models.sequence_attention import all_gather_positions, shard_po
 
 
 @pytest.mark.parametrize(
-    ("chunk", "length", "window", "packed"), [(21, 21, 5, True), (53, 60, 9, False), (53, 53, 30, True)], ids=str
+    ("chunk", "length", "window", "segments"),
+    [
+        *[(size, size, window, random_segments(4, size)) for size, window in ((21, 5), (53, 30))],
+        *((53, 60, 9, None), (53, 53, 0, None), (61, 64, 13, PACKED)),
+    ],
 )
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_equal_the_plain_form(chunk, length, window, packed):
-    """Three blocks, the last one shorter, and loops, of which one is padded and after a shared prefix."""
-    segments = random_segments(4, length) if packed else None
+def test_blocks_equal_the_plain_form(chunk, length, window, segments):
+    """Three blocks, the last one shorter, and loops, of which one is padded and after a shared prefix; bins."""
     inputs = random_inputs(4, chunk, length)
     blocks, plain = compared(row_attention.attention, inputs, window=window, segment_ids=segments)
-    chex.assert_trees_all_close(blocks, plain, atol=2e-6, rtol=2e-5)
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_bins_equal_the_plain_form():
-    blocks, plain = compared(row_attention.attention, random_inputs(len(PACKED), 61, 64), window=13, segment_ids=PACKED)
     chex.assert_trees_all_close(blocks, plain, atol=2e-5, rtol=2e-5)
 
 

@@ -1,5 +1,3 @@
-"""Scores of tokens, distances between two policies and their gradients, in chunks and with masks, from whole logits."""
-
 import functools
 
 import chex
@@ -7,13 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import slow_decoder
 from made_up import MODEL, fresh_state
-from slow_decoder import CONFIG, slow_logits
 
 from agentrl_jax.algos import kl
-from agentrl_jax.models import actor_critic, cached_decoder, decoder, token_scores
-from agentrl_jax.models.cross_scores import logprobs_after
+from agentrl_jax.models import actor_critic, decoder, token_scores
 
 TOKENS = jax.random.randint(jax.random.key(3), (3, 7), 0, MODEL.decoder.vocab_size)
 POSITION = jnp.array([[1, 2, 6], [3, 4, 5], [6, 1, 1]])
@@ -66,25 +61,8 @@ def test_scores_are_those_of_whole_logits(at_once, monkeypatch):
     chex.assert_trees_all_close(found, scores, atol=1e-5)
     chex.assert_trees_all_close(gradient, wanted, rtol=1e-4, atol=5e-4)
     assert not any(np.asarray(x).any() for x in jax.tree.leaves(none))
+    alone = jax.jit(actor_critic.logprobs, static_argnums=1)(PARAMS, MODEL, TOKENS, POSITION, TEMPERATURE)
+    np.testing.assert_allclose(alone, found[0], rtol=1e-5)
     masked = jax.jit(lambda *policies: scored(*policies, MASK))(PARAMS["policy"], OTHER)
     for some, all_of_them in zip(masked, found):
         np.testing.assert_allclose(some[MASK], all_of_them[MASK], atol=1e-6)
-
-
-def test_responses_after_one_context_have_the_scores_of_whole_sequences():
-    draw = np.random.default_rng(0)
-    context, length = draw.integers(0, CONFIG.vocab_size, 6), 4
-    responses = draw.integers(0, CONFIG.vocab_size, (3, 5))
-    lengths, temperature = np.array([5, 2, 0]), np.array([0.5, 0.0, 1.0])
-
-    scores = jax.jit(logprobs_after, static_argnums=1)
-    laid = cached_decoder.prepare_for_decode(slow_decoder.PARAMS, CONFIG)
-    found = scores(laid, CONFIG, context, jnp.int32(length), responses, lengths, jnp.asarray(temperature))
-    expected = np.zeros(responses.shape)
-    for row, count in enumerate(lengths):
-        tokens = np.concatenate([context[:length], responses[row, :count]])
-        logits = slow_logits(slow_decoder.PARAMS, CONFIG, tokens) / (temperature[row] or 1.0)
-        logprob = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-        for i in range(count):
-            expected[row, i] = logprob[length + i - 1, responses[row, i]]
-    np.testing.assert_allclose(found, expected, atol=3e-4)

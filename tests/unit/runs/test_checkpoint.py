@@ -89,6 +89,14 @@ def test_the_best_is_kept_beside_the_newest(tmp_path):
         assert checkpoints.steps() == [7, 8]
 
 
+def test_some_are_kept_for_good(tmp_path):
+    with Checkpoints(tmp_path, keep=1, for_good=lambda step: step % 2 == 0) as checkpoints:
+        for step in range(1, 6):
+            checkpoints.save(step, {"a": jnp.ones(3)}, wait=False)
+        checkpoints.wait()
+        assert checkpoints.steps() == [2, 4, 5]
+
+
 def test_one_between_the_regular_ones_takes_no_place(tmp_path):
     small = {"a": jnp.ones(3)}
     with Checkpoints(tmp_path, keep=2) as checkpoints:

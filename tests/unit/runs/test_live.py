@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from agentrl_jax.runs.live import IterationView, LiveView, duration, final_table, sparkline
+from agentrl_jax.runs.live import IterationView, LiveView, duration, final_table, gap_text, sparkline
 
 
 def progress(iteration, **changes):
@@ -91,3 +91,8 @@ def test_the_final_table_of_other_runs():
     text, rows = table(held_out=False, imitated=False, paired={}, success_greedy={}, optimal_is="closed loop")
     assert rows.keys() == {"random", "before RL", "after RL", "optimal (closed loop)"}
     assert "not all held out" in text
+
+
+def test_below_random_play_is_said():
+    assert gap_text(0.25).startswith("closes 25.0%")
+    assert gap_text(-0.18).startswith("below random play by 18.0%")

@@ -15,7 +15,7 @@ from agentrl_jax.runs.rollout_records import (
     Header,
     RolloutRecord,
     RolloutWriter,
-    delete_after,
+    move_after,
     read_record,
     record_path,
     recorded_iterations,
@@ -51,7 +51,7 @@ def _numbered(record, number):
     return dataclasses.replace(record, header=dataclasses.replace(record.header, iteration=number, step=10 + number))
 
 
-def test_files_after_a_step_are_deleted_and_those_that_cannot_be_read_are_kept_aside(record, tmp_path, monkeypatch):
+def test_files_after_a_step_are_moved_and_those_that_cannot_be_read_are_kept_aside(record, tmp_path, monkeypatch):
     for number in (1, 2, 4, 5, 6):
         write_record(tmp_path, _numbered(record, number))
     with monkeypatch.context() as patch:
@@ -62,7 +62,8 @@ def test_files_after_a_step_are_deleted_and_those_that_cannot_be_read_are_kept_a
     record_path(tmp_path, 1).write_bytes(flipped)
     record_path(tmp_path, 4).unlink()
     record_path(tmp_path, 4).mkdir()
-    said = delete_after(tmp_path, step=15)
+    said = move_after(tmp_path, 15, tmp_path / "aside")
+    assert [file.name for file in (tmp_path / "aside" / "rollouts").iterdir()] == ["000006.npz"]
     assert recorded_iterations(tmp_path) == [2, 5]
     aside = [f"00000{number}.npz.damaged" for number in (1, 3, 4)]
     assert sorted(path.name for path in record_path(tmp_path, 1).parent.glob("*.damaged")) == aside
@@ -70,8 +71,8 @@ def test_files_after_a_step_are_deleted_and_those_that_cannot_be_read_are_kept_a
     assert all(str(record_path(tmp_path, number)) in line for number, line in zip((1, 3, 4), said))
     assert (record_path(tmp_path, 1).parent / aside[0]).read_bytes() == bytes(flipped)
     write_record(tmp_path, _numbered(record, 1)).write_bytes(b"PK")
-    assert delete_after(tmp_path, step=15)[0].endswith("renamed to 000001.npz.damaged.2")
-    assert delete_after(tmp_path, step=15) == []
+    assert move_after(tmp_path, 15, tmp_path / "aside")[0].endswith("renamed to 000001.npz.damaged.2")
+    assert move_after(tmp_path, 15, tmp_path / "aside") == []
 
 
 def test_the_oldest_files_are_deleted(record, tmp_path):

@@ -11,6 +11,7 @@ from refusing import refusal
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.defaults import with_defaults
+from agentrl_jax.config.migrations import FORMAT
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.run_folder import RunFolder, read_config
 
@@ -79,11 +80,12 @@ def test_a_run_may_go_on_for_longer_and_its_configuration_keeps_a_history(config
     last = train(longer, keep=5).replace(rollout=longer.rollout.replace(slots=4))
     RunFolder(last).close()
     history = [json.loads(line) for line in (tmp_path / "run" / "config.history.jsonl").read_text().splitlines()]
-    assert history == [
-        {"step": 1, "changed": {"train.iterations": ["200", "3"]}},
-        {"step": 1, "changed": {"train.iterations": ["3", "400"], "train.validate_every": ["10", "0"]}},
-        {"step": 1, "changed": {"rollout.slots": ["0", "4"], "train.keep": ["2", "5"]}},
+    assert [row["changed"] for row in history] == [
+        {"train.iterations": ["200", "3"]},
+        {"train.iterations": ["3", "400"], "train.validate_every": ["10", "0"]},
+        {"rollout.slots": ["0", "4"], "train.keep": ["2", "5"]},
     ]
+    assert {(row["step"], row["format"]) for row in history} == {(1, FORMAT)}
 
 
 def test_what_would_change_what_was_done_is_refused_with_the_reason(config):

@@ -1,5 +1,3 @@
-"""GGUF files written by the package `gguf` from tensors in Hugging Face's layout."""
-
 import importlib.util
 import json
 
@@ -55,7 +53,6 @@ def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
 
 @pytest.mark.parametrize("name", gguf_format.TENSOR_TYPES)
 def test_every_kind_of_numbers(name, tmp_path):
-    """The numbers that the package `gguf` gives for random blocks, in rows that are read in parts."""
     kind = Kind[name]
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     raw = np.random.default_rng(0).integers(0, 60, (256, 256 // block * block_bytes), dtype=np.uint8)

@@ -1,5 +1,3 @@
-"""Adapters in PEFT's format, written by hand with its names and [r, In], [Out, r] matrices."""
-
 import json
 import math
 
@@ -87,6 +85,8 @@ def test_what_is_not_supported_is_refused_by_name(changes, words, tmp_path):
 
 def test_pickles_and_adapters_that_do_not_fit_are_refused(tmp_path):
     write(tmp_path, adapter_tensors())
+    (tmp_path / "adapter_model.bin").write_bytes(b"of an older version")
+    peft_files.load_adapter(tmp_path, DECODER)
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
     with pytest.raises(WeightsError, match=r"adapter_model\.bin is a pickle"):
         peft_files.load_adapter(tmp_path, DECODER)

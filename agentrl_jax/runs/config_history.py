@@ -1,0 +1,217 @@
+"""Which settings of a run may change while it goes on, and what each was at every step.
+
+config.history.jsonl has a row for each command that changed some: `step` of the checkpoint where the run went on, and
+`changed`, the old and the new value by key, as JSON. The rows after that step were computed with the new values, and
+are again with these when the run resumes from an earlier checkpoint, or a rollout is replayed.
+"""
+
+import functools
+import json
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentrl_jax.config import Config, decode, differences, to_dict
+from agentrl_jax.config.algo import AlgoConfig
+from agentrl_jax.config.fields import TRACED
+from agentrl_jax.config.keys import sections_of
+from agentrl_jax.config.migrations import FORMAT, migrated
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.io import atomic_write
+from agentrl_jax.strict_json import parse_object
+
+HISTORY = "config.history.jsonl"
+_FREE = (
+    "iterations checkpoint_every keep keep_every validate_every trajectories_every trajectories recorded_mb "
+    "max_bad_updates on_collapse max_roll_backs"
+)
+_SERVICES = "url token_file deadline workers retries max_failed"
+ROUNDING = frozenset(f"mesh.{name}" for name in ("fsdp", "sequence", "tensor", "rollout")) | {
+    "devices",
+    "algo.grad_accum_steps",
+    "algo.length_buckets",
+    "model.attention",
+    "model.remat",
+    "optim.offload",
+    "rollout.slots",
+}
+"""Keys of the devices, their mesh and how they divide the work, on which only the rounding depends."""
+MAY_CHANGE = (
+    frozenset(f"train.{name}" for name in _FREE.split())
+    | frozenset(f"env.{name}" for name in _SERVICES.split())
+    | ROUNDING
+)
+"""Keys that may change when a run is resumed or has ended, since no computed number depends on them. `evaluation` is
+not among them, because the initial policy was evaluated with it and is compared with the final one. Neither are
+`validation_temperature` and `validation_episodes`, because validations are compared with earlier ones."""
+
+_SCHEDULES = "algo.schedules"
+FROM_NOW_ON = frozenset(
+    ["optim.lr", "optim.critic_lr", "optim.warmup", "optim.schedule", "optim.max_grad_norm", "train.critic_warmup"]
+    + ["algo.entropy_coef", "rollout.temperature", _SCHEDULES]
+    + [
+        f"algo.{name}.{traced}"
+        for name, field in AlgoConfig.model_fields.items()
+        for part in sections_of(field.annotation)
+        for traced, number in part.model_fields.items()
+        if TRACED in number.metadata
+    ]
+)
+"""Keys that may change on request: numbers that compiled programs take as arguments, and how they change over the
+iterations. A schedule is always that of the whole run: after a change, iteration i has the value that it would have had
+with the new settings from the start. `prompt.format_penalty` and `algo.overlong_penalty` are not among them, because
+the returns of validations, which are compared with earlier ones, depend on them."""
+
+
+def changed_keys(stored: Config, config: Config) -> list[str]:
+    """Dotted keys in which two configurations of a run differ, its folder aside; all schedules are one key."""
+    keys = differences(stored, config)
+    return [*dict.fromkeys(_SCHEDULES if key.startswith(_SCHEDULES) else key for key in keys if key != "run_dir")]
+
+
+def check_changes(
+    folder: Path, keys: Sequence[str], stored: Config, config: Config, done: int, *, accept: bool
+) -> None:
+    """Refuses changes of a run that has done `done` iterations; `accept` is the request to change what may be changed.
+
+    Raises:
+        UserError: a key is none that may change, or may only on request.
+    """
+    old, new = to_dict(stored), to_dict(config)
+    reason = _why_refused(keys, stored, config, done, accept)
+    if not reason:
+        return
+    shown = ", ".join(f"{key} ({value_at(old, key)} there, {value_at(new, key)} now)" for key in keys[:8])
+    more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+    raise UserError.at(
+        folder,
+        f"holds a run with another configuration; these keys differ: {shown}{more}; {reason}",
+        shown,
+    )
+
+
+def _why_refused(keys: Sequence[str], stored: Config, config: Config, done: int, accept: bool) -> str:
+    other = "give another folder with --run_dir, or delete this one"
+    fixed = [key for key in keys if key not in MAY_CHANGE | FROM_NOW_ON]
+    if fixed:
+        return f"{fixed[0]} decides what has been done already; {other}"
+    moved = [key for key in keys if key in ROUNDING]
+    if moved and config.algo.dynamic_sampling > 1:
+        return f"with algo.dynamic_sampling, {moved[0]} decides which groups are kept; {other}"
+    if "train.iterations" in keys and config.train.iterations < done:
+        return f"{done} iterations have been done; {other}"
+    if accept:
+        return ""
+    later = [key for key in keys if key in FROM_NOW_ON]
+    if "train.iterations" in keys and "constant" not in (stored.optim.schedule, config.optim.schedule):
+        later.append("train.iterations")
+    if not later:
+        return ""
+    why = f"{later[0]} decides what has been done already"
+    if later == ["train.iterations"]:
+        why = f"the learning rates of optim.schedule {stored.optim.schedule} depend on train.iterations"
+    return f"{why}; add --accept_changes to go on with the new value from here on, or {other}"
+
+
+def record_changes(folder: Path, step: int, keys: Sequence[str], stored: Config, config: Config) -> None:
+    """Adds a row to the history, atomically; the run goes on from the checkpoint of `step`."""
+    old, new = to_dict(stored), to_dict(config)
+    change = {
+        "step": step,
+        "format": FORMAT,
+        "changed": {key: [value_at(old, key), value_at(new, key)] for key in keys},
+    }
+    file = folder / HISTORY
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    with atomic_write(file) as stream:
+        stream.write(before + json.dumps(change) + "\n")
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the history of a run; none if nothing was changed.
+
+    Raises:
+        UserError: a row cannot be read.
+    """
+    file, rows = folder / HISTORY, []
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    for number, line in enumerate(lines, 1):
+        with refusals():
+            row = parse_object(line, f"{file}, line {number}")
+        if not isinstance(row.get("step"), int) or not isinstance(row.get("changed"), dict):
+            raise UserError.at(file, f"line {number} is no change of a run; restore the file", number)
+        rows.append(row)
+    return rows
+
+
+_COUNTS = FROM_NOW_ON | ROUNDING | {"train.iterations"}
+"""Keys on whose earlier values computed numbers depend."""
+
+
+class ConfigHistory:
+    """The configuration of a run at each step: a function of its present one, `config`, and of the rows before."""
+
+    def __init__(self, config: Config, rows: Sequence[Mapping[str, Any]] = ()):
+        """Takes rows as of `read_history`, in which only what computed numbers depend on counts."""
+        self.config, self._rows = config, rows
+        self._known: dict[tuple[bool, ...], Config] = {}
+
+    def at(self, step: int) -> Config:
+        """The configuration with which the row `step` of metrics.jsonl is computed.
+
+        Raises:
+            UserError: a stored value is none of its key.
+        """
+        passed = tuple(step > row["step"] for row in self._rows)
+        if passed not in self._known:
+            self._known[passed] = self._changed(passed) if self._rows else self.config
+        return self._known[passed]
+
+    def _changed(self, passed: Sequence[bool]) -> Config:
+        values: dict[str, str] = {}
+        for row, is_passed in zip(self._rows, passed):
+            for key, (old, new) in row["changed"].items():
+                if key not in _COUNTS:
+                    continue
+                if is_passed:
+                    values[key] = new
+                else:
+                    values.setdefault(key, old)
+        data = to_dict(self.config)
+        for key, text in values.items():
+            *above, name = key.split(".")
+            functools.reduce(operator.getitem, above, data)[name] = json.loads(text)
+        return decode(data, source=HISTORY)
+
+
+def edited_keys(stored: Mapping[str, Any] | None, config: Config) -> Iterator[tuple[str, str, str]]:
+    """Keys whose values are others than in the record of a checkpoint, with both values as JSON.
+
+    `stored` is what `to_record` returned, None in checkpoints of earlier versions; `config` is the configuration at the
+    checkpoint's step. Keys that may always change are left out. Raises LookupError, TypeError, ValueError or
+    AttributeError if `stored` is no such record.
+    """
+    if stored is None or stored["format"] > FORMAT:
+        return
+    before = decode(migrated(stored["keys"], stored["format"]), source="the configuration of a checkpoint")
+    old, new = to_dict(before), to_dict(config)
+    for key in changed_keys(before, config):
+        if key not in MAY_CHANGE and not key.startswith("hosts."):
+            yield key, value_at(old, key), value_at(new, key)
+
+
+def to_record(config: Config) -> dict[str, Any]:
+    """What a checkpoint stores of the configuration that it was computed with."""
+    return {"format": FORMAT, "keys": to_dict(config)}
+
+
+def value_at(tree: Any, key: str) -> str:
+    """The value at a dotted key of nested mappings and lists, as JSON, or `absent`."""
+    for name in key.split("."):
+        if isinstance(tree, list):
+            tree = {str(index): entry for index, entry in enumerate(tree)}
+        if not isinstance(tree, dict) or name not in tree:
+            return "absent"
+        tree = tree[name]
+    return json.dumps(tree)
