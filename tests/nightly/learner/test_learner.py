@@ -1,5 +1,3 @@
-"""The update on made-up trajectories, in configurations that the quick tests leave out: presets, parts, devices."""
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -17,7 +15,9 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup.programs import Programs
 
 SEPARATE = ActorCritic(decoder=made_up.SHAPE, critic="separate", shared_prefix_len=2)
-BINS = {"grad_accum_steps": 4, "packing": True}
+ROWS, BUCKETS = {"grad_accum_steps": 4}, {"grad_accum_steps": 2, "length_buckets": 3}
+BINS = ROWS | {"packing": True}
+CONTINUED = {"context": "single_turn", "advantage": Gae(bootstrap_truncated=True), "kl": FixedKl(apply_to="reward")}
 
 
 def same(one, other):
@@ -40,27 +40,21 @@ def test_every_preset_makes_a_step(name):
 
 
 @pytest.mark.parametrize(
-    ("rule", "parts"),
+    ("model", "rule", "parts"),
     [
-        ({"objective": Gspo(), "advantage": Rloo()}, {"grad_accum_steps": 4}),
-        ({"advantage": Gigpo(length_weighted=True), "mismatch": IcePop(level="sequence")}, {"grad_accum_steps": 4}),
-        ({"aggregation": "seq_mean_token_mean"}, {"grad_accum_steps": 2, "length_buckets": 3}),
-        ({"minibatches": 2}, {"grad_accum_steps": 2, "length_buckets": 3}),
-        ({"minibatches": 2, "kl": FixedKl(estimator="full")}, BINS),
-        ({"minibatches": 2, "context": "single_turn"}, BINS),
-        ({"minibatches": 2, **GRPO}, BINS),
+        (NO_CRITIC, {"objective": Gspo(), "advantage": Rloo()}, ROWS),
+        (NO_CRITIC, {"advantage": Gigpo(length_weighted=True), "mismatch": IcePop(level="sequence")}, ROWS),
+        (MODEL, {"aggregation": "seq_mean_token_mean"}, BUCKETS),
+        (MODEL, {"minibatches": 2}, BUCKETS),
+        (MODEL, {"minibatches": 2, "kl": FixedKl(estimator="full")}, BINS),
+        (MODEL, {"minibatches": 2, "context": "single_turn"}, BINS),
+        (NO_CRITIC, {"minibatches": 2, **GRPO}, BINS),
+        (SEPARATE, {"kl": FixedKl(estimator="k3"), "aggregation": "seq_mean_token_mean"}, BINS),
     ],
 )
-def test_parts_equal_the_whole(rule, parts):
-    model, numbers = NO_CRITIC if "advantage" in rule else MODEL, made_up.settings(kl_coef=0.5)
-    start = fresh_state(model, reference="kl" in rule)
+def test_parts_equal_the_whole(model, rule, parts):
+    start, numbers = fresh_state(model, reference="kl" in rule), made_up.settings(kl_coef=0.5)
     same(*(learn(state=start, numbers=numbers, model=model, **rule, **more) for more in ({}, parts)))
-
-
-def test_bins_of_a_separate_critic_equal_rows():
-    rule = {"minibatches": 2, "kl": FixedKl(estimator="k3"), "aggregation": "seq_mean_token_mean"}
-    start, numbers = fresh_state(SEPARATE, reference=True), made_up.settings(kl_coef=0.5)
-    same(*(learn(state=start, numbers=numbers, model=SEPARATE, **rule, **more) for more in ({}, BINS)))
 
 
 @pytest.mark.parametrize(
@@ -73,26 +67,13 @@ def test_bins_of_a_separate_critic_equal_rows():
         # The greedy episodes of ReMax are replicated, and the coefficient is in the state.
         ({"advantage": Remax(), "kl": AdaptiveKl(estimator="k2")}, NO_CRITIC, TRAJECTORY, (2, 1)),
         # The microbatches of all devices have more rows than there are episodes.
-        (
-            {
-                "context": "single_turn",
-                "advantage": Gae(bootstrap_truncated=True),
-                "kl": FixedKl(apply_to="reward"),
-                "grad_accum_steps": 4,
-                "group_size": 2,
-            },
-            MODEL,
-            CUT_OFF,
-            (8, 1),
-        ),
+        (CONTINUED | {"grad_accum_steps": 4, "group_size": 2}, MODEL, CUT_OFF, (8, 1)),
     ],
 )
 def test_devices_change_nothing(rule, model, trajectory, devices):
     """Half of the devices have long responses, half short ones, so means per device would be wrong."""
-    greedy, numbers = (
-        GREEDY if model is NO_CRITIC else None,
-        made_up.settings(kl_coef=0.3, lam=0.7, kl_target=1e9, kl_horizon=64),
-    )
+    greedy = GREEDY if model is NO_CRITIC else None
+    numbers = made_up.settings(kl_coef=0.3, lam=0.7, kl_target=1e9, kl_horizon=64)
     start = fresh_state(model, reference="kl" in rule)
     one = learn(trajectory, start, numbers, model=model, greedy=greedy, **rule)
     programs = Programs(make_mesh(devices[0], fsdp=devices[1]))

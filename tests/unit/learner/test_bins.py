@@ -1,5 +1,3 @@
-"""Rows that are packed into bins: nothing is lost, and an update equals that of the rows."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

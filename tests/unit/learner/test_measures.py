@@ -1,19 +1,11 @@
-"""Which episodes count, what is measured of them, and which rows are trained on."""
-
-import functools
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from made_up import EPISODES, GROUP_SIZE, GROUPS, NO_CRITIC, TRAJECTORY, fresh_state
+from made_up import EPISODES, GROUP_SIZE, GROUPS, TRAJECTORY
 
 from agentrl_jax.learner.measures import groups_of, measure
-from agentrl_jax.learner.recorded import recorded_advantages, recorded_scores
 from agentrl_jax.learner.trained_rows import trained_rows
-from agentrl_jax.models.actor_critic import logprobs
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.returns import Penalties
 
 RETURNS = jnp.arange(float(EPISODES))
@@ -56,27 +48,3 @@ def test_rows_to_train_on_are_those_with_tokens_first():
     assert found.order.tolist() == [1, 3, 0]
     assert found.length.tolist() == [0, 4, 0, 8]
     assert found.tokens.tolist() == [0, 2, 0, 2]
-
-
-def test_recorded_advantages_are_those_of_the_first_episodes():
-    turns, size = TRAJECTORY.response.tokens.shape[1:]
-    advantage = jnp.arange(1.0, EPISODES * turns * size + 1).reshape(EPISODES * turns, size)
-    mask = jnp.arange(size) < TRAJECTORY.response.length.reshape(-1, 1)
-    found = recorded_advantages(advantage, mask, TRAJECTORY, 3, Shards())
-    expected = np.where(mask, advantage, 0.0).reshape(EPISODES, turns, size)[:3]
-    np.testing.assert_array_equal(found.advantage, expected)
-    np.testing.assert_array_equal(found.trained, np.asarray(mask).reshape(EPISODES, turns, size)[:3])
-
-
-def test_recorded_scores_are_those_of_the_sampled_tokens_and_zero_elsewhere():
-    params, ones = fresh_state(NO_CRITIC).params["policy"], jnp.ones(EPISODES)
-    score = functools.partial(recorded_scores, model=NO_CRITIC, context="full", context_tokens=0)
-    found = jax.jit(score)(params, TRAJECTORY, ones)
-    rows = pack_trajectories(TRAJECTORY, "full")
-    expected = jax.jit(logprobs, static_argnums=1)({"policy": params}, NO_CRITIC, rows.tokens, rows.position, ones)
-    sampled = np.asarray(TRAJECTORY.response_mask)
-    assert 0 < sampled.sum() < sampled.size
-    assert not np.asarray(found.logprob)[~sampled].any()
-    assert not np.asarray(found.entropy)[~sampled].any()
-    known = np.asarray(expected)[np.asarray(rows.response_mask)]
-    np.testing.assert_allclose(np.asarray(found.logprob)[sampled], known, rtol=1e-5, atol=1e-6)

@@ -1,5 +1,3 @@
-"""Responses scored under each other's prompts: against one plain forward pass per pair."""
-
 import dataclasses
 
 import chex
@@ -27,18 +25,17 @@ def test_scores_are_those_of_a_forward_pass_for_each_pair():
 
 
 def test_samples_are_balanced_and_uniform():
-    trajectory = PLAYED
-    first, _ = samples(trajectory, dataclasses.replace(BASE, pairs=9))[0]
+    first, _ = samples(PLAYED, dataclasses.replace(BASE, pairs=9))[0]
     chex.assert_shape(first.episode, (8,))
     np.testing.assert_array_equal(np.bincount(first.episode // GROUP_SIZE), np.full(GROUPS, 2))
     assert len(set(first.episode.tolist())) == 8
     np.testing.assert_array_equal(first.episode // GROUP_SIZE, first.prompt_episode[first.own] // GROUP_SIZE)
-    few, _ = samples(trajectory, dataclasses.replace(BASE, pairs=3))[0]
+    few, _ = samples(PLAYED, dataclasses.replace(BASE, pairs=3))[0]
     assert len(set((few.episode // GROUP_SIZE).tolist())) == 3
     keys = jax.random.split(jax.random.key(0), 400)
-    drawn = jax.jit(jax.vmap(lambda key: dependence.any_turns(trajectory.turn_mask, key, BASE)))(keys)
-    assert np.all(drawn.turn < trajectory.num_turns[drawn.episode])
-    number = int(np.argmax(trajectory.num_turns))
+    drawn = jax.jit(jax.vmap(lambda key: dependence.any_turns(PLAYED.turn_mask, key, BASE)))(keys)
+    assert np.all(drawn.turn < PLAYED.num_turns[drawn.episode])
+    number = int(np.argmax(PLAYED.num_turns))
     turns = np.bincount(np.asarray(drawn.turn)[np.asarray(drawn.episode) == number], minlength=TURNS)
     # An episode is expected 400 x 9 / 16 times, and each of its two turns half of that.
     assert turns.sum() == pytest.approx(225, abs=45)
@@ -46,15 +43,14 @@ def test_samples_are_balanced_and_uniform():
 
 
 def test_thoughts_are_scored_apart():
-    trajectory = PLAYED
     texts = ("Up</think>Up", "</think>Down", "UpUpUp", "DownUp</think>")
     rows = [toy_agent.vocabulary(texts[i % len(texts)]) for i in range(GROUPS * GROUP_SIZE)]
-    tokens, length = (np.zeros(x.shape, np.int32) for x in (trajectory.response.tokens, trajectory.response.length))
+    tokens, length = (np.zeros(x.shape, np.int32) for x in (PLAYED.response.tokens, PLAYED.response.length))
     for episode, row in enumerate(rows):
         tokens[episode, :, : len(row)] = row
-        length[episode] = np.where(trajectory.turn_mask[episode], len(row), 0)
-    response = trajectory.response.replace(tokens=jnp.asarray(tokens), length=jnp.asarray(length))
-    trajectory = jax.tree.map(np.asarray, trajectory.replace(response=response))
+        length[episode] = np.where(PLAYED.turn_mask[episode], len(row), 0)
+    response = PLAYED.response.replace(tokens=jnp.asarray(tokens), length=jnp.asarray(length))
+    trajectory = jax.tree.map(np.asarray, PLAYED.replace(response=response))
     thought = compile_thought(toy_agent.TOKENIZER, forced=True)
     config = dataclasses.replace(BASE, pairs=GROUPS * GROUP_SIZE, thought=thought)
     found = measured(trajectory, config)

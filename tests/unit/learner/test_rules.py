@@ -1,5 +1,3 @@
-"""Algorithms by name on made-up trajectories: the batch that they make, and what must not affect it."""
-
 import functools
 
 import jax
@@ -43,9 +41,9 @@ def batches(config):
 
 
 def made(config, trajectory=MET, numbers=None, greedy=None, state=None):
+    """A batch and its metrics."""
     state = fresh_state(model_of(config), reference=config.kl.kind != "none") if state is None else state
-    batch, _, metrics = batches(config)(state, trajectory, numbers or settings(), greedy)
-    return batch, metrics
+    return batches(config)(state, trajectory, numbers or settings(), greedy)[::2]
 
 
 def assert_advantages(batch, expected, atol=1e-5):
@@ -55,14 +53,10 @@ def assert_advantages(batch, expected, atol=1e-5):
     np.testing.assert_allclose(np.asarray(batch.advantage)[mask], expected[mask], atol=atol)
 
 
-def batch_of(config, trajectory=MET, numbers=None, greedy=None, state=None):
-    return made(config, trajectory, numbers, greedy, state)[0]
-
-
 def test_padding_changes_nothing():
     def numbers(more):
         trajectory = made_up.make_trajectory(seen=made_up.SEEN + more, said=made_up.SAID + more)
-        batch = batch_of(made_up.BASE, trajectory)
+        batch = made(made_up.BASE, trajectory)[0]
         arrays = (batch.advantage, batch.target, batch.behavior_logprob, batch.before.value)
         return [np.asarray(x)[np.asarray(batch.mask)] for x in arrays]
 
@@ -95,7 +89,7 @@ def test_what_groups_are_ranked_by(kind, sign):
 
 def per_turn(config, trajectory=MET):
     """Advantage of every turn's first token, [E, T]; NaN if no token was sampled."""
-    batch = batch_of(config, trajectory)
+    batch = made(config, trajectory)[0]
     # The rows of an episode are contiguous, and so are the positions of a turn.
     mask, advantage = (np.asarray(x).reshape(EPISODES, TURNS, -1)[..., 0] for x in (batch.mask, batch.advantage))
     return np.where(mask, advantage, np.nan)
@@ -184,9 +178,9 @@ def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypat
 
 def test_remax_takes_the_greedy_return_off():
     expected = EARNED - np.repeat(EARNED[1::GROUP_SIZE], GROUP_SIZE)
-    assert_advantages(batch_of(rule(advantage=Remax()), greedy=GREEDY), expected, 1e-6)
+    assert_advantages(made(rule(advantage=Remax()), greedy=GREEDY)[0], expected, 1e-6)
     with pytest.raises(BadValue) as refused:
-        batch_of(rule(advantage=Remax()))
+        made(rule(advantage=Remax()))[0]
     assert refused.value.key == "baseline"
 
 
@@ -196,37 +190,9 @@ def test_turn_ends_are_those_of_the_trajectory(advantage):
     config = rule(advantage=advantage(whiten=False, reward_placement="turn"))
     state = fresh_state()
     zero = state.replace(params=jax.tree.map(jnp.zeros_like, state.params))
-    batch = batch_of(config, numbers=settings(turn_gamma=1.0), state=zero)
+    batch = made(config, numbers=settings(turn_gamma=1.0), state=zero)[0]
     to_come = np.cumsum(REWARDS[:, ::-1], axis=1)[:, ::-1]
     assert_advantages(batch, np.repeat(to_come, batch.mask.shape[1] // TURNS, axis=1))
-
-
-@pytest.mark.parametrize("grouping", ["state", "task", "batch"])
-def test_returns_are_normalized_among_those_that_belong_together(grouping):
-    tasks = jnp.repeat(jnp.array([0, 1]), EPISODES // 2)
-    trajectory = MET.replace(ids=MET.ids.replace(task=tasks))
-    config = rule(
-        advantage=RewardToGo(whiten=False, reward_normalization="mean", reward_grouping=grouping), task_names=("a", "b")
-    )
-    label = {"state": np.arange(EPISODES) // GROUP_SIZE, "task": np.asarray(tasks), "batch": np.zeros(EPISODES, int)}
-    centered = EARNED - np.array([EARNED[label[grouping] == one].mean() for one in label[grouping]])
-    assert_advantages(batch_of(config, trajectory), centered)
-
-
-@pytest.mark.parametrize(
-    ("grouping", "dropped"), [("batch", "broken"), ("state", "filtered"), ("batch", "filtered group")]
-)
-def test_returns_are_normalized_among_those_that_are_learned_from(grouping, dropped):
-    changes = {"filtered": {"filter_group_size": 3}, "filtered group": {"filter": TopKFilter()}, "broken": {}}[dropped]
-    config = rule(advantage=RewardToGo(whiten=False, reward_normalization="mean", reward_grouping=grouping), **changes)
-    failed = MET.turn.failed.at[1, 0].set(dropped == "broken")
-    batch = batch_of(config, MET.replace(turn=MET.turn.replace(failed=failed)), settings(filter_value=3.0))
-    learned, groups = np.asarray(batch.mask).any(axis=1), np.arange(EPISODES) // GROUP_SIZE
-    left_out = {"broken": [0, 0, 0, 1], "filtered": [1, 1, 1, 1], "filtered group": [0, 0, 0, 4]}[dropped]
-    assert sorted(np.bincount(groups[~learned], minlength=made_up.GROUPS)) == left_out
-    label = groups if grouping == "state" else 0 * groups
-    centered = [EARNED[i] - EARNED[learned & (label == label[i])].mean() for i in range(EPISODES)]
-    assert_advantages(batch, np.array(centered))
 
 
 def test_a_group_whose_greedy_episode_failed_is_not_trained_on():
@@ -234,5 +200,30 @@ def test_a_group_whose_greedy_episode_failed_is_not_trained_on():
     for fails in (False, True):
         failed = GREEDY.turn.failed.at[0, 0].set(fails)
         greedy = GREEDY.replace(turn=GREEDY.turn.replace(failed=failed))
-        trained = batch_of(rule(advantage=Remax(whiten=True)), greedy=greedy).mask.reshape(made_up.GROUPS, -1)
+        trained = made(rule(advantage=Remax(whiten=True)), greedy=greedy)[0].mask.reshape(made_up.GROUPS, -1)
         assert trained.any(axis=1).tolist() == [not fails, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("grouping", "changes", "broken", "left_out"),
+    [
+        *[(grouping, {}, False, [0, 0, 0, 0]) for grouping in ("state", "task", "batch")],
+        ("batch", {}, True, [0, 0, 0, 1]),
+        ("state", {"filter_group_size": 3}, False, [1, 1, 1, 1]),
+        ("batch", {"filter": TopKFilter()}, False, [0, 0, 0, 4]),
+    ],
+)
+def test_returns_are_normalized_among_those_that_belong_together_and_are_learned_from(
+    grouping, changes, broken, left_out
+):
+    groups = np.arange(EPISODES) // GROUP_SIZE
+    advantage = RewardToGo(whiten=False, reward_normalization="mean", reward_grouping=grouping)
+    config = rule(advantage=advantage, task_names=("a", "b"), **changes)
+    turn = MET.turn.replace(failed=MET.turn.failed.at[1, 0].set(broken))
+    trajectory = MET.replace(turn=turn, ids=MET.ids.replace(task=jnp.asarray(groups // 2)))
+    batch = made(config, trajectory, settings(filter_value=3.0))[0]
+    learned = np.asarray(batch.mask).any(axis=1)
+    assert sorted(np.bincount(groups[~learned], minlength=made_up.GROUPS)) == left_out
+    label = {"state": groups, "task": groups // 2, "batch": 0 * groups}[grouping]
+    centered = [EARNED[i] - EARNED[learned & (label == label[i])].mean() for i in range(EPISODES)]
+    assert_advantages(batch, np.array(centered))

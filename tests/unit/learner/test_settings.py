@@ -18,7 +18,7 @@ BY_THE_RUN = {
     *(f"algo.{name}" for name in ("dynamic_sampling", "logprob_gap_limit")),
     *(f"train.{name}" for name in ("checkpoint_every", "validate_every", "validation_episodes", "max_bad_updates")),
     *(f"train.{name}" for name in ("validation_temperature", "on_collapse", "roll_back_factor", "max_roll_backs")),
-    *(f"train.{name}" for name in ("trajectories_every", "trajectories", "recorded_mb")),
+    *(f"train.{name}" for name in ("trajectories_every", "trajectories", "recorded_mb", "keep_every")),
 }
 """Settings that a run reads while it goes on."""
 
@@ -58,7 +58,6 @@ def test_an_update_reads_every_other_field_and_number():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_holds_no_value_that_nothing_reads(name):
-    """Another value for a key of the preset is not refused as unused."""
     given = {f"algo.{key}" for key, _ in leaves(read_preset(name).values, lists=False)}
     base = put(BASE, {"tasks": [{"env": "SimpleSokoban", "groups": 16}], "prompt.max_turns": 10})
     base, idle = put({**base, "algo": {"preset": name}}, {"rollout.group_size": 16}), []

@@ -1,5 +1,3 @@
-"""Imitation, the reference of adapters, and what decays."""
-
 import dataclasses
 import functools
 

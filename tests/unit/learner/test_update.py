@@ -13,7 +13,7 @@ from made_up import BASE, EPISODES, GROUP_SIZE, GROUPS, KEY, MODEL, ONES, SAID, 
 
 from agentrl_jax.algos import losses
 from agentrl_jax.config.advantages import Gae, Grpo
-from agentrl_jax.config.algo import FixedKl, FractionFilter, PolicyGradient, Ppo, Tis
+from agentrl_jax.config.algo import FixedKl, FractionFilter, NoCorrection, PolicyGradient, Ppo, Tis
 from agentrl_jax.learner import update as updates
 from agentrl_jax.learner.batch import Batch
 from agentrl_jax.learner.row_scores import RowScores
@@ -141,13 +141,14 @@ def test_an_update_with_a_critic(start):
     assert metrics["grad_norm"].shape == (4,)
 
 
-def test_an_update_without_a_critic(start):
-    """Group advantages, weights from rollout to learner, KL in the loss, and two microbatches that are one step."""
+@pytest.mark.parametrize("mismatch", [Tis(cap=1.1), NoCorrection(ratio_from="learner")], ids=lambda x: x.kind)
+def test_an_update_without_a_critic(start, mismatch):
+    """Group advantages, weights from rollout to learner or none, KL in the loss, and two microbatches of one step."""
     model = dataclasses.replace(MODEL, critic="none")
     start = start.replace(params={"policy": start.params["policy"]}, opt_state={"policy": start.opt_state["policy"]})
     numbers = NUMBERS | {"kl_coef": 0.4}
     rule = {"advantage": Grpo(), "objective": Ppo(dual_clip=None), "kl": FixedKl(estimator="k3")}
-    rule |= {"mismatch": Tis(cap=1.1), "grad_accum_steps": 2}
+    rule |= {"mismatch": mismatch, "grad_accum_steps": 2}
     state, metrics = learn(start, model, numbers, **rule)
 
     mask = np.asarray(ROWS.response_mask) & VALID[:, None]
@@ -160,6 +161,7 @@ def test_an_update_without_a_critic(start):
     before = scored(start.params, model).logprob
     ref = scored({"policy": start.reference}, model).logprob
     weight = np.minimum(np.exp(np.asarray(before) - np.asarray(ROWS.logprob)), 1.1)
+    weight = weight if mismatch.kind == "tis" else np.ones(mask.shape)
 
     @jax.jit
     def gradient(params):
@@ -175,8 +177,10 @@ def test_an_update_without_a_critic(start):
     assert_close(moved(stepped(start.params, grads, 0.0), start.params), moved(state.params, start.params), 1e-3)
     found = {name: float(metrics[name]) for name in metrics if np.ndim(metrics[name]) == 0}
     assert found["loss"] == pytest.approx(float(loss), rel=1e-4)
-    assert found["rollout/importance_weight_mean"] == pytest.approx(weight[mask].mean(), rel=1e-4)
-    assert found["rollout/importance_truncated"] == pytest.approx((weight == 1.1)[mask].mean(), rel=1e-4)
+    assert found["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    if mismatch.kind == "tis":
+        assert found["rollout/importance_weight_mean"] == pytest.approx(weight[mask].mean(), rel=1e-4)
+        assert found["rollout/importance_truncated"] == pytest.approx((weight == 1.1)[mask].mean(), rel=1e-4)
     distance = np.asarray(before - ref)
     assert found["actor/kl"] == pytest.approx((np.exp(-distance) + distance - 1)[mask].mean(), rel=1e-3)
     assert found["rollout/overlong"] == pytest.approx(overlong()[np.asarray(CHOSEN.turn_mask)].mean(), rel=1e-5)
@@ -187,8 +191,9 @@ def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
     shape = (3, 4)
     draw = np.random.default_rng(0)
     passed, replayed, advantage = (jnp.asarray(draw.normal(size=shape), jnp.float32) for _ in range(3))
-    mask, zeros = jnp.asarray(draw.random(shape) < 0.7), jnp.zeros(shape)
-    values = {"mask": mask, "advantage": advantage, "behavior_logprob": replayed, "replayed_logprob": replayed}
+    mask, zeros = jnp.asarray(draw.random(shape) < 0.7).at[0, 0].set(True), jnp.zeros(shape)
+    behavior = replayed.at[0, 0].set(jnp.nextafter(replayed[0, 0], jnp.inf))  # one wrong bit
+    values = {"mask": mask, "advantage": advantage, "behavior_logprob": behavior, "replayed_logprob": replayed}
     values["before"] = RowScores(zeros, zeros, replayed, None)
     batch = Batch(**dict.fromkeys(Batch.__dataclass_fields__, zeros) | values)
     rule = BASE.replace(advantage=Grpo(), objective=PolicyGradient(), kl=FixedKl(estimator="k2"))
@@ -202,8 +207,8 @@ def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
     expected = np.where(mask, -advantage * replayed + 0.25 * replayed**2, 0.0).sum() / tokens
     assert float(found) == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(slope, np.where(mask, -advantage + 0.5 * replayed, 0.0) / tokens, rtol=1e-5)
-    assert sums["rollout/logprob_bit_equal"] == tokens
-    assert peaks["rollout/logprob_gap_max"] == 0
+    assert sums["rollout/logprob_bit_equal"] == tokens - 1
+    assert 0 < peaks["rollout/logprob_gap_max"] == sums["rollout/logprob_gap_mean"] < 1e-6
     gaps = np.abs(np.asarray(passed) - np.asarray(replayed))[np.asarray(mask)]
     assert float(peaks["rollout/parallel_gap_max"]) == pytest.approx(gaps.max())
     assert float(sums["rollout/parallel_gap_mean"]) == pytest.approx(gaps.sum(), rel=1e-5)
