@@ -145,7 +145,6 @@ def test_api_model(browser, tmp_path):
 
 
 def test_api_models_are_compared(browser, tmp_path):
-    """With each other, and with the record of another policy on the same levels."""
     one, two = (api_folders.write_folder(tmp_path / name) for name in ("one", "two"))
     failed = {"item": api_folders.SOLVED, "solved": False, "score": 0.0}
     page_runs.rewrite_lines(

@@ -47,7 +47,6 @@ def small_pack(number):
 
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory):
-    """An iteration of BabyAI, on levels of a file: (configuration, record)."""
     pack = tmp_path_factory.mktemp("levels") / "pack.npy"
     np.save(pack, small_pack(23))
     config = load(ROOMS.replace("PACK", str(pack)))

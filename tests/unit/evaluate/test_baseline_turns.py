@@ -64,7 +64,6 @@ def test_turns_equal_enumeration(number, graph, budget):
 
 
 def test_turns_are_those_of_played_episodes():
-    """On average, of eight episodes on each level."""
     panel = PANELS[1]
     found, levels = known(1, Budget.one_per_turn(panel.max_actions))
     turns, played = mean_turns(found), PanelPlays(panel)

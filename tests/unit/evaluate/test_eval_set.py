@@ -84,9 +84,8 @@ def runs(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "words", "parts"),
-    [
+def test_different_tasks_are_refused_at_once(runs, tmp_path):
+    for first, second, words, parts in (
         ("lake", "babyai", (), ["plays FrozenLake and", "plays BabyAI (objects_shown 8), which cannot"]),
         ("wet", "dry", (), ["FrozenLake (success_rate 0.5, frozen_probability 0.7)", "FrozenLake (success_rate 1.0)"]),
         ("served", "lake", (), ["plays maze and", "plays FrozenLake"]),
@@ -95,25 +94,20 @@ def runs(tmp_path, monkeypatch):
         ("lake", "served", ("--panel", "frozen-lake-4x4-v2"), ["on the services maze"]),
         ("served", "lake", ("--panel", "maze-v1"), ["on compiled environments"]),
         ("lake", "dry", ("--levels", "LEVELS"), ["expected one of S F H G"]),
-    ],
-)
-def test_different_tasks_are_refused_at_once(runs, tmp_path, first, second, words, parts):
-    words = [tmp_path / "levels.txt" if word == "LEVELS" else word for word in words]
-    message = str(refusal("eval", runs / first, "--against", runs / second, *words))
-    assert all(part in message for part in parts)
+    ):
+        words = [tmp_path / "levels.txt" if word == "LEVELS" else word for word in words]
+        message = str(refusal("eval", runs / first, "--against", runs / second, *words))
+        assert all(part in message for part in parts)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "options"),
-    [
+def test_what_both_can_play_is_not_refused(runs):
+    for first, second, options in (
         ("lake", "babyai", {"env": "FrozenLake"}),
         ("lake", "babyai", {"panel": "frozen-lake-4x4-v2"}),
         ("wet", "dry", {"panel": "frozen-lake-4x4-v2"}),
         ("lake", "dry", {}),
-    ],
-)
-def test_what_both_can_play_is_not_refused(runs, first, second, options):
-    with pytest.raises(pytest.fail.Exception, match="played"):
-        against.evaluate_against(runs / first, runs / second, **options)
+    ):
+        with pytest.raises(pytest.fail.Exception, match="played"):
+            against.evaluate_against(runs / first, runs / second, **options)
     # What is shown of an item is a run's own: whether the levels are the same is known after play.
     assert not against._differ(*(TaskConfig(env="BabyAI", groups=2, options={"objects_shown": n}) for n in (8, 6)))

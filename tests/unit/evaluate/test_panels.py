@@ -34,8 +34,7 @@ def test_babyai_has_the_published_items():
     panel = get_panel("babyai-agentgym-v1")
     assert panel.numbers == babyai_items.panel()
     assert make_panels.ranges(panel.numbers) == panel.items
-    env, _ = panels.environment(panel)
-    assert len(env.test_levels) == len(panel)
+    assert len(panels.environment(panel)[0].test_levels) == len(panel)
 
 
 def test_a_digest_tells_levels_rules_and_items_apart():

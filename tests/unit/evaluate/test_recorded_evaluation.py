@@ -24,7 +24,6 @@ WORDS = ("--env", "FrozenLake", "--episodes", str(LEVELS), "--samples", str(SAMP
 
 
 def record(run, folder, *words):
-    """Evaluates and records; returns the printed result and the records by label."""
     result = result_of("eval", run, *words, "--record", folder)
     files = [read_record(record_path(folder, number)) for number in recorded_iterations(folder)]
     return result, {file.header.label: file for file in files}

@@ -32,6 +32,7 @@ OF_RUN = [
     ("scaling RUN", "--turns", None),
     ("scaling RUN --turns 5,x", "--turns", "5,x"),
     ("scaling RUN --turns 2,2", "--turns", "2,2"),
+    ("scaling RUN --turns 0,2", "--turns", "0,2"),
     ("scaling RUN --tokens 1,2", "--tokens", "1,2"),
     ("scaling RUN --attempts 1,65", "--attempts", "1,65"),
     ("scaling RUN --samples 9999999", "--samples", "9999999"),
@@ -74,6 +75,7 @@ OF_API = [
     ("eval API --env FrozenLake --style compact --url http://a", "--style", "compact"),
     ("eval API --env FrozenLake --levels panel", "levels", "panel"),
     ("eval API --env SimpleSokoban --levels LEVELS --items 2", "--items", 2),
+    ("eval API --env maze --attempts 0", "--attempts", 0),
     ("eval API --env maze --attempts 65", "--attempts", 65),
     ("eval API --env maze --selector shortest", "--selector", "shortest"),
     ("eval API --env maze --items 18 --clusters", "--clusters", None),
@@ -101,22 +103,19 @@ def test_options_that_cannot_be(finished, tmp_path, words, key, value):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "parts"),
-    [
+def test_a_level_file_that_cannot_be_played(finished, tmp_path):
+    file = tmp_path / "levels.txt"
+    for content, words, parts in (
         ("#####\n#@x.#\n#####\n", [], ["line 2, column 3", "'x'"]),
         ("", [], ["no level"]),
         (b"\xff\xfe\x00", [], ["no level"]),
         ("SFFF\nFFFG\n", [], ["no level", "XSB"]),
         ("SFFG\n", ["--env", "Bandit"], ["Bandit has no levels"]),
         ("SFFG\n\nSG\n", ["--env", "FrozenLake"], ["level 2 is 1x2"]),
-    ],
-)
-def test_a_level_file_that_cannot_be_played(finished, tmp_path, content, words, parts):
-    file = tmp_path / "levels.txt"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    message = str(refusal("eval", finished.folder, "--levels", file, *words))
-    assert all(part in message for part in [str(file), *parts])
+    ):
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        message = str(refusal("eval", finished.folder, "--levels", file, *words))
+        assert all(part in message for part in [str(file), *parts])
 
 
 def test_a_pack_that_cannot_be_played(finished, tmp_path):
@@ -128,13 +127,9 @@ def test_a_pack_that_cannot_be_played(finished, tmp_path):
 
 def test_a_run_that_cannot_be_evaluated(finished, tmp_path):
     copy = shutil.copytree(finished.folder, tmp_path / "copy")
-    for step in tiny_run.checkpoints(copy):
-        shutil.rmtree(copy / "checkpoints" / str(step))
-    assert "put the checkpoints back" in str(refusal("eval", copy))
     shutil.rmtree(copy / "checkpoints")
     assert "put the checkpoints back" in str(refusal("eval", copy))
-    file = copy / "config.yaml"
-    whole = file.read_text()
+    file, whole = copy / "config.yaml", (copy / "config.yaml").read_text()
     file.write_text(whole.replace("tokenizer: ''", "tokenizer: /absent"))
     assert "/absent" in str(refusal("eval", copy))
     file.write_text(whole[: whole.index("\nrollout:")])

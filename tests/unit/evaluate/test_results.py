@@ -50,8 +50,7 @@ def test_clusters_widen_every_interval_of_all_levels():
 
 def test_best_of_reads_what_was_judged_sample_by_sample():
     # Sample 2 has the highest score on all levels but the last.
-    judged = [[0.0, 0.0, 0.0, 5.0], [1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]]
-    selector = BestOf("logprob", lambda episodes: [])
+    judged, selector = [[0.0, 0.0, 0.0, 5.0], [1.0] * 4, [2.0] * 4], BestOf("logprob", lambda episodes: [])
     found = rates(played(judged), None, best=selector, best_of=(1, 3))["best_of"]
     assert found["selector"] == "logprob"
     assert found["success"]["1"] == success_interval(SUCCESS.mean(axis=1))

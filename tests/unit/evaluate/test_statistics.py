@@ -114,14 +114,15 @@ def test_paired_interval_of_other_outcomes_is_students_of_the_differences():
     np.testing.assert_allclose(bounds(paired_interval(a, b)), expected)
 
 
-@pytest.mark.parametrize(
-    ("call", "key", "value"),
-    [
+def test_wrong_arguments_are_refused():
+    for call, key, value in (
         (lambda: mean_interval([]), "x", (0,)),
+        (lambda: mean_interval(np.zeros((2, 2))), "x", (2, 2)),
         (lambda: mean_interval([0.0, np.inf]), "x", np.inf),
         (lambda: mean_interval([0.0, 1.0], clusters=["a", "a"]), "x", 2),
         (lambda: mean_interval([0.0, 1.0, 1.0], clusters=["a", "b"]), "x", 3),
         (lambda: paired_interval([1], [1, 0]), "a", 1),
+        (lambda: crossed_interval([1.0, 2.0]), "x", (2,)),
         (lambda: crossed_interval([[]]), "x", (1, 0)),
         (lambda: crossed_interval([[np.nan, 1.0]]), "x", (1, 2)),
         (lambda: pass_at([[True]], 2), "x", (1, 1)),
@@ -129,15 +130,14 @@ def test_paired_interval_of_other_outcomes_is_students_of_the_differences():
         (lambda: pass_at([[1.0]], 1), "x", (1, 1)),
         (lambda: pass_at([], 1), "x", (0,)),
         (lambda: cost_until_success([[True, False]], [[1]], 1), "cost", (1, 1)),
+        (lambda: cost_until_success([[True]], [[np.nan]], 1), "cost", (1, 1)),
         (lambda: best_of([[True, False]], np.zeros((1, 1)), 1), "score", (1, 1)),
         (lambda: best_of([[True]], [[np.nan]], 1), "score", (1, 1)),
         (lambda: majority_of([[True], [True]], [["a"], []], 1), "answers", 2),
-    ],
-)
-def test_wrong_arguments_are_refused(call, key, value):
-    with pytest.raises(BadValue) as refused:
-        call()
-    assert (refused.value.key, refused.value.value) == (key, value)
+    ):
+        with pytest.raises(BadValue) as refused:
+            call()
+        assert (refused.value.key, refused.value.value) == (key, value)
 
 
 def test_crossed_interval_is_students_of_what_varies():

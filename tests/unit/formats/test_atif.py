@@ -88,19 +88,16 @@ def test_harbor_accepts_the_files(exported, version):
     assert {line.split()[0] for line in done.stdout.splitlines()} == {f"ATIF-v{version}"}
 
 
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
+def test_options_that_would_not_be_read(recorded_run, tmp_path):
+    for words, key in (
         ("--iteration 4", "--iteration"),
         ("--trajectories atif --dtype float16", "--dtype"),
         ("--trajectories atif --log_format json", "--log_format"),
         ("--trajectories inspect --version 1.8", "--version"),
         ("--trajectories atif --iteration 9", "--iteration"),
-    ],
-)
-def test_options_that_would_not_be_read(recorded_run, tmp_path, words, key):
-    assert refusal("export", recorded_run[0], tmp_path / "new", *words.split()).key == key
-    assert not (tmp_path / "new").exists()
+    ):
+        assert refusal("export", recorded_run[0], tmp_path / "new", *words.split()).key == key
+        assert not (tmp_path / "new").exists()
 
 
 def test_nothing_is_overwritten(recorded_run, tmp_path):

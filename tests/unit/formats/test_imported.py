@@ -73,7 +73,6 @@ def test_results_of_agentgyms_evaluators(tmp_path):
 
 
 def write_steps(folder, *steps, ranks=(0, 1)):
-    """Writes the folder of AgentGym-RL's rollout_log_dir: per step and rank, an array of episodes."""
     for step in steps:
         (folder / f"step{step}").mkdir(parents=True, exist_ok=True)
         for rank in ranks:
@@ -119,7 +118,9 @@ BAD = {
     "{}": "empty object",
     '{"messages": [], "metadata": 3}': "metadata is 3",
     '{"conversations": "text"}': "messages are text",
+    '{"conversations": ["text"]}': "message 1 is text",
     '{"conversations": [{"role": "root", "content": ""}]}': "role root",
+    '{"conversations": [{"role": ["user"], "content": ""}]}': "message 1",
     '{"conversations": [{"from": "gpt", "value": 3}]}': "content 3",
     "[" * 100_000: "is no JSON",
     '{"conversations": [], "reward": ' + "9" * 5000 + "}": "is no JSON",

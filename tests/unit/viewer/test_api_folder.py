@@ -76,9 +76,13 @@ def test_text_is_divided_by_role(folder):
     assert_inert(export.page([LogData(folder)]))
 
 
-@pytest.mark.parametrize(
-    ("base_url", "said", "shown"),
-    [
+def test_the_address_of_the_api_is_not_shown(copy):
+    """However the client has written it; what a server says of an error stands where a reply is refused."""
+
+    def refuse(rows):
+        next(row["reply"] for row in rows if row["item"] == REFUSED)["refusal"] = said
+
+    for base_url, said, shown in (
         ("HTTPS://LLM.Example.com:443/v1/", "https://llm.example.com/v1/chat: status 503", "API/chat: status 503"),
         ("http://llm.example.com/a b/v1", "http://llm.example.com/a%20b/v1: Timeout", "API: Timeout"),
         ("https://llm.example.com", "not valid for 'LLM.EXAMPLE.COM'", "not valid for 'API'"),
@@ -87,22 +91,15 @@ def test_text_is_divided_by_role(folder):
         ("http://llm.example.com", "otherllm.example.com", "otherllm.example.com"),
         ("no address", "no address: no", "API: no"),
         ("", "status 503", "status 503"),
-    ],
-)  # fmt: skip
-def test_the_address_of_the_api_is_not_shown(copy, base_url, said, shown):
-    """However the client has written it; what a server says of an error stands where a reply is refused."""
-    unfinished = {f"item {UNFINISHED}, sample 0": said}
-    for name, change in (("settings", {"base_url": base_url}), ("summary", {"unfinished": unfinished})):
-        file = copy / f"{name}.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | change))
-
-    def refuse(rows):
-        next(row["reply"] for row in rows if row["item"] == REFUSED)["refusal"] = said
-
-    rewrite_lines(copy / "replies.jsonl", refuse)
-    episodes, _, _ = load(copy)
-    assert episodes[UNFINISHED].metadata["why it is unfinished"] == shown
-    assert episodes[REFUSED].messages[2]["content"] == shown
+    ):
+        unfinished = {f"item {UNFINISHED}, sample 0": said}
+        for name, change in (("settings", {"base_url": base_url}), ("summary", {"unfinished": unfinished})):
+            file = copy / f"{name}.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | change))
+        rewrite_lines(copy / "replies.jsonl", refuse)
+        episodes, _, _ = load(copy)
+        assert episodes[UNFINISHED].metadata["why it is unfinished"] == shown
+        assert episodes[REFUSED].messages[2]["content"] == shown
 
 
 def test_log_probabilities_only_where_the_server_gave_them(folder):

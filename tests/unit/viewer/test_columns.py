@@ -36,15 +36,13 @@ def test_other_types_and_names_are_refused():
 def test_smallest_holds_its_values():
     for most, kind in ((255, np.uint8), (256, np.uint16), (65535, np.uint16), (65536, np.int32)):
         found = smallest(np.asarray([0, most]))
-        assert found.dtype == kind
-        assert found.tolist() == [0, most]
+        assert (found.dtype, found.tolist()) == (kind, [0, most])
 
 
 def test_few_values_are_exact():
     values = np.asarray([0.1, -2.5, 0.1, np.nan, np.inf, 0.0], np.float32)
     table, indices = quantize(values, QUANTIZED["gap"])
-    expected = np.where(np.isfinite(values), values, np.nan)
-    np.testing.assert_array_equal(table[indices], expected)
+    np.testing.assert_array_equal(table[indices], np.where(np.isfinite(values), values, np.nan))
     assert indices.dtype == np.uint8
 
 

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import page_runs
-import pytest
 from page_runs import decode_page
 from refusing import refusal
 from tiny_run import command
@@ -102,24 +101,22 @@ def test_names_of_episodes_stay_as_a_log_grows(tmp_path):
     assert [episode.name for episode in load_imported(tmp_path / "one.jsonl")] == ["line 1", "line 3"]
 
 
-@pytest.mark.parametrize(
-    ("run", "options", "key"),
-    [
-        ("log.jsonl", {"compare": "other.jsonl"}, "log.jsonl"),
-        ("log.jsonl", {"newest": 3}, "--newest"),
-        ("agrl", {"export": "agrl/step1/0.json"}, "--export"),
-        ("agrl/step1", {"newest": 1}, "--newest"),
-        ("empty", {}, "empty"),
-        ("log.txt", {}, "log.txt"),
-        ("empty", {"compare": "log.txt"}, "log.txt"),
-    ],
-)
-def test_the_command_refuses(tmp_path, monkeypatch, run, options, key):
+def test_the_command_refuses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page_runs.write_log(tmp_path / "log.jsonl")
     write_step(tmp_path / "agrl", 1, 7)
     (tmp_path / "empty" / "step1").mkdir(parents=True)
     (tmp_path / "log.txt").write_text("{}")
     before = {file: file.read_bytes() for file in tmp_path.rglob("*.*")}
-    assert refusal(view.run, view.View(run, **options)).key == key
+    for run, options, key in (
+        ("log.jsonl", {"compare": "other.jsonl"}, "log.jsonl"),
+        ("log.jsonl", {"newest": 3}, "--newest"),
+        ("log.jsonl", {"export": "log.jsonl"}, "--export"),
+        ("agrl", {"export": "agrl/step1/0.json"}, "--export"),
+        ("agrl/step1", {"newest": 1}, "--newest"),
+        ("empty", {}, "empty"),
+        ("log.txt", {}, "log.txt"),
+        ("empty", {"compare": "log.txt"}, "log.txt"),
+    ):
+        assert refusal(view.run, view.View(run, **options)).key == key
     assert {file: file.read_bytes() for file in tmp_path.rglob("*.*")} == before

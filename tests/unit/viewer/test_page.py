@@ -184,9 +184,9 @@ def test_a_comparison_of_nothing_is_said_at_once(tmp_path, records):
     assert "no level is in both" not in command("view", one, *plain)[2]
 
 
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
+def test_the_command_refuses(run, object_store):
+    object_store.pipe("gs://bucket/runs/other/config.txt", b"")
+    for options, key in (
         ({"export": "/no/such/folder/x.html"}, "--export"),
         ({"newest": -1}, "--newest"),
         ({"port": 65536}, "--port"),
@@ -194,12 +194,9 @@ def test_a_comparison_of_nothing_is_said_at_once(tmp_path, records):
         ({"compare": "RUN/../run one/"}, "--compare"),
         ({"run": "gs://bucket/runs/far", "export": "x.html"}, "gs://bucket/runs/far"),
         ({"run": "gs://bucket/runs/far"}, "gs://bucket/runs/far"),
-    ],
-)
-def test_the_command_refuses(run, object_store, options, key):
-    object_store.pipe("gs://bucket/runs/other/config.txt", b"")
-    words = {"run": str(run)} | options | {"compare": options.get("compare", "").replace("RUN", str(run))}
-    assert refusal(view.run, view.View(**words)).key == key
+    ):
+        words = {"run": str(run)} | options | {"compare": options.get("compare", "").replace("RUN", str(run))}
+        assert refusal(view.run, view.View(**words)).key == key
 
 
 def test_runs_that_make_no_page_are_refused(run, tmp_path, records, monkeypatch):

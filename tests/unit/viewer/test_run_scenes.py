@@ -31,7 +31,6 @@ SOKOBAN_SYMBOLS = {
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
-    """An iteration with three tasks, after a roll-back: (configuration, record as it is read from its file)."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "levels.txt").write_text(tiny_run.LEVELS)
     config = load(THREE.replace("LEVELS", str(folder / "levels.txt")))

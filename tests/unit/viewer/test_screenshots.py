@@ -160,18 +160,15 @@ def test_of_an_api_model(tmp_path):
         assert [shown_by(image) for _, image in scenes[:-1]] == [texts[item, sample, turn] for turn in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
+def test_what_cannot_be_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words, key in (
         ("--policy random --env maze", "--screenshots"),
         ("--policy random --env wordle --record new", "wordle"),
         ("--policy random --panel sokoban-6x6-v2 --record new", "Sokoban"),
         ("--api m --base_url http://x --env FrozenLake --out new", "FrozenLake"),
         ("--api m --base_url http://x --env maze --attempts 2 --out new", "attempt"),
-    ],
-)
-def test_what_cannot_be_is_refused(tmp_path, monkeypatch, words, key):
-    monkeypatch.chdir(tmp_path)
-    refused = str(evaluating.refusal("eval", *words.split(), "--screenshots"))
-    assert ("--screenshots" in refused, key in refused) == (True, True)
-    assert not list(tmp_path.iterdir())
+    ):
+        refused = str(evaluating.refusal("eval", *words.split(), "--screenshots"))
+        assert ("--screenshots" in refused, key in refused) == (True, True)
+        assert not list(tmp_path.iterdir())

@@ -93,42 +93,38 @@ def test_dates_and_other_values_of_retry_after():
     assert found == [0, 2.5, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "words"),
-    [
+def test_what_is_refused_for_good_is_not_asked_again(ask):
+    headers = {"Location": f"https://elsewhere/v1?key={KEY}"}
+    for status, error, words in (
         (402, {"message": "no credit"}, "status 402: no credit"),
         (401, {"message": f"Incorrect key {KEY}"}, r"status 401: Incorrect key \*\*\*; give the key"),
+        (404, {"message": "no such model"}, "no such model; check the name of the model"),
         (429, {"message": "no money", "code": "insufficient_quota"}, "status 429: no money"),
+        (501, {"message": "not here"}, "status 501: not here"),
         (302, {}, r"status 302: .*redirects to https://elsewhere/v1\?key=\*\*\*; give that server"),
-    ],
-)
-def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
-    headers = {"Location": f"https://elsewhere/v1?key={KEY}"}
-    with pytest.raises(UserError, match=words) as refused:
-        ask(faults=[(status, headers, {"error": error})])
-    assert KEY not in str(refused.value)
-    assert "\n" not in str(refused.value)
+    ):
+        with pytest.raises(UserError, match=words) as refused:
+            ask(faults=[(status, headers, {"error": error})])
+        assert KEY not in str(refused.value)
+        assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("status", "answer", "words"),
-    [
+def test_a_refusal_for_no_known_reason_ends_one_conversation_after_its_retries():
+    for status, answer, words in (
         (403, {"error": {"message": f"{KEY} may not"}}, r"status 403: \*\*\* may not"),
         (422, {"detail": "Unexpected fields: {'return_token_ids'}"}, "leave out --token_ids, which this server"),
         # llama-cpp-python 0.3.36 answers an invalid field with status 500.
         (500, {"error": {"message": "1 validation error: {'loc': ('body', 'top_p')}"}}, "validation error: .*top_p"),
         (200, {"choices": []}, "the answer has no choices"),
-    ],
-)
-def test_a_refusal_for_no_known_reason_ends_one_conversation_after_its_retries(status, answer, words):
-    api = FakeApi(lambda body: "yes", [(status, {}, answer)] * 7)
-    with api.running() as url, contextlib.closing(ChatClient(url, "m", key=KEY, retries=8)) as client:
-        for _ in range(2):
-            with pytest.raises(Refused, match=words):
-                client.ask(ASKED)
-        assert len(api.requests) == 2 * (1 + clients.REFUSED_RETRIES)
-        assert client.ask(ASKED).text == "yes", "the last fault is asked again"
-        assert client.replied
+    ):
+        api = FakeApi(lambda body: "yes", [(status, {}, answer)] * 7)
+        with api.running() as url, contextlib.closing(ChatClient(url, "m", key=KEY, retries=8)) as client:
+            for _ in range(2):
+                with pytest.raises(Refused, match=words):
+                    client.ask(ASKED)
+            assert len(api.requests) == 2 * (1 + clients.REFUSED_RETRIES)
+            assert client.ask(ASKED).text == "yes", "the last fault is asked again"
+            assert client.replied
 
 
 def test_the_key_is_hidden_in_a_reply(ask):
@@ -224,9 +220,8 @@ def test_errors_that_stand_for_a_reply():
         assert (found and (found.finish, found.text)) == (finish and (finish, "")), (status, body)
 
 
-@pytest.mark.parametrize(
-    ("answer", "finish", "text"),
-    [
+def test_how_a_reply_can_end():
+    for answer, finish, text in (
         (completion("cut he", "length"), "length", "cut he"),
         (completion("cut he", "MAX_TOKENS"), "length", "cut he"),
         (completion(None, refusal="I cannot help."), "refusal", ""),
@@ -239,11 +234,9 @@ def test_errors_that_stand_for_a_reply():
         ({"choices": [{"finish_reason": "MALFORMED_FUNCTION_CALL"}]}, "stop", ""),
         ({"choices": [{"finish_reason": "tool_calls", "message": None}]}, "stop", ""),
         ({"choices": [{"finish_reason": "SAFETY"}]}, "refusal", ""),
-    ],
-)
-def test_how_a_reply_can_end(answer, finish, text):
-    reply = read_reply(answer)
-    assert (reply.finish, reply.text) == (finish, text)
+    ):
+        reply = read_reply(answer)
+        assert (reply.finish, reply.text) == (finish, text)
 
 
 def test_reasoning_tokens_and_ids_are_kept_apart():

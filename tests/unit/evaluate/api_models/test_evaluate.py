@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import threading
 from types import SimpleNamespace
 
@@ -11,7 +12,6 @@ from maze_model import STAY, at, command, ended, maze, played, replies_in, walk
 from refusing import refusal
 from serving import running
 
-from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models import client as clients
 from agentrl_jax.evaluate.api_models import play
 from agentrl_jax.evaluate.api_models.client import GivenUp
@@ -283,8 +283,7 @@ def test_a_damaged_row_is_named(tmp_path, reply, episode, words):
         with open(tmp_path / name, "ab") as file:
             if row is not None:
                 file.write((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n")
-    with pytest.raises(UserError, match=f"{words}.*; restore the file, or give another --out"):
-        Journal(tmp_path, {}, ["category"])
+    assert re.search(words, str(refusal(Journal, tmp_path, {}, ["category"])))
 
 
 def test_the_table_and_the_key(tmp_path, monkeypatch):
