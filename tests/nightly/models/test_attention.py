@@ -1,5 +1,3 @@
-"""Attention of whole rows, in blocks, by kernels and on several devices: other shapes, memory, programs for a TPU."""
-
 import functools
 import importlib.util
 
@@ -21,15 +19,8 @@ from plain_attention import (  # noqa: F401
 )
 from spread_attention import check_branches, check_positions
 
-from agentrl_jax.models import attention_kernels, row_attention
+from agentrl_jax.models import row_attention
 from agentrl_jax.parallel.topology import described_devices
-
-
-@pytest.mark.parametrize("length", [7, 53])
-@pytest.mark.usefixtures("small_blocks")
-def test_blocks_equal_the_plain_form(length):
-    blocks, plain = compared(row_attention.attention, random_inputs(4, length, length))
-    chex.assert_trees_all_close(blocks, plain, atol=2e-6, rtol=2e-5)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -67,14 +58,6 @@ def test_a_row_of_blocks_needs_no_square_of_scores():
     gradient = jax.jit(functools.partial(value_and_gradients, row_attention.attention))
     square = 4 * 4 * 8192**2
     assert gradient.lower(*shapes).compile().memory_analysis().temp_size_in_bytes < square / 8
-
-
-@pytest.mark.parametrize(("packed", "dtype", "atol"), [(False, "float32", 3e-6), (True, "bfloat16", 0.02)], ids=str)
-def test_the_splash_kernel_equals_the_plain_form(packed, dtype, atol):
-    splash = functools.partial(attention_kernels.attend_splash, interpret=True)
-    inputs = random_inputs(2, 300, 300, head_dim=64, dtype=jnp.dtype(dtype))
-    found, plain = compared(splash, inputs, segment_ids=random_segments(2, 300) if packed else None)
-    chex.assert_trees_all_close(found, plain, atol=atol, rtol=1e-5)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler, libtpu")

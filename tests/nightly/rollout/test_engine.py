@@ -1,6 +1,3 @@
-"""Trajectories for more batches, settings and devices than the quick tests try."""
-
-import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,9 +5,6 @@ import toy_agent
 from same_bits import assert_same
 from toy_agent import GROUP_SIZE
 from toy_rollouts import GROUPED, KEY
-
-from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.setup.programs import Programs, total_stats
 
 
 @pytest.mark.parametrize(
@@ -32,20 +26,6 @@ def test_observations_read_in_parts_and_refills_give_the_same_trajectories(compi
         for chosen in (kept, options)
     )
     assert_same(parts, whole)
-
-
-@pytest.mark.parametrize("devices", [2, 8])
-def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
-    ids, trajectory, _ = batch
-    programs = Programs(make_mesh(devices))
-    program = programs.rollout(
-        "rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, toy_agent.engine_config(group_size=GROUP_SIZE)
-    )
-    spread, stats = program({"policy": policy}, KEY, ids, toy_agent.settings(64))
-    assert len(spread.num_turns.sharding.device_set) == devices
-    chex.assert_shape(stats.decode_steps, (devices,))
-    assert_same(spread, trajectory)
-    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.response.length)
 
 
 def test_episodes_of_one_turn_store_nothing_of_their_own(compiled, policy, batch):

@@ -1,5 +1,3 @@
-"""Resampled groups in the program of a run: penalties that make a spread, and metrics of all that was played."""
-
 import dataclasses
 
 import jax.numpy as jnp

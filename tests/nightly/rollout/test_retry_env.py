@@ -1,5 +1,3 @@
-"""Retries beside plain episodes, in other batches and slots, and in a full context."""
-
 import jax.numpy as jnp
 import numpy as np
 import toy_agent

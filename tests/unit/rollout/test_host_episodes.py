@@ -1,5 +1,3 @@
-"""`HostEpisodes` without a model: budgets, endings, free text, wrong answers, and functions run in parallel."""
-
 import threading
 
 import numpy as np
@@ -16,8 +14,6 @@ LONG = "many words " * 20
 
 
 class Echo:
-    """Repeats its action; some words make it behave in other ways."""
-
     closed = 0
 
     def reset(self, seed):
@@ -79,16 +75,9 @@ def act(host_episodes, responses, *, turn=0, used=0, horizon=9, budget=9, mask=N
     tokens = np.zeros((rows, max(map(len, ids))), np.int32)
     for row, row_ids in enumerate(ids):
         tokens[row, : len(row_ids)] = row_ids
-    return host_episodes.step(
-        names(rows),
-        np.full(rows, turn),
-        np.full(rows, used),
-        np.int32(horizon),
-        np.int32(budget),
-        tokens,
-        np.array([len(row) for row in ids]),
-        np.ones(rows, bool) if mask is None else np.array(mask),
-    )
+    limits, lengths = (np.int32(horizon), np.int32(budget)), np.array([*map(len, ids)])
+    chosen = np.ones(rows, bool) if mask is None else np.array(mask)
+    return host_episodes.step(names(rows), np.full(rows, turn), np.full(rows, used), *limits, tokens, lengths, chosen)
 
 
 def text(tokens):
@@ -169,13 +158,10 @@ def test_a_group_that_does_not_start_alike_fails_where_it_differs(make_host_epis
     assert len(caplog.records) == 1
 
 
-def test_answers_keep_their_order_and_errors_are_answers():
+def test_functions_run_at_the_same_time_answers_keep_their_order_and_errors_are_answers():
     answers = run_all([lambda: 1, lambda: 1 // 0, lambda: 3], 5.0, 1)
     assert (answers[0], type(answers[1]), answers[2]) == (1, ZeroDivisionError, 3)
     assert run_all([], 5.0, 3) == []
-
-
-def test_functions_run_at_the_same_time():
     meeting = threading.Barrier(3)  # opens only when all three have arrived
     assert sorted(run_all([meeting.wait] * 3, 30.0, 3)) == [0, 1, 2]
 

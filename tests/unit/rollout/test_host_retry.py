@@ -1,5 +1,3 @@
-"""Host environments that begin again: limits within an attempt, when an episode is over, and what is closed."""
-
 from typing import ClassVar
 
 import pytest
@@ -48,7 +46,6 @@ def made():
 
 
 def play(script, attempts=ATTEMPTS):
-    """The results of the responses until the episode is over or its turns are used up."""
     env, found = RetriedEnvironment(Scripted, TURNS, attempts), []
     assert env.reset(7) == "seed 7"
     for response in script.split()[: TURNS * attempts]:

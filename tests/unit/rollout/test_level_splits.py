@@ -1,5 +1,3 @@
-"""Which levels each split has: of a pack, of a generator, and where they are not divided."""
-
 import types
 
 import numpy as np
@@ -36,7 +34,6 @@ def test_undivided_levels_are_used_by_all_but_fixed_ones_not_in_training():
 
 @pytest.fixture(scope="module")
 def pack():
-    """FrozenLake with a file of levels: MIN_LEVELS different ones of each split, and by split the rows."""
     env, params = envs_jax.make("FrozenLake")
     random = np.random.default_rng(0)
     boards = []

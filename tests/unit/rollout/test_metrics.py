@@ -1,5 +1,3 @@
-"""Metrics and returns of made-up episodes, against loops over episodes and turns."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,27 +73,6 @@ def expected(t, chosen):
     }
 
 
-@pytest.fixture(scope="module")
-def found():
-    program = jax.jit(trajectory_metrics, static_argnums=(1, 2))
-    return {
-        names: {name: float(x) for name, x in program(EPISODES_DRAWN, names, GROUP_SIZE, PENALTIES).items()}
-        for names in (("one",), ("one", "two"))
-    }
-
-
-def test_metrics_of_all_episodes(found):
-    assert found["one",] == pytest.approx(expected(EPISODES_DRAWN, range(EPISODES)), rel=1e-5)
-
-
-def test_metrics_of_each_task(found):
-    half = EPISODES // 2
-    parts = {"one": range(half), "two": range(half, EPISODES)}
-    of_tasks = {f"{name}/{key}": x for name, part in parts.items() for key, x in expected(EPISODES_DRAWN, part).items()}
-    of_tasks |= {f"{name}/episodes": half for name in parts}
-    assert found["one", "two"] == pytest.approx(found["one",] | of_tasks, rel=1e-5)
-
-
 def test_returns_and_penalties():
     t = EPISODES_DRAWN
     played = np.asarray(t.turn_mask)
@@ -105,3 +82,14 @@ def test_returns_and_penalties():
     assert not np.asarray(overlong(t, Penalties(-0.25))).any()
     plain = np.where(played, np.asarray(t.turn.reward) - 0.25 * np.asarray(t.turn.format_error), 0.0)
     np.testing.assert_allclose(turn_rewards(t, Penalties(-0.25)), plain, rtol=1e-5)
+
+
+def test_metrics_of_all_episodes_and_of_each_task():
+    half = EPISODES // 2
+    parts = {"one": range(half), "two": range(half, EPISODES)}
+    of_tasks = {f"{name}/{key}": x for name, part in parts.items() for key, x in expected(EPISODES_DRAWN, part).items()}
+    of_tasks |= {f"{name}/episodes": half for name in parts}
+    for names, more in ((("one",), {}), (("one", "two"), of_tasks)):
+        found = jax.jit(trajectory_metrics, static_argnums=(1, 2))(EPISODES_DRAWN, names, GROUP_SIZE, PENALTIES)
+        found = {name: float(x) for name, x in found.items()}
+        assert found == pytest.approx(expected(EPISODES_DRAWN, range(EPISODES)) | more, rel=1e-5)

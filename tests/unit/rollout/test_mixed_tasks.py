@@ -1,5 +1,3 @@
-"""Different environments play in one batch, each as if it were alone."""
-
 import jax
 import numpy as np
 import toy_agent
@@ -13,8 +11,8 @@ from agentrl_jax.text.grammar import ParsedResponse
 GROUPS, TURNS = 8, 3
 
 
-def play(*names):
-    """Messages and results of given actions; the key of an episode depends only on its index within its task."""
+def program(*names):
+    """A function of key and actions to messages and results; an episode's key depends on its index within its task."""
     config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
     batched_env = build.build_compiled_env(config, toy_agent.TOKENIZER)
     group = np.tile(np.arange(GROUPS), len(names))
@@ -38,11 +36,18 @@ def play(*names):
             results.append(result)
         return messages, results
 
-    return jax.tree.map(np.asarray, run(jax.random.key(5), actions))
+    return run, jax.random.key(5), actions
+
+
+def test_an_environment_that_sees_all_of_its_rows_can_be_mixed():
+    """The planner of BabyAI runs on the rows of a batch, see `envs_jax.batching`; tracing alone would fail."""
+    _, results = jax.eval_shape(*program("BabyAI-GoToRedBallNoDists", "FrozenLake"))
+    assert results[0].reward.shape == (2 * GROUPS,)
 
 
 def test_a_task_plays_as_if_alone():
-    alone, mixed = play("FrozenLake"), play("Bandit", "FrozenLake")
+    programs = (program("FrozenLake"), program("Bandit", "FrozenLake"))
+    alone, mixed = (jax.tree.map(np.asarray, run(*arguments)) for run, *arguments in programs)
     messages, results = jax.tree.map(lambda x: x[GROUPS:], mixed)
     for mine, own in zip(messages, alone[0], strict=True):
         width = own.tokens.shape[1]

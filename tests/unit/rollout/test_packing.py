@@ -1,7 +1,4 @@
-"""The learner's rows against row-by-row concatenation."""
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
@@ -10,7 +7,6 @@ from made_up import EPISODES, SAID, SEEN, TURNS, make_trajectory
 from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.packing import final_states, pack_trajectories
 from agentrl_jax.setup.play_plans import split_plans
-from agentrl_jax.setup.play_responses import demonstrate
 
 
 def joined(trajectory, row: int, turns: list[int]):
@@ -45,10 +41,12 @@ def trajectory():
     )
 
 
-def check_rows(context, trajectory, which):
-    """`which` gives the episode and the turns of every row."""
+@pytest.mark.parametrize("context", ["full", "single_turn"])
+def test_rows_are_the_prompt_and_the_turns(trajectory, context):
     rows = jax.tree.map(np.asarray, jax.jit(pack_trajectories, static_argnums=1)(trajectory, context))
     size = trajectory.response.tokens.shape[2]
+    of_episode = [list(range(TURNS))] if context == "full" else [[turn] for turn in range(TURNS)]
+    which = [(episode, turns) for episode in range(EPISODES) for turns in of_episode]
     assert len(rows.tokens) == len(which)
     for index, (episode, turns) in enumerate(which):
         tokens, drawn = joined(trajectory, episode, turns)
@@ -65,14 +63,6 @@ def check_rows(context, trajectory, which):
             assert rows.turn[index, begin:end].tolist() == [turns[slot]] * size
 
 
-def test_full_rows_are_the_conversation(trajectory):
-    check_rows("full", trajectory, [(i, list(range(TURNS))) for i in range(EPISODES)])
-
-
-def test_single_turn_rows_start_from_the_prompt(trajectory):
-    check_rows("single_turn", trajectory, [(i, [turn]) for i in range(EPISODES) for turn in range(TURNS)])
-
-
 @pytest.mark.parametrize(("context", "limit"), [("full", 0), ("full", 40), ("single_turn", 0)])
 def test_final_states_end_with_the_observation_that_was_not_answered(trajectory, context, limit):
     found = jax.tree.map(np.asarray, jax.jit(final_states, static_argnums=(1, 2))(trajectory, context, limit))
@@ -84,29 +74,6 @@ def test_final_states_end_with_the_observation_that_was_not_answered(trajectory,
         tokens = joined(trajectory, row, turns)[0] + trajectory.final_observation[row, : count[row]].tolist()
         assert found.tokens[row, : len(tokens)].tolist() == tokens
         assert found.position[row, 0] == len(tokens)
-
-
-def test_demonstration_is_what_a_rollout_would_record():
-    plans = [np.array([0, 0, 0, 0]), np.array([1]), np.array([0, 1, 0]), np.array([0] * 6)] * 4
-    actions = jnp.asarray(split_plans(plans, toy_agent.TURNS, 2))
-    ids = toy_agent.mixed_ids(4, 4).replace(task=jnp.full(16, toy_agent.LONG))
-    settings = toy_agent.settings(16, max_actions=jnp.int32(10))
-
-    @jax.jit
-    def play(key, settings, ids, actions):
-        env, size = toy_agent.BATCHED_ENV, toy_agent.MAX_RESPONSE_TOKENS
-        return demonstrate(env, size, key, settings, ids, actions, context="full")
-
-    trajectory = jax.tree.map(np.asarray, play(jax.random.key(5), settings, ids, actions))
-    expected = ["Up||Up</answer><|end|>", "Down</answer><|end|>"]
-    for row, text in zip((0, 1), expected):
-        said = trajectory.response.tokens[row, 0, : trajectory.response.length[row, 0]].tolist()
-        assert toy_agent.TOKENIZER.decode(said, skip_special=False) == text
-    executed = np.where(trajectory.turn.terminated.cumsum(axis=1)[..., None] <= 1, trajectory.turn.actions, -1)
-    wanted = np.where(trajectory.turn_mask[..., None], np.asarray(actions), -1)
-    unsolved = ~trajectory.success
-    np.testing.assert_array_equal(executed[unsolved], wanted[unsolved])
-    assert trajectory.turn.reward[1].tolist() == [-0.5, 0.0, 0.0]
 
 
 def test_shared_noise_is_that_of_the_group():

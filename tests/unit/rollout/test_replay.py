@@ -1,5 +1,3 @@
-"""A replay gives the log-probabilities of the rollout bit for bit, and those of other parameters."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,6 @@ from agentrl_jax.rollout.replay import replay_logprobs
 
 @pytest.fixture(scope="module")
 def replay():
-    """The jitted function (params, trajectory, temperature) -> log-probabilities."""
     return jax.jit(
         lambda params, *arguments: replay_logprobs(params, toy_agent.MODEL.decoder, GROUPED, *arguments, tasks=2),
         compiler_options=xla_settings.SAME_BITS,
@@ -41,12 +38,6 @@ def test_other_parameters_give_their_own_log_probabilities(policy, batch, replay
     sampled = np.asarray(rows.response_mask)
     np.testing.assert_allclose(replayed[sampled], np.asarray(expected)[sampled], atol=1e-4)
     assert np.abs(replayed - np.asarray(rows.logprob))[sampled].max() > 0.1
-
-
-def test_a_rollout_without_turns_is_replayed_as_nothing(compiled, policy, batch, replay):
-    settings = toy_agent.settings(64, horizon=jnp.int32(0))
-    trajectory, _ = compiled(GROUPED)(policy, KEY, batch[0], settings)
-    assert not np.asarray(replay(policy, trajectory, jnp.ones(64))).any()
 
 
 def test_a_record_of_another_shape_is_refused(policy, batch):

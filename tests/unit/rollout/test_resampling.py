@@ -1,5 +1,3 @@
-"""Groups whose returns are all equal are replaced by groups of later rounds."""
-
 import dataclasses
 
 import jax
@@ -20,7 +18,6 @@ STRIDE = 10
 
 
 def rounds_of(varied):
-    """Made-up rounds in which the groups of each given list have members with different returns."""
     made = []
     for number, groups in enumerate(varied):
         trajectory = make_trajectory(number)

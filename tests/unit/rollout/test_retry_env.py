@@ -1,5 +1,3 @@
-"""Retries with scripted and sampled responses: when an attempt is repeated, on which level, and what is read."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +21,7 @@ def attempts_of(trajectory, row):
 
 
 def test_a_failed_attempt_is_repeated_until_one_succeeds(scripted):
+    check_texts(scripted, "full")
     assert scripted.num_turns.tolist() == list(map(len, SAID))
     for row, attempts in enumerate(SCRIPTS.values()):
         assert attempts_of(scripted, row) == [n for n, turns in enumerate(attempts) for _ in turns]
@@ -42,16 +41,11 @@ def test_every_attempt_begins_on_the_same_level(scripted):
 
 
 def test_limits_count_within_an_attempt(scripted):
-    """The third response of an episode has its actions, although two attempts of two actions came before."""
     actions = scripted.turn.actions
     row = list(SCRIPTS).index("solved by the last turn")
     assert (actions[row] >= 0).sum(axis=1).tolist() == [1, 1, 1, 1, 0, 2]
     row = list(SCRIPTS).index("short attempts")
     assert (actions[row] >= 0).sum(axis=1).tolist() == [2, 2, 0, 0, 0, 0]
-
-
-def test_the_feedback_is_read_once_at_the_beginning_of_a_retry(scripted):
-    check_texts(scripted, "full")
 
 
 def test_attempts_have_other_noise():

@@ -1,5 +1,3 @@
-"""One token per row: what is sampled, from which key, and how it is scored."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +29,6 @@ def test_greedy_takes_the_first_of_the_largest():
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_tokens_have_the_frequencies_of_the_distribution(temperature):
-    """Of 4,096 draws with different keys, each within four standard deviations."""
     number = 4096
     rows, at = jnp.broadcast_to(LOGITS[:1], (number, 4)), jnp.full(number, temperature)
     token, logprob = jax.jit(sample)(jax.random.split(jax.random.key(1), number), rows, at)
@@ -42,7 +39,6 @@ def test_tokens_have_the_frequencies_of_the_distribution(temperature):
 
 
 def test_every_number_of_an_episode_changes_its_keys():
-    """By name of a key: which of group, member, turn, token or action it depends on."""
     base = {"group": 1, "member": 2, "turn": 3, "token": 4}
 
     def keys(**changes):
