@@ -1,5 +1,3 @@
-"""Damaged templates, tokenizers and levels, and templates made to take much time or memory."""
-
 import json
 import random
 from pathlib import Path
