@@ -1,5 +1,3 @@
-"""Scripts of benchmarks/ that measure and play, with tiny models."""
-
 from benchmark_scripts import MODEL, PHASES, TOKENIZATION, params, script, tokenizer
 
 

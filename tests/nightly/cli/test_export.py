@@ -1,5 +1,3 @@
-"""`agentrl export` of further kinds of runs: whole models, frozen layers, adapters of upper layers, other dtypes."""
-
 import exported_runs
 import pytest
 from exported_runs import check_adapter, check_weights, exported

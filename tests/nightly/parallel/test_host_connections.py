@@ -1,5 +1,3 @@
-"""How processes are connected: launchers, checkpoints, and lost processes."""
-
 import signal
 
 import pytest
@@ -60,14 +58,11 @@ def test_processes_of_slurm(tasks):
         return SLURM | own | {"SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks)}
 
     codes, texts = two_processes(WAITING, "30" if tasks == 2 else "2", variables=variables)
-    if tasks == 2:
-        assert codes == [0, 0], texts
-        assert [GLOO.sub("", out) for out, _ in texts] == ["0 [True, False]\n", "1 [True, False]\n"]
-        return
-    assert codes == [1, 1], texts
-    for index, (_, err) in enumerate(texts):
-        last = err.splitlines()[-1]
-        assert last.startswith(f"agentrl: process {index} of 3: no connection with the others at localhost:{port} (")
+    assert codes == ([0, 0] if tasks == 2 else [1, 1]), texts
+    for index, (out, err) in enumerate(texts):
+        last = GLOO.sub("", out) if tasks == 2 else err.splitlines()[-1]
+        lost = f"agentrl: process {index} of 3: no connection with the others at localhost:{port} ("
+        assert last.startswith(f"{index} [True, False]\n" if tasks == 2 else lost)
 
 
 LOSING = """

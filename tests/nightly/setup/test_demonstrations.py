@@ -1,5 +1,3 @@
-"""Demonstrations of BabyAI: plans after random actions, and images of levels."""
-
 import jax
 import numpy as np
 import pytest

@@ -16,12 +16,8 @@ from agentrl_jax.studies.imitation import SeedImitation
 from agentrl_jax.studies.variants import Variants
 
 RUN = yaml.safe_load(tiny_run.CONFIG.replace("SimpleSokoban", "CoordFrozenLake").replace(", levels: LEVELS", ""))
-RUN |= {
-    "seed": 3,
-    "algo": {"minibatches": 1},
-    "imitation": RUN["imitation"] | {"levels": 8},
-    "train": {"iterations": 2, "validate_every": 1, "validation_episodes": 8},
-}
+RUN |= {"seed": 3, "algo": {"minibatches": 1}, "imitation": RUN["imitation"] | {"levels": 8}}
+RUN |= {"train": {"iterations": 2, "validate_every": 1, "validation_episodes": 8}}
 VARIANTS = {
     "starpo_s": {"algo": {"preset": "starpo_s", "filter": {"ratio": 0.5}}},
     "dapo": {"algo": {"preset": "dapo", "dynamic_sampling": 2}, "optim": {"lr": 0.02}},
@@ -60,11 +56,10 @@ def test_a_seed_of_an_arm_is_a_run_with_that_seed(packing, played, tmp_path):
     record = variant(out, "dapo")
     assert record["seeds"] == [3, 4]
     names = ["train/success", "train/turns", "rollout/rounds", "update/trained_tokens", "actor/entropy"]
-    names += ["rollout/in_group_std", "rollout/chosen_in_group_std"]
-    for iteration, row in enumerate(rows):
-        mine = [record["metrics"][name][iteration][1] for name in names]
+    for name in (*names, "rollout/in_group_std", "rollout/chosen_in_group_std"):
+        mine = [of_seeds[1] for of_seeds in record["metrics"][name]]
         # The two programs round differently, and learning amplifies the difference.
-        assert mine == pytest.approx([row[name] for name in names], rel=1e-2)
+        assert mine == pytest.approx([row[name] for row in rows], rel=1e-2), name
     start = tiny_run.summary(tmp_path / "run")["success"]["imitation"]
     assert np.mean(record["start"]["sampled"][1]) == pytest.approx(start["mean"])
 
@@ -107,9 +102,10 @@ def test_the_report_has_every_arm_and_pair_and_none_is_played_again(played):
         assert len(record["seconds"]) == 2  # of the iterations alone, not of what the variants share
         # All variants start from the same policies.
         assert record["start"] == variant(out, "dapo")["start"]
-    before = {file: file.stat().st_mtime_ns for file in out.glob("*.json")}
+    times = lambda: {file: file.stat().st_mtime_ns for file in out.glob("*.json")}  # noqa: E731
+    before = times()
     assert "imitation" not in tiny_run.done("compare", file, "--out", str(out))
-    assert before == {file: file.stat().st_mtime_ns for file in out.glob("*.json")}
+    assert before == times()
 
 
 def test_seeds_over_devices_play_the_same(played, tmp_path):

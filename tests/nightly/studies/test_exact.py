@@ -18,13 +18,10 @@ def test_so_they_are_in_larger_groups_and_with_shared_parameters(policy, group_s
     check(bench(policy, drift).measure(case, group_size), KNOWN[drift][policy][str(group_size)])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalization"),
-        *("grpo, rows by length", "whitened reinforce (reinforce_pp)"),
-    ],
-)
+STATES = ("gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalization")
+
+
+@pytest.mark.parametrize("name", [*STATES, "grpo, rows by length", "whitened reinforce (reinforce_pp)"])
 def test_groups_without_end_are_what_large_ones_come_to(name):
     case = next(case for case in CASES if case.name == name)
     draw = np.random.default_rng(0)

@@ -1,10 +1,9 @@
-"""Plans whose programs are compiled: on this machine, and of a published model for an abstract TPU."""
-
 import importlib.util
 import json
 
 import jax
 import pytest
+import yaml
 
 from agentrl_jax.config import decode
 from agentrl_jax.models import decoder
@@ -19,16 +18,14 @@ from agentrl_jax.studies.plan_report import as_json, as_table
 
 
 def test_a_plan_on_the_devices_that_are_here():
-    config = decode(
-        {
-            "tasks": [{"env": "Bandit", "groups": 4}],
-            "prompt": {"max_turns": 1, "max_response_tokens": 8},
-            "rollout": {"group_size": 2},
-            "model": {"layers": 2, "embed_dim": 16, "heads": 4, "kv_heads": 2, "mlp_width": 32},
-            "mesh": {"fsdp": 2, "tensor": 2},
-        }
-    )
-    plan = make_plan(config, described_devices("local")[0][:4])
+    run = """
+    tasks: [{env: Bandit, groups: 4}]
+    prompt: {max_turns: 1, max_response_tokens: 8}
+    rollout: {group_size: 2}
+    model: {layers: 2, embed_dim: 16, heads: 4, kv_heads: 2, mlp_width: 32}
+    mesh: {fsdp: 2, tensor: 2}
+    """
+    plan = make_plan(decode(yaml.safe_load(run)), described_devices("local")[0][:4])
     assert plan.mesh == {"data": 1, "fsdp": 2, "sequence": 1, "tensor": 2}
     assert plan.rows == 4
     # Two f32 moments per parameter; norms and heads are small.
@@ -58,17 +55,15 @@ def test_a_plan_on_the_devices_that_are_here():
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 def test_qwen_on_described_tpus():
-    config = decode(
-        {
-            "tasks": [{"env": "SimpleSokoban", "groups": 64}],
-            "prompt": {"style": "ragen", "think": True, "max_turns": 5, "max_response_tokens": 64},
-            "rollout": {"group_size": 16},
-            "model": {"precision": "mixed", "remat": "full", "critic": "shared"},
-            "mesh": {"fsdp": 2, "tensor": 2},
-            "algo": {"minibatches": 4},
-        }
-    )
-    devices, memory = described_devices("v5e:4x4")
+    run = """
+    tasks: [{env: SimpleSokoban, groups: 64}]
+    prompt: {style: ragen, think: true, max_turns: 5, max_response_tokens: 64}
+    rollout: {group_size: 16}
+    model: {precision: mixed, remat: full, critic: shared}
+    mesh: {fsdp: 2, tensor: 2}
+    algo: {minibatches: 4}
+    """
+    config, (devices, memory) = decode(yaml.safe_load(run)), described_devices("v5e:4x4")
     plan = make_plan(config, devices, "qwen2.5-0.5b")
     params = jax.eval_shape(lambda key: decoder.init_params(key, PUBLISHED["qwen2.5-0.5b"]), jax.random.key(0))
     assert plan.parameters == sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,5 +1,3 @@
-"""Costs and a sweep that take minutes to compile."""
-
 import importlib.util
 
 import jax
@@ -21,11 +19,6 @@ def costs():
     return Sweeper(CONFIG, jax.devices()[:2]).costs
 
 
-@pytest.fixture(scope="module")
-def run(costs):
-    return costs.run
-
-
 def test_a_compiled_sweep_confirms_its_best_candidate():
     sweeper = Sweeper(CONFIG, jax.devices()[:4])
     found = sweeper.rank(GIB, MACHINE, compiled=1)
@@ -37,16 +30,18 @@ def test_a_compiled_sweep_confirms_its_best_candidate():
 
 
 @pytest.mark.parametrize(("name", "rows"), [(UPDATE, 3), (DECODE, 24)])
-def test_costs_of_a_deeper_decoder_follow_from_two_shallow_ones(name, rows, run, costs):
-    measured, extrapolated = measure(PhaseBuilder(run, jax.devices()[:1]).phase(name, rows), 1), costs.cost(name, rows)
+def test_costs_of_a_deeper_decoder_follow_from_two_shallow_ones(name, rows, costs):
+    phase, extrapolated = PhaseBuilder(costs.run, jax.devices()[:1]).phase(name, rows), costs.cost(name, rows)
+    measured = measure(phase, 1)
     assert extrapolated.flops == pytest.approx(measured.flops, rel=0.02)
     assert extrapolated.accessed == pytest.approx(measured.accessed, rel=0.1)
     if name == DECODE:
         assert extrapolated.arguments == pytest.approx(measured.arguments, rel=0.02)
 
 
-def test_operations_are_those_of_the_matrices(run, costs):
+def test_operations_are_those_of_the_matrices(costs):
     """Two for each number of a matrix and token, and those of attention; elementwise operations come on top."""
+    run = costs.run
     length, vocab = run.batch.tokens.shape[1], run.model.decoder.vocab_size
     at_least = 2 * MATRICES * LAYERS
     of_cache = 4 * EMBED * LAYERS * cache_length(run.batched_env, run.engine)

@@ -1,6 +1,3 @@
-"""Whole runs: the files they write, that they are reproducible, also on a mesh, and how they end on errors."""
-
-import functools
 import json
 import os
 import subprocess
@@ -12,7 +9,6 @@ import pytest
 import tiny_run
 import xla_settings
 
-from agentrl_jax.setup import memory
 from agentrl_jax.setup.programs import Programs
 
 
@@ -26,42 +22,28 @@ def test_training_episodes_alone_are_quantized(finished, tmp_path):
     assert summaries[0]["success"]["imitation"] == summaries[1]["success"]["imitation"]
 
 
-def around_updates(monkeypatch, run):
-    """Each update becomes `run` of its program and its inputs."""
-    make = Programs.update
-    monkeypatch.setattr(Programs, "update", lambda self, *given: functools.partial(run, make(self, *given)))
-
-
-@pytest.fixture
-def poison(monkeypatch):
-    """Makes chosen updates non-finite; updates are counted from 1 in this process."""
-
-    def poison(numbers):
-        done = []
-
-        def run(program, state, trajectory, temperature, key, settings):
-            done.append(1)
-            if len(done) in numbers:
-                settings = settings.replace(entropy_coef=jnp.float32(jnp.nan))
-            return program(state, trajectory, temperature, key, settings)
-
-        around_updates(monkeypatch, run)
-
-    return poison
-
-
-def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished, tmp_path, poison, monkeypatch):
+def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished, tmp_path, monkeypatch):
     run, words = tmp_path / "run", ("--train.max_bad_updates", "2", "--train.checkpoint_every", "1")
-    with monkeypatch.context():
-        poison({3, 4})
+    done, make = [], Programs.update
+
+    def poisoned(self, *given):
+        program = make(self, *given)
+
+        def update(state, trajectory, temperature, key, settings):
+            done.append(1)
+            bad = settings.replace(entropy_coef=jnp.float32(jnp.nan))
+            return program(state, trajectory, temperature, key, bad if len(done) in (3, 4) else settings)
+
+        return update
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Programs, "update", poisoned)
         message = tiny_run.refused(run, finished.file, *words)
-    assert "2 updates in a row" in message
-    assert "step 5, is kept" in message
+    assert ("2 updates in a row" in message, "step 5, is kept" in message) == (True, True)
     assert tiny_run.checkpoints(run) == [4, 5]
     assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6, 7]
     assert tiny_run.checkpoint(run, 5) == tiny_run.checkpoint(finished.folder, 5)
-    poison(set())  # as if the cause had been fixed
-    tiny_run.trained(run, finished.file, *words)
+    tiny_run.trained(run, finished.file, *words)  # as if the cause had been fixed
     tiny_run.assert_same_end(run, finished.folder)
 
 
@@ -69,15 +51,13 @@ def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished
 @pytest.mark.parametrize("preset", ["starpo", "starpo_grpo", "starpo_s"])
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 def test_every_preset_context_and_style_trains(tmp_path, preset, context, style):
-    # Canonical responses in RAGEN's style have spaces around the separator, which are separate tokens.
-    max_response_tokens = {"compact": 6, "ragen": 12}[style]
-    text = tiny_run.CONFIG.replace("max_response_tokens: 6", f"max_response_tokens: {max_response_tokens}")
-    file = tiny_run.write_config(tmp_path, text)
-    words = ["--algo.preset", preset, "--rollout.context", context, "--prompt.style", style]
+    words = f"--algo.preset {preset} --rollout.context {context} --prompt.style {style}".split()
     words += ["--model.critic", "separate", "--devices", "2", "--rollout.slots", "4"]
+    # Canonical responses in RAGEN's style have spaces around the separator, which are separate tokens.
+    words += ["--prompt.max_response_tokens", {"compact": "6", "ragen": "12"}[style]]
     words += [] if preset == "starpo_s" else ["--algo.filter", "none"]
     run = tmp_path / "run"
-    tiny_run.trained(run, file, *words)
+    tiny_run.trained(run, tiny_run.write_config(tmp_path), *words)
     rows = tiny_run.metrics(run)
     assert [row["step"] for row in rows] == list(range(1, 8))
     assert all(row["update/skipped"] == 0 and row["actor/grad_norm"] > 0 for row in rows[3:])
@@ -85,7 +65,7 @@ def test_every_preset_context_and_style_trains(tmp_path, preset, context, style)
 
 
 def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
-    """On two devices with refilled slots; if a bit differs, the run stops."""
+    """On two devices with refilled slots."""
 
     def keep(self, name, function, made_of, **options):
         self.compiled[name] = jax.jit(function, **options, compiler_options=xla_settings.SAME_BITS)
@@ -93,32 +73,14 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
         return self.compiled[name]
 
     monkeypatch.setattr(Programs, "_keep", keep)
-    file = tiny_run.write_config(tmp_path)
-    words = [
-        "--algo.mismatch",
-        "replay",
-        "--devices",
-        "2",
-        "--rollout.slots",
-        "4",
-        "--rollout.prefill_threshold",
-        "0.5",
-    ]
-    run = tmp_path / "run"
-    tiny_run.trained(run, file, *words)
-    rows = tiny_run.metrics(run)[3:]
+    words = "--algo.mismatch replay --devices 2 --rollout.slots 4 --rollout.prefill_threshold 0.5"
+    tiny_run.trained(tmp_path / "run", tiny_run.write_config(tmp_path), *words.split())
+    rows = tiny_run.metrics(tmp_path / "run")[3:]
     assert [row["step"] for row in rows] == [4, 5, 6, 7]
     for row in rows:
         assert (row["rollout/logprob_bit_equal"], row["rollout/logprob_gap_max"]) == (1.0, 0.0)
         assert (row["actor/ratio_mean"], row["actor/ppo_kl"]) == (1.0, 0.0)  # one gradient step per iteration
         assert row["rollout/parallel_gap_max"] > 0
-
-    def run(program, *inputs):
-        state, metrics = program(*inputs)
-        return state, metrics | {"rollout/logprob_bit_equal": jnp.float32(0.5)}
-
-    around_updates(monkeypatch, run)
-    assert "step 3, is kept" in tiny_run.refused(tmp_path / "other", file, *words)
 
 
 ON_MESH = ("--devices", "8", "--mesh.fsdp", "2", "--mesh.tensor", "2")
@@ -133,37 +95,28 @@ def test_a_run_on_a_mesh_goes_on_with_the_same_bits(tmp_path, layout, sequence):
     assert "going on from the checkpoint" in tiny_run.resumed(tmp_path / "run", copy, file, *words)
     tiny_run.assert_same_end(copy, tmp_path / "run")
     assert tiny_run.summary(copy)["devices"] == 8
-    out = tiny_run.done("eval", str(copy), "--json")
-    assert json.loads(out)["success"]["n"] > 0
-
-
-TWO_DEVICES = ("--devices", "2", "--imitation.levels", "0", "--imitation.steps", "0", "--train.iterations", "1")
+    assert json.loads(tiny_run.done("eval", str(copy), "--json"))["success"]["n"] > 0
 
 
 def test_programs_are_kept_for_the_next_start(tmp_path):
-    file = tiny_run.write_config(tmp_path)
+    file, kept = tiny_run.write_config(tmp_path), []
     unset = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-    kept = []
-    for name in ("one", "two"):
-        command = [sys.executable, "-m", "agentrl_jax", "train", file, "--run_dir", str(tmp_path / name), *TWO_DEVICES]
+
+    def agentrl(*words):
+        command = [sys.executable, "-m", "agentrl_jax", *words]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert done.returncode == 0, done.stderr
+        return done
+
+    for name in ("one", "two"):
+        words = ["--devices", "2", "--imitation.levels", "0", "--imitation.steps", "0", "--train.iterations", "1"]
+        assert agentrl("train", file, "--run_dir", str(tmp_path / name), *words).stderr == ""
         kept.append({entry.name for entry in (tmp_path / "cache").rglob("*-cache")})
     assert len(kept[0]) > 10
     assert kept[1] == kept[0]
-    assert json.loads((tmp_path / "one" / "summary.json").read_text())["devices"] == 2
     assert tiny_run.metrics(tmp_path / "one") == tiny_run.metrics(tmp_path / "two")
     assert (tmp_path / "cache" / "agentrl_jax" / "compiled").stat().st_mode & 0o077 == 0
-    command = [sys.executable, "-m", "agentrl_jax", "replay", str(tmp_path / "one"), "--iteration", "1"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "equal to the record bit for bit: every field" in done.stdout
-
-
-def test_a_run_that_does_not_fit_ends_by_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda: 10_000)
-    err = tiny_run.refused(tmp_path / "run", tiny_run.write_config(tmp_path))
-    assert "the program imitation needs" in err
-    assert "lower imitation.batch" in err
+    shown = agentrl("replay", str(tmp_path / "one"), "--iteration", "1").stdout
+    assert "equal to the record bit for bit: every field" in shown

@@ -1,5 +1,3 @@
-"""Runs that start from a pretrained model: adapters, frozen layers, resume, evaluation."""
-
 import json
 
 import numpy as np
@@ -47,7 +45,6 @@ def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
     tiny_run.trained(path, file)
     assert (tiny_run.checkpoint(path, 3), tiny_run.metrics(path)) == before
     success = json.loads(tiny_run.done("eval", str(path), "--episodes", "4", "--json"))["success"]
-    assert success["n"] == 4
     assert success == tiny_run.summary(path)["success"]["trained"]
 
 

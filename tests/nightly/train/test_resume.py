@@ -27,46 +27,18 @@ from agentrl_jax.train import run as train_run
 SCRIPT = str(TESTS / "helpers" / "killing_run.py")
 
 
-@pytest.fixture
-def lives(finished, tmp_path):
-    """Function (moment, nth) that runs the command of the finished run in another folder; returns its exit code."""
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
-
-    def live(moment, nth=0):
-        words = [sys.executable, SCRIPT, moment, str(nth), "train", finished.file, "--run_dir", str(tmp_path / "run")]
-        with open(tmp_path / "output", "a") as output:
-            done = subprocess.run(words, env=environment, stdout=output, stderr=output, timeout=300, check=False)
-        return done.returncode
-
-    return live
-
-
-def rows(run):
-    return [row["step"] for row in tiny_run.metrics(run)]
-
-
-def test_killed_again_and_again(finished, lives, tmp_path):
-    """In an update after a row without a checkpoint, and while a checkpoint is saved."""
-    run = tmp_path / "run"
-    assert lives("update", 4) == -signal.SIGKILL
-    assert (tiny_run.checkpoints(run), rows(run)) == ([3, 5], [1, 2, 3, 4, 5, 6])
-    assert lives("publish", 1) == -signal.SIGKILL
-    assert (tiny_run.checkpoints(run), rows(run)) == ([3, 5], [1, 2, 3, 4, 5, 6, 7])
-    assert any("tmp" in entry.name for entry in (run / "checkpoints").iterdir())
-    assert lives("never") == 0
-    assert (tmp_path / "output").read_text().count("going on from the checkpoint of step 5") == 2
-    tiny_run.assert_same(run, finished.folder)
-
-
 MOMENTS = "imitation 1, evaluation 1, write 1, publish 2, write 3, rollout 1, rollout 4, evaluation 9, digests 2"
 
 
-@pytest.mark.parametrize("when", [*MOMENTS.split(", "), "digests 4", "remove 1"])
-def test_killed_once(finished, lives, tmp_path, when):
-    moment, nth = when.split()
-    assert lives(moment, int(nth)) == -signal.SIGKILL
-    assert lives("never") == 0
-    tiny_run.assert_same(tmp_path / "run", finished.folder)
+@pytest.mark.parametrize("when", [*MOMENTS.split(", "), "digests 4", "remove 1", "update 4 publish 1"])
+def test_killed_once_or_again(finished, tmp_path, when):
+    run, words = tmp_path / "run", [*when.split(), "never", "0"]
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
+    for moment, nth in zip(words[::2], words[1::2]):
+        command = [sys.executable, SCRIPT, moment, nth, "train", finished.file, "--run_dir", str(run)]
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
+        assert done.returncode == (0 if moment == "never" else -signal.SIGKILL), done.stderr
+    tiny_run.assert_same(run, finished.folder)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -115,15 +87,13 @@ def test_a_run_that_ended_goes_on_for_longer_like_one_that_never_did(finished, t
     for iterations in ("2", "4"):
         tiny_run.trained(run, finished.file, "--train.iterations", iterations, "--train.trajectories_every", "4")
         assert tiny_run.summary(run)["iterations"] == int(iterations)
-    assert tiny_run.metrics(run) == tiny_run.metrics(finished.folder)
-    assert tiny_run.checkpoint(run, 7) == tiny_run.checkpoint(finished.folder, 7)
-    assert tiny_run.summary(run) == tiny_run.summary(finished.folder)
+    for read in (tiny_run.metrics, tiny_run.summary, lambda folder: tiny_run.checkpoint(folder, 7)):
+        assert read(run) == read(finished.folder)
 
 
 def test_a_run_that_was_evaluated_on_other_levels_does_not_go_on(finished, tmp_path):
     """As by a version that draws others: its end could not be compared with its start."""
-    again = tmp_path / "run"
-    shutil.copytree(finished.folder, again)
+    again = shutil.copytree(finished.folder, tmp_path / "run")
     rows = [json.loads(row) for row in (again / "levels.jsonl").read_text().splitlines()]
     (tested,) = (row for row in rows if row["stage"] == "test")
     tested["levels"][0] = "0" * 16
@@ -138,7 +108,7 @@ def test_a_run_that_records_nothing_learns_the_same(finished, tmp_path):
     assert "train.trajectories_every" in tiny_run.refusal("replay", str(tmp_path / "run"), "--iteration", "1")
 
 
-def test_a_row_that_was_changed_is_named(finished, tmp_path):
+def test_a_row_that_was_changed_is_named_and_what_was_not_recorded_is_refused(finished, tmp_path):
     record = read_record(record_path(finished.folder, 4))
     run = shutil.copytree(finished.folder, tmp_path / "run")
     tokens, logprob = record.tokens.copy(), record.logprob.copy()
@@ -146,40 +116,18 @@ def test_a_row_that_was_changed_is_named(finished, tmp_path):
     logprob[1, 0, 0] = np.nextafter(logprob[1, 0, 0], np.float32(1))
     write_record(run, dataclasses.replace(record, tokens=tokens, logprob=logprob))
     shutil.rmtree(run / "checkpoints" / "5")  # it starts with imitation
-    code, out, err = tiny_run.command("replay", str(run), "--iteration", "4", "--row", "1")
+    replay = ("replay", str(run), "--iteration")
+    code, out, err = tiny_run.command(*replay, "4", "--row", "1")
     assert code == 1
     assert "not in tokens, logprob; 2 of 3 recorded rows are equal" in out
     assert "from the start of the run" in err
-    code, _, err = tiny_run.command("replay", str(run), "--iteration", "3")
-    assert code == 0
-    assert "iteration 2/3 " in err  # not of all iterations of the run
-
-
-def test_what_was_not_recorded_is_refused(finished):
-    replay = ("replay", str(finished.folder), "--iteration")
+    code, _, err = tiny_run.command(*replay, "3")
+    assert (code, "iteration 2/3 " in err) == (0, True)  # not of all iterations of the run
     assert "3, 4" in tiny_run.refusal(*replay, "2")
     assert "0 to 2" in tiny_run.refusal(*replay, "4", "--row", "3")
 
 
 AGENTRL = [sys.executable, "-m", "agentrl_jax"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_stopped_says_what_is_kept(tmp_path, number):
-    file = tiny_run.write_config(tmp_path)
-    words = [*AGENTRL, "train", file, "--run_dir", str(tmp_path / "run"), "--train.iterations", "100000"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 300
-        while not (tmp_path / "run" / "checkpoints" / "5" / "digests.json").exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert err.count("\n") == 1
-    assert err.startswith(f"agentrl: stopped by {number.name}; the checkpoint of step ")
-    assert err.endswith(" is kept; the same command goes on from it\n")
 
 
 @pytest.mark.parametrize("words", [("presets",), ("train", "absent.yaml"), ("play", "Bandit"), ("--help",)])

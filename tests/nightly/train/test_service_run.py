@@ -1,9 +1,5 @@
-"""Runs whose environments are services: in this process, behind a server, and behind one that is killed."""
-
 import contextlib
 import json
-import os
-import signal
 import threading
 import time
 
@@ -36,12 +32,12 @@ def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, tmp_path):
     tiny_run.trained(calm, file)
 
     def kill():
+        path = folder / "metrics.jsonl"
         while len(killed) < 2:
             time.sleep(0.02)
-            path = folder / "metrics.jsonl"
             done = len(path.read_text().splitlines()) if path.exists() else 0
             for server in servers() if done > 2 * len(killed) else ():
-                os.kill(server.pid, signal.SIGKILL)
+                server.kill()
                 killed.append(server.pid)
 
     thread = threading.Thread(target=kill, daemon=True)
@@ -49,18 +45,14 @@ def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, tmp_path):
     tiny_run.trained(folder, file, "--env.url", "")
     thread.join(5)
     assert len(set(killed)) == 2
-    found, known = (
-        [{key: value for key, value in row.items() if not key.startswith("env/")} for row in rows(run)]
-        for run in (folder, calm)
-    )
+    found, known = ([{k: v for k, v in row.items() if k[:4] != "env/"} for row in rows(run)] for run in (folder, calm))
     assert found == known
     assert all(row.get("env/failed_share", 0) == 0 for row in rows(folder))
     assert not servers()
 
 
-@pytest.fixture
-def breaking(monkeypatch):
-    """Mazes whose training items with even numbers break at the second move."""
+def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, monkeypatch):
+    """Training items with even numbers break at the second move."""
     reset, step = Maze.reset, Maze.step
 
     def remembered(self, item):
@@ -75,14 +67,8 @@ def breaking(monkeypatch):
 
     monkeypatch.setattr(Maze, "reset", remembered)
     monkeypatch.setattr(Maze, "step", broken)
-
-
-WITHOUT_IMITATION = ("--imitation.levels", "0", "--imitation.steps", "0", "--env.retries", "1")
-
-
-def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, breaking):
-    folder = tmp_path / "run"
-    output = tiny_run.trained(folder, file, *WITHOUT_IMITATION, "--env.max_failed", "1.0")
+    folder, words = tmp_path / "run", "--imitation.levels 0 --imitation.steps 0 --env.retries 1 --env.max_failed 1.0"
+    output = tiny_run.trained(folder, file, *words.split())
     learned = [row for row in rows(folder) if row["stage"] == "rl"]
     dropped = [json.loads(line) for line in (folder / "failures.jsonl").read_text().splitlines()]
     assert len(dropped) == sum(4 * row["env/failed_share"] for row in learned) > 0
