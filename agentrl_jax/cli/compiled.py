@@ -13,17 +13,23 @@ _FOLDER = "JAX_COMPILATION_CACHE_DIR"
 
 
 def keep() -> None:
-    """Sets JAX's compilation cache to the user's cache folder, if it can be written; call it before JAX is imported."""
-    if _FOLDER in os.environ:
+    """Sets JAX's compilation cache to the user's cache folder, if it can be written; call it before JAX is imported.
+
+    A folder that the user has named gets the same size and the same programs, unless these are set too.
+    """
+    if _FOLDER not in os.environ and not _use_own():
         return
+    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MAX_BYTES))
+    # Also programs that compile quickly, of which a run has many.
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def _use_own() -> bool:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentrl_jax" / "compiled"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # programs in it are executed
     except (OSError, RuntimeError):
-        return
-    if not os.access(folder, os.W_OK):
-        return
-    os.environ[_FOLDER] = str(folder)
-    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MAX_BYTES))
-    # Also programs that compile quickly, of which a run has many.
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        return False
+    if os.access(folder, os.W_OK):
+        os.environ[_FOLDER] = str(folder)
+    return _FOLDER in os.environ

@@ -12,8 +12,9 @@ from agentrl_jax.cli import eval_api
 from agentrl_jax.cli.api_options import refuse
 from agentrl_jax.cli.checks import check_at_least_1, check_env, check_items, check_level_file, check_out_file
 from agentrl_jax.errors import UserError, counted
+from agentrl_jax.io import atomic_write
 from agentrl_jax.services.catalog import NAMES
-from agentrl_jax.terminal import Terminal, to_stderr
+from agentrl_jax.terminal import Terminal, literal, to_stderr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +77,9 @@ class Eval:
     json: bool = False
     """Print one JSON object with success.{mean,low,high,n} instead of a table."""
     out: str | None = None
-    """File for the record of --panel, which is replaced; with --api the folder of the replies and results, where the
-    same command goes on after a kill."""
+    """File for the result with run, step, temperature, seed and code, which is replaced; with --panel a record for
+    `agentrl leaderboard`; with --api the folder of the replies and results, where the same command goes on after a
+    kill."""
     record: str | None = None
     """New folder for all episodes of the evaluation of a run, token by token, or of a scripted policy, for
     `agentrl view`, also with --compare, and `agentrl export --trajectories`. What an API model plays is in --out."""
@@ -110,8 +112,8 @@ def run(command: Eval) -> None:
         refuse(command, _OF_SCRIPTED, "with --policy")
     else:
         refuse(command, _OF_RUN, "without --policy")
-    if command.out is not None and (command.panel is None or command.against is not None):
-        raise UserError.of("--out", command.out, "the file for a record, which needs --panel and no --against")
+    if command.out is not None and command.panel is not None and command.against is not None:
+        raise UserError.of("--out", command.out, "the file for a record of one run, but there is --against")
     if command.record is not None and command.against is not None:
         raise UserError.of(
             "--record",
@@ -144,6 +146,7 @@ def run(command: Eval) -> None:
     if command.against is None:
         _show(command, result, _print_result)
         return
+    _keep(command, result)
     if command.json:
         print(json.dumps(result, allow_nan=False))
         return
@@ -160,9 +163,10 @@ def run(command: Eval) -> None:
 
 
 def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]], None]) -> None:
-    """Writes the record of a panel, and prints it, the result or a table."""
+    """Writes the result or the record of a panel, and prints it or a table."""
     if command.panel is None:
         text = json.dumps(result, allow_nan=False)
+        _keep(command, result)
     else:
         from agentrl_jax.evaluate import records
 
@@ -175,6 +179,18 @@ def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]
         print(text)
     else:
         table(result)
+
+
+def _keep(command: Eval, result: dict[str, Any]) -> None:
+    """Writes a result that is no record of a panel into the file of --out, if given."""
+    if command.out is None:
+        return
+    from agentrl_jax.runs.provenance import of_process
+
+    kept = {name: value for name, value in of_process(0).items() if name != "step"}
+    with atomic_write(command.out) as file:
+        json.dump({"made_by": kept, **result}, file, allow_nan=False, indent=1)
+    to_stderr(f"result: {command.out}")
 
 
 def _print_result(result: dict[str, Any]) -> None:
@@ -203,6 +219,9 @@ def _print_result(result: dict[str, Any]) -> None:
         table.add_row(title, *cells(interval).values(), str(interval["n"]))
     terminal = Terminal()
     terminal.print(table)
+    if "run" in result:
+        settings = ", ".join(f"{name} {result[name]}" for name in ("step", "temperature", "seed"))
+        terminal.print(literal(f"agent: {result['run']}, {settings}"), soft_wrap=True)
     if result.get("gap_closed") is not None:
         terminal.print(f"{agent}: {gap_text(result['gap_closed'])}")
     if "mean_turns" in result:

@@ -147,7 +147,8 @@ def evaluate_run(
     retries only. `screenshots` keeps those that a service gives there, too.
 
     Returns:
-        env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
+        run, step (of the checkpoint), iteration, env, episodes, samples, seed, temperature; `seen`, from
+        `seen.seen_levels`; `success` (avg@k of k
         samples) and `success_greedy`, each {mean, low, high, n} with levels as unit; with several samples, `pass_at`
         and `pass_all` by the number of samples (1, 2, 4, ... and all), see `statistics`; with numbers in `best_of`, a
         `best_of` with the selector and `success` by the number; with `attempts`, a `retry`, see
@@ -246,7 +247,8 @@ def evaluate_run(
         categories = None if eval_set.categories is None else eval_set.categories[:number]
         if services is not None:  # known only now, for servers that number their items differently
             categories = services.categories([number])
-        found = {"env": env, "iteration": policy.iteration, "episodes": number, "samples": samples}
+        found = {"run": os.fspath(run), "step": policy.step, "iteration": policy.iteration, "env": env}
+        found |= {"episodes": number, "samples": samples}
         found |= {"seed": eval_set.seed, "temperature": temperature, "success_rule": success_rule(env)}
         with refusals("--clusters"):
             found |= results.rates(

@@ -5,7 +5,6 @@ people who read the file.
 """
 
 import hashlib
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,13 +13,12 @@ import jax
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-import agentrl_jax
 from agentrl_jax.config import Config
-from agentrl_jax.config.load import installed_version
 from agentrl_jax.errors import BadValue, shortened
 from agentrl_jax.evaluate.panels import Panel, get_panel
 from agentrl_jax.io import atomic_write, read_regular
 from agentrl_jax.models.actor_critic import policy_decoder
+from agentrl_jax.runs.provenance import code
 from agentrl_jax.services.catalog import success_rule
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.strict_json import parse_object
@@ -29,7 +27,6 @@ VERSION = 1
 MAX_BYTES = 64 << 20
 """Largest size of a record that is read."""
 
-_GIT_SECONDS = 5
 _Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 _Shares = Annotated[list[_Share], Field(min_length=1)]
 _Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -281,26 +278,6 @@ def parameters_digest(parameters: Any) -> str:
         found.update(f"{name} {array.dtype} {array.shape}\n".encode())
         found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
-
-
-def code() -> dict[str, str | None]:
-    """Version of the package, and the commit of its checkout; None for what is not known. Never fails."""
-    file = Path(agentrl_jax.__file__)
-    folder = file.parent.parent
-    # An installed package may lie inside the checkout of another project.
-    tracked = _git(folder, "ls-files", "--error-unmatch", str(file.relative_to(folder)))
-    commit = _git(folder, "describe", "--always", "--dirty", "--tags") if tracked else None
-    return {"version": installed_version(), "commit": commit}
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    """What git prints; None if there is no git, it fails or takes long."""
-    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-    return done.stdout.strip() or None
 
 
 def of_scripted(policy: str, panel: Panel, samples: int, seed: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def create_app(model: ServedModel, sampler: Sampler, limits: Limits, *, max_wait
     counters = _counters(batcher, sampler)
     handlers = _Handlers(model, sampler, batcher, limits.seconds)
     described = {"id": model.name, "object": "model", "created": int(time.time()), "owned_by": "agentrl_jax"}
-    described["max_model_len"] = sampler.context
+    described |= {"max_model_len": sampler.context, **model.origin()}
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -139,7 +139,7 @@ class _Handlers:
         to_answer = self._model.grammar is not None
         choices = await self._sample(request, body, [prompt], most, self._model.opening, to_answer=to_answer)
         answer = functools.partial(bodies.chat_answer, body, self._model.name, prompt, choices, self._model.tokenizer)
-        return await anyio.to_thread.run_sync(answer)
+        return self._with_origin(await anyio.to_thread.run_sync(answer))
 
     async def complete(self, request: Request, body: CompletionBody) -> dict[str, Any]:
         """The answer to texts or token ids."""
@@ -151,7 +151,11 @@ class _Handlers:
             raise _Refused(400, str(error)) from error
         choices = await self._sample(request, body, prompts, body.max_tokens, "")
         answer = functools.partial(bodies.completion_answer, body, self._model.name, prompts, choices, tokenizer)
-        return await anyio.to_thread.run_sync(answer)
+        return self._with_origin(await anyio.to_thread.run_sync(answer))
+
+    def _with_origin(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Names run and step where OpenAI's API names the configuration that has answered."""
+        return answer | {"system_fingerprint": f"{self._model.run}@{self._model.step}"} if self._model.run else answer
 
     def check_name(self, name: str) -> None:
         """Refuses the name of another model."""

@@ -312,7 +312,9 @@ def completion_answer(
 def events(answer: dict[str, Any], *, include_usage: bool) -> list[dict[str, Any]]:
     """An answer as the data of the events of a stream: each choice whole, then its end, and at last the usage."""
     chat = answer["object"] == "chat.completion"
-    head = {name: answer[name] for name in ("id", "created", "model")}
+    head: dict[str, Any] = {
+        name: answer[name] for name in ("id", "created", "model", "system_fingerprint") if name in answer
+    }
     head["object"] = "chat.completion.chunk" if chat else answer["object"]
     found: list[dict[str, Any]] = []
     for choice in answer["choices"]:

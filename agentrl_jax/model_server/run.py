@@ -48,6 +48,8 @@ def serve_model(
         token=read_token(token_file),
     )
     found = load_served(model, checkpoint=checkpoint, name=name, opening=opening, online=online, revision=revision)
+    if found.run:
+        _log.info("%s: checkpoint %s of %s, iteration %s", found.name, found.step, model, found.iteration)
     if found.single_turn:
         _log.info("%s was trained on single turns (rollout.context): it reads no earlier ones", found.name)
     sampler = make_sampler(found, context=context, max_tokens=max_tokens, max_batch=max_batch)

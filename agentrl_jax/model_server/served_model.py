@@ -1,9 +1,10 @@
 """What is served: a model, its tokenizer, and how a conversation becomes the prompt that its policy was trained on."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from agentrl_jax.errors import BadValue, UserError, refusals
 from agentrl_jax.evaluate.chat import speaker
@@ -29,6 +30,9 @@ class ServedModel:
             none.
         single_turn: the policy was trained to see one turn at a time.
         grammar: the format of responses that end where their answer block closes, as in training; None if they do not.
+        run: the folder of the run that the policy is from, without those above it; empty for a model that is no run's.
+        step: the step of its checkpoint.
+        iteration: the iterations of RL before the checkpoint.
     """
 
     name: str
@@ -40,6 +44,13 @@ class ServedModel:
     opening: str = ""
     single_turn: bool = False
     grammar: ResponseGrammar | None = None
+    run: str = ""
+    step: int | None = None
+    iteration: int | None = None
+
+    def origin(self) -> dict[str, Any]:
+        """Run, step and iteration by name, for clients; empty if it is no run's policy."""
+        return {"run": self.run, "step": self.step, "iteration": self.iteration} if self.run else {}
 
     def prompt_ids(self, turns: Sequence[Turn]) -> list[int]:
         """The tokens of a conversation up to the first token of the next response.
@@ -107,4 +118,7 @@ def load_served(
         inserted,
         config.rollout.context == "single_turn",
         grammar,
+        Path(os.path.abspath(model)).name,
+        policy.step,
+        policy.iteration,
     )

@@ -15,39 +15,40 @@ from agentrl_jax.config.load import installed_version
 from agentrl_jax.strict_json import parse_object
 
 PROVENANCE = "provenance.jsonl"
-_SECONDS = 5.0
+_GIT_SECONDS = 5.0
 
 
 def of_process(step: int) -> dict[str, Any]:
     """The row of this process, which goes on from `step`: version and commit, host, date (UTC), command line.
 
-    `commit` is None unless the package is in a git checkout; `changed` says whether its files differ from the commit.
+    `commit` is that of `code`.
     """
-    commit, changed = _commit(Path(__file__).parents[1])
     return {
         "step": step,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
         "command": shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
-        "version": installed_version(),
-        "commit": commit,
-        "changed": changed,
+        **code(),
         "python": platform.python_version(),
     }
 
 
-def _commit(package: Path) -> tuple[str | None, bool | None]:
-    """Commit of a package's folder, and whether a file differs from it; None where git does not know its files."""
+def code(package: Path = Path(__file__).parents[1]) -> dict[str, str | None]:
+    """Version of the package, and the commit of its checkout; None for what is not known. Never fails."""
+    # An installed package may lie inside the checkout of another project.
+    tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
+    commit = _git(package, "describe", "--always", "--dirty", "--tags") if tracked else None
+    return {"version": installed_version(), "commit": commit}
 
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(package), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SECONDS).stdout
 
+def _git(folder: Path, *words: str) -> str | None:
+    """What git prints; None if there is no git, it fails or takes long."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # else it may be installed inside another checkout
-        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--untracked-files=no", "."))
-    except (OSError, subprocess.SubprocessError):
-        return None, None
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return done.stdout.strip() or None
 
 
 def append(folder: Path, row: Mapping[str, Any]) -> None:

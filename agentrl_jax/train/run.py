@@ -97,6 +97,10 @@ class Run:
     view: LiveView
     progress: RunProgress
     asked_to_stop: Callable[[], int] = staticmethod(lambda: 0)
+    _plotted = 0
+    """The iteration at which the curves were drawn last."""
+    _row_ended = 0.0
+    """When the row of the iteration before was complete; in the first iteration of a process, when it began."""
 
     def __init__(self, config: Config):
         self.config = config
@@ -106,7 +110,6 @@ class Run:
         )
         self.programs = IterationPrograms(parts.rollout, parts.update, parts.greedy, config.rollout.group_size)
         self.recorder = Recorder(parts)
-        self._plotted = 0
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         """Runs all stages and returns the summary, see `train`."""
@@ -206,6 +209,7 @@ class Run:
         iteration = int(state.iteration)
         inputs = self._inputs(iteration)
         began = time.monotonic()
+        self._row_ended = self._row_ended or began
         played = play(state, inputs, self.programs)
         jax.block_until_ready(played.trajectory)
         rolled = time.monotonic()
@@ -311,6 +315,9 @@ class Run:
             row |= self.held_out.validation(state.merged_params())
         progress.monitor.see(row)
         rate = counters["sampled_tokens"] / (seconds["time/rollout"] + seconds["time/update"])
+        # Since the row before: checkpoint, validation, records.
+        since, self._row_ended = self._row_ended, time.monotonic()
+        seconds = {**seconds, "time/other": self._row_ended - since - sum(seconds.values())}
         clock = {**seconds, "time/total": progress.seconds(), "time/tokens_per_second": rate, "time/unix": time.time()}
         self.folder.log({"step": step, **row, **clock})
         heads = jax.tree.map(lambda x: x[:: config.rollout.group_size], played.trajectory.replace(response=None))

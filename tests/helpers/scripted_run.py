@@ -14,6 +14,7 @@ from toy_agent import TOKENIZER
 from agentrl_jax.config import Config, decode
 from agentrl_jax.models.actor_critic import policy_decoder
 from agentrl_jax.rollout.engine import rollout
+from agentrl_jax.runs.config_history import ConfigHistory
 from agentrl_jax.runs.rollout_records import Header, RolloutRecord
 from agentrl_jax.setup import build
 from agentrl_jax.train.horizon import Horizon
@@ -60,7 +61,9 @@ class ScriptedRun:
         """
         run, config, group_size = self.run, self.config, self.config.rollout.group_size
         horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
-        run.progress = types.SimpleNamespace(roll_backs=types.SimpleNamespace(count=roll_backs), horizon=horizon)
+        run.progress = types.SimpleNamespace(
+            roll_backs=types.SimpleNamespace(count=roll_backs), horizon=horizon, history=ConfigHistory(config)
+        )
         inputs, model = run._inputs(iteration - 1), run.parts.model
         group = inputs.ids.group
         ids = dataclasses.replace(inputs.ids, group=jnp.where(group == 0, group.max() + 1, group))

@@ -50,10 +50,10 @@ def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
 
 def test_a_roll_back_keeps_what_is_frozen(run, tmp_path, monkeypatch):
     """Two roll-backs to the start of learning restore the initial policy, with the same frozen parameters."""
-    sign = collapse.Alarm("always", "rollout/horizon", "turns", "above", 0.0, 1, True, "always", "made up")
+    sign = collapse.Alarm("always", "validation/success", "share", "above", -1.0, 1, True, "always", "made up")
     monkeypatch.setattr(collapse, "ALARMS", (sign,))
     file, _, _ = run
-    words = ("--train.on_collapse", "roll_back", "--train.max_roll_backs", "1")
+    words = ("--train.on_collapse", "roll_back", "--train.max_roll_backs", "1", "--train.validate_every", "1")
     tiny_run.trained(tmp_path / "run", file, *words)
     summary = tiny_run.summary(tmp_path / "run")
     assert [back["step"] for back in summary["roll_backs"]] == [1, 1]

@@ -13,8 +13,8 @@ from tiny_run import command as run
 from tiny_run import refusal as sentence
 
 from agentrl_jax import __main__
+from agentrl_jax.cli import compiled, view
 from agentrl_jax.cli import main as cli
-from agentrl_jax.cli import view
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import environment_checks
 from agentrl_jax.evaluate.statistics import success_interval
@@ -153,12 +153,13 @@ def test_train_hands_the_configuration_to_the_loop_and_shows_its_errors_and_inte
     assert "--accept_changes" in sentence("train", "--accept_changes", "--accept_changes")
 
 
-def test_eval_prints_json_or_a_table(replace):
+def test_eval_prints_json_or_a_table_and_keeps_the_result(replace, tmp_path):
     interval = {"mean": 0.5, "low": 0.25, "high": 0.75, "n": 8}
     calls = []
 
     seen = {"held_out": True, "levels": 8, "distinct_levels": 7, "seen_levels": 0}
     found = {"env": "Bandit", "success": interval, "success_greedy": interval, "seen": seen}
+    found |= {"run": "runs/[b]", "step": 164, "temperature": 0.5, "seed": 7}
 
     def evaluate_run(run_dir, *, report, **options):
         report("eight levels")
@@ -171,8 +172,11 @@ def test_eval_prints_json_or_a_table(replace):
     nothing = {"checkpoint": "last", "samples": 1, "best_of": (), "selector": "oracle", "clusters": False}
     nothing |= dict.fromkeys(("levels", "episodes", "temperature", "panel", "record")) | {"screenshots": False}
     assert calls == [("runs/a", {"env": "Bandit", "seed": 7, **nothing})]
-    code, out, _ = run("eval", "runs/a")
-    assert code == 0
+    code, out, _ = run("eval", "runs/a", "--out", str(tmp_path / "a.json"))
+    kept = json.loads((tmp_path / "a.json").read_text())
+    assert (code, kept["run"], kept["step"], kept["success"]) == (0, "runs/[b]", 164, interval)
+    assert kept["made_by"].keys() >= {"version", "commit", "host", "date", "command"}
+    assert "runs/[b], step 164, temperature 0.5, seed 7" in out
     (row,) = [line for line in out.splitlines() if "random play" in line]
     assert [cell.strip() for cell in row.split("│")[2:-1]] == ["29.6%", "-", "-", "1"], "an interval without width"
     for part in ("agent, greedy", "50.0%", "25.0%", "75.0%", " 8 ", "Bandit: 8 levels, 7 different; training episodes"):
@@ -305,3 +309,20 @@ def test_a_page_that_could_not_be_written_is_refused_before_data_are_opened(tmp_
     for options in ({"live": True}, {"export": str(tmp_path / "page.html")}):
         with pytest.raises(KeyError):
             view.run(view.View(str(run), **options))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_compilation_cache_has_a_limit_whoever_names_its_folder(own, tmp_path, monkeypatch):
+    names = (
+        "JAX_COMPILATION_CACHE_DIR",
+        "JAX_COMPILATION_CACHE_MAX_SIZE",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+    )
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if own:
+        monkeypatch.setenv(names[0], str(tmp_path / "own"))
+    compiled.keep()
+    folder = tmp_path / ("own" if own else "agentrl_jax/compiled")
+    assert [os.environ[name] for name in names] == [str(folder), str(compiled.MAX_BYTES), "0"]

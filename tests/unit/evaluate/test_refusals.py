@@ -21,7 +21,6 @@ OF_RUN = [
     ("eval RUN --panel sokoban-6x6", "--panel", "sokoban-6x6"),
     ("eval RUN --panel bandit-v1 --episodes 3", "--panel", "bandit-v1"),
     ("eval RUN --panel maze-v1", "--panel", "maze-v1"),
-    ("eval RUN --out x.json", "--out", "x.json"),
     ("eval RUN --selector value", "--selector", "value"),
     ("eval RUN --panel bandit-v1 --out absent/absent/x.json", "--out", "absent/absent/x.json"),
     ("eval RUN --clusters --episodes 2", "--clusters", None),

@@ -167,6 +167,19 @@ def test_the_format_of_a_run_is_that_of_its_prompts(run):
         load_served(str(run), checkpoint="3")
 
 
+def test_the_server_of_a_run_names_it_and_its_step(run):
+    found = load_served(str(run), name="policy")
+    sampler = make_sampler(found, context=1000, max_tokens=4, max_batch=1)
+    with running(create_app(found, sampler, Limits(), max_waiting=8)) as url:
+        (listed,) = HTTP.get(f"{url}/v1/models").json()["data"]
+        body = {"messages": [{"role": "user", "content": "Up?"}], "max_tokens": 1}
+        answer = HTTP.post(f"{url}/v1/chat/completions", json=body).json()
+        streamed = HTTP.post(f"{url}/v1/chat/completions", json=body | {"stream": True}).text
+    assert (listed["id"], listed["run"], listed["step"]) == ("policy", "run", 7)
+    assert answer["system_fingerprint"] == "run@7"
+    assert '"system_fingerprint":"run@7"' in streamed.replace(" ", "")
+
+
 @pytest.mark.parametrize("load", [load_served, load_policy])
 def test_a_checkpoint_that_is_not_finite_is_refused(load, run, monkeypatch):
     def damaged(*args, **options):

@@ -1,12 +1,13 @@
 """What a run says of the processes that have worked on it."""
 
-import json
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
+from agentrl_jax.config.load import installed_version
 from agentrl_jax.runs import provenance
 
 
@@ -34,10 +35,24 @@ def test_the_commit_is_that_of_the_checkout_that_holds_the_package(tmp_path):
         return done.stdout.strip()
 
     git("init")
-    assert provenance._commit(package) == (None, None)  # installed in a folder of another checkout
+
+    def commit(folder):
+        return provenance.code(folder)["commit"]
+
+    assert commit(package) is None  # installed in a folder of another checkout
     git("add", ".")
     git("commit", "-m", "first")
-    assert provenance._commit(package) == (git("rev-parse", "HEAD"), False)
+    head = git("rev-parse", "HEAD")
+    assert head.startswith(commit(package))
     (package / "__init__.py").write_text("1")
-    assert provenance._commit(package) == (git("rev-parse", "HEAD"), True)
-    assert json.dumps(provenance._commit(tmp_path)) == "[null, null]"
+    assert commit(package).endswith("-dirty")
+
+
+def test_what_is_not_known_of_the_code_never_fails(monkeypatch):
+    assert provenance.code()["version"] == installed_version()
+    monkeypatch.setattr(subprocess, "run", mock.Mock(side_effect=subprocess.TimeoutExpired("git", 1)))
+    assert provenance.code()["commit"] is None
+    assert subprocess.run.call_args.kwargs["timeout"] == provenance._GIT_SECONDS
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", "/absent")
+    assert provenance.code()["commit"] is None

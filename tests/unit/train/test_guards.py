@@ -149,8 +149,18 @@ def run():
     run = object.__new__(Run)
     run.config = Config(train=TrainConfig(iterations=200, checkpoint_every=100))
     run.parts, run.progress = SimpleNamespace(imitation_chunks=0), Saved()
-    run.view = SimpleNamespace(note=print)
+    run.view, run.drawn = SimpleNamespace(note=print), []
+    run._plot = lambda: run.drawn.append(run._plotted)
     return run
+
+
+def test_curves_are_drawn_less_often_the_longer_a_run_is(run):
+    run.config = Config(train=TrainConfig(iterations=5000, checkpoint_every=10))
+    for number in range(10, 5010, 10):
+        iteration(run, number)
+    assert run.drawn[:8] == [10, 20, 30, 40, 50, 60, 80, 100]
+    assert run.drawn[-1] < 5000  # the end draws them itself
+    assert len(run.drawn) < 40
 
 
 def iteration(run, number, *, score=None, bad=0, tokens=1):
