@@ -1,4 +1,4 @@
-"""Plays the rollout of an iteration of a run again, and compares it with its record bit for bit."""
+"""Plays the rollout of an iteration of a run again, or learns up to a checkpoint, and compares the bits."""
 
 import contextlib
 import dataclasses
@@ -6,13 +6,13 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from etils import epath
 
-from agentrl_jax.config import differences
+from agentrl_jax.config import Config, differences
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import files_under
@@ -21,10 +21,11 @@ from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.config_history import HISTORY, ROUNDING, ConfigHistory, read_history
 from agentrl_jax.runs.live import LiveView
-from agentrl_jax.runs.records import RECORDS, truncate
+from agentrl_jax.runs.records import RECORDS, read_rows, truncate
 from agentrl_jax.runs.remote import CHECKPOINTS, copy_file, local_copy
 from agentrl_jax.runs.replay_start import replay_start
 from agentrl_jax.runs.rollout_records import (
+    Header,
     RolloutRecord,
     read_record,
     record_path,
@@ -32,6 +33,7 @@ from agentrl_jax.runs.rollout_records import (
     sampled_fields,
 )
 from agentrl_jax.runs.run_folder import RunFolder, read_config, write_config
+from agentrl_jax.strict_json import parse_object
 from agentrl_jax.terminal import Terminal
 from agentrl_jax.train.run import Run
 
@@ -83,20 +85,10 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Termi
         )
     if not 0 <= row < len(record.task):
         raise UserError.of("--row", row, f"expected 0 to {len(record.task) - 1}")
-    history = ConfigHistory(config, read_history(folder))
-    config = history.at(record.header.step)
     with tempfile.TemporaryDirectory(prefix="agentrl-replay-") as scratch:
-        write_config(scratch, config)
-        if (folder / HISTORY).exists():
-            shutil.copy(folder / HISTORY, scratch)
-        begun = _copy_before(folder, f"{run}/{CHECKPOINTS}", Path(scratch), record)
-        start = "the start of the run, because no checkpoint before it is left"
-        if begun is not None:
-            start = f"the checkpoint of step {begun}"
-        if moved := sorted(ROUNDING.intersection(differences(history.at((begun or 0) + 1), config))):
-            start += f", with the {', '.join(moved)} of that iteration throughout, which changed on the way to it"
+        config, start = _begin(folder, run, Path(scratch), record.header)
         with refusals():
-            again = Run(with_defaults(config.replace(run_dir=scratch)))
+            again = Run(with_defaults(config))
         with (
             RunFolder(again.config) as copy,
             Checkpoints(copy.checkpoints, keep=config.train.keep) as checkpoints,
@@ -117,12 +109,75 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Termi
     )
 
 
-def _copy_before(run: Path, saved: str, scratch: Path, record: RolloutRecord) -> int | None:
-    """Copies what a run had before the rollout of a record: records, roll-backs, the newest checkpoint in `saved`.
+def rebuild(run: str | os.PathLike[str], step: int, out: str, console: Terminal) -> list[str]:
+    """Writes the folder `out` of a run as it was at the checkpoint of a step that was not kept.
+
+    The iterations from the nearest checkpoint before it are learned again. Returns the metrics of the step's row that
+    are not those of the run, bit for bit; times aside.
+
+    Raises:
+        UserError: the folder holds no run, or the step is none of its iterations, or `out` exists, or the run cannot be
+            played here.
+    """
+    if os.path.exists(out):
+        raise UserError.of("--out", out, "which exists; give a new folder")
+    with local_copy(str(run)) as folder:
+        rows = {row["step"]: row for _, row in read_rows(folder / "metrics.jsonl").rows if row["stage"] == "rl"}
+        read_config(folder)
+        if step not in rows:
+            known = f"expected {min(rows)} to {max(rows)}" if rows else "but the run has none yet"
+            raise UserError.of("--rebuild", step, f"which is no step of an iteration of {run}; {known}")
+        place, backs = _Place(rows[step]["iteration"], step, 0), sorted((folder / "roll_backs").glob("*.json"))
+        for number in range(1, len(backs) + 1):
+            with refusals():
+                back = parse_object((folder / "roll_backs" / f"{number}.json").read_bytes(), f"roll-back {number}")
+            place = place._replace(roll_backs=number) if back.get("step", step) < step else place
+        os.makedirs(out)
+        config, start = _begin(folder, str(run), Path(out), place)
+        with refusals():
+            again = Run(with_defaults(config))
+        with (
+            RunFolder(again.config) as copy,
+            Checkpoints(copy.checkpoints, keep=config.train.keep) as checkpoints,
+            LiveView(place.iteration, title=f"rebuilding {Path(run).name}", console=console) as view,
+            contextlib.closing(again),
+        ):
+            view.note(f"rebuilding the checkpoint of step {step} from {start}")
+            again.rebuild(copy, checkpoints, view, place.iteration)
+            found = copy.metrics()[-1]
+    keys = [key for key in {**rows[step], **found} if not key.startswith("time/")]
+    return [key for key in keys if found.get(key) != rows[step].get(key)]
+
+
+class _Place(NamedTuple):
+    """A place in a run: an iteration, its step, and the roll-backs before it."""
+
+    iteration: int
+    step: int
+    roll_backs: int
+
+
+def _begin(run: Path, name: str, scratch: Path, place: Header | _Place) -> tuple[Config, str]:
+    """Copies a run as it was before a rollout; returns its configuration then, and in words where it goes on."""
+    history = ConfigHistory(read_config(run), read_history(run))
+    config = history.at(place.step)
+    write_config(scratch, config)
+    if (run / HISTORY).exists():
+        shutil.copy(run / HISTORY, scratch)
+    begun = _copy_before(run, f"{name}/{CHECKPOINTS}", scratch, place)
+    start = "the start of the run, because no checkpoint before it is left"
+    if begun is not None:
+        start = f"the checkpoint of step {begun}"
+    if moved := sorted(ROUNDING.intersection(differences(history.at((begun or 0) + 1), config))):
+        start += f", with the {', '.join(moved)} of that iteration throughout, which changed on the way to it"
+    return config.replace(run_dir=str(scratch)), start
+
+
+def _copy_before(run: Path, saved: str, scratch: Path, header: Header | _Place) -> int | None:
+    """Copies what a run had before a rollout: records, roll-backs, the newest checkpoint in `saved`.
 
     Returns the step of the checkpoint; None without one.
     """
-    header = record.header
     with Checkpoints(saved, keep=None) as checkpoints:
         step = replay_start(
             run,

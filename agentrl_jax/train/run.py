@@ -130,10 +130,21 @@ class Run:
 
     def play(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView, iteration: int) -> Played:
         """The rollout of an iteration, counted from 1, after the iterations between the last checkpoint and it."""
-        state = self._start(folder, checkpoints, view)
-        while int(state.iteration) < iteration - 1:
-            state = self._iterate(state)
+        state = self._learn(self._start(folder, checkpoints, view), iteration - 1)
         return play(state, self._inputs(iteration - 1), self.programs)
+
+    def rebuild(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView, iteration: int) -> None:
+        """Saves the state after an iteration, after learning again what is between the last checkpoint and it."""
+        state = self._learn(self._start(folder, checkpoints, view), iteration)
+        checkpoints.wait()
+        if (step := self.parts.imitation_chunks + iteration) not in hosts.from_writer(checkpoints.steps):
+            self.progress.save(step, state)
+            checkpoints.wait()
+
+    def _learn(self, state: TrainState, iteration: int) -> TrainState:
+        while int(state.iteration) < iteration:
+            state = self._iterate(state)
+        return state
 
     def _start(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> TrainState:
         """The state of the newest checkpoint, or that at the start of learning, after imitation."""

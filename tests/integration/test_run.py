@@ -126,6 +126,13 @@ def test_a_finished_run_is_replayed_evaluated_and_exported(finished, tmp_path):
         solved += levels * success["mean"]
     assert solved == pytest.approx(14 * tiny_run.summary(run)["success"]["trained"]["mean"])
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+    # A checkpoint that was not kept, from the one of step 5.
+    rebuilt = tmp_path / "rebuilt"
+    tiny_run.done("replay", str(run), "--rebuild", "6", "--out", str(rebuilt))
+    assert tiny_run.metrics(rebuilt) == tiny_run.metrics(run)[:6]
+    assert tiny_run.checkpoints(rebuilt)[-1] == 6
+    for words in (("--rebuild", "2", "--out", str(tmp_path / "x")), ("--rebuild", "6", "--out", str(rebuilt)), ()):
+        assert command("replay", str(run), *words)[0] == 2
     tiny_run.done("export", str(run), str(tmp_path / "model"))
     assert (tmp_path / "model" / "model.safetensors").exists()
 
