@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 
 @dataclasses.dataclass
@@ -14,6 +15,11 @@ class Totals:
     episodes: int = 0
     skipped_updates: int = 0
     seconds: float = 0.0
+
+    @classmethod
+    def stored(cls, found: Mapping[str, Any]) -> "Totals":
+        """The totals of a checkpoint, whichever of them its version knew."""
+        return cls(**{field.name: found[field.name] for field in dataclasses.fields(cls) if field.name in found})
 
     def count(self, counters: Mapping[str, int]) -> None:
         """Adds the counters of a rollout, as `programs.total_stats` returns them."""

@@ -31,6 +31,9 @@ class Horizon:
         return dataclasses.asdict(self.state)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Restores the state from the result of `saved`."""
-        numbers = {name: tuple(saved[name]) for name in ("success", "spread")}
-        self.state = AdaptiveHorizonState(**{**saved, **numbers})
+        """Restores the state from the result of `saved`, whichever of its parts the version of a checkpoint knew."""
+        names = [field.name for field in dataclasses.fields(AdaptiveHorizonState) if field.name in saved]
+        known: dict[str, Any] = {
+            name: tuple(saved[name]) if isinstance(saved[name], list) else saved[name] for name in names
+        }
+        self.state = AdaptiveHorizonState(**known)

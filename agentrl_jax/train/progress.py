@@ -105,7 +105,7 @@ class RunProgress:
         meta = hosts.from_writer(lambda: self.checkpoints.meta(step))
         since = self.roll_backs.records[meta.get("roll_backs", 0) :]
         try:
-            self.totals = Totals(**(since[-1] if since else meta)["totals"])
+            self.totals = Totals.stored((since[-1] if since else meta)["totals"])
             self.imitation_outcomes = {how: list(won) for how, won in meta["imitation_outcomes"].items()}
             self.horizon.restore(meta.get("horizon", self.horizon.saved()))
             self.midway.restore(meta.get("midway"), step)
