@@ -91,10 +91,13 @@ class RunProgress:
             return state
         state, source = start_from(self.parts.config, state)
         self.view.note(f"starting from the checkpoint of step {source['step']} of {source['run']}")
-        learned = hosts.from_writer(lambda: learned_before(source, self.view.note))
+        hosts.from_writer(lambda: self._log_start(source))
+        return state
+
+    def _log_start(self, source: dict[str, Any]) -> None:
+        learned = learned_before(source, self.view.note)
         self.folder.log_levels(0, "start", sorted(learned or ()), known=learned is not None)
         self.folder.log_process(0, start=source)
-        return state
 
     def _read(self, step: int) -> None:
         """Restores the progress that is stored with the checkpoint of a step.
