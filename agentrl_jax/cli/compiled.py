@@ -15,13 +15,24 @@ _FOLDER = "JAX_COMPILATION_CACHE_DIR"
 def keep() -> None:
     """Sets JAX's compilation cache to the user's cache folder, if it can be written; call it before JAX is imported.
 
-    A folder that the user has named gets the same size and the same programs, unless these are set too.
+    A folder that the user has named gets the same size and the same programs, unless these are set too. It gets no size
+    if it is in an object store, or other programs fill it without one: JAX's limit fails for programs without the file
+    in which it notes their use.
     """
     if _FOLDER not in os.environ and not _use_own():
         return
-    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MAX_BYTES))
+    folder = os.environ[_FOLDER]
+    if "://" not in folder and all(path.with_name(f"{path.name[:-5]}atime").exists() for path in _programs(folder)):
+        os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MAX_BYTES))
     # Also programs that compile quickly, of which a run has many.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def _programs(folder: str) -> list[Path]:
+    try:
+        return [*Path(folder).glob("*-cache")]
+    except OSError:
+        return []
 
 
 def _use_own() -> bool:

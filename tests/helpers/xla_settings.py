@@ -21,6 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiled programs are kept between runs of tests.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")  # one for all processes; with a limit they lock it
 
 # XLA aborts the process if one of the eight devices is 40 seconds late for a collective, which can happen on a busy
 # machine with two cores.

@@ -312,7 +312,7 @@ def test_a_page_that_could_not_be_written_is_refused_before_data_are_opened(tmp_
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_compilation_cache_has_a_limit_whoever_names_its_folder(own, tmp_path, monkeypatch):
+def test_a_compilation_cache_has_a_limit_where_jax_can_keep_it(own, tmp_path, monkeypatch):
     names = (
         "JAX_COMPILATION_CACHE_DIR",
         "JAX_COMPILATION_CACHE_MAX_SIZE",
@@ -323,6 +323,15 @@ def test_a_compilation_cache_has_a_limit_whoever_names_its_folder(own, tmp_path,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if own:
         monkeypatch.setenv(names[0], str(tmp_path / "own"))
+    if own:
+        (tmp_path / "own").mkdir()
+        for kind in ("cache", "atime"):
+            (tmp_path / "own" / f"jit-{kind}").touch()
     compiled.keep()
     folder = tmp_path / ("own" if own else "agentrl_jax/compiled")
     assert [os.environ[name] for name in names] == [str(folder), str(compiled.MAX_BYTES), "0"]
+    if own:  # another program has filled it without a limit
+        (tmp_path / "own" / "other-cache").touch()
+        monkeypatch.delenv(names[1])
+        compiled.keep()
+        assert names[1] not in os.environ
