@@ -19,6 +19,7 @@ from agentrl_jax.algos import collapse
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.runs.live import IterationView, LiveView
+from agentrl_jax.runs.remote import Mirror
 from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.terminal import Terminal
 from agentrl_jax.train.collapse_monitor import CollapseMonitor
@@ -45,6 +46,16 @@ class LongRun:
         earlier = ({"step": i, "stage": "rl", "levels": LEVELS} for i in range(1, rows + 1))
         (folder / "levels.jsonl").write_text("".join(json.dumps(one) + "\n" for one in earlier))
         self.view = LiveView(rows, title="", console=Terminal(quiet=True))
+        self.mirror = Mirror(str(folder.with_name(f"{folder.name}-store")))  # a folder takes the place of the store
+        self.record = self.mirror.local / "metrics.jsonl"
+        self.record.write_text("".join(json.dumps(row(i, self.random)) + "\n" for i in range(1, rows + 1)))
+        self.mirror.upload()
+
+    def _upload(self, new: dict[str, object]) -> None:
+        """What a checkpoint does with a record in an object store."""
+        with self.record.open("a") as file:
+            file.write(json.dumps(new) + "\n")
+        self.mirror.upload()
 
     def steps(self) -> dict[str, Callable[[], object]]:
         """By name, what an iteration does on the host."""
@@ -56,6 +67,7 @@ class LongRun:
             "metrics": lambda: self.folder.log(new),
             "levels": lambda: self.folder.log_levels(self.iteration, "rl", LEVELS),
             "view": lambda: self.view.update(shown),
+            "upload": lambda: self._upload(new),
         }
 
 

@@ -2,10 +2,15 @@
 
 Records are written to a local folder, whose changed files are uploaded before each checkpoint and at the end. Orbax
 writes checkpoints to the store itself.
+
+Of `RECORDS`, which only grow, each upload stores what is new as a part, NAME.parts/OFFSET, so that it costs the same
+however long the run is. At the end the parts are joined. A part that does not begin where the ones before it end is
+left from before a file was written anew, and is ignored.
 """
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -17,8 +22,11 @@ from etils import epath
 
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 from agentrl_jax.io import atomic_write, files_under
+from agentrl_jax.runs.records import RECORDS
 
 CHECKPOINTS, LOCK = "checkpoints", ".lock"
+_PARTS = ".parts"
+_IS_PART = re.compile(rf"({'|'.join(map(re.escape, RECORDS))}){re.escape(_PARTS)}/(\d+)")
 
 
 def is_remote(path: str) -> bool:
@@ -40,10 +48,14 @@ class Mirror:
         self.local = Path(self._temporary.name)
         self._token = secrets.token_hex(8)
         self._uploaded: dict[str, tuple[int, int]] = {}
+        self._ends: dict[str, int] = {}
+        """Bytes of records that this process has stored."""
         try:
             if self.remote.exists():
                 download(self.remote, self.local)
+                shutil.rmtree(self.local / _PARTS, ignore_errors=True)
                 self._uploaded = {name: state for name, state, _ in self._states()}
+                self._join()
             (self.remote / LOCK).write_text(self._token)
         except Exception as error:  # each store has its own errors
             raise UserError.at(remote, f"cannot be used as run folder ({error}); change --run_dir") from error
@@ -62,13 +74,44 @@ class Mirror:
         for name, state, file in self._states():
             gone.discard(name)
             if name != LOCK and self._uploaded.get(name) != state:
-                target = self.remote / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(file.read_bytes())
+                if name in RECORDS:
+                    self._upload_record(name, file)
+                else:
+                    self._write(name, file.read_bytes())
                 self._uploaded[name] = state
         for name in gone:
             (self.remote / name).unlink(missing_ok=True)
             del self._uploaded[name]
+
+    def _upload_record(self, name: str, file: Path) -> None:
+        """Stores what is new in a record; one that this process stores for the first time, whole."""
+        end = self._ends.get(name, 0)
+        with file.open("rb") as stream:
+            stream.seek(end)
+            content = stream.read()
+        if end:
+            self._write(f"{name}{_PARTS}/{end:015d}", content)
+        else:
+            self._write(name, content)
+            _delete_parts(self.remote, name)
+        self._ends[name] = end + len(content)
+
+    def written_anew(self) -> None:
+        """To be called when records have been cut: the next upload stores them whole."""
+        self._ends.clear()
+
+    def _write(self, name: str, content: bytes) -> None:
+        target = self.remote / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+    def _join(self) -> None:
+        """Stores records whole that have parts in the store."""
+        for name in RECORDS:
+            if (self.remote / f"{name}{_PARTS}").exists() and (self.local / name).exists():
+                self._write(name, (self.local / name).read_bytes())
+                _delete_parts(self.remote, name)
+                self._ends.pop(name, None)
 
     def _states(self) -> Iterator[tuple[str, tuple[int, int], Path]]:
         """Name, time and size, and path of every local file."""
@@ -77,9 +120,10 @@ class Mirror:
             yield file.relative_to(self.local).as_posix(), (found.st_mtime_ns, found.st_size), file
 
     def close(self) -> None:
-        """Uploads a last time and removes the local copy."""
+        """Uploads a last time, with each record as one file, and removes the local copy."""
         try:
             self.upload()
+            self._join()
         finally:
             self._temporary.cleanup()
 
@@ -120,18 +164,44 @@ def refresh_copy(place: str, copy: Path) -> None:
 
 def download(remote: Any, local: Path) -> None:
     """Copies a run folder without its checkpoints; `remote` is a path of `epath`. Local files that are gone there are
-    deleted, and those that did not change are kept."""
-    known = set()
+    deleted, and those that did not change are kept. The parts of records are joined, from copies in a hidden folder."""
+    known, parts = set(), local / _PARTS
     for entry in remote.iterdir():
         if entry.name in (CHECKPOINTS, LOCK):
             continue
         for file in files_under(entry) if entry.is_dir() else [entry]:
-            target = local / file.relative_to(remote).as_posix()
+            name = file.relative_to(remote).as_posix()
+            target = parts / name if name in RECORDS or _IS_PART.fullmatch(name) else local / name
             known.add(target)
             copy_file(file, target)
+    for name in RECORDS:
+        if parts / name in known:
+            known.add(local / name)
+            _joined(parts, name, local / name)
     for target in [*files_under(local)]:
         if target not in known:
             target.unlink()
+
+
+def _joined(parts: Path, name: str, target: Path) -> None:
+    """Writes a record from its first part and those that follow."""
+    content = (parts / name).read_bytes()
+    further = parts / f"{name}{_PARTS}"
+    for part in sorted(further.iterdir()) if further.is_dir() else ():
+        if int(part.name) == len(content):
+            content += part.read_bytes()
+    if not target.exists() or target.read_bytes() != content:
+        with atomic_write(target, binary=True) as out:  # a page may be reading the old one
+            out.write(content)
+
+
+def _delete_parts(remote: Any, name: str) -> None:
+    folder = remote / f"{name}{_PARTS}"
+    for part in [*folder.iterdir()] if folder.exists() else []:
+        part.unlink()
+    with contextlib.suppress(OSError, NotImplementedError):
+        if folder.exists():  # in most object stores a folder without objects is none
+            folder.rmdir()
 
 
 def copy_file(file: Any, target: Path) -> None:

@@ -49,6 +49,9 @@ from agentrl_jax.runs.remote import CHECKPOINTS, Mirror, is_remote
 from agentrl_jax.runs.rollout_records import ROLLOUTS, RolloutRecord
 
 _CONFIG, _LOCK, _ASIDE = "config.yaml", ".lock", "set_aside"
+_EVENTS_BYTES = 1 << 20
+"""Size from which a file of TensorBoard events in an object store is followed by another."""
+
 _TRIES = 3
 """`agentrl runs` holds the lock of a run for a moment, to see whether a process has it."""
 
@@ -217,6 +220,7 @@ class RunFolder:
         if self._purge is not None:
             start = SessionLog(status=SessionLog.START)
             events.write_event(Event(wall_time=time.time(), step=self._purge - self._chunks, session_log=start))
+            self._purge = None
         return events
 
     def log_trajectories(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -296,6 +300,8 @@ class RunFolder:
         aside = next(place for place in places if not place.exists())
         copied = [records.truncate(file, step, aside) for file in files]
         damaged = rollout_records.move_after(self.path, step, aside)
+        if self._mirror is not None:
+            self._mirror.written_anew()
         self._rollouts = None
         self._purge = step + 1
         moved = [f"what was recorded after it is kept in {aside.relative_to(self.path)}"] if aside.exists() else []
@@ -324,6 +330,10 @@ class RunFolder:
         """Uploads the records of a folder in an object store; call it before a checkpoint is saved."""
         if self._mirror is not None:
             self._mirror.upload()
+            newest = max((self.path / "tensorboard").glob("*"), default=None, key=lambda file: file.stat().st_mtime_ns)
+            if self._events is not None and newest is not None and newest.stat().st_size > _EVENTS_BYTES:
+                self._events.close()  # a further file follows, so that this one is not stored again
+                self._events = None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json atomically: a reader sees the old file or the new one.
