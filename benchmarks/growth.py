@@ -46,7 +46,9 @@ class LongRun:
         earlier = ({"step": i, "stage": "rl", "levels": LEVELS} for i in range(1, rows + 1))
         (folder / "levels.jsonl").write_text("".join(json.dumps(one) + "\n" for one in earlier))
         self.view = LiveView(rows, title="", console=Terminal(quiet=True))
-        self.mirror = Mirror(str(folder.with_name(f"{folder.name}-store")))  # a folder takes the place of the store
+        store = folder.with_name(f"{folder.name}-store")  # a folder takes its place
+        store.mkdir()
+        self.mirror = Mirror(str(store))
         self.record = self.mirror.local / "metrics.jsonl"
         self.record.write_text("".join(json.dumps(row(i, self.random)) + "\n" for i in range(1, rows + 1)))
         self.mirror.upload()
