@@ -27,6 +27,7 @@ SMALLEST_BLOCK = 96
 """Fewest positions of a block where there are several: the lanes of a TPU."""
 
 Chunk = Float[Array, "B C K Dh"] | Quantized
+AllRows = Float[Array, "R K S Dh"] | Quantized
 
 
 class SharedPrefix(struct.PyTreeNode):
@@ -240,10 +241,10 @@ class KVCache(struct.PyTreeNode):
         return Segment(key, value, visible(stored[:, None] + np.arange(key.shape[2]), positions, window))
 
 
-def _as_stored(pair: tuple[CachedKeys, CachedKeys], chunks: tuple[Chunk, Chunk]) -> tuple[Chunk, ...]:
-    """New keys and values in the form of the buffers that they are written to."""
+def _as_stored(pair: tuple[AllRows, AllRows], chunks: tuple[Chunk, Chunk]) -> tuple[Chunk, ...]:
+    """New keys and values, of B rows, in the form of the buffers of all R rows that they are written to."""
 
-    def stored(buffer: CachedKeys, new: Chunk) -> Chunk:
+    def stored(buffer: AllRows, new: Chunk) -> Chunk:
         if isinstance(new, Quantized):
             return new
         return quantize(new, axis=-1) if isinstance(buffer, Quantized) else new.astype(buffer.dtype)

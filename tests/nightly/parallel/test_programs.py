@@ -25,6 +25,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.learner import state as states
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.runs.config_history import ConfigHistory
 from agentrl_jax.setup import build, start
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.train.horizon import Horizon
@@ -131,7 +132,8 @@ def trace(config):
     """Traces rollout and update of the first iteration; returns the shapes of the state before and after it."""
     run = Run(config)
     horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
-    run.progress = SimpleNamespace(roll_backs=SimpleNamespace(count=0), horizon=horizon)
+    history = ConfigHistory(config)
+    run.progress = SimpleNamespace(roll_backs=SimpleNamespace(count=0), horizon=horizon, history=history)
     parts, programs = run.parts, run.parts.programs
     placement = functools.partial(programs.placement, shape=parts.model.decoder)
     state = jax.eval_shape(build.initial_state(config, parts.model, None, placement), jax.random.key(0))
