@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from agentrl_jax.io import atomic_write
 
 RECORDS = ("metrics.jsonl", "trajectories.jsonl", "levels.jsonl", "failures.jsonl")
 """Names of these files."""
+PARTS = ".parts"
+"""Ending of the folder with further parts of such a file, see `runs.remote`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +31,30 @@ class Records:
     """Whether the last line was cut off, for example by a kill during the write."""
 
 
+def joined(file: Path) -> bytes:
+    """The content of one of `RECORDS` with its parts, NAME.parts/OFFSET, which runs in object stores have.
+
+    A part that does not begin where what is before it ends is left from before the file was written anew.
+    """
+    content, parts = file.read_bytes() if file.exists() else b"", file.with_name(f"{file.name}{PARTS}")
+    for part in sorted(parts.iterdir()) if parts.is_dir() else ():
+        if part.name.isdecimal() and int(part.name) == len(content):
+            content += part.read_bytes()
+    return content
+
+
+def join(file: Path) -> None:
+    """Makes one file of a record that has parts, as in a copy of a run in an object store."""
+    parts = file.with_name(f"{file.name}{PARTS}")
+    if parts.is_dir():
+        with atomic_write(file, binary=True) as stream:
+            stream.write(joined(file))
+        shutil.rmtree(parts)
+
+
 def read_rows(file: Path) -> Records:
     """Reads one of `RECORDS`; a missing file holds nothing. `is_row` says which lines are valid."""
-    lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
+    lines = joined(file).split(b"\n")
     rows, bad = [], []
     for number, line in enumerate(lines[:-1], start=1):
         try:

@@ -4,8 +4,7 @@ Records are written to a local folder, whose changed files are uploaded before e
 writes checkpoints to the store itself.
 
 Of `RECORDS`, which only grow, each upload stores what is new as a part, NAME.parts/OFFSET, so that it costs the same
-however long the run is. At the end the parts are joined. A part that does not begin where the ones before it end is
-left from before a file was written anew, and is ignored.
+however long the run is. At the end the parts are joined, see `records.joined`.
 """
 
 import contextlib
@@ -22,11 +21,10 @@ from etils import epath
 
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 from agentrl_jax.io import atomic_write, files_under
-from agentrl_jax.runs.records import RECORDS
+from agentrl_jax.runs.records import PARTS, RECORDS, joined
 
 CHECKPOINTS, LOCK = "checkpoints", ".lock"
-_PARTS = ".parts"
-_IS_PART = re.compile(rf"({'|'.join(map(re.escape, RECORDS))}){re.escape(_PARTS)}/(\d+)")
+_IS_PART = re.compile(rf"({'|'.join(map(re.escape, RECORDS))}){re.escape(PARTS)}/(\d+)")
 
 
 def is_remote(path: str) -> bool:
@@ -53,7 +51,7 @@ class Mirror:
         try:
             if self.remote.exists():
                 download(self.remote, self.local)
-                shutil.rmtree(self.local / _PARTS, ignore_errors=True)
+                shutil.rmtree(self.local / PARTS, ignore_errors=True)
                 self._uploaded = {name: state for name, state, _ in self._states()}
                 self._join()
             (self.remote / LOCK).write_text(self._token)
@@ -90,7 +88,7 @@ class Mirror:
             stream.seek(end)
             content = stream.read()
         if end:
-            self._write(f"{name}{_PARTS}/{end:015d}", content)
+            self._write(f"{name}{PARTS}/{end:015d}", content)
         else:
             self._write(name, content)
             _delete_parts(self.remote, name)
@@ -108,7 +106,7 @@ class Mirror:
     def _join(self) -> None:
         """Stores records whole that have parts in the store."""
         for name in RECORDS:
-            if (self.remote / f"{name}{_PARTS}").exists() and (self.local / name).exists():
+            if (self.remote / f"{name}{PARTS}").exists() and (self.local / name).exists():
                 self._write(name, (self.local / name).read_bytes())
                 _delete_parts(self.remote, name)
                 self._ends.pop(name, None)
@@ -165,7 +163,7 @@ def refresh_copy(place: str, copy: Path) -> None:
 def download(remote: Any, local: Path) -> None:
     """Copies a run folder without its checkpoints; `remote` is a path of `epath`. Local files that are gone there are
     deleted, and those that did not change are kept. The parts of records are joined, from copies in a hidden folder."""
-    known, parts = set(), local / _PARTS
+    known, parts = set(), local / PARTS
     for entry in remote.iterdir():
         if entry.name in (CHECKPOINTS, LOCK):
             continue
@@ -177,26 +175,22 @@ def download(remote: Any, local: Path) -> None:
     for name in RECORDS:
         if parts / name in known:
             known.add(local / name)
-            _joined(parts, name, local / name)
+            _write_joined(parts / name, local / name)
     for target in [*files_under(local)]:
         if target not in known:
             target.unlink()
 
 
-def _joined(parts: Path, name: str, target: Path) -> None:
-    """Writes a record from its first part and those that follow."""
-    content = (parts / name).read_bytes()
-    further = parts / f"{name}{_PARTS}"
-    for part in sorted(further.iterdir()) if further.is_dir() else ():
-        if int(part.name) == len(content):
-            content += part.read_bytes()
+def _write_joined(file: Path, target: Path) -> None:
+    """Writes a record from its copy with parts."""
+    content = joined(file)
     if not target.exists() or target.read_bytes() != content:
         with atomic_write(target, binary=True) as out:  # a page may be reading the old one
             out.write(content)
 
 
 def _delete_parts(remote: Any, name: str) -> None:
-    folder = remote / f"{name}{_PARTS}"
+    folder = remote / f"{name}{PARTS}"
     for part in [*folder.iterdir()] if folder.exists() else []:
         part.unlink()
     with contextlib.suppress(OSError, NotImplementedError):

@@ -126,6 +126,8 @@ class RunFolder:
                     "--run_dir, or how it is mounted",
                 ) from error
             self._check_writable()
+            for name in RECORDS:
+                records.join(self.path / name)
             self._check_config(config)
             stack.pop_all()  # the lock stays open
         stamp = secrets.token_hex(8)
