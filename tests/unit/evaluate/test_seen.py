@@ -33,6 +33,9 @@ def test_what_was_learned_from_is_told_by_the_record_and_gaps_are_not_hidden():
         assert learned_levels(rows, METRICS, 2) is None
     assert learned_levels(ROWS[:2], METRICS[:1], 2) is None, "a batch that both records lost is a gap too"
     assert learned_levels(ROWS, METRICS[1:], 2) is None
+    began = {"step": 0, "stage": "start", "levels": ["z"]}
+    assert learned_levels([began, *ROWS], METRICS, 2) == {"a", "b", "e", "z"}
+    assert learned_levels([began | {"known": False}, *ROWS], METRICS, 2) is None
     for rows in (ROWS, ROWS[:2]):
         assert learned_levels(rows, METRICS, 1) == {"a", "b"}, "rows behind the checkpoint do not count"
 

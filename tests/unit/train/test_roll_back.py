@@ -8,7 +8,9 @@ from refusing import refusal
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.config import TrainConfig, decode
-from agentrl_jax.runs.config_history import ConfigHistory
+from agentrl_jax.config.defaults import with_defaults
+from agentrl_jax.runs.config_history import ConfigHistory, read_history, record_changes
+from agentrl_jax.runs.run_folder import write_config
 from agentrl_jax.runs.totals import Totals
 from agentrl_jax.train import replay_rollout
 from agentrl_jax.train.collapse_monitor import CollapseMonitor
@@ -112,8 +114,8 @@ def test_a_replay_begins_where_the_run_went_on(tmp_path, monkeypatch, known, rol
         file.parent.mkdir(parents=True)
     for file, text in ((back, '{"step": 50}'), *((x, "") for x in files[1:-1])):
         file.write_text(text)
-    record = SimpleNamespace(header=SimpleNamespace(step=101, iteration=101, roll_backs=roll_backs))
-    copy = functools.partial(replay_rollout._copy_before, tmp_path, str(tmp_path / "checkpoints"), scratch, record)
+    place = replay_rollout._Place(iteration=101, step=101, roll_backs=roll_backs)
+    copy = functools.partial(replay_rollout._copy_before, tmp_path, str(tmp_path / "checkpoints"), scratch, place)
     if start is None:
         assert "after roll-back 1" in str(refusal(copy))
         assert not list(scratch.iterdir())
@@ -123,3 +125,23 @@ def test_a_replay_begins_where_the_run_went_on(tmp_path, monkeypatch, known, rol
         assert copy() == start
         assert (scratch / "checkpoints" / str(start) / "file").exists()
         assert (scratch / "roll_backs").exists() == bool(roll_backs)
+
+
+def test_a_replay_has_the_settings_of_its_iteration(tmp_path, monkeypatch):
+    run, rate = tmp_path / "run", "optim.lr"
+    run.mkdir()
+    config = with_defaults(decode({"devices": 2, "optim": {"lr": 0.5}}))
+    write_config(run, config)
+    record_changes(run, 5, ["devices", rate], with_defaults(decode({"optim": {"lr": 0.1}})), config)
+    monkeypatch.setattr(replay_rollout, "Checkpoints", lambda saved, keep: Kept({3: 0}))
+    (run / "checkpoints" / "3").mkdir(parents=True)
+    for step, devices, lr, changed in ((5, 1, 0.1, False), (6, 2, 0.5, True)):
+        scratch = tmp_path / str(step)
+        scratch.mkdir()
+        place = replay_rollout._Place(iteration=step, step=step, roll_backs=0)
+        found, start = replay_rollout._begin(run, str(run), scratch, place)
+        assert (found.devices, found.optim.lr, found.run_dir) == (devices, lr, str(scratch))
+        assert ("devices" in start, "step 3" in start) == (changed, True)
+        # On the way, rates are those of each step.
+        history = ConfigHistory(found, read_history(scratch))
+        assert [history.at(number).optim.lr for number in (5, 6)] == [0.1, 0.5]
