@@ -27,7 +27,15 @@ _READ_BY_IMITATION = ("weight_decay", "decay", "max_grad_norm", "b1", "b2")
 """Settings of the optimizer that imitation reads too."""
 
 _ONLY_TRAIN = (
-    *("checkpoint_every", "keep", "max_bad_updates", "roll_back_factor", "max_roll_backs", "mutual_information_pairs"),
+    *(
+        "checkpoint_every",
+        "keep",
+        "keep_every",
+        "max_bad_updates",
+        "roll_back_factor",
+        "max_roll_backs",
+        "mutual_information_pairs",
+    ),
     *("trajectories_every", "trajectories", "recorded_mb"),
 )
 """Settings of `train` that a comparison does not read."""
@@ -128,6 +136,8 @@ def _refusals(comparison: Comparison) -> Iterator[Refused]:
     for key in _ONLY_TRAIN:
         if (given := getattr(train, key)) != getattr(TrainConfig(), key):
             yield f"run.train.{key}", given, "which only `agentrl train` reads; leave it out"
+    if first.start.run:
+        yield "run.start.run", first.start.run, "which only `agentrl train` reads; leave it out"
     if first.run_dir:
         yield "run.run_dir", first.run_dir, "which only `agentrl train` reads; give --out"
     if not train.validate_every:

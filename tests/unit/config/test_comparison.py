@@ -58,6 +58,8 @@ IMITATES = {"run__imitation": {"levels": 8, "steps": 25}}
         ({"run__train__keep": 2}, {"run__train__keep": 3}, "run.train.keep"),
         ({"run__train__checkpoint_every": 10}, {"run__train__checkpoint_every": 5}, "run.train.checkpoint_every"),
         ({}, {"run__run_dir": "x"}, "run_dir"),
+        ({}, {"run__start": {"run": "x"}}, "run.start.run"),
+        ({}, {"run__train__keep_every": 10}, "keep_every"),
         ({"run__train__validate_every": 1}, {"run__train__validate_every": 0}, "validate_every"),
         ({"run__train__iterations": 1}, {"run__train__iterations": 0}, "iterations"),
         ({}, {"variants__two__model": {"layers": 2}}, "model"),
