@@ -23,6 +23,13 @@ def files(tmp_path_factory):
     return texts
 
 
+def refused(file, run, words):
+    given = [*words.split(" "), "--run_dir", str(run)]
+    error = refusal(lambda: train(load_config(file, given), Console(quiet=True)))
+    assert "\n" not in str(error)
+    return error
+
+
 @pytest.mark.parametrize(
     ("kind", "words", "key"),
     [
@@ -44,14 +51,14 @@ def files(tmp_path_factory):
         ("maze", "--env.url ftp://x", "ftp://x"),
         ("maze", "--env.token_file nowhere --env.url http://127.0.0.1:9", "nowhere"),
         ("maze", "--rollout.context_tokens 50", "context_tokens"),
-        ("maze", "--env.url http://127.0.0.1:9 --env.deadline 0.1", "maze"),
     ],
 )
 def test_what_cannot_run_takes_no_folder(files, tmp_path, kind, words, key):
-    def run():
-        train(load_config(files[kind], [*words.split(" "), "--run_dir", str(tmp_path / "run")]), Console(quiet=True))
-
-    error = refusal(run)
+    error = refused(files[kind], tmp_path / "run", words)
     assert key in (error.key or str(error))
-    assert "\n" not in str(error)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_is_not_there_is_named(files, tmp_path):
+    error = refused(files["maze"], tmp_path / "run", "--env.url http://127.0.0.1:9 --env.deadline 0.1")
+    assert "http://127.0.0.1:9" in str(error)
