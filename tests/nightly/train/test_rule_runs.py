@@ -78,7 +78,7 @@ def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, m
         assert differs == (row["rollout/rounds"] > 1)
 
 
-RULE = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
+COLLAPSING = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
 WORDS = "--train.on_collapse roll_back --train.max_roll_backs 1 --train.iterations 6 --train.roll_back_factor 0.25"
 WORDS = [*WORDS.split(), "--imitation.levels", "0", "--imitation.steps", "0"]
 
@@ -92,7 +92,7 @@ class Killed(BaseException):
 def test_it_goes_back_with_lower_rates_and_other_draws_also_if_it_is_killed(tmp_path, monkeypatch):
     """The only alarm is horizon 2, which iterations 4 and 5 have every time they are played."""
     monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
-    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE)
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", COLLAPSING)
     run, killed, file = tmp_path / "run", tmp_path / "killed", tiny_run.write_config(tmp_path, text)
     shown = " ".join(tiny_run.trained(run, file, *WORDS).split())
     assert "long since 4, back to iteration 2 (roll-back 1 of 1)" in shown
