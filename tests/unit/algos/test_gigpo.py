@@ -1,5 +1,6 @@
 import algos_oracles as oracle
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from algos_oracles import PROPERTY
@@ -39,6 +40,11 @@ def test_turns_are_compared_within_their_state_and_history(normalize_std, histor
     )
     expected = oracle.turn_advantages(returns, states.tolist(), group, counts, history, power, normalize_std)
     np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_returns_from_each_turn_on_are_discounted_by_turn():
+    found = gigpo.returns_to_go(jnp.array([[1.0, 2.0, 4.0], [0.0, 0.0, 8.0]]), 0.5)
+    np.testing.assert_array_equal(found, [[3.0, 4.0, 4.0], [2.0, 4.0, 8.0]])
 
 
 def test_hashes_tell_texts_apart_and_do_not_see_padding():
