@@ -4,6 +4,7 @@ It holds runs of a compiled environment, of a service and with an adapter, with 
 evaluation, the replies of an API model, a record of a panel and a comparison.
 """
 
+import re
 import shutil
 import tarfile
 
@@ -17,8 +18,6 @@ from agentrl_jax.runs.listing import find_runs
 from agentrl_jax.runs.rollout_records import recorded_iterations
 from agentrl_jax.runs.run_folder import read_config
 
-WRITTEN_AT = "/tmp/w/oldruns"
-
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
@@ -26,7 +25,7 @@ def stored(tmp_path_factory):
     with tarfile.open(GOLDEN / "formats" / "fedfada.tar.xz") as archive:
         archive.extractall(home, filter="data")
     file = home / "fedfada" / "lora" / "config.yaml"
-    file.write_text(file.read_text().replace(WRITTEN_AT, str(home / "fedfada")))
+    file.write_text(re.sub("(?<=pretrained: ).*", str(home / "fedfada" / "model"), file.read_text()))
     return home / "fedfada"
 
 
