@@ -22,7 +22,7 @@ def keep() -> None:
     if _FOLDER not in os.environ and not _use_own():
         return
     folder = os.environ[_FOLDER]
-    if "://" not in folder and all(path.with_name(f"{path.name[:-5]}atime").exists() for path in _programs(folder)):
+    if "://" not in folder and all(_use_of(path).exists() for path in _programs(folder)):
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MAX_BYTES))
     # Also programs that compile quickly, of which a run has many.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -33,6 +33,11 @@ def _programs(folder: str) -> list[Path]:
         return [*Path(folder).glob("*-cache")]
     except OSError:
         return []
+
+
+def _use_of(program: Path) -> Path:
+    """The file in which JAX notes the last use of a program."""
+    return program.with_name(f"{program.name.removesuffix('cache')}atime")
 
 
 def _use_own() -> bool:

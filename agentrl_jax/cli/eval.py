@@ -187,9 +187,8 @@ def _keep(command: Eval, result: dict[str, Any]) -> None:
         return
     from agentrl_jax.runs.provenance import of_process
 
-    kept = {name: value for name, value in of_process(0).items() if name != "step"}
     with atomic_write(command.out) as file:
-        json.dump({"made_by": kept, **result}, file, allow_nan=False, indent=1)
+        json.dump({"made_by": of_process(), **result}, file, allow_nan=False, indent=1)
     to_stderr(f"result: {command.out}")
 
 

@@ -31,17 +31,17 @@ file, --help shows its values.
 --start.optimizer true from its critic and optimizer too. --accept_changes goes on with other learning rates and other
 numbers of the learning rule, from the last checkpoint on; config.history.jsonl keeps the change."""
 
-_ACCEPT = "--accept_changes"
+_ACCEPT = "--accept_changes", "--accept-changes"
 _SHORT = {"--from": "--start.run", "--checkpoint": "--start.checkpoint"}
 
 
 def run(words: list[str]) -> None:
     """Trains with the words after `agentrl train`, or shows every key with its value."""
-    accept_changes = _ACCEPT in words
-    words = [_long(word) for word in words if word != _ACCEPT]
+    accept_changes = any(word in _ACCEPT for word in words)
+    words = [_long(word) for word in words if word not in _ACCEPT]
     if not words:
         raise UserError.of(
-            _ACCEPT, True, "but no run is named; write `agentrl train FOLDER --accept_changes --key value`"
+            _ACCEPT[0], True, "but no run is named; write `agentrl train FOLDER --accept_changes --key value`"
         )
     file = words[0] if not words[0].startswith("-") else None
     if "--help" in words or "-h" in words:

@@ -1,4 +1,4 @@
-"""Where the numbers of a run come from: a row of provenance.jsonl for each process that has worked on it."""
+"""Where the numbers of a run come from: a row of provenance.jsonl for each process, with the `step` it went on from."""
 
 import datetime
 import json
@@ -18,13 +18,9 @@ PROVENANCE = "provenance.jsonl"
 _GIT_SECONDS = 5.0
 
 
-def of_process(step: int) -> dict[str, Any]:
-    """The row of this process, which goes on from `step`: version and commit, host, date (UTC), command line.
-
-    `commit` is that of `code`.
-    """
+def of_process() -> dict[str, Any]:
+    """What this process is: version and commit, see `code`, host, date (UTC), command line and Python."""
     return {
-        "step": step,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
         "command": shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),

@@ -34,13 +34,14 @@ class Records:
 def joined(file: Path) -> bytes:
     """The content of one of `RECORDS` with its parts, NAME.parts/OFFSET, which runs in object stores have.
 
-    A part that does not begin where what is before it ends is left from before the file was written anew.
+    A part whose offset is not the end of what precedes it is ignored: it is older than the file, which was rewritten.
     """
-    content, parts = file.read_bytes() if file.exists() else b"", file.with_name(f"{file.name}{PARTS}")
+    content = bytearray(file.read_bytes() if file.exists() else b"")
+    parts = file.with_name(f"{file.name}{PARTS}")
     for part in sorted(parts.iterdir()) if parts.is_dir() else ():
         if part.name.isdecimal() and int(part.name) == len(content):
             content += part.read_bytes()
-    return content
+    return bytes(content)
 
 
 def join(file: Path) -> None:

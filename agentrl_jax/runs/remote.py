@@ -94,7 +94,7 @@ class Mirror:
             _delete_parts(self.remote, name)
         self._ends[name] = end + len(content)
 
-    def written_anew(self) -> None:
+    def rewritten(self) -> None:
         """To be called when records have been cut: the next upload stores them whole."""
         self._ends.clear()
 

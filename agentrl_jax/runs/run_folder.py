@@ -251,7 +251,7 @@ class RunFolder:
         """Appends to provenance.jsonl what this process is, which goes on from a step, and what else was `found`."""
         if hosts.is_writer():
             with naming(self.path / provenance.PROVENANCE):
-                provenance.append(self.path, provenance.of_process(step) | found)
+                provenance.append(self.path, {"step": step, **provenance.of_process(), **found})
 
     def log_failures(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Appends episodes whose environment failed to failures.jsonl; each row has its `step`."""
@@ -303,7 +303,7 @@ class RunFolder:
         copied = [records.truncate(file, step, aside) for file in files]
         damaged = rollout_records.move_after(self.path, step, aside)
         if self._mirror is not None:
-            self._mirror.written_anew()
+            self._mirror.rewritten()
         self._rollouts = None
         self._purge = step + 1
         moved = [f"what was recorded after it is kept in {aside.relative_to(self.path)}"] if aside.exists() else []

@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.evaluate.midway import MidwayCount
+from agentrl_jax.evaluate.seen import learned_from
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel import hosts
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
@@ -21,7 +23,7 @@ from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.train.collapse_monitor import CollapseMonitor, learning
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.roll_back import RollBacks
-from agentrl_jax.train.start_policy import learned_before, start_from
+from agentrl_jax.train.start_policy import start_from
 
 
 class RunProgress:
@@ -95,7 +97,8 @@ class RunProgress:
         return state
 
     def _log_start(self, source: dict[str, Any]) -> None:
-        learned = learned_before(source, self.view.note)
+        """Records the checkpoint that the run starts from, and what it has learned from, for the writer."""
+        learned = learned_from(Path(source["run"]), source["step"], self.view.note)
         self.folder.log_levels(0, "start", sorted(learned or ()), known=learned is not None)
         self.folder.log_process(0, start=source)
 

@@ -33,8 +33,8 @@ from agentrl_jax.runs.rollout_records import (
     sampled_fields,
 )
 from agentrl_jax.runs.run_folder import RunFolder, read_config, write_config
-from agentrl_jax.strict_json import parse_object
 from agentrl_jax.terminal import Terminal
+from agentrl_jax.train.roll_back import RollBacks
 from agentrl_jax.train.run import Run
 
 
@@ -122,16 +122,13 @@ def rebuild(run: str | os.PathLike[str], step: int, out: str, console: Terminal)
     if os.path.exists(out):
         raise UserError.of("--out", out, "which exists; give a new folder")
     with local_copy(str(run)) as folder:
+        read_config(folder)  # says best what is wrong with the folder
         rows = {row["step"]: row for _, row in read_rows(folder / "metrics.jsonl").rows if row["stage"] == "rl"}
-        read_config(folder)
         if step not in rows:
             known = f"expected {min(rows)} to {max(rows)}" if rows else "but the run has none yet"
             raise UserError.of("--rebuild", step, f"which is no step of an iteration of {run}; {known}")
-        place, backs = _Place(rows[step]["iteration"], step, 0), sorted((folder / "roll_backs").glob("*.json"))
-        for number in range(1, len(backs) + 1):
-            with refusals():
-                back = parse_object((folder / "roll_backs" / f"{number}.json").read_bytes(), f"roll-back {number}")
-            place = place._replace(roll_backs=number) if back.get("step", step) < step else place
+        backs = enumerate(RollBacks(folder / "roll_backs").records, 1)
+        place = _Place(rows[step]["iteration"], step, max((n for n, back in backs if back["step"] < step), default=0))
         os.makedirs(out)
         config, start = _begin(folder, str(run), Path(out), place)
         with refusals():

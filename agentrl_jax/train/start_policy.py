@@ -1,7 +1,6 @@
 """Starts a run from a checkpoint of another run."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import jax
 
 from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate.seen import learned_from
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.runs import digests
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
@@ -68,8 +66,3 @@ def _check_base(config: Config, source: Config) -> None:
     if not same:
         why = f"whose tokenizer may be another than this run's ({there.pretrained or there.tokenizer or 'the default'})"
         raise UserError.of("start.run", config.start.run, f"{why}; use the same model.pretrained and model.tokenizer")
-
-
-def learned_before(record: dict[str, Any], report: Callable[[str], None]) -> set[str] | None:
-    """The levels that the checkpoint of a record of `start_from` had learned from, None if they are not known."""
-    return learned_from(Path(record["run"]), record["step"], report)

@@ -150,7 +150,7 @@ def test_train_hands_the_configuration_to_the_loop_and_shows_its_errors_and_inte
     assert run(*words, "--from", "runs/b", "--checkpoint=7", "--accept_changes")[0] == 130
     folder = os.path.join("runs", "a")
     assert seen == [(4, 3, folder, "", False)] * 2 + [(4, 3, folder, "runs/b", True)]
-    assert "--accept_changes" in sentence("train", "--accept_changes", "--accept_changes")
+    assert "--accept_changes" in sentence("train", "--accept-changes", "--accept_changes")
 
 
 def test_eval_prints_json_or_a_table_and_keeps_the_result(replace, tmp_path):

@@ -13,7 +13,7 @@ from agentrl_jax.runs import provenance
 
 def test_rows_name_version_host_date_and_command(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/x/agentrl", "train", "a b.yaml"])
-    provenance.append(tmp_path, provenance.of_process(7) | {"start": {"run": "é"}})
+    provenance.append(tmp_path, {"step": 7, **provenance.of_process(), "start": {"run": "é"}})
     (tmp_path / provenance.PROVENANCE).open("a").write("torn")
     (row,) = provenance.read(tmp_path)
     assert (row["step"], row["command"], row["start"]) == (7, "agentrl train 'a b.yaml'", {"run": "é"})
