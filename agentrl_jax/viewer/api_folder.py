@@ -46,6 +46,8 @@ class ApiFolder(NamedTuple):
     """By item and sample."""
     about: str
     """What was evaluated, in words."""
+    settings: Row
+    """What was asked, and of which model."""
 
 
 def is_api_folder(path: str | os.PathLike[str]) -> bool:
@@ -78,7 +80,7 @@ def load_api_folder(path: str | os.PathLike[str], report: Report) -> ApiFolder:
         if refusal := _text(row["reply"].get("refusal")):  # may be what the server said of an error
             row["reply"]["refusal"] = redact(refusal)
     episodes = [_episode(key, replies[key], finished.get(key), why, settings) for key in sorted(replies)]
-    return ApiFolder(episodes, _about(settings, episodes))
+    return ApiFolder(episodes, _about(settings, episodes), settings)
 
 
 def _rows(file: Path, report: Report) -> Iterator[Row]:
@@ -224,6 +226,8 @@ def _reply(reply: Row) -> list[LogMessage]:
         if text := _text(reply.get(name)):
             messages.append({"role": role, "content": clean(text)})
     said: LogMessage = {"role": "assistant", "content": clean(_text(reply.get("text")))}
+    if reply.get("finish") != "stop":
+        said["lost"] = True
     notes = []
     if reply.get("finish") == "length":
         notes.append(_CUT)

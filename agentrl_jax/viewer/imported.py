@@ -56,6 +56,8 @@ class LogMessage(TypedDict):
     """The tokens of the content with their log-probabilities, nats, where a server gave them; NaN for inserted text."""
     again: NotRequired[bool]
     """Whether the level begins again with this message."""
+    lost: NotRequired[bool]
+    """Whether a response was cut or withheld, so that it was not carried out."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from agentrl_jax.services.scenes import text_reader_of
 from agentrl_jax.viewer.api_folder import FILES, is_api_folder, load_api_folder
+from agentrl_jax.viewer.api_scenes import level_scenes
 from agentrl_jax.viewer.columns import pack, quantize, smallest
 from agentrl_jax.viewer.episodes import QUANTIZED, pack_scenes
 from agentrl_jax.viewer.imported import ImportedEpisode, Scalar, load_imported
@@ -68,7 +69,7 @@ class LogData:
         Args:
             source: the file, or the folder of its files or of an API model's evaluation.
             newest: how many of the steps of a folder with steps are shown, counted from the newest; 0 for all.
-            boards: draw what the texts say of the states.
+            boards: draw boards, or what the texts say of the states.
             note: shows a line about the progress, and one for each of the first unusable episodes.
         """
         self.source, self.place = Path(source), str(source)
@@ -94,15 +95,15 @@ class LogData:
         """
         self._note(f"reading {self.source}")
         if self.of_api:
-            episodes, about = load_api_folder(self.source, self._note)
+            episodes, about, settings = load_api_folder(self.source, self._note)
         else:
-            episodes, about = load_imported(self.source, newest=self._newest, report=self._note), ""
+            episodes, about, settings = load_imported(self.source, newest=self._newest, report=self._note), "", {}
         self._note(f"packing {len(episodes)} episodes")
-        counts, blocks = [], []
-        screenshots = PageScreenshots(self.source, self._note) if self.of_api else None
-        for part in _parts(episodes, screenshots, boards=self._boards):
+        counts, blocks, drawn = [], [], False
+        for part in _parts(self._with_scenes(episodes, settings)):
             counts.append(len(part))
             blocks.append(_pack(part))
+            drawn |= any(scenes for _, scenes in part)
         entry = {
             "kind": "log",
             "name": self.source.resolve().name if self.source.is_dir() else self.source.name,
@@ -111,6 +112,7 @@ class LogData:
             "outcomes": list(OUTCOMES),
             "ends": _OF_API if self.of_api else _OF_LOG,
             "logprobs": any("tokens" in m for episode in episodes for m in episode.messages),
+            "drawn": drawn,
             "blocks": counts,
             "roles": list(ROLES),
             **_steps(episodes),
@@ -127,6 +129,16 @@ class LogData:
         }
         self.levels = frozenset((e.task, e.level) for e in episodes if e.level and e.outcome != "unfinished")
         return entry, [pack(header, _summary_columns(episodes)), *blocks]
+
+    def _with_scenes(self, episodes: Sequence[ImportedEpisode], settings: Mapping[str, Any]) -> Iterable[_Shown]:
+        """The episodes with their scenes, as far as there are any: boards, or what texts say."""
+        if not self._boards:
+            return ((episode, []) for episode in episodes)
+        drawn = level_scenes(self.source, settings, episodes, self._note)
+        if drawn is not None:
+            return drawn
+        screenshots = PageScreenshots(self.source, self._note) if self.of_api else None
+        return ((episode, _scenes(episode, screenshots)) for episode in episodes)
 
 
 def _steps(episodes: Sequence[ImportedEpisode]) -> dict[str, Any]:
@@ -153,14 +165,11 @@ def _characters(episode: ImportedEpisode) -> int:
     return sum(len(message["content"]) for message in episode.messages)
 
 
-def _parts(
-    episodes: Sequence[ImportedEpisode], screenshots: PageScreenshots | None = None, *, boards: bool = True
-) -> Iterator[list[_Shown]]:
+def _parts(shown: Iterable[_Shown]) -> Iterator[list[_Shown]]:
     """Consecutive episodes that share a block, with their scenes."""
     part: list[_Shown] = []
     characters = 0
-    for episode in episodes:
-        scenes = _scenes(episode, screenshots) if boards else []
+    for episode, scenes in shown:
         part.append((episode, scenes))
         # Metadata and messages without text take space, too.
         characters += _characters(episode) + 100 * (1 + len(episode.messages) + len(episode.metadata))

@@ -28,7 +28,7 @@ from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.text.chat_template import Message
 from agentrl_jax.text.conversation import messages_of
 from agentrl_jax.text.grammar import ResponseGrammar
-from agentrl_jax.text.reference import parse_response
+from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax.budget import Baselines
 from envs_jax.registry import spec
@@ -40,11 +40,11 @@ EPISODES = 200
 """Levels that are played unless another number is asked for, as many as items of a service."""
 
 
-def level_task(options: TaskOptions) -> ApiTask:
-    """The task of a compiled environment; item i is the level i of `agentrl eval RUN` with the same seed and levels.
+def level_game(options: TaskOptions) -> "Game":
+    """A compiled environment with the levels and the limits of some options, whichever items they name.
 
     Raises:
-        UserError: there is no such environment or item, or the levels cannot be used.
+        UserError: there is no such environment, or the levels cannot be used.
     """
     env, levels = options.env, options.levels
     seed = options.seed if options.level_seed is None else options.level_seed
@@ -64,7 +64,19 @@ def level_task(options: TaskOptions) -> ApiTask:
     )
     with refusals():
         batched_env = build.build_compiled_env(config, load_small())
-        chosen = level_set(config, batched_env, levels)
+        return Game(config, level_set(config, batched_env, levels), batched_env, options.attempts)
+
+
+def level_task(options: TaskOptions) -> ApiTask:
+    """The task of a compiled environment; item i is the level i of `agentrl eval RUN` with the same seed and levels.
+
+    Raises:
+        UserError: there is no such environment or item, or the levels cannot be used.
+    """
+    env, levels = options.env, options.levels
+    game = level_game(options)
+    prompt, chosen, batched_env = game.config.prompt, game.levels, game.batched_env
+    with refusals():
         wanted = options.episodes or (EPISODES if levels is None else batched_env.levels(0))
         items = load_items(options.items, env) if options.items else tuple(range(chosen.number(wanted)))
     if len(set(items)) < len(items):
@@ -89,8 +101,6 @@ def level_task(options: TaskOptions) -> ApiTask:
         turns = mean_turns(of_plays)
         found = success_intervals(of_plays, clusters) | {"optimal_is": known.optimal_is}
         return found | ({"baseline_turns": turns} if turns else {})
-
-    game = Game(config, chosen, batched_env, options.attempts)
 
     def level(item: int) -> str:
         episode = LevelEpisode(game, item, 0)
@@ -130,6 +140,7 @@ class Game:
     def __init__(self, config: Config, levels: LevelSet, batched_env: CompiledEnv, attempts: int = 1):
         if attempts > 1:
             batched_env = retry.compiled_env(batched_env, config.prompt, load_small(), attempts)
+        self.config, self.batched_env = config, batched_env
         self.levels, self.prefix = levels, batched_env.prefix[0].tolist()
         self.tokenizer = load_small()
         prompt, task = config.prompt, batched_env.tasks[0]
@@ -141,11 +152,16 @@ class Game:
             max_actions=prompt.max_actions_per_turn,
         )
         split = levels.levels.split(levels.split)
-        horizon = attempts * prompt.max_turns
-        self.settings = build.rollout_settings(config, batched_env, 1, 0.0, horizon, split=split)
+        self.horizon = attempts * prompt.max_turns
+        self.settings = build.rollout_settings(config, batched_env, 1, 0.0, self.horizon, split=split)
         self.reset, self.step = compiled_game(batched_env)
         state_hash = jax.vmap(functools.partial(task.env.state_hash, params=task.env_params))
         self.state_hash = jit_once(state_hash, ("state_hash", task.env, task.env_params))
+
+    def parse(self, reply: str) -> HostResponse:
+        """The actions of a reply."""
+        said = reply if self.grammar.think else without_thought(reply)
+        return parse_response(said.encode("utf-8", "replace"), self.grammar)
 
     def messages(self, before: Sequence[int], message: Any) -> list[Message]:
         """What is shown, after the tokens `before`."""
@@ -179,9 +195,7 @@ class LevelEpisode:
     def step(self, reply: str) -> list[Message]:
         """See `TextEpisode`."""
         game, before, attempt = self._game, self._outcome, self._attempt
-        asked_to_think = isinstance(game.grammar, ResponseGrammar) and game.grammar.think
-        said = reply if asked_to_think else without_thought(reply)
-        parsed = on_device(parse_response(said.encode("utf-8", "replace"), game.grammar), game.grammar)
+        parsed = on_device(game.parse(reply), game.grammar)
         self._state, result, message = game.step(
             game.settings, self._state, empty_response(1, 1), parsed, jnp.ones(1, bool)
         )

@@ -4,26 +4,12 @@ import dataclasses
 import json
 import re
 
+import chromium
 import numpy as np
 import page_runs
 import pytest
 from checkpoints import write_checkpoints
-from chromium import (
-    UNNAMED,
-    assert_readable,
-    assert_turn,
-    count,
-    expect,
-    needs_chromium,
-    opened,
-    press,
-    reload,
-    served,
-    shown,
-    soon,
-    status,
-    title,
-)
+from chromium import assert_readable, assert_turn, count, expect, opened, press, shown, soon, status, title
 from page_runs import TOKENIZER, make_record, write_run
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
@@ -33,7 +19,7 @@ from agentrl_jax.viewer import data
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.export import write_page
 
-pytestmark = needs_chromium
+pytestmark = chromium.needs_chromium
 
 
 def write(folder, records):
@@ -63,7 +49,7 @@ def test_keys_and_clicks_select_episodes(browser, url):
         press(page, "End")
         soon(lambda: title(page), (36, 7))
         expect(page).to_have_url(re.compile("i=36&r=7"))
-        reload(page)
+        chromium.reload(page)
         soon(lambda: title(page), (36, 7))
         # Its board is not known; what the model read is shown.
         soon(page.locator(".stage svg.board").count, 0)
@@ -265,7 +251,7 @@ def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
         press(page, "ArrowRight")
         level = page.text_content(".entry[aria-selected=true] code")
         expect(page).to_have_url(re.compile(f"level={level}&task=FrozenLake&turn=2"))
-        reload(page)
+        chromium.reload(page)
         soon(lambda: page.text_content(".entry[aria-selected=true] code"), level)
         expect(page.locator("[aria-current=step][data-turn='1']").first).to_be_visible()
         page.check("text=only levels on which success differs")
@@ -274,7 +260,7 @@ def test_two_runs_are_compared_on_shared_levels(browser, tmp_path, records):
         soon(lambda: count(page), 16)
         expect(page).to_have_url(re.compile("run=1&i=10"))
         page.goto(f"{page.url.split('#')[0]}#run=x&i=1&r=0")
-        reload(page)
+        chromium.reload(page)
         soon(lambda: title(page), (1, 0))
 
 
@@ -349,7 +335,7 @@ FOCUSED = """() => { const e = document.activeElement;
 
 def test_everything_is_named_and_within_reach_of_the_keyboard(browser, url):
     with opened(browser, url) as page:
-        assert page.evaluate(UNNAMED) == []
+        assert page.evaluate(chromium.UNNAMED) == []
         page.click("text=Help")
         soon(page.locator("dialog[open]").count, 1)
         press(page, "Escape")
@@ -373,11 +359,48 @@ def test_narrow_window_shows_one_part_at_a_time(browser, url):
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
 
 
+def test_a_phone_shows_the_conversation_high_up(browser, url):
+    with opened(browser, url, width=390, height=844) as page:
+        colors = page.locator(".top [role=radiogroup]")
+        expect(colors).to_be_visible()
+        assert page.locator(".conversation").bounding_box()["y"] < 180
+        page.click(".pane-switch >> text=Episodes")
+        expect(colors).to_be_hidden()  # nothing is colored here
+        assert page.locator(".left").bounding_box()["y"] < 90
+        for button in page.locator(".top button:visible, .pane-switch button").all():
+            place = button.bounding_box()
+            assert place["x"] >= 0
+            assert place["x"] + place["width"] <= 390
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_board_begins_below_the_token_of_its_role(browser, tmp_path, records):
+    """So that its first row is in line with the others, alone and beside another run."""
+    record, user = records[0], TOKENIZER.special_id("<|user|>")
+    marked = dataclasses.replace(
+        record,
+        observation=np.insert(record.observation, 0, user, axis=2),
+        observation_length=record.observation_length + (record.observation_length > 0),
+        final_observation=np.insert(record.final_observation, 0, user, axis=1),
+    )
+    runs = [RunData(write_run(tmp_path / name, [marked]), boards=False) for name in ("one", "two")]
+    begins = lambda: [text.split("\n")[:3] for text in page.locator(".observation .text").all_inner_texts()]  # noqa: E731
+    with shown(browser, tmp_path, *runs) as page:
+        soon(page.locator(".conversation").count, 2)
+        for _ in ("compared", "alone"):
+            found = begins()
+            assert found
+            assert {tuple(lines) for lines in found} == {("<|user|>", "SFFF", "FHFH")}
+            page.click("nav[aria-label=View] >> text=two")
+            soon(page.locator(".conversation").count, 1)
+            page.wait_for_selector(".observation .text")
+
+
 def test_live_page_keeps_what_the_reader_chose(browser, tmp_path, records):
     folder = write_run(tmp_path / "run", records[:2])
     filled = {"[aria-label='Highest turns']": "3", "[type=search]": "frozen"}
     selected = {"[aria-label=Order]": "worst", "[aria-label='Metric of the second chart']": "actor/entropy"}
-    with served(browser, RunData(folder, boards=False)) as page:
+    with chromium.served(browser, RunData(folder, boards=False)) as page:
         soon(lambda: title(page)[0], 10)
         page.click("summary")
         page.select_option("[aria-label=Iteration]", "10")

@@ -4,22 +4,11 @@ import json
 import re
 
 import api_folders
+import chromium
 import page_runs
 import pytest
 from api_folders import LOGPROBS, SCRIPT
-from chromium import (
-    UNNAMED,
-    assert_readable,
-    assert_turn,
-    expect,
-    heading,
-    needs_chromium,
-    press,
-    reload,
-    shown,
-    soon,
-    status,
-)
+from chromium import assert_readable, assert_turn, expect, heading, press, shown, soon, status
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.catalog import get_service
@@ -27,7 +16,7 @@ from agentrl_jax.viewer import log_data
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.log_data import LogData
 
-pytestmark = needs_chromium
+pytestmark = chromium.needs_chromium
 
 
 def test_log_of_another_program(browser, tmp_path, monkeypatch):
@@ -53,7 +42,7 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
         for turn in (0, 1, 2, 2):
             assert_turn(page, turn)
             press(page, "ArrowRight")
-        reload(page)
+        chromium.reload(page)
         soon(chosen, 3)
         page.click("summary")
         soon(page.locator(".outcomes label").all_text_contents, ["✓ solved", "✗ unsolved", "? unknown"])
@@ -74,7 +63,7 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
         page.fill("[type=search]", "DOWN 1 of 17")
         soon(lambda: status(page), f"1 of {episodes} episodes")
         soon(chosen, 18)
-        assert page.evaluate(UNNAMED) == []
+        assert page.evaluate(chromium.UNNAMED) == []
         assert_readable(page)
 
 

@@ -29,13 +29,14 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
   const tokens = all.some((each) => !(each instanceof Log) || each.entry.logprobs);
   const colored = all.some((each) => !(each instanceof Log) && !each.entry.policy);
   const scored = all.some((each) => each instanceof Log && each.entry.logprobs);
+  const tokensShown = pane === "Conversation" || (view === "compare" && pane === "Board");
   const compare = () => {
     writeAddress({});
     setView("compare");
   };
   return (
     <>
-      <header class="top">
+      <header class={tokensShown ? "top" : "top uncolored"}>
         <h1>{runs.length > 1 ? "agentrl view" : run.entry.name}</h1>
         {runs.length > 1 && (
           <nav class="switch" aria-label="View">
@@ -72,7 +73,7 @@ export function App({ index, runs }: { index: Index; runs: (Run | Log)[] }) {
       <nav class="pane-switch switch" aria-label="Part of the page">
         {PANES.map((name) => (
           <button key={name} type="button" aria-pressed={pane === name} onClick={() => setPane(name)}>
-            {view === "compare" && name !== "Episodes" ? { Conversation: runs[0].entry.name, Board: runs[1].entry.name }[name] : run instanceof Log && name === "Board" ? "Metadata" : name}
+            {view === "compare" && name !== "Episodes" ? { Conversation: runs[0].entry.name, Board: runs[1].entry.name }[name] : run instanceof Log && !run.entry.drawn && name === "Board" ? "Metadata" : name}
           </button>
         ))}
       </nav>

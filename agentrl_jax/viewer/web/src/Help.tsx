@@ -64,8 +64,8 @@ function AboutApi() {
         Grey messages were read by the model, framed ones were written by it; what it thought before, where the server gives it apart, is reasoning. A
         turn is one reply with the messages before it. The return is the score. An episode with a reply that was cut by a limit of tokens, or withheld,
         is neither solved nor unsolved, and has no return; an unfinished one has not ended. Numbers of tokens and log-probabilities are the server&apos;s, where it gives
-        them; the stronger the color of a token, the less probable it was. Tokens of a text that is not colored are not known. Characters that are
-        invisible or change the direction of a text are spelled out, like ⟨U+202E⟩.
+        them; the stronger the color of a token, the less probable it was. Tokens of a text that is not colored are not known. Boards are those of its
+        actions, played again. Characters that are invisible or change the direction of a text are spelled out, like ⟨U+202E⟩.
       </p>
     </>
   );

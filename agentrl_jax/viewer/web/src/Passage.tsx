@@ -17,6 +17,7 @@ export function Passage({ parts, className }: { parts: Part[]; className: string
     if (left <= 0) break;
     const text = visible(part.text.slice(0, left));
     left -= part.text.length;
+    if (parts[i - 1]?.special && !part.special && isBoard(part.text)) shown.push(<br key={`${i} below`} />);
     shown.push(part.special ? <span key={i} class="special">{text}</span> : text);
   }
   return (
@@ -27,6 +28,11 @@ export function Passage({ parts, className }: { parts: Part[]; className: string
       <More left={length - most} what="characters" onMore={() => setMost(most + MOST_CHARACTERS)} />
     </>
   );
+}
+
+/** Several lines right after a special token, such as a board: the first one stands below the token, in line with the others. */
+function isBoard(text: string): boolean {
+  return /^(?!(system|user|assistant|model|tool)\n)[^\n]+\n./s.test(text);
 }
 
 export function More({ left, what, onMore }: { left: number; what: string; onMore: () => void }) {

@@ -16,6 +16,8 @@ export interface LogEntry {
   ends: Partial<Record<Outcome, string>>;
   /** Whether some messages have tokens with log-probabilities. */
   logprobs: boolean;
+  /** Whether some episodes have scenes. */
+  drawn: boolean;
   /** Number of episodes in each block. */
   blocks: number[];
   roles: string[];
