@@ -9,8 +9,8 @@ import pytest
 RESULT = "MUTANTS_RESULT"
 """Variable of the environment with the path of the file."""
 
-MOST_RAISED = 10
-"""Tests that may fail with other exceptions before the rest is not run."""
+MOST_RAISED = "MUTANTS_MOST_RAISED"
+"""Variable of the environment: tests that may fail with other exceptions before the rest is not run."""
 
 
 _found = {"killed": "", "raised": "", "collection": ""}
@@ -48,7 +48,7 @@ def pytest_runtest_makereport(item, call):
         else:
             _failures.append(f"{item.nodeid}: {call.excinfo.typename}")
             _found["raised"] = _failures[0]
-            if len(_failures) >= MOST_RAISED:
+            if len(_failures) >= int(os.environ[MOST_RAISED]):
                 item.session.shouldstop = "raises everywhere"
     return report
 

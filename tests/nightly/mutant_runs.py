@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from mutant_plugin import RESULT
+from mutant_plugin import MOST_RAISED, RESULT
 from mutant_sources import ROOT, Mutant, folder_of
 
 NEAREST = 2
@@ -61,26 +61,26 @@ def copied(root: Path, target: Path) -> Path:
     return target
 
 
-def _session(root: str, tests: Sequence[str], result: str, output: str) -> None:
+def _session(root: str, tests: Sequence[str], result: str, output: str, most_raised: int) -> None:
     """Runs pytest in a copy, in a process that has imported the libraries and nothing of the checkout."""
     os.setsid()
     for descriptor in (1, 2):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     os.chdir(root)
     nightly = os.path.join(root, "tests", "nightly")
-    os.environ |= {RESULT: result, "PYTHONPATH": os.pathsep.join([root, nightly])}
+    os.environ |= {RESULT: result, MOST_RAISED: str(most_raised), "PYTHONPATH": os.pathsep.join([root, nightly])}
     for name in OWN:
         sys.modules.pop(name, None)
     sys.path[:] = [root, nightly, *(path for path in sys.path if not path.startswith(str(ROOT / "tests")))]
     os._exit(pytest.main(["-p", "mutant_plugin", "-p", "no:cacheprovider", "-n", "0", *tests]))
 
 
-def run_tests(root: Path, tests: Sequence[str], timeout: float) -> tuple[str, str]:
+def run_tests(root: Path, tests: Sequence[str], timeout: float, most_raised: int) -> tuple[str, str]:
     """Runs test files of a copy; returns the outcome, and which test or error decided it."""
     result, output = root / "result.json", root / "output.txt"
     for file in (result, output):
         file.unlink(missing_ok=True)
-    process = PROCESSES.Process(target=_session, args=(str(root), tests, str(result), str(output)))
+    process = PROCESSES.Process(target=_session, args=(str(root), tests, str(result), str(output), most_raised))
     process.start()
     process.join(timeout)
     if process.is_alive():
@@ -98,8 +98,8 @@ def run_tests(root: Path, tests: Sequence[str], timeout: float) -> tuple[str, st
 class Copies:
     """Copies of the checkout, one for each worker, in which one fault at a time is planted."""
 
-    def __init__(self, home: Path, workers: int, timeout: float, nearest: int | None):
-        self.timeout, self.nearest = timeout, nearest
+    def __init__(self, home: Path, workers: int, timeout: float, nearest: int | None, most_raised: int):
+        self.timeout, self.nearest, self.most_raised = timeout, nearest, most_raised
         self.free: queue.Queue[Path] = queue.Queue()
         for number in range(workers):
             self.free.put(copied(ROOT, home / str(number)))
@@ -115,7 +115,7 @@ class Copies:
         for some in filter(None, (tests[:NEAREST], tests[NEAREST:])):
             outcome, decided_by, more = self._run(some, mutant)
             seconds += more
-            if outcome not in ("survived", "raised"):
+            if outcome not in ("survived", "raised") or (outcome == "raised" and self.most_raised == 1):
                 return outcome, decided_by, seconds
             raised = raised or decided_by
         return ("raised" if raised else "survived"), raised, seconds
@@ -125,7 +125,7 @@ class Copies:
         try:
             if mutant:
                 _write(root / mutant.file, mutant.code)
-            return *run_tests(root, tests, self.timeout), time.monotonic() - start
+            return *run_tests(root, tests, self.timeout, self.most_raised), time.monotonic() - start
         finally:
             if mutant:
                 _write(root / mutant.file, (ROOT / mutant.file).read_text())
