@@ -78,12 +78,17 @@ def first_try(
 
 
 def split_key(
-    env: TextEnvironment, key: Key[Array, ""], params: Any, split: Int32[Array, ""] | int
+    env: TextEnvironment,
+    key: Key[Array, ""],
+    params: Any,
+    split: Int32[Array, ""] | int,
+    first_is_of: Bool[Array, ""] | bool = False,
 ) -> tuple[Key[Array, ""], Bool[Array, ""]]:
     """Finds a key from which `reset_env` and `sample_level` take a level of a split. Pure; can be compiled and vmapped.
 
     With `Split.ANY` it is the given key. Also returns whether the level is in the split: not so after
-    `MAX_LEVEL_TRIES` keys without such a level, which callers count.
+    `MAX_LEVEL_TRIES` keys without such a level, which callers count. `first_is_of`: the first level that is tried is
+    known to be of the split (see `first_try`), so that nothing is tried.
     """
     base = jax.random.fold_in(key, _KEYS)
 
@@ -94,9 +99,9 @@ def split_key(
 
     any_level = jnp.asarray(split) == Split.ANY
     number, found = jax.lax.while_loop(
-        lambda carry: ~carry[1] & (carry[0] < MAX_LEVEL_TRIES), try_key, (jnp.int32(0), any_level)
+        lambda carry: ~carry[1] & (carry[0] < MAX_LEVEL_TRIES), try_key, (jnp.int32(0), any_level | first_is_of)
     )
-    return jnp.where(any_level, key, jax.random.fold_in(base, number - 1)), found
+    return jnp.where(any_level, key, jax.random.fold_in(base, jnp.maximum(number - 1, 0))), found
 
 
 def splits_of_levels(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> Int32[np.ndarray, " N"]:

@@ -341,9 +341,10 @@ def start_state(
 ) -> tuple[Any, Bool[Array, ""]]:
     """Initial state of a level (row `level` of the pack, or sampled from a split), and whether one was found.
 
-    A level that is not `wanted` may be of any split.
+    A level that is not `wanted` may be of any split. Numbered levels were chosen among those that are of the split.
     """
-    key, found = split_key(env, key, params, jnp.where(wanted & (level < 0), split, Split.ANY))
+    of_split = jnp.where(wanted & (level < 0), split, Split.ANY)
+    key, found = split_key(env, key, params, of_split, first_is_of=level <= rng.FIRST_NUMBERED)
     sampled = env.reset_env(key, params)[1]
     pack = getattr(params, "levels", None)
     if pack is None or pack.shape[0] == 0:
