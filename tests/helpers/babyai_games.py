@@ -26,32 +26,19 @@ def small_items(indices):
     return np.concatenate([full[:, : shape.height, : shape.width], header.reshape(len(full), -1, shape.width)], axis=1)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def reset(env, level):
-    return env.reset_to_level(level, env.default_params)[1]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _step(env, state, action):
-    return env.step_env(jax.random.key(0), state, action, env.default_params)[1:]
+_compiled = functools.partial(jax.jit, static_argnums=0)
+reset = _compiled(lambda env, level: env.reset_to_level(level, env.default_params)[1])
+_step = _compiled(lambda env, *of: env.step_env(jax.random.key(0), *of, env.default_params)[1:])
+_candidates = _compiled(lambda env, state: env.candidates(state))
+_describe = _compiled(lambda env, state: env.describe(state, env.default_params))
 
 
 def step(env, state, action):
     return _step(env, state, jnp.int32(action_id(action) if isinstance(action, str) else action))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _candidates(env, state):
-    return env.candidates(state)
-
-
 def listed(env, state):
     return [env.actions[action] for action in np.asarray(_candidates(env, state)).tolist() if action >= 0]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _describe(env, state):
-    return env.describe(state, env.default_params)
 
 
 def text(env, state):

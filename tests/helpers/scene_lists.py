@@ -8,13 +8,8 @@ SERVICES = ("alfworld", "babyai", "maze", "sciworld", "searchqa", "textcraft", "
 REPEATED = [
     *("", "\x00\ud800", "<search>", "<information>", 'Doc 1(Title: "', '\nDoc 1(Title: "', "craft using ", "(", "["),
     *("1", "\t[1] x\n", "[SEP]", "Instruction: [SEP] ", "You are carrying a ", "There is a red ball 1 ", "Action: "),
-    *(
-        "You move the ",
-        "You move to the ",
-        "This room is called the x. In it, you see:\n\t",
-        "This room is called the ",
-    ),
-    *("\tA door to the ", "Tab 0: ", "In the a 1, you see ", "The a 1 is open. In it, you see "),
+    *("You move the ", "You move to the ", "This room is called the ", "\tA door to the ", "Tab 0: "),
+    *("This room is called the x. In it, you see:\n\t", "In the a 1, you see ", "The a 1 is open. In it, you see "),
 ]
 STARTS = [
     *("", "Goal: craft x\n", "Your task is to: x\n", "Question: x\n", "Your goal: x\n", "Inventory: "),

@@ -40,7 +40,8 @@ def step(codes, action):
     return codes, reward, solved, moved
 
 
-def spell(codes, symbols, observation):
+def spell(codes, symbols):
+    """The lists and the grid of a text observation."""
     grid = "\n".join("".join(symbols[code] for code in row) for row in codes)
 
     def places(*wanted):
@@ -52,7 +53,7 @@ def spell(codes, symbols, observation):
         f"Empty targets: {places(2)}\nBoxes off target: {places(4)}\nBoxes on target: {places(3)}\n"
         f"{'You, on a target' if places(6) != 'none' else 'You'}: {places(5, 6)}"
     )
-    return {"grid": grid, "coord": lists, "grid_coord": f"{lists}\n{grid}"}[observation]
+    return f"{lists}\n{grid}"
 
 
 def board(text):

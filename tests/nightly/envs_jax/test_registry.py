@@ -1,18 +1,37 @@
-"""The table of baselines, and contracts of registered environments, beyond what is quick."""
+"""Contracts and baselines of registered environments beyond what is quick, and the law of larger levels of Sokoban."""
 
 import jax
+import numpy as np
 import pytest
+import xla_settings
+from sokoban_law import check_all
 
 import envs_jax
 from envs_jax import known_baselines
+from envs_jax.sokoban import TAGS
+from envs_jax.sokoban.oracle import plan_lengths, random_success, solve
 from envs_jax.testing import check_env
 
 
-@pytest.mark.parametrize("name", ["Bandit", "CoordFrozenLake"])
-def test_environments_keep_the_contract(name):
-    check_env(*envs_jax.make(name), key=jax.random.key(1))
+@pytest.mark.parametrize(("name", "seed"), [*((tag, 0) for tag in TAGS), ("Bandit", 1), ("CoordFrozenLake", 1)])
+def test_environments_keep_the_contract(name, seed):
+    check_env(*envs_jax.make(name), key=jax.random.key(seed))
 
 
 @pytest.mark.parametrize("name", [name for name in known_baselines.BASELINES if "Sokoban" in name])
 def test_the_table_of_baselines_is_what_is_computed(name):
     assert known_baselines.BASELINES[name] == pytest.approx(known_baselines.compute(name), abs=1e-6)
+
+
+def test_larger_levels_follow_the_original():
+    env, _ = TAGS["LargerSokoban"]()
+    with xla_settings.optimized():
+        larger = np.asarray(jax.jit(jax.vmap(env.generator))(jax.random.split(jax.random.key(1), 1024)))
+    check_all(larger, 2)
+    lengths = np.array([len(solve(level)) for level in larger], float)
+    np.testing.assert_allclose(lengths.mean(), 5.82, atol=0.2)
+    np.testing.assert_allclose(100 * (lengths <= 5).mean(), 45.3, atol=3)
+    np.testing.assert_allclose(100 * (lengths <= 10).mean(), 99.5, atol=1)
+    np.testing.assert_allclose((larger > 0).sum((1, 2)).mean(), 18.2, atol=0.5)
+    assert 0.02 < random_success(larger, 10)[:, -1].mean() < 0.032
+    assert (plan_lengths(larger, 10) >= 0).mean() > 0.98

@@ -12,13 +12,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from agentrl_jax.evaluate.statistics import (
-    crossed_interval,
-    crossed_success_interval,
-    mean_interval,
-    paired_interval,
-    success_interval,
-)
+from agentrl_jax.evaluate import statistics
+from agentrl_jax.evaluate.statistics import crossed_interval, mean_interval, paired_interval, success_interval
 
 LEAST = 0.93
 COUNTS = (3, 5, 10)
@@ -67,7 +62,7 @@ def covered(draw, truth):
 
 def rate(outcomes):
     """As `comparison_report._rate`."""
-    found = crossed_success_interval(outcomes)
+    found = statistics.crossed_success_interval(outcomes)
     if found["low"] < found["high"]:
         return found
     seed = np.repeat(np.arange(len(outcomes)), outcomes.shape[1]).astype(str)

@@ -1,37 +1,25 @@
 """BabyAI: oracles on generated and hard levels, levels that nobody can solve, and the rules of its panel."""
 
 import pytest
-from babyai_play import LOST_ACTION, LOST_ITEM, play
+from babyai_play import LOST_ACTION, LOST_ITEM, SERVICE, play
 
 from agentrl_jax.evaluate import panels
 from agentrl_jax.evaluate.api_models import on_panel
 from agentrl_jax.evaluate.api_models.service_task import service_task
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
-from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments import babyai
 from envs_jax.babyai import items, plans
 
-SERVICE = get_service("babyai")
 
-
-def check_oracles(item):
-    """The oracle of each mode solves an item in it."""
+@pytest.mark.parametrize("item", [2006, 33, 186])
+def test_the_oracle_of_each_mode_solves_an_item_in_it(item):
+    """Item 2006 is generated, and another level by AgentGym's rules; a full search gives the others up."""
+    assert item not in plans.stored()
     for upstream, oracle in ((False, SERVICE.oracle), (True, SERVICE.upstream_oracle)):
         actions = oracle(item).actions
         assert 0 < len(actions) <= plans.ROUNDS
         assert SERVICE.solved(play(item, actions, upstream=upstream)[-1])
     assert SERVICE.play_many("oracle", "", (item,), plans.ROUNDS, 1, 0).solved.all()
-
-
-def test_the_oracle_plans_on_the_levels_that_are_played():
-    """Generated levels of number 7 are others by AgentGym's rules, where a key may lie behind its own door."""
-    check_oracles(2006)
-
-
-@pytest.mark.parametrize("item", [33, 186])
-def test_the_oracle_solves_items_that_a_full_search_gives_up(item):
-    assert item not in plans.stored()
-    check_oracles(item)
 
 
 def test_the_oracle_opens_what_only_the_default_makes_possible():

@@ -1,9 +1,10 @@
-"""Many arbitrary answers to the services' client, of all kinds of servers; and one that is long."""
+"""Many arbitrary answers to the services' client, of all kinds of servers; and long ones, also to scenes of texts."""
 
 import random
 
 import pytest
 from raw_server import WIRE, ask, play, response
+from scene_lists import SERVICES, STARTS, check_long_texts
 
 from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.protocol import COMPILED
@@ -21,3 +22,8 @@ def test_a_long_answer_that_is_refused_takes_little_more_memory(raw_server, boun
     client = ServiceClient(f"http://127.0.0.1:{raw_server.server_address[1]}", COMPILED, seconds=60.0, connections=1)
     assert ask(client, "step") is None
     client.close()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_text_takes_more_than_a_moment(name):
+    check_long_texts(name, STARTS)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from babyai_games import LARGE, PARAMS, RED_BALLS, SMALL, UPSTREAM, listed, reset, small_items, step, text, walk
 
-import envs_jax
 from envs_jax.babyai import codes, items, levels, plans
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.search import shortest_plans
@@ -57,11 +56,9 @@ def test_the_panel_is_the_published_one_and_a_test_level_in_any_case():
     packed = items.load(panel)
     assert len(panel) == 90
     assert items.digest(packed) == items.PANEL_DIGEST
-    counts = {name: sum(items.family_of(items.number_of(i)) == name for i in panel) for name in items.FAMILIES}
     assert len(others) == 22 * 23
     assert not set(map(items.number_of, others)) & set(items.NUMBERS)
     assert not set(panel) & set(others)
-    assert sorted(counts.values()) == [5, 5, 5, 5, 15, 55]
     np.testing.assert_array_equal(items.panel_hashes(), recorded.panel_hashes())
     both = np.concatenate([packed, items.load(others[:90])])
     splits = splits_of_levels(LARGE, LARGE.default_params, both)
@@ -79,13 +76,12 @@ def test_stored_items_are_the_recorded_levels():
     assert [number for number, plan in plans.stored().items() if plan is None] == [246, 566, 1406]
 
 
-def test_packs_are_checked(tmp_path):
-    pack = items.load((0, 1))
-    broken, hiding, shape = pack.copy(), pack.copy(), items.SHAPE
+def test_packs_and_the_numbers_of_a_level_are_checked(tmp_path):
+    """Also where the cell of the agent is free, as that nearest to a wrong place is here."""
+    pack, shape, file = items.load((0, 1)), items.SHAPE, tmp_path / "pack.npy"
+    broken, hiding, without = pack.copy(), pack.copy(), dataclasses.replace(shape, hides=False)
     broken[1, shape.height, 1] = 21  # the agent in the outer wall
     hiding[0, 0, 0] = codes.HIDING
-    without = dataclasses.replace(shape, hides=False)
-    file = tmp_path / "pack.npy"
     for written in (pack, hiding):
         np.save(file, written)
         np.testing.assert_array_equal(levels.load_pack(file, shape), written)
@@ -97,11 +93,7 @@ def test_packs_are_checked(tmp_path):
         np.save(file, written)
         with pytest.raises(ValueError, match=flaw):
             levels.load_pack(file, read_as)
-
-
-def test_numbers_of_a_level_are_checked(tmp_path):
-    """Also where the cell of the agent is free, as that nearest to a wrong place is here."""
-    outside, shape, file = (-1, 22, 23), items.SHAPE, tmp_path / "pack.npy"
+    outside = (-1, 22, 23)
     wrong = {"number": (0, -1), "x": outside, "y": outside, "heading": (-1, 4), "clause": (-1, 5)}
     for name, value in ((name, value) for name, values in wrong.items() for value in values):
         pack = items.load((0, 1))
@@ -112,25 +104,6 @@ def test_numbers_of_a_level_are_checked(tmp_path):
         with pytest.raises(ValueError, match="level 2 is no level") as caught:
             levels.load_pack(file, shape)
         assert caught.value.value == 2, (name, value)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"numbers": "0-3"}, r"numbers is \[0, 1, 2, 3\]"),
-        ({"numbers": "1-"}, "numbers is '1-'"),
-        ({"numbers": ()}, r"numbers is \[\]"),
-        ({"numbers": ",".join(["1-40"] * 11)}, "expected 1 to 400 numbers"),
-        ({"mode": "original"}, "mode is 'original'"),
-        ({"goal": "never"}, "goal is 'never'"),
-        ({"objects_shown": 0}, "objects_shown is 0"),
-        ({"actions": "all"}, "actions is 'all'"),
-        ({"actions": "primitive", "mode": "upstream"}, "mode is 'upstream'"),
-    ],
-)
-def test_options_that_are_not_usable(options, message):
-    with pytest.raises(ValueError, match=message):
-        envs_jax.make("BabyAI", **options)
 
 
 def test_plans_are_shortest_and_replay_and_a_search_that_is_given_up_says_so():

@@ -40,13 +40,10 @@ ROOM = ["#########", "#.......#", "#.......#", "#......o#", "#########"]
 LOCKED = ["#########", "#...#...#", "#...L...#", "#k..#..o#", "#########"]
 
 
-def test_the_estimate_is_the_way_to_the_goal():
+def test_the_estimate_is_the_way_to_the_goal_around_walls_past_things_and_through_locked_doors():
     assert estimate(level_of(ROOM)) == 6 + 2
     assert estimate(level_of(ROOM), ["move forward", "move forward"]) == 4 + 2
     assert estimate(level_of(ROOM, (6, 3))) == 1
-
-
-def test_the_estimate_counts_steps_around_walls_past_things_and_through_locked_doors():
     wall = ["#########", "#.#.....#", "#.#.#####", "#......o#", "#########"]
     assert estimate(level_of(wall)) == 2 + 6
     narrow = ["#########", "#.#.....#", "#.###b###", "#....bo.#", "#########"]

@@ -42,9 +42,7 @@ def test_numbers_of_a_set_are_found_by_rank(size, words):
     rows, numbers = np.nonzero(included)
     ranks = np.cumsum(included, axis=1)[rows, numbers] - 1
     np.testing.assert_array_equal(jax.jit(nth_number)(packed[rows], ranks), numbers)
-
-
-def test_the_element_of_a_rank_is_in_the_group_that_counts_say():
+    # The element of a rank is in the group that counts say.
     counts = np.array([3, 0, 2, 5])
     groups, ranks = nth(jnp.asarray(counts)[None], jnp.arange(counts.sum()))
     np.testing.assert_array_equal(groups, np.repeat(np.arange(4), counts))

@@ -59,19 +59,16 @@ def test_a_fault_is_caught_by_the_check_that_names_it(fault):
     json.dumps(report.as_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    ("fault", "declared", "failed"),
-    [
+def test_what_is_declared_counts():
+    for fault, declared, failed in (
         ("PAYS_MISTAKES", {}, ["reward_follows_success", "reference"]),
         ("ALWAYS_STARTS_ALIKE", {"single_start": True}, []),
         ("EQUAL_ACTIONS_WIN", {}, ["constant_floor", "repeat_last_floor"]),
         ("EQUAL_ACTIONS_WIN", {"floors": Floors(constant=1.0)}, ["repeat_last_floor"]),
         ("NONE", {"floors": Floors(random=0.01)}, ["random_floor"]),
         ("NONE", {"floors": Floors(gap=0.99)}, ["random_floor"]),
-    ],
-)
-def test_what_is_declared_counts(fault, declared, failed):
-    assert failures(report_on(Fault[fault], **declared)) == failed
+    ):
+        assert failures(report_on(Fault[fault], **declared)) == failed, (fault, declared)
 
 
 def test_the_best_of_many_constant_actions_is_played_on_all_seeds(monkeypatch):
@@ -186,13 +183,10 @@ def test_every_leaf_counts_in_a_fingerprint():
         assert changed == (["a", "b", "c", "d"] if floats else ["a", "c", "d"])
 
 
-def test_states_that_hold_keys_can_be_joined():
+def test_states_that_hold_keys_can_be_joined_and_plans_are_padded():
     found = joined([{"key": jax.random.split(jax.random.key(0), 2), "time": np.arange(2)}] * 2)
     assert found["key"].shape == (4,)
     assert found["time"].tolist() == [0, 1, 0, 1]
-
-
-def test_plans_are_padded():
     found = reference_of_plans([np.array([1, 0], np.int32), None, np.array([], np.int32)], np.ones(3, bool))
     assert found.actions[..., 0].tolist() == [[1, 0], [-1, -1], [-1, -1]]
     assert found.lengths.tolist() == [2, -1, 0]

@@ -26,38 +26,26 @@ class Board(GridEnvironment):
         return level, level
 
 
-@pytest.fixture
-def make(monkeypatch, tmp_path):
-    """Makes an environment with levels from a file: an array, or text."""
+def test_a_board_of_ones_own_takes_a_pack_that_fits(monkeypatch, tmp_path):
     monkeypatch.setattr(registry._default, "_specs", dict(registry.BUILT_IN))
     params = BoardParams(max_steps_in_episode=jnp.int32(5), levels=jnp.zeros((0, 2, 3), jnp.int8))
     envs_jax.register("Board", lambda: (Board(), params))
 
-    def write(levels, env="Board"):
+    def make(levels, env="Board"):
         file = tmp_path / ("levels.txt" if isinstance(levels, str) else "levels.npy")
         file.write_text(levels) if isinstance(levels, str) else np.save(file, levels)
         return make_env(TaskConfig(env=env, groups=1, levels=str(file)))
 
-    return write
-
-
-def test_a_board_of_ones_own_takes_a_pack(make):
     pack = np.arange(12, dtype=np.int8).reshape(2, 2, 3) % 4
     env, params = make(pack)
     assert np.array_equal(params.levels, pack)
     assert env.reset_env(jax.random.key(0), params)[0].tolist() in pack.tolist()
-
-
-@pytest.mark.parametrize(
-    ("levels", "env", "message"),
-    [
+    for levels, name, message in (
         (np.zeros((2, 3, 3), np.int8), "Board", "holds levels of 3x3; expected the size of the board of Board, 2x3"),
         (np.full((1, 2, 3), 4, np.int8), "Board", "level 1 holds cell codes 4 to 4; expected 0 to 3"),
         (np.zeros((1, 2, 3)), "Board", "expected a level pack"),
         ("SFG", "Board", r"levels of Board are read from a \.npy pack only"),
         ("SFG", "Bandit", r"Bandit has no levels that can be given.*a GridEnvironment"),
-    ],
-)
-def test_files_that_do_not_fit_the_environment_are_refused(levels, env, message, make):
-    with pytest.raises(UserError, match=message):
-        make(levels, env)
+    ):
+        with pytest.raises(UserError, match=message):
+            make(levels, name)

@@ -148,10 +148,7 @@ def test_the_example_is_a_proper_environment_and_reads_as_the_readme_says():
     _, state, reward, terminated, _ = env.step_env(jax.random.key(1), state, jnp.int32(1), params)
     assert env.render(state, params) == "You are at the door."
     assert (float(reward), bool(terminated)) == (1.0, True)
-
-
-def test_an_environment_without_an_oracle_has_no_baselines():
-    registry = Registry({})
+    registry = Registry({})  # without an oracle there are no baselines
     registry.register("Corridor", lambda: (Corridor(), Corridor().default_params), description="a corridor")
     assert registry.make("Corridor", max_steps_in_episode=5)[1].max_steps_in_episode == 5
     assert all(np.isnan(registry.baselines("Corridor", jax.random.key(0), 3, Budget.one_per_turn(10))))

@@ -15,11 +15,8 @@ from envs_jax.budget import Budget
 from envs_jax.testing import check_env
 
 
-def test_a_lake_keeps_the_contract():
+def test_every_name_makes_an_environment_and_a_lake_keeps_the_contract():
     check_env(*envs_jax.make("FrozenLake"), key=jax.random.key(1))
-
-
-def test_every_name_makes_an_environment():
     names = envs_jax.registered()
     assert set(registry.BUILT_IN) == set(names)
     for name in names:
@@ -32,17 +29,11 @@ def test_every_name_makes_an_environment():
     babyai = {name for name in names if name.startswith("BabyAI")}
     assert len(babyai) == 41
     assert set(known_baselines.BASELINES) == set(names) - babyai
-
-
-def test_bandits_have_the_pairs_of_the_original():
-    names = [name for name in envs_jax.registered() if name.startswith("Bandit")]
-    assert {name: "/".join(envs_jax.make(name)[0].actions) for name in names} == {
-        "Bandit": "Engineer/Teacher",
-        "BanditTest": "Trader/Librarian",
-        "BanditRev": "Teacher/Engineer",
-        "BanditRevTest": "Librarian/Trader",
-        "BanditPhoenix": "Phoenix/Dragon",
-    }
+    # Bandits have the pairs of the original.
+    pairs = {"Bandit": "Engineer/Teacher", "BanditRev": "Teacher/Engineer", "BanditPhoenix": "Phoenix/Dragon"}
+    pairs |= {"BanditTest": "Trader/Librarian", "BanditRevTest": "Librarian/Trader"}
+    bandits = [name for name in names if name.startswith("Bandit")]
+    assert {name: "/".join(envs_jax.make(name)[0].actions) for name in bandits} == pairs
 
 
 def test_drawn_levels_are_those_that_episodes_start_on(monkeypatch):
@@ -64,9 +55,8 @@ def test_options_reach_the_factory_and_the_parameters():
     assert params.high_probability.dtype == np.float32
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
+def test_unknown_names_and_options_are_refused():
+    for name, options, message in (
         ("Sokobam", {}, "did you mean .*Sokoban"),
         ("chess", {}, "known are Bandit, "),
         ("FrozenLake", {"hieght": 3}, "no option 'hieght'; did you mean height"),
@@ -82,14 +72,24 @@ def test_options_reach_the_factory_and_the_parameters():
         ("Bandit", {"low": 5}, "Bandit cannot be made with low: 5"),
         ("BabyAI", {"objects_shown": 2.5}, "objects_shown of BabyAI is 2.5; expected an integer"),
         ("BabyAI", {"numbers": "11-1,19"}, "whose range 11-1 is empty"),
-    ],
-)
-def test_unknown_names_and_options_are_refused(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        envs_jax.make(name, **options)
+        ("BabyAI", {"numbers": "0-3"}, r"numbers is \[0, 1, 2, 3\]"),
+        ("BabyAI", {"numbers": "1-"}, "numbers is '1-'"),
+        ("BabyAI", {"numbers": ()}, r"numbers is \[\]"),
+        ("BabyAI", {"numbers": ",".join(["1-40"] * 11)}, "expected 1 to 400 numbers"),
+        ("BabyAI", {"mode": "original"}, "mode is 'original'"),
+        ("BabyAI", {"goal": "never"}, "goal is 'never'"),
+        ("BabyAI", {"objects_shown": 0}, "objects_shown is 0"),
+        ("BabyAI", {"actions": "all"}, "actions is 'all'"),
+        ("BabyAI", {"actions": "primitive", "mode": "upstream"}, "mode is 'upstream'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            envs_jax.make(name, **options)
 
 
-def test_a_registry_takes_new_names_once():
+def test_a_registry_takes_new_names_once_and_an_oracle_may_return_a_pair():
+    def oracle(env, params, levels, budget):
+        return np.full(len(levels), 0.25), np.full(len(levels), budget.reachable / 10)
+
     own = envs_jax.Registry(registry.BUILT_IN)
     own.register("Small", lambda width=3: envs_jax.make("FrozenLake", height=3, width=width), description="3x3")
     assert own.registered() == (*envs_jax.registered(), "Small")
@@ -97,6 +97,10 @@ def test_a_registry_takes_new_names_once():
     with pytest.raises(ValueError, match="'Small' is registered already"):
         own.register("Small", lambda: None)
     assert "Small" not in envs_jax.registered()
+    own.register("Lake", lambda: envs_jax.make("FrozenLake"), oracle=oracle)
+    assert own.baselines("Lake", jax.random.key(0), 3, Budget(10, 2, 3)) == (0.25, 0.6)
+    with pytest.raises(ValueError, match="0 levels; expected at least 1"):
+        own.baselines("Lake", jax.random.key(0), 0, Budget(10, 2, 3))
 
 
 def test_environments_of_installed_packages_are_registered_when_they_are_asked_for(monkeypatch, caplog):
@@ -145,14 +149,3 @@ def test_sokoban_is_wired_to_its_own_oracle_and_planner():
     (plan,) = envs_jax.spec("FrozenLake").plan(*envs_jax.make("FrozenLake"), lake[None], 10)
     assert plan.tolist() == [2, 2]
     assert envs_jax.spec("Bandit").plan is None
-
-
-def test_an_oracle_may_return_a_pair():
-    def oracle(env, params, levels, budget):
-        return np.full(len(levels), 0.25), np.full(len(levels), budget.reachable / 10)
-
-    own = envs_jax.Registry({})
-    own.register("Small", lambda: envs_jax.make("FrozenLake"), oracle=oracle)
-    assert own.baselines("Small", jax.random.key(0), 3, Budget(10, 2, 3)) == (0.25, 0.6)
-    with pytest.raises(ValueError, match="0 levels; expected at least 1"):
-        own.baselines("Small", jax.random.key(0), 0, Budget(10, 2, 3))

@@ -74,7 +74,7 @@ def test_every_position_of_a_small_board():
     assert terminated[solved].all()
     for i, level in enumerate(levels):
         codes = level.tolist()
-        assert "".join(env.pieces[k] for k in ids[i] if k >= 0) == slow.spell(codes, env.vocabulary, "grid_coord")
+        assert "".join(env.pieces[k] for k in ids[i] if k >= 0) == slow.spell(codes, env.vocabulary)
         for column, action in enumerate(actions if not solved[i] else ()):
             known = 0 <= action < 4
             codes_next, reward, done, moved = slow.step(codes, action) if known else (codes, -0.1, False, False)

@@ -68,7 +68,7 @@ def test_plans_after_other_actions_solve_the_rest():
     assert oracle.plan_after(CORRIDOR, np.array([3, 3], np.int32), 100) is None  # solved on the way
 
 
-def test_random_success_equals_enumeration():
+def test_random_success_equals_enumeration_and_too_large_a_search_is_refused(monkeypatch):
     one_box, two_boxes = [CORRIDOR, *generate_pack(range(8))], generate_pack(range(6), 7, 7, boxes=2, search_depth=6)
     for levels, lengths in ((one_box, range(1, 6)), (two_boxes, [5])):
         found = oracle.random_success(levels, 5)
@@ -78,9 +78,6 @@ def test_random_success_equals_enumeration():
             expected = [np.mean([solves(level, plan) for plan in plans]) for level in levels]
             np.testing.assert_allclose(found[:, length], expected, atol=1e-12)
         assert found.max() > 0
-
-
-def test_too_large_a_search_is_refused(monkeypatch):
     monkeypatch.setattr(oracle, "MAX_POSITIONS", 3)
     with pytest.raises(ValueError, match="more than 3 reachable positions"):
         oracle.random_success(generate_pack([1]), 10)

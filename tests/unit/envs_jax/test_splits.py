@@ -98,12 +98,16 @@ def test_shifted_boards_are_the_same_level_where_what_surrounds_them_means_nothi
     np.testing.assert_array_equal(splits.shifted_images(boards[0] * 0, surrounding=0), boards[:1] * 0)
 
 
-def test_a_space_without_levels_of_a_split_is_told_by_the_flag():
+def test_a_space_without_levels_of_a_split_is_told_by_the_flag_and_refused_by_name():
     env, params = envs_jax.make("Bandit")
     counts = splits.distinct_levels(env, params, 64)
     assert sum(counts.values()) == 2
     empty = next(split for split, count in counts.items() if not count)
     chex.assert_equal(bool(splits.split_key(env, jax.random.key(0), params, empty)[1]), False)
+    env, params = game("FrozenLake")
+    pack = jnp.asarray(drawn("FrozenLake", Split.TEST)[:1])
+    with pytest.raises(ValueError, match="no level of the train split"):
+        registry.sample_levels(env, params.replace(levels=pack), KEYS[:2], Split.TRAIN)
 
 
 def test_fixed_test_levels_are_never_trained_on():
@@ -120,10 +124,3 @@ def test_fixed_test_levels_are_never_trained_on():
     kept = registry.sample_levels(fixed, params, KEYS, Split.NOT_FIXED)
     assert not splits.fixed_levels(fixed, params, kept).any()
     assert len(np.unique(kept, axis=0)) > len(np.unique(boards[~is_wanted], axis=0)) // 2
-
-
-def test_too_small_a_space_is_refused_by_name():
-    env, params = game("FrozenLake")
-    pack = drawn("FrozenLake", Split.TEST)[:1]
-    with pytest.raises(ValueError, match="no level of the train split"):
-        registry.sample_levels(env, params.replace(levels=jnp.asarray(pack)), KEYS[:2], Split.TRAIN)

@@ -80,9 +80,7 @@ def test_each_alarm_is_raised_when_its_patience_ends_and_no_other(name, metric, 
     assert (found[0].began, found[0].raised[0]) == (31, 30 + patience)
     assert found[0].lasts or name == "gradient_spike"
     assert found[0].seen == pytest.approx(value)
-    said = verdict(rows)
-    assert said["verdict"] == ("collapsed" if BY_NAME[name].collapse else "warnings")
-    assert f"{value:.3g}" in said["text"]
+    assert verdict(rows)["verdict"] == ("collapsed" if BY_NAME[name].collapse else "warnings")
     # A streak that is one iteration too short raises no alarm.
     short = run(**{metric: lambda i: value if 30 < i < 30 + patience else normal})
     assert not any(examine(alarm, short).raised for alarm in ALARMS) or patience == 1

@@ -78,11 +78,9 @@ def test_a_run_plays_the_panels_levels_with_its_limits(finished):
     assert with_limits(config, Limits()) == config
 
 
-PAGE = ROOT / "docs" / "guides" / "evaluation.md"
-
-
 def test_the_docs_state_the_rule_of_every_environment_and_service():
-    section = PAGE.read_text(encoding="utf-8").split("## What counts as success\n")[1].split("\n## ")[0]
+    page = (ROOT / "docs" / "guides" / "evaluation.md").read_text(encoding="utf-8")
+    section = page.split("## What counts as success\n")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     found = [(name, rule) for names, rule, *_ in rows for name in re.findall("`([^`]+)`", names)]
     stated = dict(found)

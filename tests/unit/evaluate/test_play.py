@@ -3,7 +3,7 @@ import io
 import pytest
 import tiny_run
 
-from agentrl_jax.evaluate.play import play, with_tags
+from agentrl_jax.evaluate.play import with_tags
 from agentrl_jax.text.grammar import ResponseGrammar
 
 BOARD = "<|user|>######\n{}\n" + "######\n" * 4 + "{}<|assistant|><answer>"
@@ -22,13 +22,13 @@ def test_a_person_reads_what_the_agent_reads(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["Fly\n", "Fly\nquit\n"])
-def test_the_end_of_the_input_and_quit_end_the_game(monkeypatch, capsys, text):
+def test_the_end_of_the_input_and_quit_end_the_game(monkeypatch, text):
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
-    play("Bandit", style="ragen", think=True, seed=0, levels=None)
-    out, err = capsys.readouterr()
+    _, out, err = tiny_run.command("play", "Bandit", "--style", "ragen", "--think", "--seed", "5")
     assert out.count("<|assistant|><think>") == 2
     assert out.endswith("<think>")
     assert "Reward:\n0.0\n\nTurn 2:" in out
+    assert "from: Engineer and Teacher." in out, "with the default seed it is the other way around"
     assert "Not understood in full.\n" in err
     assert "Engineer" not in err, "hints do not say which variant comes first by number"
     assert "Not solved, ended by you; return 0." in err

@@ -138,9 +138,7 @@ def test_the_table_is_computed_from_the_outcomes(folder, tmp_path):
     assert (list(found.tables), found.left_out) == ([LAKES, "bandit-v1"], [])
     gaps = [(row.agent, row.gap_closed) for row in found.tables["bandit-v1"]]
     assert gaps == [("oracle", 1.0), ("random", 0.0), ("null", -1.0)], "the best first"
-    out = tiny_run.done("leaderboard", str(folder), "--markdown", "--panel", "bandit-v1")
-    assert "| oracle (scripted) | 100.0 | 94.3 to 100.0 | exact |" in out
-    assert LAKES not in out
+    assert result_of("leaderboard", folder, "--panel", "bandit-v1")["tables"].keys() == {"bandit-v1"}
     assert refusal("leaderboard", folder, "--panel", "maze-v1").key == str(folder)
     run, outcomes = of_kind(found.tables[LAKES]), read_record(folder / "run.json").outcomes
     samples = np.array(outcomes.samples)
@@ -233,8 +231,6 @@ def test_all_agents_are_compared_with_one(folder, tmp_path):
         assert rows["run.json"].difference == paired_interval(run, other)
         assert rows["changed.json"].difference is None, "not with itself"
         assert rows["random play"].difference["mean"] == pytest.approx(random - other.mean())
-    out = tiny_run.done("leaderboard", where, "--against", "half", "--markdown")
-    assert out.count("| difference |") == 1, "a column in which nothing is known is left out"
     lake = result_of("leaderboard", where, "--against", "random play")["tables"][LAKES]
     assert {row["agent"] for row in lake if row["difference"] is None} == {"random play"}
     assert "null (null.json)" in str(refusal("leaderboard", folder, "--against", "nobody"))
@@ -247,21 +243,12 @@ def test_all_agents_are_compared_with_one(folder, tmp_path):
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_width_folds_a_number_and_no_name_changes_the_table(folder, tmp_path, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-
-    def long_names(content):
-        content["agent"]["name"] = "a-model-with-a-long-name-" * 3
-        content["seen"]["seen_levels"] = 123456789
-
-    where = changed(folder, tmp_path, long_names)
+    where = changed(folder, tmp_path, lambda content: content["agent"].update(name="a-model-with-a-long-name-" * 3))
     out = tiny_run.command("leaderboard", where)[1]
     assert max(map(len, out.splitlines()[:-1])) <= width
     assert all(f" {100 * row.success['mean']:.1f} " in out for row in make_leaderboard(where).tables[LAKES])
-    table, _, hidden = out.partition("left out to fit")
-    for column, content in {"95 %": " to ", "turns": "of 2", "seen": "123456789", "source": "changed.json"}.items():
-        assert (content in table) == (column not in hidden)
-    assert ("source" in hidden) == (width < 200)
-    name = "a|b\n<script>" + "x" * 500
-    changed(folder, tmp_path, lambda content: content["agent"].update(name=name))
+    assert ("source" in out.partition("left out to fit")[2]) == (width < 200)
+    changed(folder, tmp_path, lambda content: content["agent"].update(name="a|b\n<script>" + "x" * 500))
     out = tiny_run.done("leaderboard", where, "--markdown")
     (row,) = (line for line in out.splitlines() if "a\\|b" in line)
     assert "<script>" not in out

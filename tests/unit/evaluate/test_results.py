@@ -1,5 +1,7 @@
 """Rates of episodes that are given by hand, and differences of two runs."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -62,19 +64,15 @@ def test_best_of_reads_what_was_judged_sample_by_sample():
 
 @pytest.mark.parametrize("options", [{}, {"clusters": True}, {"panel": "bandit-v1"}])
 def test_differences_of_two_runs(monkeypatch, options):
-    asked = []
-
-    def evaluate_run(run, **given):
-        asked.append(given)
-        first = run == "first"
-        outcomes = {"success": [1, 0, 1, 1] if first else [0, 0, 1, 0], "success_greedy": [1, 1, 1, 1]}
-        same = {"env": "BabyAI", "episodes": 4, "seed": 3, "temperature": 0.5, "levels_digest": "x"}
-        return {**same, "outcomes": {**outcomes, "categories": FAMILIES}}
-
+    same = {"env": "BabyAI", "episodes": 4, "seed": 3, "temperature": 0.5, "levels_digest": "x"}
+    outcomes = {run: {"success_greedy": [1, 1, 1, 1], "categories": FAMILIES} for run in ("first", "second")}
+    outcomes["first"]["success"], outcomes["second"]["success"] = [1, 0, 1, 1], [0, 0, 1, 0]
+    evaluate_run = mock.Mock(side_effect=lambda run, **given: same | {"outcomes": outcomes[run]})
     monkeypatch.setattr(against, "evaluate_run", evaluate_run)
     monkeypatch.setattr(against, "_check_same_task", lambda run, other, **task: None)
     found = against.evaluate_against("first", "second", **options)
     clusters = FAMILIES if "clusters" in options else None
     assert found["difference"] == paired_interval([1, 0, 1, 1], [0, 0, 1, 0], clusters=clusters)
-    assert asked[1]["temperature"] == 0.5
-    assert ("seed" in asked[1]) == ("panel" not in options), "a panel fixes the levels already"
+    given = evaluate_run.call_args.kwargs
+    assert given["temperature"] == 0.5
+    assert ("seed" in given) == ("panel" not in options), "a panel fixes the levels already"

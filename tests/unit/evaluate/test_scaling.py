@@ -18,7 +18,7 @@ from agentrl_jax.formats.episodes import read_episodes
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.runs.rollout_records import read_record, record_path, write_record
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.services.environments.maze import STARTS, Maze, describe
+from agentrl_jax.services.environments.maze import Maze
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.styles import FEEDBACK
 from agentrl_jax.viewer.columns import unpack
@@ -31,17 +31,17 @@ WORDS = ("--env", "FrozenLake", "--episodes", str(LEVELS))
 
 @pytest.fixture(scope="module")
 def scaled(finished, tmp_path_factory):
-    """The result with three turns besides the two of training, four samples, and two attempts, which are recorded."""
+    """The result with three turns besides the two of training, four samples, and two attempts; records of these."""
     out = tmp_path_factory.mktemp("scaled")
     axes = ("--turns", "2,3", "--samples", "1,2,4", "--selector", "logprob", "--attempts", "1,2")
     found = result_of("scaling", finished.folder, *WORDS, *axes, "--out", out, "--record", out / "new")
     assert found == json.loads((out / "scaling.json").read_text())
     assert (out / "scaling.png").exists()
-    return found, out
+    return found, out / "new", [read_record(record_path(out / "new", number)) for number in (1, 2)]
 
 
 def test_points_are_evaluations(finished, scaled):
-    found, _ = scaled
+    found, *_ = scaled
     plain = evaluate_run(finished.folder, env="FrozenLake", episodes=LEVELS, samples=4)
     assert found["trained"] == {"turns": 2, "tokens": 6}
     for name in ("success_greedy", "random", "optimal"):
@@ -92,18 +92,12 @@ def test_a_record_is_refused_before_anything_is_played(finished, tmp_path, monke
     assert len(asked) == 1
 
 
-@pytest.fixture(scope="module")
-def retried(scaled):
-    found, out = scaled
-    return out / "new", found, [read_record(record_path(out / "new", number)) for number in (1, 2)]
-
-
 def played(record):
     return np.arange(record.reward.shape[1]) < record.num_turns[:, None]
 
 
-def test_attempts_are_recorded(retried):
-    folder, result, records = retried
+def test_attempts_are_recorded(scaled):
+    result, folder, records = scaled
     greedy, sampled = records
     point = result["axes"]["attempts"][-1]
     for record, name in ((greedy, "retry_greedy"), (sampled, "retry")):
@@ -129,10 +123,9 @@ def test_attempts_are_recorded(retried):
             assert [scene["turn"] for scene in starts] == (again - 1).tolist()
 
 
-def test_page_and_formats_know_the_attempt(retried, tmp_path):
-    folder, _, (greedy, sampled) = retried
-    entry, (_, _, block) = RunData(folder).refresh()
-    assert f"with up to {ATTEMPTS} attempts at a level." in entry["about"]
+def test_page_and_formats_know_the_attempt(scaled, tmp_path):
+    _, folder, (greedy, sampled) = scaled
+    _, (_, _, block) = RunData(folder).refresh()
     _, columns = unpack(block)
     np.testing.assert_array_equal(columns["attempt"], sampled.attempt[played(sampled)])
     for row, episode in enumerate(read_episodes(folder, 2)):
@@ -223,14 +216,6 @@ def test_a_service_begins_again(served, monkeypatch, tmp_path):
     assert not {"random", "optimal"} & thrice.keys()
     eval_set, params, greedy = played[-1]
     assert greedy.turn.info["attempt"].tolist() == [[0, 0, 1, 1, 2, 2]] * 2
-    tokenizer = tokenizers.load_small()
-    for row, item in enumerate((16, 17)):
-        lengths, start = greedy.observation_length[row], f"{describe(STARTS[item])}Action:"
-        shown = [tokenizer.decode(greedy.observation[row, turn, : lengths[turn]].tolist()) for turn in range(6)]
-        assert [text.count(FEEDBACK) for text in shown] == [0, 0, 1, 0, 1, 0]
-        assert shown[0] == start
-        assert {shown[turn].split(FEEDBACK)[1] for turn in (2, 4)} == {start}
-
     starts, reset = itertools.count(), Maze.reset
     monkeypatch.setattr(Maze, "reset", lambda self, item: reset(self, next(starts) % 20))
     assert "the environment began again with 'The goal" in str(refusing.refusal(play, eval_set, params, 2, 0.0))

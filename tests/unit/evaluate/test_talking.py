@@ -5,25 +5,20 @@ from unittest import mock
 
 import huggingface_hub
 import jax
-import jax.numpy as jnp
 import made_run
 import pytest
 import refusing
 import tiny_run
+import whole_passes
 from evaluating import refusal
+from made_run import SHAPE
 
 from agentrl_jax.evaluate import chat
 from agentrl_jax.models import decoder
-from agentrl_jax.models.io.hf_config_out import describe
-from agentrl_jax.models.io.load import save_pretrained
-from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 
-TOKENIZER = tokenizers.load_small()
-SHAPE = DecoderConfig(
-    vocab_size=TOKENIZER.vocab_size, num_layers=1, embed_dim=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=16
-)
+TOKENIZER = tokenizers.padded(tokenizers.load_small(), SHAPE.vocab_size)
 LENGTH = 160
 
 
@@ -32,34 +27,25 @@ def params():
     return decoder.init_params(jax.random.key(2), SHAPE)
 
 
-@pytest.fixture(scope="module")
-def likeliest(params):
-    @jax.jit
-    def after(tokens, length):
-        logits = decoder.logits(params, decoder.forward(params, SHAPE, tokens[None]))
-        return jnp.argmax(logits[0, length - 1])
-
-    return lambda ids: int(after(jnp.array(ids + [0] * (LENGTH - len(ids))), len(ids)))
-
-
-def test_responses_are_those_of_whole_passes_over_several_turns(params, likeliest, monkeypatch):
+def test_responses_are_those_of_whole_passes_over_several_turns(params, monkeypatch):
     """The second message is longer than a chunk, and follows a truncated response."""
     monkeypatch.setattr(chat, "CHUNK", 16)
+    after = whole_passes.next_logprobs(params, SHAPE, LENGTH)
     talk = chat.Conversation(params, SHAPE, TOKENIZER, length=LENGTH)
+
+    def check(ids, response):
+        for token in response:
+            assert token == after(ids).argmax()
+            ids.append(token)
+        assert talk.ids[: len(ids)] == ids
+
     first = list(talk.respond("Up?", 5))
-    ids = conversation_ids(TOKENIZER, [("user", "Up?")])
-    for token in first:
-        assert token == likeliest(ids)
-        ids.append(token)
-    assert talk.ids[: len(ids)] == ids
+    check(ids := conversation_ids(TOKENIZER, [("user", "Up?")]), first)
     ended = len(first) < 5
     second = list(talk.respond("left " * 30, 3))
     ids = talk.ids[: len(ids) + ended] + following_ids(TOKENIZER, "left " * 30, response_ended=ended)
     assert len(ids) > 2 * 16
-    for token in second:
-        assert token == likeliest(ids)
-        ids.append(token)
-    assert talk.ids[: len(ids)] == ids
+    check(ids, second)
 
 
 def test_a_conversation_has_an_end(params):
@@ -75,19 +61,16 @@ def test_a_conversation_has_an_end(params):
     assert response(1) == response(1) != response(2)
 
 
-def test_the_terminal(params, tmp_path, monkeypatch, capsys):
-    files = {"tokenizer.json": TOKENIZER.backend.to_str().encode()}
-    save_pretrained(tmp_path / "tiny", params, describe(SHAPE, max_positions=LENGTH), files=files)
-    monkeypatch.setattr("sys.stdin", io.StringIO("Up?\nDown?\n"))
-    options = {"system": "", "temperature": 0.0, "max_tokens": 4, "length": LENGTH, "seed": 0, "thinking": "auto"}
-    chat.chat(str(tmp_path / "tiny"), **options, online=False, revision=None)
-    assert capsys.readouterr().out.count("\n") >= 2
-    assert refusing.refusal(chat.chat, "org/name", **options, online=False, revision=None).key == "org/name"
-
-
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory):
     return made_run.write_model(tmp_path_factory.mktemp("models") / "thinker", made_run.THINKING)
+
+
+def test_the_terminal(thinker, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("Up?\nDown?\n"))
+    out = tiny_run.done("chat", str(thinker), "--temperature", "0", "--max_tokens", "4", "--length", str(LENGTH))
+    assert out.count("\n") >= 2
+    assert refusal("chat", "org/name").key == "org/name"
 
 
 def test_thinking_is_what_the_run_was_trained_with_unless_chosen(thinker, tmp_path, monkeypatch):

@@ -1,5 +1,3 @@
-import shutil
-
 import jax
 import jax.numpy as jnp
 import made_run
@@ -11,7 +9,6 @@ from pydantic import ValidationError
 from safetensors.numpy import load_file, save_file
 from serving import HTTP, running
 
-from agentrl_jax.api import load_policy
 from agentrl_jax.config import load_resolved
 from agentrl_jax.errors import UserError
 from agentrl_jax.model_server import bodies
@@ -19,24 +16,16 @@ from agentrl_jax.model_server.app import create_app
 from agentrl_jax.model_server.bodies import ChatBody, CompletionBody
 from agentrl_jax.model_server.served_model import load_served, make_sampler
 from agentrl_jax.rollout import parsing
+from agentrl_jax.services.environments.maze import SERVICE, Maze
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.setup import build
+from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.conversation import messages_of
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.tokenizer import load_small
 
 ASKED = [{"role": "user", "content": "Up?"}]
 SHAPE = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return made_run.write_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    return load_served(str(folder))
 
 
 def asked(url, path="chat/completions", **options):
@@ -115,11 +104,11 @@ def test_logits_that_are_not_finite_and_errors_of_the_server_have_the_form_of_th
     assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
 
 
-def test_weights_that_are_not_finite_are_refused(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "nan")
-    tensors = load_file(tmp_path / "nan" / "model.safetensors")
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    file = made_run.write_model(tmp_path / "nan") / "model.safetensors"
+    tensors = load_file(file)
     tensors["model.norm.weight"][3] = np.inf
-    save_file(tensors, tmp_path / "nan" / "model.safetensors", {"format": "pt"})
+    save_file(tensors, file, {"format": "pt"})
     with pytest.raises(UserError, match=r"nan/model\.safetensors: model\.norm\.weight"):
         load_served(str(tmp_path / "nan"))
 
@@ -142,6 +131,20 @@ def test_the_format_of_a_run_is_that_of_its_prompts(run):
         load_served(str(run), checkpoint="3")
 
 
+@pytest.mark.parametrize(("think", "opening"), [("false", "Action:"), ("true", "Thought:")])
+def test_the_format_of_a_run_on_a_service_is_that_of_its_prompts(tmp_path, monkeypatch, think, opening):
+    """Its prompts end with the beginning of a response to a service."""
+    tasks = "tasks: [{env: maze, groups: 2, items: 0-9, held_out: 10-14, validation: 15-19}]\nenv: {url: local}"
+    monkeypatch.setattr(made_run, "RUN", made_run.RUN.replace("tasks: [{env: FrozenLake, groups: 2}]", tasks))
+    folder = made_run.write_run(tmp_path / "run", SHAPE, f"style: chat, think: {think}")
+    found, config = load_served(str(folder)), load_resolved(folder / "config.yaml")
+    services = Services(config, lambda: tmp_path)
+    ids = made_run.first_prompt(config, services.batched_env(found.tokenizer, held_out=True), np.arange(1))
+    services.close()
+    shown = [("system", SERVICE.instruction), ("user", Maze().reset(10).observation)]
+    assert (found.opening, found.prompt_ids(shown)) == (opening, ids)
+
+
 def test_the_server_of_a_run_names_it_and_its_step_and_ends_responses_at_the_answer(run, model):
     """In conversations, whose format the server knows; a completion goes on."""
     found, sampler = load_served(str(run), name="policy"), Echo()
@@ -159,8 +162,7 @@ def test_the_server_of_a_run_names_it_and_its_step_and_ends_responses_at_the_ans
     assert '"system_fingerprint":"run@7"' in streamed.text.replace(" ", "")
 
 
-@pytest.mark.parametrize("load", [load_served, load_policy])
-def test_a_checkpoint_that_is_not_finite_is_refused(load, run, monkeypatch):
+def test_a_checkpoint_that_is_not_finite_is_refused(run, monkeypatch):
     def damaged(*args, **options):
         state = restore(*args, **options)["state"]
         return {"state": jax.tree.map(lambda x: x * jnp.nan if jnp.isdtype(x.dtype, "real floating") else x, state)}
@@ -168,7 +170,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused(load, run, monkeypatch):
     restore = ocp.CheckpointManager.restore
     monkeypatch.setattr(ocp.CheckpointManager, "restore", damaged)
     with pytest.raises(UserError) as caught:
-        load(str(run))
+        load_served(str(run))
     assert caught.value.key == f"{run / 'checkpoints' / '7'}"
 
 
@@ -178,7 +180,6 @@ def test_an_answer_closes_where_that_of_the_run_does(think, forced):
     tokenizer, task = load_small(), jnp.zeros(1, jnp.int32)
     before = "</answer> so</think><answer>" if think else "" if forced else "<answer>"
     ids = jnp.array(tokenizer.encode(f"{before}Up || Left</answer> and"), jnp.int32)
-
     tables = (compile_grammar(ResponseGrammar(actions=(), think=think, forced=forced), tokenizer),)
 
     def step(state, token):

@@ -7,33 +7,22 @@ import time
 from types import SimpleNamespace
 
 import httpx
-import made_run
-import numpy as np
 import pytest
 from counting import wait_until
 from echo_sampler import Echo
 from serving import HTTP, running
 
-from agentrl_jax.config import load_resolved
 from agentrl_jax.model_server import app, bodies
 from agentrl_jax.model_server.app import create_app
 from agentrl_jax.model_server.bodies import ChatBody, choice_of
 from agentrl_jax.model_server.sampler import Sampled
-from agentrl_jax.model_server.served_model import load_served, make_sampler
-from agentrl_jax.services.environments.maze import SERVICE, Maze
+from agentrl_jax.model_server.served_model import make_sampler
 from agentrl_jax.services.server.limits import Limits
-from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.conversation import SampledResponse, turn_ids
 from agentrl_jax.text.tokenizer import load_small
 
 ASKED = [{"role": "user", "content": "Up?"}]
 ROUTES = {"chat/completions": {"messages": ASKED}, "completions": {"prompt": "Up?"}}
-SHAPE = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return load_served(str(made_run.write_model(tmp_path_factory.mktemp("models") / "tiny")))
 
 
 @pytest.fixture(scope="module")
@@ -303,17 +292,3 @@ def test_the_end_of_the_server_is_an_answer(model, held, monkeypatch):
     held.gate.set()
     found = [each.result(20) for each in asked]
     assert [(each.status_code, each.headers["retry-after"]) for each in found] == [(503, "5")] * 2
-
-
-@pytest.mark.parametrize(("think", "opening"), [("false", "Action:"), ("true", "Thought:")])
-def test_the_format_of_a_run_on_a_service_is_that_of_its_prompts(tmp_path, monkeypatch, think, opening):
-    """Its prompts end with the beginning of a response to a service."""
-    tasks = "tasks: [{env: maze, groups: 2, items: 0-9, held_out: 10-14, validation: 15-19}]\nenv: {url: local}"
-    monkeypatch.setattr(made_run, "RUN", made_run.RUN.replace("tasks: [{env: FrozenLake, groups: 2}]", tasks))
-    folder = made_run.write_run(tmp_path / "run", SHAPE, f"style: chat, think: {think}")
-    found, config = load_served(str(folder)), load_resolved(folder / "config.yaml")
-    services = Services(config, lambda: tmp_path)
-    ids = made_run.first_prompt(config, services.batched_env(found.tokenizer, held_out=True), np.arange(1))
-    services.close()
-    shown = [("system", SERVICE.instruction), ("user", Maze().reset(10).observation)]
-    assert (found.opening, found.prompt_ids(shown)) == (opening, ids)

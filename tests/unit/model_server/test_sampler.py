@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import made_run
 import numpy as np
 import pytest
+import whole_passes
 from echo_sampler import Echo
 
 from agentrl_jax.model_server.batcher import Batcher, QueueFull
@@ -26,19 +27,9 @@ def sampler(params):
     return Sampler(params, SHAPE, STOPS, context=128, max_tokens=16, max_rows=4)
 
 
-@pytest.fixture(scope="module")
-def after(params):
-    """Function from tokens to the log-probabilities of the next one."""
-
-    @jax.jit
-    def logprobs(tokens, length):
-        return jax.nn.log_softmax(decoder.logits(params, decoder.forward(params, SHAPE, tokens[None])))[0, length - 1]
-
-    return lambda ids: logprobs(jnp.array(ids + [0] * (128 - len(ids))), len(ids))
-
-
-def test_responses_follow_their_rules_and_logprobs_are_those_of_whole_passes(sampler, after):
+def test_responses_follow_their_rules_and_logprobs_are_those_of_whole_passes(sampler, params):
     """The prompts have different lengths, one of them beyond the smallest padded size."""
+    after = whole_passes.next_logprobs(params, SHAPE, 128)
     greedy = [SampleRequest(prompt, 6, 0.0, seed=0) for prompt in PROMPTS]
     hot = SampleRequest(PROMPTS[0], 16, 3.0, seed=9)
     restricted = [hot, hot._replace(top_k=3), hot._replace(top_p=0.4), hot._replace(top_k=1)]

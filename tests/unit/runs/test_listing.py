@@ -1,14 +1,16 @@
 """What lies below a folder is listed with its state, result and settings; nothing is written."""
 
+import dataclasses
 import fcntl
 import json
 import os
 import shutil
 
-import matplotlib.image
 import numpy as np
 import page_runs
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.image import imread
 from paths import TESTS
 from refusing import refusal
 
@@ -41,12 +43,14 @@ def listed(folder):
 
 
 def test_states_and_results_of_runs(tmp_path):
+    assert not holds_runs(tmp_path)
     done = {"success": {"trained": BOUNDS}}
     write_run(tmp_path / "finished", summary=done)
     write_run(tmp_path / "went_on", summary={**done, "iterations": 2})
     write_run(tmp_path / "alarmed", rows=3, summary={**done, "iterations": 3, "stopped_by": "entropy_lost"})
     write_run(tmp_path / "killed", rows=1)
     write_run(tmp_path / "a" / "empty", rows=0)
+    assert [holds_runs(tmp_path / part) for part in ("", "a", "a/empty", "c")] == [True, True, False, False]
     write_run(tmp_path / "held")
     with open(tmp_path / "killed" / "metrics.jsonl", "a") as file:
         file.write('{"step": 3, "stage": "rl", "iteration": 2, "train/success": 0.9')
@@ -57,21 +61,15 @@ def test_states_and_results_of_runs(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert said == []
     assert list(rows) == ["a/empty", "alarmed", "finished", "held", "killed", "went_on"]
-    assert {name: (row.state, row.iteration, row.iterations) for name, row in rows.items()} == {
-        "a/empty": ("empty", None, 4),
-        "alarmed": ("stopped: entropy_lost", 3, 4),
-        "finished": ("finished", 4, 4),
-        "held": ("running", 4, 4),
-        "killed": ("interrupted", 1, 4),
-        "went_on": ("interrupted", 4, 4),
-    }
-    assert {name: row.result and tuple(row.result) for name, row in rows.items()} == {
-        "a/empty": None,
-        "alarmed": (0.75, "held-out", 0.5, 0.9),
-        "finished": (0.75, "held-out", 0.5, 0.9),
-        "held": (0.2, "validation", None, None),
-        "killed": (0.1, "training", None, None),
-        "went_on": (0.2, "validation", None, None),
+    assert {row.iterations for row in rows.values()} == {4}
+    held_out, validated = (0.75, "held-out", 0.5, 0.9), (0.2, "validation", None, None)
+    assert {name: (row.state, row.iteration, row.result) for name, row in rows.items()} == {
+        "a/empty": ("empty", None, None),
+        "alarmed": ("stopped: entropy_lost", 3, held_out),
+        "finished": ("finished", 4, held_out),
+        "held": ("running", 4, validated),
+        "killed": ("interrupted", 1, (0.1, "training", None, None)),
+        "went_on": ("interrupted", 4, validated),
     }
     os.utime(tmp_path / "finished" / "summary.json", (10**9, 10**9))
     os.utime(tmp_path / "finished" / "metrics.jsonl", (0, 0))
@@ -101,14 +99,10 @@ def test_damaged_files_and_loops_leave_the_others_listed(tmp_path):
     (tmp_path / "inner" / "gone").symlink_to(tmp_path / "nothing")
     (tmp_path / "other.json").write_text('{"config": {"seed": 1}}')
     rows, said = listed(tmp_path)
-    assert [(name, row.state, row.settings == {}) for name, row in rows.items()] == [
-        ("9", "interrupted", False),
-        ("10", "interrupted", False),
-        ("bad", "unreadable", True),
-    ]
-    assert [sum(name in line for line in said) for name in ("bad/config.yaml", "9/summary.json", "other.json")] == [
-        1
-    ] * 3
+    known = {name: (row.state, row.settings == {}) for name, row in rows.items()}
+    assert known == {"9": ("interrupted", False), "10": ("interrupted", False), "bad": ("unreadable", True)}
+    for name in ("bad/config.yaml", "9/summary.json", "other.json"):
+        assert sum(name in line for line in said) == 1
     assert refusal(find_runs, tmp_path / "nowhere", said.append).key == str(tmp_path / "nowhere")
 
 
@@ -118,7 +112,8 @@ def test_evaluations_and_variants_are_listed(tmp_path):
     for sample, iteration in ((None, 1), (0, 2), (1, 3)):
         record = page_runs.make_record(iteration)
         evaluation = Evaluation(sample=sample, seed=5, split=1, run="runs/x", iteration=40, panel="p")
-        write_record(tmp_path, page_runs.RolloutRecord(**vars(record) | {"header": header(record, evaluation)}))
+        header = dataclasses.replace(record.header, evaluation=evaluation)
+        write_record(tmp_path, dataclasses.replace(record, header=header))
         solved.append(record.success.any(axis=1).mean())
     (tmp_path / "eval").mkdir()
     shutil.move(tmp_path / "rollouts", tmp_path / "eval")
@@ -126,9 +121,7 @@ def test_evaluations_and_variants_are_listed(tmp_path):
     (tmp_path / "api").mkdir()
     (tmp_path / "api" / "replies.jsonl").write_text("{}\n")
     (tmp_path / "api" / "settings.json").write_text('{"model": "m", "env": "maze", "base_url": "http://secret"}')
-    (tmp_path / "api" / "summary.json").write_text(
-        json.dumps({"success_all": BOUNDS, "episodes": {"unfinished": 1}}),
-    )
+    (tmp_path / "api" / "summary.json").write_text(json.dumps({"success_all": BOUNDS, "episodes": {"unfinished": 1}}))
     variant = {"config": {"seed": 3, "optim": {"lr": 0.1}}, "seeds": [3, 4], "iteration": [1, 2]}
     (tmp_path / "compare").mkdir()
     (tmp_path / "compare" / "grpo.json").write_text(json.dumps(variant | {"end": {"sampled": [[1, 0], [1, 1]]}}))
@@ -145,10 +138,6 @@ def test_evaluations_and_variants_are_listed(tmp_path):
     assert rows["api"].result == (0.75, "items", 0.5, 0.9)
     assert rows["compare/grpo.json"].settings == {"seed": 3, "optim.lr": 0.1, "seeds": 2}
     assert rows["compare/grpo.json"].result[:2] == (0.75, "held-out")
-
-
-def header(record, evaluation):
-    return page_runs.Header(**vars(record.header) | {"evaluation": evaluation})
 
 
 def test_runs_of_earlier_formats_differ_by_the_keys_of_today(tmp_path):
@@ -180,24 +169,21 @@ def test_a_figure_has_a_line_and_a_band_for_each_group(tmp_path, monkeypatch):
         write_run(tmp_path / f"s{seed}", rows=rows, seed=seed)
     write_run(tmp_path / "other", optim={"lr": 0.5})
     write_run(tmp_path / "empty", rows=0)
-    drawn, lines, bands = listing_plot.Axes.plot, [], []
-    monkeypatch.setattr(
-        listing_plot.Axes,
-        "plot",
-        lambda self, x, *y, **k: lines.append((list(x), k.get("label"))) or drawn(self, x, *y, **k),
-    )
-    fill = listing_plot.Axes.fill_between
-    monkeypatch.setattr(
-        listing_plot.Axes, "fill_between", lambda self, x, *y, **k: bands.append(list(x)) or fill(self, x, *y, **k)
-    )
-    found = find_runs(tmp_path, print)
+    found, lines, bands = find_runs(tmp_path, print), [], []
+    for name, kept in (("plot", lines), ("fill_between", bands)):
+        drawn = getattr(Axes, name)
+
+        def draw(axis, x, *y, kept=kept, drawn=drawn, **options):
+            kept.append(([*x], options.get("label")))
+            return drawn(axis, x, *y, **options)
+
+        monkeypatch.setattr(Axes, name, draw)
     listing_plot.plot_runs(found, "train/success", tmp_path / "f.png")
-    assert bands == [[1, 2]]
+    assert [x for x, _ in bands] == [[1, 2]]
     assert sorted(x for x, label in lines if label) == [[1, 2], [1, 2, 3, 4]]
     assert [x for x, label in lines if not label] == [[2, 3, 4]] * 2
-    one = matplotlib.image.imread(tmp_path / "f.png").shape
-    listing_plot.plot_runs(found, "success", tmp_path / "f.png")
-    assert matplotlib.image.imread(tmp_path / "f.png").shape[1] > one[1]
+    listing_plot.plot_runs(found, "success", tmp_path / "two.png")
+    assert imread(tmp_path / "two.png").shape[1] > imread(tmp_path / "f.png").shape[1]
     error = refusal(listing_plot.plot_runs, found, "succes", tmp_path / "f.png")
     assert (error.key, error.value) == ("--plot", "succes")
     assert "train/success" in str(error)
@@ -207,12 +193,6 @@ def test_a_figure_has_a_line_and_a_band_for_each_group(tmp_path, monkeypatch):
     file.write_text(json.dumps(variant | {"metrics": {"train/success": [[0.25, None], [0.5, 0.5], [0.75, 1.0]]}}))
     lines.clear()
     listing_plot.plot_runs(found := find_runs(file.parent, print)[-1:], "success", tmp_path / "f.png")
-    assert [(x, label) for x, label in lines] == [([2, 3], "all runs (2 seeds)"), ([2], "all runs (2 seeds)")]
+    assert lines == [([2, 3], "all runs (2 seeds)"), ([2], "all runs (2 seeds)")]
     file.write_text(json.dumps(variant | {"metrics": {"train/success": [[0.25]]}}))
     assert refusal(listing_plot.plot_runs, found, "success", tmp_path / "f.png").key == str(file)
-
-
-def test_only_a_folder_around_runs_holds_runs(tmp_path):
-    assert not holds_runs(tmp_path)
-    write_run(tmp_path / "a" / "b")
-    assert [holds_runs(tmp_path / part) for part in ("", "a", "a/b", "c")] == [True, True, False, False]

@@ -43,15 +43,6 @@ def test_records_are_uploaded_and_a_run_goes_on_elsewhere(config):
     assert refusal(read_config, PLACE).key == PLACE
 
 
-def raw(folder):
-    """A copy of the store's files as they are."""
-    for file in files_under(epath.Path(PLACE)):
-        target = folder / file.relative_to(epath.Path(PLACE)).as_posix()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(file.read_bytes())
-    return folder
-
-
 def test_an_upload_stores_only_what_is_new_and_the_end_joins_it(config, tmp_path):
     place, parts = epath.Path(PLACE), epath.Path(PLACE) / "metrics.jsonl.parts"
     with RunFolder(config, PLACE) as folder:
@@ -66,8 +57,13 @@ def test_an_upload_stores_only_what_is_new_and_the_end_joins_it(config, tmp_path
         for _ in range(2):  # a page that follows the run, and asks again
             refresh_copy(PLACE, copied)
             assert (copied / "metrics.jsonl").read_bytes() == (folder.path / "metrics.jsonl").read_bytes()
-        assert [row["step"] for _, row in read_rows(raw(tmp_path / "raw") / "metrics.jsonl").rows] == [1, 2, 3, 4]
-        with RunFolder(config, tmp_path / "raw") as plain:  # a copy of the killed run on a disk
+        raw = tmp_path / "raw"  # a copy of the killed run on a disk
+        for file in files_under(place):
+            target = raw / file.relative_to(place).as_posix()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+        assert [row["step"] for _, row in read_rows(raw / "metrics.jsonl").rows] == [1, 2, 3, 4]
+        with RunFolder(config, raw) as plain:
             assert [row["step"] for row in plain.metrics()] == [1, 2, 3, 4]
             assert not (plain.path / "metrics.jsonl.parts").exists()
         copy = RunFolder(config, PLACE)  # the first process was killed, and has left its parts

@@ -11,22 +11,14 @@ from made_up import EPISODES, GROUP_SIZE, SAID, TRAJECTORY, TURNS
 from refusing import refusal
 
 from agentrl_jax.runs import rollout_records
-from agentrl_jax.runs.rollout_records import (
-    Header,
-    RolloutRecord,
-    RolloutWriter,
-    move_after,
-    read_record,
-    record_path,
-    recorded_iterations,
-    write_record,
-)
+from agentrl_jax.runs.rollout_records import RolloutRecord, move_after, read_record, record_path, write_record
 
 
 @pytest.fixture(scope="module")
 def record():
     numbers = np.random.default_rng(0).normal(size=(3, EPISODES, TURNS, SAID)).astype(np.float32)
-    header = Header(7, 4, 0, ("toy",), group_size=GROUP_SIZE, episodes=EPISODES, horizon=TURNS, temperature=1.0)
+    sizes = {"group_size": GROUP_SIZE, "episodes": EPISODES, "horizon": TURNS}
+    header = rollout_records.Header(7, 4, 0, ("toy",), temperature=1.0, **sizes)
     rows = jax.tree.map(np.asarray, TRAJECTORY)
     scores = SimpleNamespace(logprob=numbers[0], entropy=numbers[1])
     learned = SimpleNamespace(advantage=numbers[2], trained=np.asarray(rows.response_mask))
@@ -64,7 +56,7 @@ def test_files_after_a_step_are_moved_and_those_that_cannot_be_read_are_kept_asi
     record_path(tmp_path, 4).mkdir()
     said = move_after(tmp_path, 15, tmp_path / "aside")
     assert [file.name for file in (tmp_path / "aside" / "rollouts").iterdir()] == ["000006.npz"]
-    assert recorded_iterations(tmp_path) == [2, 5]
+    assert rollout_records.recorded_iterations(tmp_path) == [2, 5]
     aside = [f"00000{number}.npz.damaged" for number in (1, 3, 4)]
     assert sorted(path.name for path in record_path(tmp_path, 1).parent.glob("*.damaged")) == aside
     assert [line.rpartition("renamed to ")[2] for line in said] == aside
@@ -77,12 +69,12 @@ def test_files_after_a_step_are_moved_and_those_that_cannot_be_read_are_kept_asi
 
 def test_the_oldest_files_are_deleted(record, tmp_path):
     size = write_record(tmp_path, _numbered(record, 1)).stat().st_size
-    writer = RolloutWriter(tmp_path)
+    writer = rollout_records.RolloutWriter(tmp_path)
     for number in (2, 3, 10, 10):
         writer.write(_numbered(record, number), int(2.5 * size))
-    assert recorded_iterations(tmp_path) == [3, 10]
+    assert rollout_records.recorded_iterations(tmp_path) == [3, 10]
     writer.write(_numbered(record, 11), 1)
-    assert recorded_iterations(tmp_path) == [11]
+    assert rollout_records.recorded_iterations(tmp_path) == [11]
 
 
 def rewritten(path, member, content):
@@ -115,6 +107,7 @@ DEEP = as_file(np.save, np.frombuffer(b"[" * 200_000, np.uint8))
 
 def test_damaged_files_are_refused(record, tmp_path):
     for damage in (
+        lambda path: path.unlink(),
         lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
         lambda path: np.savez(path, header=np.array([object()], dtype=object)),  # a pickle
         lambda path: np.savez(path, header=np.zeros(1)),
@@ -155,8 +148,6 @@ def test_numbers_and_headers_of_another_kind_are_refused(record, tmp_path, monke
     _refused(path, "version 1")
     path = write_record(tmp_path, record).rename(path.with_name("000099.npz"))
     _refused(path, f"it holds iteration {record.header.iteration}")
-    path.unlink()
-    _refused(path)
 
 
 def _refused(path, why=""):

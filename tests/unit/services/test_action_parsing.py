@@ -38,12 +38,10 @@ ACTIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("reader", "response", "action"),
-    [(reader, response, action) for reader, table in ACTIONS.items() for response, action in table.items()],
-)
-def test_the_action_of_a_response(reader, response, action):
-    assert getattr(action_parsing, reader)(response) == ParsedAction(action)
+@pytest.mark.parametrize("reader", ACTIONS)
+def test_the_action_of_a_response(reader):
+    for response, action in ACTIONS[reader].items():
+        assert getattr(action_parsing, reader)(response) == ParsedAction(action), response
 
 
 def test_responses_that_are_answered_without_asking_the_server():

@@ -4,10 +4,11 @@ import io
 import itertools
 import json
 
+import babyai_fixtures as recorded
 import jax
 import numpy as np
 import pytest
-from babyai_play import LOST_ACTION, LOST_ITEM, check_plans, check_recorded_answers, play
+from babyai_play import LOST_ACTION, LOST_ITEM, SERVICE, play
 from PIL import Image
 from refusing import refusal
 from scene_lists import lists, scenes_of
@@ -18,15 +19,12 @@ from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.evaluate import scripted
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.action_parsing import react_response
-from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments import babyai, common
 from agentrl_jax.services.protocol import ROUTES
 from agentrl_jax.setup.service_tasks import Services
-from envs_jax.babyai import codes, items
+from envs_jax.babyai import codes, items, plans
 from envs_jax.babyai.render import TILE, picture
-
-SERVICE = get_service("babyai")
 
 
 @pytest.fixture(autouse=True)
@@ -163,13 +161,8 @@ def test_scenes_show_what_the_agent_sees():
         return [(name, y, x) for y, row in enumerate(scene["cells"]) for x, cell in enumerate(row) for name in cell]
 
     seen = [("wall", 0, 3), ("grey ball", 1, 4), ("grey key", 2, 5), ("red ball", 2, 6), ("grey key", 4, 2)]
-    seen += [
-        ("grey key", 4, 4),
-        ("grey box", 4, 5),
-        ("grey key", 5, 2),
-        ("grey ball", 5, 4),
-        ("player facing up", 6, 3),
-    ]
+    seen += [("grey key", 4, 4), ("grey box", 4, 5), ("grey key", 5, 2), ("grey ball", 5, 4)]
+    seen += [("player facing up", 6, 3)]
     assert placed(start) == placed(dropped) == seen
     assert (placed(nothing), placed(ahead)) == ([("wall", 4, 3), seen[-1]], [("red box", 3, 3), seen[-1]])
     assert (start["text"], dropped["text"]) == ([], texts[1].strip().splitlines())
@@ -206,9 +199,30 @@ def test_altered_levels_and_actions_that_no_policy_takes_are_refused(monkeypatch
     assert (refused.key, len(refused.value)) == (str(items.FILE), 64)
 
 
-def test_recorded_answers_of_the_original_and_stored_plans():
-    check_recorded_answers(200)
-    check_plans(60)
+def test_recorded_answers_of_the_original():
+    traces, texts = recorded.read("traces"), recorded.action_texts()
+    starts = traces["sequence_start"]
+    for row in range(0, len(starts) - 1, 200):
+        item, steps = traces["sequence_item"][row], range(*starts[row : row + 2])
+        index, actions = int(traces["index"][item]), [texts[traces["action"][step]] for step in steps]
+        first, *answers = play(index, actions, upstream=True)
+        assert (recorded.digest(first.observation.encode()) == traces["first_text"][item]).all(), index
+        for step, answer in zip(steps, answers):
+            where = f"item {index}, step {step - starts[row]}"
+            assert (recorded.digest(answer.observation.encode()) == traces["text"][step]).all(), where
+            assert (answer.reward, answer.done) == (traces["reward"][step], traces["done"][step]), where
+            assert answer.score == pytest.approx(traces["score"][step], abs=1e-12), where
+
+
+def test_stored_plans_solve_their_items():
+    stored = plans.stored()
+    assert {item for item in items.stored_indices() if items.number_of(item) in items.NUMBERS} == set(stored)
+    assert all(stored[item] is not None for item in items.panel())
+    for upstream, oracle in ((False, SERVICE.oracle), (True, SERVICE.upstream_oracle)):
+        for item, plan in list(stored.items())[::60]:
+            if plan and (upstream or item not in items.UNSOLVABLE):  # by default, another level is played
+                assert len(plan) <= plans.ROUNDS
+                assert SERVICE.solved(play(item, oracle(item).actions, upstream=upstream)[-1]), item
 
 
 def test_the_panel_has_agentgyms_rules_and_baselines(monkeypatch):

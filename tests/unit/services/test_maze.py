@@ -34,9 +34,8 @@ def test_walls_are_told_in_a_fixed_order(monkeypatch):
         (1, 5): "There are walls to your right, above you, below you.",
         (4, 3): "There are walls to your right, to your left.",
     }
-    assert {cell: describe(cell) for cell in walls} == {
-        cell: f"{HERE}{cell[0]}, {cell[1]}. {text}" for cell, text in walls.items()
-    }
+    for (row, column), text in walls.items():
+        assert describe((row, column)) == f"{HERE}{row}, {column}. {text}"
     monkeypatch.setattr(module, "ROWS", ("000", "000", "000"))
     assert describe((1, 1)) == HERE + "1, 1. There are no walls near you."
 

@@ -37,7 +37,7 @@ def test_what_is_missing_is_named_with_what_to_install(monkeypatch):
             SERVICE.make(False)
 
 
-def test_the_random_player_names_what_it_has_seen():
+def test_the_random_player_names_what_it_has_seen_and_the_service_tells_every_template():
     player, same = Random(3), Random(3)
     actions = [player.act(HALLWAY) for _ in range(400)]
     assert actions == [same.act(HALLWAY) for _ in range(400)]
@@ -46,9 +46,6 @@ def test_the_random_player_names_what_it_has_seen():
     assert expected < set(actions)
     assert not any("called" in action or "closed" in action for action in actions)
     assert player.act("Ambiguous request: Please enter the number\n0:\topen a\n1:\topen b\n") in ("0", "1")
-
-
-def test_the_service_reads_what_it_writes_and_tells_every_template():
     assert SERVICE.read(react_response("focus on water")).action == "focus on water"
     assert all(template in SERVICE.instruction for template in TEMPLATES)
     assert len(TEMPLATES) == 25

@@ -67,6 +67,10 @@ def test_textcraft_answers_as_agentgym_does(serve):
     assert [told(url, "close", id=0) for _ in range(2)] == [True, False]
     assert told(url, "step", id=0, action="inventory") == {"error": "The id 0 is not valid."}
     assert create(url).status_code == 422
+    assert HTTP.get(f"{url}/docs").status_code == 200
+    table = shown(url, "items")["table"]
+    assert (len(table), table[0]) == (544, {"item": 0, "goal": "minecraft:acacia_planks", "depth": 1})
+    assert 'requests_total{route="/items",status="200"} 1.0' in HTTP.get(f"{url}/metrics").text
 
 
 def test_family_a_of_ours(serve):
@@ -196,15 +200,6 @@ def test_large_bodies_are_refused_and_a_token_is_asked_for(serve):
     right = {"Authorization": "Bearer geheim-ü".encode()}
     assert HTTP.post(f"{url}/create", headers=right).json() == {"id": 0}
     assert HTTP.get(f"{url}/metrics").status_code == 401
-
-
-def test_documents_metrics_and_items(serve):
-    url = serve(TEXTCRAFT, ROUTES["textcraft"])
-    assert HTTP.get(f"{url}/docs").status_code == 200
-    table = shown(url, "items")["table"]
-    assert len(table) == 544
-    assert table[0] == {"item": 0, "goal": "minecraft:acacia_planks", "depth": 1}
-    assert 'requests_total{route="/items",status="200"} 1.0' in HTTP.get(f"{url}/metrics").text
 
 
 def test_a_server_ends_though_a_request_hangs(monkeypatch):

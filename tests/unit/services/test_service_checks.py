@@ -74,12 +74,15 @@ def test_a_fault_is_caught_by_the_check_that_names_it(name, service):
     json.dumps(report.as_json(), allow_nan=False)
 
 
-def test_services_pass():
+def test_services_pass_and_names_of_actions_that_the_grammar_reads_back():
     for service in (maze.SERVICE, wordle.SERVICE):
         report = check_service(service, items=25)
         assert {report.status, *(result.status for result in report.results)} == {"pass"}
         assert sum(row["levels"] for row in report.difficulty) == 25
     assert failures(environment_checks.check_environment("textcraft", seeds=12)) == []
+    assert environment_checks.action_names(("Up", "turn left")).status == "pass"
+    found = environment_checks.action_names(("Up", "up"))
+    assert (found.status, "differ only in case" in found.reason) == ("fail", True)
 
 
 def test_a_service_whose_package_is_missing_is_skipped_and_one_that_cannot_be_started_fails(monkeypatch):
@@ -90,9 +93,3 @@ def test_a_service_whose_package_is_missing_is_skipped_and_one_that_cannot_be_st
     monkeypatch.setattr(maze, "SERVICE", dataclasses.replace(maze.SERVICE, make=lambda upstream: 1 / 0))
     report = environment_checks.check_environment("maze")
     assert (report.status, "ZeroDivisionError" in report.results[0].reason) == ("fail", True)
-
-
-@pytest.mark.parametrize(("actions", "status"), [(("Up", "turn left"), "pass"), (("Up", "up"), "fail")])
-def test_action_names_are_read_back_by_the_grammar(actions, status):
-    found = environment_checks.action_names(actions)
-    assert (found.status, "differ only in case" in found.reason) == (status, status == "fail")

@@ -144,9 +144,8 @@ def test_the_command_writes_the_file_and_says_where_nothing_can_be_compared(run,
     assert [[info["iteration"] for info in entry["iterations"]] for entry in shown] == [[40], [40]]
     other = write_run(tmp_path / "another", records[1:2])
     plain = (str(other), "--no_boards", "--no_browser")
-    assert (
-        f"no level is in both {other} and {run}" in command("view", *plain, "--newest", "1", "--compare", str(run))[2]
-    )
+    said = command("view", *plain, "--newest", "1", "--compare", str(run))[2]
+    assert f"no level is in both {other} and {run}" in said
     assert "no level is in both" not in command("view", *plain)[2]
 
 
@@ -254,36 +253,29 @@ def test_new_records_are_packed_once_and_damaged_ones_are_left_out(tmp_path, rec
     refusal(RunData(folder).refresh)
 
 
-@pytest.fixture
-def server(tmp_path, records):
-    with PageServer([RunData(write_run(tmp_path / "run", records[:1]))]) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
+def test_the_live_page_follows_the_run(records, tmp_path):
+    folder = write_run(tmp_path / "run", records[:1])
+    with PageServer([RunData(folder)]) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert server.url.startswith("http://127.0.0.1:")
+        first = httpx.get(server.url)
+        assert first.headers["cache-control"] == "no-store"
+        before = decode_page(first.text)[0]["live"]
+        write_record(folder, records[1])
+        index, _ = decode_page(httpx.get(server.url).text)
+        assert index["live"] == httpx.get(f"{server.url}version").text != before
+        assert [info["iteration"] for info in index["runs"][0]["iterations"]] == [1, 10]
+        # It is for this machine alone.
+        assert httpx.get(server.url, headers={"Host": f"evil.example:{server.server_port}"}).status_code == 421
+        assert httpx.get(f"{server.url}../config.yaml").status_code == 404
+        assert httpx.post(server.url).status_code == 501
+        head = httpx.head(server.url)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == str(len(httpx.get(server.url).content))
+        shutil.rmtree(folder / "rollouts")
+        assert httpx.get(server.url).status_code == 503
+        assert refusal(PageServer, [], server.server_port).key == "--port"
         server.shutdown()
-        thread.join()
-
-
-def test_the_live_page_follows_the_run(server, records, tmp_path):
-    folder = tmp_path / "run"
-    assert server.url.startswith("http://127.0.0.1:")
-    first = httpx.get(server.url)
-    assert first.headers["cache-control"] == "no-store"
-    before = decode_page(first.text)[0]["live"]
-    write_record(folder, records[1])
-    index, _ = decode_page(httpx.get(server.url).text)
-    assert index["live"] == httpx.get(f"{server.url}version").text != before
-    assert [info["iteration"] for info in index["runs"][0]["iterations"]] == [1, 10]
-    # It is for this machine alone.
-    assert httpx.get(server.url, headers={"Host": f"evil.example:{server.server_port}"}).status_code == 421
-    assert httpx.get(f"{server.url}../config.yaml").status_code == 404
-    assert httpx.post(server.url).status_code == 501
-    head = httpx.head(server.url)
-    assert (head.status_code, head.content) == (200, b"")
-    assert head.headers["content-length"] == str(len(httpx.get(server.url).content))
-    shutil.rmtree(folder / "rollouts")
-    assert httpx.get(server.url).status_code == 503
-    assert refusal(PageServer, [], server.server_port).key == "--port"
 
 
 def notes(run, place=None):

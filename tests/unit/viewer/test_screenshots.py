@@ -6,10 +6,9 @@ import io
 import json
 import zlib
 
-import evaluating
 import pytest
 import tiny_run
-from evaluating import result_of
+from evaluating import refusal, result_of
 from fake_api import FakeApi
 from maze_model import replies_in
 from page_runs import decode_page, episodes_of
@@ -134,7 +133,7 @@ def test_of_a_browser(tmp_path):
     assert [len(scenes) for scenes in found] == [3, 3]
     assert next(shown_by(image) for _, image in found[0]) == describe(STARTS[0])
     words = ("--policy", "random", "--env", "webarena", "--url", url, "--items", "0")
-    assert "what can be done in webarena is not known here" in str(evaluating.refusal("eval", *words))
+    assert "what can be done in webarena is not known here" in str(refusal("eval", *words))
 
 
 def test_of_an_api_model(tmp_path):
@@ -165,6 +164,6 @@ def test_what_cannot_be_is_refused(tmp_path, monkeypatch):
         ("--api m --base_url http://x --env FrozenLake --out new", "FrozenLake"),
         ("--api m --base_url http://x --env maze --attempts 2 --out new", "attempt"),
     ):
-        refused = str(evaluating.refusal("eval", *words.split(), "--screenshots"))
+        refused = str(refusal("eval", *words.split(), "--screenshots"))
         assert ("--screenshots" in refused, key in refused) == (True, True)
         assert not list(tmp_path.iterdir())

@@ -3,13 +3,13 @@
 import concurrent.futures
 import contextlib
 import email.utils
-import socket
 import threading
 import time
 
 import pytest
 from fake_api import FakeApi, completion
 from refusing import refusal
+from scripted_server import Listening
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models import client as clients
@@ -142,23 +142,21 @@ def test_the_key_is_hidden_in_a_reply(ask):
 @pytest.mark.parametrize("pieces", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"])
 def test_an_answer_in_drops_is_given_up_in_time(pieces):
     """Each byte comes soon enough, in the headers or in the body."""
+    ended = threading.Event()
 
-    def drip():
+    def drip(handler, data):
         with contextlib.suppress(OSError):
-            connection, _ = server.accept()
-            connection.sendall(pieces)
+            handler.wfile.write(pieces)
             while True:
-                connection.sendall(b"x")
+                handler.wfile.write(b"x")
                 time.sleep(0.02)
+        ended.set()
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=drip, daemon=True)
-        thread.start()
-        client = ChatClient(f"http://127.0.0.1:{server.getsockname()[1]}/v1", "m", retries=0, seconds=0.3)
-        with contextlib.closing(client), pytest.raises(GivenUp, match=r"no whole answer within 0.3 s"):
+    with Listening(drip) as server, contextlib.closing(ChatClient(server.url, "m", retries=0, seconds=0.3)) as client:
+        with pytest.raises(GivenUp, match=r"no whole answer within 0.3 s"):
             client.ask(ASKED)
-        thread.join(20)
-        assert not thread.is_alive()
+        assert ended.wait(20), "the connection is closed"
+        server.shutdown()
 
 
 def test_closing_ends_those_who_wait():

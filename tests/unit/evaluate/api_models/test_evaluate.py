@@ -243,11 +243,7 @@ def test_a_folder_is_of_one_evaluation_and_its_damaged_rows_are_named(tmp_path):
         ("episodes", EPISODE | {"status": "odd"}, "episodes.jsonl: line 1 is no row: status"),
         ("episodes", EPISODE | {"score": None}, "episodes.jsonl: line 1 is no row: it: .*score"),
         ("episodes", EPISODE | {"attempts": []}, "episodes.jsonl: line 1 is no row: attempts"),
-        (
-            "episodes",
-            EPISODE | {"turns": 2, "category": "a"},
-            "replies.jsonl: item 1, sample 0 is .*, but lacks turn 1",
-        ),
+        ("episodes", EPISODE | {"turns": 2, "category": "a"}, "replies.jsonl: item 1, .*, but lacks turn 1"),
         ("episodes", EPISODE, "episodes.jsonl: item 1, sample 0 is finished, but lacks category"),
     ):
         line = row if isinstance(row, bytes) else json.dumps(row).encode()
@@ -259,14 +255,13 @@ def test_a_folder_is_of_one_evaluation_and_its_damaged_rows_are_named(tmp_path):
         assert words in str(refusal(Journal, tmp_path, settings))
 
 
-def test_the_table_and_the_key(tmp_path, monkeypatch):
+def test_the_key_is_not_shown(tmp_path, monkeypatch):
     """The key is stored nowhere, although every reply repeats it."""
     key = "sk-very-secret"
     monkeypatch.setenv("MY_KEY", key)
     words = "eval --env maze --items 18 --key_variable MY_KEY --price_in 1 --price_out 1 --turns 1 --out"
     _, out, err, api = command(lambda body: f"{walk(body)} {key}", *words.split(), tmp_path)
     assert api.headers[0]["Authorization"] == f"Bearer {key}"
-    assert all(words in out for words in ("model, over answered episodes", "null play", "cost: 0.0001"))
     assert replies_in(tmp_path)[18, 0, 0]["reply"]["text"].endswith(" ***")
     assert not [file for file in tmp_path.iterdir() if key in file.read_text()]
     assert key not in out + err
