@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.config.advantages import Advantage
+from agentrl_jax.errors import BadValue
 
 GROUPS, GROUP_SIZE, TURNS, SAID = 3, 4, 2, 3
 EPISODES, LENGTH = GROUPS * GROUP_SIZE, TURNS * SAID
@@ -72,6 +73,13 @@ def test_nothing_is_learned_from_what_was_not_sampled(name, e):
     assert not found[~e.mask].any()
     dirty = e.replace(values=np.where(e.mask, e.values, np.nan), turn_end=e.turn_end | ~e.mask)
     np.testing.assert_array_equal(advantages(rule_of(name), dirty), found)
+
+
+def test_other_kinds_are_refused():
+    inputs = AdvantageInputs(**dict.fromkeys(AdvantageInputs.__dataclass_fields__, np.zeros(())))
+    with pytest.raises(BadValue) as refused:
+        estimate(inputs, SimpleNamespace(kind="own"), NUMBERS)
+    assert (refused.value.key, refused.value.value) == ("estimator", "own")
 
 
 @PROPERTY

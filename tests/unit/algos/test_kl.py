@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_jax.algos import kl
+from agentrl_jax.errors import BadValue
 
 KINDS = ["k1", "k2", "k3", "abs", "mse"]
 
@@ -23,6 +24,12 @@ def test_estimates_equal_the_reference(logprob, reference):
         expected = np.vectorize(lambda d, kind=kind: oracle.kl(d, kind))(difference)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
         assert kind == "k1" or (np.asarray(found) >= 0).all()
+
+
+def test_other_estimators_are_refused():
+    with pytest.raises(BadValue) as refused:
+        kl.estimate(jnp.zeros(1), jnp.zeros(1), "k4")
+    assert (refused.value.key, refused.value.value) == ("estimator", "k4")
 
 
 def test_far_apart_policies_do_not_overflow():

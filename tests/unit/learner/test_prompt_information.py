@@ -66,6 +66,7 @@ def test_thoughts_are_scored_apart():
         expected.append(slowly(PARAMS["policy"], prompt, rows[episode])[:inside].sum())
     assert found["collapse/first_turn_conditional_entropy"] == pytest.approx(-np.mean(expected), rel=1e-4)
     silent = trajectory.replace(response=response.replace(length=jnp.minimum(response.length, 1)))
-    found = measured(silent, config)
+    found = measured(silent, config, reference=None)
+    assert "actor/kl" not in found
     assert np.isnan(found["collapse/first_turn_mi"])
     assert np.isfinite(found["collapse/first_turn_response_mi"])

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import made_up
 import numpy as np
 import pytest
+import toy_agent
 from made_up import BASE, EPISODES, GROUP_SIZE, GROUPS, KEY, MODEL, ONES, SAID, TRAJECTORY, assert_close, settings
 
 from agentrl_jax.algos import losses
@@ -16,6 +17,7 @@ from agentrl_jax.config.advantages import Gae, Grpo
 from agentrl_jax.config.algo import FixedKl, FractionFilter, NoCorrection, PolicyGradient, Ppo, Tis
 from agentrl_jax.learner import update as updates
 from agentrl_jax.learner.batch import Batch
+from agentrl_jax.learner.replay_logprobs import Replayer
 from agentrl_jax.learner.row_scores import RowScores
 from agentrl_jax.learner.update import update
 from agentrl_jax.models import actor_critic
@@ -187,6 +189,18 @@ def test_an_update_without_a_critic(start, mismatch):
     assert found["rollout/logprob_mean"] == pytest.approx(np.asarray(ROWS.logprob)[mask].mean(), rel=1e-4)
 
 
+@pytest.mark.parametrize(("context", "rows"), [("full", EPISODES), ("single_turn", EPISODES * made_up.TURNS)])
+def test_replayed_log_probabilities_have_a_row_for_each_context(context, rows):
+    """Traced alone; nightly tests compare their bits."""
+    sizes = {"max_turns": made_up.TURNS, "max_response_tokens": SAID, "group_size": GROUP_SIZE}
+    engine = toy_agent.engine_config(context=context, **sizes)
+    replay = Replayer(TRAJECTORY, ONES, MODEL, engine, len(BASE.task_names), Shards())
+    assert jax.eval_shape(replay, made_up.fresh_state(MODEL).params).shape == (
+        rows,
+        SAID * EPISODES * made_up.TURNS // rows,
+    )
+
+
 def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
     shape = (3, 4)
     draw = np.random.default_rng(0)
@@ -198,8 +212,8 @@ def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
     batch = Batch(**dict.fromkeys(Batch.__dataclass_fields__, zeros) | values)
     rule = BASE.replace(advantage=Grpo(), objective=PolicyGradient(), kl=FixedKl(estimator="k2"))
 
-    def loss(logprob):
-        scores = actor_critic.TokenScores(logprob, zeros, zeros)
+    def loss(logprob, distance=None):
+        scores = actor_critic.TokenScores(logprob, zeros, zeros, distance)
         return updates._loss(scores, batch, losses.count(mask), settings(kl_coef=0.5), rule)
 
     (found, (sums, peaks)), slope = jax.value_and_grad(loss, has_aux=True)(passed)
@@ -207,6 +221,8 @@ def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
     expected = np.where(mask, -advantage * replayed + 0.25 * replayed**2, 0.0).sum() / tokens
     assert float(found) == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(slope, np.where(mask, -advantage + 0.5 * replayed, 0.0) / tokens, rtol=1e-5)
+    exact = loss(passed, zeros + 4.0)[1][0]["actor/kl"]  # as of the estimator full
+    assert float(exact) == 4.0 * tokens
     assert sums["rollout/logprob_bit_equal"] == tokens - 1
     assert 0 < peaks["rollout/logprob_gap_max"] == sums["rollout/logprob_gap_mean"] < 1e-6
     gaps = np.abs(np.asarray(passed) - np.asarray(replayed))[np.asarray(mask)]

@@ -140,6 +140,19 @@ def test_devices_that_share_the_positions_of_rows_give_the_scores_of_one():
     jax.tree.map(np.testing.assert_array_equal, found, score(position, temperature, mask))
 
 
+def test_devices_that_share_the_positions_of_rows_give_the_hidden_states_of_one():
+    segments = jnp.cumsum(TOKENS % 5 == 0, axis=1)
+
+    def shared(params, tokens, segments):
+        return decoder.forward(params, CONFIG, tokens, segment_ids=segments, sequence_axis=SEQUENCE)[None]
+
+    mesh = make_mesh(2, sequence=2)
+    program = jax.jit(jax.shard_map(shared, mesh=mesh, in_specs=Spec(), out_specs=Spec(SEQUENCE)))
+    expected = forward(PARAMS, CONFIG, TOKENS, segment_ids=segments)
+    for found in program(PARAMS, TOKENS, segments):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_an_adapter_starts_uniform_and_changes_nothing():
     found = lora.init_adapter(jax.random.key(0), CONFIG, LoraConfig(rank=64, alpha=1.0, targets=("query", "down")))
     for name, factors in found.items():

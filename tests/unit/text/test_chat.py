@@ -93,7 +93,7 @@ def test_a_response_with_a_think_block_gets_no_second_one():
     """Where the template always writes one, where it opens one, and where the header of the next response has one."""
     thought = "<think>\nplan\n</think>\n\n"
     talk = [("user", "a"), ("assistant", f"{thought}Up"), ("user", "b")]
-    for name, thinking in (("always thinks", None), ("qwen3", False), ("reasoner", None)):
+    for name, thinking in (("always thinks", None), ("qwen3", False), ("reasoner", None), ("chatml", None)):
         model = family(name)
         text = model.decode(conversation_ids(model, talk, thinking=thinking), skip_special=False)
         assert text.partition("<|im_start|>user\nb")[0].count("</think>") == 1, name

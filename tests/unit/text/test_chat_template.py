@@ -2,6 +2,7 @@ import dataclasses
 import datetime
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from unittest import mock
 import chat_families
 import pytest
 from chat_families import FAMILIES, family, with_template
+from refusing import refusal
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.text import chat_template, template_worker, tokenizer
@@ -45,9 +47,9 @@ def test_the_date_is_given():
         (" " * ((1 << 17) + 1), "expected at most 131072"),
         ("{{ messages.append(1) }}", "refuses"), ("{{ ''.__class__.__base__.__subclasses__() }}", "refuses"),
         ("{{ namespace.__init__.__globals__ }}", "refuses"), ("{{ 1 + messages[0].content }}", "refuses"),
-        ("{% for i in range(1000000) %}x{% endfor %}", "refuses"),
+        ("{% for i in range(1000000) %}x{% endfor %}", "refuses"), ("{{ '\\ud800' }}", "half of a surrogate"),
     ],
-    ids=range(9),
+    ids=range(10),
 )  # fmt: skip
 def test_templates_that_go_wrong_are_refusals(source, message):
     with pytest.raises(ValueError, match=message):
@@ -84,6 +86,12 @@ def test_a_hostile_template_is_refused_within_a_second_and_the_start_of_two_proc
         worker.communicate()
     assert used() - before < 2 * start + 1.5 * chat_template.MAX_SECONDS
     assert_renders()
+
+
+def test_a_process_that_does_not_start_is_no_refusal_of_the_template(monkeypatch):
+    silent = shutil.which("true")
+    monkeypatch.setattr(sys, "executable", silent)
+    assert refusal(chat_template._worker.__wrapped__).key.startswith(f"{silent} ")
 
 
 def test_the_process_that_renders_may_end_at_any_time(monkeypatch):

