@@ -8,7 +8,7 @@ import numpy as np
 from babyai_games import UPSTREAM
 from babyai_parity import play, sent, text_of
 
-from envs_jax.babyai import codes, colors, items, macros
+from envs_jax.babyai import PrimitiveBabyAI, codes, colors, items, macros
 
 INDICES = tuple(range(40))
 GREEDY = 2
@@ -48,3 +48,6 @@ def test_actions_that_name_no_color_stay():
     assert [names[x] for x in ids[4:]] == ["pickup red key 1", "toggle and go through grey locked door 9"]
     assert [names[x] for x in found[4:]] == ["pickup grey key 1", "toggle and go through yellow locked door 9"]
     assert (colors.actions(found, np.argsort(turned)) == ids).all()
+    images, same = colors.permute(PrimitiveBabyAI(items.SHAPE), items.load((0,)), [ids], KEY)
+    assert (images == colors.permute(UPSTREAM, items.load((0,)), [ids], KEY)[0]).all()
+    assert (same[0] == ids).all(), "primitive actions have no names"

@@ -4,15 +4,19 @@ import dataclasses
 import hashlib
 
 import babyai_fixtures as recorded
+import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from babyai_games import LARGE, PARAMS, RED_BALLS, SMALL, UPSTREAM, listed, reset, small_items, step, text, walk
 
-from envs_jax.babyai import codes, items, levels, plans
-from envs_jax.babyai.env import BabyAI
-from envs_jax.babyai.search import shortest_plans
+from envs_jax import registry
+from envs_jax.babyai import baselines, codes, items, levels, macros, plans
+from envs_jax.babyai.env import BabyAI, PrimitiveBabyAI
+from envs_jax.babyai.search import Plan, shortest_plans
 from envs_jax.babyai.state import NOTHING
+from envs_jax.budget import EXACT, Budget
 from envs_jax.splits import Split, fixed_levels, splits_of_levels
 
 FIRST = small_items((0,))[0]
@@ -49,6 +53,38 @@ def test_the_goal_can_be_shown_always_and_far_objects_left_out():
     assert full.count("There is a") > 2
     assert few.count("There is a") == 2
     assert few.split("  ")[0] == full.split("  ")[0]
+
+
+def test_episodes_start_on_the_given_levels():
+    keys, params = jax.random.split(jax.random.key(0), 300), PARAMS.replace(levels=jnp.asarray(BOARDS))
+    drawn = jax.vmap(SMALL.sample_level, in_axes=(0, None))(keys, params)
+    counts = [int((drawn == board).all(axis=(1, 2)).sum()) for board in BOARDS]
+    assert sum(counts) == 300
+    assert min(counts) > 30
+    view, state = jax.jit(SMALL.reset_env)(keys[0], params)
+    chex.assert_trees_all_equal(state, reset(SMALL, drawn[0]))
+    assert (view == SMALL.get_obs(state)).all()
+    assert SMALL.observation_space(params).contains(view)
+    assert [tuple(map(float, env.reward_range(params))) for env in (SMALL, UPSTREAM)] == [(0, 1), (-np.inf, 1)]
+    np.testing.assert_array_equal(SMALL.level_images(BOARDS[0]), levels.images(BOARDS[0], SMALL.shape))
+    with pytest.raises(ValueError, match="neither a generator nor levels"):
+        SMALL.sample_level(keys[0], PARAMS)
+    with pytest.raises(ValueError, match=r"expected \(\d+, 9\): make the environment"):
+        SMALL.reset_to_level(item(0), params)
+
+
+def test_primitive_actions_are_taken_as_they_are():
+    env, start = PrimitiveBabyAI(SMALL.shape), reset(SMALL, FIRST)
+    assert int(env.default_params.max_steps_in_episode) == 128
+    assert listed(env, start) == list(env.actions[:6])
+    for number, name in enumerate(("turn left", "turn right", "move forward")):
+        chex.assert_trees_all_equal(step(env, start, number)[0].world, step(SMALL, start, name)[0].world)
+    for number in (-1, len(env.actions)):
+        state, reward, _, info = step(env, start, number)
+        chex.assert_trees_all_equal(state.world, start.world)
+        assert (int(state.time), float(reward), bool(info["action_is_effective"])) == (1, 0, False)
+    with pytest.raises(ValueError, match="actions is primitive"):
+        env.on_items(env.default_params, items.panel())
 
 
 def test_the_panel_is_the_published_one_and_a_test_level_in_any_case():
@@ -115,6 +151,43 @@ def test_plans_are_shortest_and_replay_and_a_search_that_is_given_up_says_so():
     board = BOARDS[[np.argmax(LENGTHS)]]
     found = [shortest_plans(SMALL, PARAMS, board, 20, max_nodes=2)[0], shortest_plans(SMALL, PARAMS, board, 1)[0]]
     assert [(plan.actions, plan.complete) for plan in found] == [(None, False), (None, True)]
+
+
+def test_stored_plans_count_and_other_levels_are_searched_until_a_plan_is_found(monkeypatch):
+    shortest = registry.spec("BabyAI-GoToRedBall").plan(SMALL, PARAMS, BOARDS, 20)
+    assert [plan is None for plan in baselines.plan(SMALL, PARAMS, BOARDS, 1)] == [length > 1 for length in LENGTHS]
+    assert baselines._stored_plans()[item(1804).tobytes()] == plans.stored()[1804]
+    around = *[macros.TURN_LEFT] * 4, *shortest[0]
+    stored = dict(zip(map(bytes, BOARDS), (around, *map(tuple, shortest[1:]))))
+    monkeypatch.setattr(baselines, "_stored_plans", lambda: stored)
+    monkeypatch.setattr(baselines, "guided_plans", lambda *of, first: [Plan(None, False, 9)] * len(of[2]))
+    monkeypatch.setattr(baselines, "MAX_NODES", 2)
+    for number, most in enumerate((0, 2000, 2)):
+        monkeypatch.setattr(baselines, "MAX_EXACT_NODES", most)
+        found = baselines.oracle(SMALL, PARAMS, BOARDS, Budget.one_per_turn(20))
+        stored[bytes(BOARDS[1])] = (macros.TURN_LEFT,)  # which does not solve the level
+        assert 0.6 < found.random.mean() < 1
+        assert 3 < found.turns.pop("random").mean() < 15
+        solved, kind = [1, number < 2, 1, 1, 1, 1], EXACT if number < 2 else baselines.SEARCH
+        assert (found.optimal.tolist(), found.optimal_is) == (solved, kind)
+        assert [x.tolist() for x in found.turns.values()] == [[5, *LENGTHS[1:]]] * (number < 2)
+    assert baselines._lengths_of_stored_plans(SMALL, PARAMS, BOARDS[:1], 4).tolist() == [-1], "too long"
+
+
+def test_plans_to_store_come_from_the_next_search_where_one_gives_up(monkeypatch, tmp_path):
+    guided = [(7,), (7,)]
+    monkeypatch.setattr(plans, "MAX_NODES", 2)
+    monkeypatch.setattr(plans, "guided_plans", lambda *_: [Plan((7,), False, 9)] * 2)
+    for most in ((100, 2), (2, 100)):
+        assert list(map(len, plans.find(SMALL, PARAMS, BOARDS[1:3], max_nodes=most))) == LENGTHS[1:3]
+    assert plans.find(SMALL, PARAMS, BOARDS[1:3], max_nodes=(2, 2)) == guided
+    monkeypatch.setattr(plans, "careful_actions", lambda *_: np.zeros(macros.STARTS[-1], bool))
+    assert plans.find(SMALL, PARAMS, BOARDS[1:3], max_nodes=(2, 100)) == guided
+    monkeypatch.setattr(plans, "find", lambda env, params, levels, max_nodes: [(4, 5), *[None] * (len(levels) - 1)])
+    monkeypatch.setattr(plans, "FILE", tmp_path / "plans.json")
+    trained = list(plans.stored())
+    plans.main()
+    assert plans.stored.__wrapped__() == dict.fromkeys(trained) | dict.fromkeys(trained[::50], (4, 5))
 
 
 def test_a_key_in_a_box_can_be_had_by_default():

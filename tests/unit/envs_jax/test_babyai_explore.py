@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import scipy.ndimage
-from babyai_games import PARAMS, RED_BALLS, SMALL, small_items, walk
+from babyai_games import PARAMS, RED_BALLS, SMALL, listed, small_items, walk
 
 from envs_jax import registry
 from envs_jax.babyai import baselines, codes, explore, items, levels, macros
@@ -67,15 +67,31 @@ def test_an_action_depends_on_nothing_but_what_was_shown():
     assert (first >= 0).all()
 
 
-def test_a_plan_that_would_be_too_long_is_cut_off(monkeypatch):
+def test_a_plan_that_would_be_too_long_is_cut_off_or_none_where_nothing_is_looked_at(monkeypatch):
     looked = np.array([[4, -1, -1], [4, 5, 6], [-1, -1, -1], [4, 5, -1]], np.int32)
     rests = [Plan((7, 8), True, 9), Plan((7,), True, 9), Plan(None, True, 9), Plan((7,), True, 9)]
     asked = []
     monkeypatch.setattr(baselines, "explorations", lambda *_: looked)
     monkeypatch.setattr(baselines, "_search", lambda *_, first: asked.append(first) or rests)
-    found = SPEC.exploring_after(SMALL, PARAMS, BOARDS[:4], 3, np.array([[1], [-1], [1], [1]], np.int32))
+    first = np.array([[1], [-1], [1], [1]], np.int32)
+    found = SPEC.exploring_after(SMALL, PARAMS, BOARDS[:4], 3, first)
     assert [None if plan is None else plan.tolist() for plan in found] == [[4, 7], [4, 5, 6], None, [4, 5]]
     assert asked[0].tolist() == [[1, 4, -1, -1], [-1, 4, 5, 6], [1, -1, -1, -1], [1, 4, 5, -1]]
+    found = SPEC.plan_after(SMALL, PARAMS, BOARDS[:4], 2, first)
+    assert [None if plan is None else plan.tolist() for plan in found] == [None, [7], None, [7]]
+    assert asked[1] is first
+
+
+def test_what_is_imitated_after_random_actions_solves_the_level():
+    first = SPEC.random_actions(SMALL, PARAMS, BOARDS, 1, jax.random.key(1))
+    assert 6 <= (first >= 0).sum() <= 18
+    for board, taken, plan in zip(BOARDS, first, SPEC.exploring_after(SMALL, PARAMS, BOARDS, LIMIT, first)):
+        taken = taken[taken >= 0]
+        *start, (state, _) = walk(SMALL, board, taken)
+        assert all(SMALL.actions[action] in listed(SMALL, before) for action, (before, _) in zip(taken, start))
+        assert (plan is None) == bool(state.terminated)
+        (state, _) = walk(SMALL, board, [*taken, *(plan if plan is not None else ())])[-1]
+        assert SMALL.success(state, PARAMS)
 
 
 def two_rooms(door):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from envs_jax.bandit import Bandit, make_bandit
+from envs_jax.environment import TextEnvironment
 
 LOW, HIGH = 0, 1
 ENV, PARAMS = make_bandit()
@@ -105,3 +106,15 @@ def test_bad_names_and_rewards_that_the_text_cannot_show_are_refused():
     for reward in (0.155, 100.05, 1000, float("nan"), "much", True):
         with pytest.raises(ValueError, match=said):
             make_bandit(high_reward=reward)
+
+
+def test_what_it_declares_and_what_it_does_not_have():
+    _, state = ENV.reset_env(jax.random.key(0), PARAMS)
+    assert (ENV.get_obs(state) == state.shown).all()
+    space = ENV.observation_space(PARAMS)
+    assert (space.low, space.high, space.shape, space.dtype) == (0, 1, (2,), jnp.int32)
+    assert list(map(float, ENV.reward_range(PARAMS))) == [0, 1]
+    assert list(map(float, ENV.reward_range(PARAMS.replace(low_reward=jnp.float32(-2))))) == [-2, 1]
+    for name, count in {"level_images": 1, "reward_range": 1, "reset_to_level": 2, "sample_level": 2}.items():
+        with pytest.raises(NotImplementedError, match="Bandit"):
+            getattr(TextEnvironment, name)(ENV, *[None] * count)

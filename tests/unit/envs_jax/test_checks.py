@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from broken_lock import CAUGHT_BY, ODD, SPECIAL, ConfusedLock, Fault, Lock, PlainLock, solve
+from broken_lock import CAUGHT_BY, LIMIT, ODD, SPECIAL, ConfusedLock, Fault, Lock, PlainLock, solve
 
 from envs_jax import registry
 from envs_jax.checks import MOST_SEEDS, check, check_registered, evidence, reachable
 from envs_jax.checks.play import fingerprint, in_batches, joined, key_of, noise_key
-from envs_jax.checks.rules import RULES
+from envs_jax.checks.rules import RULES, absorbing_end, observation, reward_range, success_terminates
 from envs_jax.reference import Floors, reference_of_plans
 
 LOCK = Lock()
@@ -108,6 +108,26 @@ def test_the_search_finds_the_levels_that_cannot_be_opened():
     seed = result(report, "goal_reachable").counterexample["seed"]
     assert LOCK.reset_env(jax.random.key(seed), LOCK.default_params)[1].code == SPECIAL
     assert result(report, "reference").status == "skipped"
+
+
+def test_flaws_of_start_states_and_of_the_search_are_told():
+    options = {"solve": None, "solved_levels": None, "single_start": False, "progress": print}
+    sound = evidence.gather(LOCK, LOCK.default_params, seeds=SEEDS, limit=LIMIT, floors=Floors(), **options)
+    assert reward_range(sound._replace(span=None)).status == "skipped"
+    row, texts = np.arange(SEEDS) == 3, sound.start_texts.copy()
+    texts[3, 1] = 0
+    for rule, flaw, found in (
+        (success_terminates, {"start_flaws": sound.start_flaws | {"not_terminated": row}}, "solved at the start"),
+        (observation, {"start_flaws": sound.start_flaws | {"bad_text": row}}, sound.start_texts[3].tolist()),
+        (observation, {"start_texts": texts}, "2 times the piece 'Code '"),
+    ):
+        case = rule(sound._replace(**flaw)).counterexample
+        assert case == {"seed": 3, "policy": None, "actions": [], "found": found}
+    env = type("Surrogates", (Lock,), {"pieces": ("\ud800", *Lock.pieces[1:])})()
+    assert observation(sound._replace(env=env)).reason == "an observation is no Unicode text"
+    search = sound.search._replace(broken=sound.search.broken | {"changed": (5, (0, 1))})
+    case = absorbing_end(sound._replace(search=search)).counterexample
+    assert (case["seed"], case["policy"], case["actions"]) == (5, "search", ["Zero", "One"])
 
 
 @pytest.mark.parametrize("options", [{"seeds": 0}, {"seeds": MOST_SEEDS + 1}, {"limit": 9}, {"limit": 0}])

@@ -12,6 +12,7 @@ from paths import ROOT
 
 import envs_jax
 from envs_jax.babyai import codes, items
+from envs_jax.babyai.render import TILE, picture
 from envs_jax.bandit import Bandit
 from envs_jax.scenes import SPRITES, grid_scene
 
@@ -128,6 +129,19 @@ def check_room(state, read, first):
     assert steps == f"Primitive actions: {int(world.steps)} of {int(state.max_steps)}."
     assert ("lock" in str(drawn)) == (codes.form_of(world.cells.astype(int)) == codes.LOCKED_DOOR).any()
     return bool(in_hand)
+
+
+def test_pictures_show_every_form_in_every_color():
+    """At one point of each form, and at one beside it, in the same row of pixels."""
+    ((state, _),) = walk(LARGE, items.load((0,))[0], ())
+    cells = np.array(state.world.cells)
+    cells[1:7, 1:7] = codes.OBJECT + np.arange(36).reshape(6, 6)
+    outside = state.replace(world=state.world.replace(cells=cells, x=0, y=0, heading=3))
+    tiles = np.asarray(picture(outside))[TILE:-TILE, TILE:-TILE].reshape(6, TILE, 6, TILE, 3)
+    colors = np.array([(255, 0, 0), (0, 255, 0), (0, 0, 255), (112, 39, 195), (255, 255, 0), (100, 100, 100)])
+    for form, (on, off) in enumerate(((16, 8), (16, 4), (16, 2), (31, 16), (23, 8), (21, 8))):
+        np.testing.assert_array_equal(tiles[form, 15, :, on], colors)
+        np.testing.assert_array_equal(tiles[form, 15, :, off], colors * 2 // 5 * (form == codes.LOCKED_DOOR))
 
 
 def test_the_scene_of_the_guide():
