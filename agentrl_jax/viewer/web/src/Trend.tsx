@@ -80,7 +80,7 @@ function Chart({ run, iteration, onIteration, theme, metrics, share, label }: Pr
       {
         width: element.clientWidth || 280,
         height: HEIGHT,
-        padding: [8, 6, 0, 0],
+        padding: [8, 16, 0, 0], // half of the last label of the iterations
         scales: { x: { time: false }, y: share ? { range: [-0.02, 1.04] } : {} },
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false } },
