@@ -43,6 +43,7 @@ test-nightly: .venv/installed-dev
 	TEST_SHAPES=1 TEST_HYPOTHESIS=nightly $(BIN)/python $(PYTEST) --timeout 1800 \
 		--hypothesis-seed=$$(date +%Y%m%d) tests/nightly tests/property
 
+# The first command has run the tests without a fault.
 test-mutants: .venv/installed-dev
 	$(BIN)/python tests/nightly/mutants.py
 	$(BIN)/python tests/nightly/mutants.py --generated 150 --seed 0 --unchecked
