@@ -1,11 +1,17 @@
-"""Seeded damage to files, and the check of its outcome: a result, or one line for the user."""
+"""Files of tokenizers and levels, seeded damage to files, and the check of its outcome: a result, or one line."""
 
+import io
 import json
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from agentrl_jax.errors import MAX_ERROR
+from agentrl_jax.text import tokenizer
+from envs_jax.frozen_lake import levels as maps
+from envs_jax.sokoban import levels as xsb
 
 ODD = [None, True, 0, -1, 1.5, 2**31, 2**63, 10**400, "", "x", "a\nb", "\ud800", "a\0b", "Ġ" * 5000, [], [1], {}]
 """Unexpected values."""
@@ -59,3 +65,28 @@ def ends_in_one_line(action: Callable[[], Any], refusal: type[Exception]) -> boo
         assert 0 < len(text) <= MAX_ERROR, text[:200]
         return False
     return True
+
+
+XSB = "; c\n######\n#@$. #\n######\n\nLevel 1\n####\n#@ #\n#$ #\n#. #\n####\n"
+MAPS = "SFFF\nFHFH\nFFFH\nHFFG\n\nSFFF\nFFFF\nFFFF\nFFFG\n"
+TOKENIZER = tokenizer.small_files()["tokenizer.json"]
+
+
+def uses_tokenizer(content):
+    made = tokenizer.from_files({"tokenizer.json": content}, "a folder")
+    made.decode(made.encode("Up <answer>é\n"))
+    made.decode(range(made.vocab_size), skip_special=False)
+
+
+def npy(pack):
+    stream = io.BytesIO()
+    np.save(stream, pack)
+    return stream.getvalue()
+
+
+LEVELS = {
+    ("SimpleSokoban", "txt"): XSB.encode(),
+    ("FrozenLake", "txt"): MAPS.encode(),
+    ("SimpleSokoban", "npy"): npy(xsb.stack_levels(xsb.parse_xsb(XSB), 6, 6)),
+    ("FrozenLake", "npy"): npy(maps.stack_levels(maps.parse_maps(MAPS))),
+}

@@ -1,4 +1,4 @@
-"""Tiny models in Hugging Face's layout, written by hand: names and [Out, In] matrices."""
+"""Tiny models in Hugging Face's layout, and adapters in PEFT's, written by hand: names and [Out, In] matrices."""
 
 import json
 import sys
@@ -65,4 +65,32 @@ def write_folder(folder: Path, config: dict, tensors: dict[str, np.ndarray], sha
     for name in set(files.values()):
         save_file({key: tensors[key] for key in tensors if files[key] == name}, folder / name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return folder
+
+
+PEFT_SETTINGS = {
+    "alpha_pattern": {}, "auto_mapping": None, "base_model_name_or_path": "somewhere", "bias": "none",
+    "fan_in_fan_out": False, "inference_mode": True, "init_lora_weights": True, "layers_to_transform": None,
+    "lora_alpha": 6, "lora_dropout": 0.05, "modules_to_save": None, "new_config": None, "peft_type": "LORA", "r": 3,
+    "rank_pattern": {}, "target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM", "use_dora": False,
+    "use_rslora": False,
+}  # fmt: skip
+PEFT_SHAPES = {"self_attn.q_proj": (8, 8), "mlp.down_proj": (12, 8)}
+
+
+def adapter_tensors() -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0)
+    tensors = {}
+    for i in range(2):
+        for name, (inputs, outputs) in PEFT_SHAPES.items():
+            at = f"base_model.model.model.layers.{i}.{name}"
+            tensors[f"{at}.lora_A.weight"] = draw.standard_normal((3, inputs)).astype(np.float32)
+            tensors[f"{at}.lora_B.weight"] = draw.standard_normal((outputs, 3)).astype(np.float32)
+    return tensors
+
+
+def write_adapter(folder: Path, tensors: dict[str, np.ndarray], **changes) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(PEFT_SETTINGS | changes))
+    save_file(tensors, folder / "adapter_model.safetensors")
     return folder

@@ -2,14 +2,13 @@
 
 import collections
 import dataclasses
-import importlib.util
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import toy_agent
 from jax.sharding import PartitionSpec as Spec
-from paths import ROOT
+from paths import ROOT, module_of
 
 from agentrl_jax.parallel.mesh import DATA
 from agentrl_jax.parallel.shards import maybe_shard_map
@@ -35,15 +34,7 @@ IDS = build.episode_ids(
 )
 
 
-def load_example():
-    path = ROOT / "experiments" / "host_environment.py"
-    spec = importlib.util.spec_from_file_location("host_environment_example", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Courier
-
-
-Courier = load_example()
+Courier = module_of(ROOT / "experiments" / "host_environment.py").Courier
 GRAMMAR = ResponseGrammar(actions=Courier.actions, think=False, forced=True, max_actions=2)
 
 

@@ -1,4 +1,4 @@
-"""A tiny model with a chat template, and folders of runs that started from it, made without training."""
+"""A tiny model with a chat template, runs that start from it, and folders of runs that are made without training."""
 
 import json
 from pathlib import Path
@@ -36,6 +36,23 @@ prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, max_response_to
 rollout: {group_size: 2}
 algo: {preset: starpo}
 """
+PRETRAINED = f"""{RUN}
+model: {{pretrained: MODEL, critic: separate, CHANGES}}
+optim: {{lr: 0.01}}
+imitation: {{levels: 4, steps: 5, batch: 4, lr: 0.03}}
+train: {{iterations: 2, checkpoint_every: 1, validate_every: 2, validation_episodes: 4}}
+evaluation: {{episodes: 4}}
+"""
+CHANGES = {
+    "lora": "lora: {rank: 2, targets: [query, down]}, precision: bfloat16",
+    "upper": "lora: {rank: 2, targets: [query, down]}, frozen_layers: 1",
+    "frozen": "frozen_layers: 1, remat: dots",
+    "whole": "precision: mixed",
+}
+
+
+def pretrained_config(model: Path, kind: str) -> str:
+    return PRETRAINED.replace("MODEL", str(model)).replace("CHANGES", CHANGES[kind])
 
 
 def write_model(folder: Path, template: str = TEMPLATE, positions: int = 512) -> Path:
@@ -72,3 +89,14 @@ def first_prompt(config, batched_env, *items) -> list[int]:
     settings = build.rollout_settings(config, batched_env, 1, 0.0)
     message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(np.arange(1), 0, *items))[1]
     return [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]
+
+
+def next_logprobs(params, shape, length):
+    """Returns a function from at most `length` tokens to the log-probabilities of the next one, by a whole pass."""
+
+    @jax.jit
+    def after(tokens, count):
+        logits = decoder.logits(params, decoder.forward(params, shape, tokens[None]))
+        return jax.nn.log_softmax(logits[0, count - 1])
+
+    return lambda ids: after(jnp.array(ids + [0] * (length - len(ids))), len(ids))

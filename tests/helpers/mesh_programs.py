@@ -20,7 +20,6 @@ from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs, total_stats
-from agentrl_jax.text.tokenizer import padded
 
 SIZES = {"vocab_size": 24, "num_layers": 2, "embed_dim": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 4}
 SHAPE = DecoderConfig(**SIZES, mlp_width=24, tied_embeddings=False, qkv_bias=True, qk_norm=True)
@@ -135,14 +134,9 @@ def check_imitation(devices, fsdp, tensor, batch):
     np.testing.assert_allclose(metrics["imitation/grad_norm"], known["imitation/grad_norm"], rtol=1e-5)
 
 
-CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))
-TOKENIZER = padded(toy_agent.TOKENIZER, 480)
-"""Its vocabulary can be sharded; 473 tokens could not."""
-
-
 @functools.cache
 def play(devices, fsdp, tensor, rollout):
-    model = build.build_model(CONFIG, TOKENIZER)
+    model = toy_agent.SHARED
     params = toy_agent.talkative_params(5, model)
     ids = toy_agent.mixed_ids(16, toy_agent.GROUP_SIZE)
     rules = build.ROLLOUT_RULES[rollout]

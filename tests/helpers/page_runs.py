@@ -122,6 +122,15 @@ def write_long_run(folder: Path) -> Path:
     return write_run(folder, [make_record(i, groups=25, response=500, full=True) for i in range(1, 11)])
 
 
+def write_checkpoints(run, roll_backs):
+    """Writes complete checkpoints, given as the number of roll-backs before each step, without their states."""
+    for step, number in roll_backs.items():
+        folder = run / "checkpoints" / str(step)
+        (folder / "meta").mkdir(parents=True)
+        (folder / "meta" / "metadata").write_text(json.dumps({"step": step, "roll_backs": number}))
+        (folder / "digests.json").write_text("{}")
+
+
 LOG_EPISODES = 24
 HOSTILE_LOG = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202egnp.exe"
 

@@ -1,4 +1,4 @@
-"""Processes that are connected as those of several hosts are, on this machine."""
+"""Processes that are connected as those of several hosts are, on this machine; and one that aborts."""
 
 import os
 import re
@@ -77,3 +77,29 @@ SLURM = {
     "SLURM_LOCALID": "0",
 }
 """Variables of the second task of a job of SLURM."""
+
+ABORTING = """
+import ctypes, faulthandler, sys, threading, time
+from agentrl_jax import stopping
+how = sys.argv[1]
+if how == "dumped":
+    faulthandler.enable()
+library = ctypes.PyDLL(None) if how == "stuck" else ctypes.CDLL(None)  # a PyDLL keeps the interpreter's lock
+with stopping.aborts_end_with(lambda: "the sentence"):
+    if how == "left":
+        pass
+    elif how == "segmentation fault":
+        ctypes.string_at(0)
+    else:
+        threading.Thread(target=library.abort).start()
+        while True:
+            pass
+library.abort()
+"""
+"""Aborts in one of several ways, inside or after `stopping.aborts_end_with`."""
+
+
+def aborted(how):
+    """Runs such a process to its end; `how` is aborted, left, dumped, segmentation fault or stuck (six seconds)."""
+    words = [sys.executable, "-c", ABORTING, how]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)

@@ -12,13 +12,10 @@ from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.prompt_information import PromptInformationConfig
 from agentrl_jax.models import decoder
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
-from agentrl_jax.text.tokenizer import padded
 
 GROUP_SIZE = toy_agent.GROUP_SIZE
-CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))
-MODEL = build.build_model(CONFIG, padded(toy_agent.TOKENIZER, 480))
+MODEL = toy_agent.SHARED
 PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
 START = toy_agent.talkative_params(6, MODEL)["policy"]
 KEY = jax.random.key(3)

@@ -63,11 +63,9 @@ def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutReco
 
     played = jax.tree.map(np.asarray, play(state.merged_params()))
     sampled, logprob = np.asarray(played.response_mask), played.response.logprob
-    header = Header(
-        *(iteration + 1, iteration, 0, tuple(task.label for task in config.tasks), GROUP_SIZE),
-        *(len(ids.group), config.prompt.max_turns),
-        temperature=1.0,
-    )
+    tasks = tuple(task.label for task in config.tasks)
+    sizes = {"group_size": GROUP_SIZE, "episodes": len(ids.group), "horizon": config.prompt.max_turns}
+    header = Header(iteration + 1, iteration, 0, tasks, temperature=1.0, **sizes)
     learner_logprob = np.where(sampled, logprob + 0.01, 0).astype(np.float32)
     scores = RecordedScores(learner_logprob, np.full(logprob.shape, np.nan, np.float32))
     advantage = np.random.default_rng(2).normal(size=sampled.shape)

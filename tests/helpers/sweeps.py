@@ -7,7 +7,6 @@ from agentrl_jax.studies.phases import PHASES
 
 LAYERS, EMBED, MLP, HEADS, KV_HEADS = 4, 64, 128, 4, 2
 
-
 CONFIG = decode(
     {
         "tasks": [{"env": "Bandit", "groups": 8}],
@@ -25,7 +24,6 @@ CONFIG = decode(
         "evaluation": {"episodes": 16},
     }
 )
-
 
 MACHINE = Peaks(flops=1e11, bandwidth=1e10, link=1e9)
 

@@ -52,6 +52,21 @@ train: {iterations: 0, validate_every: 0, validation_episodes: 8}
 evaluation: {episodes: 2}
 """
 
+MAZE = """
+tasks: [{env: maze, groups: 2, items: 0-11, held_out: 12-20, validation: 21-24}]
+prompt: {style: bare, max_turns: 3, max_response_tokens: 10}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+env: {url: local, observation_tokens: 96, deadline: 60.0}
+rollout: {group_size: 2, context_tokens: 360, prefill_chunk: 32}
+algo: {preset: grpo, minibatches: 2}
+optim: {lr: 0.01}
+imitation: {levels: 8, plans: random, steps: 25, batch: 4, lr: 0.03}
+train: {iterations: 4, checkpoint_every: 2, validate_every: 2, validation_episodes: 4, trajectories_every: 2}
+evaluation: {episodes: 4}
+"""
+"""On the items of a service."""
+TIMES = ("time/", "env/wait_share")
+
 
 class Finished(NamedTuple):
     file: str
@@ -72,10 +87,6 @@ def command(*words: str) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
         cli.main(words)
     return end.value.code or 0, out.getvalue(), err.getvalue()
-
-
-def train(run: Path, file: str, *words: str) -> tuple[int, str, str]:
-    return command("train", file, "--run_dir", str(run), *words)
 
 
 def done(*words: str) -> str:
@@ -100,9 +111,9 @@ def refused(run: Path, file: str, *words: str) -> str:
 
 
 def metrics(run: Path) -> list[dict]:
-    """Returns the rows of metrics.jsonl without metrics under time/."""
+    """Returns the rows of metrics.jsonl without those of `TIMES`."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
+    return [{key: value for key, value in row.items() if not key.startswith(TIMES)} for row in rows]
 
 
 def recorded(run: Path) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.setup import build
-from agentrl_jax.text.tokenizer import load_small
+from agentrl_jax.text.tokenizer import load_small, padded
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment
 
 GROUP_SIZE = 4
@@ -27,8 +27,7 @@ TURNS = 3
 MAX_RESPONSE_TOKENS = 7
 TOKENIZER = load_small()
 END = TOKENIZER.end_of_turn_id
-SHORT, LONG = 0, 1
-"""Task indices: one ends with the first action, the other rarely ends before the last turn."""
+vocabulary = TOKENIZER.encode
 
 
 @struct.dataclass
@@ -69,9 +68,6 @@ class Ladder(TextEnvironment):
         reward = jnp.where(active, -0.5 + 3.0 * there, 0.0)
         return state.height, state, reward, state.terminated, {"success": state.terminated, "height": state.height}
 
-    def is_truncated(self, state: Any, params: Any) -> jax.Array:
-        return state.time >= params.max_steps_in_episode
-
     def describe(self, state: LadderState, params: EnvParams) -> jax.Array:
         return jnp.stack([state.height, 10, state.goal, jnp.where(state.slipped, 11, -1)])
 
@@ -106,10 +102,8 @@ def make_batched_env(**changes: Any) -> CompiledEnv:
 
 BATCHED_ENV = make_batched_env()
 MODEL = build.build_model(CONFIG, TOKENIZER)
-
-
-def vocabulary(text: str) -> list[int]:
-    return [int(token) for token in TOKENIZER.encode(text)]
+SHARED = build.build_model(CONFIG.replace(model=CONFIG.model.replace(heads=4, kv_heads=2)), padded(TOKENIZER, 480))
+"""A model whose heads and whose vocabulary several devices can share; 473 tokens could not be shared."""
 
 
 def talkative_params(seed: int, model: ActorCritic = MODEL):

@@ -24,7 +24,7 @@ evaluation: {episodes: 5}
 def test_a_run_on_several_devices_that_is_interrupted_ends_like_one_that_is_not(tmp_path, monkeypatch):
     file = tiny_run.write_config(tmp_path, OTHER)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    assert tiny_run.train(straight, file)[0] == 0
+    tiny_run.trained(straight, file)
     assert tiny_run.summary(straight)["devices"] == 4
     assert tiny_run.summary(straight)["success"]["trained"]["n"] == 5
     first, last = tiny_run.checkpoint(straight, 1), tiny_run.checkpoint(straight, 4)
@@ -49,9 +49,9 @@ def test_a_run_on_several_devices_that_is_interrupted_ends_like_one_that_is_not(
             return iterate(run, state)
 
         patch.setattr(Run, "_iterate", interrupted)
-        code, _, err = tiny_run.train(broken, file)
+        code, _, err = tiny_run.command("train", file, "--run_dir", str(broken))
         assert (code, err.count("\n")) == (130, 1)
     assert tiny_run.checkpoints(broken) == [1, 2, 3]
-    assert tiny_run.train(broken, file)[0] == 0
+    tiny_run.trained(broken, file)
     assert tiny_run.metrics(broken) == tiny_run.metrics(straight)
     assert tiny_run.checkpoint(broken, 4) == last

@@ -3,15 +3,14 @@
 import json
 
 import tiny_run
-from service_run import CONFIG, rows
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 
 
 def test_a_run_on_a_service_is_trained_evaluated_and_exported(tmp_path):
-    folder, file = tmp_path / "run", tiny_run.write_config(tmp_path, CONFIG)
+    folder, file = tmp_path / "run", tiny_run.write_config(tmp_path, tiny_run.MAZE)
     output = tiny_run.trained(folder, file, "--train.iterations", "2", "--tasks.0.sampling.kind", "distinct")
-    last = rows(folder)[-1]
+    last = tiny_run.metrics(folder)[-1]
     assert (last["iteration"], last["levels/maze/different"]) == (2, 4)
     assert last["env/failed_share"] == last["env/retries"] == last["env/lone_share"] == 0
     assert last["env/calls"] == 1 + 3

@@ -37,6 +37,7 @@ def test_the_ten_lines_of_the_readme_train_and_evaluate_after_the_demo(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(code.splitlines()) <= 10
     code = code.replace('load_config("demo"', 'load_config("experiments/demo.yaml"')
+    code = code.replace('"train.iterations": 75', '"train.iterations": 2')
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "demo.yaml").write_text(TINY)
     demo = [sys.executable, "-m", "agentrl_jax", "train", "experiments/demo.yaml"]

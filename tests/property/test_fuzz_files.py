@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from damage import ends_in_one_line
-from sound_files import LEVELS, TOKENIZER, uses_tokenizer
+from damage import LEVELS, TOKENIZER, ends_in_one_line, uses_tokenizer
 
 from envs_jax import packs
 from envs_jax.frozen_lake import levels as maps

@@ -3,7 +3,7 @@ import subprocess
 import sys
 
 import pytest
-from aborting import aborted
+from processes import aborted
 
 from agentrl_jax import stopping
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 import xla_settings
-from sokoban_law import check_all
+from sokoban_boards import check_all
 
 import envs_jax
 from envs_jax import known_baselines

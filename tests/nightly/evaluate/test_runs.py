@@ -1,12 +1,19 @@
-"""Evaluations of whole runs: levels of files, panels, retries, records, alarms and conversations."""
+"""Evaluations of whole runs: levels of files, panels, records and conversations; and of a model that is killed."""
 
 import io
+import json
+import signal
+import subprocess
+import sys
+import threading
 
 import made_run
 import numpy as np
 import pytest
 import tiny_run
 from evaluating import refusal, result_of
+from fake_api import FakeApi
+from maze_model import replies_in, walk
 
 from agentrl_jax.config import load_resolved
 from agentrl_jax.evaluate import chat
@@ -95,3 +102,33 @@ def test_the_policy_of_a_run_talks(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("Up?\n"))
     out = tiny_run.done("chat", str(run), "--max_tokens", "4", "--length", "100")
     assert out == found.tokenizer.decode(response(found)[:4]) + "\n"
+
+
+def test_an_evaluation_of_an_api_model_that_is_killed_goes_on(tmp_path):
+    """While the process waits for answers; the next one asks nothing that was answered."""
+    enough, held = threading.Event(), threading.Event()
+
+    def answer(body):
+        with api.lock:
+            late = sum(api.asked.values()) >= 12
+        if late and not held.is_set():
+            enough.set()
+            held.wait(30)
+        return walk(body)
+
+    api = FakeApi(answer)
+    words = ["eval", "--api", "m", "--env", "maze", "--items", "0-7", "--concurrency", "2", "--out", str(tmp_path)]
+    with api.running() as url:
+        words += ["--base_url", url, "--json"]
+        with subprocess.Popen([sys.executable, "-m", "agentrl_jax", *words], stderr=subprocess.DEVNULL) as process:
+            assert enough.wait(120)
+            process.send_signal(signal.SIGKILL)
+        before = replies_in(tmp_path)
+        assert 10 <= len(before) <= 12
+        held.set()
+        asked = len(api.requests)
+        result = json.loads(tiny_run.done(*words))
+    assert (result["episodes"]["answered"], result["success_all"]["mean"]) == (8, 1)
+    after = replies_in(tmp_path)
+    assert {key: after[key] for key in before} == before
+    assert len(api.requests) - asked == len(after) - len(before) == result["requests"]

@@ -1,9 +1,8 @@
 """The circle of a run, its endpoint and its evaluation with retries."""
 
-import json
-
 import tiny_run
 from circle import LEVELS, served, words
+from maze_model import lines_in, replies_in
 
 from agentrl_jax.evaluate import retry
 from agentrl_jax.evaluate.eval_set import evaluate_run
@@ -18,11 +17,9 @@ def test_retries_are_those_of_the_run(finished, tmp_path, monkeypatch):
     with served(finished.folder) as address:
         code, _, err = tiny_run.command(*words(address, tmp_path, "--token_ids", "--attempts", "2"))
     assert code == 0, err
-    rows = [json.loads(line) for line in (tmp_path / "replies.jsonl").read_text().splitlines()]
-    ids = {(row["item"], row["turn"]): row["reply"]["token_ids"] for row in rows}
+    ids = {(item, turn): row["reply"]["token_ids"] for (item, _, turn), row in replies_in(tmp_path).items()}
     retried = 0
-    for line in (tmp_path / "episodes.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in lines_in(tmp_path, "episodes"):
         item, attempts = row["item"], row["attempts"]
         turns = sum(attempt["turns"] for attempt in attempts)
         lengths = greedy.response.length[item]

@@ -5,7 +5,6 @@ import signal
 from pathlib import Path
 
 import pytest
-import service_run
 import tiny_run
 from processes import LOST, Hosts, until
 
@@ -28,10 +27,10 @@ def file(tmp_path_factory):
 
 def test_every_host_has_servers_for_its_episodes(tmp_path):
     file = tmp_path / "served.yaml"
-    file.write_text(service_run.CONFIG.replace("url: local", "url: ''"))
+    file.write_text(tiny_run.MAZE.replace("url: local", "url: ''"))
     ended(1, str(file), tmp_path / "one", devices=2)
     ended(2, str(file), tmp_path / "two")
-    for read in (service_run.rows, tiny_run.summary):
+    for read in (tiny_run.metrics, tiny_run.summary):
         assert read(tmp_path / "one") == read(tmp_path / "two")
     assert {"service-maze.log", "service-maze-1.log"} <= {path.name for path in (tmp_path / "two").iterdir()}
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import toy_agent
 from host_stage import Stage
-from same_bits import assert_same
 from toy_agent import GROUP_SIZE
-from toy_rollouts import GROUPED, KEY
+from toy_rollouts import GROUPED, KEY, assert_same
 
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup.programs import Programs, played_metrics, total_stats

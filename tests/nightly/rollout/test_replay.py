@@ -19,30 +19,25 @@ TEMPERATURE = jnp.asarray(np.select([np.arange(64) % 5 == 0, np.arange(64) % 3 =
 REFILLED = {"group_size": GROUP_SIZE, "slots": 16, "prefill_threshold": 0.3}
 
 
-def played_and_replayed(policy, config, episodes):
+def played_and_replayed(policy, config):
     """Log-probabilities of a rollout and of its replay, both compiled for the same bits, and the tokens."""
-    ids, shape = toy_agent.rows(toy_agent.mixed_ids(16, GROUP_SIZE), np.arange(episodes)), toy_agent.MODEL.decoder
-    temperature = TEMPERATURE[:episodes]
-    settings = toy_agent.settings(episodes, temperature=temperature)
+    ids, shape = toy_agent.mixed_ids(16, GROUP_SIZE), toy_agent.MODEL.decoder
+    settings = toy_agent.settings(64, temperature=TEMPERATURE)
     jit = functools.partial(jax.jit, compiler_options=xla_settings.SAME_BITS)
     play = jit(lambda policy, *of: rollout(policy, shape, toy_agent.BATCHED_ENV, config, KEY, *of)[0])
     replay = jit(lambda policy, *record: replay_logprobs(policy, shape, config, *record, tasks=2))
     trajectory = play(policy, ids, settings)
-    return trajectory.response.logprob, replay(policy, trajectory, temperature), trajectory.response.tokens
-
-
-def assert_same_bits(a, b):
-    np.testing.assert_array_equal(np.asarray(a).view(np.int32), np.asarray(b).view(np.int32))
+    return trajectory.response.logprob, replay(policy, trajectory, TEMPERATURE), trajectory.response.tokens
 
 
 def test_a_cache_of_several_blocks_is_replayed_with_the_same_bits(policy, monkeypatch):
     config, shape = toy_agent.engine_config(**REFILLED), toy_agent.MODEL.decoder
-    _, _, plain = played_and_replayed(policy, config, 64)
+    _, _, plain = played_and_replayed(policy, config)
     monkeypatch.setattr(kv_cache, "SMALLEST_BLOCK", 4)
     assert len(empty_cache(shape, toy_agent.BATCHED_ENV, config, 1).blocks[0]) > 2
-    logprob, replayed, tokens = played_and_replayed(policy, config, 64)
+    logprob, replayed, tokens = played_and_replayed(policy, config)
     np.testing.assert_array_equal(tokens, plain)
-    assert_same_bits(replayed, logprob)
+    np.testing.assert_array_equal(np.asarray(replayed).view(np.int32), np.asarray(logprob).view(np.int32))
 
 
 def test_a_limited_context_after_a_short_first_observation_is_kept_whole():

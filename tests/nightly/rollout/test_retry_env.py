@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import toy_agent
 from retry_scripts import KEY, LENGTH, check_texts, near_levels, play_scripts, played, retry_env, sure
-from same_bits import assert_same, differing
+from toy_rollouts import assert_same, differing
 
 from agentrl_jax.rollout.envs.retry import RetryEnv
 from agentrl_jax.rollout.trajectory import TRUNCATIONS

@@ -1,2 +1,1 @@
 from raw_server import raw_server  # noqa: F401
-from serving import serve  # noqa: F401

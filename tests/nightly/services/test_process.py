@@ -42,21 +42,6 @@ def pid(server):
     return None if process is None or process.poll() is not None else process.pid
 
 
-def test_a_killed_server_comes_back_at_the_same_address_and_ends_when_closed(tmp_path):
-    server, client = started(tmp_path)
-    check_play(client)
-    first, address = pid(server), server.url()
-    os.kill(first, signal.SIGKILL)
-    wait_until(lambda: pid(server) not in (None, first), 60)
-    assert server.url() == address
-    check_play(client)
-    second = pid(server)
-    server.close()
-    assert pid(server) is None
-    assert not psutil.pid_exists(second)
-    assert '"message": "request"' in (tmp_path / "log").read_text()
-
-
 def test_nobody_without_the_token_is_answered_and_it_can_be_read_nowhere(tmp_path):
     server, mine = started(tmp_path)
     mine.create()
@@ -71,7 +56,7 @@ def test_nobody_without_the_token_is_answered_and_it_can_be_read_nowhere(tmp_pat
     server.close()
 
 
-def test_a_server_that_hangs_is_killed_and_comes_back(tmp_path, caplog):
+def test_a_server_that_hangs_is_killed_comes_back_at_the_same_address_and_ends_when_closed(tmp_path, caplog):
     server, client = started(tmp_path, answer_seconds=4.0)
     client.create()
     first = pid(server)
@@ -81,7 +66,11 @@ def test_a_server_that_hangs_is_killed_and_comes_back(tmp_path, caplog):
     assert not psutil.pid_exists(first)
     assert server.restarts == 1
     assert "did not answer within 4 s" in caplog.text
+    second = pid(server)
     server.close()
+    assert pid(server) is None
+    assert not psutil.pid_exists(second)
+    assert '"message": "request"' in (tmp_path / "log").read_text()
 
 
 def test_a_server_ends_when_its_parent_is_killed(tmp_path):

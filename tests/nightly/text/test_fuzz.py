@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from chat_families import FAMILIES
-from damage import damaged, ends_in_one_line, with_odd_values
-from sound_files import LEVELS, TOKENIZER, uses_tokenizer
+from damage import LEVELS, TOKENIZER, damaged, ends_in_one_line, uses_tokenizer, with_odd_values
 
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.errors import UserError

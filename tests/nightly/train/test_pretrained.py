@@ -1,7 +1,7 @@
 import json
 
+import made_run
 import numpy as np
-import pretrained_run
 import pytest
 import tiny_run
 
@@ -11,13 +11,13 @@ from agentrl_jax.models.io.load import load_pretrained
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return pretrained_run.write_model(tmp_path_factory.mktemp("models") / "tiny")
+    return made_run.write_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
-@pytest.fixture(scope="module", params=pretrained_run.CHANGES)
+@pytest.fixture(scope="module", params=made_run.CHANGES)
 def run(request, folder, tmp_path_factory):
     home = tmp_path_factory.mktemp(request.param)
-    file = tiny_run.write_config(home, pretrained_run.config(folder, request.param))
+    file = tiny_run.write_config(home, made_run.pretrained_config(folder, request.param))
     tiny_run.trained(home / "run", file)
     return file, home / "run", request.param
 

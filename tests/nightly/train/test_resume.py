@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 import tiny_run
-from aborting import aborted
 from paths import TESTS
+from processes import aborted
 from rich.console import Console
 
 from agentrl_jax.config import load_config
@@ -143,3 +143,44 @@ def test_a_thread_that_aborts_while_the_interpreter_is_locked_ends_the_process()
     done = aborted("stuck")
     assert done.returncode == -signal.SIGABRT
     assert "sentence" not in done.stderr
+
+
+DAGGER = """
+tasks: [{env: SimpleSokoban, groups: 2}]
+prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 2}
+algo: {preset: starpo_s, filter: {ratio: 0.5}, packing: true}
+imitation: {plans: optimal, levels: 16, steps: 100, batch: 8, lr: 0.03, dagger_rounds: 2, dagger_levels: 12}
+train: {iterations: 1, checkpoint_every: 1, keep: 9, validate_every: 0, validation_episodes: 8, trajectories_every: 0}
+evaluation: {episodes: 8}
+"""
+"""Rounds before chunks 1 and 2 of 4, counted from 0."""
+
+
+@pytest.fixture(scope="module")
+def dagger(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dagger")
+    file = tiny_run.write_config(folder, DAGGER)
+    return tiny_run.Finished(file, folder / "run", tiny_run.trained(folder / "run", file))
+
+
+def rounds(run):
+    return [json.loads((run / "dagger" / f"{number}.json").read_text()) for number in (1, 2)]
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_run_resumed_between_rounds_ends_like_one_that_was_not_stopped(dagger, tmp_path, last):
+    """Also where the process ended after a round was written and before a step was taken with it."""
+    assert "round 2 of 2: " in dagger.output
+    again = shutil.copytree(dagger.folder, tmp_path / "run")
+    for step in tiny_run.checkpoints(again)[last + 1 :]:
+        shutil.rmtree(again / "checkpoints" / str(step))
+    (again / "summary.json").unlink()
+    # Without RL iterations, which a run does not give up for lack of their checkpoint.
+    rows = (again / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (again / "metrics.jsonl").write_text("".join(rows[:4]))
+    tiny_run.trained(again, dagger.file)
+    for read in (tiny_run.metrics, tiny_run.summary, rounds):
+        assert read(again) == read(dagger.folder)
+    assert (again / "levels.jsonl").read_text() == (dagger.folder / "levels.jsonl").read_text()

@@ -8,9 +8,8 @@ import chromium
 import numpy as np
 import page_runs
 import pytest
-from checkpoints import write_checkpoints
 from chromium import assert_readable, assert_turn, count, expect, opened, press, shown, soon, status, title
-from page_runs import TOKENIZER, make_record, write_run
+from page_runs import TOKENIZER, make_record, write_checkpoints, write_run
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.formats.episodes import read_episodes
@@ -350,16 +349,7 @@ def test_everything_is_named_and_within_reach_of_the_keyboard(browser, url):
             assert any(name in each for each in reached), name
 
 
-def test_narrow_window_shows_one_part_at_a_time(browser, url):
-    with opened(browser, url, width=420, height=800) as page:
-        for name, part in (("Episodes", ".left"), ("Conversation", ".middle"), ("Board", ".right")):
-            page.click(f".pane-switch >> text={name}")
-            for other in (".left", ".middle", ".right"):
-                expect(page.locator(other)).to_be_visible(visible=other == part)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 420
-
-
-def test_a_phone_shows_the_conversation_high_up(browser, url):
+def test_a_phone_shows_one_part_at_a_time_and_the_conversation_high_up(browser, url):
     with opened(browser, url, width=390, height=844) as page:
         colors = page.locator(".top [role=radiogroup]")
         expect(colors).to_be_visible()
@@ -371,6 +361,10 @@ def test_a_phone_shows_the_conversation_high_up(browser, url):
             place = button.bounding_box()
             assert place["x"] >= 0
             assert place["x"] + place["width"] <= 390
+        for name, part in (("Episodes", ".left"), ("Conversation", ".middle"), ("Board", ".right")):
+            page.click(f".pane-switch >> text={name}")
+            for other in (".left", ".middle", ".right"):
+                expect(page.locator(other)).to_be_visible(visible=other == part)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 

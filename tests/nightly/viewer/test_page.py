@@ -1,4 +1,4 @@
-"""The page from its sources, its size for a long run, and a client that reads it slowly."""
+"""The page from its sources, its size for a long run, a client that reads it slowly, and boards of shared noise."""
 
 import shutil
 import socket
@@ -9,12 +9,14 @@ from pathlib import Path
 
 import page_runs
 import pytest
+from scripted_run import LAKE_SYMBOLS, MOVES, ScriptedRun, board, load, states_read
 
 import agentrl_jax.viewer
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
-from agentrl_jax.viewer import export, live
+from agentrl_jax.viewer import export, live, scenes
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.live import PageServer
+from agentrl_jax.viewer.scenes import run_scenes
 
 WEB = Path(agentrl_jax.viewer.__file__).parent / "web"
 
@@ -58,3 +60,23 @@ def test_a_slow_client_gets_the_whole_page(monkeypatch):
         thread.join()
     assert time.monotonic() - began > 2
     assert found.endswith(b"\r\n\r\n" + b"x" * 2**23)
+
+
+SHARED = """
+rollout: {group_size: 3, shared_noise: true}
+tasks: [{env: FrozenLake, groups: 4}]
+prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 6}
+"""
+
+
+def test_noise_that_a_group_shares_and_several_dispatches(caplog, monkeypatch):
+    config = load(SHARED)
+    record = ScriptedRun(config, {"FrozenLake": MOVES}).record(iteration=1)
+    found = run_scenes("runs/x", config, record)
+    assert all(found)
+    monkeypatch.setattr(scenes, "_ROWS", 5)
+    assert run_scenes("runs/x", config, record) == found
+    assert caplog.records == []
+    for row, of_episode in enumerate(found):
+        for read, scene in states_read(record, row, of_episode):
+            assert board(scene, LAKE_SYMBOLS) in read

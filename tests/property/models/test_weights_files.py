@@ -6,21 +6,15 @@ import tracemalloc
 
 import jax
 import pytest
-from hf_models import LLAMA3, config_of, tensors_of, write_folder
+from hf_models import LLAMA3, PEFT_SETTINGS, adapter_tensors, config_of, tensors_of, write_adapter, write_folder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from peft_models import SETTINGS, adapter_tensors, write
 
 from agentrl_jax.models.io import hf_config, load, peft_files
 from agentrl_jax.models.io.errors import WeightsError
 
 CONFIG = config_of("qwen3", num_hidden_layers=1)
 DECODER = hf_config.parse_config(config_of("qwen2")).decoder
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return write_folder(tmp_path / "model", CONFIG, tensors_of(CONFIG))
 
 
 edits = st.lists(
@@ -76,20 +70,17 @@ def loads_or_is_refused(load_it) -> None:
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 @FUZZ
 @given(changes=edits)
-def test_fuzzed_folder(name, changes, folder):
-    original = (folder / name).read_bytes()
-    try:
-        (folder / name).write_bytes(edited(original, changes))
-        loads_or_is_refused(lambda: load.load_pretrained(folder).params)
-    finally:
-        (folder / name).write_bytes(original)
+def test_fuzzed_folder(name, changes, tmp_path):
+    write_folder(tmp_path, CONFIG, tensors_of(CONFIG))
+    (tmp_path / name).write_bytes(edited((tmp_path / name).read_bytes(), changes))
+    loads_or_is_refused(lambda: load.load_pretrained(tmp_path).params)
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
 @FUZZ
 @given(changes=edits)
 def test_fuzzed_adapter(name, changes, tmp_path):
-    write(tmp_path, adapter_tensors())
+    write_adapter(tmp_path, adapter_tensors())
     (tmp_path / name).write_bytes(edited((tmp_path / name).read_bytes(), changes))
     loads_or_is_refused(lambda: peft_files.load_adapter(tmp_path, DECODER)[0])
 
@@ -110,9 +101,9 @@ def test_odd_values_in_a_configuration(key, value, family):
 
 
 @settings(FUZZ, max_examples=100)
-@given(key=st.sampled_from([*SETTINGS, "target_modules"]), value=odd_values)
+@given(key=st.sampled_from([*PEFT_SETTINGS, "target_modules"]), value=odd_values)
 def test_odd_values_in_an_adapters_configuration(key, value, tmp_path):
-    write(tmp_path, adapter_tensors(), **{key: value})
+    write_adapter(tmp_path, adapter_tensors(), **{key: value})
     loads_or_is_refused(lambda: peft_files.load_adapter(tmp_path, DECODER)[0])
 
 
@@ -131,17 +122,12 @@ def test_odd_values_in_a_gguf_file(data, tmp_path):
     loads_or_is_refused(lambda: load.load_pretrained(path).params)
 
 
-@pytest.fixture(scope="module")
-def gguf_bytes(tmp_path_factory):
+@FUZZ
+@given(changes=edits)
+def test_fuzzed_gguf(changes, tmp_path):
     pytest.importorskip("gguf", reason="gguf is not installed; it writes and reads GGUF files")
     from gguf_models import write_gguf
 
-    return write_gguf(tmp_path_factory.mktemp("gguf") / "m.gguf", CONFIG, tensors_of(CONFIG)).read_bytes()
-
-
-@FUZZ
-@given(changes=edits)
-def test_fuzzed_gguf(changes, gguf_bytes, tmp_path):
-    path = tmp_path / "m.gguf"
-    path.write_bytes(edited(gguf_bytes, changes))
+    path = write_gguf(tmp_path / "m.gguf", CONFIG, tensors_of(CONFIG))
+    path.write_bytes(edited(path.read_bytes(), changes))
     loads_or_is_refused(lambda: load.load_pretrained(path).params)

@@ -63,7 +63,6 @@ envs --check Sokban                             | --check is Sokban: SimpleSokob
 envs --check maze --seeds 0                     | --seeds is 0: at least 1
 envs --check maze --seeds 2000000               | --seeds is 2000000: at most 1000000
 envs --check maze --levels 9                    | --levels is 9: give --seeds
-envs --check maze --out nowhere/nowhere/a.json  | nowhere/a.json: no folder 'nowhere'
 envs --check maze --out .                       | --out is .: is a folder
 envs --check alfworld                           | alfworld: without a self-check
 envs --out a.json                               | --out is a.json: only with --check
@@ -77,9 +76,7 @@ chat nowhere --length 0                         | --length is 0: at least 1
 export nowhere                                  | FOLDER
 eval run --seed {2**70}                         | --seed is: from 0
 eval {RANDOM} --items 3 --episodes 9            | --episodes is 9: --items names the items
-eval {RANDOM} --token_file token                | --token_file is token: without --url there is no server
 eval {RANDOM} --workers 2                       | --workers is 2: --record or --url
-eval {API} --items 3 --episodes 9               | --episodes is 9: --items names the items
 eval {API} --token_file token                   | --token_file is token: without --url there is no server
 eval {API} --request_timeout inf                | --request_timeout is inf: above 0
 serve nosuch                                    | known are textcraft, sciworld: babyai, Bandit: server only
@@ -105,14 +102,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(line):
 
 
 def test_a_mistake_in_a_configuration(tmp_path):
-    for text, *parts in (
-        ("tasks: [{env: Sokban, groups: 4}]", "tasks.0", "'Sokban'", "SimpleSokoban"),
-        ("tasks: [{env: FrozenLake, groups: 4, options: {slipp: 1}}]", "tasks.0", "'slipp'"),
-        ("tasks: [{env: SimpleSokoban, groups: 4, options: {height: big}}]", "tasks.0", "'big'"),
-    ):
-        (tmp_path / "a.yaml").write_text(text)
-        err = sentence("train", str(tmp_path / "a.yaml"))
-        assert [part for part in parts if part not in err] == []
+    (tmp_path / "a.yaml").write_text("tasks: [{env: FrozenLake, groups: 4, options: {slipp: 1}}]")
+    err = sentence("train", str(tmp_path / "a.yaml"))
+    assert ("tasks.0" in err, "'slipp'" in err) == (True, True)
 
 
 def test_train_hands_the_configuration_to_the_loop_and_shows_its_errors_and_interrupts(monkeypatch, tmp_path):

@@ -4,14 +4,13 @@ A refusal names the key and the value of its row, or those that the row names la
 """
 
 import ast
-import copy
 import inspect
 
 import pytest
 import yaml
 from refusing import refusal
 
-from agentrl_jax.config import checks, decode, validate
+from agentrl_jax.config import checks, decode, load, validate
 from agentrl_jax.errors import shown
 
 GRPO = "algo: {preset: grpo}"
@@ -33,6 +32,7 @@ NARROW += "\nevaluation: {episodes: 4}\nimitation: {batch: 4}"
 LIMITS = [
     # Sizes. The decoder is narrow where its cache would be refused first.
     (NARROW, "prompt.max_response_tokens", 209715, 209716, "prompt.max_turns x "),
+    (ONE_TURN, "rollout.group_size", 2, 1 << 20, "groups x rollout.group_size is "),
     (ONE_TURN, "imitation.batch", 1 << 18, (1 << 18) + 1),
     (ONE_TURN, "train.validation_episodes", 1 << 18, (1 << 18) + 1),
     (ONE_TURN, "evaluation.episodes", 1 << 27, (1 << 27) + 1, "evaluation.episodes x "),
@@ -182,18 +182,8 @@ LIMITS = [
 
 
 def with_value(base, key, value):
-    data = copy.deepcopy(yaml.safe_load(base) or {})
-    *above, last = key.split(".")
-    node = data
-    for name in above:
-        if isinstance(node, list):
-            node = node[int(name)]
-        elif name == "tasks":
-            node = node.setdefault(name, [{"env": "SimpleSokoban", "groups": 8}])
-        else:
-            node[name] = {"kind": node[name]} if isinstance(node.get(name), str) else node.get(name, {})
-            node = node[name]
-    node[last] = value
+    data = yaml.safe_load(base) or {}
+    load._put(data, key, value)
     return decode(data)
 
 

@@ -69,7 +69,8 @@ def test_a_stored_configuration_is_read_without_the_files_that_it_names(tmp_path
     config = with_defaults(Config(run_dir="x", tasks=tasks))
     save_resolved(config, tmp_path / "config.yaml")
     assert load_resolved(tmp_path / "config.yaml") == config
-    assert refusal(load_config, tmp_path / "config.yaml").key == "tasks.0.levels"
+    error = refusal(load_config, tmp_path / "config.yaml")
+    assert (error.key, error.value) == ("tasks.0.levels", tasks[0].levels)
 
 
 def test_a_format_of_a_later_version_and_a_part_of_a_configuration_are_refused(tmp_path):

@@ -1,49 +1,17 @@
 """Every refusal of a configuration names its key and its value: by the schema, and by the code."""
 
 import ast
-import shlex
 from pathlib import Path
 from typing import get_args, get_origin
 
 import pytest
-import yaml
 from refusing import refusal
 
 import agentrl_jax
 import envs_jax
-from agentrl_jax.config import Config, decode, load
+from agentrl_jax.config import Config, decode
 from agentrl_jax.config.keys import child_type, every_key, sections_of
 from agentrl_jax.errors import shown
-
-TURN = "--algo.advantage.reward_placement turn"
-REFUSED = f"""
-tasks.0.levels = no/such/file.npy         | --tasks.0.levels no/such/file.npy
-algo.kl.coef = 0                          | --algo.kl '{{kind: adaptive, coef: 0}}'
-groups x rollout.group_size = 8388608     | --rollout.group_size 1048576
-algo.advantage.reward_normalization = mean | {TURN} --algo.advantage.reward_normalization mean
-algo.advantage.reward_grouping = batch    | --algo.advantage.reward_grouping batch
-algo.advantage.history_power = 2          | --algo.advantage gigpo --algo.advantage.history_power 2
-algo.advantage.anchor = observation       | --algo.advantage '{{kind: gigpo, step_weight: 0, anchor: observation}}'
-algo.kl.apply_to = reward                 | --algo.preset ppo --algo.kl.estimator k2
-algo.filter.include_zero = false          | --algo.filter '{{kind: top_p, include_zero: false}}'
-algo.horizon.turns = [3, 2]               | --algo.horizon '{{kind: stepwise, turns: [3, 2]}}'
-algo.preset = best                        | --algo.preset best
-algo.advantage.kind = ppo                 | --algo.advantage ppo
-algo.advantage.gamma = 0.9                | --algo.advantage grpo --algo.advantage.gamma 0.9
-algo.kl.coef = 0.1                        | --algo.kl.coef 0.1
-"""
-ROWS = [tuple(part.strip() for part in line.split("|")) for line in REFUSED.strip().splitlines()]
-
-
-@pytest.mark.parametrize(("about", "words"), ROWS)
-def test_a_refusal_carries_and_names_its_key_and_its_value(about, words, tmp_path):
-    (tmp_path / "run.yaml").write_text("")
-    key, _, value = about.partition(" = ")
-    error = refusal(load.load_config, tmp_path / "run.yaml", shlex.split(words))
-    assert error.key == key
-    assert (list(error.value) if isinstance(error.value, tuple) else error.value) == yaml.safe_load(value)
-    assert f"{key} is {shown(error.value)}, " in str(error)
-    assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("key", [key for key in every_key() if key not in ("algo.schedules", "tasks")])

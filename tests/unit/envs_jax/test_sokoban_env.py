@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import slow_sokoban as slow
-from host_levels import generate_pack
+import sokoban_boards as slow
+from sokoban_boards import generate_pack
 
 from envs_jax.sokoban import TAGS, Sokoban
 from envs_jax.testing import check_env

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from host_levels import generate_pack
-from slow_sokoban import board
+from sokoban_boards import board, generate_pack
 
 from envs_jax.sokoban.levels import MAX_SIDE, check_level, load_pack, parse_xsb, stack_levels
 

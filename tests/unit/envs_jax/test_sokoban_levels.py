@@ -5,8 +5,7 @@ import hashlib
 import jax
 import numpy as np
 import pytest
-from host_levels import generate_pack
-from sokoban_law import SIMPLE_LENGTHS, check_all
+from sokoban_boards import SIMPLE_LENGTHS, check_all, generate_pack
 
 from envs_jax.sokoban import TAGS
 from envs_jax.sokoban.generator import make_generator

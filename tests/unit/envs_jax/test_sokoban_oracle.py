@@ -2,8 +2,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-import slow_sokoban as slow
-from host_levels import generate_pack
+import sokoban_boards as slow
+from sokoban_boards import generate_pack
 
 from envs_jax.sokoban import oracle
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from host_levels import generate_pack
+from sokoban_boards import generate_pack
 
 import envs_jax
 from envs_jax import registry, splits

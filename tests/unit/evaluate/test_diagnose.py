@@ -1,10 +1,10 @@
 """The alarms with their own limits, on made-up metrics and in simulated runs, and their report."""
 
 import json
-import sys
 
 import pytest
 import tiny_run
+from benchmark_scripts import script
 from evaluating import result_of
 from paths import GOLDEN, ROOT
 
@@ -12,9 +12,7 @@ from agentrl_jax.algos import collapse
 from agentrl_jax.algos.collapse import ALARMS, examine
 from agentrl_jax.evaluate.diagnose import judge
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import collapse_alarms
-
+collapse_alarms = script("collapse_alarms")
 BY_NAME = {alarm.name: alarm for alarm in ALARMS}
 HEALTHY = {
     "rollout/in_group_std": 0.4,

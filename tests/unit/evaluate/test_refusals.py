@@ -2,7 +2,6 @@
 
 import shutil
 
-import numpy as np
 import pytest
 import tiny_run
 from evaluating import refusal
@@ -76,7 +75,6 @@ OF_API = [
     ("eval API --env maze --items 18 --clusters", "--clusters", None),
     ("eval API --panel maze-v1 --env maze", "--env", "maze"),
     ("eval API --panel maze-v1 --turns 2", "--turns", 2),
-    ("eval --attempts 2 --env maze", "--attempts", 2),
 ]
 
 
@@ -98,27 +96,14 @@ def test_options_that_cannot_be(finished, tmp_path, words, key, value):
 
 def test_a_level_file_that_cannot_be_played(finished, tmp_path):
     file = tmp_path / "levels.txt"
-    for content, words, parts in (
-        ("#####\n#@x.#\n#####\n", [], ["line 2, column 3", "'x'"]),
-        ("", [], ["no level"]),
-        (b"\xff\xfe\x00", [], ["no level"]),
-        ("SFFF\nFFFG\n", [], ["no level", "XSB"]),
-        ("SFFG\n", ["--env", "Bandit"], ["Bandit has no levels"]),
-        ("SFFG\n\nSG\n", ["--env", "FrozenLake"], ["level 2 is 1x2"]),
-    ):
-        file.write_bytes(content if isinstance(content, bytes) else content.encode())
-        message = str(refusal("eval", finished.folder, "--levels", file, *words))
+    for content, parts in ((b"#####\n#@x.#\n#####\n", ["line 2, column 3", "'x'"]), (b"\xff\xfe\x00", ["no level"])):
+        file.write_bytes(content)
+        message = str(refusal("eval", finished.folder, "--levels", file))
         assert all(part in message for part in [str(file), *parts])
-    file = tmp_path / "pack.npy"
-    np.save(file, np.zeros((2, 3), np.float32))
-    for words in ([], ["--env", "FrozenLake"]):
-        assert "float32" in str(refusal("eval", finished.folder, "--levels", file, *words))
 
 
 def test_a_run_that_cannot_be_evaluated(finished, tmp_path):
     copy = shutil.copytree(finished.folder, tmp_path / "copy")
-    shutil.rmtree(copy / "checkpoints")
-    assert "put the checkpoints back" in str(refusal("eval", copy))
     file, whole = copy / "config.yaml", (copy / "config.yaml").read_text()
     file.write_text(whole.replace("tokenizer: ''", "tokenizer: /absent"))
     assert "/absent" in str(refusal("eval", copy))

@@ -9,7 +9,6 @@ import made_run
 import pytest
 import refusing
 import tiny_run
-import whole_passes
 from evaluating import refusal
 from made_run import SHAPE
 
@@ -30,7 +29,7 @@ def params():
 def test_responses_are_those_of_whole_passes_over_several_turns(params, monkeypatch):
     """The second message is longer than a chunk, and follows a truncated response."""
     monkeypatch.setattr(chat, "CHUNK", 16)
-    after = whole_passes.next_logprobs(params, SHAPE, LENGTH)
+    after = made_run.next_logprobs(params, SHAPE, LENGTH)
     talk = chat.Conversation(params, SHAPE, TOKENIZER, length=LENGTH)
 
     def check(ids, response):

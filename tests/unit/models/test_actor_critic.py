@@ -54,12 +54,6 @@ def test_critic_reads_the_tokens_before(critic):
 ADAPTED = ActorCritic(decoder=CONFIG, critic="separate", lora=LoraConfig(rank=3, alpha=6.0))
 
 
-def test_a_fresh_adapter_changes_no_bit():
-    adapted = actor_critic.from_decoder(jax.random.key(1), PARAMS, ADAPTED)
-    attached = actor_critic.policy_decoder(adapted, ADAPTED)
-    np.testing.assert_array_equal(*(forward(params, CONFIG, TOKENS) for params in (attached, PARAMS)))
-
-
 @jax.jit
 def through_the_cache(params):
     start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, LENGTH)

@@ -10,7 +10,7 @@ from spread_attention import MESH, check_branches
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import block_attention, row_attention
-from agentrl_jax.models.sequence_attention import all_gather_positions, shard_positions
+from agentrl_jax.models.sequence_attention import shard_positions
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,6 @@ def test_keys_before_the_segments_of_a_block_are_not_read():
 
 def test_no_device_waits_in_its_branch_for_another(monkeypatch):
     check_branches(monkeypatch, heads=2, kv_heads=1, implementation="blocks")
-
-
-def test_gathered_positions_are_in_order():
-    def there_and_back(x):
-        return all_gather_positions(shard_positions(x, "sequence"), "sequence")
-
-    rows = jnp.arange(2 * 16).reshape(2, 16)
-    back = jax.shard_map(there_and_back, mesh=MESH, in_specs=Spec("data"), out_specs=Spec("data", "sequence"))(rows)
-    chex.assert_trees_all_equal(back, jnp.tile(rows, 4))
 
 
 def test_lengths_that_cannot_be_divided_are_refused():

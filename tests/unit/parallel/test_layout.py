@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.errors import BadValue
@@ -16,17 +15,12 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import layout
-from agentrl_jax.parallel.mesh import AUTO, DATA, FSDP, MESH_AXES, counted_devices, make_mesh
+from agentrl_jax.parallel.mesh import AUTO, DATA, FSDP, counted_devices, make_mesh
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 
 SIZES = {"vocab_size": 32, "num_layers": 2, "embed_dim": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8}
 BIASES = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias", "qk_norm"), True)
 SHAPE = DecoderConfig(**SIZES, **BIASES, mlp_width=24, tied_embeddings=False)
-
-
-def mesh(data: int, fsdp: int, tensor: int) -> Mesh:
-    devices = np.array(jax.devices() * 8)[: data * fsdp * tensor].reshape(data, fsdp, 1, tensor)
-    return Mesh(devices, MESH_AXES)
 
 
 def params_of(**model):
@@ -43,15 +37,15 @@ def test_every_leaf_of_parameters_and_optimizer_has_a_place(model):
     params = params_of(critic="separate", **model)
     state = jax.eval_shape(optax.adamw(1.0).init, params)
     for rules in (layout.UPDATE, layout.ROLLOUT):
-        placed = specs(params, mesh(2, 2, 2), rules)
+        placed = specs(params, make_mesh(8, fsdp=2, tensor=2), rules)
         for moments in (state[0].mu, state[0].nu):
-            assert specs(moments, mesh(2, 2, 2), rules) == placed
-    assert specs(state, mesh(2, 2, 2), layout.UPDATE)[0].count == Spec()
+            assert specs(moments, make_mesh(8, fsdp=2, tensor=2), rules) == placed
+    assert specs(state, make_mesh(8, fsdp=2, tensor=2), layout.UPDATE)[0].count == Spec()
 
 
 def test_matrices_of_the_two_layouts():
     params = params_of(critic="shared")
-    update = specs(params, mesh(2, 2, 2), layout.UPDATE)
+    update = specs(params, make_mesh(8, fsdp=2, tensor=2), layout.UPDATE)
     assert update["policy"]["embedding"] == Spec("tensor", "fsdp")
     assert update["policy"]["lm_head"] == Spec("fsdp", "tensor")
     assert update["policy"]["layers"]["query"] == Spec(None, "fsdp", "tensor")
@@ -59,9 +53,9 @@ def test_matrices_of_the_two_layouts():
     assert update["policy"]["layers"]["up_bias"] == Spec(None, "tensor")
     assert update["policy"]["layers"]["query_norm"] == Spec()
     assert update["critic"] == {"head": Spec("fsdp"), "bias": Spec()}
-    rollout = specs(params, mesh(2, 2, 2), layout.ROLLOUT)
+    rollout = specs(params, make_mesh(8, fsdp=2, tensor=2), layout.ROLLOUT)
     assert rollout["policy"]["layers"]["down"] == Spec(None, "tensor")
-    wide = specs(params, mesh(1, 2, 2), layout.WIDE_ROLLOUT)
+    wide = specs(params, make_mesh(4, fsdp=2, tensor=2), layout.WIDE_ROLLOUT)
     assert wide["policy"]["layers"]["gate"] == Spec(None, None, ("fsdp", "tensor"))
     assert wide["policy"]["layers"]["key"] == Spec(), "two key-value heads cannot be shared by four devices"
 
@@ -69,11 +63,11 @@ def test_matrices_of_the_two_layouts():
 def test_axes_of_one_device_split_nothing_heads_are_never_cut_and_what_has_no_rule_is_refused():
     """Four heads of eight numbers on eight devices: 32 columns could be sharded, heads are not split."""
     tree = {"query": jax.ShapeDtypeStruct((16, 32), jnp.float32), "gate": jax.ShapeDtypeStruct((16, 24), jnp.float32)}
-    assert specs(tree, mesh(1, 1, 8), layout.UPDATE) == {"query": Spec(), "gate": Spec(None, "tensor")}
-    assert specs(tree, mesh(8, 1, 1), layout.UPDATE) == {"query": Spec(), "gate": Spec()}
+    assert specs(tree, make_mesh(8, tensor=8), layout.UPDATE) == {"query": Spec(), "gate": Spec(None, "tensor")}
+    assert specs(tree, make_mesh(8), layout.UPDATE) == {"query": Spec(), "gate": Spec()}
     rules = dataclasses.replace(layout.UPDATE, embed_dim="tensor")
     with pytest.raises(BadValue) as refused:
-        specs({"layers": {"query": jax.ShapeDtypeStruct((2, 16, 32), jnp.float32)}}, mesh(1, 1, 2), rules)
+        specs({"layers": {"query": jax.ShapeDtypeStruct((2, 16, 32), jnp.float32)}}, make_mesh(2, tensor=2), rules)
     assert (refused.value.key, refused.value.value) == ("layers/query", "tensor")
     for path, rank in ((("layers", "mouth"), 2), (("layers", "query"), 4), (("head",), 3)):
         with pytest.raises(BadValue) as refused:

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from same_bits import assert_same, differing
 from toy_agent import GROUP_SIZE, TURNS
-from toy_rollouts import GROUPED, KEY, forward_logprobs
+from toy_rollouts import GROUPED, KEY, assert_same, differing, forward_logprobs
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import cached_decoder

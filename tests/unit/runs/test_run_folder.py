@@ -24,12 +24,6 @@ def config(tmp_path):
     return with_defaults(Config(run_dir=str(tmp_path / "run"), tasks=(TaskConfig(env="X", groups=4),)))
 
 
-def fill(folder, steps):
-    for step in steps:
-        folder.log({"step": step, "stage": "imitation", "loss": step / 7, "text": "a"})
-        folder.log_trajectories([{"step": step, "response": "Up √"}, {"step": step, "response": "Down"}])
-
-
 def test_a_new_folder_holds_the_configuration_and_is_recognized(config, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml.tmp").write_text("seed")  # its making was killed
@@ -170,7 +164,9 @@ def test_rows_and_the_summary_keep_their_values_bit_for_bit(config, tmp_path):
 @pytest.mark.parametrize("line", [b'{"st', b'{"step": 3}', b"[1]", b"", b'{"step": 1, "stage": "im\xff"}'])
 def test_a_line_that_is_no_row_and_a_rollout_that_cannot_be_read_cost_no_other_and_are_kept(config, tmp_path, line):
     with RunFolder(config) as folder:
-        fill(folder, [1, 2])
+        for step in (1, 2):
+            folder.log({"step": step, "stage": "imitation", "loss": step / 7, "text": "a"})
+            folder.log_trajectories([{"step": step, "response": "Up √"}, {"step": step, "response": "Down"}])
     file = tmp_path / "run" / "metrics.jsonl"
     first, second = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(damaged := first + line + b"\n" + second + b'{"torn')

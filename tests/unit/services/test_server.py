@@ -89,9 +89,6 @@ def test_family_a_of_ours(serve):
     text = 'ü\u2028\x00😀\ud7ff "\\'
     assert told(url, "step", id=0, action=text)["observation"] == f"9 {text}"
     assert shown(url, "doubled?id=4") == {"error": "The id 4 is not valid."}
-    assert shown(url, "nothing") == {"detail": "Not Found"}
-    (detail,) = told(url, "step", id=0)["detail"]
-    assert (detail["type"], detail["loc"]) == ("missing", ["body", "action"])
 
 
 def test_family_b(serve):
@@ -191,8 +188,6 @@ def test_large_bodies_are_refused_and_a_token_is_asked_for(serve):
     assert post(url, "step", id=0, action="x" * 2000).status_code == 413
     parts = (b"x" * 100 for _ in range(20))
     assert HTTP.post(f"{url}/step", content=parts).status_code == 413
-    as_json = {"Content-Type": "application/json"}
-    assert HTTP.post(f"{url}/step", content=b"[" * 900, headers=as_json).status_code == 422
     url = serve(counting()[0], COMPILED, Limits(token="geheim-ü"))
     assert HTTP.get(url).status_code == 200
     assert create(url).status_code == 401

@@ -1,5 +1,4 @@
-import pytest
-from scene_lists import SERVICES, STARTS, check_long_texts, lists, scenes_of
+from scene_lists import lists, scenes_of
 from sciworld_texts import HALLWAY
 
 from agentrl_jax.services.catalog import get_service
@@ -170,8 +169,3 @@ def test_turns_and_lists_are_bounded():
     assert entries == [("thing", shown("x" * 5000))] * 4 + [("and 16 more", "")]
     assert len(entries[0][1]) == MAX_LENGTH + 3
     assert listed("Nothing", []) == []
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_no_text_takes_more_than_a_moment(name):
-    check_long_texts(name, STARTS[:1])

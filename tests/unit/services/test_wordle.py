@@ -1,5 +1,4 @@
 import json
-import random
 
 import pytest
 
@@ -106,11 +105,3 @@ def test_the_random_player_draws_all_words_alike_and_knows_nothing_of_the_game()
     drawn = [one.act("") for _ in range(2000)]
     assert drawn == [same.act("") for _ in range(2000)] != [other.act("") for _ in range(2000)]
     assert all(20 < drawn.count(" ".join(word)) < 90 for word in WORDS)
-
-
-def test_instances_do_not_disturb_one_another():
-    (one, _), (other, _) = begin(3), begin(8)
-    for word, colors in (("panic", "b b y b b\n"), ("knoll", "b y y b b\n"), ("mount", "g g g g g\n")):
-        random.seed(0)
-        other.step("solar")
-        assert one.step(word).observation == colors

@@ -2,9 +2,7 @@ import json
 import shutil
 
 import made_run
-import pretrained_run
 import pytest
-import service_run
 import tiny_run
 from refusing import refusal
 from rich.console import Console
@@ -18,8 +16,8 @@ from agentrl_jax.train.run import train
 def files(tmp_path_factory):
     """Files of runs by name: of the program's own environments, of a pretrained model, and of a service."""
     home = tmp_path_factory.mktemp("refused")
-    model = pretrained_run.write_model(home / "weights")
-    texts = {"tiny": tiny_run.CONFIG, "model": pretrained_run.config(model, "lora"), "maze": service_run.CONFIG}
+    model = made_run.write_model(home / "weights")
+    texts = {"tiny": tiny_run.CONFIG, "model": made_run.pretrained_config(model, "lora"), "maze": tiny_run.MAZE}
     for name, text in texts.items():
         (home / name).mkdir()
         texts[name] = tiny_run.write_config(home / name, text)
@@ -48,7 +46,6 @@ def test_what_cannot_run_takes_no_folder_and_a_server_that_is_not_there_is_named
         ("maze", "--tasks.0.items 0-40", "tasks.0.items"),
         ("maze", "--tasks.0.held_out nowhere.json", "nowhere.json"),
         ("maze", "--env.progress 0.5", "env.progress"),
-        ("maze", "--imitation.noise 0.3", "imitation.noise"),
         ("maze", "--imitation.noise 0.3 --imitation.plans optimal", "imitation.noise"),
         ("maze", "--env.url ftp://x", "ftp://x"),
         ("maze", "--env.token_file nowhere --env.url http://127.0.0.1:9", "nowhere"),
@@ -67,7 +64,7 @@ def made(tmp_path_factory):
     return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", shape)
 
 
-def test_a_checkpoint_that_was_not_copied_as_a_whole_is_named(made, tmp_path, capsys):
+def test_checkpoints_that_were_not_copied_as_a_whole_or_are_gone_are_named(made, tmp_path, capsys):
     run = shutil.copytree(made, tmp_path / "run")
     assert (load_policy(run).step, capsys.readouterr().err) == (7, "")
     shutil.copytree(run / "checkpoints" / "7", run / "checkpoints" / "9")
@@ -76,10 +73,6 @@ def test_a_checkpoint_that_was_not_copied_as_a_whole_is_named(made, tmp_path, ca
     said = capsys.readouterr().err
     assert (said.count("\n"), "checkpoint 9" in said, "step 7" in said) == (1, True, True)
     assert (load_policy(run, 7).step, capsys.readouterr().err) == (7, "")
-
-
-def test_deleted_checkpoints_of_a_run_that_learned_are_to_be_put_back(made, tmp_path):
-    run = shutil.copytree(made, tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
     assert refusal(load_policy, run).value is None
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "stage": "rl", "iteration": 1}) + "\n")

@@ -142,9 +142,7 @@ def test_memory_is_limited_where_the_system_does_not_do_it():
 def test_without_transformers(monkeypatch):
     chat_template._worker.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError) as refused:
-        with_template(FAMILIES["chatml"][0])
-    assert refused.value.key == "transformers"
+    assert refusal(with_template, FAMILIES["chatml"][0]).key == "transformers"
 
 
 def test_longest_special_token_is_found():

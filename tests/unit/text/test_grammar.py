@@ -1,14 +1,11 @@
 import dataclasses
 import itertools
 
-import chex
-import jax
 import numpy as np
 import pytest
 from parsed_responses import MOVES, assert_equal_to_reference, device_parse, moves
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.text import grammar
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.reference import parse_response
 
@@ -110,19 +107,6 @@ def test_special_and_outside_tokens_are_invisible(small, compiled_grammar):
     spelled = small.encode("U<|end|>p</answer>")
     (third,) = device_parse(table, [spelled])
     assert (third.num_valid, third.num_parsed) == (0, 1)
-
-
-def test_closing_absorbs(small, compiled_grammar):
-    table, advance = compiled_grammar(moves(False, True), small), jax.jit(grammar.advance)
-    state = grammar.start(table)
-    for token in small.encode("Up||Down</answer>"):
-        assert not grammar.closed(table, state)
-        state = advance(table, state, np.int32(token))
-    assert grammar.closed(table, state)
-    after = state
-    for token in [*small.encode("||Left</answer>"), small.end_of_turn_id]:
-        after = advance(table, after, np.int32(token))
-    chex.assert_trees_all_equal(after, state)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ from prompt_texts import expected_prefix, message_text, prefix_text, response_te
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+import envs_jax
+from agentrl_jax.config import PromptConfig
 from agentrl_jax.errors import BadValue
+from agentrl_jax.setup import build
 from agentrl_jax.text import grammar, prompt, tokenizer
 from agentrl_jax.text.styles import FEEDBACK, get_style
 
@@ -134,6 +137,9 @@ def test_actions_that_are_not_listed_can_still_be_said(small, style):
     assert response_text(silent, small, [3, 0]) == response_text(listed, small, [3, 0])
     assert silent.max_response_tokens(5) == listed.max_response_tokens(5)
     assert silent.max_message_tokens == listed.max_message_tokens
+    env, params = envs_jax.make("Bandit")
+    task = build.make_task("Bandit", env, params, PromptConfig(style=style), small)
+    assert not any(arm in prefix_text(task.prompt, small) for arm in env.actions)
 
 
 def test_ragen_words(small):

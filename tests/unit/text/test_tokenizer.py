@@ -175,17 +175,6 @@ WORDS_ONLY = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},
         ({"model__vocab": lambda vocab: vocab | {"zz": 1 << 21}}, "is 2097152, not from 0 to 2097151"),
         ({"added": [added("|||", lstrip=True)]}, "'|||' removes the spaces"),
     ],
-    ids=[
-        "random",
-        "letter case",
-        "compatibility",
-        "prefix space",
-        "spaces",
-        "the same id",
-        "a long token",
-        "a large id",
-        "strip",
-    ],
 )
 def test_what_changes_texts_is_refused(small, changes, words):
     with pytest.raises(ValueError, match=re.escape(words)):

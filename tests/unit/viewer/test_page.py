@@ -14,8 +14,7 @@ import httpx
 import numpy as np
 import page_runs
 import pytest
-from checkpoints import write_checkpoints
-from page_runs import TOKENIZER, Scripts, decode_page, make_record, rewrite_lines, write_run
+from page_runs import TOKENIZER, Scripts, decode_page, make_record, rewrite_lines, write_checkpoints, write_run
 from refusing import refusal
 from tiny_run import command
 

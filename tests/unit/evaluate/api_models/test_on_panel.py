@@ -20,7 +20,7 @@ from agentrl_jax.evaluate.baselines import success_intervals
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
 from agentrl_jax.evaluate.level_set import level_set
 from agentrl_jax.evaluate.panels import get_panel
-from agentrl_jax.evaluate.records import Record, read_record
+from agentrl_jax.evaluate.records import Record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
 from agentrl_jax.rollout.trajectory import hexadecimal
@@ -191,37 +191,30 @@ def test_a_panel_of_a_compiled_environment(tmp_path):
         assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
 
 
-def test_cut_and_refused_episodes_have_no_outcome_and_cannot_help(tmp_path):
+def test_cut_refused_and_failed_episodes_have_no_outcome_and_cannot_help(tmp_path):
     def answer(body):
-        if at(0, body, 1) or at(1, body, 1):
+        if at(0, body, 1):
+            return 400, {}, {"error": {"message": "odd"}}
+        if at(1, body, 1):
             return completion("too long", finish="length")
         return completion(None, refusal="I must not walk.") if at(2, body, 1) else walk(body)
 
-    code, _, err, _ = evaluate(answer, tmp_path / "m")
-    assert code == 0, err
-    record = read_record(tmp_path / "m" / "record.json")
+    code, out, err, _ = evaluate(answer, tmp_path / "a", "--json")
+    assert (code, err.splitlines()[-1].split(";")[0]) == (1, "agentrl: 0 of 25 episodes are unfinished and 1 failed")
+    record = Record.model_validate_json(out)
     assert record.outcomes.samples == [[None]] * 3 + [[1.0]] * 22
-    assert record.outcomes.unanswered.model_dump() == {"length": 2, "refusal": 1, "failed": 0}
+    assert record.outcomes.unanswered.model_dump() == {"length": 1, "refusal": 1, "failed": 1}
     assert (record.results["success"]["mean"], record.results["success_answered"]["mean"]) == (0.88, 1.0)
     row = row_of(record, "")
     assert row.success == success_interval([0.0] * 3 + [1.0] * 22)
     assert row.success_answered == success_interval([1.0] * 22)
-    assert (row.answered, row.unanswered) == (22, {"length": 2, "refusal": 1, "failed": 0})
-
-
-def test_episodes_that_failed_or_were_cut_count_in_the_record(tmp_path):
-    refused = (400, {}, {"error": {"message": "odd"}})
-    code, out, err, _ = evaluate(lambda body: refused if at(0, body, 1) else walk(body), tmp_path / "a", "--json")
-    assert (code, err.splitlines()[-1].split(";")[0]) == (1, "agentrl: 0 of 25 episodes are unfinished and 1 failed")
-    record = Record.model_validate_json(out)
-    assert record.outcomes.unanswered.model_dump() == {"length": 0, "refusal": 0, "failed": 1}
-    assert (record.outcomes.samples[0], record.results["success"]["mean"]) == ([None], 0.96)
+    assert (row.answered, row.unanswered) == (22, {"length": 1, "refusal": 1, "failed": 1})
     code, out, err, _ = evaluate(lambda body: completion("", "length"), tmp_path / "b", "--json")
     assert code == 0, err
     row = row_of(Record.model_validate_json(out), "")
     assert (row.success["mean"], row.success_answered, row.answered, row.turns) == (0.0, None, 0, None)
     board = " ".join(tiny_run.command("leaderboard", str(tmp_path))[1].split())
-    assert "0 refused, 1 failed count as not solved" in board
+    assert "1 refused, 1 failed count as not solved" in board
     assert "none was answered" in board
 
     # An unfinished episode means no record.

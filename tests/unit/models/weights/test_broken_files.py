@@ -50,7 +50,7 @@ BROKEN = {
         (struct.pack("<Q", 3) + b"{}", "header: 3 bytes"), (header_of(b"[" * 100_000), JSON),
         (header_of(b'{"a": 1, "a": 2}'), "'a' is given twice"),
         (header_of({"a": tensor(0, 4), "b": tensor(2, 6)}, b"0" * 6), TORN),
-        (header_of({"a": tensor(0, 4, (2**40, 2**40))}, b"0000"), TORN),
+        (header_of({"a": tensor(0, 4)}, b"000"), TORN), (header_of({"a": tensor(0, 4, (2**40, 2**40))}, b"0000"), TORN),
         (header_of({"a": tensor(0, 8, dtype="F64")}, b"0" * 8), "a is F64"),
         (header_of({"a": tensor(0, 0, (0, 2**60))}), "unexpected a"),
     ],
@@ -79,21 +79,13 @@ OUTSIDE = ("../x.safetensors", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a" 
     [
         *[({"a": name}, "expected a file of this folder") for name in OUTSIDE],
         *[(wrong, f"weight_map is {wrong}") for wrong in (None, [], {}, {"a": 3})],
-        ({"a": "model-00003-of-00003.safetensors"}, "no such file"),
+        ({"a": "model-00003-of-00003.safetensors"}, "model-00003-of-00003.safetensors: no such file"),
         ({"a": "model-00001-of-00002.safetensors"}, "differs from the index in a, model."),
     ],
 )
 def test_a_wrong_index(mapping, words, sharded):
     (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": mapping}))
     assert words in refusal(sharded)
-
-
-def test_missing_and_torn_files(sharded):
-    file = sharded / "model-00002-of-00002.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-    assert TORN in refusal(sharded)
-    file.unlink()
-    assert f"{file.name}: no such file" in refusal(sharded)
 
 
 def test_links_out_of_the_folder_are_refused_and_those_of_hugging_faces_cache_followed(folder, tmp_path):

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hf_models import config_of
-from peft_models import SETTINGS, adapter_tensors, write
+from hf_models import PEFT_SETTINGS, adapter_tensors, config_of, write_adapter
 from safetensors.numpy import load_file
 
 from agentrl_jax.models import lora
@@ -21,7 +20,7 @@ DECODER = hf_config.parse_config(config_of("qwen2")).decoder
 def test_the_product_and_the_files_are_those_of_peft(stabilized, tmp_path):
     """x A^T B^T times alpha / r, or alpha / sqrt(r) if rank-stabilized."""
     tensors = adapter_tensors()
-    adapter, size = peft_files.load_adapter(write(tmp_path / "old", tensors, use_rslora=stabilized), DECODER)
+    adapter, size = peft_files.load_adapter(write_adapter(tmp_path / "old", tensors, use_rslora=stabilized), DECODER)
     assert size.targets == ("query", "down")
     assert size.scale == pytest.approx(6 / math.sqrt(3) if stabilized else 2.0)
     x = np.random.default_rng(1).standard_normal((4, 12)).astype(np.float32)
@@ -35,7 +34,7 @@ def test_the_product_and_the_files_are_those_of_peft(stabilized, tmp_path):
     chex.assert_trees_all_equal(load_file(tmp_path / "new" / "adapter_model.safetensors"), tensors)
     settings = json.loads((tmp_path / "new" / "adapter_config.json").read_text())
     kept = ("r", "use_rslora", "bias", "peft_type", "task_type")
-    assert {key: settings[key] for key in kept} == {key: SETTINGS[key] for key in kept}
+    assert {key: settings[key] for key in kept} == {key: PEFT_SETTINGS[key] for key in kept}
     assert (settings["lora_alpha"], settings["target_modules"]) == (3 * size.scale, ["down_proj", "q_proj"])
     assert peft_files.load_adapter(tmp_path / "new", DECODER)[1] == size
 
@@ -49,7 +48,7 @@ def test_an_adapter_of_every_target_comes_back(tmp_path):
     again, size_again = peft_files.load_adapter(tmp_path / "new", DECODER)
     assert size_again == size
     chex.assert_trees_all_equal(again, adapter)
-    settings = json.dumps(SETTINGS | {"target_modules": "all-linear"})
+    settings = json.dumps(PEFT_SETTINGS | {"target_modules": "all-linear"})
     (tmp_path / "new" / "adapter_config.json").write_text(settings)
     assert set(peft_files.load_adapter(tmp_path / "new", DECODER)[1].targets) == set(lora.TARGETS)
 
@@ -71,13 +70,13 @@ def test_an_adapter_of_every_target_comes_back(tmp_path):
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(changes, words, tmp_path):
     with pytest.raises(WeightsError) as caught:
-        peft_files.load_adapter(write(tmp_path, adapter_tensors(), **changes), DECODER)
+        peft_files.load_adapter(write_adapter(tmp_path, adapter_tensors(), **changes), DECODER)
     assert words in str(caught.value)
     assert str(tmp_path) in str(caught.value)
 
 
 def test_pickles_and_adapters_that_do_not_fit_are_refused(tmp_path):
-    write(tmp_path, adapter_tensors())
+    write_adapter(tmp_path, adapter_tensors())
     (tmp_path / "adapter_model.bin").write_bytes(b"of an older version")
     peft_files.load_adapter(tmp_path, DECODER)
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
