@@ -18,6 +18,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 # The Python of requirements-newest.txt and requirements-harbor.txt.
 PYTHON_NEWEST ?= python3.13
 BIN := .venv/bin
+# Where this is set, as in many containers, every process compiles all modules again, which takes ten seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Two processes (three compile more, and take longer on two cores), which share compiled programs, as
 # tests/helpers/xla_settings.py says. Tests of one file stay in one of them. Skipped tests are listed at the end, with

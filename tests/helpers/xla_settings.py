@@ -1,4 +1,4 @@
-"""Sets the environment variables of JAX and XLA for the whole suite; import it before JAX.
+"""Sets the environment variables of Python, JAX and XLA for the whole suite; import it before JAX.
 
 They are environment variables, because processes started by tests must produce the same machine code: their results are
 compared bit for bit with results of the process of the tests.
@@ -6,6 +6,7 @@ compared bit for bit with results of the process of the tests.
 
 import contextlib
 import os
+import sys
 from importlib.metadata import version
 
 from paths import ROOT
@@ -17,6 +18,10 @@ SAME_BITS = {"xla_cpu_use_fusion_emitters": True} if _HAS_FUSION_EMITTERS_FLAG e
 """Compiler options with which, on a CPU, a replay equals its rollout bit for bit; XLA's default, turned off below."""
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# As in the Makefile, for a plain `pytest`.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Compiled programs are kept between runs of tests.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))

@@ -1,9 +1,11 @@
 """Demonstrations that look around before they take a shortest plan."""
 
+import functools
+
 import jax
 import numpy as np
 import scipy.ndimage
-from babyai_games import PARAMS, RED_BALLS, SMALL, listed, small_items, walk
+from babyai_games import PARAMS, RED_BALLS, SMALL, listed, reset, small_items, walk
 
 from envs_jax import registry
 from envs_jax.babyai import baselines, codes, explore, items, levels, macros
@@ -35,7 +37,7 @@ def test_looking_around_ends_with_the_first_view_of_what_is_wanted():
     first = looked[:, :1]  # random actions count as seen
     rest = explorations(SMALL, PARAMS, BOARDS, first, LIMIT)[:, :-1]
     np.testing.assert_array_equal(np.where(first >= 0, rest, -1), np.where(first >= 0, looked[:, 1:], -1))
-    states = jax.vmap(lambda board: SMALL.reset_to_level(board, PARAMS)[1])(BOARDS)
+    states = jax.vmap(functools.partial(reset, SMALL))(BOARDS)
     known = np.ones((len(BOARDS), SMALL.shape.height, SMALL.shape.width), bool)
     assert set(explore._next(SMALL, PARAMS, states, known)) == {-1}, "nothing new could be seen"
 
