@@ -27,6 +27,10 @@ OBJECTS_IN_VIEW = 20
 """Most objects that are described: more are not in one view in levels of at most 20 objects in several rooms."""
 
 
+_traced_once = functools.partial(jax.jit, static_argnums=0)
+"""Traces a method once for each environment and shape. A step is long, and several programs of a run have one."""
+
+
 @struct.dataclass(kw_only=True)
 class BabyAIParams(EnvParams):
     """A reset samples one of `levels` uniformly; if N is 0, it generates one."""
@@ -120,6 +124,7 @@ class BabyAI(TextEnvironment):
             )
         return self.generate(key)
 
+    @_traced_once
     def reset_to_level(self, level: Int8[Array, "H W"], params: Any) -> tuple[Int8[Array, "7 7"], BabyAIState]:
         """Starts an episode on a level; raises a `ValueError` if it has another shape than the environment's."""
         level = jnp.asarray(level)
@@ -151,6 +156,7 @@ class BabyAI(TextEnvironment):
         )
         return state.view, state
 
+    @_traced_once
     def step_env(
         self, key: Key[Array, ""], state: BabyAIState, action: Int[Array, ""], params: BabyAIParams
     ) -> tuple[Int8[Array, "7 7"], BabyAIState, Float[Array, ""], Bool[Array, ""], dict[str, jax.Array]]:
@@ -176,6 +182,7 @@ class BabyAI(TextEnvironment):
         }
         return after.view, after, reward, after.terminated, info
 
+    @_traced_once
     def candidates(self, state: BabyAIState) -> Int32[Array, " A"]:
         """Returns the ids of the listed actions but "check available actions", with `macros.UNKNOWN` between them."""
         return macros.listed_ids(macros.listed(state.world, state.seen, upstream=self.upstream), state.seen)
@@ -218,6 +225,7 @@ class BabyAI(TextEnvironment):
         """Returns the view."""
         return state.view
 
+    @_traced_once
     def describe(self, state: BabyAIState, params: Any) -> Int32[Array, " P"]:
         """Returns the text as piece ids, with `NO_PIECE` between them."""
         shows_goal = (state.time == 0) | (self.goal == "always")
@@ -277,6 +285,7 @@ class PrimitiveBabyAI(BabyAI):
         """At most 128 actions; generated levels."""
         return super().default_params.replace(max_steps_in_episode=jnp.int32(128))
 
+    @_traced_once
     def candidates(self, state: BabyAIState) -> Int32[Array, " A"]:
         """Returns the ids of all actions but "done", which does nothing."""
         return jnp.arange(len(self.actions) - 1, dtype=jnp.int32)
