@@ -29,7 +29,10 @@ PROCESSES.set_forkserver_preload(LIBRARIES)
 
 
 def nearest_tests(file: str, root: Path = ROOT) -> list[str]:
-    """The test files of a file's folder, the nearest first: by name, then those that import it, then by alphabet."""
+    """The test files of a file's folder, the nearest first: by name, then those that import it, then by alphabet.
+
+    Of a file in a part of its folder, such as one game of several, only those that name the part.
+    """
     folder = folder_of(file)
     home = root / "tests" / "unit" / folder.removeprefix("agentrl_jax/")
     package = folder.replace("/", ".")
@@ -37,6 +40,8 @@ def nearest_tests(file: str, root: Path = ROOT) -> list[str]:
     for shelf in ("property", "golden"):
         others = sorted((root / "tests" / shelf).rglob("test_*.py"))
         found += [path for path in others if package in path.read_text()]
+    part = "" if Path(file).parent == Path(folder) else Path(file).parent.name.replace("_", "")
+    found = [path for path in found if part in path.read_text().lower().replace("_", "")]
     module = file.removesuffix(".py").replace("/", ".")
     parent, _, stem = module.rpartition(".")
     imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import [^\n]*\b{stem}\b")

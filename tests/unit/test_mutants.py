@@ -60,6 +60,8 @@ def test_the_nearest_tests_come_first(checkout):
     importing = ["tests/unit/algos/test_other.py"]
     others = ["tests/unit/algos/test_first.py", "tests/property/test_some.py"]
     assert mutant_runs.nearest_tests(FILE, checkout) == [*by_name, *importing, *others]
+    (checkout / "tests/unit/algos/test_first.py").write_text("SomePart()\n")
+    assert mutant_runs.nearest_tests("agentrl_jax/algos/some_part/made_up.py", checkout) == [others[0]]
 
 
 def test_what_counts_as_noticed():
