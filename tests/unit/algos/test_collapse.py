@@ -42,6 +42,7 @@ def test_the_first_values_are_the_reference():
     assert examine(alarm("falls", 0.5), rows([1.0, 2.0, 6.0, 1.4, 1.4])).reference == 3.0
     assert examine(alarm("falls", 0.5, patience=1), rows([9.0, 1.0, 2.0, 2.0, 1.9])).raised == (5,)
     assert examine(alarm("rises", 1.0, patience=1), rows([-3.0, 0.0, 0.0, 5.0])).raised == ()
+    assert sorted(published.patience for published in collapse.ALARMS) == [1, 3, 3, 5, 5, *[10] * 8]
     noise = alarm("falls", 0.5, least_start=0.25)
     assert examine(noise, rows([0.25] * 3 + [0.0] * 4)).raised == ()
     assert examine(noise, rows([0.26] * 3 + [0.0] * 4)).raised == (5, 6, 7)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 
 import babyai_fixtures as recorded
 import chex
@@ -110,6 +111,13 @@ def test_stored_items_are_the_recorded_levels():
     with pytest.raises(ValueError, match="item 2044 of BabyAI is not stored"):
         items.load((2044,))
     assert [number for number, plan in plans.stored().items() if plan is None] == [246, 566, 1406]
+
+
+def test_states_in_which_other_things_were_carried_have_other_hashes():
+    state, carried = reset(SMALL, BOARDS[0]), np.array(list(itertools.product(range(-1, 3), repeat=4)), np.int32)
+    after = jax.vmap(lambda row: state.replace(progress=state.progress.replace(carried_before=row)))(carried)
+    hashes = jax.jit(jax.vmap(SMALL.state_hash, (0, None)))(after, PARAMS)
+    assert len(np.unique(hashes, axis=0)) == len(carried)
 
 
 def test_packs_and_the_numbers_of_a_level_are_checked(tmp_path):

@@ -199,6 +199,7 @@ def test_plans_are_shortest_safe_paths_without_slip(levels):
 
 
 def test_maps_are_read_as_written():
+    assert list(map(float, ENV.reward_range(PARAMS))) == [0, 1]
     draws = np.random.default_rng(2)
     for height, width in ((1, 2), (1, 5), (4, 4), (6, 3)):
         boards = draws.integers(0, 2, (3, height * width)).astype(np.int8)

@@ -46,13 +46,15 @@ def test_drawn_levels_are_those_that_episodes_start_on(monkeypatch):
     assert np.array_equal(registry.sample_levels(env, params, keys), states.level), "in several batches, too"
 
 
-def test_options_reach_the_factory_and_the_parameters():
+def test_options_reach_the_factory_and_the_parameters(monkeypatch):
     env, params = envs_jax.make("FrozenLake-v2", height=5, success_rate=0.5, max_steps_in_episode=7)
     assert (env.height, env.width, params.success_rate, params.max_steps_in_episode) == (5, 4, 0.5, 7)
     assert float(params.frozen_probability) == pytest.approx(0.9)
     assert params.max_steps_in_episode.dtype == np.int32
     _, params = envs_jax.make("Bandit", high_probability=1)
     assert params.high_probability.dtype == np.float32
+    monkeypatch.setattr("envs_jax.babyai.make_generator", lambda numbers, shape, *, upstream: upstream)
+    assert [envs_jax.make("BabyAI", mode=mode)[0].generate for mode in ("intended", "upstream")] == [False, True]
 
 
 def test_unknown_names_and_options_are_refused():

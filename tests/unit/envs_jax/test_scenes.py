@@ -142,6 +142,7 @@ def test_pictures_show_every_form_in_every_color():
     for form, (on, off) in enumerate(((16, 8), (16, 4), (16, 2), (31, 16), (23, 8), (21, 8))):
         np.testing.assert_array_equal(tiles[form, 15, :, on], colors)
         np.testing.assert_array_equal(tiles[form, 15, :, off], colors * 2 // 5 * (form == codes.LOCKED_DOOR))
+    np.testing.assert_array_equal(tiles[codes.CLOSED_DOOR, -1, :, 16], colors)  # its frame, around the black
 
 
 def test_the_scene_of_the_guide():

@@ -33,6 +33,10 @@ def test_samples_are_balanced_and_uniform():
     few, _ = samples(PLAYED, dataclasses.replace(BASE, pairs=3))[0]
     assert len(set((few.episode // GROUP_SIZE).tolist())) == 3
     keys = jax.random.split(jax.random.key(0), 400)
+    draw = jax.jit(dependence.first_turns, static_argnums=2)
+    valid = jnp.isin(jnp.arange(16), jnp.array([3, 4, 9, 15]))
+    assert set(draw(valid, keys[0], dataclasses.replace(BASE, group_size=2, pairs=4)).episode.tolist()) == {3, 4, 9, 15}
+    assert len(draw(valid, keys[0], dataclasses.replace(BASE, group_size=2, pairs=8)).prompt_turn) == 8
     drawn = jax.jit(jax.vmap(lambda key: dependence.any_turns(PLAYED.turn_mask, key, BASE)))(keys)
     assert np.all(drawn.turn < PLAYED.num_turns[drawn.episode])
     number = int(np.argmax(PLAYED.num_turns))

@@ -34,6 +34,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     _, second = run(1, start.replace(imitation_step=jnp.int32(1)))
     early, first = run(1, start)
     assert second["imitation/loss"] != first["imitation/loss"]  # each step draws its own rows
+    assert [int(first[f"imitation/{name}"]) for name in ("skipped", "skipped_in_a_row")] == [0, 0]
     late, mean = run(59, early)
     late, last = run(1, late)
     assert last["imitation/loss"] < 0.8 * first["imitation/loss"]
@@ -61,7 +62,8 @@ def test_packed_rows_are_imitated_alike(monkeypatch):
     plain, _ = prepare_examples(found, 8)
     plain = jax.tree.map(lambda x: x[np.flatnonzero(plain.mask.any(axis=1))], plain)
     packed, number = prepare_examples(found, len(plain.tokens), packing=True)
-    assert number == len(packed.tokens) < len(plain.tokens)
+    assert number == len(packed.tokens) == packed.mask.any(axis=1).sum() < len(plain.tokens)
+    assert prepare_examples(found, 1, packing=True)[1] == 1
     assert int(packed.mask.sum()) == int(plain.mask.sum())
     with pytest.raises(BadValue):
         prepare_examples(found.replace(response_mask=jnp.zeros_like(found.response_mask)), 8)

@@ -143,14 +143,17 @@ def test_an_update_with_a_critic(start):
     assert metrics["grad_norm"].shape == (4,)
 
 
-@pytest.mark.parametrize("mismatch", [Tis(cap=1.1), NoCorrection(ratio_from="learner")], ids=lambda x: x.kind)
-def test_an_update_without_a_critic(start, mismatch):
+UNCORRECTED = NoCorrection(ratio_from="learner"), "seq_mean_token_sum_norm"
+
+
+@pytest.mark.parametrize(("mismatch", "aggregation"), [(Tis(cap=1.1), "token_mean"), UNCORRECTED], ids=["tis", "none"])
+def test_an_update_without_a_critic(start, mismatch, aggregation):
     """Group advantages, weights from rollout to learner or none, KL in the loss, and two microbatches of one step."""
     model = dataclasses.replace(MODEL, critic="none")
     start = start.replace(params={"policy": start.params["policy"]}, opt_state={"policy": start.opt_state["policy"]})
     numbers = NUMBERS | {"kl_coef": 0.4}
     rule = {"advantage": Grpo(), "objective": Ppo(dual_clip=None), "kl": FixedKl(estimator="k3")}
-    rule |= {"mismatch": mismatch, "grad_accum_steps": 2}
+    rule |= {"mismatch": mismatch, "grad_accum_steps": 2, "aggregation": aggregation}
     state, metrics = learn(start, model, numbers, **rule)
 
     mask = np.asarray(ROWS.response_mask) & VALID[:, None]
@@ -164,6 +167,7 @@ def test_an_update_without_a_critic(start, mismatch):
     ref = scored({"policy": start.reference}, model).logprob
     weight = np.minimum(np.exp(np.asarray(before) - np.asarray(ROWS.logprob)), 1.1)
     weight = weight if mismatch.kind == "tis" else np.ones(mask.shape)
+    divisor = mask.sum() if aggregation == "token_mean" else mask.any(axis=1).sum() * mask.shape[1]
 
     @jax.jit
     def gradient(params):
@@ -171,7 +175,7 @@ def test_an_update_without_a_critic(start, mismatch):
             new = scored(params, model)
             policy = ppo(new.logprob, before, advantage, 0.2, 0.28, 1e9) * weight
             distance = jnp.exp(ref - new.logprob) - (ref - new.logprob) - 1
-            return jnp.sum(jnp.where(mask, policy - 0.3 * new.entropy + 0.4 * distance, 0.0)) / mask.sum()
+            return jnp.sum(jnp.where(mask, policy - 0.3 * new.entropy + 0.4 * distance, 0.0)) / divisor
 
         return jax.value_and_grad(loss)(params)
 
