@@ -9,15 +9,6 @@ from agentrl_jax.models import decoder
 from agentrl_jax.setup import build
 
 
-def test_canonical_is_the_whole_text_between_special_tokens():
-    small, situations = tokenizer(), script("situations")
-    cut = [*small.encode("<ans"), *small.encode("wer>U"), small.end_of_turn_id, *small.encode("p")]
-    whole = [*small.encode("<answer>U"), small.end_of_turn_id, *small.encode("p")]
-    assert len(whole) < len(cut)
-    assert situations.canonical(small, cut) == whole
-    assert situations.canonical(small, []) == []
-
-
 def test_situations_hold_the_prompt_and_an_optimal_response():
     small, situations = tokenizer(), script("situations")
     lake, two_arms = build.build_compiled_env(TOKENIZATION, small).tasks
