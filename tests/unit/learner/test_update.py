@@ -183,6 +183,7 @@ def test_an_update_without_a_critic(start, mismatch, aggregation):
     assert_close(moved(stepped(start.params, grads, 0.0), start.params), moved(state.params, start.params), 1e-3)
     found = {name: float(metrics[name]) for name in metrics if np.ndim(metrics[name]) == 0}
     assert found["loss"] == pytest.approx(float(loss), rel=1e-4)
+    assert found["actor/grad_norm_max"] == found["actor/grad_norm"] > 0
     assert found["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     if mismatch.kind == "tis":
         assert found["rollout/importance_weight_mean"] == pytest.approx(weight[mask].mean(), rel=1e-4)
