@@ -26,6 +26,7 @@ from agentrl_jax.rollout.packing import pack_trajectories
 
 FAILED = [1, 5, 11, 14]
 """An episode of each group, whose environment failed."""
+UNCORRECTED = NoCorrection(ratio_from="learner"), "seq_mean_token_sum_norm"
 CHOSEN = TRAJECTORY.replace(
     turn=TRAJECTORY.turn.replace(failed=TRAJECTORY.turn.failed.at[jnp.array(FAILED), 0].set(True))
 )
@@ -141,9 +142,6 @@ def test_an_update_with_a_critic(start):
     assert found["update/row_tokens_mean"] == pytest.approx(np.asarray(ROWS.length)[trained].mean())
     assert (int(state.iteration), int(state.gradient_steps), int(state.bad_updates)) == (1, 4, 0)
     assert metrics["grad_norm"].shape == (4,)
-
-
-UNCORRECTED = NoCorrection(ratio_from="learner"), "seq_mean_token_sum_norm"
 
 
 @pytest.mark.parametrize(("mismatch", "aggregation"), [(Tis(cap=1.1), "token_mean"), UNCORRECTED], ids=["tis", "none"])

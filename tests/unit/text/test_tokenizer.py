@@ -137,6 +137,8 @@ def test_other_models_and_lost_bytes_are_refused_by_name(small):
     for backend, name in named.items():
         with pytest.raises(ValueError, match=name):
             tokenizer.from_json(backend.to_str())
+    with pytest.raises(BadValue):
+        tokenizer.padded(small, small.vocab_size - 1)
 
 
 def changed(small, **changes):

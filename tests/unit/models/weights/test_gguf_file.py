@@ -83,8 +83,9 @@ def test_llama_3_frequencies_are_recognized(factor, tmp_path):
     options = {"rope_theta": 5e5, "hidden_size": 512, "divisors": divisors}
     assert load.load_pretrained(write(tmp_path, "llama", **options)).config.decoder.rope_scaling == scaling
     divisors[40] *= 1.01
-    with pytest.raises(WeightsError, match=r"rope_freqs\.weight"):
-        load.load_pretrained(write(tmp_path, "llama", **options))
+    for broken in (divisors, divisors[:3]):
+        with pytest.raises(WeightsError, match=r"rope_freqs\.weight"):
+            load.load_pretrained(write(tmp_path, "llama", **options | {"divisors": broken}))
 
 
 @pytest.mark.parametrize(
