@@ -179,6 +179,7 @@ def test_a_part_with_kinds_on_the_command_line(write):
         ("algo: {kl: {coef: 0.1}}", "algo.kl.coef", 0.1, "algo.kl.coef is 0.1, "),
         ("algo: {kl: {kind: adaptive, coef: 0}}", "algo.kl.coef", 0, "algo.kl.coef is 0, "),
         ("algo: {preset: ppo, kl: {estimator: k2}}", "algo.kl.apply_to", "reward", "apply_to is reward, "),
+        ("algo: {preset: ppo, kl: {estimator: full}}", "algo.kl.apply_to", "reward", "apply_to is reward, "),
         ("algo: {advantage: {kind: grpo, gamma: 0.9}}", "algo.advantage.gamma", 0.9, "gamma is 0.9, "),
         (
             "algo: {advantage: {reward_placement: turn, reward_normalization: mean}}",
