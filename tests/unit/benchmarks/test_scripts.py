@@ -37,7 +37,6 @@ def test_nats_are_sums_over_the_spans():
 
 
 def test_only_rows_that_are_trained_count(tmp_path):
-    """A filter that keeps half of the groups halves the microbatch, and the calls of score and update."""
     phases, file = script("phases"), tmp_path / "tiny.yaml"
     file.write_text(PHASES)
     words = ["--devices", "1", "--algo.preset", "starpo_s", "--algo.filter.ratio", "0.5"]
@@ -48,9 +47,3 @@ def test_only_rows_that_are_trained_count(tmp_path):
     assert ours.calls()[phases.SCORE] == 2 * phases.score_passes(ours.run)
     with pytest.raises(SystemExit):  # Tunix would compute in another type
         phases.main([str(file), "--tunix-python", "python", "--model.precision", "mixed"])
-
-
-def test_the_least_difference_is_that_of_the_least_times():
-    least = script("phases").least
-    assert least([3.0, 2.0, 2.5]) == 2.0
-    assert least([[1.0, 3.0], [2.0, 2.5], [1.5, 4.0]]) == 1.5  # not 0.5

@@ -194,7 +194,6 @@ def test_an_update_without_a_critic(start, mismatch, aggregation):
 
 @pytest.mark.parametrize(("context", "rows"), [("full", EPISODES), ("single_turn", EPISODES * made_up.TURNS)])
 def test_replayed_log_probabilities_have_a_row_for_each_context(context, rows):
-    """Traced alone; nightly tests compare their bits."""
     sizes = {"max_turns": made_up.TURNS, "max_response_tokens": SAID, "group_size": GROUP_SIZE}
     engine = toy_agent.engine_config(context=context, **sizes)
     replay = Replayer(TRAJECTORY, ONES, MODEL, engine, len(BASE.task_names), Shards())

@@ -5,8 +5,9 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
+from agentrl_jax.errors import BadValue
 from agentrl_jax.text import tokenizer
-from agentrl_jax.text.canonical import build_canonical, encode_row
+from agentrl_jax.text.canonical import build_canonical, encode_row, splitting
 from agentrl_jax.text.pieces import Special, encode_pieces
 
 WORDS = ("the", "box", " is", "You", "'re", "'s", "'S", "'ll", "'", "##", "_", "√", "Ünï", "42", "7", " ", "  ", "\n")
@@ -47,3 +48,10 @@ def test_rows_are_encoded_as_the_tokenizer_encodes_their_text(name, small):
         pieces = [PIECES[i] for i in row if i >= 0]
         assert written[:count].tolist() == encode_pieces(known, pieces, joined=True), pieces
         assert (written[count:] == known.pad_id).all()
+
+
+def test_other_splittings_have_no_canonical_encoder():
+    plain = {"type": "ByteLevel"}
+    for layout in ({"normalizer": {"type": "NFKC"}}, {"pre_tokenizer": plain | {"add_prefix_space": True}}):
+        with pytest.raises(BadValue):
+            splitting.from_layout({"pre_tokenizer": plain} | layout)
