@@ -12,6 +12,7 @@ from paths import ROOT
 from pinned import SETUP, pins
 
 from agentrl_jax.config import load_config
+from agentrl_jax.parallel import topology
 
 LAUNCH = ROOT / "experiments" / "launch"
 
@@ -49,6 +50,19 @@ def test_accelerators_have_the_plugins_of_the_pinned_jax():
         asked = [each for each in asked if each.marker and each.marker.evaluate({"extra": extra})]
         assert len(asked) > 1
         assert all(each.specifier.contains(pinned[canonicalize_name(each.name)]) for each in asked)
+
+
+def test_the_advice_to_install_is_that_of_the_extras_and_of_the_docs(monkeypatch):
+    extras, guides = SETUP["extras_require"], ROOT / "docs" / "guides"
+    monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(topology.TopologyError) as error:
+        topology.described_devices("v5e:4x4")
+    for text in (str(error.value), (guides / "devices.md").read_text(encoding="utf-8")):
+        assert f"pip install '{extras['plan'][0]}'" in text
+    inspect, formats = pins("requirements-inspect.txt")["inspect-ai"], (guides / "formats.md").read_text("utf-8")
+    assert Requirement(extras["inspect"][0]).specifier.contains(inspect)
+    assert f"Inspect {inspect}" in formats
+    assert f"Harbor {pins('requirements-harbor.txt')['harbor']}" in formats
 
 
 @pytest.mark.parametrize(("given", "devices"), [([], 0), (["--devices", "4"], 4)])

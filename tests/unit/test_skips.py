@@ -9,3 +9,11 @@ def test_a_skipped_test_fails(kind):
     report = skips.as_failure(kind(**common, **(of_test if kind is pytest.TestReport else {"result": []})))
     assert report.failed
     assert "needs Chromium" in report.longrepr
+
+
+def test_other_reports_stay():
+    for outcome in ("passed", "failed", "skipped"):
+        report = pytest.TestReport("test", ("file", 3, "test"), {}, outcome, None, "call")
+        if outcome == "skipped":
+            report.wasxfail = "known"
+        assert skips.as_failure(report).outcome == outcome

@@ -59,10 +59,11 @@ def test_nobody_without_the_token_is_answered_and_it_can_be_read_nowhere(tmp_pat
 def test_a_server_that_hangs_is_killed_comes_back_at_the_same_address_and_ends_when_closed(tmp_path, caplog):
     server, client = started(tmp_path, answer_seconds=4.0)
     client.create()
-    first = pid(server)
+    first, address = pid(server), server.url()
     os.kill(first, signal.SIGSTOP)
     wait_until(lambda: pid(server) not in (None, first), 60)
     check_play(client)
+    assert server.url() == address
     assert not psutil.pid_exists(first)
     assert server.restarts == 1
     assert "did not answer within 4 s" in caplog.text

@@ -9,6 +9,15 @@ from agentrl_jax.models import decoder
 from agentrl_jax.setup import build
 
 
+def test_canonical_is_the_whole_text_between_special_tokens():
+    small, situations = tokenizer(), script("situations")
+    cut = [*small.encode("<ans"), *small.encode("wer>U"), small.end_of_turn_id, *small.encode("p")]
+    whole = [*small.encode("<answer>U"), small.end_of_turn_id, *small.encode("p")]
+    assert len(whole) < len(cut)
+    assert situations.canonical(small, cut) == whole
+    assert situations.canonical(small, []) == []
+
+
 def test_situations_hold_the_prompt_and_an_optimal_response():
     small, situations = tokenizer(), script("situations")
     lake, two_arms = build.build_compiled_env(TOKENIZATION, small).tasks
@@ -37,6 +46,7 @@ def test_nats_are_sums_over_the_spans():
 
 
 def test_only_rows_that_are_trained_count(tmp_path):
+    """A filter that keeps half of the groups halves the microbatch, and the calls of score and update."""
     phases, file = script("phases"), tmp_path / "tiny.yaml"
     file.write_text(PHASES)
     words = ["--devices", "1", "--algo.preset", "starpo_s", "--algo.filter.ratio", "0.5"]
@@ -47,3 +57,9 @@ def test_only_rows_that_are_trained_count(tmp_path):
     assert ours.calls()[phases.SCORE] == 2 * phases.score_passes(ours.run)
     with pytest.raises(SystemExit):  # Tunix would compute in another type
         phases.main([str(file), "--tunix-python", "python", "--model.precision", "mixed"])
+
+
+def test_the_least_difference_is_that_of_the_least_times():
+    least = script("phases").least
+    assert least([3.0, 2.0, 2.5]) == 2.0
+    assert least([[1.0, 3.0], [2.0, 2.5], [1.5, 4.0]]) == 1.5  # not 0.5

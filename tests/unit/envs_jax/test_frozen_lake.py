@@ -52,6 +52,7 @@ def table(level, rate=RATE):
 
 
 def test_every_transition_agrees_with_gymnasium(levels, step, slips):
+    assert list(map(float, ENV.reward_range(PARAMS))) == [0, 1]
     boards = levels[:12]
     cases = np.argwhere(np.ones((12, 16, 4, 3)))
     ended = np.isin(boards.reshape(12, 16), (HOLE, GOAL))
@@ -199,7 +200,6 @@ def test_plans_are_shortest_safe_paths_without_slip(levels):
 
 
 def test_maps_are_read_as_written():
-    assert list(map(float, ENV.reward_range(PARAMS))) == [0, 1]
     draws = np.random.default_rng(2)
     for height, width in ((1, 2), (1, 5), (4, 4), (6, 3)):
         boards = draws.integers(0, 2, (3, height * width)).astype(np.int8)
