@@ -9,7 +9,7 @@ from tokenizers import AddedToken
 from agentrl_jax.errors import BadValue
 from agentrl_jax.text import chat, prompt
 from agentrl_jax.text.chat_segments import keep
-from agentrl_jax.text.conversation import conversation_ids, following_ids
+from agentrl_jax.text.conversation import SampledResponse, conversation_ids, following_ids, turn_ids
 from agentrl_jax.text.styles import get_style
 
 TASK = {"instruction": "Push every box.", "legend": (("#", "wall"),), "actions": ("Up", "Down"), "separator": "||"}
@@ -121,6 +121,10 @@ def test_a_response_that_did_not_end_is_ended(small):
     unended = small.decode(following_ids(small, "v", response_ended=False), skip_special=False)
     assert unended == "<|end|><|user|>v<|end|><|assistant|>"
     assert small.decode(following_ids(small, "v", response_ended=True), skip_special=False) == unended[7:]
+    for ended, end in ((True, ""), (False, "<|end|>")):
+        turns = [("user", "u"), ("assistant", SampledResponse(tuple(small.encode("a")), ended)), ("user", "v")]
+        text = small.decode(turn_ids(small, chat.chat_format(small), turns), skip_special=False)
+        assert text == f"<|user|>u<|end|><|assistant|>a{end}<|user|>v<|end|><|assistant|>"
     with pytest.raises(ValueError, match="system message"):
         conversation_ids(small, [("assistant", "a")])
     with pytest.raises(BadValue, match="chat template"):
