@@ -73,8 +73,7 @@ def served(tmp_path_factory):
 
     home = tmp_path_factory.mktemp("served")
     (home / "served.yaml").write_text(tiny_run.SERVED)
-    code, _, err = tiny_run.command("train", str(home / "served.yaml"), "--run_dir", str(home / "run"))
-    assert code == 0, err
+    tiny_run.trained(home / "run", str(home / "served.yaml"))
     return home / "run"
 
 

@@ -7,8 +7,7 @@ from babyai_fixtures import read
 from babyai_levels import measure
 from paths import GOLDEN
 
-from envs_jax.babyai import codes
-from envs_jax.babyai.codes import ANY, EMPTY, KEY, WALL
+from envs_jax.babyai.codes import ANY, CLOSED_DOOR, EMPTY, KEY, OPEN, PUT_NEXT, WALL, form_of
 from envs_jax.babyai.recipes import recipes
 
 _RECORDED = json.loads((GOLDEN / "babyai" / "fixtures" / "distributions.json").read_text())["levels"]
@@ -49,13 +48,13 @@ def check_agent(number, level):
     ahead = level.ahead()
     faces = (ahead == EMPTY) | (ahead == WALL)
     if number in MAY_FACE_A_DOOR:
-        faces |= codes.form_of(ahead) >= codes.CLOSED_DOOR
+        faces |= form_of(ahead) >= CLOSED_DOOR
     assert faces.all()
     assert len(np.unique(level.heading)) == 4
 
 
 def check_descriptions(number, level):
-    puts = level.verb == codes.PUT_NEXT
+    puts = level.verb == PUT_NEXT
     assert (level.described[:, :, 1][~puts] == ANY).all()
     assert (level.described[level.verb == 0] == ANY).all()
     strict = {15: [1, 0, 0, 0], 16: [1, 0, 1, 0], 20: [1, 0, 0, 0]}.get(number, [0] * 4)
@@ -101,9 +100,9 @@ def can_be_fulfilled(level):
     for i in range(len(level)):
         reached, keys = reach(level, i, blocked=level.thing[i] if level.number[i] == 20 else None)
         for clause in np.flatnonzero(level.verb[i]):
-            for which in range(1 + (level.verb[i, clause] == codes.PUT_NEXT)):
+            for which in range(1 + (level.verb[i, clause] == PUT_NEXT)):
                 fits = matching[clause, which][i] & reached
-                if level.verb[i, clause] == codes.OPEN:
+                if level.verb[i, clause] == OPEN:
                     fits &= ~level.locked[i] | np.isin(level.color[i], list(keys))
                 found[i] &= fits.any()
     return found

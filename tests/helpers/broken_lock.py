@@ -17,7 +17,6 @@ from envs_jax.reference import Reference
 DIGITS, LIMIT, CODES = 4, 8, 14
 SPECIAL = 5
 
-
 CHECKS = {
     "reward_range": "PAYS_TOO_MUCH",
     "finite_rewards": "PAYS_NAN",
@@ -160,6 +159,10 @@ class PlainLock(Lock):
 class ConfusedLock(Lock):
     def state_hash(self, state, params):
         return hash_integers(self.describe(state, params))
+
+
+def failures(report):
+    return [result.name for result in report.results if result.status == "fail"]
 
 
 def solve(env, params, levels, starts, limit):

@@ -31,7 +31,6 @@ SPECIALS = (
     *("<|eom_id|>", "<|end_of_text|>", "<s>", "</s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]"),
 )
 
-
 NO_SYSTEM = ("mistral", "mistral v3")
 PLAIN = ("chatml", "chatml with default", "llama3", "llama3.1", "llama3.2", "llama2", "mistral", "mistral v7")
 """Families whose templates never rewrite earlier messages."""

@@ -37,7 +37,6 @@ CONTRASTS = """() => {
 }"""
 """The contrast of every text on the page with what is behind it."""
 
-
 UNNAMED = """() => [...document.querySelectorAll("button, input, select, [role=region], [role=img]")]
   .filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length))
   .map((e) => e.outerHTML)"""

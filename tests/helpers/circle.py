@@ -42,9 +42,7 @@ def greedy_episodes(folder):
 
 
 def check_replies(address, greedy, tmp_path, *options):
-    code, out, err = tiny_run.command(*words(address, tmp_path, *options))
-    assert code == 0, err
-    result = json.loads(out)
+    result = json.loads(tiny_run.done(*words(address, tmp_path, *options)))
     rows = [json.loads(line) for line in (tmp_path / "replies.jsonl").read_text().splitlines()]
     replies = {(row["item"], row["turn"]): row["reply"] for row in rows}
     episodes = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]

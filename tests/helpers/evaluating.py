@@ -12,9 +12,7 @@ from agentrl_jax.errors import UserError
 
 
 def result_of(*words) -> dict:
-    code, out, err = tiny_run.command(*map(str, words), "--json")
-    assert code == 0, err
-    return json.loads(out)
+    return json.loads(tiny_run.done(*map(str, words), "--json"))
 
 
 def refusal(*words) -> UserError:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import made_run
 import numpy as np
+import pytest
 import tiny_run
 
 from agentrl_jax.config import load_resolved
@@ -27,7 +28,10 @@ MODELS = {
 TOKENS = np.random.default_rng(0).integers(20, 300, (2, 24))
 
 
-def runs(home):
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A model, and a function from a kind to the folder of a run of it."""
+    home = tmp_path_factory.mktemp("runs")
     model = made_run.write_model(home / "tiny")
     return model, functools.cache(
         lambda kind: made_run.write_run(home / kind, MODELS[kind].replace("MODEL", str(model)))

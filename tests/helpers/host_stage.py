@@ -33,7 +33,6 @@ IDS = build.episode_ids(
     level=np.where(np.arange(EPISODES) < 10, np.arange(EPISODES) // GROUP_SIZE, -1),
 )
 
-
 Courier = module_of(ROOT / "experiments" / "host_environment.py").Courier
 GRAMMAR = ResponseGrammar(actions=Courier.actions, think=False, forced=True, max_actions=2)
 

@@ -43,6 +43,7 @@ imitation: {{levels: 4, steps: 5, batch: 4, lr: 0.03}}
 train: {{iterations: 2, checkpoint_every: 1, validate_every: 2, validation_episodes: 4}}
 evaluation: {{episodes: 4}}
 """
+FRESH = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
 CHANGES = {
     "lora": "lora: {rank: 2, targets: [query, down]}, precision: bfloat16",
     "upper": "lora: {rank: 2, targets: [query, down]}, frozen_layers: 1",
@@ -64,7 +65,7 @@ def write_model(folder: Path, template: str = TEMPLATE, positions: int = 512) ->
     return folder
 
 
-def write_run(folder: Path, model: str, prompt: str = "") -> Path:
+def write_run(folder: Path, model: str = FRESH, prompt: str = "") -> Path:
     """Writes the folder of a run with changed parameters; `model` and `prompt` are keys of these sections."""
     data = yaml.safe_load(RUN) | {"model": yaml.safe_load(f"{{{model}}}")}
     data["prompt"] |= yaml.safe_load(f"{{{prompt}}}")

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.text import grammar
-from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.reference import parse_response
 
 MOVES = ("Up", "Down", "Left", "Right")
@@ -28,7 +27,7 @@ def follow(table, tokens, length):
 
 
 def moves(think, forced, **options):
-    return ResponseGrammar(actions=MOVES, think=think, forced=forced, **{"max_actions": 3} | options)
+    return grammar.ResponseGrammar(actions=MOVES, think=think, forced=forced, **{"max_actions": 3} | options)
 
 
 def device_parse(table, rows):

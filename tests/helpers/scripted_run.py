@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import yaml
 from prompt_texts import given_responses
-from toy_agent import TOKENIZER
+from toy_agent import TOKENIZER, text_of
 
 from agentrl_jax.config import Config, decode
 from agentrl_jax.models.actor_critic import policy_decoder
@@ -88,13 +88,9 @@ def states_read(record, row, found):
     """What an episode read, and the scene of the state that it read: one pair for each turn, then of the last state."""
     for turn in range(record.num_turns[row]):
         before = [scene for scene in found if scene["action"] is None or scene["turn"] < turn]
-        yield _text(record.observation[row, turn], record.observation_length[row, turn]), before[-1]
+        yield text_of(record.observation[row, turn], record.observation_length[row, turn]), before[-1]
     if record.final_observation_length[row]:
-        yield _text(record.final_observation[row], record.final_observation_length[row]), found[-1]
-
-
-def _text(tokens, length):
-    return TOKENIZER.decode(tokens[:length].tolist(), skip_special=False)
+        yield text_of(record.final_observation[row], record.final_observation_length[row]), found[-1]
 
 
 def board(scene, symbols):

@@ -16,7 +16,6 @@ from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, Ro
 from agentrl_jax.config.advantages import Gae
 from agentrl_jax.config.algo import FractionFilter
 from agentrl_jax.models import actor_critic
-from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import load_small, padded
@@ -106,7 +105,7 @@ SHARED = build.build_model(CONFIG.replace(model=CONFIG.model.replace(heads=4, kv
 """A model whose heads and whose vocabulary several devices can share; 473 tokens could not be shared."""
 
 
-def talkative_params(seed: int, model: ActorCritic = MODEL):
+def talkative_params(seed: int, model: actor_critic.ActorCritic = MODEL):
     """Parameters of an agent that mostly says tokens of the response format."""
     params = actor_critic.init_params(jax.random.key(seed), model)
     policy = params["policy"]
@@ -143,6 +142,10 @@ def engine_config(**changes: Any):
     """The engine's static settings: a turn barrier, one slot per episode, the whole conversation."""
     plain = build.engine_config(CONFIG, TOKENIZER, group_size=1, slots=0)
     return dataclasses.replace(plain, **changes)
+
+
+def text_of(tokens: Any, length: Any) -> str:
+    return TOKENIZER.decode(tokens[:length].tolist(), skip_special=False)
 
 
 def rows(tree: Any, index: Any):

@@ -12,7 +12,6 @@ import pytest
 import tiny_run
 from page_runs import decode_page
 from paths import TESTS
-from tiny_run import command
 
 from agentrl_jax.config import load_config
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
@@ -135,7 +134,7 @@ def test_a_finished_run_is_replayed_evaluated_and_exported(finished, tmp_path):
     assert tiny_run.metrics(rebuilt) == tiny_run.metrics(run)[:6]
     assert tiny_run.checkpoints(rebuilt)[-1] == 6
     for words in (("--rebuild", "2", "--out", str(tmp_path / "x")), ("--rebuild", "6", "--out", str(rebuilt)), ()):
-        assert command("replay", str(run), *words)[0] == 2
+        assert tiny_run.command("replay", str(run), *words)[0] == 2
     tiny_run.done("export", str(run), str(tmp_path / "model"))
     assert (tmp_path / "model" / "model.safetensors").exists()
 
@@ -143,7 +142,7 @@ def test_a_finished_run_is_replayed_evaluated_and_exported(finished, tmp_path):
 def test_a_run_goes_on_with_another_rate_and_another_run_starts_from_it(finished, tmp_path):
     run, branch = shutil.copytree(finished.folder, tmp_path / "run"), tmp_path / "branch"
     change = ("--optim.lr", "0.001", "--train.iterations", "5", "--train.keep", "3")
-    code, _, err = command("train", str(run), *change)
+    code, _, err = tiny_run.command("train", str(run), *change)
     assert (code, "--accept_changes" in err) == (2, True)
     tiny_run.done("train", str(run), *change, "--accept_changes")
     rates = [row["actor/lr"] for row in tiny_run.metrics(run)[3:]]
@@ -172,15 +171,15 @@ def test_a_configuration_that_was_edited_by_hand_is_refused_and_said(finished, t
     run = shutil.copytree(finished.folder, tmp_path / "run")
     file = run / "config.yaml"
     file.write_text(file.read_text().replace("lr: 0.01\n", "lr: 0.5\n", 1))
-    code, _, err = command("train", str(run), "--train.iterations", "5")
+    code, _, err = tiny_run.command("train", str(run), "--train.iterations", "5")
     assert (code, "optim.lr" in err, "0.01" in err) == (2, True, True)
-    code, _, err = command("export", str(run), str(tmp_path / "model"))
+    code, _, err = tiny_run.command("export", str(run), str(tmp_path / "model"))
     assert (code, "optim.lr is 0.5, but 0.01" in err) == (0, True)
 
 
 def test_a_trained_run_is_shown_with_its_boards(finished, tmp_path):
     file = tmp_path / "page.html"
-    code, out, err = command("view", str(finished.folder), "--export", str(file))
+    code, out, err = tiny_run.command("view", str(finished.folder), "--export", str(file))
     assert (code, out.startswith(f"page: {file}")) == (0, True)
     assert "no boards" not in err
     index, (_, *blocks) = decode_page(file.read_text())

@@ -12,7 +12,6 @@ RESULT = "MUTANTS_RESULT"
 MOST_RAISED = "MUTANTS_MOST_RAISED"
 """Variable of the environment: tests that may fail with other exceptions before the rest is not run."""
 
-
 _found = {"killed": "", "raised": "", "collection": ""}
 _failures: list[str] = []
 

@@ -12,12 +12,10 @@ from agentrl_jax.model_server.sampler import SampleRequest
 from agentrl_jax.model_server.served_model import load_served
 from envs_jax.splits import Split
 
-MODEL = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
-
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    return load_policy(made_run.write_run(tmp_path_factory.mktemp("api") / "run", MODEL))
+    return load_policy(made_run.write_run(tmp_path_factory.mktemp("api") / "run"))
 
 
 @pytest.fixture(scope="module")

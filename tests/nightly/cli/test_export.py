@@ -1,13 +1,7 @@
-import exported_runs
 import pytest
 from exported_runs import check_adapter, check_weights, exported
 
 from agentrl_jax.models.io.load import load_pretrained
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return exported_runs.runs(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.parametrize("kind", ["upper", "frozen", "whole"])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from babyai_games import LARGE, UPSTREAM, reset, text
 
-import envs_jax
 from envs_jax import registry
 from envs_jax.babyai import baselines, items, levels, macros, make_babyai, plans
 from envs_jax.babyai.guided import guided_plans
@@ -46,7 +45,7 @@ def succeeds(env, params, board, actions):
 
 @pytest.mark.parametrize("name", ["GoToRedBallNoDists", "GoToObjMazeS7"])
 def test_plans_of_primitive_actions_solve_the_level(name):
-    env, params = envs_jax.make(f"BabyAI-{name}", actions="primitive")
+    env, params = registry.make(f"BabyAI-{name}", actions="primitive")
     boards = registry.sample_levels(env, params, jax.random.split(jax.random.key(0), 4))
     spec = registry.spec(f"BabyAI-{name}")
     first = spec.random_actions(env, params, boards, 5, jax.random.key(1))

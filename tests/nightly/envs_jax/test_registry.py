@@ -6,8 +6,7 @@ import pytest
 import xla_settings
 from sokoban_boards import check_all
 
-import envs_jax
-from envs_jax import known_baselines
+from envs_jax import known_baselines, registry
 from envs_jax.sokoban import TAGS
 from envs_jax.sokoban.oracle import plan_lengths, random_success, solve
 from envs_jax.testing import check_env
@@ -15,7 +14,7 @@ from envs_jax.testing import check_env
 
 @pytest.mark.parametrize(("name", "seed"), [*((tag, 0) for tag in TAGS), ("Bandit", 1), ("CoordFrozenLake", 1)])
 def test_environments_keep_the_contract(name, seed):
-    check_env(*envs_jax.make(name), key=jax.random.key(seed))
+    check_env(*registry.make(name), key=jax.random.key(seed))
 
 
 @pytest.mark.parametrize("name", [name for name in known_baselines.BASELINES if "Sokoban" in name])

@@ -13,7 +13,6 @@ import pytest
 from scipy import special
 
 from agentrl_jax.evaluate import statistics
-from agentrl_jax.evaluate.statistics import crossed_interval, mean_interval, paired_interval, success_interval
 
 LEAST = 0.93
 COUNTS = (3, 5, 10)
@@ -66,7 +65,7 @@ def rate(outcomes):
     if found["low"] < found["high"]:
         return found
     seed = np.repeat(np.arange(len(outcomes)), outcomes.shape[1]).astype(str)
-    return success_interval(outcomes.ravel(), clusters=seed)
+    return statistics.success_interval(outcomes.ravel(), clusters=seed)
 
 
 @pytest.mark.parametrize("seeds", COUNTS)
@@ -76,7 +75,7 @@ def test_over_seeds_and_levels(seeds):
         assert covered(lambda rng: rate(case.draw(rng)), case.truth) >= LEAST, case  # noqa: B023
         for other in (case, case._replace(success=case.success / 2)):
             truth = case.truth - other.truth
-            share = covered(lambda rng: crossed_interval(case.draw(rng) - other.draw(rng)), truth)  # noqa: B023
+            share = covered(lambda rng: statistics.crossed_interval(case.draw(rng) - other.draw(rng)), truth)  # noqa: B023
             assert share >= LEAST, (case, other)
 
 
@@ -95,10 +94,10 @@ def test_of_clusters(clusters, kind, between):
     def values(rng):
         return between * np.repeat(rng.normal(size=clusters), sizes) + rng.normal(size=sum(sizes))
 
-    assert covered(lambda rng: mean_interval(values(rng), clusters=names), 0.0) >= LEAST
+    assert covered(lambda rng: statistics.mean_interval(values(rng), clusters=names), 0.0) >= LEAST
 
     def difference(rng):  # in [-1, 1], as those of outcomes
-        return paired_interval(np.tanh(values(rng)), np.tanh(values(rng)), clusters=names)
+        return statistics.paired_interval(np.tanh(values(rng)), np.tanh(values(rng)), clusters=names)
 
     assert covered(difference, 0.0) >= LEAST
 
@@ -114,12 +113,12 @@ def test_over_levels(levels, success):
         return rng.random((levels,) if samples is None else (samples, levels)) < rates(rng)
 
     truth = Case(1, 2, success, 0.0, 1.0).truth
-    assert covered(lambda rng: success_interval(outcomes(rng)), truth) >= LEAST
-    assert covered(lambda rng: success_interval(outcomes(rng, 4).mean(axis=0)), truth) >= LEAST
-    assert covered(lambda rng: mean_interval(10.0 * outcomes(rng) - 0.1), 10 * truth - 0.1) >= LEAST
+    assert covered(lambda rng: statistics.success_interval(outcomes(rng)), truth) >= LEAST
+    assert covered(lambda rng: statistics.success_interval(outcomes(rng, 4).mean(axis=0)), truth) >= LEAST
+    assert covered(lambda rng: statistics.mean_interval(10.0 * outcomes(rng) - 0.1), 10 * truth - 0.1) >= LEAST
 
     def pair(rng):
         both = rng.random((2, levels)) < rates(rng)
-        return paired_interval(*both)
+        return statistics.paired_interval(*both)
 
     assert covered(pair, 0.0) >= LEAST

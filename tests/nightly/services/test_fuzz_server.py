@@ -29,7 +29,6 @@ BODIES = st.one_of(
     VALUES,
 )
 
-
 WRITTEN = BODIES.map(lambda value: json.dumps(value).encode())
 """JSON as Python writes it, which is not always strict: NaN, infinities, half surrogate pairs."""
 

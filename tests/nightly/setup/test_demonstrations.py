@@ -7,7 +7,6 @@ from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import build
 from agentrl_jax.setup import demonstrations as setup_demonstrations
-from agentrl_jax.setup.demonstrations import demonstrations
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax.splits import Split
 
@@ -23,7 +22,7 @@ def demonstrated():
     def demonstrated(**options):
         imitation = ImitationConfig(plans="optimal", levels=LEVELS, **options)
         inputs = batched_env, level_splits(batched_env), jax.random.key(3), prompt, imitation, "full"
-        return jax.tree.map(np.asarray, demonstrations(*inputs))
+        return jax.tree.map(np.asarray, setup_demonstrations.demonstrations(*inputs))
 
     return demonstrated
 

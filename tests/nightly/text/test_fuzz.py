@@ -10,7 +10,6 @@ from agentrl_jax.config import TaskConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import chat_template
-from agentrl_jax.text.chat_template import ChatTemplate
 
 TALK = [("user", "hi"), ("assistant", "<b>yo</b>"), ("user", "x")]
 BOMBS = [
@@ -26,7 +25,7 @@ BOMBS = [
 @pytest.mark.parametrize("source", BOMBS, ids=range(len(BOMBS)))
 def test_bombs_are_refused(source, bounded_memory, monkeypatch):
     monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.5)
-    assert not ends_in_one_line(lambda: ChatTemplate(source).render(TALK, generate=True), ValueError)
+    assert not ends_in_one_line(lambda: chat_template.ChatTemplate(source).render(TALK, generate=True), ValueError)
 
 
 WORDS = [b"{{", b"}}", b"{% for i in messages %}", b"{% endfor %}", b"{% endif %}", b"|", b"~ ", b"*10**10", b"[", b"'"]
@@ -38,7 +37,7 @@ def test_damaged_templates(name, bounded_memory):
     source, variables = FAMILIES[name]
     for _ in range(150):
         text = damaged(source.encode(), rng, WORDS).decode("utf-8", "replace")
-        template = ChatTemplate(text, tuple(variables.items()))
+        template = chat_template.ChatTemplate(text, tuple(variables.items()))
         ends_in_one_line(lambda template=template: template.render(TALK, generate=True), ValueError)
 
 

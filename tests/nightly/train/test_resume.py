@@ -26,7 +26,6 @@ from agentrl_jax.train import run as train_run
 
 SCRIPT = str(TESTS / "helpers" / "killing_run.py")
 
-
 MOMENTS = "imitation 1, evaluation 1, write 1, publish 2, write 3, rollout 1, rollout 4, evaluation 9, digests 2"
 
 

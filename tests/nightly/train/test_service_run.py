@@ -6,7 +6,6 @@ import time
 import psutil
 import pytest
 import tiny_run
-from tiny_run import MAZE
 from tiny_run import metrics as rows
 
 from agentrl_jax.services.environments.maze import Maze
@@ -15,7 +14,7 @@ from agentrl_jax.services.environments.maze import Maze
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("served") / "served.yaml"
-    path.write_text(MAZE)
+    path.write_text(tiny_run.MAZE)
     return str(path)
 
 

@@ -6,10 +6,9 @@ import re
 
 import chromium
 import numpy as np
-import page_runs
 import pytest
 from chromium import assert_readable, assert_turn, count, expect, opened, press, shown, soon, status, title
-from page_runs import TOKENIZER, make_record, write_checkpoints, write_run
+from page_runs import TOKENIZER, DrawnBoards, make_record, padded, write_checkpoints, write_long_run, write_run
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.formats.episodes import read_episodes
@@ -23,7 +22,7 @@ pytestmark = chromium.needs_chromium
 
 def write(folder, records):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "scenes", page_runs.DrawnBoards())
+        patch.setattr(data, "scenes", DrawnBoards())
         write_page(folder.parent / f"{folder.name}.html", [RunData(write_run(folder, records))])
     return (folder.parent / f"{folder.name}.html").as_uri()
 
@@ -60,7 +59,7 @@ def test_keys_and_clicks_select_episodes(browser, url):
 def test_slider_and_arrow_keys_move_through_the_episode(browser, url, records):
     row = int(np.argmax(records[2].num_turns[:-1]))
     turns = int(records[2].num_turns[row])
-    scenes = page_runs.DrawnBoards().run_scenes(None, None, records[2])[row]
+    scenes = DrawnBoards().run_scenes(None, None, records[2])[row]
     with opened(browser, f"{url}#i=36&r={row}") as page:
         step = page.locator(".stage h3").first
         soon(page.locator(".stage svg.board > g").count, 64)
@@ -194,7 +193,7 @@ def hostile_record():
     ids = {data: i for i, data in enumerate(TOKENIZER.token_bytes) if data is not None and len(data) == 1}
     rows = [[ids[bytes([byte])] for byte in text] for text in texts]
     record = make_record(1, groups=1, group_size=len(texts), turns=1, observation=texts[0].decode() + texts[1].decode())
-    tokens = page_runs.padded(rows, 100_000)[:, None]
+    tokens = padded(rows, 100_000)[:, None]
     return dataclasses.replace(
         record,
         tokens=tokens,
@@ -207,7 +206,7 @@ def hostile_record():
 
 
 def test_hostile_texts_are_inert(browser, tmp_path, monkeypatch):
-    monkeypatch.setattr(page_runs.DrawnBoards, "last_text", "<img src=x onerror=alert(4)>\u202e")
+    monkeypatch.setattr(DrawnBoards, "last_text", "<img src=x onerror=alert(4)>\u202e")
     with opened(browser, write(tmp_path / "<b>run<!--", [hostile_record()]).replace("#", "%23")) as page:
         said = lambda: page.text_content(".response .text")  # noqa: E731
         soon(said, "</script><script>alert(1)</script>")
@@ -297,7 +296,7 @@ def test_trend_has_bands_and_a_replay_that_trains_again_says_so(browser, tmp_pat
 
 
 def test_a_page_of_two_million_tokens_opens(browser, tmp_path):
-    folder = page_runs.write_long_run(tmp_path / "run")
+    folder = write_long_run(tmp_path / "run")
     with shown(browser, tmp_path, RunData(folder, boards=False)) as page:
         names = ("first-contentful-paint", "rendered")
         times = [page.evaluate("(name) => performance.getEntriesByName(name)[0].startTime", name) for name in names]

@@ -7,14 +7,12 @@ import api_folders
 import chromium
 import page_runs
 import pytest
-from api_folders import LOGPROBS, SCRIPT
 from chromium import assert_readable, assert_turn, expect, heading, press, shown, soon, status
 
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.viewer import log_data
 from agentrl_jax.viewer.data import RunData
-from agentrl_jax.viewer.log_data import LogData
 
 pytestmark = chromium.needs_chromium
 
@@ -23,7 +21,7 @@ def test_log_of_another_program(browser, tmp_path, monkeypatch):
     monkeypatch.setattr(log_data, "BLOCK_CHARACTERS", 4000)
     file, episodes = page_runs.write_log(tmp_path / "<b>log<!--.jsonl"), page_runs.LOG_EPISODES
     chosen = lambda: int(re.findall(r"\d+", page.text_content(".episode h2"))[0])  # noqa: E731
-    with shown(browser, tmp_path, LogData(file)) as page:
+    with shown(browser, tmp_path, log_data.LogData(file)) as page:
         soon(lambda: page.text_content("h1"), "<b>log<!--.jsonl")
         soon(lambda: page.text_content(".response .text"), page_runs.HOSTILE_LOG.replace("\u202e", "⟨U+202E⟩"))
         titles = page.locator(".conversation h3").all_text_contents()
@@ -78,7 +76,7 @@ def test_long_logs_are_drawn_in_parts_and_invisible_characters_are_spelled_out(b
     rows.append({"item_id": "x" * 100_000, "conversations": [{"role": "tool", "content": "a" * 100_000}]})
     rows.append({"item_id": 4, "conversations": [{"role": "assistant", "content": hidden}]})
     (tmp_path / "log.json").write_text(json.dumps(rows))
-    with shown(browser, tmp_path, LogData(tmp_path / "log.json")) as page:
+    with shown(browser, tmp_path, log_data.LogData(tmp_path / "log.json")) as page:
         drawn, text = page.locator(".conversation .text"), lambda place: page.text_content(place)
         soon(drawn.count, 400)
         press(page, *["ArrowRight"] * 201)
@@ -99,10 +97,10 @@ def test_long_logs_are_drawn_in_parts_and_invisible_characters_are_spelled_out(b
 
 
 def test_api_model(browser, tmp_path):
-    with shown(browser, tmp_path, LogData(api_folders.write_folder(tmp_path / "out"))) as page:
+    with shown(browser, tmp_path, log_data.LogData(api_folders.write_folder(tmp_path / "out"))) as page:
         expect(page.locator(".left").first).to_contain_text("2 answered, 1 cut, 1 refused, 1 unfinished")
         soon(lambda: heading(page), "Item 0 · sample 1")
-        soon(lambda: page.text_content(".reasoning .text"), f"I think {SCRIPT}")
+        soon(lambda: page.text_content(".reasoning .text"), f"I think {api_folders.SCRIPT}")
         page.click("summary")
         marks = ["✓ solved", "✗ unsolved", "… cut", "! refused", "… unfinished"]
         soon(page.locator(".outcomes label").all_text_contents, marks)
@@ -116,10 +114,10 @@ def test_api_model(browser, tmp_path):
         page.click("text=Clear filters")
         page.click(".entry >> nth=4")
         soon(lambda: heading(page), "Item 4 · sample 1")
-        said = f"{SCRIPT}\nAction: half ? of a pair, ⟨U+0007⟩ and ⟨U+202E⟩"
+        said = f"{api_folders.SCRIPT}\nAction: half ? of a pair, ⟨U+0007⟩ and ⟨U+202E⟩"
         soon(lambda: page.text_content(".response .text"), said)
         tokens = page.locator("[data-turn='1'] .token")
-        soon(tokens.all_text_contents, [text for text, _ in LOGPROBS])
+        soon(tokens.all_text_contents, [text for text, _ in api_folders.LOGPROBS])
         assert tokens.last.get_attribute("class") > tokens.first.get_attribute("class")
         numbers = page.locator(".inspector dd").all_text_contents
         tokens.last.hover()
@@ -139,7 +137,7 @@ def test_api_models_are_compared(browser, tmp_path):
     page_runs.rewrite_lines(
         two / "episodes.jsonl", lambda rows: [row | failed if row["item"] == failed["item"] else row for row in rows]
     )
-    with shown(browser, tmp_path, LogData(one), LogData(two)) as page:
+    with shown(browser, tmp_path, log_data.LogData(one), log_data.LogData(two)) as page:
         expected = "4 levels have recorded evaluation episodes in both runs (5 in one, 5 in two)"
         expect(page.locator(".note").first).to_contain_text(expected)
         rates = [entry.split("maze")[0][16:] for entry in page.locator(".entry").all_text_contents()]
@@ -153,7 +151,7 @@ def test_api_models_are_compared(browser, tmp_path):
             assert_turn(page, turn, sides=2)
         expect(page.locator(".stage svg.board")).to_have_count(2)
     evaluate_scripted("maze", "random", items="0-4", turns=30, seed=1, record=tmp_path / "random")
-    with shown(browser, tmp_path, RunData(tmp_path / "random"), LogData(one), scheme="dark") as page:
+    with shown(browser, tmp_path, RunData(tmp_path / "random"), log_data.LogData(one), scheme="dark") as page:
         soon(page.locator(".conversation").count, 2)
         soon(page.locator("header.episode .link").count, 0)  # actions and replies are not compared
         page.wait_for_selector(".side1 .conversation .text")

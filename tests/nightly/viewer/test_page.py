@@ -11,14 +11,11 @@ import page_runs
 import pytest
 from scripted_run import LAKE_SYMBOLS, MOVES, ScriptedRun, board, load, states_read
 
-import agentrl_jax.viewer
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
 from agentrl_jax.viewer import export, live, scenes
 from agentrl_jax.viewer.data import RunData
-from agentrl_jax.viewer.live import PageServer
-from agentrl_jax.viewer.scenes import run_scenes
 
-WEB = Path(agentrl_jax.viewer.__file__).parent / "web"
+WEB = Path(export.__file__).parent / "web"
 
 
 @pytest.mark.skipif(
@@ -42,7 +39,7 @@ def test_a_thousand_long_trajectories_stay_below_15_megabytes(tmp_path):
 
 def test_a_slow_client_gets_the_whole_page(monkeypatch):
 
-    class Large(PageServer):
+    class Large(live.PageServer):
         def html(self):
             return "x" * 2**23
 
@@ -72,10 +69,10 @@ prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tok
 def test_noise_that_a_group_shares_and_several_dispatches(caplog, monkeypatch):
     config = load(SHARED)
     record = ScriptedRun(config, {"FrozenLake": MOVES}).record(iteration=1)
-    found = run_scenes("runs/x", config, record)
+    found = scenes.run_scenes("runs/x", config, record)
     assert all(found)
     monkeypatch.setattr(scenes, "_ROWS", 5)
-    assert run_scenes("runs/x", config, record) == found
+    assert scenes.run_scenes("runs/x", config, record) == found
     assert caplog.records == []
     for row, of_episode in enumerate(found):
         for read, scene in states_read(record, row, of_episode):

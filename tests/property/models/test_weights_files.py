@@ -16,7 +16,6 @@ from agentrl_jax.models.io.errors import WeightsError
 CONFIG = config_of("qwen3", num_hidden_layers=1)
 DECODER = hf_config.parse_config(config_of("qwen2")).decoder
 
-
 edits = st.lists(
     st.one_of(
         st.tuples(st.just("flip"), st.floats(0, 1), st.integers(1, 255)),

@@ -6,7 +6,6 @@ import algos_oracles
 import jax
 import numpy as np
 import pytest
-from algos_oracles import PROPERTY
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,7 +65,7 @@ def evidence(draw):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@PROPERTY
+@algos_oracles.PROPERTY
 @given(evidence())
 def test_nothing_is_learned_from_what_was_not_sampled(name, e):
     found = advantages(rule_of(name), e)
@@ -82,7 +81,7 @@ def test_other_kinds_are_refused():
     assert (refused.value.key, refused.value.value) == ("estimator", "own")
 
 
-@PROPERTY
+@algos_oracles.PROPERTY
 @given(evidence())
 def test_weights_of_groups_and_rows_multiply(e):
     plain = advantages(rule_of("rloo"), e)
@@ -93,7 +92,7 @@ def test_weights_of_groups_and_rows_multiply(e):
     np.testing.assert_allclose(found, plain * factor[:, None], atol=1e-5)
 
 
-@PROPERTY
+@algos_oracles.PROPERTY
 @given(evidence())
 def test_every_kind_is_computed_by_its_rule(e):
     n = SimpleNamespace(gamma=0.9, lam=0.8, turn_gamma=0.7, step_weight=0.5, history_power=2.0)

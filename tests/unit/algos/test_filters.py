@@ -5,7 +5,6 @@ import hypothesis.extra.numpy as hnp
 import jax
 import numpy as np
 import pytest
-from algos_oracles import PROPERTY, group_returns
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -32,7 +31,7 @@ def test_a_ratio_means_the_number_it_is_written_as():
 
 
 @pytest.mark.parametrize(("k", "largest"), [(1, True), (3, False), (3, True), (GROUPS, False)])
-@PROPERTY
+@oracle.PROPERTY
 @given(hnp.arrays(np.float32, GROUPS, elements=st.one_of(few, st.sampled_from([-0.0, np.nan, np.inf, -np.inf]))))
 def test_top_groups_break_ties_downwards_and_put_nan_last(k, largest, scores):
     found = np.asarray(top_groups(scores, k, largest=largest))
@@ -41,7 +40,7 @@ def test_top_groups_break_ties_downwards_and_put_nan_last(k, largest, scores):
 
 
 @pytest.mark.parametrize("include_zero", [True, False])
-@PROPERTY
+@oracle.PROPERTY
 @given(hnp.arrays(np.float32, GROUPS, elements=st.one_of(few, st.just(-0.5))), st.sampled_from([0.25, 0.5, 0.75, 1.0]))
 @example(np.zeros(GROUPS, np.float32), 0.75)
 @example(np.zeros(GROUPS, np.float32), 1.0)
@@ -64,7 +63,7 @@ def test_the_nucleus_equals_the_reference(include_zero, scores, value):
         ("top_p_softmax", False, False, [0.5]),
     ],
 )
-@PROPERTY
+@oracle.PROPERTY
 @given(hnp.arrays(np.float32, GROUPS, elements=st.one_of(few, st.just(np.nan))))
 def test_every_rule_equals_the_reference(rule, largest, include_zero, values, scores):
     for value in values:
@@ -76,8 +75,8 @@ def test_every_rule_equals_the_reference(rule, largest, include_zero, values, sc
 
 
 @pytest.mark.parametrize("keep", [1, 3, 4])
-@PROPERTY
-@given(group_returns)
+@oracle.PROPERTY
+@given(oracle.group_returns)
 def test_the_kept_members_vary_as_much_as_any_choice(keep, scores):
     valid = np.ones(scores.shape, bool)
     found = np.asarray(within_groups(scores, valid, keep))

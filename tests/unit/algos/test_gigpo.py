@@ -3,7 +3,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algos_oracles import PROPERTY
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +29,7 @@ def as_hash(states):
 
 @pytest.mark.parametrize(("history", "power"), [(0, 1.0), (1, 1.0), (2, 0.0), (3, 2.0)])
 @pytest.mark.parametrize("normalize_std", [True, False])
-@PROPERTY
+@oracle.PROPERTY
 @given(plays())
 def test_turns_are_compared_within_their_state_and_history(normalize_std, history, power, play):
     returns, states, counts = play

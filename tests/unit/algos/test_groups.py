@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algos_oracles import PROPERTY, group_returns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +19,8 @@ PROGRAMS = {kind: jax.jit(function) for kind, (function, _) in KINDS.items()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@PROPERTY
-@given(group_returns, st.randoms(use_true_random=False))
+@oracle.PROPERTY
+@given(oracle.group_returns, st.randoms(use_true_random=False))
 def test_advantages_equal_the_reference(kind, scores, random):
     valid = np.array([[random.random() < 0.7 for _ in row] for row in scores])
     found = np.asarray(PROGRAMS[kind](np.where(valid, scores, np.nan), valid))

@@ -3,7 +3,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algos_oracles import PROPERTY, numbers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +15,8 @@ estimates = jax.jit(lambda logprob, reference: {kind: kl.estimate(logprob, refer
 update = jax.jit(kl.update)
 
 
-@PROPERTY
-@given(numbers, numbers)
+@oracle.PROPERTY
+@given(oracle.numbers, oracle.numbers)
 def test_estimates_equal_the_reference(logprob, reference):
     for kind, found in estimates(logprob, reference).items():
         difference = logprob.astype(np.float64) - reference
@@ -47,7 +46,7 @@ def test_the_reference_gets_no_gradient_and_k3_pulls_towards_it():
     assert not np.asarray(of_reference).any()
 
 
-@PROPERTY
+@oracle.PROPERTY
 @given(
     st.lists(st.floats(0, 1, width=32), min_size=1, max_size=5),
     st.sampled_from([1.0, 32.0, 128.0]),

@@ -3,18 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.algos.level_sampling import (
-    LevelPool,
-    Priority,
-    choose_by_priority,
-    choose_evenly,
-    new_pool,
-    observe,
-    probabilities,
-    summary,
-)
+from agentrl_jax.algos import level_sampling as sampling
 
-POOL = LevelPool(
+POOL = sampling.LevelPool(
     level=jnp.array([7, 3, 9, -5, 4]),
     score=jnp.array([0.5, 0.2, 0.5, 0.0, 0.0]),
     played=jnp.array([1, 2, 1, 1, 0]),
@@ -28,7 +19,7 @@ NEW = np.array([0, 0, 0, 0, 1])
 
 
 def shares(kind="rank", pool=POOL, temperature=1.0, staleness=0.0, new=0.0):
-    return np.asarray(probabilities(pool, jnp.int32(5), kind, Priority(temperature, staleness, new)))
+    return np.asarray(sampling.probabilities(pool, jnp.int32(5), kind, sampling.Priority(temperature, staleness, new)))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +29,7 @@ def shares(kind="rank", pool=POOL, temperature=1.0, staleness=0.0, new=0.0):
         (shares("proportional"), BY_SPREAD),
         (shares(temperature=0.5), BY_RANK**2 / np.sum(BY_RANK**2)),
         (shares(staleness=0.25, new=0.2), 0.8 * (0.75 * BY_RANK + 0.25 * BY_AGE) + 0.2 * NEW),
-        (shares(pool=new_pool(jnp.arange(4)), new=0.5), np.full(4, 0.25)),
+        (shares(pool=sampling.new_pool(jnp.arange(4)), new=0.5), np.full(4, 0.25)),
         (shares(pool=POOL.replace(played=POOL.played + 1), new=0.5)[:2], [1 / 1, 1 / 3] / np.sum([1, 1 / 3, 1, 0.5])),
         (shares("proportional", POOL.replace(score=jnp.zeros(5))), [0.25, 0.25, 0.25, 0.25, 0]),
     ],
@@ -50,10 +41,10 @@ def test_the_probabilities_of_levels_are_those_of_prioritized_replay(found, expe
 
 
 def test_levels_are_drawn_with_their_probabilities_and_without_replacement():
-    numbers = Priority(1.0, 0.25, 0.2)
+    numbers = sampling.Priority(1.0, 0.25, 0.2)
 
     def draw(key):
-        return choose_by_priority(key, POOL, 3, jnp.int32(5), "rank", numbers)
+        return sampling.choose_by_priority(key, POOL, 3, jnp.int32(5), "rank", numbers)
 
     drawn = np.asarray(jax.vmap(draw)(jax.random.split(jax.random.key(0), 4000)))
     expected = shares(staleness=0.25, new=0.2)
@@ -67,12 +58,12 @@ def test_levels_are_drawn_with_their_probabilities_and_without_replacement():
 
 
 def test_every_level_is_played_once_before_any_is_played_again():
-    pool, passes = new_pool(jnp.arange(10, 16)), []
+    pool, passes = sampling.new_pool(jnp.arange(10, 16)), []
     for iteration in range(6):
-        chosen = choose_evenly(jax.random.key(iteration), pool, 2)
+        chosen = sampling.choose_evenly(jax.random.key(iteration), pool, 2)
         passes += chosen.tolist()
         known = jnp.ones(2, bool)
-        pool = observe(pool, pool.level[chosen], jnp.zeros(2), known, jnp.int32(iteration))
+        pool = sampling.observe(pool, pool.level[chosen], jnp.zeros(2), known, jnp.int32(iteration))
     assert sorted(passes[:6]) == sorted(passes[6:]) == list(range(6))
     assert passes[:6] != passes[6:]
     assert pool.played.tolist() == [2] * 6
@@ -80,9 +71,9 @@ def test_every_level_is_played_once_before_any_is_played_again():
 
 def test_a_group_says_something_of_its_level_unless_it_failed():
     level, spread = jnp.array([9, 4, 3]), jnp.array([0.1, 0.3, 0.7])
-    pool = observe(POOL, level, spread, jnp.array([True, True, False]), jnp.int32(6))
+    pool = sampling.observe(POOL, level, spread, jnp.array([True, True, False]), jnp.int32(6))
     assert pool.score.tolist() == pytest.approx([0.5, 0.2, 0.1, 0.0, 0.3])
     assert pool.played.tolist() == [1, 2, 2, 1, 1]
     assert pool.last.tolist() == [3, 1, 6, 4, 6]
-    found = {name: float(value) for name, value in summary(POOL, jnp.int32(5)).items()}
+    found = {name: float(value) for name, value in sampling.summary(POOL, jnp.int32(5)).items()}
     assert found == pytest.approx({"different": 4, "with_signal": 0.75, "score": 0.3, "age": 3.0})

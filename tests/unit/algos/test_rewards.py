@@ -3,7 +3,6 @@ import hypothesis.extra.numpy as hnp
 import jax
 import numpy as np
 import pytest
-from algos_oracles import PROPERTY
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +18,7 @@ groups = hnp.arrays(np.int32, EPISODES, elements=st.integers(0, SEGMENTS - 1))
 
 
 @pytest.mark.parametrize("method", ["identity", "mean", "mean_std", "asym_clip"])
-@PROPERTY
+@oracle.PROPERTY
 @given(scores, groups)
 def test_normalization_equals_the_reference(method, score, group):
     expected = score.astype(np.float64)
@@ -45,7 +44,7 @@ def test_equal_scores_and_episodes_alone_in_their_group_become_exactly_zero(meth
     assert not np.asarray(normalize(score, group, SEGMENTS, method)).any()
 
 
-@PROPERTY
+@oracle.PROPERTY
 @given(
     hnp.arrays(np.float32, (2, TURNS), elements=eighths),
     st.lists(st.lists(st.one_of(st.none(), st.integers(1, 5)), min_size=TURNS, max_size=TURNS), min_size=2, max_size=2),

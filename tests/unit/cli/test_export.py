@@ -2,7 +2,6 @@ import json
 import shutil
 
 import chex
-import exported_runs
 import jax
 import jax.numpy as jnp
 import pytest
@@ -17,11 +16,6 @@ from agentrl_jax.studies import export
 from agentrl_jax.text import prompt
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.conversation import messages_of
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return exported_runs.runs(tmp_path_factory.mktemp("runs"))
 
 
 def refused(*words):

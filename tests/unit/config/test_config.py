@@ -4,20 +4,11 @@ import pytest
 import yaml
 from refusing import refusal
 
-from agentrl_jax.config import AlgoConfig, Config, TaskConfig, decode, keys
+from agentrl_jax.config import AlgoConfig, Config, TaskConfig, decode, keys, load_config, load_resolved, to_dict
 from agentrl_jax.config.advantages import Gae, Grpo
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.fields import Section
-from agentrl_jax.config.keys import listing, sections_of
-from agentrl_jax.config.load import (
-    differences,
-    installed_version,
-    leaves,
-    load_config,
-    load_resolved,
-    save_resolved,
-    to_dict,
-)
+from agentrl_jax.config.load import differences, installed_version, leaves, save_resolved
 from agentrl_jax.config.migrations import FORMAT
 
 
@@ -252,7 +243,7 @@ def test_differences_names_every_key_that_differs():
 def sections(kind=Config):
     yield kind
     for field in kind.model_fields.values():
-        for part in sections_of(field.annotation):
+        for part in keys.sections_of(field.annotation):
             yield from sections(part)
 
 
@@ -264,7 +255,7 @@ def test_every_field_has_an_explanation():
 
 def test_the_listing_holds_every_key_with_its_value_and_every_other_kind():
     config = decode({"algo": {"preset": "dapo"}})
-    text = listing(config)
+    text = keys.listing(config)
     for key, value in leaves(to_dict(config)):
         if not key[-1].isdigit():
             assert f"--{key} {'none' if value is None else value if isinstance(value, str) and value else ''}" in text

@@ -9,7 +9,6 @@ from babyai_games import PARAMS, RED_BALLS, SMALL, listed, reset, small_items, w
 
 from envs_jax import registry
 from envs_jax.babyai import baselines, codes, explore, items, levels, macros
-from envs_jax.babyai.explore import _reached, explorations
 from envs_jax.babyai.levels import HEADER
 from envs_jax.babyai.search import Plan
 from envs_jax.babyai.view import cells_of
@@ -26,7 +25,7 @@ def names_ball(text):
 
 
 def test_looking_around_ends_with_the_first_view_of_what_is_wanted():
-    looked = explorations(SMALL, PARAMS, BOARDS, NONE, LIMIT)
+    looked = explore.explorations(SMALL, PARAMS, BOARDS, NONE, LIMIT)
     counts = (looked >= 0).sum(axis=1)
     assert counts.min() == 0
     assert 2 <= counts.max() <= 4
@@ -35,7 +34,7 @@ def test_looking_around_ends_with_the_first_view_of_what_is_wanted():
         assert [names_ball(text) for _, text in walk(SMALL, board, actions[:count])] == [False] * count + [True]
         assert not {macros.DROP_IT, macros.CHECK} & set(actions.tolist())
     first = looked[:, :1]  # random actions count as seen
-    rest = explorations(SMALL, PARAMS, BOARDS, first, LIMIT)[:, :-1]
+    rest = explore.explorations(SMALL, PARAMS, BOARDS, first, LIMIT)[:, :-1]
     np.testing.assert_array_equal(np.where(first >= 0, rest, -1), np.where(first >= 0, looked[:, 1:], -1))
     states = jax.vmap(functools.partial(reset, SMALL))(BOARDS)
     known = np.ones((len(BOARDS), SMALL.shape.height, SMALL.shape.width), bool)
@@ -64,7 +63,7 @@ def test_an_action_depends_on_nothing_but_what_was_shown():
     assert len(chosen) > 8
     assert (np.stack(others) != BOARDS[chosen]).any()
     both = np.concatenate([BOARDS[chosen], np.stack(others)])
-    first, second = explorations(SMALL, PARAMS, both, np.resize(NONE, (len(both), 1)), 1).reshape(2, -1)
+    first, second = explore.explorations(SMALL, PARAMS, both, np.resize(NONE, (len(both), 1)), 1).reshape(2, -1)
     np.testing.assert_array_equal(first, second)
     assert (first >= 0).all()
 
@@ -109,7 +108,7 @@ def two_rooms(door):
 
 def test_a_locked_door_and_its_key_are_enough_where_what_is_wanted_is_locked_away():
     levels = np.stack([two_rooms(door) for door in (codes.LOCKED_DOOR, codes.CLOSED_DOOR)])
-    locked, closed = (actions[actions >= 0] for actions in explorations(SMALL, PARAMS, levels, NONE[:2], LIMIT))
+    locked, closed = (actions[actions >= 0] for actions in explore.explorations(SMALL, PARAMS, levels, NONE[:2], LIMIT))
     assert len(locked) == 0
     assert [names_ball(text) for _, text in walk(SMALL, levels[1], closed)] == [False] * len(closed) + [True]
     for level, plan in zip(levels, SPEC.exploring_after(SMALL, PARAMS, levels, LIMIT, NONE[:2])):
@@ -122,7 +121,7 @@ def test_things_that_are_reached_without_a_key_are_those_beside_the_cells_of_the
     shape = items.SHAPE
     start = jax.jit(jax.vmap(lambda level: levels.decode(level, shape).world))
     worlds = start(items.load(tuple(items.stored_indices())[::16]))
-    found, cells = np.asarray(jax.jit(jax.vmap(_reached))(worlds)), np.asarray(worlds.cells)
+    found, cells = np.asarray(jax.jit(jax.vmap(explore._reached))(worlds)), np.asarray(worlds.cells)
     some = set()
     for number, grid in enumerate(cells):
         locked = (grid >= codes.OBJECT) & (codes.form_of(grid.astype(int)) == codes.LOCKED_DOOR)

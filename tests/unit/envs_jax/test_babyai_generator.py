@@ -9,7 +9,6 @@ from babyai_levels import ALL, Levels
 from babyai_rules import can_be_fulfilled, check, reach
 
 from envs_jax.babyai import codes, generator, levels
-from envs_jax.babyai.codes import KEY
 from envs_jax.babyai.generator import NAMES, make_generator, shape_of
 
 SHAPE = shape_of(ALL)
@@ -48,7 +47,7 @@ def test_the_levels_of_a_key_are_those_of_earlier_versions(drawn, monkeypatch):
 def test_a_hidden_key_is_read_back_in_the_last_slot(found, drawn):
     start = jax.jit(levels.decode, static_argnums=1)(drawn[np.argmax(found.number == 26)], SHAPE)
     door = start.world.slot_cells[codes.form_of(start.world.slot_cells) == codes.LOCKED_DOOR][0]
-    assert start.world.slot_cells[-1] == codes.cell_of(KEY, int(codes.color_of(door)))
+    assert start.world.slot_cells[-1] == codes.cell_of(codes.KEY, int(codes.color_of(door)))
 
 
 @pytest.mark.parametrize("number", ALL)

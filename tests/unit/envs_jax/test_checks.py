@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from broken_lock import CAUGHT_BY, LIMIT, ODD, SPECIAL, ConfusedLock, Fault, Lock, PlainLock, solve
+from broken_lock import CAUGHT_BY, LIMIT, ODD, SPECIAL, ConfusedLock, Fault, Lock, PlainLock, failures, solve
 
 from envs_jax import registry
 from envs_jax.checks import MOST_SEEDS, check, check_registered, evidence, reachable
@@ -30,10 +30,6 @@ def report_on(fault, **options):
 
 
 kept_report = functools.cache(report_on)
-
-
-def failures(report):
-    return [result.name for result in report.results if result.status == "fail"]
 
 
 def result(report, name):

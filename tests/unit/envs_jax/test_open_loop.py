@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs_jax
 from envs_jax import registry
 from envs_jax.budget import CLOSED_LOOP, EXACT, Budget
 from envs_jax.frozen_lake import open_loop
@@ -20,7 +19,7 @@ TINY = np.array(
     [[[3, 0, 0], [0, 1, 0], [0, 0, 2]], [[0, 0, 3], [1, 0, 0], [2, 0, 1]], [[3, 1, 2], [0, 0, 0], [0, 1, 0]]], np.int8
 )
 RATE = 0.6
-ENV, PARAMS = envs_jax.make("FrozenLake")
+ENV, PARAMS = registry.make("FrozenLake")
 LEVEL_BASELINES = functools.partial(registry.level_baselines, "FrozenLake", ENV)
 
 

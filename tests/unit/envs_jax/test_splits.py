@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from sokoban_boards import generate_pack
 
-import envs_jax
 from envs_jax import registry, splits
 from envs_jax.frozen_lake import FrozenLake
 from envs_jax.splits import SHARES, Split
@@ -21,7 +20,7 @@ PARTS = (Split.TRAIN, Split.VALIDATION, Split.TEST)
 @functools.cache
 def game(name):
     """An environment; levels of Sokoban come from a pack, because its generator takes long to compile."""
-    env, params = envs_jax.make(name)
+    env, params = registry.make(name)
     pack = generate_pack(range(300)) if name == "SimpleSokoban" else np.zeros((0, 4, 4), np.int8)
     return env, params.replace(levels=jnp.asarray(pack))
 
@@ -99,7 +98,7 @@ def test_shifted_boards_are_the_same_level_where_what_surrounds_them_means_nothi
 
 
 def test_a_space_without_levels_of_a_split_is_told_by_the_flag_and_refused_by_name():
-    env, params = envs_jax.make("Bandit")
+    env, params = registry.make("Bandit")
     counts = splits.distinct_levels(env, params, 64)
     assert sum(counts.values()) == 2
     empty = next(split for split, count in counts.items() if not count)
@@ -111,7 +110,7 @@ def test_a_space_without_levels_of_a_split_is_told_by_the_flag_and_refused_by_na
 
 
 def test_fixed_test_levels_are_never_trained_on():
-    env, params = envs_jax.make("FrozenLake", height=2, width=2)
+    env, params = registry.make("FrozenLake", height=2, width=2)
     boards = registry.sample_levels(env, params, KEYS)
     wanted = boards[splits.splits_of_levels(env, params, boards) == Split.TRAIN][0]
     fixed = FrozenLake(2, 2)

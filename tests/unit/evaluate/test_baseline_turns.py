@@ -8,7 +8,6 @@ import pytest
 
 from agentrl_jax.evaluate import panels
 from agentrl_jax.evaluate.baselines import concatenate, level_baselines, mean_turns, select, within
-from agentrl_jax.evaluate.panels import Panel, panel_levels
 from agentrl_jax.evaluate.scripted_recording import PanelPlays
 from envs_jax.budget import Budget
 from envs_jax.frozen_lake import oracle as lakes
@@ -19,15 +18,15 @@ OPEN, LONG = "######\n{}\n{}\n#    #\n#    #\n######\n", "######\n#@   #\n#### #
 BOXES = [OPEN.format("#@$. #", "#    #"), OPEN.format("#@   #", "#.$  #"), LONG.format("# $. #"), LONG.format("# $ .#")]
 """Their plans have 1, 4, 10 and 11 actions."""
 PANELS = [
-    Panel("boxes", "SimpleSokoban", {}, 6, "", "", levels=4),
-    Panel("lakes", "FrozenLake", {}, 6, "", "", levels=24, seed=3),
-    Panel("dry", "FrozenLake", {"success_rate": 1.0}, 6, "", "", levels=24, seed=3),
+    panels.Panel("boxes", "SimpleSokoban", {}, 6, "", "", levels=4),
+    panels.Panel("lakes", "FrozenLake", {}, 6, "", "", levels=24, seed=3),
+    panels.Panel("dry", "FrozenLake", {"success_rate": 1.0}, 6, "", "", levels=24, seed=3),
 ]
 
 
 @functools.cache
 def levels_of(number):
-    return panel_levels(PANELS[number]) if number else np.stack(parse_xsb("\n".join(BOXES)))
+    return panels.panel_levels(PANELS[number]) if number else np.stack(parse_xsb("\n".join(BOXES)))
 
 
 def known(number, budget):

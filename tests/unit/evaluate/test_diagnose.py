@@ -8,7 +8,6 @@ from benchmark_scripts import script
 from evaluating import result_of
 from paths import GOLDEN, ROOT
 
-from agentrl_jax.algos import collapse
 from agentrl_jax.algos.collapse import ALARMS, examine
 from agentrl_jax.evaluate.diagnose import judge
 
@@ -127,5 +126,5 @@ def test_a_recorded_collapse_is_found_when_it_happens():
     for iteration, success in zip(record["validation"]["iteration"], record["validation"]["success"]):
         if iteration:
             rows[iteration - 1]["validation/success"] = success
-    raised = {alarm.name: collapse.examine(alarm, rows).raised[:1] for alarm in collapse.ALARMS if alarm.collapse}
+    raised = {alarm.name: examine(alarm, rows).raised[:1] for alarm in ALARMS if alarm.collapse}
     assert raised["spread_lost"] == raised["success_fallen"] == (30,)

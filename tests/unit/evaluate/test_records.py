@@ -13,7 +13,6 @@ from evaluating import refusal, result_of
 from agentrl_jax import api
 from agentrl_jax.evaluate import leaderboard, panels, records
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
-from agentrl_jax.evaluate.panels import get_panel
 from agentrl_jax.evaluate.records import Record, parameters_digest, read_record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel, evaluate_scripted
 from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, success_interval
@@ -25,7 +24,7 @@ LAKES, COUNT = "frozen-lake-4x4-v2", 32
 @pytest.fixture(scope="module", autouse=True)
 def few_lakes():
     """The panel of lakes has its first levels only."""
-    panel = dataclasses.replace(get_panel(LAKES), levels=COUNT)
+    panel = dataclasses.replace(panels.get_panel(LAKES), levels=COUNT)
     panel = dataclasses.replace(panel, sha256=panels.digest(panel, panels.first_observations(panel)))
     stored = panels.load_panels() | {LAKES: panel}
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +58,7 @@ def of_kind(rows, kind="run"):
 
 
 def test_a_record_says_what_was_played(folder, finished):
-    record, panel = read_record(folder / "run.json"), get_panel(LAKES)
+    record, panel = read_record(folder / "run.json"), panels.get_panel(LAKES)
     agent, decoding, outcomes = record.agent, record.decoding, record.outcomes
     assert (record.panel.name, record.panel.sha256) == (LAKES, panel.sha256)
     assert (agent.kind, agent.name, agent.iteration) == ("run", "run", 4)
@@ -256,7 +255,7 @@ def test_no_width_folds_a_number_and_no_name_changes_the_table(folder, tmp_path,
 
 
 def test_published_figures_stand_beside_records_of_their_panel(tmp_path):
-    panel = get_panel("babyai-agentgym-v1")
+    panel = panels.get_panel("babyai-agentgym-v1")
     result = {"panel": {"name": panel.name, "sha256": panel.sha256}, **records.of_scripted("random", panel, 1, 0)}
     record = records.of_result(result | {"outcomes": {"samples": [[i % 2] for i in range(90)]}})
     records.write_record(record, str(tmp_path / "a.json"))

@@ -11,9 +11,7 @@ from made_up import KEY, MODEL, PLAIN, TRAJECTORY, assert_close, fresh_state
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import imitation
 from agentrl_jax.learner import state as states
-from agentrl_jax.learner.imitation import imitation_steps, prepare_examples
 from agentrl_jax.models import actor_critic
-from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
@@ -23,9 +21,9 @@ from agentrl_jax.setup.programs import Programs
 
 def test_imitation_lowers_the_loss_whatever_the_devices():
     tx = states.optimizer(0.9, 0.999, 0.0)
-    rows, _ = prepare_examples(pack_trajectories(TRAJECTORY, "full"), 8)
+    rows, _ = imitation.prepare_examples(pack_trajectories(TRAJECTORY, "full"), 8)
     numbers = (jnp.float32(0.01), jnp.float32(jnp.inf), jnp.float32(1.0))
-    program = jax.jit(functools.partial(imitation_steps, batch=6, model=MODEL, tx=tx, shards=Shards()))
+    program = jax.jit(functools.partial(imitation.imitation_steps, batch=6, model=MODEL, tx=tx, shards=Shards()))
 
     def run(steps, state):
         return program(state, rows, rows.counts(), KEY, jnp.int32(steps), *numbers)
@@ -59,18 +57,18 @@ def test_packed_rows_are_imitated_alike(monkeypatch):
     monkeypatch.setattr(imitation, "LEAST_BIN", 64)
     tx = states.optimizer(0.9, 0.999, 0.0)
     found = pack_trajectories(TRAJECTORY, "single_turn")
-    plain, _ = prepare_examples(found, 8)
+    plain, _ = imitation.prepare_examples(found, 8)
     plain = jax.tree.map(lambda x: x[np.flatnonzero(plain.mask.any(axis=1))], plain)
-    packed, number = prepare_examples(found, len(plain.tokens), packing=True)
+    packed, number = imitation.prepare_examples(found, len(plain.tokens), packing=True)
     assert number == len(packed.tokens) == packed.mask.any(axis=1).sum() < len(plain.tokens)
-    assert prepare_examples(found, 1, packing=True)[1] == 1
+    assert imitation.prepare_examples(found, 1, packing=True)[1] == 1
     assert int(packed.mask.sum()) == int(plain.mask.sum())
     with pytest.raises(BadValue):
-        prepare_examples(found.replace(response_mask=jnp.zeros_like(found.response_mask)), 8)
+        imitation.prepare_examples(found.replace(response_mask=jnp.zeros_like(found.response_mask)), 8)
 
     def everything(rows, size, monkeypatch=monkeypatch):
         monkeypatch.setattr(jax.random, "choice", lambda key, count, shape, p: jnp.arange(count))
-        step = functools.partial(imitation_steps, batch=size, model=MODEL, tx=tx, shards=Shards())
+        step = functools.partial(imitation.imitation_steps, batch=size, model=MODEL, tx=tx, shards=Shards())
         rates = jnp.float32(0.01), jnp.float32(9), jnp.float32(1.0)
         return jax.jit(step)(fresh_state(tx=tx), rows, rows.counts(), KEY, jnp.int32(1), *rates)
 
@@ -86,7 +84,7 @@ def test_packed_rows_are_imitated_alike(monkeypatch):
 
 def test_the_reference_of_an_adapter_is_the_base_with_it_off():
     decoder = MODEL.decoder
-    model = ActorCritic(decoder=decoder, critic="none", lora=LoraConfig(rank=2, alpha=4.0))
+    model = actor_critic.ActorCritic(decoder=decoder, critic="none", lora=LoraConfig(rank=2, alpha=4.0))
     state = states.init_state(KEY, model, PLAIN, reference=True)
     chex.assert_trees_all_equal_structs(state.reference, state.params["policy"])
     kept = sum(x.size for x in jax.tree.leaves(state.reference))
@@ -113,7 +111,7 @@ def test_the_reference_of_an_adapter_is_the_base_with_it_off():
 def test_norms_and_biases_do_not_decay(changes):
     """A stacked norm has two axes, like a matrix."""
     shape = dataclasses.replace(MODEL.decoder, qkv_bias=True, output_bias=True, mlp_bias=True, qk_norm=True)
-    params = actor_critic.init_params(KEY, ActorCritic(decoder=shape, **changes))
+    params = actor_critic.init_params(KEY, actor_critic.ActorCritic(decoder=shape, **changes))
     decaying = jax.tree.leaves_with_path(states.decays(params))
     found = {jax.tree_util.keystr(path, simple=True, separator="/"): bool(leaf) for path, leaf in decaying}
     assert found == {name: not ("norm" in name or "bias" in name) for name in found}

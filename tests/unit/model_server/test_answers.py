@@ -12,7 +12,6 @@ from agentrl_jax.config import load_resolved
 from agentrl_jax.errors import UserError
 from agentrl_jax.model_server import bodies
 from agentrl_jax.model_server.app import create_app
-from agentrl_jax.model_server.bodies import ChatBody, CompletionBody
 from agentrl_jax.model_server.served_model import load_served, make_sampler
 from agentrl_jax.rollout import parsing
 from agentrl_jax.services.environments.maze import SERVICE, Maze
@@ -24,7 +23,6 @@ from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.tokenizer import load_small
 
 ASKED = [{"role": "user", "content": "Up?"}]
-SHAPE = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
 
 
 def asked(url, path="chat/completions", **options):
@@ -78,11 +76,11 @@ CHANGING = {
 
 def test_fields_that_change_nothing_are_taken_and_others_refused_by_name():
     plain = {"model": "tiny", "temperature": 0.5, "seed": 3}
-    for body, question in ((ChatBody, {"messages": ASKED}), (CompletionBody, {"prompt": "Up?"})):
+    for body, question in ((bodies.ChatBody, {"messages": ASKED}), (bodies.CompletionBody, {"prompt": "Up?"})):
         assert body(**plain, **question, **NOTHING) == body(**plain, **question, stop=[])
     for name, value in CHANGING.items():
         with pytest.raises(ValidationError, match=rf"{name} is .*not supported; expected"):
-            ChatBody(messages=ASKED, **{name: value})
+            bodies.ChatBody(messages=ASKED, **{name: value})
 
 
 def test_logits_that_are_not_finite_and_errors_of_the_server_have_the_form_of_the_api(model, monkeypatch):
@@ -109,7 +107,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", SHAPE, "stop_at_answer: true")
+    return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", prompt="stop_at_answer: true")
 
 
 def test_the_format_of_a_run_is_that_of_its_prompts(run):
@@ -128,7 +126,7 @@ def test_the_format_of_a_run_on_a_service_is_that_of_its_prompts(tmp_path, monke
     """Its prompts end with the beginning of a response to a service."""
     tasks = "tasks: [{env: maze, groups: 2, items: 0-9, held_out: 10-14, validation: 15-19}]\nenv: {url: local}"
     monkeypatch.setattr(made_run, "RUN", made_run.RUN.replace("tasks: [{env: FrozenLake, groups: 2}]", tasks))
-    folder = made_run.write_run(tmp_path / "run", SHAPE, f"style: chat, think: {think}")
+    folder = made_run.write_run(tmp_path / "run", prompt=f"style: chat, think: {think}")
     found, config = load_served(str(folder)), load_resolved(folder / "config.yaml")
     services = Services(config, lambda: tmp_path)
     ids = made_run.first_prompt(config, services.batched_env(found.tokenizer, held_out=True), np.arange(1))

@@ -10,9 +10,7 @@ from slow_decoder import CONFIG, LENGTH, PARAMS, ROWS, TOKENS, lively_params
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import actor_critic, cached_decoder, decoder, lora
-from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.kv_cache import init_cache
-from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.parallel.mesh import SEQUENCE, make_mesh
 
 score_tokens = jax.jit(actor_critic.score_tokens, static_argnums=1)
@@ -24,7 +22,7 @@ POSITION = jnp.array([[1, 4, 10], [1, 1, 2], [7, 8, 9]])
 
 @pytest.mark.parametrize("critic", ["shared", "separate"])
 def test_critic_reads_the_tokens_before(critic):
-    model = ActorCritic(decoder=CONFIG, critic=critic)
+    model = actor_critic.ActorCritic(decoder=CONFIG, critic=critic)
     params = actor_critic.init_params(jax.random.key(0), model)
     assert ("decoder" in params["critic"]) == (critic == "separate")
     assert not any(np.asarray(params["critic"][name]).any() for name in ("head", "bias"))
@@ -51,7 +49,7 @@ def test_critic_reads_the_tokens_before(critic):
     assert touched == (critic == "shared")
 
 
-ADAPTED = ActorCritic(decoder=CONFIG, critic="separate", lora=LoraConfig(rank=3, alpha=6.0))
+ADAPTED = actor_critic.ActorCritic(decoder=CONFIG, critic="separate", lora=lora.LoraConfig(rank=3, alpha=6.0))
 
 
 @jax.jit
@@ -86,7 +84,7 @@ def test_adapters_are_low_rank_changes_of_the_matrices():
 )
 def test_impossible_adapters_are_refused(rank, targets, key, value):
     with pytest.raises(BadValue) as refused:
-        LoraConfig(rank=rank, alpha=1.0, targets=targets)
+        lora.LoraConfig(rank=rank, alpha=1.0, targets=targets)
     assert (refused.value.key, refused.value.value) == (key, value)
 
 
@@ -94,7 +92,7 @@ def test_impossible_adapters_are_refused(rank, targets, key, value):
 def test_frozen_layers_have_no_gradient_and_the_others_the_same(tied):
     config = dataclasses.replace(CONFIG, num_layers=3, tied_embeddings=tied, windows=(0, 4, 0))
     whole = lively_params(config, seed=5)
-    model = ActorCritic(decoder=config, critic="none", frozen_layers=2)
+    model = actor_critic.ActorCritic(decoder=config, critic="none", frozen_layers=2)
     params = actor_critic.from_decoder(jax.random.key(0), whole, model)
     assert ("embedding" in params["policy"], "lm_head" in params["policy"]) == (False, not tied)
 
@@ -128,7 +126,7 @@ def test_devices_that_share_the_positions_of_rows_give_the_scores_of_one():
     def shared(*arrays):
         return actor_critic._share_positions(score, model, *arrays)
 
-    model = ActorCritic(decoder=CONFIG, critic="shared", sequence_axis=SEQUENCE)
+    model = actor_critic.ActorCritic(decoder=CONFIG, critic="shared", sequence_axis=SEQUENCE)
     mesh = make_mesh(4, sequence=4)  # two positions each, and one for the last
     found = jax.shard_map(shared, mesh=mesh, in_specs=Spec(), out_specs=Spec())(position, temperature, mask)
     jax.tree.map(np.testing.assert_array_equal, found, score(position, temperature, mask))
@@ -148,7 +146,7 @@ def test_devices_that_share_the_positions_of_rows_give_the_hidden_states_of_one(
 
 
 def test_an_adapter_starts_uniform_and_changes_nothing():
-    found = lora.init_adapter(jax.random.key(0), CONFIG, LoraConfig(rank=64, alpha=1.0, targets=("query", "down")))
+    found = lora.init_adapter(jax.random.key(0), CONFIG, lora.LoraConfig(rank=64, alpha=1.0, targets=("query", "down")))
     for name, factors in found.items():
         bound = CONFIG.layer_shapes()[name][0] ** -0.5
         assert not factors["b"].any()

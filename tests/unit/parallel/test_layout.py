@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import actor_critic
-from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import layout
@@ -24,7 +23,7 @@ SHAPE = DecoderConfig(**SIZES, **BIASES, mlp_width=24, tied_embeddings=False)
 
 
 def params_of(**model):
-    model = ActorCritic(decoder=SHAPE, **model)
+    model = actor_critic.ActorCritic(decoder=SHAPE, **model)
     return jax.eval_shape(lambda key: actor_critic.init_params(key, model), jax.random.key(0))
 
 

@@ -3,19 +3,18 @@ import dataclasses
 import threading
 
 import chex
-import host_stage
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from host_stage import BUDGET, EPISODES, GRAMMAR, IDS, KEY, SETTINGS, TOKENIZER, TURNS, Courier, Stage
+from host_stage import BUDGET, EPISODES, GRAMMAR, IDS, KEY, SETTINGS, TOKENIZER, TURNS, Courier, Stage, policy
 from prompt_texts import message_text, prefix_text
+from toy_agent import text_of
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs import host
-from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.text.reference import parse_response
 
 SLOTS = 8
@@ -41,10 +40,6 @@ def responses_of(trajectory, row):
         TOKENIZER.decode_bytes(trajectory.response.tokens[row, t, : trajectory.response.length[row, t]].tolist())
         for t in range(trajectory.num_turns[row])
     ]
-
-
-def text_of(tokens, length):
-    return TOKENIZER.decode(tokens[:length].tolist(), skip_special=False)
 
 
 def test_a_trajectory_is_what_plain_python_plays(stage, played):
@@ -98,7 +93,7 @@ def test_one_callback_a_turn_and_one_environment_an_episode(stage, program, play
         expected["reset"] += free > 0
     assert calls == expected
     assert len(stage.batched_env.host_episodes._episodes) == 0
-    text = program.lower(host_stage.policy(), IDS, SETTINGS).as_text()
+    text = program.lower(policy(), IDS, SETTINGS).as_text()
     # One call for the first reset, one for those of refilled slots, and one for steps.
     assert text.count("stablehlo.custom_call @xla_ffi_python_cpu_callback") == 3
 
@@ -161,4 +156,4 @@ def test_large_arguments_are_transferred_in_parts(monkeypatch):
 @pytest.mark.parametrize(("key", "value"), [("deadline", 0.0), ("workers", 0)])
 def test_limits_are_checked(stage, key, value):
     with pytest.raises(BadValue, match=key):
-        HostEnv((stage.task,), TOKENIZER, **{"deadline": 1.0, key: value})
+        host.HostEnv((stage.task,), TOKENIZER, **{"deadline": 1.0, key: value})

@@ -9,8 +9,7 @@ from agentrl_jax.config import Config, decode, to_dict
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.keys import every_key
 from agentrl_jax.config.migrations import FORMAT
-from agentrl_jax.runs import config_history
-from agentrl_jax.runs.config_history import ConfigHistory, edited_keys, read_history, to_record
+from agentrl_jax.runs.config_history import FROM_NOW_ON, MAY_CHANGE, ConfigHistory, edited_keys, read_history, to_record
 from agentrl_jax.runs.run_folder import RunFolder, read_config
 
 BASE = with_defaults(Config(run_dir="x"))
@@ -26,8 +25,8 @@ def with_keys(**changes):
 
 
 def test_the_keys_are_keys_of_the_configuration():
-    changing = config_history.FROM_NOW_ON
-    assert not (changing | config_history.MAY_CHANGE) - {*every_key()}
+    changing = FROM_NOW_ON
+    assert not (changing | MAY_CHANGE) - {*every_key()}
     assert {"optim.lr", "algo.objective.clip_high", "algo.kl.coef", "algo.filter.p"} <= changing
     assert not {"algo.objective.kind", "algo.epochs", "prompt.max_turns", "algo.filter.ratio"} & changing
 

@@ -17,7 +17,6 @@ from serving import HTTP
 from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.evaluate import scripted
-from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments import babyai, common
@@ -191,11 +190,11 @@ def test_random_play_takes_listed_actions():
 
 def test_altered_levels_and_actions_that_no_policy_takes_are_refused(monkeypatch):
     for policy, action, key in (("constant", "forwards", "action"), ("random", "drop", "--policy")):
-        refused = refusal(lambda: evaluate_scripted("babyai", policy, action=action))  # noqa: B023
+        refused = refusal(lambda: scripted.evaluate_scripted("babyai", policy, action=action))  # noqa: B023
         assert (refused.key, refused.value) == (key, action if key == "action" else policy)
     assert tuple(items.NAMED) == NAMED_LEVELS
     monkeypatch.setattr(items, "PANEL_DIGEST", "0" * 64)
-    refused = refusal(evaluate_scripted, "babyai", "null")
+    refused = refusal(scripted.evaluate_scripted, "babyai", "null")
     assert (refused.key, len(refused.value)) == (str(items.FILE), 64)
 
 
@@ -227,7 +226,7 @@ def test_stored_plans_solve_their_items():
 
 def test_the_panel_has_agentgyms_rules_and_baselines(monkeypatch):
     monkeypatch.setattr(scripted, "get_service", lambda name: dataclasses.replace(SERVICE, random_plays=2))
-    found = evaluate_scripted("babyai", "null")
+    found = scripted.evaluate_scripted("babyai", "null")
     assert (found["panel_digest"], found["items"], found["compat"]) == (items.PANEL_DIGEST, 90, "upstream")
     assert (found["turns"], found["baseline_turns"]["null"], found["mean_tokens"]) == (20, 20, 0)
     assert found["success"]["mean"] == found["score"]["mean"] == found["null"]["mean"] == 0

@@ -11,7 +11,6 @@ from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment, Differ
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
-from agentrl_jax.services.pools import LocalPool, RemotePool
 from agentrl_jax.services.protocol import COMPILED
 from agentrl_jax.services.screenshots import SECONDS
 from agentrl_jax.services.server.app import create_app
@@ -58,13 +57,13 @@ class ShakyLease:
 
 def bridged(losses=(), kind=Counting, **config):
     service, _ = counting(kind)
-    pool = Shaky(LocalPool(service), losses)
+    pool = Shaky(pools.LocalPool(service), losses)
     config = {"items": ITEMS, "seconds": 5.0} | config
     return BridgedEnvironment(service, pool, BridgeConfig(**config)), pool
 
 
 def crafting(**config):
-    return BridgedEnvironment(TEXTCRAFT, LocalPool(TEXTCRAFT), BridgeConfig(items=(0,), **config))
+    return BridgedEnvironment(TEXTCRAFT, pools.LocalPool(TEXTCRAFT), BridgeConfig(items=(0,), **config))
 
 
 def play(env, actions=("a", "b", "end")):
@@ -141,7 +140,7 @@ def test_progress_is_paid_beside_and_responses_that_cannot_be_sent_are_answered_
 def test_instances_are_used_again_and_forgotten_ones_replaced(serve):
     service, made = counting()
     client = ServiceClient(serve(service, COMPILED), COMPILED, seconds=5)
-    pool = RemotePool(client)
+    pool = pools.RemotePool(client)
     for _ in range(3):
         assert play(BridgedEnvironment(service, pool, BridgeConfig(items=ITEMS)))[0][0] == "start 7"
     assert made.opened == 1
@@ -153,7 +152,7 @@ def test_instances_are_used_again_and_forgotten_ones_replaced(serve):
 
 
 def test_a_server_that_never_comes_back_ends_the_episode_in_time():
-    pool = RemotePool(ServiceClient("http://127.0.0.1:9", COMPILED, seconds=5))
+    pool = pools.RemotePool(ServiceClient("http://127.0.0.1:9", COMPILED, seconds=5))
     env = BridgedEnvironment(counting()[0], pool, BridgeConfig(items=ITEMS, seconds=0.5))
     end = time.monotonic() + 5
     with pytest.raises(ServiceError, match=r"127\.0\.0\.1:9"):
@@ -176,7 +175,7 @@ def test_a_new_server_that_gives_old_handles_again_shows():
     service, _ = counting()
     config = BridgeConfig(items=ITEMS, seconds=20)
     with running(create_app(service, COMPILED)) as url:
-        pool = RemotePool(ServiceClient(url, COMPILED, seconds=5))
+        pool = pools.RemotePool(ServiceClient(url, COMPILED, seconds=5))
         envs = [BridgedEnvironment(service, pool, config) for _ in range(3)]
         for number, env in enumerate(envs):
             env.reset(number)
@@ -198,7 +197,7 @@ def test_a_slow_server_does_not_cost_the_free_instances():
         raise Lost("no answer")
 
     slow = mock.Mock(url="here", reset=reset)
-    pool = RemotePool(slow)
+    pool = pools.RemotePool(slow)
     for handle in range(100, 150):
         pool.keep(handle, 0)
     with pytest.raises(Lost):

@@ -6,7 +6,6 @@ from agentrl_jax.errors import BadValue
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments import compiled
-from agentrl_jax.services.environments.compiled import SEPARATOR
 from agentrl_jax.services.protocol import ROUTES
 from envs_jax import registry
 
@@ -26,7 +25,7 @@ def test_the_oracle_solves_levels_and_rewards_are_those_of_the_environment(tag):
         for _ in range(service.turns):
             response = player.act(answer.observation)
             answer = instance.step(response)
-            for action in response.split(SEPARATOR):
+            for action in response.split(compiled.SEPARATOR):
                 number = jnp.int32(env.actions.index(action))
                 _, state, reward, _, _ = step(jax.random.key(0), state, number, params)
                 total += float(reward)
@@ -50,7 +49,7 @@ def test_several_actions_unknown_ones_and_one_where_the_possible_ones_change(mon
     # Those that are possible after the first one are not known yet.
     found = compiled.programs("BabyAI-GoToRedBall")
     assert found.per_response == 1
-    assert SEPARATOR not in get_service("BabyAI-GoToRedBall").instruction
+    assert compiled.SEPARATOR not in get_service("BabyAI-GoToRedBall").instruction
     ice = compiled.programs("FrozenLake-deterministic")._replace(per_response=1)
     monkeypatch.setattr(compiled, "programs", lambda tag: ice)
     one, other = compiled.Compiled("ice"), compiled.Compiled("ice")
@@ -64,9 +63,9 @@ def test_an_episode_has_the_actions_of_the_compiled_loop(per_response):
     instance = service.make(False)
     instance.reset(0)
     budget = registry.spec("SimpleSokoban").max_actions
-    ends = [instance.step(SEPARATOR.join(["Up"] * per_response)).done for _ in range(budget // per_response)]
+    ends = [instance.step(compiled.SEPARATOR.join(["Up"] * per_response)).done for _ in range(budget // per_response)]
     assert ends == [False] * (len(ends) - 1) + [True]
-    assert len(service.random(0, 0).act("").split(SEPARATOR)) == compiled.MAX_ACTIONS_PER_RESPONSE
+    assert len(service.random(0, 0).act("").split(compiled.SEPARATOR)) == compiled.MAX_ACTIONS_PER_RESPONSE
 
 
 def test_a_bandit_does_not_list_its_arms_in_the_order_of_their_worth():

@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from broken_lock import failures
 
 from agentrl_jax.evaluate import environment_checks
 from agentrl_jax.evaluate.service_checks import check_service
@@ -58,10 +59,6 @@ FAULTS = (
     ("random_floor", dataclasses.replace(maze.SERVICE, random=lambda item, seed: maze.Oracle())),
     ("reference", dataclasses.replace(maze.SERVICE, oracle=lambda item: PlannedPolicy((), "move up"))),
 )
-
-
-def failures(report):
-    return [result.name for result in report.results if result.status == "fail"]
 
 
 @pytest.mark.parametrize(("name", "service"), FAULTS)

@@ -11,7 +11,6 @@ from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.services.shadow_env import NoisyOracle
 from agentrl_jax.setup import build, service_demonstrations
 from agentrl_jax.setup import demonstrations as setup_demonstrations
-from agentrl_jax.setup.demonstrations import check_imitable, demonstrations
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.setup.start import demonstration_rows, imitated_rows
 from agentrl_jax.text.tokenizer import load_small
@@ -33,7 +32,7 @@ def make_batched_env(*names, actions, encoder="pieces", levels=""):
 def demonstrated(batched_env, plans, context="full", levels=LEVELS, **options):
     imitation = ImitationConfig(plans=plans, levels=levels)
     inputs = batched_env, level_splits(batched_env), jax.random.key(3), PROMPT, imitation, context
-    return jax.tree.map(np.asarray, demonstrations(*inputs, **options))
+    return jax.tree.map(np.asarray, setup_demonstrations.demonstrations(*inputs, **options))
 
 
 def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them():
@@ -82,9 +81,9 @@ def test_planners_room_and_as_many_levels_are_asked_for(tmp_path):
         ("FrozenLake", 40, {"images": 2}, "imitation.images"),
     ):
         with pytest.raises(BadValue) as refused:
-            check_imitable(make_batched_env(name, actions=1), room, ImitationConfig(**imitation))
+            setup_demonstrations.check_imitable(make_batched_env(name, actions=1), room, ImitationConfig(**imitation))
         assert refused.value.key == key
-    check_imitable(make_batched_env("Bandit", actions=1), 40, ImitationConfig(plans="random"))
+    setup_demonstrations.check_imitable(make_batched_env("Bandit", actions=1), 40, ImitationConfig(plans="random"))
     np.save(tmp_path / "pack.npy", np.array([[[3, 0, 2], [0, 0, 0], [0, 1, 0]]], np.int8))
     batched_env = make_batched_env(LAKE, actions=2, levels=str(tmp_path / "pack.npy"))
     with pytest.raises(BadValue, match="have only 1 different") as refused:

@@ -15,7 +15,6 @@ from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.setup import build, memory
 from agentrl_jax.setup import jit_once as kept
-from agentrl_jax.setup.memory import Measured
 from envs_jax.content import content_key
 from envs_jax.splits import Split
 
@@ -99,7 +98,7 @@ def test_a_program_that_does_not_fit_in_what_is_free_is_not_executed(monkeypatch
         return jnp.zeros((250_000,)) + x
 
     notes = []
-    program, other, third = (Measured("update", jax.jit(one_megabyte), notes.append) for _ in range(3))
+    program, other, third = (memory.Measured("update", jax.jit(one_megabyte), notes.append) for _ in range(3))
     monkeypatch.setattr(memory, "free_bytes", lambda: 500_000)
     assert re.search(r"update needs .* lower algo\.minibatches", str(refusal(program, 1.0)))
     jax.effects_barrier()

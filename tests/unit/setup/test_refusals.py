@@ -60,8 +60,7 @@ def test_what_cannot_run_takes_no_folder_and_a_server_that_is_not_there_is_named
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    shape = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
-    return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", shape)
+    return made_run.write_run(tmp_path_factory.mktemp("runs") / "run")
 
 
 def test_checkpoints_that_were_not_copied_as_a_whole_or_are_gone_are_named(made, tmp_path, capsys):

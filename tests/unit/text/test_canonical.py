@@ -2,8 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.text import tokenizer
@@ -20,8 +19,8 @@ LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
 
 
 def trained(pattern=""):
-    backend = tokenizers.Tokenizer(models.BPE())
-    split = [pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")] if pattern else []
+    backend = Tokenizer(models.BPE())
+    split = [pre_tokenizers.Split(Regex(pattern), "isolated")] if pattern else []
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern)
     backend.pre_tokenizer = pre_tokenizers.Sequence([*split, bytes_only]) if pattern else bytes_only
     backend.decoder = decoders.ByteLevel()

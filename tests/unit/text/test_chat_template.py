@@ -8,9 +8,8 @@ import sys
 from types import SimpleNamespace
 from unittest import mock
 
-import chat_families
 import pytest
-from chat_families import FAMILIES, family, with_template
+from chat_families import FAMILIES, backend, family, with_template
 from refusing import refusal
 
 from agentrl_jax.errors import UserError
@@ -19,7 +18,6 @@ from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.chat_template import ChatTemplate
 from agentrl_jax.text.chat_template_out import write_template
 from agentrl_jax.text.conversation import conversation_ids, turn_ids
-from agentrl_jax.text.tokenizer import load_small
 
 TALK = [("system", "Be kind."), ("user", " Hi!\n"), ("assistant", "<b>Hello</b>"), ("user", "Bye 'now' {{ x }} √")]
 
@@ -151,14 +149,14 @@ def test_longest_special_token_is_found():
 
 
 def folder_with(path, **files):
-    (path / "tokenizer.json").write_text(chat_families.backend().to_str(), encoding="utf-8")
+    (path / "tokenizer.json").write_text(backend().to_str(), encoding="utf-8")
     for name, content in files.items():
         (path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return path
 
 
 def test_a_folder_brings_its_template_and_its_names(tmp_path):
-    small = chat_families.backend()
+    small = backend()
     bos = {"content": "<|begin_of_text|>", "lstrip": False}
     stops = [small.token_to_id(name) for name in ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>")]
     config = {"chat_template": FAMILIES["llama3"][0], "bos_token": bos, "eos_token": "<|end_of_text|>"}
@@ -194,7 +192,7 @@ CONVERSATIONS = (TURNS, TURNS[1:], TURNS[:2], TURNS[1:2], TURNS[:3])
 
 @pytest.mark.parametrize("name", ["small", "chatml", "llama3"])
 def test_a_written_template_gives_the_same_conversations(name):
-    plain = dataclasses.replace(load_small() if name == "small" else family(name), template=None)
+    plain = dataclasses.replace(tokenizer.load_small() if name == "small" else family(name), template=None)
     given = chat_format(plain)
 
     def written(**options):
@@ -211,7 +209,7 @@ def test_a_written_template_gives_the_same_conversations(name):
 
 
 def test_written_templates_of_single_turns_and_with_a_tag_which_is_not_inserted_again():
-    plain = load_small()
+    plain = tokenizer.load_small()
     source = write_template(chat_format(plain), opening="<answer>")
     opened = chat_format(dataclasses.replace(plain, template=ChatTemplate(source)))
     assert opened.opens("<answer>")

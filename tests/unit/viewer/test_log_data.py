@@ -4,12 +4,10 @@ import dataclasses
 import json
 import shutil
 
-import api_folders
 import numpy as np
-import page_runs
 import pytest
-from api_folders import BROKEN, HOSTILE, ITEMS, LOGPROBS, REFUSED, SCRIPT, SOLVED, UNFINISHED
-from page_runs import assert_inert, decode_page, rewrite_lines
+from api_folders import BROKEN, HOSTILE, ITEMS, LOGPROBS, REFUSED, SCRIPT, SOLVED, UNFINISHED, write_folder
+from page_runs import assert_inert, decode_page, rewrite_lines, write_log
 from refusing import refusal
 from tiny_run import command
 
@@ -17,7 +15,6 @@ from agentrl_jax.cli import view
 from agentrl_jax.evaluate.api_models.answers import read_reply
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.viewer import api_folder, export, log_data
-from agentrl_jax.viewer.api_folder import load_api_folder
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.imported import load_imported
 from agentrl_jax.viewer.log_data import OUTCOMES, LogData
@@ -42,7 +39,7 @@ def read_back(page: str):
 
 
 def test_page_holds_the_episodes_of_the_log(tmp_path, monkeypatch):
-    file = page_runs.write_log(tmp_path / "log.jsonl")
+    file = write_log(tmp_path / "log.jsonl")
     episodes = load_imported(file)
     monkeypatch.setattr(log_data, "BLOCK_CHARACTERS", 4000)
     entry, rows, found = read_back(export.page([LogData(file)]))
@@ -114,7 +111,7 @@ def test_names_of_episodes_stay_as_a_log_grows(tmp_path):
 
 def test_the_command_refuses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page_runs.write_log(tmp_path / "log.jsonl")
+    write_log(tmp_path / "log.jsonl")
     write_steps(tmp_path / "agrl", {"step1": [7]})
     (tmp_path / "empty" / "step1").mkdir(parents=True)
     (tmp_path / "log.txt").write_text("{}")
@@ -135,7 +132,7 @@ def test_the_command_refuses(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return api_folders.write_folder(tmp_path_factory.mktemp("api") / "out")
+    return write_folder(tmp_path_factory.mktemp("api") / "out")
 
 
 @pytest.fixture
@@ -145,7 +142,7 @@ def copy(folder, tmp_path):
 
 def load(folder):
     said = []
-    episodes, about, _ = load_api_folder(folder, said.append)
+    episodes, about, _ = api_folder.load_api_folder(folder, said.append)
     return episodes, about, said
 
 

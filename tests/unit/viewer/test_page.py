@@ -18,7 +18,6 @@ from page_runs import TOKENIZER, Scripts, decode_page, make_record, rewrite_line
 from refusing import refusal
 from tiny_run import command
 
-import agentrl_jax.viewer
 from agentrl_jax.cli import view
 from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.trajectory import hexadecimal
@@ -29,7 +28,7 @@ from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.live import PageServer
 from agentrl_jax.viewer.pieces import Pieces
 
-WEB = Path(agentrl_jax.viewer.__file__).parent / "web"
+WEB = Path(export.__file__).parent / "web"
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,9 @@ import re
 
 import api_folders
 import numpy as np
-import page_runs
 import pytest
 import tiny_run
-from page_runs import decode_page
+from page_runs import decode_page, episodes_of
 from refusing import refusal
 from scripted_run import LAKE_SYMBOLS, MOVES, ScriptedRun, board, load, states_read
 
@@ -194,7 +193,7 @@ def scenes_in(header, columns):
         return int(turn), found["actions"][action], int(width), [found["lists"][i] for i in found["list_sets"][lists]]
 
     names = [f"scene_{name}" for name in ("turn", "action", "width", "lists")]
-    return [[scene(*numbers) for numbers in scenes] for scenes in page_runs.episodes_of(columns, *names)]
+    return [[scene(*numbers) for numbers in scenes] for scenes in episodes_of(columns, *names)]
 
 
 def test_a_record_of_a_service_has_the_scenes_of_its_texts(tmp_path):

@@ -12,7 +12,6 @@ from refusing import refusal
 
 from agentrl_jax.evaluate.api_models import client as clients
 from agentrl_jax.evaluate.api_models import play
-from agentrl_jax.evaluate.api_models.client import GivenUp
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.journal import Journal
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -186,10 +185,10 @@ def test_what_has_ended_when_play_ends_counts(monkeypatch):
 
     def play_one(key):
         if key[0] < 2:
-            raise GivenUp("status 503")
+            raise clients.GivenUp("status 503")
         assert closed.wait(30)
         if key[0] > 2:
-            raise GivenUp("the evaluation ends")
+            raise clients.GivenUp("the evaluation ends")
         return {"status": "answered"}
 
     client = SimpleNamespace(replied=True, close=closed.set)

@@ -43,7 +43,6 @@ def tensor(start, end, shape=(1,), dtype="F32"):
 
 TORN, JSON = "not a complete safetensors file", "not valid JSON"
 
-
 BROKEN = {
     "model.safetensors": [
         (b"", TORN), (struct.pack("<Q", 2**63) + b"{}", "9223372036854775808 bytes"), (header_of(b"{]"), JSON),

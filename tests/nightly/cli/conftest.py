@@ -1,0 +1,1 @@
+from exported_runs import runs  # noqa: F401
