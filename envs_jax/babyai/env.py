@@ -285,7 +285,7 @@ class PrimitiveBabyAI(BabyAI):
         """At most 128 actions; generated levels."""
         return super().default_params.replace(max_steps_in_episode=jnp.int32(128))
 
-    @_traced_once  # a method of the same type as that above
+    @_traced_once  # as the method that it replaces, since types of methods must agree
     def candidates(self, state: BabyAIState) -> Int32[Array, " A"]:
         """Returns the ids of all actions but "done", which does nothing."""
         return jnp.arange(len(self.actions) - 1, dtype=jnp.int32)
