@@ -1,5 +1,6 @@
 """The command `agentrl`, also as `python -m agentrl_jax`."""
 
+import os
 import sys
 from typing import NoReturn
 
@@ -15,4 +16,7 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
+    # `python -m` finds modules of the working directory first; a command has to name them, see `cli.main`.
+    if sys.path[0] == os.getcwd() and not os.path.isdir("agentrl_jax"):
+        del sys.path[0]
     main()

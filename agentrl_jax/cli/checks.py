@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.config.schema import NAMED_LEVELS
+from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.io import try_writing
 
@@ -29,7 +30,9 @@ def one_line_errors() -> Iterator[None]:
 
 
 def check_env(name: str, option: str) -> None:
-    """Refuses an environment that is not registered."""
+    """Refuses an environment that is not registered; an import path is tried where it is imported."""
+    if is_path(name):
+        return
     from envs_jax.registry import spec
 
     with refusals(option):

@@ -93,6 +93,8 @@ def _run(words: list[str]) -> None:
     for word in words:
         if flaw := text_flaw(word):
             raise UserError.at(word, f"has {flaw}; expected plain text")
+    if _names_own_code(words) and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     if words[:1] == ["--version"]:
         print(f"agentrl {_version()}")
         return
@@ -112,6 +114,18 @@ def _run(words: list[str]) -> None:
     if seed is not None and not 0 <= seed < 2**32:
         raise UserError.of("--seed", seed, f"expected an integer from 0 to {2**32 - 1}")
     _COMMANDS[type(command)](command)
+
+
+_IMPORT_PATH = re.compile(r"(--?[\w.]+=)?[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def _names_own_code(words: list[str]) -> bool:
+    """Whether a command names a class, or a file of a configuration, which may name some; the folder of a run may not.
+
+    Modules of the working directory are found by such a command only, so that no run can bring code with it.
+    """
+    file = words[1] if len(words) > 1 and words[0] in ("train", "plan", "compare") else ""
+    return os.path.isfile(file) or any(_IMPORT_PATH.fullmatch(word) for word in words)
 
 
 def _version() -> str:

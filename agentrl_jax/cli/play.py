@@ -7,6 +7,7 @@ import tyro
 
 from agentrl_jax.cli.checks import check_env, check_level_file
 from agentrl_jax.config.schema import NAMED_LEVELS
+from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import UserError
 
 
@@ -15,7 +16,7 @@ class Play:
     """Play an environment yourself, reading the exact text that the agent reads."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """Tag of the environment; `agentrl envs` lists them."""
+    """Tag of the environment; `agentrl envs` lists them. Or the import path of a Python environment."""
     style: Literal["compact", "ragen"] = "compact"
     """Prompt style; the default is that of a run (prompt.style)."""
     think: bool = False
@@ -30,6 +31,8 @@ class Play:
 def run(command: Play) -> None:
     """Plays one episode."""
     check_env(command.env, "env")
+    if is_path(command.env) and command.levels is not None:
+        raise UserError.of("--levels", command.levels, f"which {command.env} does not have; give a --seed")
     check_level_file(command.levels)
     if command.levels in NAMED_LEVELS and command.env.startswith("BabyAI-"):
         raise UserError.of(

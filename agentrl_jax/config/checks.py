@@ -10,14 +10,17 @@ from typing import Any
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
+from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 from agentrl_jax.service_names import TEXT_SERVICES
 
 _SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings")
 """Keys of `model` that a pretrained model determines, with the tokenizer."""
 
-_OF_SERVICES = ("score", "progress", "observation_tokens", "deadline", "workers", "retries", "max_failed")
-"""Keys of `env` that compiled environments do not read."""
+_OF_HOST = ("observation_tokens", "deadline", "workers", "max_failed")
+"""Keys of `env` that services and Python environments read."""
+_OF_SERVICES = ("score", "progress", "retries")
+"""Keys of `env` that services alone read."""
 
 _RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
 """Allowed range of a schedule's final value; for other values it is at least 0."""
@@ -97,54 +100,60 @@ def _tasks(config: Config) -> Iterator[Refused]:
             why = f"but a batch has {task.groups} groups, all on different levels; use at least so many"
             yield f"tasks.{index}.sampling.levels", levels, why
     actions, most = prompt.max_actions_per_turn, prompt.max_actions
-    if not config.served and actions > most:
+    if config.tagged and actions > most:
         yield "prompt.max_actions_per_turn", actions, f"expected at most prompt.max_actions = {most}; change one"
 
 
 def _services(config: Config) -> Iterator[Refused]:
     served, prompt, env = config.served, config.prompt, config.env
-    if (prompt.style in ("chat", "bare")) != served:
-        kind, styles = ("services", "chat or bare") if served else ("compiled", "compact or ragen")
+    python, tagged = config.python, config.tagged
+    kind = "Python environments" if python else "services" if served else "compiled"
+    if (prompt.style in ("chat", "bare")) == tagged:
+        styles = "compact or ragen" if tagged else "chat or bare"
         yield "prompt.style", prompt.style, f"but the tasks are {kind}; use {styles}"
+    if python and env.url:
+        yield "env.url", env.url, "but Python environments run in this process or its own; leave it out"
     for index, task in enumerate(config.tasks):
         key = f"tasks.{index}"
         for name in ("items", "held_out", "validation"):
             value = getattr(task, name)
             if value and not served:
                 yield f"{key}.{name}", value, f"but {task.env} is not a service; leave it out"
-            if served and not value and name != "validation":
+            if not tagged and not value and name != "validation":
                 yield f"{key}.{name}", value, f"expected items of {task.env}, e.g. 0-99, or an item file"
         if not served:
             continue
-        every = config.train.validate_every
-        if bool(task.validation) != (every > 0):
+        every, listed = config.train.validate_every, bool(task.items)
+        if listed != bool(task.held_out):
+            yield f"{key}.held_out", task.held_out, f"but {key}.items is {shown(task.items)}; set both or neither"
+        if (listed or task.validation) and bool(task.validation) != (every > 0):
             yield f"{key}.validation", task.validation, f"but train.validate_every is {every}; set both or neither"
-        if not env.url and task.env not in TEXT_SERVICES:
+        if python and not is_path(task.env):
+            yield f"{key}.env", task.env, "which is no Python environment, unlike other tasks; split them"
+        elif not python and not env.url and task.env not in TEXT_SERVICES:
             yield f"{key}.env", task.env, "which is compiled, unlike other tasks; set env.url, or split them"
-        for name in ("levels", "options"):
+        for name in ("levels",) if python else ("levels", "options"):
             if value := getattr(task, name):
-                yield f"{key}.{name}", value, "which services do not have; use items and held_out"
-    for name in () if served else _OF_SERVICES:
+                yield f"{key}.{name}", value, f"which {kind} do not have; use items and held_out"
+    unread = [*(() if served else _OF_HOST), *(_OF_SERVICES if tagged else ()), *(() if python else ("processes",))]
+    for name in unread:
         if (value := getattr(env, name)) != getattr(ServiceConfig(), name):
-            yield f"env.{name}", value, "which is for services, but the tasks are compiled; leave it out"
+            yield f"env.{name}", value, f"which nothing reads, because the tasks are {kind}; leave it out"
     if env.token_file and env.url in ("", "local"):
         yield "env.token_file", env.token_file, f"but env.url is {env.url!r}; give the address of its server"
     if served and prompt.observation_tokens:
-        why = "but services read env.observation_tokens; leave it out"
+        why = f"but {kind} read env.observation_tokens; leave it out"
         yield "prompt.observation_tokens", prompt.observation_tokens, why
     if served and prompt.encoder != "pieces":
-        yield "prompt.encoder", prompt.encoder, "but a text of a service is always tokenized as one text; use pieces"
-    of_compiled = (
-        ("prompt.separator", prompt.separator, PromptConfig().separator),
-        ("rollout.shared_noise", config.rollout.shared_noise, False),
-    )
-    for name, value, usual in of_compiled if served else ():
-        if value != usual:
-            yield name, value, "which is for compiled environments, but the tasks are services; leave it out"
-    if served and prompt.stop_at_answer:
+        yield "prompt.encoder", prompt.encoder, f"but texts of {kind} are always tokenized as one text; use pieces"
+    if not tagged and prompt.separator != PromptConfig().separator:
+        yield "prompt.separator", prompt.separator, f"which nothing reads, because the tasks are {kind}; leave it out"
+    if served and config.rollout.shared_noise:
+        yield "rollout.shared_noise", True, f"which is for compiled environments, but the tasks are {kind}; use false"
+    if not tagged and prompt.stop_at_answer:
         yield "prompt.stop_at_answer", True, "but responses to services have no answer block; use false"
     if served and config.algo.dynamic_sampling > 1:
-        yield "algo.dynamic_sampling", config.algo.dynamic_sampling, "but services cannot resample groups; use 1"
+        yield "algo.dynamic_sampling", config.algo.dynamic_sampling, f"but {kind} cannot resample groups; use 1"
 
 
 def _model(config: Config) -> Iterator[Refused]:

@@ -31,8 +31,9 @@ def named(tasks: tuple[TaskConfig, ...]) -> tuple[TaskConfig, ...]:
     """The tasks, with the names NAME-2, NAME-3, ... where further ones of an environment have none."""
     taken, found = {task.name for task in tasks}, []
     for task in tasks:
-        if not task.name and task.env in taken:
-            task = task.replace(name=next(name for n in itertools.count(2) if (name := f"{task.env}-{n}") not in taken))
+        if not task.name and task.label in taken:
+            names = (f"{task.label}-{n}" for n in itertools.count(2))
+            task = task.replace(name=next(name for name in names if name not in taken))
         taken.add(task.label)
         found.append(task)
     return tuple(found)
@@ -41,7 +42,7 @@ def named(tasks: tuple[TaskConfig, ...]) -> tuple[TaskConfig, ...]:
 def validate_every(config: Config) -> int:
     """`train.validate_every`; services without items for validations have none, unless it is given."""
     given = "validate_every" in config.train.model_fields_set
-    possible = not config.served or any(task.validation for task in config.tasks)
+    possible = config.tagged or any(task.validation for task in config.tasks)
     return config.train.validate_every if given or possible else 0
 
 

@@ -142,11 +142,17 @@ def _sampling_and_loggers(data: Data) -> Data:
     return {**data, "tasks": tasks, "train": {"loggers": ["tensorboard"], **data["train"]}}
 
 
+def _processes(data: Data) -> Data:
+    """Python environments could be tasks, in processes of their own too."""
+    return {**data, "env": {"processes": 0, **data["env"]}}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
     _start_and_kept_checkpoints,
     _sampling_and_loggers,
+    _processes,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

@@ -24,6 +24,7 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.config.imitation import ImitationConfig
 from agentrl_jax.config.sampling import Draws, Sampling
+from agentrl_jax.environments.loading import is_path
 from agentrl_jax.service_names import TEXT_SERVICES
 
 PANEL = "panel"
@@ -37,15 +38,18 @@ class TaskConfig(Section):
 
     env: Text
     """Name of an environment, e.g. SimpleSokoban (see `agentrl envs`), or a service: textcraft, sciworld, maze,
-    wordle, babyai."""
+    wordle, babyai; or the import path of a Python environment, e.g. my_module:Guess."""
     groups: Size
     """Groups per batch; every member of a group plays the same level."""
     name: str = ""
-    """Name of the task in metrics; empty: the environment's name, with -2 and so on where it has several tasks."""
+    """Name of the task in metrics; empty: the environment's name, or that of its class, with -2 and so on where it has
+    several tasks."""
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Options passed to envs_jax.make with the name; set one with --tasks.0.options.NAME VALUE."""
+    """Options passed to envs_jax.make with the name, or to the class of a Python environment; set one with
+    --tasks.0.options.NAME VALUE."""
     items: str = ""
-    """Items of a service to train on: numbers such as 0-399,450, or an item file in AgentGym's layout."""
+    """Items of a service to train on: numbers such as 0-399,450, or an item file in AgentGym's layout. Those of a
+    Python environment, or its seeds, are divided by content or number where this is empty."""
     held_out: str = ""
     """Items of a service for the evaluation before and after training, in the same form."""
     validation: str = ""
@@ -58,7 +62,7 @@ class TaskConfig(Section):
     @property
     def label(self) -> str:
         """The task's name in metrics."""
-        return self.name or self.env
+        return self.name or self.env.rpartition(":")[2]
 
 
 class PromptConfig(Section):
@@ -95,7 +99,8 @@ class PromptConfig(Section):
 
 
 class ServiceConfig(Section):
-    """Connection to environment services and scoring of their episodes, if tasks name services."""
+    """Connection to environment services and scoring of their episodes, if tasks name services, and the workers of
+    Python environments."""
 
     url: str = ""
     """Address of a running server, e.g. http://127.0.0.1:8000, ours or AgentGym's; with it every task is a service,
@@ -116,6 +121,9 @@ class ServiceConfig(Section):
     """Seconds that all environments together may take for a turn; late environments fail."""
     workers: Size = 64
     """Environments that are called at once."""
+    processes: Count = 0
+    """Processes that Python environments run in, one call at a time in each; for those that compute. 0: each has a
+    thread of this process, for those that wait."""
     retries: Count = 3
     """Instances that an episode may lose in a turn; each time its past turns are replayed on a fresh instance."""
     max_failed: Fraction = 0.25
@@ -384,13 +392,23 @@ class Config(Section):
 
     @property
     def served(self) -> bool:
-        """Whether the tasks are services."""
-        return bool(self.env.url) or any(task.env in TEXT_SERVICES for task in self.tasks)
+        """Whether the tasks are services or Python environments, which run on the host."""
+        return bool(self.env.url) or self.python or any(task.env in TEXT_SERVICES for task in self.tasks)
+
+    @property
+    def python(self) -> bool:
+        """Whether the tasks are Python environments, named by their import paths."""
+        return any(is_path(task.env) for task in self.tasks)
+
+    @property
+    def tagged(self) -> bool:
+        """Whether responses have their actions in an answer block; those to services are plain text."""
+        return self.python or not self.served
 
     @property
     def thinks(self) -> bool:
         """Whether chat templates that have think blocks write them: thoughts for services are plain text instead."""
-        return self.prompt.think and not self.served
+        return self.prompt.think and self.tagged
 
     @property
     def groups(self) -> int:

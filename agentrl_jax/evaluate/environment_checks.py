@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
+from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import MAX_FOREIGN, refusals, shortened
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.text import grammar, tokenizer
@@ -37,7 +38,7 @@ def check_environment(
     Raises:
         UserError: there is no such environment, or it cannot be played.
     """
-    if name not in TEXT_SERVICES:
+    if name not in TEXT_SERVICES and not is_path(name):
         with refusals():
             report = check_registered(name, seeds=seeds, progress=progress)
             progress("action names")

@@ -296,6 +296,7 @@ def _load(
     services = None
     if config.served:
         services = Services(config, lambda: Path(run), upstream=upstream)
+        services.log_to(Path(run))
         stack.callback(services.close)
     batched_env = batched_envs(config, policy.tokenizer, services)[1]
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)

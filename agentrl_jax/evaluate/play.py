@@ -9,16 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import PromptConfig, TaskConfig
+from agentrl_jax.environments.loading import is_path
+from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.recording import empty_response
-from agentrl_jax.rollout.trajectory import RolloutSettings
+from agentrl_jax.rollout.trajectory import Response, RolloutSettings
 from agentrl_jax.setup import build
 from agentrl_jax.setup.jit_once import jit_once
+from agentrl_jax.setup.python_task import single_env
 from agentrl_jax.terminal import to_stderr
 from agentrl_jax.text.grammar import ParsedResponse, ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax.registry import spec
+
+PYTHON_ACTIONS = 100
+"""Actions and turns of an episode of a Python environment, which names no limit."""
+
+MOST_BYTES = 4096
+"""Longest response that is read."""
 
 
 def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int, levels: str | None) -> None:
@@ -32,37 +42,46 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         UserError: the environment is unknown, or the levels cannot be read or do not fit it.
     """
     tokenizer = load_small()
-    most = spec(env).max_actions
+    most = PYTHON_ACTIONS if is_path(env) else spec(env).max_actions
     turns = max(most, PromptConfig().max_turns)  # a response may have no action
     prompt = PromptConfig(style=style, think=think, max_turns=turns, max_actions=most)
-    task = build.build_task(TaskConfig(env=env, groups=1, levels=levels or ""), prompt, tokenizer)
-    grammar = ResponseGrammar(
-        actions=task.env.actions,
-        think=think,
-        forced=prompt.forced_tag,
-        separator=prompt.separator,
-        max_actions=prompt.max_actions_per_turn,
-    )
-    batched_env = CompiledEnv(tasks=(task,))
+    own = TaskConfig(env=env, groups=1, levels=levels or "")
+    batched_env: CompiledEnv | HostEnv
+    params: tuple[Any, ...] = ()
+    if is_path(env):
+        batched_env = python = single_env(own, prompt, tokenizer)
+        grammar = python.tasks[0].response_format
+        listed = grammar.actions
+    else:
+        compiled = build.build_task(own, prompt, tokenizer)
+        batched_env, params = CompiledEnv(tasks=(compiled,)), (compiled.env_params,)
+        grammar = ResponseGrammar(
+            actions=compiled.env.actions,
+            think=think,
+            forced=prompt.forced_tag,
+            separator=prompt.separator,
+            max_actions=prompt.max_actions_per_turn,
+        )
+        # Actions that the agent's prompt does not list are not listed here.
+        listed = grammar.actions if compiled.env.lists_actions else ()
     settings = RolloutSettings(
         temperature=jnp.ones(1),
         horizon=jnp.int32(prompt.max_turns),
         max_actions=jnp.int32(prompt.max_actions),
-        env_params=(task.env_params,),
+        env_params=params,
     )
-    ids = build.episode_ids(group=[0], member=[0], task=[0], level=[0 if levels else -1])
+    level = 0 if levels else seed if is_path(env) else -1
+    ids = build.episode_ids(group=[0], member=[0], task=[0], level=[level])
     reset, step = compiled_game(batched_env)
 
     def show(tokens: np.ndarray) -> None:
         print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)
 
-    # Actions that the agent's prompt does not list are not listed here.
-    listed = task.env.actions if task.env.lists_actions else ()
     example = f": {f' {grammar.separator} '.join(listed[:2])}" if listed else ""
     to_stderr(f"Response in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
     to_stderr("Compiling the environment, which may take a minute the first time.")
     state, message = reset(jax.random.key(seed), settings, ids)
-    show(task.prompt.prefix)
+    show(batched_env.tasks[0].prompt.prefix)
     total, solved, ended = 0.0, False, f"after {turns} turns"
     for _ in range(prompt.max_turns):
         show(np.asarray(message.tokens[0, : message.length[0]]))
@@ -76,13 +95,17 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         text = with_tags(line, grammar)
         if text != line:
             to_stderr(f"Sent as: {text}")
-        parsed = parse_response(text.encode("utf-8", "replace"), grammar)
-        if parsed.num_valid < parsed.num_parsed or not parsed.num_valid:
+        data = text.encode("utf-8", "replace")[:MOST_BYTES]
+        parsed = parse_response(data, grammar)
+        known = parsed.num_valid if grammar.actions else parsed.num_parsed
+        if known < parsed.num_parsed or not known:
             to_stderr("Not understood in full" + (f"; actions are {', '.join(listed)}." if listed else "."))
         # The response counts as truncated, so that the next message shows how its turn is closed.
-        state, result, message = step(
-            settings, state, empty_response(1, 1), on_device(parsed, grammar), jnp.ones(1, bool)
-        )
+        response = written(tokenizer.encode(data.decode("utf-8", "replace")))
+        state, result, message = step(settings, state, response, on_device(parsed, grammar), jnp.ones(1, bool))
+        if result.failed[0]:
+            failures = batched_env.host_episodes.take_report().failures if isinstance(batched_env, HostEnv) else ()
+            raise UserError(f"{env} failed: {'; '.join(f.error for f in failures) or 'no level was found'}", key=env)
         total += float(result.reward[0])
         solved |= bool(result.success[0])
         if result.terminated[0] or result.truncated[0]:
@@ -91,7 +114,15 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     to_stderr(f"\n{'Solved' if solved else 'Not solved'}, ended {ended}; return {total:g}.")
 
 
-def compiled_game(batched_env: CompiledEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def written(tokens: list[int]) -> Response:
+    """A response that did not end by itself, for one row; environments on the host read its tokens."""
+    empty = empty_response(1, MOST_BYTES)
+    return empty.replace(
+        tokens=empty.tokens.at[0, : len(tokens)].set(jnp.array(tokens, jnp.int32)), length=jnp.array([len(tokens)])
+    )
+
+
+def compiled_game(batched_env: CompiledEnv | HostEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`batched_env.reset` and `batched_env.step` in one conversation, each compiled once in a process."""
     step = functools.partial(batched_env.step, new_context=False)
     return jit_once(batched_env.reset, ("reset", batched_env)), jit_once(step, ("step", batched_env))

@@ -28,6 +28,7 @@ from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, 
 from agentrl_jax.runs.run_folder import write_config
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.setup.python_task import TRAITS_FILE
 
 _ROWS = 16
 """Most episodes that are scored at once, which bounds the memory for it."""
@@ -169,6 +170,8 @@ def recording(
         policy.model, rows, context=rollout.context, context_tokens=rollout.context_tokens
     )
     with record_folder(folder, config, groups=groups) as path:
+        if config.python:
+            shutil.copyfile(Path(run, TRAITS_FILE), Path(path, TRAITS_FILE))
         yield EpisodeRecorder(path, config, policy, levels, run, panel, score, rows, report)
 
 
@@ -181,11 +184,11 @@ def recorded_config(config: Config, folder: str, groups: int) -> Config:
     """
     (task,), prompt, train = config.tasks, config.prompt, config.train
     per_turn = min(prompt.max_actions_per_turn, prompt.max_actions)
-    if config.served and not task.validation:
+    if not config.tagged and not task.validation:
         train = train.replace(validate_every=0)
     return config.replace(
         run_dir=folder,
         tasks=(task.replace(groups=groups),),
-        prompt=prompt if config.served else prompt.replace(max_actions_per_turn=per_turn),
+        prompt=prompt.replace(max_actions_per_turn=per_turn) if config.tagged else prompt,
         train=train,
     )

@@ -154,8 +154,11 @@ def _scores(service: Service, runs: Runs) -> tuple[Result, Result]:
         return f"reward {answer.reward:g}" if math.isfinite(answer.reward) and abs(answer.reward) > most else None
 
     reason = "a reward or score is not a finite number"
+    finite = _first_flaw("finite_rewards", reason, runs, {"values": len(values)}, infinite)
+    if math.isinf(high):
+        return finite, skipped("reward_range", "no range of scores is declared")
     return (
-        _first_flaw("finite_rewards", reason, runs, {"values": len(values)}, infinite),
+        finite,
         _first_flaw(
             "reward_range",
             f"a score is outside the declared range from {low:g} to {high:g}, or a reward larger than its width",

@@ -28,7 +28,7 @@ def message_format(config: Config, tokenizer: Tokenizer) -> MessageFormat:
     """The text around the messages of a run."""
     prompt = config.prompt
     chat = chat_format(tokenizer, config.thinks)
-    openings = (OPENINGS[prompt.think],) if config.served else ("<think>" if prompt.think else "<answer>",)
+    openings = ("<think>" if prompt.think else "<answer>",) if config.tagged else (OPENINGS[prompt.think],)
     return MessageFormat(chat, openings if prompt.forced_tag else ())
 
 

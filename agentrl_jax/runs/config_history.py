@@ -26,7 +26,7 @@ _FREE = (
     "iterations checkpoint_every keep keep_every validate_every trajectories_every trajectories recorded_mb "
     "max_bad_updates on_collapse max_roll_backs loggers"
 )
-_SERVICES = "url token_file deadline workers retries max_failed"
+_SERVICES = "url token_file deadline workers processes retries max_failed"
 ROUNDING = frozenset(f"mesh.{name}" for name in ("fsdp", "sequence", "tensor", "rollout")) | {
     "devices",
     "algo.grad_accum_steps",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from agentrl_jax.rollout.envs.host_environment import HostStep
+from agentrl_jax.environments import HostStep
 from agentrl_jax.services.client import FIRST_PAUSE, LONGEST_PAUSE, Lost, ServiceError
 from agentrl_jax.services.environment import Service, ServiceEnvironment, StepResult
 from agentrl_jax.services.pools import InstancePool, Lease

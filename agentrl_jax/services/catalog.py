@@ -3,9 +3,11 @@
 import difflib
 import importlib
 
+from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import BadValue
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.environment import Service
+from agentrl_jax.services.environments.python import PYTHON_RULE, python_service
 from agentrl_jax.services.environments.remote_only import INSTRUCTIONS, remote_service
 
 NAMES = (*TEXT_SERVICES, *INSTRUCTIONS)
@@ -14,6 +16,8 @@ NAMES = (*TEXT_SERVICES, *INSTRUCTIONS)
 
 def success_rule(name: str) -> str:
     """When an episode of an environment or a service counts as solved, in words; errors are those of `get_service`."""
+    if is_path(name):
+        return PYTHON_RULE
     if name not in NAMES:
         from envs_jax import registry
 
@@ -23,7 +27,12 @@ def success_rule(name: str) -> str:
 
 
 def get_service(name: str) -> Service:
-    """The service of this name, also of `envs_jax`; `ValueError` if there is none, or a package it needs is missing."""
+    """The service of this name, also of `envs_jax`, or of a Python environment by its import path, which is imported.
+
+    `ValueError` if there is none, or a package it needs is missing.
+    """
+    if is_path(name):
+        return python_service(name)
     if name in TEXT_SERVICES:
         return importlib.import_module(f"agentrl_jax.services.environments.{name}").SERVICE
     if name in INSTRUCTIONS:

@@ -128,7 +128,9 @@ def make_task(
 def build_compiled_env(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
     """Builds the batched environment of compiled tasks; raises UserError if the tasks are services."""
     if config.served:
-        raise UserError.of("tasks.0.env", config.tasks[0].env, "a service; this works with compiled environments only")
+        raise UserError.of(
+            "tasks.0.env", config.tasks[0].env, "which runs on the host; this works with compiled environments only"
+        )
     tasks = tuple(build_task(task, config.prompt, tokenizer) for task in config.tasks)
     return CompiledEnv(tasks=tasks, shared_noise=config.rollout.shared_noise)
 
@@ -362,7 +364,7 @@ def rollout_settings(
         temperature=jnp.full(episodes, temperature, jnp.float32),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
         # A response to a service is one action.
-        max_actions=jnp.int32(config.prompt.max_turns if config.served else config.prompt.max_actions),
+        max_actions=jnp.int32(config.prompt.max_actions if config.tagged else config.prompt.max_turns),
         env_params=batched_env.env_params,
     )
 

@@ -13,6 +13,7 @@ from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.environment import ScriptedPolicy
+from agentrl_jax.services.environments.python import SEPARATOR
 from agentrl_jax.services.shadow_env import NoisyOracle
 from agentrl_jax.setup import build
 from agentrl_jax.setup.play_responses import play_responses
@@ -20,7 +21,10 @@ from agentrl_jax.setup.scripted_play import ScriptedEpisode, play_all
 from agentrl_jax.setup.served_task import ServedTask
 from agentrl_jax.setup.service_tasks import OPENINGS, Services
 from agentrl_jax.text.grammar import ParsedResponse
+from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
+
+MANY_ITEMS = 10_000_000
 
 
 def service_demonstrations(
@@ -41,12 +45,14 @@ def service_demonstrations(
     episodes: list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]] = []
     for index, task in enumerate(services.tasks):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, index))))
-        rows = rng.permutation(len(task.training))[: config.imitation.levels].tolist()
-        for row, episode in zip(rows, _play_items(config, task, [task.training[row] for row in rows])):
-            texts = [response_text(config.prompt, action) for action in episode.actions]
+        number, wanted = len(task.training), config.imitation.levels
+        many = number > MANY_ITEMS  # seeds of a Python environment, too many to be permuted
+        rows = (rng.choice(number, wanted, replace=False) if many else rng.permutation(number)[:wanted]).tolist()
+        for row, episode in zip(rows, _play_items(config, task, list(map(task.training_item, rows)))):
+            texts = [response_text(config.prompt, action, tagged=config.tagged) for action in episode.actions]
             responses = [[*tokenizer.encode(text), tokenizer.end_of_turn_id] for text in texts]
-            wanted = episode.solved or config.imitation.plans == "random"
-            if wanted and responses and max(map(len, responses)) <= longest:
+            imitable = episode.solved or config.imitation.plans == "random"
+            if imitable and responses and max(map(len, responses)) <= longest:
                 tokens, length = np.zeros((turns, longest), np.int32), np.zeros(turns, np.int32)
                 for turn, ids in enumerate(responses):
                     tokens[turn, : len(ids)] = ids
@@ -75,8 +81,17 @@ class Script(NamedTuple):
     imitated: Bool[np.ndarray, "E T"]
 
 
-def response_text(prompt: PromptConfig, action: str) -> str:
-    """Returns a response with an action and no thought, without the text that is inserted before it."""
+def response_text(prompt: PromptConfig, action: str, *, tagged: bool = False) -> str:
+    """Returns a response with an action and no thought, without the text that is inserted before it.
+
+    With `tagged` the action is that of a Python environment, whose parts stand in an answer block.
+    """
+    if tagged:
+        space = " " if get_style(prompt.style).spaced else ""
+        parts = [part.strip() for part in action.split(SEPARATOR)]
+        thought = "<think></think>" if prompt.think else ""
+        text = f"{thought}<answer>{f'{space}{prompt.separator}{space}'.join(parts)}</answer>"
+        return text.removeprefix("<think>" if prompt.think else "<answer>") if prompt.forced_tag else text
     opening = "" if prompt.forced_tag else OPENINGS[prompt.think]
     return opening + (f"\n\n\nAction:\n{action}" if prompt.think else f" {action}")
 

@@ -1,4 +1,4 @@
-"""The services of a run: connections to them, and the batched environments of its episodes."""
+"""The services and Python environments of a run: connections to them, and the batched environments of its episodes."""
 
 import dataclasses
 import functools
@@ -31,6 +31,7 @@ from agentrl_jax.services.screenshots import EpisodeScreenshots, Screenshots
 from agentrl_jax.services.server.access import read_token
 from agentrl_jax.services.shadow_env import local_item
 from agentrl_jax.setup import build
+from agentrl_jax.setup.python_task import PythonTask, store_traits
 from agentrl_jax.setup.scripted_play import play_all
 from agentrl_jax.setup.served_task import ServedTask
 from agentrl_jax.text.grammar import PlainResponse
@@ -104,6 +105,8 @@ class Services:
 
     def _overlap(self, task: ServedTask, items: Sequence[int], other: str) -> list[int]:
         """The items that some task of the same environment has in its list `other`, by number or content."""
+        if task.python is not None and not task.python.listed:
+            return []
         listed = {item for each in self.tasks if each.config.env == task.config.env for item in getattr(each, other)}
         content = task.service.content or str
         contents = set(map(content, listed))
@@ -144,6 +147,17 @@ class Services:
         own = [(*key, number) for key, number in self._numbers.items()]
         for env, item, number in itertools.chain(*hosts.gather(own)):
             self._numbers[env, item] = number
+
+    def store(self, folder: Path) -> None:
+        """Writes what a run's folder has to say of its Python environments."""
+        if python := [task.python for task in self.tasks if task.python is not None]:
+            store_traits(folder, python)
+
+    def log_to(self, folder: Path) -> None:
+        """Keeps what Python environments print in files of the folder."""
+        for task in self.tasks:
+            if task.python is not None:
+                task.python.log_to(folder)
 
     def take_restarts(self) -> int:
         """How often servers started by the run were restarted since the last call, because they had ended or hung."""
@@ -195,6 +209,8 @@ class Services:
 
     def _task(self, index: int, folder: Callable[[], Path]) -> ServedTask:
         config = self._config.tasks[index]
+        if self._config.python:
+            return self._python_task(config)
         service = get_service(config.env)
         if self._upstream and not self._config.env.url:
             service = dataclasses.replace(service, oracle=service.upstream_oracle or service.oracle)
@@ -212,6 +228,14 @@ class Services:
             raise BadValue.of("imitation.noise", noise, f"but {config.env} has no oracle for every state; set it to 0")
         pool, address = self._pool(service, config, folder)
         return ServedTask(config, service, training, held_out, validation, pool, address)
+
+    def _python_task(self, config: TaskConfig) -> ServedTask:
+        python = PythonTask(self._config, config)
+        self._closers.append(python.pool.close)
+        levels, pool = python.levels, LocalPool(python.service)
+        self._closers.append(pool.close)
+        parts = levels.training, levels.held_out, levels.validation
+        return ServedTask(config, python.service, *parts, pool, python.address, python)
 
     def _pool(self, service: Service, config: TaskConfig, folder: Callable[[], Path]) -> tuple[InstancePool, str]:
         env = self._config.env
@@ -254,6 +278,8 @@ class Services:
 
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
         env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
+        if task.python is not None:
+            return task.python.host_task(tokenizer, functools.partial(self.baselines, index), held_out=held_out)
         service, items = task.service, (*task.held_out, *task.validation) if held_out else task.training
         bridge = BridgeConfig(
             items=items,

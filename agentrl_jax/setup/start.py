@@ -99,7 +99,7 @@ def notes(config: Config) -> list[str]:
             f"model.critic {config.model.critic} does nothing in this run: algo.advantage {algo.advantage.kind} has "
             "no critic"
         )
-    if config.served and not config.train.validate_every:
+    if not config.tagged and not config.train.validate_every:
         lines.append("no validation: the tasks name no items for it (tasks.0.validation)")
     if algo.epochs * algo.minibatches > 1:
         return lines

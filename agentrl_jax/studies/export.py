@@ -14,9 +14,12 @@ from agentrl_jax.models.io.load import load_pretrained, name_on_hub, save_pretra
 from agentrl_jax.models.io.local_files import parse_json
 from agentrl_jax.models.lora import on_all_layers
 from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
+from agentrl_jax.setup.python_task import stored_env
 from agentrl_jax.setup.run_chat import run_chat, run_opening
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.text.chat_template_out import write_template
@@ -66,7 +69,7 @@ def export(
         if adapter:
             _save_adapter(target, config.model, policy, files)
             return f"{what}, adapter of {config.model.pretrained}"
-        described = policy.pretrained or _described(config, policy)
+        described = policy.pretrained or _described(config, policy, Path(model))
         params = plain_decoder(policy.params, policy.model)
         save_pretrained(target, params, described, files=files, dtype=dtype or "float32")
         return f"{what}, {dtype or 'float32'}"
@@ -86,10 +89,13 @@ def _save_adapter(folder: Path, config: ModelConfig, policy: RunPolicy, files: M
     )
 
 
-def _described(config: Config, policy: RunPolicy) -> PretrainedConfig:
+def _described(config: Config, policy: RunPolicy, run: Path) -> PretrainedConfig:
     """Configuration of a decoder trained from random weights, with positions for the run's contexts."""
-    services = Services(config, Path) if config.served else None  # no service is started
-    batched_env = batched_envs(config, policy.tokenizer, services)[0]
+    if config.python:
+        batched_env: CompiledEnv | HostEnv = stored_env(config, policy.tokenizer, run)
+    else:
+        services = Services(config, Path) if config.served else None  # no service is started
+        batched_env = batched_envs(config, policy.tokenizer, services)[0]
     longest = cache_length(batched_env, build.engine_config(config, policy.tokenizer, group_size=1, slots=0))
     return describe(
         policy.model.decoder,

@@ -19,6 +19,7 @@ from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.level_files import make_env
+from agentrl_jax.setup.python_task import stored_traits
 from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.columns import pack
 from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
@@ -101,6 +102,8 @@ class RunData:
             for task in self._config.tasks
             if not served or (local and task.env in registered())
         }
+        if self._config.python:
+            self._actions = {label: list(x.actions) or ["action"] for label, x in stored_traits(self.source).items()}
         self._pieces = Pieces(self._tokenizer)
         self._screenshots = PageScreenshots(run, note)
         self._packed: dict[_Key, tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
@@ -227,7 +230,7 @@ class RunData:
     def _action_names(self, header: dict[str, Any]) -> dict[str, list[str]]:
         """The names of actions by the label of the task; a response to a service is one action without a name."""
         # Actions of scripted policies on a service in their own process have the environment's own numbers.
-        named = not self._config.served or (header["evaluation"] or {}).get("policy") is not None
+        named = self._config.tagged or (header["evaluation"] or {}).get("policy") is not None
         known = self._actions if named else {}
         return {task.label: known.get(task.label, ["action"]) for task in self._config.tasks}
 

@@ -3,11 +3,12 @@
     python tests/golden/hold.py           # compares with golden.json, and prints the differences
     python tests/golden/hold.py --write   # writes golden.json: only on a commit whose numbers are right
 
-The runs: the demo shrunk (imitation, reinforcement learning, evaluation), the same on four simulated devices, an
-environment on the host, SmolLM2's greedy responses, and `agentrl bench estimators`. Compared are all values of every
-metric that does not depend on a clock, the summary, and the bits of the last checkpoint. Another processor rounds
-differently, so on another machine the file is written first, on the commit before the change. Takes about three
-minutes on two cores.
+The runs: the demo shrunk (imitation, reinforcement learning, evaluation), also on four simulated devices, with whole
+conversations as contexts, refilled slots, packed rows, replay, and adapters; an environment on the host, and one that
+fails; evaluations of a scripted policy, of an API model, and with retries; SmolLM2's greedy responses, and
+`agentrl bench estimators`. Compared are all values of every metric that does not depend on a clock, the summary, and
+the bits of the last checkpoint. Another processor rounds differently, so on another machine the file is written first,
+on the commit before the change. Takes about MINUTES minutes on two cores.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "helpers"))
 GOLDEN = HERE / "golden.json"
 
 GONE: tuple[str, ...] = ()
@@ -37,6 +39,10 @@ RENAMED: tuple[tuple[str, str], ...] = ()
 CLOCK = ("time/", "env/wait_share", "seconds", "machine", "programs", "python", "jax", "cpu", "cores")
 """Prefixes of the names of values that depend on a clock or on the machine."""
 
+OF_A_RUN = r"(^|\.)(seconds|date|path|folder|base_url|unfinished|version|commit)(\.|$)"
+"""Names of values of a report that differ from run to run."""
+
+FULL = ("--rollout.context", "full")
 FOUR_DEVICES = "--xla_force_host_platform_device_count=4"
 
 
@@ -88,8 +94,8 @@ def _plain(node: Any) -> Any:
 def trained(config: str, *overrides: str, flags: str = "") -> dict[str, str]:
     """Trains a run and returns digests of each metric's values over all rows, the summary and the last checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
-        run_command("train", str(HERE / config), "--run_dir", f"{folder}/run", *overrides, flags=flags)
         run = Path(folder) / "run"
+        run_command("train", str(HERE / config), "--run_dir", str(run), *overrides, flags=flags)
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         found: dict[str, list[Any]] = {}
         for row in rows:
@@ -100,6 +106,77 @@ def trained(config: str, *overrides: str, flags: str = "") -> dict[str, str]:
             if not name.startswith(CLOCK):
                 found[f"summary.{name}"] = value
         return {name: digest(value) for name, value in found.items()} | {"state": state_digest(run / "checkpoints")}
+
+
+def values(report: Any) -> dict[str, str]:
+    """Returns a digest of each value of a report, but for those that differ from run to run."""
+    found = {name: value for name, value in leaves(report) if not name.startswith(CLOCK)}
+    return {name: digest(value) for name, value in found.items() if not re.search(OF_A_RUN, name)}
+
+
+def failures() -> dict[str, str]:
+    """Returns digests of a rollout on the host whose episodes fail in `reset`, in `step`, by a wrong answer, or not."""
+    import host_stage
+    import jax
+
+    from agentrl_jax.parallel.mesh import make_mesh
+
+    class Failing(host_stage.Courier):
+        def reset(self, seed: int) -> str:
+            self.fault = seed % 4
+            if self.fault == 1:
+                raise RuntimeError("a fault")
+            return super().reset(seed)
+
+        def step(self, response: str, actions: Any) -> Any:
+            if self.fault == 2:
+                raise RuntimeError("a fault")
+            return "no step" if self.fault == 3 else super().step(response, actions)
+
+    stage = host_stage.Stage()
+    trajectory, calls = stage.run(stage.program(make_mesh(1)), kind=Failing)
+    failed = sorted(map(list, stage.batched_env.host_episodes.take_report().failures))
+    arrays = {field: [x.tolist() for x in jax.tree.leaves(x)] for field, x in vars(trajectory).items()}
+    return values({"trajectory": arrays, "calls": calls, "failures": failed})
+
+
+def lora() -> dict[str, str]:
+    """Returns digests of the shrunk demo with adapters of a small pretrained model, as `trained` does."""
+    import made_run
+    import yaml
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = made_run.write_model(Path(folder) / "model")
+        settings = {"pretrained": str(model), "lora": {"rank": 2}}
+        file = Path(folder) / "lora.yaml"
+        file.write_text(yaml.safe_dump({**yaml.safe_load((HERE / "demo.yaml").read_text()), "model": settings}))
+        return trained(str(file))
+
+
+def scripted() -> dict[str, str]:
+    """Returns digests of the records of scripted policies, on compiled levels and on items of a service."""
+    asked = {"FrozenLake": ("--policy", "random"), "maze": ("--policy", "oracle", "--items", "0-9")}
+    return values(
+        {env: json.loads(run_command("eval", "--env", env, *words, "--json")) for env, words in asked.items()}
+    )
+
+
+def retries() -> dict[str, str]:
+    """Returns digests of an evaluation of the shrunk demo by attempts."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = f"{folder}/run"
+        run_command("train", str(HERE / "demo.yaml"), "--run_dir", run, "--train.iterations", "1")
+        return values(json.loads(run_command("scaling", run, "--attempts", "1,2", "--episodes", "16", "--json")))
+
+
+def api_model() -> dict[str, str]:
+    """Returns digests of the episodes and the summary of an API model whose server is in this process."""
+    import api_folders
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = api_folders.write_folder(Path(folder) / "api")
+        episodes = [json.loads(line) for line in (found / "episodes.jsonl").read_text().splitlines()]
+        return values({"summary": json.loads((found / "summary.json").read_text()), "episodes": episodes})
 
 
 def replies() -> dict[str, str]:
@@ -127,7 +204,16 @@ RUNS = {
     "tensor": lambda: trained(
         "demo.yaml", "--devices", "4", "--mesh.tensor", "2", "--imitation.steps", "4", flags=FOUR_DEVICES
     ),
+    "full": lambda: trained("demo.yaml", *FULL),
+    "slots": lambda: trained("demo.yaml", *FULL, "--rollout.slots", "8", "--rollout.prefill_threshold", "0.5"),
+    "packing": lambda: trained("demo.yaml", *FULL, "--algo.packing", "true", "--rollout.prefill_rows", "8"),
+    "replay": lambda: trained("demo.yaml", *FULL, "--algo.mismatch.kind", "replay"),
+    "lora": lora,
     "host": lambda: trained("host.yaml"),
+    "failures": failures,
+    "scripted": scripted,
+    "retries": retries,
+    "api_model": api_model,
     "replies": replies,
     "estimators": estimators,
 }

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import toy_agent
+from courier import Courier
 from jax.sharding import PartitionSpec as Spec
-from paths import ROOT, module_of
 
 from agentrl_jax.parallel.mesh import DATA
 from agentrl_jax.parallel.shards import maybe_shard_map
@@ -33,7 +33,6 @@ IDS = build.episode_ids(
     level=np.where(np.arange(EPISODES) < 10, np.arange(EPISODES) // GROUP_SIZE, -1),
 )
 
-Courier = module_of(ROOT / "experiments" / "host_environment.py").Courier
 GRAMMAR = ResponseGrammar(actions=Courier.actions, think=False, forced=True, max_actions=2)
 
 

@@ -21,6 +21,7 @@ LAYERS = (
     ("algos",),
     ("config",),
     ("io", "safe_yaml", "stopping", "strict_json", "terminal"),
+    ("environments",),
     ("errors", "service_names"),
 )
 """Folders and files of the package from top to bottom; those of one row do not import each other."""

@@ -1,5 +1,6 @@
 import re
 
+import pytest
 import tiny_run
 from paths import ROOT
 
@@ -30,11 +31,14 @@ def test_the_tiny_run_of_the_docs_is_that_of_the_tests():
     assert levels.strip() == tiny_run.LEVELS.strip()
 
 
-def test_the_environment_shown_is_the_one_that_is_tested_and_is_short():
-    source = (ROOT / "experiments" / "custom_environment.py").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("name", "lines"), [("agentrl_jax/environments/guess", 40), ("experiments/custom_environment", 60)]
+)
+def test_the_environments_shown_are_those_that_are_tested_and_are_short(name, lines):
+    source = (ROOT / f"{name}.py").read_text(encoding="utf-8")
     guide = (ROOT / "docs" / "guides" / "own_environment.md").read_text(encoding="utf-8")
-    assert f"```python\n{source}```" in guide, "copy experiments/custom_environment.py into the guide"
-    assert len(source.splitlines()) < 60
+    assert f"```python\n{source}```" in guide, f"copy {name}.py into the guide"
+    assert len(source.splitlines()) < lines
 
 
 def test_keys_beside_those_of_other_programs_exist():

@@ -1,62 +1,18 @@
-"""Interface of host environments, and their prompt and response format. Shapes: `O` tokens of an observation."""
+"""Host environments with their prompt and response format. Shapes: `O` tokens of an observation."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
+from agentrl_jax.environments import HostEnvironment
+from agentrl_jax.environments import HostStep as HostStep  # where it was before
 from agentrl_jax.text.grammar import GrammarTable, PlainResponse, ResponseGrammar, compile_grammar
 from agentrl_jax.text.prompt import Prompt, compile_prompt
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.budget import Baselines
 from envs_jax.splits import Split
-
-
-@dataclasses.dataclass(frozen=True)
-class HostStep:
-    """Result of one step of a host environment."""
-
-    observation: str
-    """Text that the agent reads next."""
-    reward: float = 0.0
-    """Of this turn, finite."""
-    terminated: bool = False
-    truncated: bool = False
-    """A limit of the environment was reached before a terminal state."""
-    success: bool = False
-    valid: bool = True
-    """The response named an action; otherwise it counts as a format error."""
-    info: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Finite numbers for metrics; names are among the task's `info_keys`, and missing ones are 0."""
-
-
-class HostEnvironment(Protocol):
-    """One episode of a Python environment. Its methods are called by one thread at a time, not always the same one.
-
-    An exception or a late answer ends this episode as failed; other episodes continue.
-    """
-
-    def reset(self, seed: int) -> str:
-        """Starts the episode and returns the first observation; 0 <= seed < 2**32 determines everything random in it.
-
-        Members of a group get the same seed and must return the same text, since they share its prefill.
-        """
-        ...
-
-    def step(self, response: str, actions: Sequence[str]) -> HostStep:
-        """Executes one turn.
-
-        `response` is everything the agent has written, tags included. `actions` are the known actions by their declared
-        names, or, where none are declared, the answer's items as written: none for a response with a wrong format, and
-        never more than the action budget left.
-        """
-        ...
-
-    def close(self) -> None:
-        """Called once when the episode ends or is abandoned, maybe while a method still runs; must return at once."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,6 +40,10 @@ class HostTask:
     """How many of the levels, counted from the end, are for validation; the others are for tests."""
     baselines: Callable[[int], Baselines | None] | None = None
     """Results of a random and a scripted policy on the first n levels; None if they are unknown."""
+    has_content: bool = False
+    """Environments have a method `content`, from the seed to what the level is about, by which levels are compared."""
+    undivided: str = ""
+    """Why the levels are not divided; empty if they are."""
 
     @property
     def splits(self) -> np.ndarray | None:
@@ -109,6 +69,8 @@ def host_task(
     levels: int = 0,
     validation: int = 0,
     baselines: Callable[[int], Baselines | None] | None = None,
+    has_content: bool = False,
+    undivided: str = "",
 ) -> HostTask:
     """Makes a task from a host environment: compiles its prompt and its response format.
 
@@ -133,7 +95,17 @@ def host_task(
         response_words=response_words,
         tokenizer=tokenizer,
     )
-    grammar = compile_grammar(response_format, tokenizer)
     return HostTask(
-        name, make, prompt, response_format, grammar, observation_tokens, info_keys, levels, validation, baselines
+        name=name,
+        make=make,
+        prompt=prompt,
+        response_format=response_format,
+        grammar=compile_grammar(response_format, tokenizer),
+        observation_tokens=observation_tokens,
+        info_keys=info_keys,
+        levels=levels,
+        validation=validation,
+        baselines=baselines,
+        has_content=has_content,
+        undivided=undivided,
     )

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agentrl_jax.environments import HostEnvironment, HostStep
 from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
 from agentrl_jax.rollout.envs.concurrency import run_all
-from agentrl_jax.rollout.envs.host_environment import HostEnvironment, HostStep, HostTask
+from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.trajectory import TurnResult, unplayed
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -54,6 +55,8 @@ class _Episode:
     observation: str
     tokens: Sequence[int]
     """All tokens of the first observation, not cut."""
+    content: str
+    """What the level is about, in the first turn of a task that says it; empty otherwise."""
 
 
 Identity = tuple[int, ...]
@@ -170,7 +173,7 @@ class HostEpisodes:
             result.reward[row] = step.reward
             result.valid[row] = response.num_valid > 0 and step.valid
             result.format_error[row] = wrong
-            result.state_hash[row] = text_hash(episode.observation)
+            result.state_hash[row] = text_hash(episode.content or episode.observation)
             result.terminated[row] = step.terminated
             # In the last turn it is the limit of turns that ends the episode: each takes an action of a service.
             used_up = spent[row] + done >= budget and turns[row] + 1 < last
@@ -178,7 +181,7 @@ class HostEpisodes:
             result.success[row] = step.success
             for name, value in step.info.items():
                 result.info[name][row] = value
-            episode.observation = step.observation
+            episode.observation, episode.content = step.observation, ""
             if result.terminated[row] or result.truncated[row] or turns[row] + 1 >= last:
                 self._close(identities[row])
         self._count_call(began)
@@ -192,7 +195,8 @@ class HostEpisodes:
             text = env.reset(seed)
             if not isinstance(text, str):
                 raise TypeError(f"reset returned {type(text).__name__}; expected text")
-            episode = _Episode(env, text, self._tokenizer.encode(text))
+            content: str = env.content(seed) if self._task(identity).has_content else ""  # type: ignore[attr-defined]
+            episode = _Episode(env, text, self._tokenizer.encode(text), content)
             with self._lock:
                 if late.is_set():
                     raise TimeoutError("nobody waits for this environment any more")

@@ -4,8 +4,9 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 
+from agentrl_jax.environments import HostEnvironment, HostStep
 from agentrl_jax.errors import BadValue
-from agentrl_jax.rollout.envs.host_environment import HostEnvironment, HostStep, HostTask
+from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.retry import ATTEMPT
 from agentrl_jax.text.styles import FEEDBACK
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -63,6 +64,11 @@ class RetriedEnvironment:
         # The engine itself ends an episode at its horizon.
         ended = over and not step.terminated and self._played < self._turns * self._attempts
         return dataclasses.replace(step, truncated=step.truncated or ended)
+
+    def content(self, seed: int) -> str:
+        """See `HostTask.has_content`."""
+        content: str = self._env.content(seed)  # type: ignore[attr-defined]
+        return content
 
     def close(self) -> None:
         """See `HostEnvironment`."""

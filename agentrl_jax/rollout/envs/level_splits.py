@@ -71,7 +71,7 @@ def level_splits(batched_env: CompiledEnv | HostEnv) -> LevelSplits:
     tasks = batched_env.tasks
     return LevelSplits(
         tuple(
-            task_levels(x.env, x.env_params) if isinstance(x, Task) else TaskLevels(split_of_row=x.splits)
+            task_levels(x.env, x.env_params) if isinstance(x, Task) else TaskLevels(x.undivided, split_of_row=x.splits)
             for x in tasks
         )
     )

@@ -17,6 +17,10 @@ GRPO = "algo: {preset: grpo}"
 LORA = "model: {pretrained: smollm2-135m, lora: {rank: 8}}"
 SERVICE = "{env: textcraft, groups: 8, items: 0-99, held_out: 0-9, validation: 0-9}"
 SERVED = f"env: {{url: local}}\nprompt: {{style: chat}}\ntasks: [{SERVICE}]"
+PYTHON = (
+    "tasks: [{env: my_module:Guess, groups: 8, items: 0-7, held_out: 8-15, validation: 16-23, options: {a: 1}}, "
+    "{env: my_module:Other, groups: 8}]\nenv: {processes: 2}\nprompt: {stop_at_answer: true}"
+)
 MIXED = f"prompt: {{style: chat}}\ntasks: [{SERVICE}, {SERVICE.replace('textcraft', 'maze')}]"
 POOL = "tasks: [{env: X, groups: 4, sampling: {kind: distinct}}]"
 SPREAD = "algo: {filter: none, advantage: {spread_weighted: true}}"
@@ -64,6 +68,17 @@ LIMITS = [
     (SERVED, "tasks.0.options", {}, {"slip": 0.1}),
     (SERVED, "env.token_file", "", "x"),
     (MIXED, "tasks.1.env", "maze", "Bandit"),
+    # Python environments.
+    (PYTHON, "tasks.0.items", "0-7", "", "tasks.0.held_out"),
+    (PYTHON, "tasks.0.validation", "16-23", ""),
+    (PYTHON, "tasks.1.env", "my_module:Other", "maze"),
+    (PYTHON, "tasks.0.levels", "", "file"),
+    (PYTHON, "prompt.style", "compact", "chat"),
+    (PYTHON, "env.url", "", "local"),
+    (PYTHON, "env.score", "auto", "sum"),
+    (PYTHON, "rollout.shared_noise", False, True),
+    ("", "env.deadline", 60.0, 5.0),
+    (SERVED, "env.processes", 0, 2),
     # Start.
     ("start: {run: x}", "start.checkpoint", "12", None),
     ("", "start.checkpoint", "last", "12"),

@@ -94,6 +94,6 @@ def test_answers_of_a_search_are_compared_as_words():
         tokens[index // 2, index % 2, : len(row)] = row
     length = np.array([*map(len, rows)]).reshape(3, 2)
     trajectory = SimpleNamespace(num_turns=np.array([2, 1, 1]), response=SimpleNamespace(tokens=tokens, length=length))
-    config = SimpleNamespace(served=True, tasks=[SimpleNamespace(env="searchqa")])
+    config = SimpleNamespace(tagged=False, tasks=[SimpleNamespace(env="searchqa")])
     majority = best_of_selector("majority", SimpleNamespace(tokenizer=tokenizer), config)
     assert majority.judge(trajectory) == ["eiffeltower", "", ""]

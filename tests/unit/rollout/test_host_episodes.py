@@ -3,8 +3,9 @@ import threading
 import numpy as np
 import pytest
 
+from agentrl_jax.environments import HostStep
 from agentrl_jax.rollout.envs.concurrency import run_all
-from agentrl_jax.rollout.envs.host_environment import HostStep, host_task
+from agentrl_jax.rollout.envs.host_environment import host_task
 from agentrl_jax.rollout.envs.host_episodes import HostEpisodes
 from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.tokenizer import load_small

@@ -3,8 +3,9 @@ from typing import ClassVar
 import pytest
 import toy_agent
 
+from agentrl_jax.environments import HostStep
 from agentrl_jax.errors import BadValue
-from agentrl_jax.rollout.envs.host_environment import HostStep, host_task
+from agentrl_jax.rollout.envs.host_environment import host_task
 from agentrl_jax.rollout.envs.host_retry import RetriedEnvironment, retry_observation, with_retries
 from agentrl_jax.text.grammar import PlainResponse
 from agentrl_jax.text.styles import FEEDBACK

@@ -1,6 +1,5 @@
 import contextlib
 import http.server
-import itertools
 import socket
 import threading
 import time
@@ -8,12 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from counting import counting
-from paths import ROOT
 from processes import free_address
 from scripted_server import Scripted
-from serving import running
 
-from agentrl_jax.api import load_config
 from agentrl_jax.errors import BadValue
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
@@ -226,24 +222,3 @@ def test_many_instances_over_http_play_as_those_of_this_process(serve, name, cou
     assert found == [told(here, item) for item in range(count)]
     assert min(map(len, found)) > 1
     here.close(), there.close()
-
-
-def test_one_of_eight_ways_to_answer_the_served_courier_solves_an_item(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    import serve_courier as served
-
-    config = load_config(str(ROOT / "experiments" / "courier.yaml"))
-    assert (config.tasks[0].env, config.env.url) == ("todo", f"http://127.0.0.1:{served.PORT}")
-    service, last = get_service("todo"), []
-    with running(served.app) as url:
-        client = ServiceClient(url, routes_of("todo"))
-        handle = client.create(7)
-        for sides in itertools.product(served.SIDES, repeat=3):
-            first = client.reset(handle, 7)
-            assert first.observation.startswith(served.Courier.instruction)
-            steps = [client.step(handle, f"I go {side}.") for side in sides]
-            assert [step.done for step in steps] == [False, False, True]
-            last.append(steps[-1])
-        client.close()
-    assert sorted(round(3 * step.reward) for step in last) == [0, 1, 1, 1, 2, 2, 2, 3]
-    assert sum(service.solved(step) for step in last) == 1

@@ -1,4 +1,4 @@
-"""A host environment, complete: a courier reads names and turns to the side where each lives.
+"""A Python environment: a courier reads names and turns to the side where each lives.
 
 Names are made up from the seed, so no fixed set of pieces could utter them.
 """
@@ -6,7 +6,7 @@ Names are made up from the seed, so no fixed set of pieces could utter them.
 import random
 from collections.abc import Sequence
 
-from agentrl_jax.rollout.envs.host_environment import HostStep
+from agentrl_jax.environments import HostStep
 
 SIDES = ("Left", "Right")
 LETTERS = 3
