@@ -51,7 +51,7 @@ class GymnasiumEnvironment:
         """The text of a state."""
         if isinstance(observation, str):
             return observation
-        return _text(self._env.render(), self.colors)
+        return _text(self._env.render(), self.colors) if self._env.render_mode == "ansi" else ""
 
     def succeeded(self, reward: float, terminated: bool) -> bool:
         """Whether an episode that ends with this reward is solved: unless overridden, if it is above 0."""
@@ -165,9 +165,6 @@ def _states(env: GymnasiumEnvironment) -> Iterator[tuple[str, str]]:
 
 
 def _text(rendered: Any, colors: bool) -> str:
-    if not isinstance(rendered, str):
-        return ""
-
     def plain(found: re.Match[str]) -> str:
         number = int(found[1])
         name = _COLORS.get(number, _COLORS.get(number - 10, ""))

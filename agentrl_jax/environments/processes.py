@@ -146,7 +146,7 @@ class _Bound:
                 found = self._ask(method, *arguments)
                 break
             except Gone:
-                if not self._pool.traits.deterministic:
+                if self._played and not self._pool.traits.deterministic:
                     raise
                 self.enter()
         else:
@@ -162,7 +162,8 @@ class _Bound:
     def _end(self) -> None:
         with contextlib.suppress(Failed, Hung):
             self._ask("close")
-        self.process.environments -= 1
+        with self._pool._lock:
+            self.process.environments -= 1
 
 
 class _Process:

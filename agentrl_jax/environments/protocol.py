@@ -116,6 +116,9 @@ def traits_of(kind: type[Any]) -> Traits:
         found[field.name] = value
     if found["items"] < 0 or (found["splits"] is not None and not found["items"]):
         raise TypeError(f"{name}.items is {found['items']}; expected the number of items, which splits divide")
+    for split, numbers in (found["splits"] or {}).items():
+        if wrong := [number for number in numbers if not 0 <= number < found["items"]]:
+            raise TypeError(f"{name}.splits has {wrong[0]} in {split!r}; expected numbers below {found['items']}")
     return Traits(**found)
 
 

@@ -54,7 +54,11 @@ class Threads:
                 why = f"{counted(self.abandoned, 'thread')} did not return from {self.name} and cannot be ended"
                 raise Failed(f"{why}; let its calls end, or run it in processes, which can be killed")
         bound = _Bound(self, self._shared or _Thread(self.name))
-        bound.run("__init__", self._make, None)
+        try:
+            bound.run("__init__", self._make, None)
+        except BaseException:
+            bound.end()
+            raise
         return bound
 
     def log_to(self, log: Path) -> None:
@@ -66,6 +70,7 @@ class Threads:
             free, self._free = self._free, []
         for bound in free:
             bound.end()
+        self._watchdog.close()
 
 
 class _Bound:
@@ -128,6 +133,8 @@ class _Bound:
             self._hangs = True
             with pool._lock:
                 pool.abandoned += 1
+                if self._thread is pool._shared:
+                    pool._shared = _Thread(pool.name)
             raise Hung(f"{where} did not return within {seconds:g} s; its thread is abandoned") from None
         if not good:
             if isinstance(found, values.WrongReturn):

@@ -26,6 +26,7 @@ class Watchdog:
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._calls: dict[int, str] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -51,7 +52,7 @@ class Watchdog:
     def close(self) -> None:
         """Ends the process, and the groups that are left."""
         with self._lock:
-            process, self._process = self._process, None
+            process, self._process, self._closed = self._process, None, True
         if process is not None and process.stdin is not None:
             process.stdin.close()
             process.wait()
@@ -59,6 +60,8 @@ class Watchdog:
     def _tell(self, message: dict[str, object]) -> None:
         line = json.dumps(message).encode() + b"\n"
         with self._lock:
+            if self._closed:
+                return
             if self._process is None:
                 self._process = subprocess.Popen(
                     [

@@ -97,7 +97,7 @@ class EvalSet(LevelSet):
         if found.failed[:count].any():
             if isinstance(self.batched_env, HostEnv):
                 failures = self.batched_env.host_episodes.take_report().failures
-                why = "; ".join([*(failure.error for failure in failures[-1:]), "see whether the service is well"])
+                why = "; ".join([*(failure.error for failure in failures[-1:]), "see whether the environment works"])
             else:
                 why = f"{MAX_LEVEL_TRIES} keys gave no level of the {self.split.name.lower()} split; use larger levels"
             name, failed = self.batched_env.tasks[self.task].name, int(found.failed[:count].sum())

@@ -43,8 +43,6 @@ class PythonTask:
             ValueError: its episodes cannot be repeated, or the items cannot be used.
         """
         self._config, self._task, self.label = config, task, task.label
-        self.listed = bool(task.items)
-        """Whether the configuration names the items; otherwise no held-out level can be one of training."""
         self.pool = open_pool(
             task.env,
             task.options,
@@ -53,6 +51,8 @@ class PythonTask:
         )
         self.address = "in processes of this run" if config.env.processes else "in this process"
         prompt, traits = config.prompt, self.pool.traits
+        self.listed = bool(task.items) or traits.splits is not None
+        """Whether somebody has named the items of each split; otherwise no held-out level can be one of training."""
         self.service = service_of(self.pool, task.env, Budget(prompt.max_actions_per_turn, prompt.max_actions))
         env = self.pool.open()
         self.levels = _listed(task, traits.items) or divide(

@@ -27,7 +27,7 @@ def check_services(failed: float, limit: float, where: str, last: str, kept: Cal
     if failed > limit:
         raise UserError(
             f"{failed:.0%} of the episodes failed in {where} (the last one: {last}); expected at most {limit:.0%} "
-            f"(env.max_failed); {kept()}; see whether the service is well, then give the same command again",
+            f"(env.max_failed); {kept()}; see whether the environment works, then give the same command again",
             key="env.max_failed",
             value=limit,
         )

@@ -298,7 +298,7 @@ class Run:
             self.folder.log_failures(failure_rows(self.parts.imitation_chunks + iteration + 1, report.failures))
             shown = f"{len(report.failures)} episodes failed, {found['env/retries']:.0f} instances replaced"
             shown += f", servers started again {restarts} times" if restarts else ""
-            self.view.note(f"services: {shown}" + (f" ({last})" if report.failures else ""))
+            self.view.note(f"environments: {shown}" + (f" ({last})" if report.failures else ""))
         where = ", ".join(f"{task.config.label} {task.address}" for task in services.tasks)
         limit = self.config.env.max_failed
         guards.check_services(found["env/failed_share"], limit, where, last, self.progress.kept)

@@ -103,6 +103,16 @@ class Random(Count):
         return HostStep(str(random.random()))
 
 
+class Shared(Count):
+    """In one thread."""
+
+    one_thread = True
+
+    def step(self, response, actions):
+        super().step(response, actions)
+        return HostStep(str(threading.get_ident()))
+
+
 class Words:
     """Free text, and five items."""
 

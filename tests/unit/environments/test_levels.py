@@ -72,7 +72,15 @@ def test_splits_of_the_class_win():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"items": "3"}, {"items": -1}, {"actions": "up"}, {"splits": {"train": [1]}}, {"close": None}, {"reuse": 1}],
+    [
+        {"items": "3"},
+        {"items": -1},
+        {"actions": "up"},
+        {"splits": {"train": [1]}},
+        {"splits": {"train": [0], "test": [5]}},
+        {"close": None},
+        {"reuse": 1},
+    ],
 )
 def test_wrong_traits_are_refused(wrong):
     kind = type("Own", (), {"items": 5, "reset": print, "step": print, "close": print, **wrong})

@@ -98,6 +98,19 @@ def test_a_hung_thread_is_abandoned(opened):
     assert pool.open().reset(1)
 
 
+def test_one_thread_is_shared_and_replaced_when_it_hangs(opened):
+    pool = opened("threads", "hang", name="Shared", seconds=0.5, above=5)
+    one, other = pool.open(), pool.open()
+    one.reset(0), other.reset(6)
+    before = one.step("", [])
+    assert other.step("", []) == before
+    with pytest.raises(Hung):
+        other.step("", [])
+    later = pool.open()
+    later.reset(0)
+    assert later.step("", []) != before
+
+
 @pytest.mark.parametrize("fault", ["hang", "die"])
 def test_a_process_is_replaced_and_others_go_on(opened, fault):
     pool = opened("processes", fault, seconds=2.0, above=5)
