@@ -1,36 +1,38 @@
-"""Guess a number from 1 to 99: an environment in Python, which `agentrl train guess` trains on."""
+"""Guess a number from 0 to 99: an environment in Python, which `agentrl train guess` trains on."""
 
+import math
 import random
 
 from agentrl_jax.environments import HostStep
 
 
 class Guess:
-    """Says the numbers that are left; success is the right one. Halving what is left takes at most seven turns."""
+    """Says which numbers are left. Halving them takes seven turns at most; the rewards of a solved episode sum to 1."""
 
-    actions = tuple(map(str, range(1, 100)))
-    instruction = "Guess a number."
+    actions = tuple("0123456789")
+    instruction = "Guess a number from 00 to 99, digit by digit."
 
     @staticmethod
     def content(seed):
         """The number, by which levels are held out: the first text is the same for all."""
-        return str(random.Random(seed).randint(1, 99))
+        return f"{random.Random(seed).randrange(100):02}"
 
     def reset(self, seed):
         """All numbers are left."""
-        self.number, self.low, self.high = int(self.content(seed)), 1, 99
-        return "1 to 99"
+        self.number, self.low, self.high = int(self.content(seed)), 0, 99
+        return "00 to 99"
 
     def step(self, response, actions):
-        """Compares the guess, and says what is left."""
-        guess = int(actions[0]) if actions else 0
-        if guess == self.number:
-            return HostStep("Right.", reward=1.0, terminated=True, success=True)
-        if guess < self.number:
-            self.low = max(self.low, guess + 1)
-        else:
-            self.high = min(self.high, guess - 1)
-        return HostStep(f"{self.low} to {self.high}", valid=bool(actions))
+        """Compares a guess of two digits; its reward is how much less is left, as a share of the question."""
+        if len(actions) != 2:
+            return HostStep(f"{self.low:02} to {self.high:02}", valid=False)
+        guess, before = int("".join(actions)), self.high - self.low + 1
+        if guess <= self.number:
+            self.low = max(self.low, guess + (guess < self.number))
+        if guess >= self.number:
+            self.high = min(self.high, guess - (guess > self.number))
+        reward, right = math.log(before / (self.high - self.low + 1), 100), guess == self.number
+        return HostStep(f"{self.low:02} to {self.high:02}", reward=reward, terminated=right, success=right)
 
     def close(self):
         """Nothing is held."""

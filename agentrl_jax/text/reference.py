@@ -13,6 +13,7 @@ Differences from RAGEN's parser, which works on decoded text (RAGEN, context man
 """
 
 import dataclasses
+import functools
 import re
 
 from agentrl_jax.text.grammar import PlainResponse, ResponseGrammar
@@ -52,12 +53,17 @@ def parse_response(data: bytes, grammar: ResponseGrammar | PlainResponse) -> Hos
         return HostResponse((), (), False)
     items = [item.strip() for item in answer.split(grammar.separator.encode())]
     kept = [item for item in items if item][: grammar.max_actions]
-    ids = {name.encode().lower(): i for i, name in enumerate(grammar.actions)}
+    ids = _ids(grammar.actions)
     return HostResponse(
         actions=tuple(ids[item.lower()] for item in kept if item.lower() in ids),
         items=tuple(item.decode("utf-8", "replace") for item in kept),
         format_ok=True,
     )
+
+
+@functools.cache
+def _ids(actions: tuple[str, ...]) -> dict[bytes, int]:
+    return {name.encode().lower(): number for number, name in enumerate(actions)}
 
 
 def _answer(data: bytes, *, think: bool) -> bytes | None:
