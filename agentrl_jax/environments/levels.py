@@ -25,6 +25,9 @@ STALE = 1024
 TRIES = 256
 """Seeds that are tried for a training level; the chance that none is one is below 10^-100."""
 
+NEAR, FAR = 16, 0x61C88647
+"""So many neighbors are tried first, then seeds so far apart, because neighbors may have one content."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Levels:
@@ -61,10 +64,11 @@ def divide(traits: Traits, env: Opened, tests: int, validations: int) -> Levels:
 
 
 def training_seed(seed: int, content: Callable[[int], str], bounds: tuple[float, float]) -> int:
-    """The first seed from `seed` on whose content is of training."""
-    for number in range(seed, seed + TRIES):
-        if _share(content(number % len(SEEDS))) < bounds[0]:
-            return number % len(SEEDS)
+    """The first seed from `seed` on whose content is of training: of the next ones, then of others far away."""
+    for tried in range(TRIES):
+        number = (seed + tried * (1 if tried < NEAR else FAR)) % len(SEEDS)
+        if _share(content(number)) < bounds[0]:
+            return number
     raise BadValue.of("seed", seed, f"after which none of {TRIES} seeds has a content of training; see `content`")
 
 
@@ -90,9 +94,8 @@ def _by_content(numbers: range, content: Callable[[int], str], tests: int, valid
         if seeds and count - last >= STALE:
             break
     bounds, shares = BOUNDS, sorted(found)
-    if (
-        finite and len(shares) * (1 - BOUNDS[1]) >= MIN_LEVELS
-    ):  # exact shares, of which small ones are not left to chance
+    # Where contents are few, the shares are exact: chance might leave a small one below the minimum.
+    if finite and len(shares) * (1 - BOUNDS[1]) >= MIN_LEVELS:
         bounds = shares[round(len(shares) * BOUNDS[0])], shares[round(len(shares) * BOUNDS[1])]
     parts: list[list[int]] = [[], [], []]
     for share, number in found.items():

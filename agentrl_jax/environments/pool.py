@@ -63,13 +63,15 @@ def open_pool(
     with refusals():
         try:
             if processes:
-                return Processes(*(path, options), number=processes, seconds=seconds, watchdog=watchdog)
+                return Processes(path, options, number=processes, seconds=seconds, watchdog=watchdog)
             kind = load(path)
             traits = traits_of(kind)
         except (TypeError, Failed) as error:
             raise BadValue(f"env {path}: {error}", key="env", value=path) from error
         if traits.alone:
-            raise BadValue.of("env.processes", processes, f"but each environment of {path} needs a process for itself")
+            raise BadValue.of(
+                "env.processes", processes, f"but each environment of {path} needs a process; use 1 or more"
+            )
     return Threads(
         kind.__qualname__,
         lambda: kind(**options),

@@ -21,7 +21,6 @@ from agentrl_jax.environments.watchdog import Watchdog
 START_SECONDS = 120.0
 """Time for a process to start and to import the user's module, which may import much."""
 
-
 MOVES = 3
 """How often a call may find that another environment has ended its process."""
 
@@ -59,7 +58,11 @@ class Processes:
         self._free: list[_Bound] = []
         self._lock = threading.Lock()
         self._closed = False
-        self.traits = Traits(**_with_tuples(self._running[0].load(path)))
+        try:
+            self.traits = Traits(**_with_tuples(self._running[0].load(path)))
+        except BaseException:
+            self.close()
+            raise
 
     def log_to(self, log: Path) -> None:
         """Ends the processes so far; later ones append what they print to this file."""
@@ -80,7 +83,7 @@ class Processes:
         """A process for one more environment."""
         with self._lock:
             if self._closed:
-                raise Failed(f"the processes of {self.name} are closed")
+                raise Failed(f"the processes of {self.name} are closed", key=self.name)
             self._running = [process for process in self._running if not process.ended]
             process = min(self._running, key=lambda each: each.environments, default=None)
             if process is None or len(self._running) < self._number or (self.traits.alone and process.environments):
@@ -116,9 +119,13 @@ class _Bound:
     def enter(self) -> None:
         """Makes the environment in a process, and plays there what has been played."""
         self.process, self._number = self._pool.process(), next(self._numbers)
-        self._ask("__init__", self._pool._options, seconds=START_SECONDS)
-        for call in self._played:
-            self._ask(*call)
+        try:
+            self._ask("__init__", self._pool._options, seconds=START_SECONDS)
+            for call in self._played:
+                self._ask(*call)
+        except BaseException:
+            self._leave()
+            raise
 
     def reset(self, seed: int) -> str:
         self._played = []
@@ -162,6 +169,9 @@ class _Bound:
     def _end(self) -> None:
         with contextlib.suppress(Failed, Hung):
             self._ask("close")
+        self._leave()
+
+    def _leave(self) -> None:
         with self._pool._lock:
             self.process.environments -= 1
 
@@ -203,7 +213,7 @@ class _Process:
             raise Hung(f"{where} waited {seconds:g} s for another call in its process; use more processes")
         try:
             if self.ended:
-                raise Gone(f"{where}: its process has ended: {self._why}")
+                raise Gone(f"{where}: its process has ended: {self._why}", key=where)
             line = json.dumps({"do": do, "env": number, "arguments": arguments}).encode() + b"\n"
             try:
                 assert self._process.stdin is not None
@@ -217,12 +227,12 @@ class _Process:
                 answer = b""
             if not answer:
                 self.kill(f"{where}: the process ended with {self._process.wait()}, see {self._log}")
-                raise Failed(self._why)
+                raise Failed(self._why, key=where)
         finally:
             self._lock.release()
         found = json.loads(answer)
         if "failed" in found:
-            raise Failed(found["failed"])
+            raise Failed(found["failed"], key=where)
         return found["value"]
 
     def kill(self, why: str = "closed") -> None:

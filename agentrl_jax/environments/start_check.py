@@ -7,14 +7,11 @@ from agentrl_jax.environments.pool import Opened, Pool
 from agentrl_jax.environments.protocol import HostStep
 from agentrl_jax.errors import BadValue, shortened
 
-Episode = tuple[str, list[HostStep]]
-"""The first observation, and what each turn returned."""
-
 
 def check_start(pool: Pool, items: Sequence[int], turns: int) -> None:
     """Plays an episode of 0 and of each of `items` to its end, with random actions, in two environments at once.
 
-    Each is then reset and plays again, if environments are used again. All have to show the same.
+    One of them plays it again after another reset, if environments are used again. All have to show the same.
 
     Raises:
         threads.Failed: a method fails, or returns what it must not.

@@ -9,11 +9,11 @@ from typing import Any
 from agentrl_jax.environments import values
 from agentrl_jax.environments.protocol import HostStep, Traits
 from agentrl_jax.environments.watchdog import Watchdog
-from agentrl_jax.errors import MAX_FOREIGN, counted, shortened
+from agentrl_jax.errors import MAX_FOREIGN, BadValue, counted, shortened
 
 
-class Failed(RuntimeError):
-    """An environment raised, or returned what it must not; the message names class, method and reason."""
+class Failed(BadValue):
+    """An environment, or its class, raised or returned what it must not; the message names class, method and reason."""
 
 
 class Hung(TimeoutError):
@@ -52,7 +52,7 @@ class Threads:
                 return self._free.pop()
             if self.abandoned >= self._most:
                 why = f"{counted(self.abandoned, 'thread')} did not return from {self.name} and cannot be ended"
-                raise Failed(f"{why}; let its calls end, or run it in processes, which can be killed")
+                raise Failed(f"{why}; let its calls end, or run it in processes, which can be killed", key=self.name)
         bound = _Bound(self, self._shared or _Thread(self.name))
         try:
             bound.run("__init__", self._make, None)
@@ -138,8 +138,9 @@ class _Bound:
             raise Hung(f"{where} did not return within {seconds:g} s; its thread is abandoned") from None
         if not good:
             if isinstance(found, values.WrongReturn):
-                raise Failed(str(found)) from found
-            raise Failed(f"{where}: {type(found).__name__}: {shortened(found, MAX_FOREIGN)}") from found
+                raise Failed(str(found), key=where) from found
+            why = f"{type(found).__name__}: {shortened(found, MAX_FOREIGN)}"
+            raise Failed(f"{where}: {why}", key=where) from found
         if method == "__init__":
             self._env = found
         return found

@@ -1,7 +1,6 @@
 """What environments return, checked and made plain, in the worker that runs them. Needs the standard library only."""
 
 import inspect
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,7 +49,7 @@ def step(found: Any, where: str, info_keys: Sequence[str]) -> HostStep:
 def number(value: Any, where: str) -> float:
     """A finite number that float32 holds, of Python or of NumPy."""
     plain = _plain(value)
-    if isinstance(plain, bool | int | float) and abs(plain) <= LARGEST_FLOAT and not math.isnan(plain):
+    if isinstance(plain, bool | int | float) and abs(plain) <= LARGEST_FLOAT:
         return float(plain)
     raise WrongReturn(f"{where} is {_described(value)}; expected a finite number")
 

@@ -55,13 +55,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     else:
         compiled = build.build_task(own, prompt, tokenizer)
         batched_env, params = CompiledEnv(tasks=(compiled,)), (compiled.env_params,)
-        grammar = ResponseGrammar(
-            actions=compiled.env.actions,
-            think=think,
-            forced=prompt.forced_tag,
-            separator=prompt.separator,
-            max_actions=prompt.max_actions_per_turn,
-        )
+        grammar = build.response_grammar(compiled.env.actions, prompt)
         # Actions that the agent's prompt does not list are not listed here.
         listed = grammar.actions if compiled.env.lists_actions else ()
     settings = RolloutSettings(

@@ -170,8 +170,8 @@ def recording(
         policy.model, rows, context=rollout.context, context_tokens=rollout.context_tokens
     )
     with record_folder(folder, config, groups=groups) as path:
-        if config.python:
-            shutil.copyfile(Path(run, TRAITS_FILE), Path(path, TRAITS_FILE))
+        if (traits := Path(run, TRAITS_FILE)).is_file():
+            shutil.copyfile(traits, Path(path, TRAITS_FILE))
         yield EpisodeRecorder(path, config, policy, levels, run, panel, score, rows, report)
 
 

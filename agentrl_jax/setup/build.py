@@ -93,13 +93,6 @@ def make_task(
     has as many more in it.
     """
     observed = jax.eval_shape(lambda key: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0))
-    grammar = ResponseGrammar(
-        actions=env.actions,
-        think=prompt.think,
-        forced=prompt.forced_tag,
-        separator=prompt.separator,
-        max_actions=prompt.max_actions_per_turn,
-    )
     compiled = compile_prompt(
         get_style(prompt.style),
         instruction=env.instruction,
@@ -122,7 +115,24 @@ def make_task(
     if prompt.observation_tokens:
         most = min(prompt.observation_tokens + len(tokenizer.encode(feedback)), compiled.max_message_tokens)
         compiled = compiled.replace(max_message_tokens=most)
-    return Task(name=name, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer))
+    return Task(
+        name=name,
+        env=env,
+        env_params=params,
+        prompt=compiled,
+        grammar=compile_grammar(response_grammar(env.actions, prompt), tokenizer),
+    )
+
+
+def response_grammar(actions: tuple[str, ...], prompt: PromptConfig) -> ResponseGrammar:
+    """The format of responses in tags, with actions of these names."""
+    return ResponseGrammar(
+        actions=actions,
+        think=prompt.think,
+        forced=prompt.forced_tag,
+        separator=prompt.separator,
+        max_actions=prompt.max_actions_per_turn,
+    )
 
 
 def build_compiled_env(config: Config, tokenizer: Tokenizer) -> CompiledEnv:

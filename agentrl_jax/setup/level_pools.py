@@ -58,6 +58,10 @@ def new_pools(config: Config, batched_env: CompiledEnv | HostEnv, splits: LevelS
         known = _training_levels(batched_env.tasks[index], splits.tasks[index], wanted, config.seed)
         if known is None:
             raise BadValue.of(key, wanted, f"but {task.label} generates its levels; give a number, e.g. 4096")
+        if not len(known):
+            raise BadValue.of(
+                key, wanted, f"but the seeds of {task.label} are no numbered levels; use draws, or name items"
+            )
         if len(known) < max(wanted, task.groups):
             why = f"but {task.label} has {len(known)} different training levels; use at most so many, and as few groups"
             raise BadValue.of(key, wanted, why)

@@ -17,8 +17,8 @@ from agentrl_jax.rollout.envs.host_environment import HostTask, host_task
 from agentrl_jax.services.bridge import RETRIES
 from agentrl_jax.services.environments.python import Budget, service_of
 from agentrl_jax.services.items import load_items
+from agentrl_jax.setup import build
 from agentrl_jax.strict_json import parse_object
-from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.budget import Baselines
 
@@ -67,10 +67,6 @@ class PythonTask:
         number = self.levels.training[row]
         return number if bounds is None or content is None else training_seed(number, content, bounds)
 
-    def log_to(self, folder: Path) -> None:
-        """Keeps what environments in processes print in a file of the folder."""
-        self.pool.log_to(folder / f"environment-{self.label}.log")
-
     def host_task(
         self, tokenizer: Tokenizer, baselines: Callable[[int], Baselines | None], *, held_out: bool
     ) -> HostTask:
@@ -105,13 +101,7 @@ def _host_task(
         task.label,
         make,
         instruction=traits.instruction,
-        response_format=ResponseGrammar(
-            actions=traits.actions,
-            think=prompt.think,
-            forced=prompt.forced_tag,
-            separator=prompt.separator,
-            max_actions=prompt.max_actions_per_turn,
-        ),
+        response_format=build.response_grammar(traits.actions, prompt),
         tokenizer=tokenizer,
         style=prompt.style,
         observation_tokens=config.env.observation_tokens,

@@ -24,8 +24,6 @@ from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
 
-MANY_ITEMS = 10_000_000
-
 
 def service_demonstrations(
     config: Config, services: Services, batched_env: HostEnv, tokenizer: Tokenizer, key: jax.Array
@@ -46,8 +44,8 @@ def service_demonstrations(
     for index, task in enumerate(services.tasks):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, index))))
         number, wanted = len(task.training), config.imitation.levels
-        many = number > MANY_ITEMS  # seeds of a Python environment, too many to be permuted
-        rows = (rng.choice(number, wanted, replace=False) if many else rng.permutation(number)[:wanted]).tolist()
+        seeds = isinstance(task.training, range)  # of a Python environment, too many to be permuted
+        rows = (rng.choice(number, wanted, replace=False) if seeds else rng.permutation(number)[:wanted]).tolist()
         for row, episode in zip(rows, _play_items(config, task, list(map(task.training_item, rows)))):
             texts = [response_text(config.prompt, action, tagged=config.tagged) for action in episode.actions]
             responses = [[*tokenizer.encode(text), tokenizer.end_of_turn_id] for text in texts]

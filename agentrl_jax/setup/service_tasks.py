@@ -157,7 +157,7 @@ class Services:
         """Keeps what Python environments print in files of the folder."""
         for task in self.tasks:
             if task.python is not None:
-                task.python.log_to(folder)
+                task.python.pool.log_to(folder / log_name("environment", task.config.label))
 
     def take_restarts(self) -> int:
         """How often servers started by the run were restarted since the last call, because they had ended or hung."""
@@ -265,8 +265,7 @@ class Services:
         most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
 
         def start() -> RemotePool:
-            of_host = f"-{jax.process_index()}" if jax.process_index() else ""
-            log = folder() / f"service-{config.label}{of_host}.log"
+            log = folder() / log_name("service", config.label)
             process = ServiceProcess(service.name, log, max_instances=most, upstream=self._upstream)
             self._processes.append(process)
             return connected(process.url(), process.token)
@@ -310,6 +309,12 @@ class Services:
             validation=len(task.validation) if held_out else 0,
             baselines=functools.partial(self.baselines, index),
         )
+
+
+def log_name(kind: str, label: str) -> str:
+    """The name of a file for what a server, or environments, of this host print."""
+    of_host = f"-{jax.process_index()}" if jax.process_index() else ""
+    return f"{kind}-{label}{of_host}.log"
 
 
 def score_rule(service: str) -> ScoreRule:

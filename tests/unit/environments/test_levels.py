@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from agentrl_jax.environments import levels
@@ -86,6 +88,15 @@ def test_wrong_traits_are_refused(wrong):
     kind = type("Own", (), {"items": 5, "reset": print, "step": print, "close": print, **wrong})
     with pytest.raises(TypeError, match=f"Own.*{next(iter(wrong))}"):
         traits_of(kind)
+
+
+def test_neighbors_of_one_content_do_not_hide_training_levels():
+    def content(seed):
+        return str(seed // 1000)
+
+    found = divide(Traits(has_content=True), SimpleNamespace(content=lambda seed: str(seed)), 10, 10)
+    drawn = {training_seed(seed, content, found.bounds) for seed in range(0, 50_000, 1000)}
+    assert len(drawn) == 50
 
 
 def test_no_seed_of_training():

@@ -14,6 +14,7 @@ from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments.python import Budget, service_of
 from agentrl_jax.setup import python_task
+from agentrl_jax.setup.level_pools import new_pools
 from agentrl_jax.setup.scripted_play import play_all
 from agentrl_jax.setup.service_demonstrations import response_text
 from agentrl_jax.setup.service_tasks import Services
@@ -161,3 +162,23 @@ def test_an_api_model_reads_the_actions_and_plays():
         (answer,) = episode.step("I count.\nAction: up || UP || down || up")
         assert (answer[1], episode.outcome().solved) == ("at 3", True)
         assert task.item_lines()["optimal"] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_an_environment_that_cannot_begin_is_refused(services, processes):
+    for options, key in (
+        ({"fault": "init"}, "Count.__init__"),
+        ({"fault": "raise"}, "Count.step"),
+        ({"x": 1}, "__init__"),
+    ):
+        tasks = [{"env": "", "groups": 4, "options": options}]
+        error = refusal(services, tasks=tasks, env={"observation_tokens": 24, "processes": processes})
+        assert error.key.endswith(key)
+
+
+def test_seeds_are_no_fixed_set_of_levels(services):
+    tasks = [{"env": "", "groups": 4, "sampling": {"kind": "distinct", "levels": 8}}]
+    train = services(tasks=tasks).batched_env(toy_agent.TOKENIZER, held_out=False)
+    with pytest.raises(ValueError, match="use draws") as error:
+        new_pools(configured(tasks=tasks), train, level_splits(train))
+    assert (error.value.key, error.value.value) == ("tasks.0.sampling.levels", 8)
