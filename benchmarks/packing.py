@@ -22,6 +22,7 @@ from agentrl_jax.config import load_config
 from agentrl_jax.learner import state as states
 from agentrl_jax.models import block_attention
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
@@ -59,7 +60,7 @@ def main() -> None:
     # Groups of unequal returns, so that every row has an advantage.
     reward = trajectory.turn.reward.at[::2].add(-1.0)
     trajectory = trajectory.replace(turn=trajectory.turn.replace(reward=reward))
-    lengths = np.asarray(pack_trajectories(trajectory, "full").length)
+    lengths = np.asarray(pack_trajectories(trajectory, FULL).length)
     print(f"{len(lengths)} rows of {lengths.min()} to {lengths.max()} tokens, {lengths.mean():.0f} in the mean")
 
     model, tx = build.build_model(config, tokenizer), build.build_optimizer(config)

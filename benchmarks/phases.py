@@ -85,7 +85,7 @@ class Ours:
         engine = self.run.engine
         if name == DECODE:
             return self.rows / engine.max_response_tokens
-        of_row = engine.max_turns if engine.context == "full" else 1
+        of_row = engine.bounds.longest
         return self.rows if name == PREFILL else self.microbatch * of_row
 
     def calls(self) -> dict[str, float]:

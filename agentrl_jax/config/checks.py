@@ -76,7 +76,7 @@ def check_sizes(config: Config) -> None:
         layer = model.embed_dim * (2 * model.embed_dim + 3 * model.mlp_width)
         keys = "model.layers x model.embed_dim x (2 x model.embed_dim + 3 x model.mlp_width)"
         sizes.append((model.layers * layer, MAX_PARAMETERS, keys, "parameters"))
-        response = prompt.max_response_tokens if rollout.context == "single_turn" else context
+        response = prompt.max_response_tokens * config.agent.visible(prompt.max_turns)
         cached = (rollout.slots or episodes) * (rollout.context_tokens or response) * model.layers * 2
         cached *= model.kv_heads * (model.embed_dim // model.heads)
         keys = "rows x tokens x model.layers x 2 x model.kv_heads x (model.embed_dim / model.heads)"
@@ -204,8 +204,13 @@ def _rollout(config: Config) -> Iterator[Refused]:
         yield "rollout.quantization", rollout.quantization, why
     if rollout.quantization == "weights_and_cache" and config.model.cache != "activations":
         yield "model.cache", config.model.cache, "but rollout.quantization stores integers; leave model.cache out"
-    if rollout.context != "full" and config.prompt.max_turns == 1:
-        yield "rollout.context", rollout.context, "but prompt.max_turns is 1, so nothing changes; use full"
+    agent, turns = config.agent, config.prompt.max_turns
+    if agent.kind != "full" and agent.visible(turns) >= turns:
+        key, value = ("agent.turns", agent.limit) if agent.kind == "window" else ("agent", agent.kind)
+        yield key, value, f"but prompt.max_turns is {turns}, so nothing changes; use agent full"
+    if agent.kind == "window" and config.prompt.encoder == "canonical":
+        why = "whose tokens reach from a response into the next message; with agent window use pieces"
+        yield "prompt.encoder", config.prompt.encoder, why
 
 
 def _rule(config: Config) -> Iterator[Refused]:
@@ -285,8 +290,8 @@ def _kept(config: Config) -> tuple[int, int]:
     """Groups and rows that are trained on, as far as their numbers are known in advance."""
     kept, groups = config.algo.filter, config.groups
     number = kept.kept(groups) if kept.kind == "fraction" else groups
-    turns = config.prompt.max_turns if config.rollout.context == "single_turn" else 1
-    return number, number * config.rollout.group_size * turns
+    turns = config.prompt.max_turns
+    return number, number * config.rollout.group_size * (turns - config.agent.visible(turns) + 1)
 
 
 def _training(config: Config) -> Iterator[Refused]:
@@ -296,8 +301,8 @@ def _training(config: Config) -> Iterator[Refused]:
         yield "algo.filter.ratio", algo.filter.ratio, why
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % microbatches:
-        turns = " x prompt.max_turns" if config.rollout.context == "single_turn" else ""
-        members = f"{kept} of {groups} groups x {config.rollout.group_size} members{turns}"
+        turns = {"full": "", "single_turn": " x prompt.max_turns", "window": " x (prompt.max_turns - agent.turns + 1)"}
+        members = f"{kept} of {groups} groups x {config.rollout.group_size} members{turns[config.agent.kind]}"
         reason = f"which does not divide the {rows} rows kept for training ({members}); use a divisor"
         yield "algo.minibatches x algo.grad_accum_steps", microbatches, reason
     if algo.packing and algo.length_buckets is not None and algo.length_buckets > 1:

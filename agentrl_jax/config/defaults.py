@@ -23,7 +23,7 @@ def length_buckets(config: Config) -> int:
         return algo.length_buckets
     if algo.packing or algo.grad_accum_steps == 1:
         return 1
-    several_turns = config.rollout.context == "full" and prompt.max_turns > 1
+    several_turns = config.agent.visible(prompt.max_turns) > 1
     return BUCKETS if several_turns or config.served or prompt.max_response_tokens >= LONG_RESPONSE else 1
 
 

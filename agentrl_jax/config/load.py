@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from agentrl_jax import safe_yaml
 from agentrl_jax.config import presets, shipped
+from agentrl_jax.config.agents import MOVED, with_agent
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.checks import validate
 from agentrl_jax.config.defaults import with_defaults
@@ -124,7 +125,7 @@ def _of_today(data: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, A
         why = f"expected 0 to {FORMAT}: agentrl {version} wrote the file; install that version or a newer one"
         raise UserError.of(f"{path}: format", number, why)
     try:
-        return migrated(data, number)
+        return with_agent(migrated(data, number))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"no whole configuration of format {number} ({type(error).__name__}: {error})"
         raise UserError.at(path, f"{what}; restore the file, or use a new run folder", number) from error
@@ -138,7 +139,7 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     Raises:
         UserError: an unknown key, a missing one, a wrong type or a value out of range.
     """
-    data = dict(data)
+    data = with_agent(dict(data))
     algo = data.get("algo") or {}
     if isinstance(algo, Mapping):
         name = algo.get("preset", AlgoConfig().preset)
@@ -261,7 +262,8 @@ def _put(data: dict[str, Any], name: str, value: Any) -> None:
     flaw = text_flaw(name) or (text_flaw(value) if isinstance(value, str) else "")
     if flaw:
         raise UserError.at(option, f"the name or the value has {flaw}; expected plain text")
-    path = (name if ".options." in name else name.replace("-", "_")).split(".")
+    name = name if ".options." in name else name.replace("-", "_")
+    path = MOVED.get(name, name).split(".")
     node: Any = data
     kind: Any = Config
     for depth, step in enumerate(path, 1):

@@ -147,12 +147,19 @@ def _processes(data: Data) -> Data:
     return {**data, "env": {"processes": 0, **data["env"]}}
 
 
+def _agent(data: Data) -> Data:
+    """A context could have the last turns only; what a policy reads is now said by its agent."""
+    rollout = dict(data["rollout"])
+    return {**data, "agent": {"kind": rollout.pop("context")}, "rollout": rollout}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
     _start_and_kept_checkpoints,
     _sampling_and_loggers,
     _processes,
+    _agent,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from agentrl_jax.config.agents import Agent, FullContext
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.fields import (
     AboveZero,
@@ -205,8 +206,6 @@ class RolloutConfig(Section):
     """Episodes per group."""
     temperature: NonNegative = 1.0
     """Sampling temperature in training; 0 is greedy."""
-    context: Literal["full", "single_turn"] = "full"
-    """full: the model sees all turns so far; single_turn: only the current turn."""
     slots: Count = 0
     """Episodes that run at once; 0: all. With fewer slots than episodes, a free slot starts the next episode."""
     prefill_threshold: Share = 1.0
@@ -378,6 +377,7 @@ class Config(Section):
     prompt: PromptConfig = PromptConfig()
     model: ModelConfig = ModelConfig()
     start: StartConfig = StartConfig()
+    agent: Agent = FullContext()
     rollout: RolloutConfig = RolloutConfig()
     algo: AlgoConfig = AlgoConfig()
     optim: OptimConfig = OptimConfig()

@@ -1,6 +1,5 @@
 """Play an environment in the terminal, with the same text and functions that serve the agent."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -118,8 +117,7 @@ def written(tokens: list[int]) -> Response:
 
 def compiled_game(batched_env: CompiledEnv | HostEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`batched_env.reset` and `batched_env.step` in one conversation, each compiled once in a process."""
-    step = functools.partial(batched_env.step, new_context=False)
-    return jit_once(batched_env.reset, ("reset", batched_env)), jit_once(step, ("step", batched_env))
+    return jit_once(batched_env.reset, ("reset", batched_env)), jit_once(batched_env.step, ("step", batched_env))
 
 
 def with_tags(line: str, grammar: ResponseGrammar) -> str:

@@ -26,6 +26,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, recorded_iterations, write_record
 from agentrl_jax.runs.run_folder import write_config
+from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.setup.python_task import TRAITS_FILE
@@ -167,7 +168,7 @@ def recording(
     """
     rows, rollout = min(episodes, _ROWS), config.rollout
     score = Programs(make_mesh(1)).recorded(
-        policy.model, rows, context=rollout.context, context_tokens=rollout.context_tokens
+        policy.model, rows, context=context_of(config), context_tokens=rollout.context_tokens
     )
     with record_folder(folder, config, groups=groups) as path:
         if (traits := Path(run, TRAITS_FILE)).is_file():

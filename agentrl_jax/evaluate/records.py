@@ -262,7 +262,7 @@ def of_run(run: str, policy: RunPolicy, config: Config, temperature: float, samp
         "actions": prompt.max_actions if config.tagged else prompt.max_turns,
         "actions_per_turn": prompt.max_actions_per_turn if config.tagged else 1,
         "response_tokens": prompt.max_response_tokens,
-        "context": config.rollout.context,
+        "context": config.agent.label,
         "think": prompt.think,
         "options": dict(config.tasks[0].options),
     }

@@ -33,6 +33,7 @@ from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.environments.compiled import executed_actions
 from agentrl_jax.setup import build
+from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.play_responses import demonstrate, play_responses
 from agentrl_jax.setup.scripted_play import ScriptedEpisode
@@ -219,7 +220,7 @@ class PanelPlays:
         self._ids = levels.ids(0, len(panel), len(panel))
         self._split = jnp.asarray(levels.levels.split(levels.split))
         self._settings = build.rollout_settings(config, batched_env, len(panel), 1.0, split=self._split)
-        context = config.rollout.context
+        context = context_of(config)
         respond = functools.partial(play_responses, batched_env, context=context)
         act = functools.partial(demonstrate, batched_env, _RESPONSE_TOKENS, context=context)
         self._respond, self._act = jit_once(respond, ("respond", respond)), jit_once(act, ("act", act))

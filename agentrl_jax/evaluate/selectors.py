@@ -20,10 +20,12 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.statistics import best_of, majority_of, pass_at
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.rollout.packing import pack_trajectories
+from agentrl_jax.rollout.contexts import Context
+from agentrl_jax.rollout.packing import layout, pack_trajectories
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import Service
+from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.text.tokenizer import Tokenizer
 
@@ -113,15 +115,15 @@ def answers(played: Trajectory, tokenizer: Tokenizer, service: Service) -> list[
 
 
 def _critic(policy: RunPolicy, config: Config) -> Callable[[Trajectory], list[float]]:
-    single, limit = config.rollout.context == "single_turn", config.rollout.context_tokens
+    context, limit = context_of(config), config.rollout.context_tokens
 
     @jax.jit
     def values(params: dict[str, Any], played: Trajectory) -> Float[Array, " n"]:
-        return last_values(params, policy.model, played, config.rollout.context, limit)
+        return last_values(params, policy.model, played, context, limit)
 
     def judge(played: Trajectory) -> list[float]:
         episodes = len(played.num_turns)
-        rows = max(_ROWS // (played.turn.reward.shape[1] if single else 1), 1)
+        rows = max(_ROWS // context.bounds(played.turn.reward.shape[1]).segments, 1)
         found: list[float] = []
         for first in range(0, episodes, rows):
             number = np.arange(first, first + rows) % episodes  # filled up, so that one program is enough
@@ -133,13 +135,11 @@ def _critic(policy: RunPolicy, config: Config) -> Callable[[Trajectory], list[fl
 
 
 def last_values(
-    params: dict[str, Any], model: ActorCritic, played: Trajectory, context: str, limit: int = 0
+    params: dict[str, Any], model: ActorCritic, played: Trajectory, context: Context, limit: int = 0
 ) -> Float[Array, " n"]:
     """The critic's value before the last sampled token of each episode; arguments as for `pack_trajectories`."""
     rows = pack_trajectories(played, context, limit)
-    number = jnp.arange(len(played.num_turns))
-    if context == "single_turn":
-        number = number * played.turn.reward.shape[1] + jnp.maximum(played.num_turns - 1, 0)
+    number, _ = layout(played, context).place(jnp.maximum(played.num_turns - 1, 0))
     mask, position = rows.response_mask[number], rows.position[number]
     last = jnp.max(jnp.where(mask, position, 1), axis=1, keepdims=True)
     return actor_critic.values(params, model, rows.tokens[number], last)[:, 0]

@@ -4,6 +4,7 @@ import dataclasses
 
 from agentrl_jax.config import Config
 from agentrl_jax.formats.messages import MessageFormat
+from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.runs.rollout_records import RolloutRecord
 from agentrl_jax.setup.service_tasks import OPENINGS
 from agentrl_jax.text.chat import chat_format
@@ -32,13 +33,13 @@ def message_format(config: Config, tokenizer: Tokenizer) -> MessageFormat:
     return MessageFormat(chat, openings if prompt.forced_tag else ())
 
 
-def read_dialog(record: RolloutRecord, row: int, tokenizer: Tokenizer, form: MessageFormat, history: bool) -> Dialog:
-    """The texts of row `row`; with `history`, contexts hold all earlier turns, otherwise the prompt and one turn."""
+def read_dialog(record: RolloutRecord, row: int, tokenizer: Tokenizer, form: MessageFormat, context: Context) -> Dialog:
+    """The texts of row `row`, whose messages joined as `context` says."""
     prompt = record.prompt[row, : record.prompt_length[row]].tolist()
     system, messages, responses = None, [], []
     for t in range(record.num_turns[row]):
         read = record.observation[row, t, : record.observation_length[row, t]].tolist()
-        if t == 0 or not history:
+        if t == 0 or context.fresh:
             found, message, opening = form.first(tokenizer.decode([*prompt, *read], skip_special=False))
             system = found if t == 0 else system
         else:
@@ -49,7 +50,7 @@ def read_dialog(record: RolloutRecord, row: int, tokenizer: Tokenizer, form: Mes
         responses.append(opening + tokenizer.decode(shown, skip_special=False))
     last = record.final_observation[row, : record.final_observation_length[row]].tolist()
     unanswered = None
-    if last and history:
+    if last and not context.fresh:
         unanswered = form.later(tokenizer.decode(last, skip_special=False))[0]
     elif last:
         unanswered = form.first(tokenizer.decode([*prompt, *last], skip_special=False))[1]

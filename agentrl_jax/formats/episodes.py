@@ -13,6 +13,7 @@ from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.formats.dialogs import ended, message_format, read_dialog
 from agentrl_jax.formats.messages import MessageFormat
+from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, hexadecimal
 from agentrl_jax.runs.rollout_records import (
     Header,
@@ -25,6 +26,7 @@ from agentrl_jax.runs.rollout_records import (
 )
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
+from agentrl_jax.setup.agents import context_of
 from agentrl_jax.text.tokenizer import Tokenizer
 
 _TOKEN_NUMBERS = {"learner_logprob": "learner_logprobs", "entropy": "entropies", "advantage": "advantages"}
@@ -126,9 +128,9 @@ class RecordedEpisodes:
         return None if self.scripted else self.header.temperature
 
     @property
-    def history(self) -> bool:
-        """Whether the context of a response holds all earlier turns, not only the prompt and the last observation."""
-        return self.config.rollout.context == "full"
+    def context(self) -> Context:
+        """What was read before each response."""
+        return context_of(self.config)
 
     def __len__(self) -> int:
         return len(self.record.task)
@@ -138,7 +140,7 @@ class RecordedEpisodes:
         for row in range(len(self)):
             if row and row % _REPORT_EVERY == 0:
                 self.report(f"{row} of {len(self)} episodes")
-            yield _episode(self.record, row, self.tokenizer, form, self.history)
+            yield _episode(self.record, row, self.tokenizer, form, self.context)
 
 
 def read_episodes(
@@ -213,18 +215,21 @@ def _scripted(record: RolloutRecord) -> bool:
     return record.header.evaluation is not None and record.header.evaluation.policy is not None
 
 
-def _episode(record: RolloutRecord, row: int, tokenizer: Tokenizer, form: MessageFormat, history: bool) -> Episode:
-    """Row `row` of a record; with `history`, contexts hold all earlier turns, otherwise the prompt and one turn."""
-    dialog = read_dialog(record, row, tokenizer, form, history)
+def _episode(record: RolloutRecord, row: int, tokenizer: Tokenizer, form: MessageFormat, context: Context) -> Episode:
+    """Row `row` of a record, whose messages joined as `context` says."""
+    dialog = read_dialog(record, row, tokenizer, form, context)
     prompt = record.prompt[row, : record.prompt_length[row]].tolist()
     turns: list[Turn] = []
-    context = list(prompt)
+    earlier: list[list[int]] = []
     for t, (message, response) in enumerate(zip(dialog.messages, dialog.responses, strict=True)):
         read = record.observation[row, t, : record.observation_length[row, t]].tolist()
-        context = [*(context if history else prompt), *read]
         tokens = record.tokens[row, t, : record.length[row, t]].tolist()
-        turns.append(_turn(record, row, t, message, response, context, tokens, tokenizer))
-        context = [*context, *tokens]
+        first = context.first_read(t)
+        seen = [token for part in (*earlier[first:], read) for token in part]
+        # What follows the prompt directly is read without the tokens that join it to a response.
+        seen = [*prompt, *seen[record.lead[row, first] :]]
+        turns.append(_turn(record, row, t, message, response, seen, tokens, tokenizer))
+        earlier.append([*read, *tokens])
     played = slice(int(record.num_turns[row]))
     return Episode(
         row=row,

@@ -117,9 +117,9 @@ def _sample(source: RecordedEpisodes, episode: Episode, name: str) -> Any:
     opening = len(messages)
     events = []
     limit, time = source.config.prompt.max_response_tokens, source.time
-    for turn in episode.turns:
+    for number, turn in enumerate(episode.turns):
         messages.append(model.ChatMessageUser(content=turn.message))
-        context = messages if source.history else [*messages[:opening], messages[-1]]
+        context = [*messages[:opening], *messages[opening + 2 * source.context.first_read(number) :]]
         output = _output(turn, name, limit, source.tokenizer)
         events.append(_event(list(context), output, name, source.temperature, time))
         messages.append(output.message)

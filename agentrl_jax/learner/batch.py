@@ -27,7 +27,7 @@ from agentrl_jax.learner.state import TrainState
 from agentrl_jax.learner.trained_rows import TrainedRows, trained_rows
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.packing import Sequences, final_states, pack_trajectories
+from agentrl_jax.rollout.packing import Layout, Sequences, final_states, layout, pack_trajectories
 from agentrl_jax.rollout.returns import overlong, penalized_returns, turn_rewards
 from agentrl_jax.rollout.trajectory import Trajectory
 
@@ -66,6 +66,8 @@ class _Episodes(NamedTuple):
     """Return of the greedy episode of each group; None if nothing reads it."""
     final_value: Float[Array, "*E"]
     """The critic's value of the state in which an episode was truncated; 0 where there is none."""
+    layout: Layout
+    """Of their rows."""
 
 
 def make_batch(
@@ -127,7 +129,9 @@ def make_batch(
     temperature = temperature[rows.episode]
     rows, final = shards.after(metrics, (rows, final))
     before, final_value, of_scores = score_rows(state, rows, trained, temperature, final, model, config, shards, replay)
-    episodes = _Episodes(trajectory, groups, rewards, trained_tokens, baseline, final_value)
+    episodes = _Episodes(
+        trajectory, groups, rewards, trained_tokens, baseline, final_value, layout(learnable, config.context)
+    )
     episodes, rows = shards.after((before, of_scores), (episodes, rows))
     advantage, target, of_advantages = _advantages(episodes, rows, before, settings, config, shards)
     batch = Batch(
@@ -231,11 +235,7 @@ def _advantages(
     rule, mask, trajectory = config.advantage, rows.response_mask, here.trajectory
     metrics: dict[str, jax.Array] = {}
     # Estimators need whole episodes, but an episode's turns may be separate rows.
-    episodes, turns = here.trained_tokens.shape
-
-    def by_episode(x):
-        return x.reshape(episodes, -1)
-
+    turns, by_episode = here.trained_tokens.shape[1], here.layout.of_episodes
     of_episode = by_episode(mask)
     positions = jnp.arange(of_episode.shape[1])
     last = jnp.arange(turns) * (len(positions) // turns) + here.trained_tokens - 1
@@ -255,7 +255,7 @@ def _advantages(
         rewards=rewards,
         values=by_episode(before.value),
         mask=of_episode,
-        turn=by_episode(rows.turn),
+        turn=jnp.broadcast_to(positions // (len(positions) // turns), of_episode.shape),
         turn_end=jnp.any(last[:, :, None] == positions, axis=1),
         scores=here.groups.scores,
         valid=here.groups.valid,
@@ -265,7 +265,7 @@ def _advantages(
         turn_mask=trajectory.turn_mask,
         final_value=here.final_value,
     )
-    advantage, target = (x.reshape(mask.shape) for x in estimate(inputs, rule, settings, shards))
+    advantage, target = (here.layout.of_rows(x) for x in estimate(inputs, rule, settings, shards))
     measured = {"reward": (jnp.sum(rewards, axis=1), jnp.any(of_episode, axis=1)), "advantage": (advantage, mask)}
     if rule.has_critic:
         measured |= {"value": (before.value, mask), "return": (target, mask)}

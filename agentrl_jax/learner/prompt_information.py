@@ -23,7 +23,8 @@ from agentrl_jax.config import PromptConfig, RolloutConfig
 from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.cross_scores import logprobs_after
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout.packing import pack_trajectories
+from agentrl_jax.rollout.contexts import SINGLE_TURN, Context
+from agentrl_jax.rollout.packing import layout, pack_trajectories
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.text.thought import ThoughtTable, compile_thought, thought
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -36,8 +37,8 @@ class PromptInformationConfig:
     pairs: int
     """Largest number of texts, and of prompts, in each sample."""
     group_size: int
-    context: str
-    """"full" or "single_turn", as in the rollout."""
+    context: Context
+    """As in the rollout."""
     context_tokens: int
     """Largest number of tokens of a context, as in the rollout; 0 for as many as can occur."""
     thought: ThoughtTable | None
@@ -77,13 +78,13 @@ Scorer = Callable[[decoder.Params, Prompts, Texts], jax.Array]
 
 
 def build_config(
-    prompt: PromptConfig, rollout: RolloutConfig, pairs: int, tokenizer: Tokenizer
+    prompt: PromptConfig, rollout: RolloutConfig, context: Context, pairs: int, tokenizer: Tokenizer
 ) -> PromptInformationConfig:
     """The measurement settings of a run."""
     return PromptInformationConfig(
         pairs=pairs,
         group_size=rollout.group_size,
-        context=rollout.context,
+        context=context,
         context_tokens=rollout.context_tokens,
         thought=compile_thought(tokenizer, forced=prompt.forced_tag) if prompt.think else None,
     )
@@ -122,7 +123,7 @@ def measure(
         has_thought = jnp.any(masks[""], axis=-1).astype(jnp.float32)
         metrics["collapse/valid_thinking_rate"] = masked.moments(has_thought, valid)[0]
     samples = {
-        "first_turn": (first_turns(valid[:, 0], jax.random.fold_in(key, 0), config), "single_turn"),
+        "first_turn": (first_turns(valid[:, 0], jax.random.fold_in(key, 0), config), SINGLE_TURN),
         "trajectory": (any_turns(valid, jax.random.fold_in(key, 1), config), config.context),
     }
     for name, (sample, context) in samples.items():
@@ -201,22 +202,16 @@ def any_turns(valid: Bool[Array, "E T"], key: Key[Array, ""], config: PromptInfo
     return Sample(episode, turn, prompt_episode=episode, prompt_turn=turn, own=jnp.arange(episode.shape[0]))
 
 
-def prompts_of(trajectory: Trajectory, sample: Sample, context: str, limit: int = 0) -> Prompts:
+def prompts_of(trajectory: Trajectory, sample: Sample, context: Context, limit: int = 0) -> Prompts:
     """The prompts of a sample: all tokens before the response, including those inserted last. All texts are scored.
 
-    `context` "full": the whole conversation up to the turn; "single_turn": prefix and observation. `limit` is as in
-    `pack_trajectories`.
+    `context` and `limit` are as in `pack_trajectories`.
     """
     episode, turn = sample.prompt_episode, sample.prompt_turn
     chosen = jax.tree.map(lambda x: x[episode], trajectory)
-    row, position = jnp.arange(episode.shape[0]), turn * chosen.response.tokens.shape[-1]
-    if context == "single_turn":
-        of_turn = {name: getattr(chosen, name) for name in ("observation", "observation_length", "response", "turn")}
-        chosen = chosen.replace(**jax.tree.map(lambda x: x[row, turn][:, None], of_turn))
-        position = jnp.zeros_like(position)
-    rows = pack_trajectories(chosen, "full", limit)
-    length = rows.position[row, position]
-    tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], rows.tokens, 0)
+    rows, (row, place) = pack_trajectories(chosen, context, limit), layout(chosen, context).place(turn)
+    length = rows.position[row, place * chosen.response.tokens.shape[-1]]
+    tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], rows.tokens[row], 0)
     number = jnp.arange(sample.episode.shape[0])
     return Prompts(tokens=tokens, length=length, scored=jnp.broadcast_to(number, (row.shape[0], number.shape[0])))
 

@@ -17,6 +17,7 @@ from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.engine_config import EngineConfig
+from agentrl_jax.rollout.packing import layout
 from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.rollout.trajectory import Trajectory
 
@@ -51,8 +52,7 @@ class Replayer:
             self.shards.varying,
         )
         replayed = jax.lax.stop_gradient(replayed)
-        episodes, turns, _ = replayed.shape
-        return replayed.reshape(episodes if self.engine.context == "full" else episodes * turns, -1)
+        return layout(self.trajectory, self.engine.context).of_rows(replayed.reshape(len(replayed), -1))
 
 
 def replayer(

@@ -6,6 +6,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from agentrl_jax.config.algo import UpdateRule
+from agentrl_jax.rollout.contexts import FULL, Context
 from agentrl_jax.rollout.returns import Penalties
 
 
@@ -19,7 +20,7 @@ class LearnerConfig(UpdateRule):
     """Name of each task, for the metrics."""
     group_size: int
     """M, trajectories per group."""
-    context: Literal["full", "single_turn"] = "full"
+    context: Context = FULL
     """As in the rollout."""
     context_tokens: int = 0
     """As in the rollout."""

@@ -62,7 +62,7 @@ def update(
     batch, trained, means = make_batch(state, trajectory, temperature, settings, model, config, shards, replay, greedy)
     metrics: dict[str, Any] = means
     if config.recorded_episodes:
-        found = recorded_advantages(batch.advantage, batch.mask, trajectory, config.recorded_episodes, shards)
+        found = recorded_advantages(batch, trajectory, config, shards)
         metrics["recorded"], batch = found, shards.after(found, batch)
     state, of_steps = _learn(state, batch, trained, key, settings, model, config, tx, shards, replay)
     metrics |= of_steps

@@ -48,8 +48,8 @@ def serve_model(
     found = load_served(model, checkpoint=checkpoint, name=name, opening=opening, online=online, revision=revision)
     if found.run:
         _log.info("%s: checkpoint %s of %s, iteration %s", found.name, found.step, model, found.iteration)
-    if found.single_turn:
-        _log.info("%s was trained on single turns (rollout.context): it reads no earlier ones", found.name)
+    if found.turns:
+        _log.info("%s was trained on contexts of turns: %d (agent): it reads no earlier ones", found.name, found.turns)
     sampler = make_sampler(found, context=context, max_tokens=max_tokens, max_batch=max_batch)
     app = create_app(found, sampler, limits, max_waiting=max_waiting)
     serve(app, host=host, port=port, token=limits.token, connections=max_connections, announce=announce)

@@ -30,7 +30,7 @@ class ServedModel:
         positions: maximum number of tokens of a conversation; None for no limit.
         opening: text that is inserted before every response, which counts as part of the response's text; empty for
             none.
-        single_turn: the policy was trained to see one turn at a time.
+        turns: turns that the policy was trained to see at a time, the current one included; 0 for all.
         grammar: the format of responses that end where their answer block closes, as in training; None if they do not.
         run: the folder of the run that the policy is from, without those above it; empty for a model that is no run's.
         step: the step of its checkpoint.
@@ -44,7 +44,7 @@ class ServedModel:
     chat: Chat = dataclasses.field(repr=False)
     positions: int | None = None
     opening: str = ""
-    single_turn: bool = False
+    turns: int = 0
     grammar: ResponseGrammar | None = None
     run: str = ""
     step: int | None = None
@@ -57,7 +57,7 @@ class ServedModel:
     def prompt_ids(self, turns: Sequence[Turn]) -> list[int]:
         """The tokens of a conversation up to the first token of the next response.
 
-        A policy that was trained on single turns reads the system message and the last message only, as in training.
+        A policy that was trained on so many turns reads the system message and the last turns only, as in training.
 
         Raises:
             ValueError: the roles are out of order, or the last message is not the user's.
@@ -68,8 +68,9 @@ class ServedModel:
                 key="message",
                 value=turns[-1][0],
             )
-        if self.single_turn:
-            turns = [*(turn for turn in turns[:-1] if turn[0] == "system"), *turns[-1:]]
+        if self.turns:
+            last = [turn for turn in turns if turn[0] != "system"][1 - 2 * self.turns :]
+            turns = [*(turn for turn in turns[:-1] if turn[0] == "system"), *last]
         return turn_ids(self.tokenizer, self.chat, turns, opening=self.opening)
 
 
@@ -134,7 +135,7 @@ def served_policy(
         chat,
         policy.pretrained.max_positions if policy.pretrained else None,
         inserted,
-        config.rollout.context == "single_turn",
+        config.agent.limit,
         grammar,
         Path(os.path.abspath(run)).name,
         policy.step,

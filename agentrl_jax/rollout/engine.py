@@ -25,9 +25,12 @@ from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import KVCache, SharedPrefix
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import parsing, rng
+from agentrl_jax.rollout.contexts import ACT
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, Message
+from agentrl_jax.rollout.envs.context_env import in_context
 from agentrl_jax.rollout.prefill import empty_cache, prefill_by_parts, prefill_prefixes
+from agentrl_jax.rollout.recall import compact, first_read, recalled_parts
 from agentrl_jax.rollout.recording import empty_response, empty_trajectory, record_truncation, record_turn
 from agentrl_jax.rollout.sampling import sample, score
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, EpisodeIds, Response, RolloutSettings, RolloutStats, Trajectory
@@ -49,7 +52,8 @@ def rollout(
 
     `model`, `batched_env` and `config` are static; the arguments and the errors raised are those of `Engine`.
     """
-    engine = Engine(params, model, batched_env, config, key, ids, settings, constrain_sharding, responses)
+    joined = in_context(batched_env, config.context, config.max_turns)
+    engine = Engine(params, model, joined, config, key, ids, settings, constrain_sharding, responses)
     state = engine.run()
     trajectory = state.trajectory
     return trajectory, RolloutStats(
@@ -76,7 +80,9 @@ class LoopState(struct.PyTreeNode):
     sample_keys: Key[Array, " B"]
     """Keys from which the tokens of each row are sampled."""
     turn: Int[Array, " B"]
-    """Turns finished."""
+    """Turns finished, of all kinds."""
+    acts: Int[Array, " B"]
+    """Turns finished that acted."""
     position: Int[Array, " B"]
     """Tokens of the context so far."""
     active: Bool[Array, " B"]
@@ -113,6 +119,7 @@ class Engine:
     params: decoder.Params
     model: DecoderConfig
     batched_env: BatchedEnv
+    """Whose messages say how they join, see `ContextEnv`."""
     config: EngineConfig
     key: Key[Array, ""]
     """Key of this rollout."""
@@ -175,7 +182,7 @@ class Engine:
         cache = empty_cache(self.model, self.batched_env, config, slots)
         # The other blocks stay empty, and need not be compiled.
         first = cache.first(task.shape[0], tokens.shape[1])
-        logits, first = self._read(self.stacked, first, task, tokens, self._prefix_length(task), length)
+        logits, first = self._read(self.stacked, first, task, tokens, self._prefix_length(task), length, config.chunk)
         cache = cache.with_first(first, length, self._prefix_of(ids.task))
         logits = jnp.repeat(logits, config.group_size, axis=0)
         episode, sample_keys, zeros = jnp.arange(slots), rng.sample_key(self.key, ids), jnp.zeros(slots, jnp.int32)
@@ -186,6 +193,7 @@ class Engine:
             batched_env=batched_env,
             sample_keys=sample_keys,
             turn=zeros,
+            acts=zeros,
             position=self._prefix_length(ids.task) + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
             waiting=jnp.zeros(slots, bool),
@@ -196,7 +204,7 @@ class Engine:
             cache=cache,
             message=message,
             next_episode=jnp.int32(slots),
-            trajectory=empty_trajectory(self.batched_env, self.ids, config.max_turns, config.max_response_tokens),
+            trajectory=empty_trajectory(self.batched_env, self.ids, config.bounds, config.max_response_tokens),
             decode_steps=jnp.int32(0),
             prefill_steps=jnp.int32(1),
         )
@@ -208,7 +216,7 @@ class Engine:
 
     def decode(self, state: LoopState) -> LoopState:
         """Adds the sampled token to the response of every decoding row, runs the model on it, and samples the next."""
-        config, grammars, task = self.config, self.batched_env.grammars, state.ids.task
+        config, grammars, table = self.config, self.batched_env.grammars, self._grammar(state.ids.task, state.message)
         decoding = state.active & ~state.waiting
         response, token = state.response, state.token
         is_stop = functools.reduce(operator.or_, (token == stop for stop in config.end_of_turn))
@@ -220,14 +228,14 @@ class Engine:
             length=response.length + decoding,
             ended=response.ended | (decoding & is_stop),
         )
-        parser = masked.where(decoding, parsing.advance(grammars, task, state.parser, token), state.parser)
+        parser = masked.where(decoding, parsing.advance(grammars, table, state.parser, token), state.parser)
         complete = response.ended | (response.length >= self._max_length(state))
         if config.stop_at_answer:
-            complete |= parsing.closed(grammars, task, parser)
+            complete |= parsing.closed(grammars, table, parser)
 
         hidden, cache = cached_decoder.decode_with_cache(
             *(self.params, self.model, state.cache, token, state.position, state.response.length, decoding),
-            self._prefix_of(task),
+            self._prefix_of(state.ids.task),
             # After a barrier, all rows start their responses at once.
             lockstep=config.prefill_threshold == 1.0,
         )
@@ -264,7 +272,9 @@ class Engine:
     def _max_length(self, state: LoopState) -> Int[Array, " B"] | int:
         """The length at which a response is complete."""
         if self.responses is None:
-            return self.config.max_response_tokens
+            longest, notes = self.config.max_response_tokens, self.config.context.notes
+            limits = jnp.array([longest, *(note.max_tokens for note in notes)])
+            return limits[state.message.join.kind] if notes else longest
         return self.responses.length.at[state.episode, state.turn].get(mode="clip")
 
     def step_environments(self, state: LoopState) -> tuple[LoopState, Bool[Array, " B"]]:
@@ -272,20 +282,26 @@ class Engine:
 
         Returns the state, and the rows whose message has to be prefilled next.
         """
-        stepped = state.waiting
-        parsed = parsing.result(self.batched_env.grammars, state.ids.task, state.parser)
+        stepped, kind = state.waiting, state.message.join.kind
+        table = self._grammar(state.ids.task, state.message)
+        parsed = parsing.result(self.batched_env.grammars, table, state.parser)
         batched_env, result, message = self.batched_env.step(
-            self.settings, state.batched_env, state.response, parsed, stepped, new_context=self._single_turn
+            self.settings, state.batched_env, state.response, parsed, stepped
         )
-        turn = state.turn + stepped
-        over = stepped & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
-        full = stepped & ~over & self._is_full(state, message)
-        causes = [TRUNCATIONS.index("actions"), TRUNCATIONS.index("context")]
-        cause = 1 + jnp.select([result.truncated, full], causes, TRUNCATIONS.index("turns"))
-        result, over = result.replace(truncated=result.truncated | full), over | full
+        turn, acts = state.turn + stepped, state.acts + (stepped & (kind == ACT))
         trajectory = record_turn(
             state.trajectory, state.episode, state.turn, state.message, state.response, result, stepped
         )
+        over = stepped & (result.terminated | result.truncated | result.failed | (acts >= self.settings.horizon))
+        full = jnp.zeros_like(over)
+        if self.config.context_tokens:
+            full = stepped & ~over & self._is_full(state, trajectory, message)
+            at = jnp.where(full, state.episode, self.episodes), state.turn
+            recorded = trajectory.turn.replace(truncated=trajectory.turn.truncated.at[at].set(True, mode="drop"))
+            trajectory = trajectory.replace(turn=recorded)
+        causes = [TRUNCATIONS.index("actions"), TRUNCATIONS.index("context")]
+        cause = 1 + jnp.select([result.truncated, full], causes, TRUNCATIONS.index("turns"))
+        over |= full
         truncated = over & ~result.terminated & ~result.failed
         trajectory = record_truncation(trajectory, state.episode, message, cause, truncated)
         continuing = stepped & ~over
@@ -293,6 +309,7 @@ class Engine:
             batched_env=batched_env,
             trajectory=trajectory,
             turn=turn,
+            acts=acts,
             message=masked.where(continuing, message, state.message),
             active=state.active & ~over,
             waiting=jnp.zeros_like(stepped),
@@ -302,12 +319,29 @@ class Engine:
         state, refilled = self._refill(state, over)
         return state, continuing | refilled
 
-    def _is_full(self, state: LoopState, message: Message) -> Bool[Array, " B"]:
+    def _is_full(self, state: LoopState, trajectory: Trajectory, message: Message) -> Bool[Array, " B"]:
         """Whether the context may have no room for a response after this message."""
-        if not self.config.context_tokens:
-            return jnp.zeros_like(state.active)
-        start = self._prefix_length(state.ids.task) if self._single_turn else state.position
-        return start + message.length + self.config.max_response_tokens > self.config.context_tokens
+        start = jnp.where(message.join.restart, self._prefix_length(state.ids.task), state.position)
+        length = self._to_read(trajectory, state.episode, message)[1]
+        return start + length + self.config.max_response_tokens > self.config.context_tokens
+
+    def _to_read(
+        self, trajectory: Trajectory, episode: Int[Array, " B"], message: Message
+    ) -> tuple[Int[Array, "B S"], Int[Array, " B"]]:
+        """What is read before the next response: messages, after the parts that they recall; and the lengths."""
+        bounds = self.config.bounds
+        if bounds.never_restarts or self.config.context.fresh:
+            return message.tokens, message.length
+        column = jnp.arange(message.tokens.shape[1])
+        tokens = message.tokens
+        real = (first_read(message.join)[:, None] <= column) & (column < message.length[:, None])
+        if message.join.recall is not None:
+            parts = recalled_parts(trajectory, episode, message.join)
+            tokens, real = (
+                jnp.concatenate([x.reshape(len(episode), -1), y], axis=1) for x, y in zip(parts, (tokens, real))
+            )
+        room = (bounds.longest - 1) * self.config.max_response_tokens + bounds.longest * message.tokens.shape[1]
+        return compact(tokens, real, room), jnp.sum(real, axis=1, dtype=jnp.int32)
 
     def _refill(self, state: LoopState, over: Bool[Array, " B"]) -> tuple[LoopState, Bool[Array, " B"]]:
         """Starts the next episodes in the slots whose episode is over, in the order of the slots."""
@@ -324,6 +358,7 @@ class Engine:
                 message=masked.where(refilled, message, state.message),
                 sample_keys=masked.where(refilled, rng.sample_key(self.key, ids), state.sample_keys),
                 turn=jnp.where(refilled, 0, state.turn),
+                acts=jnp.where(refilled, 0, state.acts),
                 position=jnp.where(refilled, self._prefix_length(ids.task), state.position),
                 response=masked.where(refilled, self._empty_response, state.response),
             )
@@ -339,16 +374,21 @@ class Engine:
     def prefill(self, state: LoopState, pending: Bool[Array, " B"]) -> LoopState:
         """Runs the model on the observations of the `pending` rows and starts their responses."""
         start, cache, prefix = state.position, state.cache, self._prefix_length(state.ids.task)
-        if self._single_turn:
-            start = jnp.where(pending, prefix, start)
-        else:
-            answered = jnp.where(pending, state.response.length, 0)
+        bounds, restart = self.config.bounds, pending & state.message.join.restart
+        if not bounds.never_restarts:
+            start = jnp.where(restart, prefix, start)
+        if not bounds.always_restarts:
+            answered = jnp.where(pending & ~restart, state.response.length, 0)
             cache = cache.store_responses(start - answered - prefix - cache.opening_length, answered)
-        length = jnp.where(pending, state.message.length, 0)
+        tokens, length = self._to_read(state.trajectory, state.episode, state.message)
+        length = jnp.where(pending, length, 0)
+        # What is read again is as long as several messages, but few rows may read so much.
+        chunk = self.config.chunk or state.message.tokens.shape[1]
         logits, cache = self._read(
-            self.params, cache, state.ids.task, state.message.tokens, start, length, self.config.prefill_rows
+            self.params, cache, state.ids.task, tokens, start, length, chunk, self.config.prefill_rows
         )
-        first = parsing.start(self.batched_env.grammars, state.ids.task)
+        table = self._grammar(state.ids.task, state.message)
+        first = parsing.start(self.batched_env.grammars, table)
         opening = self._next_token(logits, state.episode, state.sample_keys, state.turn, jnp.zeros_like(state.turn))
         token, logprob = masked.where(pending, opening, (state.token, state.logprob))
         return state.replace(
@@ -369,11 +409,12 @@ class Engine:
         tokens: Int[Array, "B O"],
         start: Int[Array, " B"],
         length: Int[Array, " B"],
+        chunk: int,
         at_once: int = 0,
     ) -> tuple[Float[Array, "B V"], KVCache]:
         """Logits after the first `length` tokens of each row, and the cache that includes these tokens."""
         last, cache = prefill_by_parts(
-            *(params, self.model, cache, tokens, start, length, self.config.chunk, at_once), self._prefix_of(task)
+            *(params, self.model, cache, tokens, start, length, chunk, at_once), self._prefix_of(task)
         )
         return decoder.logits(params, last), cache
 
@@ -384,9 +425,11 @@ class Engine:
     def _empty_response(self) -> Response:
         return empty_response(self.slots, self.config.max_response_tokens)
 
-    @property
-    def _single_turn(self) -> bool:
-        return self.config.context == "single_turn"
+    def _grammar(self, task: Int[Array, " B"], message: Message) -> Int[Array, " B"]:
+        """Which of the grammars the responses to messages have."""
+        tasks = len(self.batched_env.grammars) - len(self.config.context.notes)
+        kind = message.join.kind
+        return jnp.where(kind == ACT, task, tasks - 1 + kind) if self.config.context.notes else task
 
     def _prefix_length(self, task: Int[Array, " B"]) -> Int[Array, " B"]:
         return jnp.asarray(self.batched_env.prefix_length)[task]

@@ -1,9 +1,9 @@
 """Static settings of a rollout (shapes and scheduling), and the context length that follows from them."""
 
 import dataclasses
-from typing import Literal
 
 from agentrl_jax.errors import BadValue
+from agentrl_jax.rollout.contexts import Bounds, Context
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 
@@ -16,6 +16,7 @@ class EngineConfig:
     """
 
     max_turns: int
+    """Turns that act; with turns of other kinds, an episode may have more (`Bounds.turns`)."""
     max_response_tokens: int
     group_size: int
     """Episodes per group; their rows are contiguous and share the prefill of the first observation, and where the
@@ -24,8 +25,8 @@ class EngineConfig:
     """B; 0 gives every episode its own slot; with fewer, slots are refilled as episodes end."""
     prefill_threshold: float
     """Share of the active rows that must wait before observations are prefilled; 1 is a barrier after every turn."""
-    context: Literal["full", "single_turn"]
-    """Whether to keep the conversation, or to restart from the prompt's prefix at every turn."""
+    context: Context
+    """The rule that says what is read before a response."""
     stop_at_answer: bool
     """End a turn when the answer closes, without waiting for an end-of-turn token."""
     end_of_turn: tuple[int, ...]
@@ -53,6 +54,11 @@ class EngineConfig:
         if not self.end_of_turn:
             raise BadValue("end_of_turn names no stop token; give at least one", key="end_of_turn")
 
+    @property
+    def bounds(self) -> Bounds:
+        """Those of the context."""
+        return self.context.bounds(self.context.turns_of(self.max_turns))
+
 
 def cache_length(batched_env: BatchedEnv, config: EngineConfig) -> int:
     """Positions of the cache: the longest context that can occur.
@@ -60,9 +66,8 @@ def cache_length(batched_env: BatchedEnv, config: EngineConfig) -> int:
     Raises:
         ValueError: the first turn alone does not fit into `config.context_tokens`.
     """
-    turns = config.max_turns if config.context == "full" else 1
     prefix, turn = batched_env.prefix.shape[1], batched_env.observation_tokens + config.max_response_tokens
-    longest = prefix + turns * turn
+    longest = prefix + config.bounds.longest * turn
     if config.context_tokens and prefix + turn > config.context_tokens:
         raise BadValue.of(
             "context_tokens",
@@ -79,7 +84,6 @@ def stored_length(batched_env: BatchedEnv, config: EngineConfig) -> int:
     Raises:
         ValueError: as `cache_length`.
     """
-    turns = config.max_turns if config.context == "full" else 1
-    read = turns * (batched_env.observation_tokens + config.max_response_tokens)
+    read = config.bounds.longest * (batched_env.observation_tokens + config.max_response_tokens)
     # The last response is followed by nothing; a row whose prefix is short may store more of a limited context.
     return min(read, cache_length(batched_env, config)) - config.max_response_tokens

@@ -23,10 +23,10 @@ LONGEST_READ_WHOLE = 4096
 def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineConfig, rows: int) -> KVCache:
     """The cache with which rows start a rollout; see `EngineConfig.skips_blocks`."""
     length, response, turns = stored_length(batched_env, config), config.max_response_tokens, config.max_turns
-    read = batched_env.observation_tokens
+    whole, read = config.bounds.never_restarts and not config.context.fresh, batched_env.observation_tokens
     # A group stores its first observation once; where slots are refilled, or where a part of the rows is prefilled, the
     # rows of a group are not together.
-    if opening := config.context == "full" and config.group_size > 1 and not config.slots and not config.prefill_rows:
+    if opening := whole and config.group_size > 1 and not config.slots and not config.prefill_rows:
         # The first observation may be short, so that a limited context leaves more for the others. An episode of one
         # turn stores nothing, but the buffers must not be empty.
         turns -= 1
@@ -34,7 +34,7 @@ def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineCon
     block, first, skips = 0, 0, config.skips_blocks or length > LONGEST_READ_WHOLE
     if not skips:
         block = -(-length // min(2, blocks_allowed(length)))
-    elif config.context == "full" and 1 < turns <= blocks_allowed(length):
+    elif whole and 1 < turns <= blocks_allowed(length):
         # A response and the observation after it; the first observation follows no response.
         block, first = read + response, 0 if opening else read
     cache = init_cache(model, rows, length, response=response, block=block, first=first).replace(skips=skips)

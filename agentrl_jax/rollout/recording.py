@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from agentrl_jax.rollout.contexts import Bounds, no_join
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, Message
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, TurnResult
 
@@ -18,16 +19,18 @@ def empty_response(batch: int, length: int) -> Response:
     )
 
 
-def empty_trajectory(batched_env: BatchedEnv, ids: EpisodeIds, turns: int, max_response_tokens: int) -> Trajectory:
+def empty_trajectory(batched_env: BatchedEnv, ids: EpisodeIds, bounds: Bounds, max_response_tokens: int) -> Trajectory:
     """A trajectory of the episodes `ids` without played turns."""
-    episodes = ids.group.shape[0]
-    flat = empty_response(episodes * turns, max_response_tokens), batched_env.empty_result(episodes * turns)
-    response, result = jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), flat)
+    episodes, turns = ids.group.shape[0], bounds.turns
+    count = episodes * turns
+    flat = empty_response(count, max_response_tokens), batched_env.empty_result(count), no_join(count, bounds.recalled)
+    response, result, join = jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), flat)
     return Trajectory(
         prompt=jnp.asarray(batched_env.prefix)[ids.task],
         prompt_length=jnp.asarray(batched_env.prefix_length)[ids.task],
         observation=jnp.zeros((episodes, turns, batched_env.observation_tokens), jnp.int32),
         observation_length=jnp.zeros((episodes, turns), jnp.int32),
+        join=join,
         response=response,
         turn=result,
         num_turns=jnp.zeros(episodes, jnp.int32),
@@ -36,6 +39,7 @@ def empty_trajectory(batched_env: BatchedEnv, ids: EpisodeIds, turns: int, max_r
         truncation=jnp.zeros(episodes, jnp.int32),
         final_observation=jnp.zeros((episodes, batched_env.observation_tokens), jnp.int32),
         final_observation_length=jnp.zeros(episodes, jnp.int32),
+        final_join=no_join(episodes, bounds.recalled),
     )
 
 
@@ -57,6 +61,7 @@ def record_turn(
     return trajectory.replace(
         observation=put(trajectory.observation, message.tokens),
         observation_length=put(trajectory.observation_length, message.length),
+        join=jax.tree.map(put, trajectory.join, message.join),
         response=jax.tree.map(put, trajectory.response, response),
         turn=jax.tree.map(put, trajectory.turn, result),
         num_turns=trajectory.num_turns.at[episode].add(1, mode="drop"),
@@ -81,4 +86,5 @@ def record_truncation(
         truncation=put(trajectory.truncation, cause),
         final_observation=put(trajectory.final_observation, message.tokens),
         final_observation_length=put(trajectory.final_observation_length, message.length),
+        final_join=jax.tree.map(put, trajectory.final_join, message.join),
     )

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout.engine import rollout
+from agentrl_jax.rollout.engine import Engine
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import Message
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory, TurnResult, unplayed
@@ -47,10 +47,10 @@ def replay_logprobs(
             not fit the slots and the group size.
     """
     turns, max_response_tokens = trajectory.response.tokens.shape[1:]
-    if (turns, max_response_tokens) != (config.max_turns, config.max_response_tokens):
+    if (turns, max_response_tokens) != (config.bounds.turns, config.max_response_tokens):
         raise BadValue(
             f"a record of {turns} turns with responses of {max_response_tokens} tokens cannot be replayed by an engine "
-            f"of {config.max_turns} turns with {config.max_response_tokens}; give the engine's configuration of its "
+            f"of {config.bounds.turns} turns with {config.max_response_tokens}; give the engine's configuration of its "
             "rollout",
             key="turns",
             value=turns,
@@ -62,10 +62,8 @@ def replay_logprobs(
     # The trajectory says where each response ended, and no key is used, because nothing is sampled.
     config, key = dataclasses.replace(config, stop_at_answer=False), jax.random.key(0)
     ids, batched_env = trajectory.ids.replace(group=row), RecordedEnv(trajectory, tasks)
-    replayed, _ = rollout(
-        params, model, batched_env, config, key, ids, settings, varying, responses=trajectory.response
-    )
-    return replayed.response.logprob
+    engine = Engine(params, model, batched_env, config, key, ids, settings, varying, trajectory.response)
+    return engine.run().trajectory.response.logprob
 
 
 class RecordedState(struct.PyTreeNode):
@@ -125,7 +123,7 @@ class RecordedEnv:
         parsed: Any,
         mask: Bool[Array, " B"],
         *,
-        new_context: bool,
+        fresh: bool = False,
     ) -> tuple[RecordedState, TurnResult, Message]:
         """See `BatchedEnv.step`; an episode is over after its last recorded turn."""
         state = state.replace(turn=state.turn + mask)
@@ -144,4 +142,5 @@ class RecordedEnv:
             tokens=at(self.trajectory.observation),
             length=at(self.trajectory.observation_length),
             overflow=jnp.zeros(state.row.shape, bool),
+            join=jax.tree.map(at, self.trajectory.join),
         )

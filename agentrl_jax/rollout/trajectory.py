@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from agentrl_jax.algos.masked import Mean
 from agentrl_jax.parallel import hosts
+from agentrl_jax.rollout.contexts import Join
 from envs_jax.splits import Split
 
 TRUNCATIONS = ("turns", "actions", "context")
@@ -113,6 +114,8 @@ class Trajectory(struct.PyTreeNode):
     observation: Int[Array, "E T O"]
     """Tokens inserted before each response, which are not trained."""
     observation_length: Int[Array, "E T"]
+    join: Join
+    """How the observations join what was read before; leaves [E, T, ...]."""
     response: Response
     """All of its tokens were sampled and are trained."""
     turn: TurnResult
@@ -126,6 +129,8 @@ class Trajectory(struct.PyTreeNode):
     """Where the episode was truncated, the observation that the next response would have answered."""
     final_observation_length: Int[Array, " E"]
     """0 where the episode was not truncated."""
+    final_join: Join
+    """Of the final observation; leaves [E, ...]."""
 
     @property
     def response_mask(self) -> Bool[Array, "E T L"]:

@@ -132,6 +132,8 @@ class RolloutRecord:
     prompt_length: Int32[np.ndarray, " R"]
     observation: Int32[np.ndarray, "R T O"]
     observation_length: Int32[np.ndarray, "R T"]
+    lead: Int32[np.ndarray, "R T"]
+    """First tokens of the observation, which join it to a response; right after the prompt it is read without."""
     tokens: Int32[np.ndarray, "R T L"]
     """Sampled tokens of the responses."""
     length: Int32[np.ndarray, "R T"]
@@ -209,11 +211,12 @@ def sampled_fields(rows: Any) -> dict[str, Any]:
         **{name: getattr(rows.response, name) for name in ("tokens", "length", "logprob")},
         **{name: getattr(rows.turn, name) for name in ("actions", "reward", "valid", "format_error", "state_hash")},
         **{name: getattr(rows.turn, name) for name in ("terminated", "success", "failed")},
+        "lead": rows.join.lead,
         "attempt": rows.turn.info.get(ATTEMPT, np.zeros(rows.turn.reward.shape)).astype(np.int32),
     }
 
 
-_NOT_OF_OLD = ("attempt",)
+_NOT_OF_OLD = ("attempt", "lead")
 """Arrays that files of earlier versions lack, which are 0 there."""
 _ARRAYS = tuple(field.name for field in dataclasses.fields(RolloutRecord) if field.name != "header")
 

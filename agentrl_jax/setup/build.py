@@ -34,6 +34,7 @@ from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
+from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import tokenizer as tokenizers
@@ -223,7 +224,7 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slot
         group_size=group_size,
         slots=slots,
         prefill_threshold=config.rollout.prefill_threshold,
-        context=config.rollout.context,
+        context=context_of(config),
         stop_at_answer=config.prompt.stop_at_answer,
         end_of_turn=tokenizer.stop_ids,
         chunk=config.rollout.prefill_chunk,
@@ -284,9 +285,10 @@ def check_positions(
         UserError: the longest context of a rollout does not fit.
     """
     longest = cache_length(batched_env, engine)
-    final = batched_env.observation_tokens if bootstrap and engine.context == "full" else 0
+    whole = not engine.context.fresh
+    final = batched_env.observation_tokens if bootstrap and whole else 0
     if pretrained is not None and longest + final > pretrained.max_positions:
-        shorter = ", set rollout.context to single_turn" if engine.context == "full" and engine.max_turns > 1 else ""
+        shorter = ", set agent to single_turn or window" if whole and engine.max_turns > 1 else ""
         beyond = f", and bootstrap_truncated reads a final observation of {final} after it" if final else ""
         raise UserError(
             f"the longest context of a rollout has {longest} tokens{beyond}, but the pretrained model has only "
@@ -311,7 +313,7 @@ def learner_config(config: Config, *, recorded_episodes: int = 0) -> LearnerConf
         None,
         task_names=tuple(task.label for task in config.tasks),
         group_size=config.rollout.group_size,
-        context=config.rollout.context,
+        context=context_of(config),
         context_tokens=config.rollout.context_tokens,
         recorded_episodes=recorded_episodes,
         **rule,

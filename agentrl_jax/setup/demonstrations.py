@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Int8
 
 from agentrl_jax.config import ImitationConfig, PromptConfig
 from agentrl_jax.errors import BadValue
+from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.trajectory import Trajectory
@@ -79,7 +80,7 @@ def demonstrations(
     key: jax.Array,
     prompt: PromptConfig,
     imitation: ImitationConfig,
-    context: str,
+    context: Context,
     report: Report = lambda line: None,
 ) -> tuple[Trajectory, Bool[Array, "E T"]]:
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.

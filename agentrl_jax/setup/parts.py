@@ -11,6 +11,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.setup import build
+from agentrl_jax.setup.agents import check_window
 from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.level_pools import new_pools
 from agentrl_jax.setup.programs import Programs
@@ -59,6 +60,7 @@ class RunParts:
         engine = build.engine_config(
             config, self.tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
         )
+        check_window(engine.context, [task.prompt for task in self.train_env.tasks])
         build.check_positions(
             self.pretrained.config if self.pretrained else None,
             self.train_env,
@@ -74,9 +76,9 @@ class RunParts:
         self.recorded, self.recorded_episodes = None, 0
         if config.train.trajectories_every and config.train.iterations:
             self.recorded_episodes = min(config.train.trajectories, config.groups * config.rollout.group_size)
-            context, limit = config.rollout.context, config.rollout.context_tokens
+            limit = config.rollout.context_tokens
             self.recorded = self.programs.recorded(
-                self.model, self.recorded_episodes, context=context, context_tokens=limit
+                self.model, self.recorded_episodes, context=engine.context, context_tokens=limit
             )
         learner = build.learner_config(config, recorded_episodes=self.recorded_episodes)
         self.update = self.programs.update(self.model, learner, self.tx, engine)
@@ -86,7 +88,7 @@ class RunParts:
         self.prompt_information = None
         if config.train.mutual_information_every:
             measured = prompt_information.build_config(
-                config.prompt, config.rollout, config.train.mutual_information_pairs, self.tokenizer
+                config.prompt, config.rollout, engine.context, config.train.mutual_information_pairs, self.tokenizer
             )
             self.prompt_information = self.programs.mutual_information(self.model, measured)
         self.imitation_chunks = config.imitation.chunks

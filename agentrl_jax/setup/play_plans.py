@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.config import PromptConfig
 from agentrl_jax.errors import BadValue
+from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
@@ -50,7 +51,7 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> I
 class PlayPlans:
     """Plays plans on training levels in the canonical response format."""
 
-    def __init__(self, batched_env: CompiledEnv, splits: LevelSplits, prompt: PromptConfig, context: str):
+    def __init__(self, batched_env: CompiledEnv, splits: LevelSplits, prompt: PromptConfig, context: Context):
         """Compiles nothing yet; plans of one number of episodes share a program."""
         self._prompt, self._per_turn, self._split = prompt, batched_env.max_actions_per_turn, splits.of(Split.TRAIN)
         play = functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context)

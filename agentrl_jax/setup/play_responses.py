@@ -8,7 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from agentrl_jax.algos import masked
+from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv
+from agentrl_jax.rollout.envs.context_env import in_context
 from agentrl_jax.rollout.recording import empty_trajectory, record_truncation
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, EpisodeIds, Response, RolloutSettings, Trajectory
 from agentrl_jax.text.grammar import ParsedResponse
@@ -23,7 +25,7 @@ def demonstrate(
     ids: EpisodeIds,
     actions: Int[Array, "E T A"],
     *,
-    context: str,
+    context: Context,
 ) -> Trajectory:
     """Plays given actions in the canonical response format and records what a rollout would, see `play_responses`.
 
@@ -53,7 +55,7 @@ def play_responses(
     length: Int[Array, "E T"],
     parsed: ParsedResponse,
     *,
-    context: str,
+    context: Context,
 ) -> Trajectory:
     """Plays given responses, which include their end-of-turn token, and records what a rollout would.
 
@@ -62,7 +64,8 @@ def play_responses(
     is not over after its T turns is truncated, as at the horizon of a rollout.
     """
     episodes, turns = length.shape
-    state, message = batched_env.reset(key, settings, ids)
+    joined = in_context(batched_env, context, turns)
+    state, message = joined.reset(key, settings, ids)
 
     def turn(carry, current):
         state, message, playing = carry
@@ -70,26 +73,25 @@ def play_responses(
         playing &= length > 0
         nothing = jnp.zeros(tokens.shape, jnp.float32)
         response = Response(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))
-        observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
-        state, result, following = batched_env.step(
-            settings, state, response, parsed, playing, new_context=context == "single_turn"
-        )
+        observation = message.tokens, message.length * playing, message.join, message.overflow & playing
+        state, result, following = joined.step(settings, state, response, parsed, playing)
         message = masked.where(playing, following, message)
         over = result.terminated | result.truncated | result.failed
-        return (state, message, playing & ~over), (observation, observation_length, response, result, playing, overflow)
+        return (state, message, playing & ~over), (*observation, response, result, playing)
 
     everyone = jnp.ones(episodes, bool)
     by_turn = jax.tree.map(lambda x: x.swapaxes(0, 1), (tokens, length, parsed))
     (_, message, unfinished), recorded = jax.lax.scan(turn, (state, message, everyone), by_turn, length=turns)
-    observation, observation_length, response, result, played, overflow = jax.tree.map(
+    observation, observation_length, join, overflow, response, result, played = jax.tree.map(
         lambda x: x.swapaxes(0, 1), recorded
     )
     num_turns = jnp.sum(played, axis=1, dtype=jnp.int32)
     cause = jnp.where(jnp.any(result.truncated, axis=1), 1 + TRUNCATIONS.index("actions"), 0)
     cause = jnp.where(unfinished & (num_turns == turns), 1 + TRUNCATIONS.index("turns"), cause)
-    trajectory = empty_trajectory(batched_env, ids, turns, tokens.shape[2]).replace(
+    trajectory = empty_trajectory(joined, ids, joined.bounds, tokens.shape[2]).replace(
         observation=observation,
         observation_length=observation_length,
+        join=join,
         response=response,
         turn=result,
         num_turns=num_turns,

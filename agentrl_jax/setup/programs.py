@@ -33,6 +33,7 @@ from agentrl_jax.parallel.fsdp import Gather
 from agentrl_jax.parallel.layout import Rules
 from agentrl_jax.parallel.mesh import FSDP, SEQUENCE, TENSOR
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
+from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv
@@ -221,7 +222,7 @@ class Programs:
 
         return self._keep("mutual_information", program, (model, config))
 
-    def recorded(self, model: ActorCritic, episodes: int, *, context: str, context_tokens: int) -> Any:
+    def recorded(self, model: ActorCritic, episodes: int, *, context: Context, context_tokens: int) -> Any:
         """(params, trajectory, temperature) -> `RecordedScores` of the first episodes of the trajectory.
 
         `params` comes from `TrainState.merged_params`, before the update that learns from the trajectory. Each replica

@@ -11,11 +11,13 @@ from jaxtyping import Array, Bool, Int
 from agentrl_jax.config import Config, PromptConfig
 from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.packing import context_ends
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.environment import ScriptedPolicy
 from agentrl_jax.services.environments.python import SEPARATOR
 from agentrl_jax.services.shadow_env import NoisyOracle
 from agentrl_jax.setup import build
+from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.play_responses import play_responses
 from agentrl_jax.setup.scripted_play import ScriptedEpisode, play_all
 from agentrl_jax.setup.served_task import ServedTask
@@ -126,7 +128,7 @@ def play_script(config: Config, batched_env: HostEnv, key: jax.Array, script: Sc
     parsed = ParsedResponse(
         actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0
     )
-    program = jax.jit(functools.partial(play_responses, batched_env, context=config.rollout.context))
+    program = jax.jit(functools.partial(play_responses, batched_env, context=context_of(config)))
     chunks = []
     for first in range(0, count, size):
         chunk = Script(*(np.resize(x[first : first + size], (size, *x.shape[1:])) for x in script))
@@ -147,10 +149,11 @@ def _complete(config: Config, trajectory: Trajectory) -> Int[np.ndarray, " kept"
             key="demonstrations",
             value=lost,
         )
-    total = trajectory.prompt_length + jnp.sum(trajectory.observation_length + trajectory.response.length, axis=1)
-    limit = config.rollout.context_tokens
-    fits = total <= limit if limit and config.rollout.context == "full" else total > 0
-    kept = np.flatnonzero(np.asarray(fits & ~trajectory.overflow))
+    limit, context = config.rollout.context_tokens, context_of(config)
+    fits = ~trajectory.overflow
+    if limit and not context.fresh:
+        fits &= jnp.max(context_ends(trajectory, context), axis=1) <= limit
+    kept = np.flatnonzero(np.asarray(fits))
     if not kept.size:
         raise BadValue(
             "every episode has truncated text; raise env.observation_tokens or rollout.context_tokens",

@@ -16,9 +16,10 @@ from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
-from agentrl_jax.rollout.packing import Sequences, pack_trajectories
+from agentrl_jax.rollout.packing import Sequences, context_ends, pack_trajectories
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import run_keys
+from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.demonstrations import demonstrations
 from agentrl_jax.setup.service_demonstrations import service_demonstrations
 from agentrl_jax.setup.service_tasks import Services
@@ -53,7 +54,7 @@ def demonstration_rows(
             )
     else:
         trajectory, imitated = demonstrations(
-            *(batched_env, splits, key, config.prompt, config.imitation, config.rollout.context),
+            *(batched_env, splits, key, config.prompt, config.imitation, context_of(config)),
             report=report,
         )
     rows = imitated_rows(config, trajectory, imitated)
@@ -69,18 +70,16 @@ def imitated_rows(config: Config, trajectory: Trajectory, imitated: Bool[Array, 
 
     A trajectory ends before the first turn that does not fit into `rollout.context_tokens`.
     """
-    limit = config.rollout.context_tokens
-    if limit and config.rollout.context == "full":
+    limit, context = config.rollout.context_tokens, context_of(config)
+    if limit and not context.fresh:
         response = trajectory.response
-        read = jnp.where(trajectory.turn_mask, trajectory.observation_length, 0)
-        ends = trajectory.prompt_length[:, None] + jnp.cumsum(read + response.length, axis=1)
-        fits = trajectory.turn_mask & (ends <= limit)
+        fits = jnp.cumprod(trajectory.turn_mask & (context_ends(trajectory, context) <= limit), axis=1) > 0
         trajectory = trajectory.replace(
             num_turns=jnp.sum(fits, axis=1, dtype=jnp.int32),
             response=response.replace(length=jnp.where(fits, response.length, 0)),
         )
         imitated &= fits
-    rows = pack_trajectories(trajectory, config.rollout.context, limit)
+    rows = pack_trajectories(trajectory, context, limit)
     return rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
 
 

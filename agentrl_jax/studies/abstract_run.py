@@ -105,7 +105,7 @@ class AbstractRun:
         """Shapes of the episodes of a rollout."""
         env, engine = self.batched_env, self.engine
         ids = jax.eval_shape(lambda: build.training_ids(self.config))
-        return jax.eval_shape(lambda ids: empty_trajectory(env, ids, engine.max_turns, engine.max_response_tokens), ids)
+        return jax.eval_shape(lambda ids: empty_trajectory(env, ids, engine.bounds, engine.max_response_tokens), ids)
 
     @property
     def batch(self) -> Batch:

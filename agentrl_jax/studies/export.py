@@ -132,7 +132,7 @@ def tokenizer_files(config: Config, policy: RunPolicy) -> dict[str, bytes]:
     }
     files = {"tokenizer_config.json": json.dumps(settings, indent=2).encode(), **policy.files}
     if tokenizer.template is None:
-        chat, single_turn = run_chat(config, tokenizer), config.rollout.context == "single_turn"
-        template = write_template(chat, opening=run_opening(config, chat), single_turn=single_turn)
+        chat = run_chat(config, tokenizer)
+        template = write_template(chat, opening=run_opening(config, chat), turns=config.agent.limit)
         files["chat_template.jinja"] = template.encode()
     return _plain_generation(files)

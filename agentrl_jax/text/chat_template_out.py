@@ -20,17 +20,18 @@ _TEMPLATE = """\
     {{- RESPONSE_HEADER }}
 {%- endif %}"""
 
-_LAST_TURN = """\
+_LAST_TURNS = """\
 {%- set system = messages[:-1] | selectattr("role", "equalto", "system") | list %}
-{%- set messages = system + messages[-1:] %}
+{%- set others = messages | rejectattr("role", "equalto", "system") | list %}
+{%- set messages = system + others[-NUMBER:] %}
 """
 
 
-def write_template(chat: Chat, *, opening: str = "", single_turn: bool = False) -> str:
+def write_template(chat: Chat, *, opening: str = "", turns: int = 0) -> str:
     """A Jinja template that writes conversations as `chat` does, which has a system role and changes no content.
 
     `opening` is the text that is inserted before every response; a response that is given as text is what followed it.
-    With `single_turn`, a conversation is its system message and its last message.
+    With `turns`, a conversation is its system message and so many of its last turns, the current one included.
     """
     assert chat.open_system is not None
     texts = {
@@ -43,7 +44,7 @@ def write_template(chat: Chat, *, opening: str = "", single_turn: bool = False) 
         "USER_HEADER": (*chat.after_end, *chat.user_header),
         "USER_END": chat.user_end,
     }
-    source = (_LAST_TURN if single_turn else "") + _TEMPLATE
+    source = (_LAST_TURNS.replace("NUMBER", str(2 * turns - 1)) if turns else "") + _TEMPLATE
     for name, pieces in texts.items():
         source = source.replace(name, _literal(pieces))
     return source

@@ -208,22 +208,59 @@ def message(
     A message with `retry` begins another attempt, and holds the prompt's feedback.
     """
     conditions = {"first": first, "later": ~first, "unended": ~first & ~response_ended, "retry": jnp.asarray(retry)}
-    numbers = {
+    numbers = _numbers(prompt, turn, actions_left, reward)
+    rows = []
+    for part, ids in zip(prompt.message_parts, prompt.message_ids):
+        row = observation if part.kind == "observation" else _fixed(prompt, part, ids, numbers)
+        rows.append(row if part.when == "always" else jnp.where(conditions[part.when], row, -1))
+    return ENCODERS[prompt.encoder](prompt.table, jnp.concatenate(rows), prompt.max_message_tokens)
+
+
+def message_lead(
+    prompt: Prompt,
+    *,
+    turn: Int[Array, ""],
+    actions_left: Int[Array, ""],
+    reward: Float[Array, ""],
+    first: Bool[Array, ""],
+    response_ended: Bool[Array, ""],
+) -> Int[Array, ""]:
+    """How many of the first tokens of a `message` join it to the response before; without them, it follows the prefix.
+
+    0 with the canonical encoder, whose tokens need not end where parts do.
+    """
+    if not isinstance(prompt.table, PieceTable):
+        return jnp.int32(0)
+    numbers, offsets, total = _numbers(prompt, turn, actions_left, reward), prompt.table.offsets, jnp.int32(0)
+    for part, ids in zip(prompt.message_parts, prompt.message_ids):
+        if part.when not in ("later", "unended", "first"):
+            break
+        if part.when != "first":
+            row = _fixed(prompt, part, ids, numbers)
+            length = jnp.where(row >= 0, offsets[row + 1] - offsets[row], 0)
+            shown = ~first if part.when == "later" else ~first & ~response_ended
+            total += jnp.where(shown, jnp.sum(length, dtype=jnp.int32), 0)
+    return total
+
+
+_Numbers = dict[str, tuple[jax.Array, int, int]]
+
+
+def _numbers(prompt: Prompt, turn: jax.Array, actions_left: jax.Array, reward: jax.Array) -> _Numbers:
+    """The numbers of a message: value, digits after the point, digits before it."""
+    return {
         "turn": (turn + 1, 0, prompt.turn_digits),
         "actions_left": (actions_left, 0, prompt.action_digits),
         "reward": (reward, REWARD_DECIMALS, REWARD_DIGITS),
     }
-    rows = []
-    for part, ids in zip(prompt.message_parts, prompt.message_ids):
-        if part.kind == "observation":
-            row = observation
-        elif part.kind in numbers:
-            digits = number_pieces(*numbers[part.kind])
-            row = jnp.where(digits >= 0, prompt.digit_ids + digits, -1)
-        else:
-            row = jnp.array(ids, jnp.int32)
-        rows.append(row if part.when == "always" else jnp.where(conditions[part.when], row, -1))
-    return ENCODERS[prompt.encoder](prompt.table, jnp.concatenate(rows), prompt.max_message_tokens)
+
+
+def _fixed(prompt: Prompt, part: Segment, ids: Sequence[int], numbers: _Numbers) -> Int[Array, " pieces"]:
+    """The pieces of a part that is no observation; -1 for none."""
+    if part.kind not in numbers:
+        return jnp.array(ids, jnp.int32)
+    digits = number_pieces(*numbers[part.kind])
+    return jnp.where(digits >= 0, prompt.digit_ids + digits, -1)
 
 
 def response(

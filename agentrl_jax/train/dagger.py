@@ -32,6 +32,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import run_keys, start
+from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.demonstrations import PLANNED_AT_ONCE
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.play_plans import Plans, PlayPlans
@@ -104,7 +105,7 @@ class Dagger:
     def _play(self) -> PlayPlans:
         config, env = self._parts.config, self._parts.train_env
         assert isinstance(env, CompiledEnv)
-        return PlayPlans(env, self._parts.train_splits, config.prompt, config.rollout.context)
+        return PlayPlans(env, self._parts.train_splits, config.prompt, context_of(config))
 
     def _key(self, number: int) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(self._parts.key, run_keys.DAGGER), number)

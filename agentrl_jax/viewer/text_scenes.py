@@ -9,6 +9,7 @@ from agentrl_jax.formats.dialogs import message_format, read_dialog
 from agentrl_jax.formats.episodes import flaw_of
 from agentrl_jax.runs.rollout_records import RolloutRecord
 from agentrl_jax.services.scenes import text_reader_of, text_scenes
+from agentrl_jax.setup.agents import context_of
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.viewer.screenshots import PageScreenshots
 from envs_jax.scenes import Scene
@@ -26,13 +27,13 @@ def served_scenes(
     same_tasks = record.header.tasks == tuple(task.label for task in config.tasks)
     if not any(known) or not same_tasks or flaw_of(record, tokenizer.vocab_size):
         return None
-    form, history = message_format(config, tokenizer), config.rollout.context == "full"
+    form, context = message_format(config, tokenizer), context_of(config)
     items = screenshots.items_of(config.tasks) if record.header.evaluation is not None else None
     found: list[list[Scene]] = []
     for row, task in enumerate(record.task):
         scenes: list[Scene] = []
         if known[task]:
-            dialog = read_dialog(record, row, tokenizer, form, history)
+            dialog = read_dialog(record, row, tokenizer, form, context)
             again = np.flatnonzero(np.diff(record.attempt[row, : len(dialog.messages)])) + 1
             texts = [*dialog.messages, *([dialog.unanswered] if dialog.unanswered is not None else [])]
             scenes = attempts_scenes(config.tasks[task].env, texts, dialog.responses, again.tolist())

@@ -30,6 +30,7 @@ from agentrl_jax.learner.update import update
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import load_small
@@ -194,7 +195,7 @@ def built(config: Config) -> list[Any]:
         (horizon.plan, [horizon.turns(iteration) for iteration in range(4)]),
         kept_checkpoints(config.train),
         Programs.of_run(config, make_mesh(1)).offload,
-        prompt_information.build_config(config.prompt, rollout, pairs, TOKENIZER).pairs,
+        prompt_information.build_config(config.prompt, rollout, FULL, pairs, TOKENIZER).pairs,
         build.needs_reference(config),
     ]
 

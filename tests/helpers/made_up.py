@@ -15,6 +15,7 @@ from agentrl_jax.learner.update import update
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.contexts import no_join
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, unplayed
 
 GROUPS, GROUP_SIZE, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
@@ -88,6 +89,7 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
         prompt_length=jnp.full(EPISODES, 2),
         observation=jnp.asarray(observation),
         observation_length=jnp.asarray(seen_length, jnp.int32),
+        join=jax.tree.map(lambda x: x.reshape(EPISODES, TURNS), no_join(EPISODES * TURNS)),
         response=Response(
             tokens=jnp.asarray(tokens),
             length=jnp.asarray(length, jnp.int32),
@@ -101,6 +103,7 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
         truncation=jnp.zeros(EPISODES, jnp.int32),
         final_observation=jnp.zeros((EPISODES, seen), jnp.int32),
         final_observation_length=jnp.zeros(EPISODES, jnp.int32),
+        final_join=no_join(EPISODES),
     )
 
 

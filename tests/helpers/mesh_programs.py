@@ -17,6 +17,7 @@ from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs, total_stats
@@ -96,7 +97,7 @@ def check_recorded(devices, fsdp, tensor):
 
     batch, scores = on_one_device(state)
     placed = jax.device_put(jax.tree.map(jnp.copy, state), programs.placement(state, SHAPE))
-    found = programs.recorded(NO_GATHER, episodes, context="full", context_tokens=0)(placed.params, TRAJECTORY, ONES)
+    found = programs.recorded(NO_GATHER, episodes, context=FULL, context_tokens=0)(placed.params, TRAJECTORY, ONES)
     compiled = program.lower(placed, TRAJECTORY, ONES, KEY, settings).compile()
     recorded = compiled(placed, TRAJECTORY, ONES, KEY, settings)[1]["recorded"]
     mask = np.asarray(batch.mask)[:episodes].reshape(recorded.trained.shape)

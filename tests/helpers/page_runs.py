@@ -70,6 +70,7 @@ def make_record(iteration, *, groups=2, group_size=4, turns=4, response=12, seed
         prompt_length=np.full(count, len(prompt), np.int32),
         observation=np.broadcast_to(padded(seen, width), (count, turns, width)).copy(),
         observation_length=np.where(played, [len(row) for row in seen], 0).astype(np.int32),
+        lead=np.zeros((count, turns), np.int32),
         tokens=np.where(sampled, tokens, 0).astype(np.int32),
         length=length,
         logprob=logprob,

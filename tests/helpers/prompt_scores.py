@@ -12,6 +12,7 @@ from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.prompt_information import PromptInformationConfig
 from agentrl_jax.models import decoder
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.setup.programs import Programs
 
 GROUP_SIZE = toy_agent.GROUP_SIZE
@@ -19,7 +20,7 @@ MODEL = toy_agent.SHARED
 PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
 START = toy_agent.talkative_params(6, MODEL)["policy"]
 KEY = jax.random.key(3)
-BASE = PromptInformationConfig(pairs=9, group_size=GROUP_SIZE, context="full", context_tokens=0, thought=None)
+BASE = PromptInformationConfig(pairs=9, group_size=GROUP_SIZE, context=FULL, context_tokens=0, thought=None)
 
 
 @functools.cache
@@ -38,7 +39,7 @@ def measured(trajectory, config, reference=START, devices=1, fsdp=1, tensor=1, k
 
 def seen(trajectory, episode, turn, context):
     tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
-    for t in range(0 if context == "full" else turn, turn + 1):
+    for t in range(0 if context == FULL else turn, turn + 1):
         tokens += trajectory.observation[episode, t, : trajectory.observation_length[episode, t]].tolist()
         tokens += said(trajectory, episode, t) if t < turn else []
     return tokens
@@ -70,7 +71,7 @@ first_turns, any_turns = (jax.jit(f, static_argnums=2) for f in (dependence.firs
 
 def samples(trajectory, config):
     played, (one, other) = trajectory.turn_mask, (jax.random.fold_in(KEY, number) for number in (0, 1))
-    return ((first_turns(played[:, 0], one, config), "single_turn"), (any_turns(played, other, config), config.context))
+    return ((first_turns(played[:, 0], one, config), SINGLE_TURN), (any_turns(played, other, config), config.context))
 
 
 def check_scores(trajectory, config):

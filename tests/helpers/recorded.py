@@ -29,7 +29,8 @@ SINGLE = """
 tasks: [{env: FrozenLake, groups: 2}]
 prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 9, max_response_tokens: 5, style: ragen, think: true}
 model: {pretrained: MODEL}
-rollout: {group_size: 3, context: single_turn}
+agent: single_turn
+rollout: {group_size: 3}
 algo: {preset: starpo}
 """
 """The chat template of MODEL is that of `made_run`."""

@@ -9,6 +9,7 @@ import toy_agent
 from prompt_texts import given_responses, message_text, prefix_text
 
 from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.envs.retry import RetryEnv
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup import build
@@ -88,7 +89,7 @@ def check_texts(trajectory, context):
     """All that the policy reads, by string joins; heights stay 0, so that every observation is the same."""
     (task,), rows = sure().tasks, pack_trajectories(trajectory, context)
     for row, attempts in enumerate(SCRIPTS.values()):
-        if context == "full":
+        if context == FULL:
             found = toy_agent.TOKENIZER.decode(rows.tokens[row, : rows.length[row]].tolist(), skip_special=False)
         else:
             turns = [row * TURNS * ATTEMPTS + turn for turn in range(len(SAID[row]))]
@@ -98,7 +99,7 @@ def check_texts(trajectory, context):
         for number, responses in enumerate(attempts):
             left = ACTIONS
             for turn, response in enumerate(responses):
-                first = context == "single_turn" or number == turn == 0
+                first = context == SINGLE_TURN or number == turn == 0
                 text += prefix if first else ""
                 now = {"turn": turn, "actions_left": left, "reward": reward, "first": first}
                 again = number > 0 and turn == 0

@@ -11,7 +11,8 @@ mesh: {fsdp: 2}
 tasks: [{env: FrozenLake-deterministic, groups: 4, sampling: {kind: prioritized, levels: 6}}]
 prompt: {style: ragen, max_turns: 2, max_actions_per_turn: 1, max_response_tokens: 8}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
-rollout: {group_size: 2, context: single_turn}
+agent: single_turn
+rollout: {group_size: 2}
 algo: {preset: starpo_grpo, minibatches: 2, kl: {coef: 0.5}}
 optim: {lr: 0.03, schedule: linear}
 imitation: {levels: 8, steps: 25, batch: 4, lr: 0.03}

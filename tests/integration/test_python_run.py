@@ -9,7 +9,8 @@ tasks: [{env: "python_worlds:Count", groups: 4}]
 prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 8, stop_at_answer: true}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 env: {observation_tokens: 16}
-rollout: {group_size: 2, context: single_turn}
+agent: single_turn
+rollout: {group_size: 2}
 algo: {preset: grpo}
 imitation: {levels: 8, steps: 25, batch: 4, lr: 0.03}
 train: {iterations: 1, checkpoint_every: 1, validate_every: 1, validation_episodes: 8, trajectories_every: 1}

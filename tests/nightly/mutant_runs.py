@@ -31,7 +31,7 @@ PROCESSES.set_forkserver_preload(LIBRARIES)
 def nearest_tests(file: str, root: Path = ROOT) -> list[str]:
     """The test files of a file's folder, the nearest first: by name, then those that import it, then by alphabet.
 
-    Of a file in a part of its folder, such as one game of several, only those that name the part.
+    Of a file in a part of its folder, such as one game of several, only those that name the part or the file.
     """
     folder = folder_of(file)
     home = root / "tests" / "unit" / folder.removeprefix("agentrl_jax/")
@@ -41,9 +41,10 @@ def nearest_tests(file: str, root: Path = ROOT) -> list[str]:
         others = sorted((root / "tests" / shelf).rglob("test_*.py"))
         found += [path for path in others if package in path.read_text()]
     part = "" if Path(file).parent == Path(folder) else Path(file).parent.name.replace("_", "")
-    found = [path for path in found if part in path.read_text().lower().replace("_", "")]
+    stem = Path(file).stem
+    found = [path for path in found if stem in path.stem or part in path.read_text().lower().replace("_", "")]
     module = file.removesuffix(".py").replace("/", ".")
-    parent, _, stem = module.rpartition(".")
+    parent = module.rpartition(".")[0]
     imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import [^\n]*\b{stem}\b")
     wanted = set(re.findall(r"[a-z]+", module.removeprefix(package)))
 

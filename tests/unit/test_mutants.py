@@ -61,7 +61,9 @@ def test_the_nearest_tests_come_first(checkout):
     others = ["tests/unit/algos/test_first.py", "tests/property/test_some.py"]
     assert mutant_runs.nearest_tests(FILE, checkout) == [*by_name, *importing, *others]
     (checkout / "tests/unit/algos/test_first.py").write_text("SomePart()\n")
-    assert mutant_runs.nearest_tests("agentrl_jax/algos/some_part/made_up.py", checkout) == [others[0]]
+    assert mutant_runs.nearest_tests("agentrl_jax/algos/some_part/unknown.py", checkout) == [others[0]]
+    # A file of a part is looked for by the tests of its name too.
+    assert mutant_runs.nearest_tests("agentrl_jax/algos/some_part/made.py", checkout) == [*by_name[::-1], others[0]]
 
 
 def test_what_counts_as_noticed():

@@ -15,6 +15,7 @@ from agentrl_jax.evaluate.api_models.level_task import level_game
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.learner.recorded import RecordedScores
 from agentrl_jax.parallel import hosts
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.play_responses import play_responses
@@ -60,7 +61,7 @@ class LevelRecorder:
         """Raises a `UserError` if there is no such environment, or the levels cannot be used."""
         self._game = level_game(options)
         self.config = self._game.config
-        respond = functools.partial(play_responses, self._game.batched_env, context="full")
+        respond = functools.partial(play_responses, self._game.batched_env, context=FULL)
         self._respond = jit_once(respond, ("respond", respond))
 
     def record(self, episodes: Sequence[Replies]) -> RolloutRecord:

@@ -16,9 +16,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos import masked
 from agentrl_jax.rollout import rng
+from agentrl_jax.rollout.contexts import Join, no_join
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
 from agentrl_jax.text.grammar import GrammarTable, ParsedResponse
-from agentrl_jax.text.prompt import Prompt, message
+from agentrl_jax.text.prompt import Prompt, message, message_lead
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split, split_key
 
@@ -31,10 +32,13 @@ class Message(struct.PyTreeNode):
     length: Int[Array, " B"]
     overflow: Bool[Array, " B"]
     """The message was longer than O and was cut."""
+    join: Join
+    """How it joins what the policy has read."""
 
 
 class BatchedEnv(Protocol):
-    """Interface to the environments of B rows. Implemented by `CompiledEnv`, `HostEnv` and `replay.RecordedEnv`."""
+    """Interface to the environments of B rows. Implemented by `CompiledEnv`, `HostEnv`, `ContextEnv` and
+    `replay.RecordedEnv`."""
 
     @property
     def prefix(self) -> np.ndarray | jax.Array:
@@ -73,12 +77,12 @@ class BatchedEnv(Protocol):
         parsed: ParsedResponse,
         mask: Bool[Array, " B"],
         *,
-        new_context: bool,
+        fresh: bool = False,
     ) -> tuple[Any, TurnResult, Message]:
         """Executes the responses of the rows in `mask`.
 
-        The state of the other rows does not change; their results are meaningless. With `new_context` the next message
-        is written to follow the prefix directly, without earlier turns; otherwise it continues the conversation.
+        The state of the other rows does not change; their results are meaningless. With `fresh` the next message is
+        written to follow the prefix directly, without earlier turns; otherwise it continues the conversation.
         """
         ...
 
@@ -161,7 +165,8 @@ class PromptedEnv:
         def row(task, shown, fields):
             def write(index, prompt, shown, fields):
                 tokens, length = message(prompt, self._observation(index, settings, shown), **fields)
-                return jnp.pad(tokens, (0, capacity - tokens.shape[0])), length
+                lead = message_lead(prompt, **{name: x for name, x in fields.items() if name != "retry"})
+                return jnp.pad(tokens, (0, capacity - tokens.shape[0])), length, lead
 
             branches = [functools.partial(write, index, prompt) for index, prompt in enumerate(prompts)]
             return jax.lax.switch(task, branches, shown, fields)
@@ -175,9 +180,10 @@ class PromptedEnv:
         }
         if retry is not None:
             fields["retry"] = retry
-        tokens, length = jax.vmap(row)(state.task, shown, fields)
+        tokens, length, lead = jax.vmap(row)(state.task, shown, fields)
         limits = jnp.array([prompt.max_message_tokens for prompt in prompts])[state.task]
-        return Message(tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits)
+        join = no_join(len(length)).replace(lead=lead)
+        return Message(tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits, join=join)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -270,7 +276,7 @@ class CompiledEnv(PromptedEnv):
         parsed: ParsedResponse,
         mask: Bool[Array, " B"],
         *,
-        new_context: bool,
+        fresh: bool = False,
     ) -> tuple[EpisodeState, TurnResult, Message]:
         """See `BatchedEnv.step`."""
         # `lax.switch` per row would compute all tasks too, and `envs_jax.batching.on_rows` cannot be used in it.
@@ -282,7 +288,7 @@ class CompiledEnv(PromptedEnv):
         for index, found in enumerate(by_task[1:], start=1):
             stepped, result = masked.where(state.task == index, found, (stepped, result))
         state = masked.where(mask, stepped, state)
-        first = jnp.full(mask.shape, new_context)
+        first = jnp.full(mask.shape, fresh)
         return state, result, self._messages(settings, state, state.envs, result.reward, first, response.ended)
 
     def _observation(self, index: int, settings: RolloutSettings, shown: Any) -> Int[Array, " pieces"]:

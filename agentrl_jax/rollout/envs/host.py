@@ -116,7 +116,7 @@ class HostEnv(PromptedEnv):
         parsed: ParsedResponse,
         mask: Bool[Array, " B"],
         *,
-        new_context: bool,
+        fresh: bool = False,
     ) -> tuple[HostState, TurnResult, Message]:
         """See `BatchedEnv.step`. The host parses the responses again for their text; the result equals `parsed`."""
         rows = mask.shape[0]
@@ -125,7 +125,7 @@ class HostEnv(PromptedEnv):
         result, *observations = _call(self.host_episodes.step, shapes, *sent, response.tokens, response.length, mask)
         executed = jnp.sum(result.actions >= 0, axis=1, dtype=jnp.int32)
         state = state.replace(turn=state.turn + mask, used=state.used + executed)
-        first = jnp.full(rows, new_context)
+        first = jnp.full(rows, fresh)
         return state, result, self._message(settings, state, observations, result.reward, first, response.ended)
 
     def _observations(self, rows: int) -> tuple[Any, Any]:

@@ -63,11 +63,11 @@ class RetryEnv(CompiledEnv):
         parsed: ParsedResponse,
         mask: Bool[Array, " B"],
         *,
-        new_context: bool,
+        fresh: bool = False,
     ) -> tuple[Any, TurnResult, Message]:
         """See `BatchedEnv.step`; `state` is a `RetryState`."""
         stepped: Any
-        stepped, result, _ = super().step(settings, state, response, parsed, mask, new_context=new_context)
+        stepped, result, _ = super().step(settings, state, response, parsed, mask, fresh=fresh)
         stepped = stepped.replace(played=state.played + mask, solved=state.solved | (mask & result.success))
         over = result.terminated | result.truncated | (stepped.turn >= self.turns)
         again = mask & over & ~stepped.solved & ~result.failed & (state.attempt + 1 < self.attempts)
@@ -86,6 +86,6 @@ class RetryEnv(CompiledEnv):
             attempt=stepped.attempt + 1,
         )
         stepped = masked.where(again, retried, stepped)
-        first = jnp.full(mask.shape, new_context)
+        first = jnp.full(mask.shape, fresh)
         message = self._messages(settings, stepped, stepped.envs, result.reward, first, response.ended, again)
         return stepped, result, message

@@ -12,12 +12,13 @@ from agentrl_jax.config.algo import AdaptiveKl, FixedKl, Gspo, IcePop, UpdateRul
 from agentrl_jax.config.presets import NAMES as PRESETS
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.setup.programs import Programs
 
 SEPARATE = ActorCritic(decoder=made_up.SHAPE, critic="separate", shared_prefix_len=2)
 ROWS, BUCKETS = {"grad_accum_steps": 4}, {"grad_accum_steps": 2, "length_buckets": 3}
 BINS = ROWS | {"packing": True}
-CONTINUED = {"context": "single_turn", "advantage": Gae(bootstrap_truncated=True), "kl": FixedKl(apply_to="reward")}
+CONTINUED = {"context": SINGLE_TURN, "advantage": Gae(bootstrap_truncated=True), "kl": FixedKl(apply_to="reward")}
 
 
 def same(one, other):
@@ -47,7 +48,7 @@ def test_every_preset_makes_a_step(name):
         (MODEL, {"aggregation": "seq_mean_token_mean"}, BUCKETS),
         (MODEL, {"minibatches": 2}, BUCKETS),
         (MODEL, {"minibatches": 2, "kl": FixedKl(estimator="full")}, BINS),
-        (MODEL, {"minibatches": 2, "context": "single_turn"}, BINS),
+        (MODEL, {"minibatches": 2, "context": SINGLE_TURN}, BINS),
         (NO_CRITIC, {"minibatches": 2, **GRPO}, BINS),
         (SEPARATE, {"kl": FixedKl(estimator="k3"), "aggregation": "seq_mean_token_mean"}, BINS),
     ],

@@ -7,12 +7,13 @@ import pytest
 import toy_agent
 from prompt_scores import BASE, GROUP_SIZE, MODEL, PARAMS, measured, samples
 
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.engine import rollout
 
 GROUPS = 6
 
 
-@pytest.mark.parametrize("context", ["full", "single_turn"])
+@pytest.mark.parametrize("context", [FULL, SINGLE_TURN])
 def test_a_response_has_the_score_with_which_it_was_sampled_also_on_a_mesh(context):
     engine = toy_agent.engine_config(group_size=GROUP_SIZE, context=context)
     program = jax.jit(lambda params, *of: rollout(params, MODEL.decoder, toy_agent.BATCHED_ENV, engine, *of)[0])

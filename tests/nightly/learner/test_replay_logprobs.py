@@ -13,6 +13,7 @@ from agentrl_jax.config.algo import FixedKl, Replay
 from agentrl_jax.learner import state as states
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
 
@@ -60,7 +61,7 @@ REFILLED = {"slots": 4, "prefill_threshold": 0.5}
 
 @pytest.mark.parametrize(
     ("devices", "fsdp", "engine"),
-    [(1, 1, {}), (4, 1, {"context": "single_turn", **REFILLED}), (4, 2, REFILLED)],
+    [(1, 1, {}), (4, 1, {"context": SINGLE_TURN, **REFILLED}), (4, 2, REFILLED)],
 )
 def test_nothing_has_moved(devices, fsdp, engine):
     """Rollout and learner distribute rows differently, minibatches are shuffled, and shards are all-gathered."""

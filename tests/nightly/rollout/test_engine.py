@@ -10,17 +10,18 @@ from host_stage import Stage
 from toy_rollouts import GROUPED, KEY, assert_same
 
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"chunk": 3, "context": "single_turn"},
+        {"chunk": 3, "context": SINGLE_TURN},
         {"prefill_rows": 3, "chunk": 3, "slots": 4, "prefill_threshold": 0.5},
         {"prefill_rows": 5, "group_size": toy_agent.GROUP_SIZE},
-        {"prefill_rows": 4, "context": "single_turn"},
-        {"context": "single_turn", "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5},
+        {"prefill_rows": 4, "context": SINGLE_TURN},
+        {"context": SINGLE_TURN, "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5},
     ],
     ids=str,
 )

@@ -10,6 +10,7 @@ from toy_agent import END, GROUP_SIZE
 from toy_rollouts import KEY
 
 from agentrl_jax.models import actor_critic, kv_cache
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.prefill import empty_cache
@@ -56,7 +57,7 @@ def test_a_limited_context_after_a_short_first_observation_is_kept_whole():
         ),
         num_turns=jnp.full(EPISODES, TURNS),
     )
-    rows, ones = pack_trajectories(trajectory, "full"), jnp.ones(EPISODES)
+    rows, ones = pack_trajectories(trajectory, FULL), jnp.ones(EPISODES)
     assert 50 < int(rows.length.max()) <= config.context_tokens
     params, score = toy_agent.talkative_params(0), jax.jit(actor_critic.logprobs, static_argnums=1)
     expected = score(params, toy_agent.MODEL, rows.tokens, rows.position, ones)

@@ -4,13 +4,14 @@ import toy_agent
 from retry_scripts import KEY, LENGTH, check_texts, near_levels, play_scripts, played, retry_env, sure
 from toy_rollouts import assert_same, differing
 
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.envs.retry import RetryEnv
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 
 
 def test_a_full_context_ends_the_attempts(policy):
     limit = int(sure().prefix_length[0]) + 3 * (sure().observation_tokens + LENGTH)
-    trajectory, whole = play_scripts(policy, "full", context_tokens=limit), play_scripts(policy, "full")
+    trajectory, whole = play_scripts(policy, FULL, context_tokens=limit), play_scripts(policy, FULL)
     full = trajectory.truncation == 1 + TRUNCATIONS.index("context")
     assert full.tolist() == [False, False, True, True, False]
     assert trajectory.success.tolist() == [True, True, False, False, False]
@@ -39,4 +40,4 @@ def test_a_retry_depends_neither_on_the_batch_nor_on_slots(policy):
 
 
 def test_single_turns_read_the_feedback(policy):
-    check_texts(play_scripts(policy, "single_turn"), "single_turn")
+    check_texts(play_scripts(policy, SINGLE_TURN), SINGLE_TURN)

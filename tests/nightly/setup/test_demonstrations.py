@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from agentrl_jax.config import Config, ImitationConfig, PromptConfig, TaskConfig
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import build
@@ -21,7 +22,7 @@ def demonstrated():
 
     def demonstrated(**options):
         imitation = ImitationConfig(plans="optimal", levels=LEVELS, **options)
-        inputs = batched_env, level_splits(batched_env), jax.random.key(3), prompt, imitation, "full"
+        inputs = batched_env, level_splits(batched_env), jax.random.key(3), prompt, imitation, FULL
         return jax.tree.map(np.asarray, setup_demonstrations.demonstrations(*inputs))
 
     return demonstrated

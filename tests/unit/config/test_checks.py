@@ -26,7 +26,7 @@ POOL = "tasks: [{env: X, groups: 4, sampling: {kind: distinct}}]"
 SPREAD = "algo: {filter: none, advantage: {spread_weighted: true}}"
 MEAN = "algo: {filter: none, advantage: {reward_normalization: mean}}"
 VALUE_COEF = "algo: {schedules: {value_coef: {end: 2, iterations: 5}}}"
-SINGLE = "rollout: {context: single_turn}"
+SINGLE = "agent: single_turn"
 IMITATION = "imitation: {levels: 8, steps: 50}"
 SMALL = "tasks: [{env: X, groups: 4}]\nrollout: {group_size: 2}\nalgo: {filter: none}\ntrain: {validation_episodes: 4}"
 ONE_TURN = f"{SMALL}\nprompt: {{max_turns: 1, max_response_tokens: 2}}"
@@ -108,8 +108,10 @@ LIMITS = [
     ("algo: {mismatch: replay}", "rollout.quantization", "none", "weights"),
     ("rollout: {quantization: weights}\nmodel: {precision: mixed}", "model.cache", "float32", None),
     ("rollout: {quantization: weights_and_cache}\nmodel: {precision: mixed}", "model.cache", "activations", "float32"),
-    ("prompt: {max_turns: 2}", "rollout.context", "single_turn", None),
-    ("prompt: {max_turns: 1}", "rollout.context", "full", "single_turn"),
+    ("prompt: {max_turns: 2}", "agent.kind", "single_turn", None),
+    ("prompt: {max_turns: 1}", "agent.kind", "full", "single_turn"),
+    ("prompt: {max_turns: 3}\nagent: window", "agent.turns", 2, 3),
+    ("agent: window", "prompt.encoder", "pieces", "canonical"),
     # The learning rule.
     (GRPO, "rollout.group_size", 2, 1, "algo.advantage is grpo"),
     (SPREAD, "rollout.group_size", 2, 1, "algo.advantage.spread_weighted is true"),

@@ -75,7 +75,7 @@ def test_imitation_is_divided_into_parts():
 
 
 def test_rows_that_can_differ_are_cut_to_several_lengths():
-    single = {"rollout": {"context": "single_turn"}}
+    single = {"agent": "single_turn"}
     for changes, buckets in (
         ({}, 4),
         ({"algo": {"grad_accum_steps": 1}}, 1),
@@ -85,6 +85,7 @@ def test_rows_that_can_differ_are_cut_to_several_lengths():
         (single | {"prompt": {"max_turns": 5, "max_response_tokens": 128}}, 4),
         (single | {"env": {"url": "local"}}, 4),
         ({"prompt": {"max_turns": 1}}, 1),
+        ({"agent": {"kind": "window", "turns": 3}}, 4),
     ):
         config = decode({"algo": {"grad_accum_steps": 2}} | changes)
         assert length_buckets(config) == with_defaults(config).algo.length_buckets == buckets, changes

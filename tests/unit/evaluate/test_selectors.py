@@ -13,6 +13,7 @@ from agentrl_jax import api
 from agentrl_jax.evaluate.selectors import best_of_selector, last_values, mean_logprob
 from agentrl_jax.evaluate.statistics import best_of, majority_of
 from agentrl_jax.models import actor_critic
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.text import tokenizer as tokenizers
 
 EPISODES = 8
@@ -76,7 +77,7 @@ def test_the_value_is_the_critics_before_the_last_token(played):
     rows = np.array([row + [0] * (width - len(row)) for row in rows], np.int32)
     slow = jax.jit(actor_critic.values, static_argnums=1)(policy.params, policy.model, rows, last)[:, 0]
     assert len(set(np.round(slow, 6).tolist())) > 1
-    found = last_values(policy.params, policy.model, trajectory, "full")
+    found = last_values(policy.params, policy.model, trajectory, FULL)
     np.testing.assert_allclose(found, slow, atol=1e-5)
     np.testing.assert_allclose(best_of_selector("value", policy, config).judge(trajectory), found, atol=1e-5)
     without = dataclasses.replace(policy, model=dataclasses.replace(policy.model, critic="none"))

@@ -11,6 +11,7 @@ from agentrl_jax.config.algo import AdaptiveKl
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.setup.programs import Programs
 
 
@@ -18,7 +19,7 @@ def step_of(state, model=MODEL):
     return jax.tree.map(jnp.subtract, state.params, fresh_state(model).params)
 
 
-ROWS = {"context": "single_turn", "aggregation": "seq_mean_token_mean", "minibatches": 2, "epochs": 2}
+ROWS = {"context": SINGLE_TURN, "aggregation": "seq_mean_token_mean", "minibatches": 2, "epochs": 2}
 """Rows of single turns, some of them empty, and four gradient steps, whose minibatches the key orders."""
 
 

@@ -10,6 +10,7 @@ from made_up import GROUPS, TRAJECTORY, TURNS
 from prompt_scores import BASE, GROUP_SIZE, PARAMS, check_scores, measured, samples, seen, slowly
 
 from agentrl_jax.learner import prompt_information as dependence
+from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.text.thought import compile_thought
 
 FIRST = np.repeat(np.arange(GROUPS) * GROUP_SIZE, GROUP_SIZE)
@@ -66,7 +67,7 @@ def test_thoughts_are_scored_apart():
     expected = []
     for episode in np.flatnonzero(spoken):
         inside = len(toy_agent.vocabulary(texts[episode % len(texts)].split("</think>")[0]))
-        prompt = seen(trajectory, episode, 0, "single_turn")
+        prompt = seen(trajectory, episode, 0, SINGLE_TURN)
         expected.append(slowly(PARAMS["policy"], prompt, rows[episode])[:inside].sum())
     assert found["collapse/first_turn_conditional_entropy"] == pytest.approx(-np.mean(expected), rel=1e-4)
     silent = trajectory.replace(response=response.replace(length=jnp.minimum(response.length, 1)))

@@ -9,6 +9,7 @@ from agentrl_jax.config.algo import Replay
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.update import update
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.contexts import SINGLE_TURN
 
 ENGINE = {"max_turns": TURNS, "max_response_tokens": SAID, "group_size": GROUP_SIZE}
 
@@ -18,7 +19,7 @@ ENGINE = {"max_turns": TURNS, "max_response_tokens": SAID, "group_size": GROUP_S
     [
         (None, "mismatch"),
         ({"group_size": 2}, "mismatch"),
-        ({"context": "single_turn"}, "mismatch"),
+        ({"context": SINGLE_TURN}, "mismatch"),
         ({"slots": 64}, "slots"),
         ({"max_turns": TURNS + 1}, "turns"),
     ],

@@ -14,6 +14,7 @@ from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.batch import make_batch
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 
 # States of two kinds, so that turns of a group share states.
 STATES = jnp.asarray(np.random.default_rng(3).integers(0, 2, (EPISODES, TURNS, 1)).repeat(2, axis=2), jnp.uint32)
@@ -117,7 +118,7 @@ def token_before(tokens, position):
     return jnp.take_along_axis(tokens, position - 1, axis=1).astype(jnp.float32)
 
 
-@pytest.mark.parametrize("context", ["full", "single_turn"])
+@pytest.mark.parametrize("context", [FULL, SINGLE_TURN])
 def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_observation(context, monkeypatch):
     monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
     config = rule(
@@ -168,7 +169,7 @@ def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypat
 
     @jax.jit
     def both():
-        rules = (config.replace(context=context) for context in ("full", "single_turn"))
+        rules = (config.replace(context=context) for context in (FULL, SINGLE_TURN))
         return [make_batch(state, trajectory, ONES, numbers, model_of(of), of, Shards(), None, None)[0] for of in rules]
 
     whole, cut = ([of_slots(x, batch) for x in (batch.advantage, batch.target)] for batch in both())

@@ -13,6 +13,7 @@ from agentrl_jax.config.load import leaves
 from agentrl_jax.config.presets import NAMES, read_preset
 from agentrl_jax.errors import UserError
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 
 BY_THE_RUN = {
     *(f"algo.{name}" for name in ("dynamic_sampling", "logprob_gap_limit")),
@@ -42,7 +43,7 @@ RULES = [{name: of[i % len(of)] for name, of in UNIONS.items()} for i in range(m
 
 @functools.cache
 def read_by(number):
-    return read_by_the_update(RULES[number], ("full", "single_turn")[number % 2])
+    return read_by_the_update(RULES[number], (FULL, SINGLE_TURN)[number % 2])
 
 
 @pytest.mark.parametrize("number", range(len(RULES)))

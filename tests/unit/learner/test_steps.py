@@ -15,13 +15,14 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup.programs import Programs
 
 
 def test_imitation_lowers_the_loss_whatever_the_devices():
     tx = states.optimizer(0.9, 0.999, 0.0)
-    rows, _ = imitation.prepare_examples(pack_trajectories(TRAJECTORY, "full"), 8)
+    rows, _ = imitation.prepare_examples(pack_trajectories(TRAJECTORY, FULL), 8)
     numbers = (jnp.float32(0.01), jnp.float32(jnp.inf), jnp.float32(1.0))
     program = jax.jit(functools.partial(imitation.imitation_steps, batch=6, model=MODEL, tx=tx, shards=Shards()))
 
@@ -56,7 +57,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
 def test_packed_rows_are_imitated_alike(monkeypatch):
     monkeypatch.setattr(imitation, "LEAST_BIN", 64)
     tx = states.optimizer(0.9, 0.999, 0.0)
-    found = pack_trajectories(TRAJECTORY, "single_turn")
+    found = pack_trajectories(TRAJECTORY, SINGLE_TURN)
     plain, _ = imitation.prepare_examples(found, 8)
     plain = jax.tree.map(lambda x: x[np.flatnonzero(plain.mask.any(axis=1))], plain)
     packed, number = imitation.prepare_examples(found, len(plain.tokens), packing=True)
@@ -90,7 +91,7 @@ def test_the_reference_of_an_adapter_is_the_base_with_it_off():
     kept = sum(x.size for x in jax.tree.leaves(state.reference))
     of_matrices = decoder.num_layers * sum(2 * sum(decoder.layer_shapes()[name]) for name in model.lora.targets)
     assert kept == of_matrices
-    rows = pack_trajectories(TRAJECTORY, "full")
+    rows = pack_trajectories(TRAJECTORY, FULL)
     moved = state.replace(params=jax.tree.map(lambda x: x + 0.1, state.params))
     ones = jnp.ones(rows.tokens.shape[0])
 

@@ -22,6 +22,7 @@ from agentrl_jax.learner.row_scores import RowScores
 from agentrl_jax.learner.update import update
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.packing import pack_trajectories
 
 FAILED = [1, 5, 11, 14]
@@ -29,7 +30,7 @@ FAILED = [1, 5, 11, 14]
 CHOSEN = TRAJECTORY.replace(
     turn=TRAJECTORY.turn.replace(failed=TRAJECTORY.turn.failed.at[jnp.array(FAILED), 0].set(True))
 )
-ROWS = jax.jit(pack_trajectories, static_argnums=1)(CHOSEN, "full")
+ROWS = jax.jit(pack_trajectories, static_argnums=1)(CHOSEN, FULL)
 VALID = ~np.isin(np.arange(EPISODES), FAILED)
 NUMBERS = {"format_penalty": -0.1, "overlong_buffer": 0.4, "overlong_penalty": 0.5, "entropy_coef": 0.3, "lr": 0.1}
 
@@ -192,7 +193,7 @@ def test_an_update_without_a_critic(start, mismatch):
     assert found["rollout/logprob_mean"] == pytest.approx(np.asarray(ROWS.logprob)[mask].mean(), rel=1e-4)
 
 
-@pytest.mark.parametrize(("context", "rows"), [("full", EPISODES), ("single_turn", EPISODES * made_up.TURNS)])
+@pytest.mark.parametrize(("context", "rows"), [(FULL, EPISODES), (SINGLE_TURN, EPISODES * made_up.TURNS)])
 def test_replayed_log_probabilities_have_a_row_for_each_context(context, rows):
     sizes = {"max_turns": made_up.TURNS, "max_response_tokens": SAID, "group_size": GROUP_SIZE}
     engine = toy_agent.engine_config(context=context, **sizes)

@@ -118,7 +118,7 @@ def test_messages_that_are_read_alike_and_earlier_ones_that_a_policy_of_single_t
     sent_back = plain | {"tool_calls": [], "function_call": None, "refusal": None, "annotations": []}
     for one, other in ((parts, ASKED), (developer, system), ([*ASKED, sent_back], [*ASKED, plain])):
         assert ChatBody(messages=one).turns(model.tokenizer) == ChatBody(messages=other).turns(model.tokenizer)
-    single = dataclasses.replace(model, single_turn=True)
+    single = dataclasses.replace(model, turns=1)
     asked = [("system", "Walk."), ("user", "Up?"), ("assistant", "Down."), ("user", "Left?")]
     assert single.prompt_ids(asked) == model.prompt_ids([asked[0], asked[-1]])
     assert single.prompt_ids(asked[1:]) == model.prompt_ids(asked[-1:])

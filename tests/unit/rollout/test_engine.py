@@ -12,6 +12,7 @@ from agentrl_jax.errors import BadValue
 from agentrl_jax.models import cached_decoder
 from agentrl_jax.models.kv_cache import MAX_BLOCKS, blocks_allowed
 from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.prefill import empty_cache
@@ -40,7 +41,7 @@ def test_the_toy_agent_is_worth_testing(batch):
 
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass(policy, batch):
-    rows, expected = forward_logprobs(policy, batch[1], "full", jnp.ones(64))
+    rows, expected = forward_logprobs(policy, batch[1], FULL, jnp.ones(64))
     sampled = np.asarray(rows.response_mask)
     np.testing.assert_allclose(np.asarray(rows.logprob)[sampled], np.asarray(expected)[sampled], atol=1e-4)
 
@@ -70,7 +71,7 @@ def test_a_group_stores_its_first_observation_once():
     assert none is None
     assert together == alone - read
     assert opening.layers[0][0].shape[::2] == (16 // GROUP_SIZE, read)
-    for changes in ({"slots": 16}, {"context": "single_turn"}, {"prefill_rows": 3}):
+    for changes in ({"slots": 16}, {"context": SINGLE_TURN}, {"prefill_rows": 3}):
         assert positions(group_size=GROUP_SIZE, **changes)[1] is None
     # The only observation is that of the group.
     assert positions(group_size=GROUP_SIZE, max_turns=1)[0] == 1
@@ -85,7 +86,7 @@ def test_blocks_end_where_observations_end_and_many_are_always_skipped():
     for group_size, first in ((1, [read]), (GROUP_SIZE, [])):
         cache = empty(max_turns=3, group_size=group_size)
         assert [key.shape[2] for key, _ in cache.blocks[0]] == [*first, 200 + read, 200 + read]
-    one = empty(max_turns=3, context="single_turn")
+    one = empty(max_turns=3, context=SINGLE_TURN)
     assert sum_of_positions(one) == sum_of_positions(empty(max_turns=1)) == read
     few, many = (empty(max_turns=turns, skips_blocks=False) for turns in (3, 40))
     assert (few.skips, many.skips) == (False, True)
@@ -114,7 +115,7 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     # The observation that would have come next is the next observation of the whole episode.
     np.testing.assert_array_equal(short.final_observation[cut], whole.observation[cut, fits[cut]])
     np.testing.assert_array_equal(short.final_observation_length[cut], whole.observation_length[cut, fits[cut]])
-    rows, roomy = (jax.jit(pack_trajectories, static_argnums=(1, 2))(short, "full", size) for size in (limit, 0))
+    rows, roomy = (jax.jit(pack_trajectories, static_argnums=(1, 2))(short, FULL, size) for size in (limit, 0))
     assert rows.tokens.shape[1] == limit < roomy.tokens.shape[1]
     np.testing.assert_array_equal(rows.tokens, roomy.tokens[:, :limit])
     assert int(roomy.length.max()) <= limit
@@ -158,11 +159,11 @@ def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch):
 def test_single_turns_of_tasks_with_different_prompts(policy):
     env = toy_agent.make_batched_env(legends=((), (("0", "the ground"), ("9", "the top"))))
     assert len(set(env.prefix_length.tolist())) == 2
-    options = {"context": "single_turn", "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5}
+    options = {"context": SINGLE_TURN, "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5}
     config, ids = toy_agent.engine_config(**options), toy_agent.mixed_ids(16, 1)
     play = jax.jit(lambda *x: engine.rollout(x[0], toy_agent.MODEL.decoder, env, config, KEY, ids, x[1])[0])
     found = play(policy, toy_agent.settings(16))
-    rows, expected = forward_logprobs(policy, found, "single_turn", jnp.ones(16))
+    rows, expected = forward_logprobs(policy, found, SINGLE_TURN, jnp.ones(16))
     sampled = np.asarray(rows.response_mask)
     assert sampled.reshape(16, TURNS, -1)[:, 1:].any()
     np.testing.assert_allclose(np.asarray(rows.logprob)[sampled], np.asarray(expected)[sampled], atol=1e-4)

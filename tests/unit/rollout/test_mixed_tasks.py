@@ -30,7 +30,7 @@ def program(*names, turns=TURNS):
         messages, results = [message], []
         for turn in range(turns):
             parsed = ParsedResponse(actions=actions[turn], num_valid=count, num_parsed=count, format_ok=every)
-            step = batched_env.step(settings, state, empty_response(rows, 8), parsed, every, new_context=False)
+            step = batched_env.step(settings, state, empty_response(rows, 8), parsed, every)
             state, result, message = step
             messages.append(message)
             results.append(result)

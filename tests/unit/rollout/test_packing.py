@@ -5,6 +5,7 @@ import toy_agent
 from made_up import EPISODES, SAID, SEEN, TURNS, make_trajectory
 
 from agentrl_jax.errors import BadValue
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.packing import final_states, pack_trajectories
 from agentrl_jax.setup.play_plans import split_plans
 
@@ -41,11 +42,11 @@ def trajectory():
     )
 
 
-@pytest.mark.parametrize("context", ["full", "single_turn"])
+@pytest.mark.parametrize("context", [FULL, SINGLE_TURN])
 def test_rows_are_the_prompt_and_the_turns(trajectory, context):
     rows = jax.tree.map(np.asarray, jax.jit(pack_trajectories, static_argnums=1)(trajectory, context))
     size = trajectory.response.tokens.shape[2]
-    of_episode = [list(range(TURNS))] if context == "full" else [[turn] for turn in range(TURNS)]
+    of_episode = [list(range(TURNS))] if context == FULL else [[turn] for turn in range(TURNS)]
     which = [(episode, turns) for episode in range(EPISODES) for turns in of_episode]
     assert len(rows.tokens) == len(which)
     for index, (episode, turns) in enumerate(which):
@@ -63,14 +64,14 @@ def test_rows_are_the_prompt_and_the_turns(trajectory, context):
             assert rows.turn[index, begin:end].tolist() == [turns[slot]] * size
 
 
-@pytest.mark.parametrize(("context", "limit"), [("full", 0), ("full", 40), ("single_turn", 0)])
+@pytest.mark.parametrize(("context", "limit"), [(FULL, 0), (FULL, 40), (SINGLE_TURN, 0)])
 def test_final_states_end_with_the_observation_that_was_not_answered(trajectory, context, limit):
     found = jax.tree.map(np.asarray, jax.jit(final_states, static_argnums=(1, 2))(trajectory, context, limit))
     count = trajectory.final_observation_length
     np.testing.assert_array_equal(found.known[:, 0], count > 0)
     np.testing.assert_array_equal(found.position[count == 0, 0], 1)
     for row in np.flatnonzero(count):
-        turns = range(trajectory.num_turns[row]) if context == "full" else []
+        turns = range(trajectory.num_turns[row]) if context == FULL else []
         tokens = joined(trajectory, row, turns)[0] + trajectory.final_observation[row, : count[row]].tolist()
         assert found.tokens[row, : len(tokens)].tolist() == tokens
         assert found.position[row, 0] == len(tokens)

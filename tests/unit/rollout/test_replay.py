@@ -7,6 +7,7 @@ import xla_settings
 from toy_rollouts import GROUPED, KEY, forward_logprobs
 
 from agentrl_jax.errors import BadValue
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.replay import replay_logprobs
 
 
@@ -33,7 +34,7 @@ def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay):
 
 def test_other_parameters_give_their_own_log_probabilities(policy, batch, replay):
     other, ones = jax.tree.map(lambda x: 0.9 * x, policy), jnp.ones(64)
-    rows, expected = forward_logprobs(other, batch[1], "full", ones)
+    rows, expected = forward_logprobs(other, batch[1], FULL, ones)
     replayed = np.asarray(replay(other, batch[1], ones)).reshape(64, -1)
     sampled = np.asarray(rows.response_mask)
     np.testing.assert_allclose(replayed[sampled], np.asarray(expected)[sampled], atol=1e-4)

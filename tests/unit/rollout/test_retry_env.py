@@ -5,6 +5,7 @@ import pytest
 import toy_agent
 from retry_scripts import KEY, SAID, SCRIPTS, check_texts, play_scripts, retry_env
 
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.setup import build
@@ -13,7 +14,7 @@ from agentrl_jax.text.grammar import ParsedResponse
 
 @pytest.fixture(scope="module")
 def scripted(policy):
-    return play_scripts(policy, "full", slots=2)
+    return play_scripts(policy, FULL, slots=2)
 
 
 def attempts_of(trajectory, row):
@@ -21,7 +22,7 @@ def attempts_of(trajectory, row):
 
 
 def test_a_failed_attempt_is_repeated_until_one_succeeds(scripted):
-    check_texts(scripted, "full")
+    check_texts(scripted, FULL)
     assert scripted.num_turns.tolist() == list(map(len, SAID))
     for row, attempts in enumerate(SCRIPTS.values()):
         assert attempts_of(scripted, row) == [n for n, turns in enumerate(attempts) for _ in turns]
@@ -58,11 +59,11 @@ def test_attempts_have_other_noise():
     @jax.jit
     def heights(key):
         plain, _ = toy_agent.BATCHED_ENV.reset(key, settings, ids)
-        _, result, _ = toy_agent.BATCHED_ENV.step(settings, plain, response, parsed, every, new_context=False)
+        _, result, _ = toy_agent.BATCHED_ENV.step(settings, plain, response, parsed, every)
         state, _ = env.reset(key, settings, ids)
         found = []
         for _ in range(3):
-            state, news, _ = env.step(settings, state, response, parsed, ~state.solved, new_context=False)
+            state, news, _ = env.step(settings, state, response, parsed, ~state.solved)
             found.append(news.info["height"])
         return result.info["height"], jnp.stack(found), state.solved
 

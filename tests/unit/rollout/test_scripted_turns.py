@@ -9,6 +9,7 @@ import toy_agent
 from toy_agent import END, TOKENIZER
 
 from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.packing import pack_trajectories
 
@@ -56,7 +57,7 @@ def play_script(policy):
                 return engine.rollout(policy, toy_agent.MODEL.decoder, batched_env, config, key, ids, settings)[0]
 
             trajectory = jax.jit(run)(jax.random.key(3))
-        rows = jax.jit(pack_trajectories, static_argnums=1)(trajectory, "full")
+        rows = jax.jit(pack_trajectories, static_argnums=1)(trajectory, FULL)
         return SimpleNamespace(trajectory=jax.tree.map(np.asarray, trajectory), rows=jax.tree.map(np.asarray, rows))
 
     return play

@@ -91,4 +91,5 @@ def test_what_was_edited_since_a_checkpoint_is_named():
     for unknown in (None, {**record, "format": FORMAT + 1}):
         assert [*edited_keys(unknown, edited)] == []
     del record["keys"]["start"], record["keys"]["train"]["keep_every"]
+    record["keys"]["rollout"]["context"] = record["keys"].pop("agent")["kind"]
     assert [*edited_keys({**record, "format": 2}, BASE)] == []

@@ -6,6 +6,7 @@ import yaml
 from agentrl_jax.config import Config, ImitationConfig, PromptConfig, RolloutConfig, TaskConfig, decode
 from agentrl_jax.errors import BadValue
 from agentrl_jax.evaluate.seen import seen_levels
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.services.shadow_env import NoisyOracle
@@ -29,7 +30,7 @@ def make_batched_env(*names, actions, encoder="pieces", levels=""):
     return build.build_compiled_env(config, load_small())
 
 
-def demonstrated(batched_env, plans, context="full", levels=LEVELS, **options):
+def demonstrated(batched_env, plans, context=FULL, levels=LEVELS, **options):
     imitation = ImitationConfig(plans=plans, levels=levels)
     inputs = batched_env, level_splits(batched_env), jax.random.key(3), PROMPT, imitation, context
     return jax.tree.map(np.asarray, setup_demonstrations.demonstrations(*inputs, **options))
@@ -37,7 +38,7 @@ def demonstrated(batched_env, plans, context="full", levels=LEVELS, **options):
 
 def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them():
     batched_env = make_batched_env("Bandit", LAKE, actions=2, encoder="canonical")
-    trajectory, _ = demonstrated(batched_env, "random", "single_turn")
+    trajectory, _ = demonstrated(batched_env, "random", SINGLE_TURN)
     task, actions = trajectory.ids.task, trajectory.turn.actions
     assert np.bincount(task).tolist() == [LEVELS] * 2
     for index, of_task in enumerate(batched_env.tasks):

@@ -11,6 +11,7 @@ from refusing import refusal
 
 import envs_jax
 from agentrl_jax.learner.state import optimizer
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.setup import build, memory
@@ -67,7 +68,7 @@ def test_a_program_is_made_once_and_the_least_recently_used_goes_first(monkeypat
 
 def test_positions_hold_the_final_observation_of_a_critic_and_test_levels_cannot_be_trained_on():
     env = types.SimpleNamespace(prefix=np.zeros((1, 10)), observation_tokens=5)
-    for context, context_tokens, more in (("full", 0, 5), ("full", 24, 5), ("single_turn", 0, 0)):
+    for context, context_tokens, more in ((FULL, 0, 5), (FULL, 24, 5), (SINGLE_TURN, 0, 0)):
         engine = toy_agent.engine_config(context=context, context_tokens=context_tokens)
         longest = cache_length(env, engine)
 

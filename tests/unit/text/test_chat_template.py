@@ -217,7 +217,7 @@ def test_written_templates_of_single_turns_and_with_a_tag_which_is_not_inserted_
     for tag, forced in (("<answer>", False), ("<think>", True)):
         with pytest.raises(ValueError, match="opens an answer block"):
             opened.opening(tag, forced=forced)
-    template = ChatTemplate(write_template(chat_format(plain), single_turn=True))
+    template = ChatTemplate(write_template(chat_format(plain), turns=1))
     for turns, read in ((TURNS, [TURNS[0], TURNS[3]]), (TURNS[1:], TURNS[3:]), (TURNS[:2], TURNS[:2])):
         text = template.render(turns, generate=True)
         assert text == plain.decode(conversation_ids(plain, read), skip_special=False)
