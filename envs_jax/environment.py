@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float32, Int, Int8, Int32, Key, UInt32
 
 from envs_jax.content import content_key
+from envs_jax.gymnax_base import environment, spaces
 
 NO_PIECE = -1
 """No piece; anywhere in a row of piece ids."""

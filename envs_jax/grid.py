@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Int, Int8, Int32, Key, UInt32
 
 from envs_jax.environment import NO_PIECE, TextEnvironment, hash_integers
 from envs_jax.errors import BadValue
+from envs_jax.gymnax_base import spaces
 from envs_jax.splits import grid_hash, grid_images, shifted_images
 
 FORMATS = ("grid", "coord", "grid_coord")

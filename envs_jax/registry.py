@@ -3,8 +3,9 @@
 import dataclasses
 import difflib
 import functools
+import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,10 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int8, Int32, Key
 
-from envs_jax import babyai, bandit, frozen_lake, sokoban, solvers
-from envs_jax.babyai import baselines as babyai_baselines
-from envs_jax.babyai import colors as babyai_colors
-from envs_jax.babyai import scene as babyai_scene
+from envs_jax import bandit, frozen_lake, sokoban, solvers
 from envs_jax.bandit import scene as bandit_scene
 from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
 from envs_jax.environment import TextEnvironment
@@ -95,13 +93,14 @@ class Spec:
 class Registry:
     """A table of environments by name."""
 
-    def __init__(self, specs: dict[str, Spec], *, installed: bool = False):
-        """Starts with a table of names, which is copied.
+    def __init__(self, specs: Mapping[str, Spec | str], *, installed: bool = False):
+        """Starts with a table of names, which is copied; a text names the module whose `SPECS` has the entry.
 
-        With `installed`, those of other installed packages are added when a name is not in the table or all names are
-        asked for (`envs_jax.installed`).
+        Such a module is imported when an entry of it is asked for. With `installed`, the environments of other
+        installed packages are added when a name is not in the table or all names are asked for
+        (`envs_jax.installed`).
         """
-        self._specs = dict(specs)
+        self._specs: dict[str, Spec | str] = dict(specs)
         self._asks_installed = installed
 
     def registered(self) -> tuple[str, ...]:
@@ -126,7 +125,12 @@ class Registry:
                 "environment",
                 name,
             )
-        return self._specs[name]
+        found = self._specs[name]
+        if isinstance(found, str):
+            self._specs.update(importlib.import_module(found).SPECS)
+            found = self._specs[name]
+            assert isinstance(found, Spec)
+        return found
 
     def _add_installed(self) -> None:
         # The flag falls first, because the functions of the packages may ask for names.
@@ -300,8 +304,6 @@ _DESCRIPTIONS = {
     "LargerSokoban": "8x8 Sokoban with two boxes",
     "SokobanDifferentGridVocab": "6x6 Sokoban with one box and other symbols",
     "CoordSokoban": "SimpleSokoban with coordinates before the grid",
-    "BabyAI": "the eighteen levels of AgentGym-RL: rooms, doors and keys, missions in words",
-    **{f"BabyAI-{name}": f"level {number} of BabyAI" for number, name in babyai.NAMES.items()},
 }
 _bandits = functools.partial(
     Spec,
@@ -331,31 +333,22 @@ _sokobans = functools.partial(
     solve=solvers.solve_sokoban,
     floors=Floors(constant=0.1, repeat_last=0.1, random=0.25, gap=0.5),
 )
-_babyais = functools.partial(
-    Spec,
-    success_rule="the mission is fulfilled and has not failed; with mode=upstream, the sum of the rewards is above 0",
-    max_actions=20,
-    oracle=babyai_baselines.oracle,
-    plan=babyai_baselines.plan,
-    plan_after=babyai_baselines.plan_after,
-    exploring_after=babyai_baselines.exploring_after,
-    random_actions=babyai_baselines.random_first,
-    symmetry=babyai_colors.permute,
-    scene=babyai_scene.scene,
-    solve=solvers.solve_babyai,
-    checked_seeds=1_000,
-    solved_levels=64,
-)
-BUILT_IN: dict[str, Spec] = {
+_BABYAI_LEVELS = """
+    GoToRedBallGrey GoToRedBall GoToRedBallNoDists GoToObjS6 GoToLocalS8N7 GoToObjMazeS7 GoToImpUnlock GoToSeqS5R2
+    GoToRedBlueBall GoToDoor GoToObjDoor Open OpenRedDoor OpenDoorLoc OpenRedBlueDoorsDebug OpenDoorsOrderN4Debug
+    Pickup UnblockPickup PickupLoc PickupDistDebug PickupAbove PutNextLocalS6N4 PutNextS7N4Carrying Unlock
+    UnlockLocalDist KeyInBox UnlockPickupDist BlockedUnlockPickup UnlockToUnlock ActionObjDoor FindObjS7
+    KeyCorridorS6R3 OneRoomS20 MoveTwoAcrossS8N9 SynthS5R2 SynthLoc SynthSeq MiniBossLevel BossLevel
+    BossLevelNoUnlock
+"""
+BUILT_IN: dict[str, Spec | str] = {
     **{
         name: entry(factory, _DESCRIPTIONS[name])
         for tags, entry in ((bandit.TAGS, _bandits), (frozen_lake.TAGS, _frozen_lakes), (sokoban.TAGS, _sokobans))
         for name, factory in tags.items()
     },
-    **{
-        name: _babyais(factory, _DESCRIPTIONS[name], floors=babyai_baselines.floors(name))
-        for name, factory in babyai.TAGS.items()
-    },
+    "BabyAI": "envs_jax.babyai.specs",
+    **{f"BabyAI-{level}": "envs_jax.babyai.specs" for level in _BABYAI_LEVELS.split()},
 }
 """The environments of this package."""
 

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from envs_jax import frozen_lake
-from envs_jax.babyai import baselines as babyai_baselines
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.packs import Levels
 from envs_jax.reference import Reference, reference_of_plans
@@ -36,9 +35,3 @@ def solve_frozen_lake(env: Any, params: Any, levels: Levels, starts: Any, limit:
 def solve_sokoban(env: Any, params: Any, levels: Levels, starts: Any, limit: int) -> Reference:
     """Follows a shortest plan."""
     return reference_of_plans([sokoban_oracle.solve(level) for level in levels], np.ones(len(levels), bool))
-
-
-def solve_babyai(env: Any, params: Any, levels: Levels, starts: Any, limit: int) -> Reference:
-    """Follows a plan with the fewest actions, where the search finds one."""
-    plans = babyai_baselines.plan(env, params, levels, limit)
-    return reference_of_plans(plans, np.zeros(len(levels), bool))

@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy import stats
 
 FALSE_ALARMS = 3e-5
 """Largest p-value that both tests accept as a fall. A run is tested at every iteration over several windows, so this is
@@ -118,6 +117,8 @@ def _tested(
     reference, window = before(until), before(ends[:, None] + 1) - before(firsts)
     sizes = np.maximum(until, 1), np.broadcast_to(lengths, firsts.shape)
     sums = tuple(zip(*(np.moveaxis(part, -1, 0) for part in (reference, window))))
+    from scipy import stats  # takes a second
+
     means = tuple(total / size for total, size in zip(sums[0], sizes))
     low = known & (means[1] < rule.bound) & (means[1] < rule.share * means[0])
     squares, episodes, solved, good = sums[1:]

@@ -75,9 +75,10 @@ def run(words: list[str]) -> None:
                     simulate_cpu_devices(config.devices)
                 from envs_jax.registry import make
 
-                for index, task in enumerate(() if config.served else config.tasks):
-                    with refusals(f"tasks.{index}"):
-                        make(task.env, **task.options)
+                for index, (task, kind) in enumerate(zip(config.tasks, config.kinds)):
+                    if kind == "compiled":
+                        with refusals(f"tasks.{index}"):
+                            make(task.env, **task.options)
                 from agentrl_jax.train.run import train
 
                 train(config, accept_changes=accept_changes)

@@ -17,6 +17,7 @@ from agentrl_jax.config.load import (
     save_resolved,
     to_dict,
 )
+from agentrl_jax.config.one_task import alone
 from agentrl_jax.config.schema import (
     Config,
     EvalConfig,
@@ -47,6 +48,7 @@ __all__ = [
     "StartConfig",
     "TaskConfig",
     "TrainConfig",
+    "alone",
     "decode",
     "differences",
     "load_config",

@@ -9,22 +9,17 @@ from typing import Any
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
+from agentrl_jax.config.one_task import OF_HOST, OF_SERVICES
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
-from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
-from agentrl_jax.service_names import TEXT_SERVICES
 
 _SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings")
 """Keys of `model` that a pretrained model determines, with the tokenizer."""
 
-_OF_HOST = ("observation_tokens", "deadline", "workers", "max_failed")
-"""Keys of `env` that services and Python environments read."""
-_OF_SERVICES = ("score", "progress", "retries")
-"""Keys of `env` that services alone read."""
-
 _RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
 """Allowed range of a schedule's final value; for other values it is at least 0."""
 
+_OF_PYTHON = ("processes",)
 Refused = tuple[str, Any, str]
 
 MAX_CONTEXT = 1 << 20  # sampled tokens of one episode
@@ -105,55 +100,55 @@ def _tasks(config: Config) -> Iterator[Refused]:
 
 
 def _services(config: Config) -> Iterator[Refused]:
-    served, prompt, env = config.served, config.prompt, config.env
-    python, tagged = config.python, config.tagged
-    kind = "Python environments" if python else "services" if served else "compiled"
-    if (prompt.style in ("chat", "bare")) == tagged:
-        styles = "compact or ragen" if tagged else "chat or bare"
-        yield "prompt.style", prompt.style, f"but the tasks are {kind}; use {styles}"
-    if python and env.url:
+    kinds, prompt, env, every = config.kinds, config.prompt, config.env, config.train.validate_every
+    names = {"compiled": "compiled", "python": "Python environments", "service": "services"}
+    tasks_are = f"but the tasks are {' and '.join(name for kind, name in names.items() if kind in kinds)}"
+    compiled, python, services = (kind in kinds for kind in names)
+    if (prompt.style in ("chat", "bare")) == config.tagged:
+        styles = "compact or ragen" if config.tagged else "chat or bare"
+        yield "prompt.style", prompt.style, f"{tasks_are}; use {styles}"
+    if env.url and not services:
         yield "env.url", env.url, "but Python environments run in this process or its own; leave it out"
-    for index, task in enumerate(config.tasks):
+    for index, (task, kind) in enumerate(zip(config.tasks, kinds)):
         key = f"tasks.{index}"
         for name in ("items", "held_out", "validation"):
             value = getattr(task, name)
-            if value and not served:
+            if value and kind == "compiled":
                 yield f"{key}.{name}", value, f"but {task.env} is not a service; leave it out"
-            if not tagged and not value and name != "validation":
+            if kind == "service" and not value and name != "validation":
                 yield f"{key}.{name}", value, f"expected items of {task.env}, e.g. 0-99, or an item file"
-        if not served:
+        if kind == "compiled":
             continue
-        every, listed = config.train.validate_every, bool(task.items)
+        listed = bool(task.items)
         if listed != bool(task.held_out):
             yield f"{key}.held_out", task.held_out, f"but {key}.items is {shown(task.items)}; set both or neither"
         if (listed or task.validation) and bool(task.validation) != (every > 0):
             yield f"{key}.validation", task.validation, f"but train.validate_every is {every}; set both or neither"
-        if python and not is_path(task.env):
-            yield f"{key}.env", task.env, "which is no Python environment, unlike other tasks; split them"
-        elif not python and not env.url and task.env not in TEXT_SERVICES:
-            yield f"{key}.env", task.env, "which is compiled, unlike other tasks; set env.url, or split them"
-        for name in ("levels",) if python else ("levels", "options"):
+        for name in ("levels",) if kind == "python" else ("levels", "options"):
             if value := getattr(task, name):
-                yield f"{key}.{name}", value, f"which {kind} do not have; use items and held_out"
-    unread = [*(() if served else _OF_HOST), *(_OF_SERVICES if tagged else ()), *(() if python else ("processes",))]
+                yield f"{key}.{name}", value, f"which {names[kind]} do not have; use items and held_out"
+    unread = [*(() if config.served else OF_HOST), *(() if services else OF_SERVICES), *(() if python else _OF_PYTHON)]
     for name in unread:
         if (value := getattr(env, name)) != getattr(ServiceConfig(), name):
-            yield f"env.{name}", value, f"which nothing reads, because the tasks are {kind}; leave it out"
+            yield f"env.{name}", value, f"which nothing reads, {tasks_are.replace('but', 'because')}; leave it out"
     if env.token_file and env.url in ("", "local"):
         yield "env.token_file", env.token_file, f"but env.url is {env.url!r}; give the address of its server"
-    if served and prompt.observation_tokens:
-        why = f"but {kind} read env.observation_tokens; leave it out"
+    if not compiled and prompt.observation_tokens:
+        why = f"{tasks_are}, which read env.observation_tokens; leave it out"
         yield "prompt.observation_tokens", prompt.observation_tokens, why
-    if served and prompt.encoder != "pieces":
-        yield "prompt.encoder", prompt.encoder, f"but texts of {kind} are always tokenized as one text; use pieces"
-    if not tagged and prompt.separator != PromptConfig().separator:
-        yield "prompt.separator", prompt.separator, f"which nothing reads, because the tasks are {kind}; leave it out"
-    if served and config.rollout.shared_noise:
-        yield "rollout.shared_noise", True, f"which is for compiled environments, but the tasks are {kind}; use false"
-    if not tagged and prompt.stop_at_answer:
+    if not compiled and prompt.encoder != "pieces":
+        yield "prompt.encoder", prompt.encoder, f"{tasks_are}, whose texts are tokenized as one text; use pieces"
+    if not config.tagged and prompt.separator != PromptConfig().separator:
+        yield "prompt.separator", prompt.separator, f"which nothing reads, {tasks_are}; leave it out"
+    if not compiled and config.rollout.shared_noise:
+        yield "rollout.shared_noise", True, f"which is for compiled environments, {tasks_are}; use false"
+    if not config.tagged and prompt.stop_at_answer:
         yield "prompt.stop_at_answer", True, "but responses to services have no answer block; use false"
-    if served and config.algo.dynamic_sampling > 1:
-        yield "algo.dynamic_sampling", config.algo.dynamic_sampling, f"but {kind} cannot resample groups; use 1"
+    if config.served and config.algo.dynamic_sampling > 1:
+        yield "algo.dynamic_sampling", config.algo.dynamic_sampling, f"{tasks_are}: the host resamples no groups; use 1"
+    if len(set(kinds)) > 1 and config.imitation.steps:
+        why = f"{tasks_are}; imitate in a run on one kind, and start from it with --from"
+        yield "imitation.steps", config.imitation.steps, why
 
 
 def _model(config: Config) -> Iterator[Refused]:

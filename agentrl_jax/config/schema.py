@@ -28,6 +28,9 @@ from agentrl_jax.config.sampling import Draws, Sampling
 from agentrl_jax.environments.loading import is_path
 from agentrl_jax.service_names import TEXT_SERVICES
 
+Kind = Literal["compiled", "python", "service"]
+"""Where a task is played."""
+
 PANEL = "panel"
 NAMED_LEVELS = (PANEL, "other-levels")
 """In place of a file with levels to evaluate on, stored items of BabyAI: the 90 that AgentGym-RL tests on, and 23 of
@@ -391,19 +394,27 @@ class Config(Section):
         return 0 if self.devices == "auto" else self.devices
 
     @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Where each task is played: compiled, as a Python environment, or as a service."""
+        return tuple(
+            "python" if is_path(task.env) else "service" if self.env.url or task.env in TEXT_SERVICES else "compiled"
+            for task in self.tasks
+        )
+
+    @property
     def served(self) -> bool:
-        """Whether the tasks are services or Python environments, which run on the host."""
-        return bool(self.env.url) or self.python or any(task.env in TEXT_SERVICES for task in self.tasks)
+        """Whether some tasks are services or Python environments, which run on the host."""
+        return set(self.kinds) != {"compiled"}
 
     @property
     def python(self) -> bool:
-        """Whether the tasks are Python environments, named by their import paths."""
-        return any(is_path(task.env) for task in self.tasks)
+        """Whether some tasks are Python environments, named by their import paths."""
+        return "python" in self.kinds
 
     @property
     def tagged(self) -> bool:
-        """Whether responses have their actions in an answer block; those to services are plain text."""
-        return self.python or not self.served
+        """Whether responses of some tasks have their actions in an answer block; those to services are plain text."""
+        return set(self.kinds) != {"service"}
 
     @property
     def thinks(self) -> bool:

@@ -25,7 +25,6 @@ from agentrl_jax.evaluate.seen import learned_from, seen_levels
 from agentrl_jax.evaluate.selectors import Selector, best_of_selector
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.services.catalog import success_rule
@@ -92,12 +91,10 @@ class EvalSet(LevelSet):
                 break
             failed, again = found.failed, hosts.fetch(dispatch()[0])
             found = jax.tree.map(functools.partial(_where, failed), again, found)
-        if isinstance(self.batched_env, HostEnv):
-            self.batched_env.host_episodes.clear()  # closes what has already ended on the device
+        self.batched_env.clear()  # closes what has already ended on the device
         if found.failed[:count].any():
-            if isinstance(self.batched_env, HostEnv):
-                failures = self.batched_env.host_episodes.take_report().failures
-                why = "; ".join([*(failure.error for failure in failures[-1:]), "see whether the environment works"])
+            if failures := self.batched_env.take_report().failures:
+                why = f"{failures[-1].error}; see whether the environment works"
             else:
                 why = f"{MAX_LEVEL_TRIES} keys gave no level of the {self.split.name.lower()} split; use larger levels"
             name, failed = self.batched_env.tasks[self.task].name, int(found.failed[:count].sum())

@@ -1,6 +1,6 @@
 """The task that an evaluation of a run plays: from its own configuration, options of the command, or a panel."""
 
-from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.config import Config, TaskConfig, alone
 from agentrl_jax.config.checks import check_sizes
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels
@@ -16,18 +16,23 @@ def with_task(config: Config, run: str, env: str | None, levels: str | None, pan
     """
     if panel is not None:
         return panels.on_panel(config, panels.get_panel(panel), run)
-    if config.served and levels is not None:
-        raise UserError.at(run, "was trained on services, whose items it names; leave out --levels")
-    if config.served and env not in (None, *(task.env for task in config.tasks)):
-        names = ", ".join(task.env for task in config.tasks)
+    known = [task.env for task in config.tasks]
+    if env is None or env in known:
+        config = alone(config, 0 if env is None else known.index(env))
+    elif "compiled" not in config.kinds:
         raise UserError(
-            f"--env {env}: {run} was trained on services and has items of {names} only", key="--env", value=env
+            f"--env {env}: {run} was trained on services and has items of {', '.join(known)} only",
+            key="--env",
+            value=env,
         )
-    tasks = {task.env: task for task in reversed(config.tasks)}
-    task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
-    if task.env not in tasks:
-        config = config.replace(prompt=config.prompt.replace(max_actions=registry.spec(task.env).max_actions))
-    return config.replace(tasks=(task if levels is None else task.replace(levels=levels),))
+    else:
+        config = alone(config, config.kinds.index("compiled")).replace(tasks=(TaskConfig(env=env, groups=1),))
+        config = config.replace(prompt=config.prompt.replace(max_actions=registry.spec(env).max_actions))
+    if levels is None:
+        return config
+    if config.served:
+        raise UserError.at(run, "was trained on services, whose items it names; leave out --levels")
+    return config.replace(tasks=(config.tasks[0].replace(levels=levels),))
 
 
 def check_playable(config: Config) -> None:

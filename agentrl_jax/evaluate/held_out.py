@@ -12,9 +12,9 @@ from agentrl_jax.config import Config, EvalConfig, TrainConfig
 from agentrl_jax.evaluate.baselines import concatenate
 from agentrl_jax.evaluate.eval_set import EvalSet, Params
 from agentrl_jax.evaluate.seen import seen_levels
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
-from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.trajectory import level_ids
@@ -56,7 +56,7 @@ class HeldOut:
     def of_run(
         cls,
         config: Config,
-        batched_env: CompiledEnv | HostEnv,
+        batched_env: TaskEnv,
         splits: LevelSplits,
         program: RolloutProgram,
         replicas: int = 1,

@@ -13,15 +13,14 @@ from agentrl_jax.config.schema import NAMED_LEVELS, PANEL
 from agentrl_jax.evaluate.baselines import level_baselines
 from agentrl_jax.evaluate.draws import Draws
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
-from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.trajectory import EpisodeIds
 from agentrl_jax.setup import build, run_keys
 from agentrl_jax.setup.service_tasks import Services
-from envs_jax import babyai, registry
-from envs_jax.babyai import items as babyai_items
+from envs_jax import registry
 from envs_jax.budget import Baselines, Budget
 from envs_jax.splits import Split
 
@@ -30,7 +29,7 @@ from envs_jax.splits import Split
 class LevelSet:
     """Levels of one task: rows of its level pack, or generated ones."""
 
-    batched_env: CompiledEnv | HostEnv
+    batched_env: TaskEnv
     """Environment with the task."""
     prompt: PromptConfig
     task: int
@@ -124,9 +123,7 @@ def _known_draws(task: Task, number: int, seed: int, split: Split, sampled_split
     return Draws(task.env, task.env_params, keys, sampled_split)
 
 
-def level_set(
-    config: Config, batched_env: CompiledEnv | HostEnv, named: str | None, services: Services | None = None
-) -> LevelSet:
+def level_set(config: Config, batched_env: TaskEnv, named: str | None, services: Services | None = None) -> LevelSet:
     """The test levels of the first task of a configuration.
 
     `named` is the task's level file, or one of `NAMED_LEVELS`, if all of its levels are to be played; None to divide
@@ -135,8 +132,11 @@ def level_set(
     task_levels = level_splits(batched_env).tasks[0]
     categories = None if services is None else services.categories([batched_env.levels(0)])
     if named in NAMED_LEVELS:
-        numbers = [babyai_items.number_of(item) for item in babyai_items.NAMED[named]()]
-        categories = [babyai_items.family_of(n) if named == PANEL else f"{n:02} {babyai.NAMES[n]}" for n in numbers]
+        from envs_jax import babyai
+
+        items = babyai.items
+        numbers = [items.number_of(item) for item in items.NAMED[named]()]
+        categories = [items.family_of(n) if named == PANEL else f"{n:02} {babyai.NAMES[n]}" for n in numbers]
     if named == PANEL:
         # No run trains on them: they are test levels by content (`TextEnvironment.test_levels`).
         task_levels = TaskLevels(split_of_row=np.full(batched_env.levels(0), Split.TEST))

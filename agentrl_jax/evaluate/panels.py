@@ -29,8 +29,6 @@ from agentrl_jax.services.items import parse_ranges
 from agentrl_jax.setup import build, run_keys
 from agentrl_jax.strict_json import parse_object
 from envs_jax import registry
-from envs_jax.babyai import BabyAI
-from envs_jax.babyai import items as babyai_items
 from envs_jax.environment import NO_PIECE
 from envs_jax.splits import Split
 
@@ -132,13 +130,15 @@ def level_keys(seed: int, numbers: Int[np.ndarray, " n"]) -> Key[Array, " n"]:
 def environment(panel: Panel) -> tuple[Any, Any]:
     """The compiled environment of a panel and its parameters, without levels."""
     env, params = registry.make(panel.env, **panel.options)
-    return env.on_items(params, ()) if isinstance(env, BabyAI) else (env, params)
+    return env.on_items(params, ()) if panel.env in SERVICES else (env, params)
 
 
 def panel_levels(panel: Panel) -> Int8[np.ndarray, "n H W"]:
     """The levels of a compiled environment's panel; i8[n, 0, 0] if its levels are no boards."""
     if panel.items:
-        return babyai_items.load(panel.numbers)
+        from envs_jax.babyai import items
+
+        return items.load(panel.numbers)
     draws = Draws(*environment(panel), functools.partial(level_keys, panel.seed), Split.TEST)
     return draws.first(panel.levels)[1]
 

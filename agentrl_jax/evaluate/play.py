@@ -11,7 +11,7 @@ from agentrl_jax.config import PromptConfig, TaskConfig
 from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
-from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import Response, RolloutSettings
 from agentrl_jax.setup import build
@@ -45,7 +45,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     turns = max(most, PromptConfig().max_turns)  # a response may have no action
     prompt = PromptConfig(style=style, think=think, max_turns=turns, max_actions=most)
     own = TaskConfig(env=env, groups=1, levels=levels or "")
-    batched_env: CompiledEnv | HostEnv
+    batched_env: TaskEnv
     params: tuple[Any, ...] = ()
     if is_path(env):
         batched_env = python = single_env(own, prompt, tokenizer)
@@ -97,7 +97,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         response = written(tokenizer.encode(data.decode("utf-8", "replace")))
         state, result, message = step(settings, state, response, on_device(parsed, grammar), jnp.ones(1, bool))
         if result.failed[0]:
-            failures = batched_env.host_episodes.take_report().failures if isinstance(batched_env, HostEnv) else ()
+            failures = batched_env.take_report().failures
             raise UserError(f"{env} failed: {'; '.join(f.error for f in failures) or 'no level was found'}", key=env)
         total += float(result.reward[0])
         solved |= bool(result.success[0])
@@ -115,7 +115,7 @@ def written(tokens: list[int]) -> Response:
     )
 
 
-def compiled_game(batched_env: CompiledEnv | HostEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def compiled_game(batched_env: TaskEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`batched_env.reset` and `batched_env.step` in one conversation, each compiled once in a process."""
     return jit_once(batched_env.reset, ("reset", batched_env)), jit_once(batched_env.step, ("step", batched_env))
 

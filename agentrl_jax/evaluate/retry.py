@@ -30,6 +30,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_retry import with_retries
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.envs.retry import ATTEMPT, RetryEnv
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, RolloutSettings, Trajectory
 from agentrl_jax.setup import build
@@ -78,7 +79,7 @@ class Attempts(NamedTuple):
     """Levels whose last attempt was cut, and further ones left out, because the context was full."""
 
 
-def load(config: Config, policy: RunPolicy, batched_env: CompiledEnv | HostEnv, attempts: int) -> Retries:
+def load(config: Config, policy: RunPolicy, batched_env: TaskEnv, attempts: int) -> Retries:
     """The program that plays up to `attempts` attempts at a level of `batched_env`, the environment of `config`.
 
     Raises:
@@ -91,6 +92,7 @@ def load(config: Config, policy: RunPolicy, batched_env: CompiledEnv | HostEnv, 
         if isinstance(batched_env, HostEnv):
             env, new = host_env(batched_env, config, policy.tokenizer, attempts), None
         else:
+            assert isinstance(batched_env, CompiledEnv), "an evaluation has one task"
             env = compiled_env(batched_env, config.prompt, policy.tokenizer, attempts)
             new = _new_tokens(tokens, batched_env) if attempts > 1 and not policy.pretrained else None
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
@@ -128,8 +130,8 @@ def host_env(batched_env: HostEnv, config: Config, tokenizer: Tokenizer, attempt
 def settings_of(retries: Retries, settings: RolloutSettings) -> RolloutSettings:
     """The settings of a rollout of a run, with the limits of all attempts."""
     settings = settings.replace(horizon=retries.turns)
-    # `RetryEnv` counts actions within an attempt; a response to a service is one action.
-    return settings.replace(max_actions=retries.turns) if isinstance(retries.env, HostEnv) else settings
+    # `RetryEnv` counts actions within an attempt.
+    return settings.replace(max_actions=settings.max_actions * retries.attempts) if retries.env.on_host else settings
 
 
 def feedback_tokens(tokenizer: Tokenizer) -> list[int]:

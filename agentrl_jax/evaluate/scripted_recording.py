@@ -80,10 +80,10 @@ def record_items(
         for number, episodes in enumerate(plays):
             services = Services(config, lambda: Path("."))
             try:
-                (served,) = services.tasks
+                (served,) = services.tasks.values()
                 items = dict(zip(served.held_out, episodes, strict=True))
                 service = dataclasses.replace(served.service, read=_action_of)
-                services.tasks = (dataclasses.replace(served, service=service, pool=_Answered(items)),)
+                services.tasks = {0: dataclasses.replace(served, service=service, pool=_Answered(items))}
                 env = services.batched_env(tokenizer, held_out=True)
                 played = play_script(config, env, jax.random.key(0), _script(config, episodes, tokenizer))
             finally:

@@ -11,8 +11,10 @@ from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.bridge import RETRIES
 
 
-def service_metrics(trajectory: Trajectory, report: Report, seconds: float, restarts: int) -> dict[str, float]:
-    """Metrics of one iteration whose rollout took `seconds`, on the host.
+def service_metrics(
+    trajectory: Trajectory, tasks: Sequence[int], report: Report, seconds: float, restarts: int
+) -> dict[str, float]:
+    """Metrics of the episodes of the `tasks` on the host, in an iteration whose rollout took `seconds`.
 
     env/failed_share: share of failed episodes; env/failed_turns: their turns, the failed one included; env/retries:
     instances that were lost and replaced. Episodes with retries are compared with the others, both without failed
@@ -29,8 +31,11 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float, rest
             "turns": trajectory.num_turns,
             "retries": trajectory.turn.info[RETRIES].sum(axis=1),
             "group": trajectory.ids.group,
+            "task": trajectory.ids.task,
         }
     )
+    on_host = np.isin(rows["task"], tasks)
+    rows = {name: column[on_host] for name, column in rows.items()}
     failed, retried = rows["failed"], rows["retries"] > 0
     _, group, size = np.unique(rows["group"], return_inverse=True, return_counts=True)
     valid = np.bincount(group, weights=~failed)[group]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.config import Config
+from agentrl_jax.config import Config, alone
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.formats.dialogs import ended, message_format, read_dialog
 from agentrl_jax.formats.messages import MessageFormat
@@ -136,11 +136,11 @@ class RecordedEpisodes:
         return len(self.record.task)
 
     def __iter__(self) -> Iterator[Episode]:
-        form = message_format(self.config, self.tokenizer)
+        forms = [message_format(alone(self.config, task), self.tokenizer) for task in range(len(self.config.tasks))]
         for row in range(len(self)):
             if row and row % _REPORT_EVERY == 0:
                 self.report(f"{row} of {len(self)} episodes")
-            yield _episode(self.record, row, self.tokenizer, form, self.context)
+            yield _episode(self.record, row, self.tokenizer, forms[self.record.task[row]], self.context)
 
 
 def read_episodes(

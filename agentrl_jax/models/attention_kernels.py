@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 from jaxtyping import Array, Int
 
 from agentrl_jax.models.attention import Keys, Query
@@ -30,6 +29,8 @@ def attend_splash(
     interpret: bool = False,
 ) -> Query:
     """Attention by JAX's splash kernel for TPUs; `interpret` runs it on any platform, slowly, for tests."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel  # slow
+
     chunk, length = query.shape[1], key.shape[2]
     of_heads = functools.partial(_splash_kernel, chunk, length, window, interpret)
 
@@ -74,6 +75,8 @@ def _splash_kernel(
     chunk: int, length: int, window: int, interpret: bool, heads: int
 ) -> tuple[Callable[..., jax.Array], tuple[int, int]]:
     """The kernel for one row, and the numbers of queries and keys that it computes, padding included."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
     blocks = _block_size(chunk), _block_size(length)
     padded = chunk + -chunk % blocks[0], length + -length % blocks[1]
     if window:

@@ -303,7 +303,7 @@ def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
             found: dict[str, Any] = {name: file[name] for name in stored}
         if others := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
             raise BadValue(f"{others[0]} is no array", key=others[0])
-        found.setdefault("attempt", np.zeros_like(found["format_error"]))
+        found = {name: np.zeros_like(found["format_error"]) for name in _NOT_OF_OLD} | found
         header = json.loads(found.pop("header").tobytes())
         if header.pop("version") != VERSION:
             raise UserError(f"{refused} (version {VERSION}); record it again", key=path)

@@ -31,8 +31,8 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import layout
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
-from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.jit_once import jit_once
@@ -137,11 +137,11 @@ def response_grammar(actions: tuple[str, ...], prompt: PromptConfig) -> Response
 
 
 def build_compiled_env(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
-    """Builds the batched environment of compiled tasks; raises UserError if the tasks are services."""
-    if config.served:
-        raise UserError.of(
-            "tasks.0.env", config.tasks[0].env, "which runs on the host; this works with compiled environments only"
-        )
+    """Builds the batched environment of compiled tasks; raises UserError if a task is none."""
+    for index, (task, kind) in enumerate(zip(config.tasks, config.kinds)):
+        if kind != "compiled":
+            why = "which runs on the host; this works with compiled environments only"
+            raise UserError.of(f"tasks.{index}.env", task.env, why)
     tasks = tuple(build_task(task, config.prompt, tokenizer) for task in config.tasks)
     return CompiledEnv(tasks=tasks, shared_noise=config.rollout.shared_noise)
 
@@ -262,8 +262,8 @@ def check_trainable(config: Config, splits: LevelSplits) -> None:
     Raises:
         UserError: all levels of a task's file are test levels in any case (`TextEnvironment.test_levels`).
     """
-    for task, levels in zip(config.tasks, splits.tasks):
-        if (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
+    for task, kind, levels in zip(config.tasks, config.kinds, splits.tasks):
+        if kind == "compiled" and (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
             raise UserError(
                 f"tasks: {task.label} has no level to train on: all levels of {task.levels} are test levels, which "
                 "its environment names and no run trains on; give others",
@@ -356,7 +356,7 @@ def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds
 
 def rollout_settings(
     config: Config,
-    batched_env: CompiledEnv | HostEnv,
+    batched_env: TaskEnv,
     episodes: int,
     temperature: float,
     horizon: int | None = None,

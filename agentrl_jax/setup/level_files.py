@@ -10,8 +10,6 @@ import envs_jax
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.errors import BadValue, UserError, refusals
-from envs_jax.babyai import BabyAI, items
-from envs_jax.babyai import levels as babyai_levels
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import FrozenLake
 from envs_jax.frozen_lake import levels as frozen_lake_levels
@@ -42,12 +40,14 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
     if not task.levels:
         return env, params
     if task.levels in NAMED_LEVELS:
-        if not isinstance(env, BabyAI):
+        from envs_jax import babyai
+
+        if not isinstance(env, babyai.BabyAI):
             raise UserError.of(
                 "levels", task.levels, f"but {task.env} has no such levels; give a file with levels of {task.env}"
             )
         with refusals():
-            return env.on_items(params, items.NAMED[task.levels]())
+            return env.on_items(params, babyai.items.NAMED[task.levels]())
     file = Path(task.levels)
     if not file.is_file():
         raise UserError.at(file, "there is no such file; give a text file with levels or a .npy pack")
@@ -71,6 +71,8 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
 
 def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray | None]:
     """Returns the environment with a board for the largest level, and the levels; None if it does not use levels."""
+    from envs_jax import babyai
+
     packed = file.suffix == ".npy"
     if isinstance(env, Sokoban):
         levels = sokoban_levels.load_pack(file) if packed else sokoban_levels.parse_xsb(_text(file))
@@ -83,8 +85,8 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
         levels = frozen_lake_levels.load_pack(file) if packed else frozen_lake_levels.parse_maps(_text(file))
         pack = frozen_lake_levels.stack_levels(levels)
         return FrozenLake(pack.shape[1], pack.shape[2], env.observation), pack
-    if isinstance(env, BabyAI):
-        return env, babyai_levels.load_pack(file, env.shape)
+    if isinstance(env, babyai.BabyAI):
+        return env, babyai.levels.load_pack(file, env.shape)
     if isinstance(env, GridEnvironment):
         if not packed:
             raise BadValue(

@@ -24,10 +24,10 @@ from agentrl_jax.config.sampling import Draws, Prioritized
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.measures import groups_of
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
-from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, Trajectory
 from envs_jax.environment import TextEnvironment
@@ -43,7 +43,7 @@ Pools = tuple[LevelPool | None, ...]
 """The pool of each task; None where levels are drawn."""
 
 
-def new_pools(config: Config, batched_env: CompiledEnv | HostEnv, splits: LevelSplits) -> Pools | None:
+def new_pools(config: Config, batched_env: TaskEnv, splits: LevelSplits) -> Pools | None:
     """The pools of a run before its first iteration, in NumPy; None if all tasks draw their levels.
 
     Raises:

@@ -48,8 +48,7 @@ class RunParts:
             self.services.refuse_seen()
         self.train_env, self.eval_env = batched_envs(config, self.tokenizer, self.services)
         self.train_splits = level_splits(self.train_env)
-        if self.services is None:
-            build.check_trainable(config, self.train_splits)
+        build.check_trainable(config, self.train_splits)
         self.eval_splits = self.train_splits if self.eval_env is self.train_env else level_splits(self.eval_env)
         self.level_pools = new_pools(config, self.train_env, self.train_splits)
         prefix = shared_prefix_len(self.train_env)

@@ -36,8 +36,7 @@ from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
-from agentrl_jax.rollout.envs.batched_env import BatchedEnv
-from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
@@ -103,7 +102,7 @@ class Programs:
         self,
         name: str,
         model: ActorCritic,
-        batched_env: BatchedEnv,
+        batched_env: TaskEnv,
         config: EngineConfig,
         *,
         rounds: int = 1,
@@ -119,9 +118,9 @@ class Programs:
         Raises:
             ValueError: host environments on a mesh where a replica has several devices, or with several rounds.
         """
-        if isinstance(batched_env, HostEnv) and rounds > 1:
+        if batched_env.on_host and rounds > 1:
             raise BadValue.of("algo.dynamic_sampling", rounds, "but host environments play one round; use 1")
-        if isinstance(batched_env, HostEnv) and self.replicas < self.mesh.size:
+        if batched_env.on_host and self.replicas < self.mesh.size:
             raise BadValue(
                 f"host environments need one device a replica, but a mesh {dict(self.mesh.shape)} has {self.replicas} "
                 "replicas; use 1 for its tensor axis, and rows for the rollout's layout",
@@ -165,7 +164,7 @@ class Programs:
             groups = jnp.max(ids.group) + 1
             return shared(self._reshard(policy, model.decoder, self.rollout_rules), key, ids, groups, settings)
 
-        made_of = None if isinstance(batched_env, HostEnv) else (model, batched_env, config, rounds, task_names)
+        made_of = None if batched_env.on_host else (model, batched_env, config, rounds, task_names)
         return self._keep(name, program, made_of)
 
     def update(

@@ -24,7 +24,7 @@ def run_opening(config: Config, chat: Chat) -> str:
         ValueError: the header starts a block that the run's response format does not start in.
     """
     prompt = config.prompt
-    if not config.tagged:
+    if not config.tagged:  # of tasks of several kinds, those whose answers have tags
         opening = OPENINGS[prompt.think] if prompt.forced_tag and get_service(config.tasks[0].env).marked else ""
         return "" if chat.opens(opening) else opening
     return "".join(map(str, chat.opening("<think>" if prompt.think else "<answer>", forced=prompt.forced_tag)))

@@ -43,7 +43,7 @@ def service_demonstrations(
     """
     turns, longest = config.prompt.max_turns, config.prompt.max_response_tokens
     episodes: list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]] = []
-    for index, task in enumerate(services.tasks):
+    for index, task in services.tasks.items():
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, index))))
         number, wanted = len(task.training), config.imitation.levels
         seeds = isinstance(task.training, range)  # of a Python environment, too many to be permuted
@@ -136,7 +136,7 @@ def play_script(config: Config, batched_env: HostEnv, key: jax.Array, script: Sc
         ids = build.episode_ids(group=number, member=np.zeros(size), task=chunk.task, level=chunk.row)
         played = program(key, settings, ids, jnp.asarray(chunk.tokens), jnp.asarray(chunk.length), parsed)
         chunks.append(jax.tree.map(np.asarray, played))
-        batched_env.host_episodes.clear()
+        batched_env.clear()
     return jax.tree.map(lambda *x: jnp.asarray(np.concatenate(x)[:count]), *chunks)
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.config import Config, TaskConfig, alone
 from agentrl_jax.errors import BadValue, UserError, refusals
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask, host_task
+from agentrl_jax.rollout.envs.mixed_env import MixedEnv, Part, TaskEnv
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment, ScoreRule
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient, ServiceError
@@ -71,11 +72,15 @@ class Services:
         self.screenshots: Screenshots | None = None
         """Keeps screenshots of held-out episodes."""
         with refusals():
-            self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
+            self.tasks = {
+                index: self._task(index, folder) for index, kind in enumerate(config.kinds) if kind != "compiled"
+            }
+            """Those of the run's tasks that are played on the host, by their numbers."""
 
-    def batched_env(self, tokenizer: Tokenizer, *, held_out: bool) -> HostEnv:
-        """Returns the batched environment of training or of held-out episodes."""
-        tasks = tuple(self._host_task(index, tokenizer, held_out=held_out) for index in range(len(self.tasks)))
+    def batched_env(self, tokenizer: Tokenizer, numbers: Sequence[int] | None = None, *, held_out: bool) -> HostEnv:
+        """Returns the batched environment of training or of held-out episodes of some tasks, None for all."""
+        chosen = self.tasks if numbers is None else numbers
+        tasks = tuple(self._host_task(index, tokenizer, held_out=held_out) for index in chosen)
         env = self._config.env
         self._host_envs.append(HostEnv(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
         return self._host_envs[-1]
@@ -86,7 +91,7 @@ class Services:
         Raises:
             UserError: there is such an item; the message names the first.
         """
-        for index, task in enumerate(self.tasks):
+        for index, task in self.tasks.items():
             for name, other in (("held_out", "training"), ("validation", "training"), ("validation", "held_out")):
                 if seen := self._overlap(task, getattr(task, name), other):
                     words = "that are trained on" if other == "training" else "of held_out"
@@ -97,17 +102,19 @@ class Services:
                         value=seen,
                     )
 
-    def seen_items(self, levels: Sequence[int]) -> list[int]:
-        """For each task, how many of its first `levels` held-out items are trained on, by number or content."""
-        return [
-            len(self._overlap(task, task.held_out[:number], "training")) for task, number in zip(self.tasks, levels)
-        ]
+    def seen_items(self, levels: Sequence[int]) -> dict[int, int]:
+        """How many of the first `levels` held-out items of each task here are trained on, by number or content."""
+        return {
+            index: len(self._overlap(task, task.held_out[: levels[index]], "training"))
+            for index, task in self.tasks.items()
+        }
 
     def _overlap(self, task: ServedTask, items: Sequence[int], other: str) -> list[int]:
         """The items that some task of the same environment has in its list `other`, by number or content."""
         if task.python is not None and not task.python.listed:
             return []
-        listed = {item for each in self.tasks if each.config.env == task.config.env for item in getattr(each, other)}
+        same = [each for each in self.tasks.values() if each.config.env == task.config.env]
+        listed = {item for each in same for item in getattr(each, other)}
         content = task.service.content or str
         contents = set(map(content, listed))
         return [item for item in items if content(item) in contents]
@@ -131,7 +138,9 @@ class Services:
         """The categories of the first `levels` held-out items of each task; None if a task's items have none."""
         self._share_numbers()
         found: list[str] = []
-        for task, count in zip(self.tasks, levels):
+        for index, count in enumerate(levels):
+            if (task := self.tasks.get(index)) is None:
+                return None
             numbers = self._numbers_of(task, task.held_out[:count])
             if task.service.category is None or None in numbers:
                 return None
@@ -150,12 +159,12 @@ class Services:
 
     def store(self, folder: Path) -> None:
         """Writes what a run's folder has to say of its Python environments."""
-        if python := [task.python for task in self.tasks if task.python is not None]:
+        if python := [task.python for task in self.tasks.values() if task.python is not None]:
             store_traits(folder, python)
 
     def log_to(self, folder: Path) -> None:
         """Keeps what Python environments print in files of the folder."""
-        for task in self.tasks:
+        for task in self.tasks.values():
             if task.python is not None:
                 task.python.pool.log_to(folder / log_name("environment", task.config.label))
 
@@ -168,7 +177,7 @@ class Services:
     def close(self) -> None:
         """Closes instances and connections, and ends the servers that the run started."""
         for batched_env in self._host_envs:
-            batched_env.host_episodes.clear()
+            batched_env.clear()
         for process in self._processes:  # a server's instances end with it
             process.close()
         for close in self._closers:
@@ -208,9 +217,9 @@ class Services:
         ]
 
     def _task(self, index: int, folder: Callable[[], Path]) -> ServedTask:
-        config = self._config.tasks[index]
-        if self._config.python:
-            return self._python_task(config)
+        config, own = self._config.tasks[index], alone(self._config, index)
+        if own.python:
+            return self._python_task(own)
         service = get_service(config.env)
         if self._upstream and not self._config.env.url:
             service = dataclasses.replace(service, oracle=service.upstream_oracle or service.oracle)
@@ -229,8 +238,9 @@ class Services:
         pool, address = self._pool(service, config, folder)
         return ServedTask(config, service, training, held_out, validation, pool, address)
 
-    def _python_task(self, config: TaskConfig) -> ServedTask:
-        python = PythonTask(self._config, config)
+    def _python_task(self, own: Config) -> ServedTask:
+        (config,) = own.tasks
+        python = PythonTask(own, config)
         self._closers.append(python.pool.close)
         levels, pool = python.levels, LocalPool(python.service)
         self._closers.append(pool.close)
@@ -276,7 +286,8 @@ class Services:
         return None if self.screenshots is None else self.screenshots.episode(item)
 
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
-        env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
+        own, task = alone(self._config, index), self.tasks[index]
+        env, prompt = own.env, own.prompt
         if task.python is not None:
             return task.python.host_task(tokenizer, functools.partial(self.baselines, index), held_out=held_out)
         service, items = task.service, (*task.held_out, *task.validation) if held_out else task.training
@@ -296,7 +307,9 @@ class Services:
             lambda: BridgedEnvironment(service, task.pool, bridge),
             instruction=service.instruction,
             response_format=PlainResponse(
-                opening=OPENINGS[prompt.think] if prompt.forced_tag and service.marked else ""
+                opening=OPENINGS[prompt.think] if prompt.forced_tag and service.marked else "",
+                # One is found; in a batch with other tasks there is room for theirs.
+                max_actions=prompt.max_actions_per_turn if self._config.tagged else 1,
             ),
             tokenizer=tokenizer,
             style=prompt.style,
@@ -323,14 +336,29 @@ def score_rule(service: str) -> ScoreRule:
     return "max" if routes.cumulative_score else "last" if routes.best_reward else "sum"
 
 
-def batched_envs(
-    config: Config, tokenizer: Tokenizer, services: Services | None
-) -> tuple[CompiledEnv | HostEnv, CompiledEnv | HostEnv]:
+def batched_envs(config: Config, tokenizer: Tokenizer, services: Services | None) -> tuple[TaskEnv, TaskEnv]:
     """Returns the batched environments of training and of held-out episodes; the same one for compiled tasks."""
-    if services is None:
-        compiled = build.build_compiled_env(config, tokenizer)
-        return compiled, compiled
-    return services.batched_env(tokenizer, held_out=False), services.batched_env(tokenizer, held_out=True)
+    kinds = dict.fromkeys(config.kinds)
+    numbers = {kind: tuple(np.flatnonzero(np.array(config.kinds) == kind).tolist()) for kind in kinds}
+    compiled: CompiledEnv | None = None
+    if of_device := numbers.get("compiled"):
+        own = config.replace(tasks=tuple(config.tasks[number] for number in of_device))
+        compiled = build.build_compiled_env(own, tokenizer)
+
+    def part(kind: str, chosen: tuple[int, ...], held_out: bool) -> Part:
+        if compiled is not None and kind == "compiled":
+            return Part(compiled, chosen)
+        assert services is not None
+        env = services.batched_env(tokenizer, chosen, held_out=held_out)
+        # A response to a service is one action.
+        return Part(env, chosen, config.prompt.max_turns if kind == "service" else None)
+
+    def joined(held_out: bool) -> TaskEnv:
+        parts = [part(kind, chosen, held_out) for kind, chosen in numbers.items()]
+        return parts[0].env if len(parts) == 1 else MixedEnv(parts)
+
+    train = joined(held_out=False)
+    return train, train if services is None else joined(held_out=True)
 
 
 class _LazyPool:

@@ -16,6 +16,7 @@ from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.packing import Sequences, context_ends, pack_trajectories
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import run_keys
@@ -28,7 +29,7 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 def demonstration_rows(
     config: Config,
-    batched_env: CompiledEnv | HostEnv,
+    batched_env: TaskEnv,
     splits: LevelSplits,
     tokenizer: Tokenizer,
     services: Services | None,
@@ -53,6 +54,7 @@ def demonstration_rows(
                 key="imitation.levels",
             )
     else:
+        assert isinstance(batched_env, CompiledEnv), "tasks of several kinds are not imitated"
         trajectory, imitated = demonstrations(
             *(batched_env, splits, key, config.prompt, config.imitation, context_of(config)),
             report=report,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentrl_jax.config import Config, ModelConfig
+from agentrl_jax.config import Config, ModelConfig, alone
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models.actor_critic import plain_decoder
 from agentrl_jax.models.io import peft_files, safetensors_files
@@ -14,8 +14,7 @@ from agentrl_jax.models.io.load import load_pretrained, name_on_hub, save_pretra
 from agentrl_jax.models.io.local_files import parse_json
 from agentrl_jax.models.lora import on_all_layers
 from agentrl_jax.rollout.engine_config import cache_length
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv
-from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
@@ -91,12 +90,15 @@ def _save_adapter(folder: Path, config: ModelConfig, policy: RunPolicy, files: M
 
 def _described(config: Config, policy: RunPolicy, run: Path) -> PretrainedConfig:
     """Configuration of a decoder trained from random weights, with positions for the run's contexts."""
-    if config.python:
-        batched_env: CompiledEnv | HostEnv = stored_env(config, policy.tokenizer, run)
-    else:
-        services = Services(config, Path) if config.served else None  # no service is started
-        batched_env = batched_envs(config, policy.tokenizer, services)[0]
-    longest = cache_length(batched_env, build.engine_config(config, policy.tokenizer, group_size=1, slots=0))
+    longest = 0
+    for own in (alone(config, index) for index in range(len(config.tasks))):
+        if own.python:
+            batched_env: TaskEnv = stored_env(own, policy.tokenizer, run)
+        else:
+            services = Services(own, Path) if own.served else None  # no service is started
+            batched_env = batched_envs(own, policy.tokenizer, services)[0]
+        engine = build.engine_config(own, policy.tokenizer, group_size=1, slots=0)
+        longest = max(longest, cache_length(batched_env, engine))
     return describe(
         policy.model.decoder,
         max_positions=longest,

@@ -28,10 +28,8 @@ from agentrl_jax.evaluate.summary import machine, success_tables, tables_by_cate
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import counted_devices
-from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import Trajectory, hexadecimal, level_ids
 from agentrl_jax.runs.checkpoint import Checkpoints
-from agentrl_jax.runs.curves import plot_curves
 from agentrl_jax.runs.live import IterationView, LiveView, final_table
 from agentrl_jax.runs.loggers import Logger
 from agentrl_jax.runs.run_folder import RunFolder
@@ -211,8 +209,7 @@ class Run:
 
     def _begin_learning(self, state: TrainState) -> TrainState:
         """Runs once between imitation and learning; the checkpoint saved here shows that it has run."""
-        if isinstance(self.parts.train_env, HostEnv):
-            self.parts.train_env.host_episodes.take_report()  # earlier episodes belong to no iteration
+        self.parts.train_env.take_report()  # earlier episodes belong to no iteration
         self.view.note("evaluating the start")
         step = self.parts.imitation_chunks
         evaluated = self.held_out.outcomes(state.merged_params(), lambda: self._stop_if_asked(step, state))
@@ -288,18 +285,18 @@ class Run:
     def _service_metrics(self, iteration: int, trajectory: Trajectory, seconds: float) -> dict[str, float]:
         """Reports failures of the services in a rollout, before the update, and returns their metrics."""
         services, env = self.parts.services, self.parts.train_env
-        if services is None or not isinstance(env, HostEnv):
+        if services is None:
             return {}
-        env.host_episodes.clear()
-        report, restarts = of_all_hosts(env.host_episodes.take_report(), services.take_restarts())
-        found = service_metrics(trajectory, report, seconds, restarts)
+        env.clear()
+        report, restarts = of_all_hosts(env.take_report(), services.take_restarts())
+        found = service_metrics(trajectory, list(services.tasks), report, seconds, restarts)
         last = report.failures[-1].error if report.failures else "none"
         if report.failures or found["env/retries"] or restarts:
             self.folder.log_failures(failure_rows(self.parts.imitation_chunks + iteration + 1, report.failures))
             shown = f"{len(report.failures)} episodes failed, {found['env/retries']:.0f} instances replaced"
             shown += f", servers started again {restarts} times" if restarts else ""
             self.view.note(f"environments: {shown}" + (f" ({last})" if report.failures else ""))
-        where = ", ".join(f"{task.config.label} {task.address}" for task in services.tasks)
+        where = ", ".join(f"{task.config.label} {task.address}" for task in services.tasks.values())
         limit = self.config.env.max_failed
         guards.check_services(found["env/failed_share"], limit, where, last, self.progress.kept)
         return found
@@ -387,8 +384,8 @@ class Run:
         categories = None if services is None else services.categories(held_out.levels)
         outcomes = progress.imitation_outcomes, evaluated.success, held_out.baselines()
         imitated = self.parts.imitation_chunks > 0
-        for known, count in zip(seen.values(), [] if services is None else services.seen_items(held_out.levels)):
-            known["seen_items"] = count
+        for index, count in ({} if services is None else services.seen_items(held_out.levels)).items():
+            seen[held_out.labels[index]]["seen_items"] = count
         summary = {
             **success_tables(*outcomes, imitated=imitated),
             "mean_turns": evaluated.mean_turns,
@@ -423,6 +420,8 @@ class Run:
         rows = self.folder.metrics()
         if hosts.is_writer():
             file, title = self.folder.path / "curves.png", os.path.basename(self.folder.place)
+            from agentrl_jax.runs.curves import plot_curves  # matplotlib takes as long as JAX to import
+
             plot_curves(rows, file, **baselines, title=title)
 
     def close(self) -> None:

@@ -95,15 +95,15 @@ class RunData:
         with refusals(self.place):
             model = self._config.model
             self._tokenizer = build.load_tokenizer(model, build.load_model(model, weights=False))
-        served, local = self._config.served, self._config.env.url == "local"
+        local = self._config.env.url == "local"
         # Before a board is drawn, so that an environment that cannot be made is reported once.
         self._actions = {
             task.label: list(make_env(task)[0].actions)
-            for task in self._config.tasks
-            if not served or (local and task.env in registered())
+            for task, kind in zip(self._config.tasks, self._config.kinds)
+            if kind == "compiled" or (local and task.env in registered())
         }
         if self._config.python:
-            self._actions = {label: list(x.actions) or ["action"] for label, x in stored_traits(self.source).items()}
+            self._actions |= {label: list(x.actions) or ["action"] for label, x in stored_traits(self.source).items()}
         self._pieces = Pieces(self._tokenizer)
         self._screenshots = PageScreenshots(run, note)
         self._packed: dict[_Key, tuple[dict[str, Any], dict[str, np.ndarray], bytes]] = {}
@@ -183,8 +183,12 @@ class RunData:
         except UserError as error:
             self._note(f"no boards: {error}")
             return None
-        served = self._config.served and drawn is None
-        return served_scenes(self._config, record, self._tokenizer, self._screenshots) if served else drawn
+        if "service" not in self._config.kinds or (drawn is not None and not self._config.tagged):
+            return drawn
+        read = served_scenes(self._config, record, self._tokenizer, self._screenshots)
+        if drawn is None or read is None:
+            return drawn if read is None else read
+        return [of_text or of_boards for of_text, of_boards in zip(read, drawn)]
 
     def _index(self, headers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         rows = [row for _, row in read_rows(self.source / "metrics.jsonl").rows if row["stage"] == "rl"]

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, Key, UInt32
 
-from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.config import Config, TaskConfig, alone
 from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import start_state
@@ -65,13 +65,14 @@ def run_scenes(
     Raises:
         UserError: the scene of an environment is not valid, see `envs_jax.scenes.grid_scene`.
     """
-    if config.served and not scripted_here(config, record.header):
-        return None
+    scripted = scripted_here(config, record.header)
     scenes: list[list[Scene]] = [[] for _ in record.task]
     drawn, missing = False, 0
     same_tasks = record.header.tasks == tuple(task.label for task in config.tasks)
     for index, task in enumerate(config.tasks):
-        rows = np.flatnonzero(record.task == index)
+        own, rows = alone(config, index), np.flatnonzero(record.task == index)
+        if own.served and not scripted:
+            continue
         try:
             replay = _replay_of(task.model_dump_json())
         except UserError as error:  # such as a level file that no longer exists
@@ -80,7 +81,7 @@ def run_scenes(
         if replay.scene is None:
             continue
         drawn = True
-        found = replay.scenes(config, record, rows) if same_tasks else [None] * len(rows)
+        found = replay.scenes(own, record, rows) if same_tasks else [None] * len(rows)
         missing += found.count(None)
         for row, of_episode in zip(rows, found):
             scenes[row] = of_episode or []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl_jax.config import Config
+from agentrl_jax.config import Config, alone
 from agentrl_jax.formats.dialogs import message_format, read_dialog
 from agentrl_jax.formats.episodes import flaw_of
 from agentrl_jax.runs.rollout_records import RolloutRecord
@@ -23,16 +23,19 @@ def served_scenes(
     Episodes of an evaluation have their screenshots, too. Returns None if no service of the run has scenes, or the
     record is not one of this configuration and tokenizer.
     """
-    known = [text_reader_of(task.env) is not None for task in config.tasks]
+    known = [
+        kind == "service" and text_reader_of(task.env) is not None for task, kind in zip(config.tasks, config.kinds)
+    ]
     same_tasks = record.header.tasks == tuple(task.label for task in config.tasks)
     if not any(known) or not same_tasks or flaw_of(record, tokenizer.vocab_size):
         return None
-    form, context = message_format(config, tokenizer), context_of(config)
+    context = context_of(config)
     items = screenshots.items_of(config.tasks) if record.header.evaluation is not None else None
     found: list[list[Scene]] = []
     for row, task in enumerate(record.task):
         scenes: list[Scene] = []
         if known[task]:
+            form = message_format(alone(config, task), tokenizer)
             dialog = read_dialog(record, row, tokenizer, form, context)
             again = np.flatnonzero(np.diff(record.attempt[row, : len(dialog.messages)])) + 1
             texts = [*dialog.messages, *([dialog.unanswered] if dialog.unanswered is not None else [])]

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Float32, Int, Int8, Int32, Key, UInt32
 
 from envs_jax.babyai import items, levels, macros, mission, text
@@ -19,6 +18,7 @@ from envs_jax.babyai.walk import Plan, walk
 from envs_jax.batching import on_rows
 from envs_jax.environment import EnvParams, TextEnvironment
 from envs_jax.errors import BadValue
+from envs_jax.gymnax_base import spaces
 
 MODES = ("intended", "upstream")
 GOALS = ("first", "always")

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int8, Int32
-from scipy.sparse import coo_array, csgraph
 
 from envs_jax.babyai import macros
 from envs_jax.babyai.codes import (
@@ -163,6 +162,8 @@ def _clauses(mission: Mission, progress: Progress) -> tuple[Int[np.ndarray, " K"
 
 def _ways(world: World) -> Float[np.ndarray, "2 S P"]:
     """Steps from each place to the first place of each object: with locked doors as walls, and as doors."""
+    from scipy.sparse import coo_array, csgraph  # slow
+
     cells = world.cells.astype(int)
     form = form_of(cells)
     entering = np.where(cells >= OBJECT, np.where(form >= OPEN_DOOR, 1, _OBSTACLE), np.where(cells == WALL, np.inf, 1))

@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32, Key
 
 from envs_jax.bandit.text import make_describe
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment
 from envs_jax.errors import BadValue
+from envs_jax.gymnax_base import spaces
 
 
 @struct.dataclass

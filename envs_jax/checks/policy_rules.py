@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
-from scipy import stats
+from scipy import special
 
 from envs_jax.checks.evidence import CONSTANT, FEWEST_SEEDS, ROUNDING, Evidence, most_successful
 from envs_jax.checks.play import Episodes
@@ -82,7 +82,7 @@ def reward_follows_success(evidence: Evidence) -> Result:
         reason = f"{len(solved)} seeds have episodes with a success and {len(unsolved)} without; at least "
         return skipped("reward_follows_success", f"{reason}{FEWEST_OF_KIND} of each are compared")
     numbers = {"return_with_success": float(solved.mean()), "return_without": float(unsolved.mean())}
-    error = stats.norm.isf(ALPHA) * np.sqrt(solved.var() / len(solved) + unsolved.var() / len(unsolved))
+    error = -special.ndtri(ALPHA) * np.sqrt(solved.var() / len(solved) + unsolved.var() / len(unsolved))
     low, high = numbers["return_without"], numbers["return_with_success"]
     reason = f"episodes with a success earn {high:.3g} on average, not more than the {low:.3g} of the others"
     return verdict("reward_follows_success", reason if high - low + error <= ROUNDING else "", numbers)
@@ -187,6 +187,8 @@ def difficulty(evidence: Evidence) -> list[dict[str, Any]]:
 
 def rate_interval(outcomes: Bool[np.ndarray, " N"], alpha: float = ALPHA) -> tuple[float, float]:
     """Returns the ends of the 1 - `alpha` interval of a rate (Wilson 1927), given outcomes bool[N]."""
+    from scipy import stats  # takes a second
+
     interval = stats.binomtest(int(outcomes.sum()), len(outcomes)).proportion_ci(1 - alpha, method="wilson")
     return float(interval.low), float(interval.high)
 
@@ -216,7 +218,7 @@ def _earns_more(evidence: Evidence, best: Episodes, known: np.ndarray) -> str:
         more = run.returns[rows] - best.returns[rows]
         if not len(rows) or not np.isfinite(more).all():
             continue
-        error = more.std() / np.sqrt(len(rows)) * stats.norm.isf(alpha)
+        error = more.std() / np.sqrt(len(rows)) * -special.ndtri(alpha)
         if more.mean() - error > 1e-5:
             return f"{name} earns {more.mean():.3g} more than the reference on average over {len(rows)} levels"
     return ""

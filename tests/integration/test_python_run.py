@@ -18,6 +18,37 @@ evaluation: {episodes: 8}
 """
 
 
+MIXED = """
+tasks: [{env: FrozenLake, groups: 2}, {env: "python_worlds:Count", groups: 2}]
+prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 8}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+env: {observation_tokens: 16}
+agent: {kind: window, turns: 2}
+rollout: {group_size: 2}
+algo: {preset: grpo, filter: none}
+train: {iterations: 2, validate_every: 0, trajectories_every: 1}
+evaluation: {episodes: 4}
+"""
+
+
+def test_compiled_and_python_tasks_in_one_batch_with_windows(tmp_path):
+    folder, file = tmp_path / "run", tiny_run.write_config(tmp_path, MIXED)
+    tiny_run.trained(folder, file)
+    last = tiny_run.metrics(folder)[-1]
+    assert {last[f"train/{task}/episodes"] for task in ("FrozenLake", "Count")} == {4}
+    assert last["rollout/logprob_gap_max"] < 1e-4, "a row is read as it was sampled"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {task: found["levels"] for task, found in summary["levels"].items()} == {"FrozenLake": 4, "Count": 4}
+    for task in ("FrozenLake", "python_worlds:Count"):
+        assert json.loads(tiny_run.done("eval", str(folder), "--env", task, "--json"))["episodes"] == 4
+    tiny_run.done("view", str(folder), "--export", str(tmp_path / "page.html"))
+    tiny_run.done("export", str(folder), str(tmp_path / "atif"), "--trajectories", "atif")
+    steps = json.loads(sorted((tmp_path / "atif").glob("*.json"))[0].read_text())["steps"]
+    first, second, third = (step["metrics"]["prompt_token_ids"] for step in steps if step["source"] == "agent")
+    assert second[: len(first)] == first
+    assert third[: len(second)] != second, "the first of three turns is not in a window of two"
+
+
 def test_a_run_on_a_python_environment(tmp_path):
     folder, file = tmp_path / "run", tiny_run.write_config(tmp_path, CONFIG)
     tiny_run.trained(folder, file)

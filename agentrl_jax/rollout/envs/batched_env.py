@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from agentrl_jax.algos import masked
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.contexts import Join, no_join
+from agentrl_jax.rollout.envs.host_episodes import Report
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
 from agentrl_jax.text.grammar import GrammarTable, ParsedResponse
 from agentrl_jax.text.prompt import Prompt, message, message_lead
@@ -104,6 +105,15 @@ class PromptedEnv:
     """
 
     tasks: tuple[Any, ...]
+    on_host = False
+    """Whether some tasks play on the host: they cannot resample groups, and need a device for each replica."""
+
+    def take_report(self) -> Report:
+        """What happened on the host since the last report."""
+        return Report()
+
+    def clear(self) -> None:
+        """Drops what runs on the host. Call it between rollouts, which may end episodes without a last step."""
 
     @property
     def info_keys(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import Message, PromptedEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask
-from agentrl_jax.rollout.envs.host_episodes import HostEpisodes
+from agentrl_jax.rollout.envs.host_episodes import HostEpisodes, Report
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -47,6 +47,8 @@ class HostEnv(PromptedEnv):
 
     The seed of an episode is its `level` if that is not negative, otherwise 32 bits of its level key.
     """
+
+    on_host = True
 
     def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int = 64):
         """Creates the interface, without episodes. The tasks must have been made with the same tokenizer.
@@ -83,6 +85,14 @@ class HostEnv(PromptedEnv):
     def env_params(self) -> tuple[()]:
         """Empty: host environments have no parameters on the device."""
         return ()
+
+    def take_report(self) -> Report:
+        """See `PromptedEnv.take_report`."""
+        return self.host_episodes.take_report()
+
+    def clear(self) -> None:
+        """See `PromptedEnv.clear`."""
+        self.host_episodes.clear()
 
     def levels(self, task: int) -> int:
         """Number of levels of a task; 0 if every seed makes a level."""

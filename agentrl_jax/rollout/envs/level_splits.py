@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
-from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.batched_env import Task
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import SHARES, Split, distinct_levels, fixed_levels, level_hashes, splits_of_levels
 
@@ -66,7 +66,7 @@ class LevelSplits:
         return jnp.array([task.split(wanted) for task in self.tasks], jnp.int32)
 
 
-def level_splits(batched_env: CompiledEnv | HostEnv) -> LevelSplits:
+def level_splits(batched_env: TaskEnv) -> LevelSplits:
     """Divides the levels of the tasks of a batched environment; host tasks define their own splits."""
     tasks = batched_env.tasks
     return LevelSplits(

@@ -21,7 +21,7 @@ PYTHON = (
     "tasks: [{env: my_module:Guess, groups: 8, items: 0-7, held_out: 8-15, validation: 16-23, options: {a: 1}}, "
     "{env: my_module:Other, groups: 8}]\nenv: {processes: 2}\nprompt: {stop_at_answer: true}"
 )
-MIXED = f"prompt: {{style: chat}}\ntasks: [{SERVICE}, {SERVICE.replace('textcraft', 'maze')}]"
+MIXED = f"tasks: [{SERVICE}, {{env: X, groups: 4}}, {{env: 'my_module:Guess', groups: 4}}]"
 POOL = "tasks: [{env: X, groups: 4, sampling: {kind: distinct}}]"
 SPREAD = "algo: {filter: none, advantage: {spread_weighted: true}}"
 MEAN = "algo: {filter: none, advantage: {reward_normalization: mean}}"
@@ -67,11 +67,11 @@ LIMITS = [
     (SERVED, "algo.dynamic_sampling", 1, 2),
     (SERVED, "tasks.0.options", {}, {"slip": 0.1}),
     (SERVED, "env.token_file", "", "x"),
-    (MIXED, "tasks.1.env", "maze", "Bandit"),
+    (MIXED, "prompt.style", "compact", "chat"),
+    (MIXED, "imitation.steps", 0, 50),
     # Python environments.
     (PYTHON, "tasks.0.items", "0-7", "", "tasks.0.held_out"),
     (PYTHON, "tasks.0.validation", "16-23", ""),
-    (PYTHON, "tasks.1.env", "my_module:Other", "maze"),
     (PYTHON, "tasks.0.levels", "", "file"),
     (PYTHON, "prompt.style", "compact", "chat"),
     (PYTHON, "env.url", "", "local"),

@@ -40,11 +40,11 @@ def test_a_run_that_trains_on_what_it_holds_out_is_refused_and_validation_items_
         services = made(tmp_path, env, items, held_out)
         refused = refusal(services.refuse_seen)
         assert (refused.key, len(refused.value)) == ("tasks.0.held_out", seen)
-        assert services.seen_items([len(services.tasks[0].held_out)]) == [seen]
+        assert services.seen_items([len(services.tasks[0].held_out)]) == {0: seen}
     # Other goals are not refused.
     services = made(tmp_path, "textcraft", f"0-9,{GOALS}-{GOALS + 9}", f"10-19,{GOALS + 10}")
     services.refuse_seen()
-    assert services.seen_items([11]) == [0]
+    assert services.seen_items([11]) == {0: 0}
     for items, words in (("5,20", "that are trained on"), (f"20,{GOALS + 11}", "of held_out")):
         services = made(tmp_path, "textcraft", "0-9", "10-19", f", validation: '{items}'")
         refused = refusal(services.refuse_seen)
@@ -64,9 +64,10 @@ def test_baselines_have_the_turns_of_the_agent(tmp_path, turns):
     assert set(success_intervals(known)) == {"null", "random", "optimal"}
 
 
-def played(*episodes):
+def played(*episodes, task=0):
     failed, success, turns, retries, group = map(np.array, zip(*episodes))
-    turn, ids = types.SimpleNamespace(info={"retries": retries * 1.0}), types.SimpleNamespace(group=group)
+    turn = types.SimpleNamespace(info={"retries": retries * 1.0})
+    ids = types.SimpleNamespace(group=group, task=np.full(len(group), task))
     return types.SimpleNamespace(failed=failed, success=success, num_turns=turns, turn=turn, ids=ids)
 
 
@@ -75,13 +76,13 @@ def test_retried_episodes_stand_beside_the_others_if_there_are_any():
         *((False, True, 3, [0, 0], 4), (True, False, 1, [1, 0], 4), (False, False, 5, [2, 1], 7)),
         *((False, True, 2, [0, 0], 7), (True, False, 4, [0, 0], 9), (True, True, 4, [3, 0], 9)),
     )
-    found = service_metrics(trajectory, Report(calls=5, seconds=3.0), 12.0, 2)
+    found = service_metrics(trajectory, [0], Report(calls=5, seconds=3.0), 12.0, 2)
     expected = {"failed_share": 0.5, "failed_turns": 3.0, "retries": 7.0, "restarts": 2.0, "calls": 5.0}
     expected |= {"retried_share": 1 / 6, "retried_success": 0.0, "other_success": 1.0, "retried_turns": 5.0}
     expected |= {"other_turns": 2.5, "wait_share": 0.25}
     expected |= {"lone_share": 1 / 6}  # the first episode, whose only partner failed
     assert found == {f"env/{name}": value for name, value in expected.items()}
-    found = service_metrics(played((False, True, 1, [0], 0), (False, False, 1, [0], 1)), Report(), 1.0, 0)
+    found = service_metrics(played((False, True, 1, [0], 0), (False, False, 1, [0], 1)), [0], Report(), 1.0, 0)
     assert found["env/failed_share"] == found["env/retries"] == found["env/lone_share"] == 0  # groups of one are whole
     assert math.isnan(found["env/retried_success"])
     assert math.isnan(found["env/failed_turns"])

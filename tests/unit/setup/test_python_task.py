@@ -54,7 +54,7 @@ def services(tmp_path):
 def test_levels_are_held_out_by_content_and_known_again_by_it(services):
     run = services()
     run.refuse_seen()
-    (task,) = run.tasks
+    (task,) = run.tasks.values()
     train, held_out = (run.batched_env(toy_agent.TOKENIZER, held_out=held) for held in (False, True))
     splits = level_splits(held_out).tasks[0]
     assert (len(splits.rows(Split.TEST)), len(splits.rows(Split.VALIDATION))) == (12, 4)
@@ -92,7 +92,7 @@ def test_lines_are_played_within_the_budget(services):
 
 def test_an_answer_of_a_scripted_policy_is_read_back(services):
     run = services()
-    (task,) = run.tasks
+    (task,) = run.tasks.values()
     (episode,) = play_all(task, task.service.oracle, task.held_out[:1], configured())
     assert (episode.actions, episode.solved) == (["up || up", "up"], True)
     env = run.batched_env(toy_agent.TOKENIZER, held_out=True)
@@ -133,7 +133,7 @@ def test_few_items_are_not_divided(services):
     run.refuse_seen()
     listed = [{"env": "", "groups": 4, "items": "0-2", "held_out": "3", "validation": "4"}]
     run = services("Words", tasks=listed)
-    assert run.seen_items([1]) == [0]
+    assert run.seen_items([1]) == {0: 0}
     assert run.tasks[0].training == (0, 1, 2)
     listed[0]["held_out"] = "2,3"
     assert refusal(services("Words", tasks=listed).refuse_seen).value == [2]
