@@ -5,7 +5,10 @@ from typing import Any
 
 from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
 
-ADAPTERS = {"gymnasium": "agentrl_jax.environments.gymnasium_adapter"}
+ADAPTERS = {
+    "gymnasium": "agentrl_jax.environments.gymnasium_adapter",
+    "textarena": "agentrl_jax.environments.textarena_adapter",
+}
 """Modules that make classes of the environments of other packages, by the first part of the path."""
 
 

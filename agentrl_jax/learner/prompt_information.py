@@ -23,7 +23,7 @@ from agentrl_jax.config import PromptConfig, RolloutConfig
 from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.cross_scores import logprobs_after
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout.contexts import SINGLE_TURN, Context
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN, Context
 from agentrl_jax.rollout.packing import layout, pack_trajectories
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.text.thought import ThoughtTable, compile_thought, thought
@@ -209,6 +209,11 @@ def prompts_of(trajectory: Trajectory, sample: Sample, context: Context, limit: 
     """
     episode, turn = sample.prompt_episode, sample.prompt_turn
     chosen = jax.tree.map(lambda x: x[episode], trajectory)
+    if context.fresh:  # the other turns need not be packed
+        names = ("observation", "observation_length", "join", "response", "turn")
+        number, of_turn = jnp.arange(len(turn)), {name: getattr(chosen, name) for name in names}
+        chosen = chosen.replace(**jax.tree.map(lambda x: x[number, turn][:, None], of_turn))
+        turn, context = jnp.zeros_like(turn), FULL
     rows, (row, place) = pack_trajectories(chosen, context, limit), layout(chosen, context).place(turn)
     length = rows.position[row, place * chosen.response.tokens.shape[-1]]
     tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], rows.tokens[row], 0)
