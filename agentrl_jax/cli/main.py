@@ -116,7 +116,7 @@ def _run(words: list[str]) -> None:
     _COMMANDS[type(command)](command)
 
 
-_IMPORT_PATH = re.compile(r"(--?[\w.]+=)?[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_IMPORT_PATH = re.compile(r"(--?[\w.]+=)?(compiled:)?[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def _names_own_code(words: list[str]) -> bool:

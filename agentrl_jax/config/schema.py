@@ -25,7 +25,7 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.config.imitation import ImitationConfig
 from agentrl_jax.config.sampling import Draws, Sampling
-from agentrl_jax.environments.loading import is_path
+from agentrl_jax.environments.loading import COMPILED, is_path
 from agentrl_jax.service_names import TEXT_SERVICES
 
 Kind = Literal["compiled", "python", "service"]
@@ -42,7 +42,8 @@ class TaskConfig(Section):
 
     env: Text
     """Name of an environment, e.g. SimpleSokoban (see `agentrl envs`), or a service: textcraft, sciworld, maze,
-    wordle, babyai; or the import path of a Python environment, e.g. my_module:Guess."""
+    wordle, babyai; or the import path of a Python environment, e.g. my_module:Guess, or of a compiled one, e.g.
+    compiled:my_module:LightsOut."""
     groups: Size
     """Groups per batch; every member of a group plays the same level."""
     name: str = ""
@@ -397,7 +398,11 @@ class Config(Section):
     def kinds(self) -> tuple[Kind, ...]:
         """Where each task is played: compiled, as a Python environment, or as a service."""
         return tuple(
-            "python" if is_path(task.env) else "service" if self.env.url or task.env in TEXT_SERVICES else "compiled"
+            "python"
+            if is_path(task.env)
+            else "service"
+            if (self.env.url and not task.env.startswith(COMPILED)) or task.env in TEXT_SERVICES
+            else "compiled"
             for task in self.tasks
         )
 

@@ -12,9 +12,13 @@ ADAPTERS = {
 """Modules that make classes of the environments of other packages, by the first part of the path."""
 
 
+COMPILED = "compiled:"
+"""Beginning of the names of compiled environments by their import path, see `envs_jax.by_path`."""
+
+
 def is_path(name: str) -> bool:
-    """Whether the name of an environment is an import path."""
-    return ":" in name
+    """Whether the name of an environment is the import path of a Python environment."""
+    return ":" in name and not name.startswith(COMPILED)
 
 
 def load(path: str) -> type[Any]:

@@ -1,8 +1,8 @@
 """Games of TextArena (arXiv 2504.11442) for one player by their names, such as `textarena:GuessTheNumber-v0`.
 
-The raw game is played, whose observations are the messages since the last one: the usual wrapper repeats the history, and
-keeps it over a reset. An action is what a response has in its answer, such as `[42]`. Rewards and reasons are those that a
-game tells when it is closed, so the last step closes it.
+The raw game is played, whose observations are the messages since the last one: the usual wrapper repeats the history,
+and keeps it over a reset. An action is what a response has in its answer, such as `[42]`. Rewards and reasons are those
+that a game tells when it is closed, so the last step closes it.
 """
 
 import random
@@ -91,16 +91,23 @@ class TextArenaEnvironment:
     @contextmanager
     def _own_random(self) -> Iterator[None]:
         with _ONE_GAME:
-            outside = random.getstate(), np.random.get_state()
+            outside = _random_state()
             if self._random is not None:
-                random.setstate(self._random[0])
-                np.random.set_state(self._random[1])
+                _set_random(self._random)
             try:
                 yield
             finally:
-                self._random = random.getstate(), np.random.get_state()
-                random.setstate(outside[0])
-                np.random.set_state(outside[1])
+                self._random = _random_state()
+                _set_random(outside)
+
+
+def _random_state() -> Any:
+    return random.getstate(), np.random.get_state()  # noqa: NPY002  (what games draw from)
+
+
+def _set_random(state: Any) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])  # noqa: NPY002
 
 
 def load(name: str) -> type[TextArenaEnvironment]:

@@ -134,6 +134,11 @@ def make_batch(
     )
     episodes, rows = shards.after((before, of_scores), (episodes, rows))
     advantage, target, of_advantages = _advantages(episodes, rows, before, settings, config, shards)
+    if episodes.layout.turn is not None:
+        # A context that restarts more often than its bounds say: not finite, so that the update is skipped.
+        lost = shards.sum(jnp.sum(trained_tokens)) - jnp.sum(trained.tokens)
+        of_advantages["update/lost_tokens"] = lost.astype(jnp.float32)
+        advantage = jnp.where(lost > 0, jnp.nan, advantage)
     batch = Batch(
         tokens=rows.tokens,
         position=rows.position,

@@ -6,15 +6,20 @@ from pathlib import Path
 import jax
 
 from agentrl_jax.config import Config, validate
+from agentrl_jax.environments.loading import COMPILED
+from agentrl_jax.environments.protocol import Traits
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.setup import build
 from agentrl_jax.setup.agents import check_window
 from agentrl_jax.setup.demonstrations import check_imitable
+from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.setup.level_pools import new_pools
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.setup.python_task import store_traits
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 
 
@@ -90,6 +95,19 @@ class RunParts:
                 config.prompt, config.rollout, engine.context, config.train.mutual_information_pairs, self.tokenizer
             )
             self.prompt_information = self.programs.mutual_information(self.model, measured)
+        self._single = single
         self.imitation_chunks = config.imitation.chunks
         if self.imitation_chunks and isinstance(self.train_env, CompiledEnv):
             check_imitable(self.train_env, config.prompt.max_response_tokens, config.imitation)
+
+    def store_traits(self, folder: Path) -> None:
+        """Writes what readers of the run's folder need to know of classes that it names by their import paths."""
+        found = {} if self.services is None else {label: (x, 0) for label, x in self.services.traits().items()}
+        for task in self.config.tasks:
+            if task.env.startswith(COMPILED):
+                env, _ = make_env(task)
+                own = build.build_compiled_env(self.config.replace(tasks=(task,)), self.tokenizer)
+                traits = Traits(actions=env.actions, instruction=env.instruction)
+                found[task.label] = traits, cache_length(own, self._single)
+        if found:
+            store_traits(folder, found)

@@ -1,7 +1,7 @@
 """A Python environment as a task of a run."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +114,15 @@ def _host_task(
     )
 
 
-def store_traits(folder: Path, tasks: Iterable["PythonTask"]) -> None:
-    """Writes the traits of the Python environments of a run into its folder, for those who read it without them."""
-    found = {task.label: {name: getattr(task.pool.traits, name) for name in _STORED} for task in tasks}
+def store_traits(folder: Path, tasks: Mapping[str, tuple[Traits, int]]) -> None:
+    """Writes what readers of a run's folder need to know of classes that they do not import.
+
+    `tasks` has, by the label of a task, the traits and the tokens of its longest context; 0 where traits say it.
+    """
+    found = {
+        label: {name: getattr(traits, name) for name in _STORED} | ({"context": context} if context else {})
+        for label, (traits, context) in tasks.items()
+    }
     with atomic_write(folder / TRAITS_FILE) as file:
         json.dump(found, file, indent=1)
 
@@ -134,6 +140,21 @@ def stored_traits(folder: Path) -> dict[str, Traits]:
             return {label: _read(traits) for label, traits in found.items()}
         except (KeyError, TypeError) as error:
             raise BadValue.at(path, f"is damaged ({error!r}); restore it from a copy of the run") from None
+
+
+def stored_context(folder: Path, label: str) -> int:
+    """The tokens of the longest context of a compiled task that is named by its import path.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    path = folder / TRAITS_FILE
+    with refusals(str(path)):
+        found = parse_object(path.read_bytes(), str(path)).get(label)
+        context = found.get("context") if isinstance(found, dict) else None
+        if not isinstance(context, int):
+            raise BadValue.at(path, f"does not say how long contexts of {label} are; restore it from a copy of the run")
+        return context
 
 
 def _read(found: dict[str, Any]) -> Traits:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig, alone
+from agentrl_jax.environments.protocol import Traits
 from agentrl_jax.errors import BadValue, UserError, refusals
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
@@ -32,7 +33,7 @@ from agentrl_jax.services.screenshots import EpisodeScreenshots, Screenshots
 from agentrl_jax.services.server.access import read_token
 from agentrl_jax.services.shadow_env import local_item
 from agentrl_jax.setup import build
-from agentrl_jax.setup.python_task import PythonTask, store_traits
+from agentrl_jax.setup.python_task import PythonTask
 from agentrl_jax.setup.scripted_play import play_all
 from agentrl_jax.setup.served_task import ServedTask
 from agentrl_jax.text.grammar import PlainResponse
@@ -157,10 +158,10 @@ class Services:
         for env, item, number in itertools.chain(*hosts.gather(own)):
             self._numbers[env, item] = number
 
-    def store(self, folder: Path) -> None:
-        """Writes what a run's folder has to say of its Python environments."""
-        if python := [task.python for task in self.tasks.values() if task.python is not None]:
-            store_traits(folder, python)
+    def traits(self) -> dict[str, Traits]:
+        """What its Python environments say of themselves, by the labels of their tasks."""
+        python = (task.python for task in self.tasks.values() if task.python is not None)
+        return {task.label: task.pool.traits for task in python}
 
     def log_to(self, folder: Path) -> None:
         """Keeps what Python environments print in files of the folder."""

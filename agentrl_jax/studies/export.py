@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentrl_jax.config import Config, ModelConfig, alone
+from agentrl_jax.environments.loading import COMPILED
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models.actor_critic import plain_decoder
 from agentrl_jax.models.io import peft_files, safetensors_files
@@ -18,7 +19,7 @@ from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
-from agentrl_jax.setup.python_task import stored_env
+from agentrl_jax.setup.python_task import stored_context, stored_env
 from agentrl_jax.setup.run_chat import run_chat, run_opening
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.text.chat_template_out import write_template
@@ -92,6 +93,9 @@ def _described(config: Config, policy: RunPolicy, run: Path) -> PretrainedConfig
     """Configuration of a decoder trained from random weights, with positions for the run's contexts."""
     longest = 0
     for own in (alone(config, index) for index in range(len(config.tasks))):
+        if own.tasks[0].env.startswith(COMPILED):
+            longest = max(longest, stored_context(run, own.tasks[0].label))
+            continue
         if own.python:
             batched_env: TaskEnv = stored_env(own, policy.tokenizer, run)
         else:

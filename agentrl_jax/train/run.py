@@ -157,9 +157,9 @@ class Run:
     def _start(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> TrainState:
         """The state of the newest checkpoint, or that at the start of learning, after imitation."""
         self.folder, self.view, self.parts.programs.note = folder, view, view.note
-        if (services := self.parts.services) is not None:
-            hosts.from_writer(lambda: services.store(folder.path))
-            services.log_to(folder.path)
+        hosts.from_writer(lambda: self.parts.store_traits(folder.path))
+        if self.parts.services is not None:
+            self.parts.services.log_to(folder.path)
         for line in hosts.from_writer(checkpoints.rename_damaged):
             view.note(line)
         if self.config.train.iterations:

@@ -251,6 +251,16 @@ def test_notes_are_trained(policy, noted):
     assert float(metrics["update/trained_tokens"]) == float(jnp.sum(noted.response.length))
     assert float(metrics["rollout/logprob_gap_max"]) < 1e-4
     assert float(metrics["actor/grad_norm"]) > 0
+    assert (float(metrics["update/lost_tokens"]), float(metrics["update/skipped"])) == (0, 0)
+
+
+def test_segments_beyond_the_bounds_are_counted_and_not_learned_from(paired):
+    """A context that restarts in every turn, of which the learner knows windows of two turns."""
+    every = paired.replace(join=paired.join.replace(restart=jnp.ones_like(paired.join.restart).at[:, 0].set(False)))
+    places = layout(every, PAIRS.context)
+    lost = jnp.sum(every.response.length) - jnp.sum(pack_trajectories(every, PAIRS.context).response_mask)
+    assert int(lost) == int(jnp.sum(every.response.length[:, 2])) > 0
+    assert not np.asarray(places.of_episodes(pack_trajectories(every, PAIRS.context).response_mask))[:, 2 * 7 :].any()
 
 
 def test_a_context_in_an_environment_has_its_bounds():
