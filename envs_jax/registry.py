@@ -109,6 +109,10 @@ class Registry:
         self._add_installed()
         return tuple(self._specs)
 
+    def knows(self, name: str) -> bool:
+        """Whether there is an environment of this name, or it is an import path, which is tried where it is used."""
+        return name.startswith(by_path.PREFIX) or name in self.registered()
+
     def register(self, name: str, factory: Factory, **options: Any) -> None:
         """Registers an environment; options are the fields of `Spec`. Raises a `ValueError` if the name is taken."""
         if name in self._specs:
@@ -362,5 +366,5 @@ BUILT_IN: dict[str, Spec | str] = {
 """The environments of this package."""
 
 _default = Registry(BUILT_IN, installed=True)
-registered, register, spec = _default.registered, _default.register, _default.spec
+registered, register, spec, knows = _default.registered, _default.register, _default.spec, _default.knows
 make, baselines, level_baselines = _default.make, _default.baselines, _default.level_baselines

@@ -21,7 +21,7 @@ def success_rule(name: str) -> str:
     if name not in NAMES:
         from envs_jax import registry
 
-        if name in registry.registered():
+        if registry.knows(name):
             return registry.spec(name).success_rule
     return get_service(name).success_rule
 
@@ -40,7 +40,7 @@ def get_service(name: str) -> Service:
     from agentrl_jax.services.environments.compiled import compiled_service  # needs JAX, the others do not
     from envs_jax import registry
 
-    if name in registry.registered():
+    if registry.knows(name):
         return compiled_service(name)
     local = (*TEXT_SERVICES, *registry.registered())
     near = difflib.get_close_matches(name, (*local, *INSTRUCTIONS), n=1)

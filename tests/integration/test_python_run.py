@@ -19,7 +19,7 @@ evaluation: {episodes: 8}
 
 
 MIXED = """
-tasks: [{env: FrozenLake, groups: 2}, {env: "python_worlds:Count", groups: 2}]
+tasks: [{env: "compiled:toy_agent:Ladder", groups: 2, options: {steps: 9}}, {env: "python_worlds:Count", groups: 2}]
 prompt: {max_turns: 3, max_actions_per_turn: 2, max_actions: 6, max_response_tokens: 8}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 env: {observation_tokens: 16}
@@ -35,13 +35,21 @@ def test_compiled_and_python_tasks_in_one_batch_with_windows(tmp_path):
     folder, file = tmp_path / "run", tiny_run.write_config(tmp_path, MIXED)
     tiny_run.trained(folder, file)
     last = tiny_run.metrics(folder)[-1]
-    assert {last[f"train/{task}/episodes"] for task in ("FrozenLake", "Count")} == {4}
+    assert {last[f"train/{task}/episodes"] for task in ("Ladder", "Count")} == {4}
     assert last["rollout/logprob_gap_max"] < 1e-4, "a row is read as it was sampled"
     summary = json.loads((folder / "summary.json").read_text())
-    assert {task: found["levels"] for task, found in summary["levels"].items()} == {"FrozenLake": 4, "Count": 4}
-    for task in ("FrozenLake", "python_worlds:Count"):
+    assert {task: found["levels"] for task, found in summary["levels"].items()} == {"Ladder": 4, "Count": 4}
+    stored = json.loads((folder / "environments.json").read_text())
+    assert stored["Ladder"]["actions"] == ["Up", "Down"]
+    for task in ("compiled:toy_agent:Ladder", "python_worlds:Count"):
         assert json.loads(tiny_run.done("eval", str(folder), "--env", task, "--json"))["episodes"] == 4
+    # What the folder says is enough for these, where there is no such class.
+    for file in (folder / "config.yaml",):
+        file.write_text(file.read_text().replace("toy_agent:Ladder", "no_such:Ladder"))
     tiny_run.done("view", str(folder), "--export", str(tmp_path / "page.html"))
+    tiny_run.done("export", str(folder), str(tmp_path / "model"))
+    described = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert described["max_position_embeddings"] >= stored["Ladder"]["context"] > 0
     tiny_run.done("export", str(folder), str(tmp_path / "atif"), "--trajectories", "atif")
     steps = json.loads(sorted((tmp_path / "atif").glob("*.json"))[0].read_text())["steps"]
     first, second, third = (step["metrics"]["prompt_token_ids"] for step in steps if step["source"] == "agent")
