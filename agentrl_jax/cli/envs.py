@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from agentrl_jax.cli.checks import check_at_least_1, check_out_file
-from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import UserError, counted
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import NAMES, success_rule
@@ -123,7 +122,7 @@ def _check(command: Envs) -> None:
             "a service without a self-check: this package has neither its environment nor its items, and plays it on "
             f"a server only; expected {', '.join(TEXT_SERVICES)}, a compiled environment or all",
         )
-    if command.check not in (*known, "all") and not is_path(command.check or ""):
+    if command.check not in (*known, "all") and ":" not in (command.check or ""):
         near = difflib.get_close_matches(command.check or "", known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`agentrl envs` lists the compiled ones"
         raise UserError.of("--check", command.check, f"expected an environment or all; {hint}")

@@ -8,7 +8,7 @@ conversations as contexts, refilled slots, packed rows, replay, and adapters; an
 fails; evaluations of a scripted policy, of an API model, and with retries; SmolLM2's greedy responses, and
 `agentrl bench estimators`. Compared are all values of every metric that does not depend on a clock, the summary, and
 the bits of the last checkpoint. Another processor rounds differently, so on another machine the file is written first,
-on the commit before the change. Takes about MINUTES minutes on two cores.
+on the commit before the change. Takes about forty minutes on two cores.
 """
 
 import argparse
