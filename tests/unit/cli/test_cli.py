@@ -220,7 +220,7 @@ import importlib, pkgutil, sys, jax, agentrl_jax.cli.main
 jax.config.update("jax_num_cpu_devices", 3)
 print(jax.device_count())
 for found in pkgutil.walk_packages(agentrl_jax.__path__, "agentrl_jax."):
-    if not found.name.endswith(("__main__", "template_worker")):
+    if not found.name.endswith(("__main__", "template_worker", "textarena_adapter")):
         importlib.import_module(found.name)
 print([name for name in ("transformers", "huggingface_hub", "gguf", "jinja2") if name in sys.modules])
 """

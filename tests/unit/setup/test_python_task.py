@@ -143,7 +143,7 @@ def test_few_items_are_not_divided(services):
 
 def test_a_folder_keeps_what_prompts_need(services, tmp_path):
     run = services()
-    run.store(tmp_path)
+    python_task.store_traits(tmp_path, {label: (traits, 0) for label, traits in run.traits().items()})
     own = run.batched_env(toy_agent.TOKENIZER, held_out=True)
     read = python_task.stored_env(configured(), toy_agent.TOKENIZER, tmp_path)
     assert np.array_equal(own.prefix, read.prefix)
@@ -151,6 +151,7 @@ def test_a_folder_keeps_what_prompts_need(services, tmp_path):
     assert jax.tree.all(jax.tree.map(np.array_equal, own.grammars, read.grammars))
     (tmp_path / python_task.TRAITS_FILE).write_text('{"Count": {}}')
     assert "is damaged" in str(refusal(python_task.stored_traits, tmp_path))
+    assert "does not say how long" in str(refusal(python_task.stored_context, tmp_path, "Count"))
 
 
 def test_an_api_model_reads_the_actions_and_plays():
