@@ -106,7 +106,7 @@ def pack_trajectories(trajectory: Trajectory, context: Context, limit: int = 0) 
 
     def repeated(x):
         """Per-episode fields [E, ...] as [N, ...]."""
-        return jnp.repeat(x, rows.shape[0], axis=0)
+        return x if rows.shape[0] == 1 else jnp.repeat(x, rows.shape[0], axis=0)
 
     def below(length, size):
         return jnp.arange(size) < length[..., None]
