@@ -214,9 +214,11 @@ def prompts_of(trajectory: Trajectory, sample: Sample, context: Context, limit: 
         number, of_turn = jnp.arange(len(turn)), {name: getattr(chosen, name) for name in names}
         chosen = chosen.replace(**jax.tree.map(lambda x: x[number, turn][:, None], of_turn))
         turn, context = jnp.zeros_like(turn), FULL
-    rows, (row, place) = pack_trajectories(chosen, context, limit), layout(chosen, context).place(turn)
+    rows, places = pack_trajectories(chosen, context, limit), layout(chosen, context)
+    row, place = places.place(turn)
     length = rows.position[row, place * chosen.response.tokens.shape[-1]]
-    tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], rows.tokens[row], 0)
+    read = rows.tokens if places.shape[0] == 1 else rows.tokens[row]
+    tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], read, 0)
     number = jnp.arange(sample.episode.shape[0])
     return Prompts(tokens=tokens, length=length, scored=jnp.broadcast_to(number, (row.shape[0], number.shape[0])))
 

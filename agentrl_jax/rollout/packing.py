@@ -72,7 +72,7 @@ class Layout(struct.PyTreeNode):
         """The row that samples a turn of each episode, and its number in the row."""
         sampled, first = self.shape[1], jnp.arange(len(turn)) * self.shape[0]
         if self.turn is None:
-            return first + turn // sampled, turn % sampled
+            return (first, turn) if self.shape[0] == 1 else (first + turn // sampled, turn % sampled)
         found = jnp.argmax((self.turn == turn[:, None, None]).reshape(len(turn), -1), axis=1)
         return first + found // sampled, found % sampled
 
