@@ -1,12 +1,14 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
 from made_up import EPISODES, SAID, SEEN, TURNS, make_trajectory
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN, Join
 from agentrl_jax.rollout.packing import final_states, pack_trajectories
+from agentrl_jax.rollout.recall import recalled_parts
 from agentrl_jax.setup.play_plans import split_plans
 
 
@@ -75,6 +77,23 @@ def test_final_states_end_with_the_observation_that_was_not_answered(trajectory,
         tokens = joined(trajectory, row, turns)[0] + trajectory.final_observation[row, : count[row]].tolist()
         assert found.tokens[row, : len(tokens)].tolist() == tokens
         assert found.position[row, 0] == len(tokens)
+
+
+def test_only_what_follows_the_prefix_directly_is_read_again_without_its_lead(trajectory):
+    both = np.flatnonzero(trajectory.num_turns == TURNS)[:3]
+    lead = np.minimum(1, trajectory.observation_length)
+    recall = np.array([[0, 1, 2, 3], [2, 3, -1, -1], [1, 2, -1, -1]])
+    join = trajectory.join.replace(lead=lead)
+    asked = Join(np.ones(3, bool), recall, np.zeros(3, np.int32), np.zeros(3, np.int32))
+    made, asked = jax.tree.map(jnp.asarray, (trajectory.replace(join=join), asked))
+    parts = jax.tree.map(np.asarray, recalled_parts(made, jnp.asarray(both), asked))
+    for row, episode in enumerate(both):
+        seen = [trajectory.observation[episode, t, : trajectory.observation_length[episode, t]] for t in range(2)]
+        said = [trajectory.response.tokens[episode, t, : trajectory.response.length[episode, t]] for t in range(2)]
+        expected = ([seen[0][1:], said[0], seen[1], said[1]], [seen[1][1:], said[1]], [said[0], seen[1]])[row]
+        assert parts.tokens[row][parts.real[row]].tolist() == np.concatenate(expected).tolist()
+    nothing = recalled_parts(made, jnp.asarray(both), asked.replace(restart=jnp.zeros(3, bool)))
+    assert not np.any(nothing.real), "a message that goes on recalls nothing"
 
 
 def test_shared_noise_is_that_of_the_group():
