@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
-from agentrl_jax.config.one_task import OF_HOST, OF_SERVICES
+from agentrl_jax.config.one_task import OF_HOST, OF_PYTHON, OF_SERVICES
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 
@@ -19,7 +19,6 @@ _SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta",
 _RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
 """Allowed range of a schedule's final value; for other values it is at least 0."""
 
-_OF_PYTHON = ("processes",)
 Refused = tuple[str, Any, str]
 
 MAX_CONTEXT = 1 << 20  # sampled tokens of one episode
@@ -102,7 +101,8 @@ def _tasks(config: Config) -> Iterator[Refused]:
 def _services(config: Config) -> Iterator[Refused]:
     kinds, prompt, env, every = config.kinds, config.prompt, config.env, config.train.validate_every
     names = {"compiled": "compiled", "python": "Python environments", "service": "services"}
-    tasks_are = f"but the tasks are {' and '.join(name for kind, name in names.items() if kind in kinds)}"
+    found = f"the tasks are {' and '.join(name for kind, name in names.items() if kind in kinds)}"
+    tasks_are, unread_why = f"but {found}", f"which nothing reads, because {found}; leave it out"
     compiled, python, services = (kind in kinds for kind in names)
     if (prompt.style in ("chat", "bare")) == config.tagged:
         styles = "compact or ragen" if config.tagged else "chat or bare"
@@ -127,10 +127,10 @@ def _services(config: Config) -> Iterator[Refused]:
         for name in ("levels",) if kind == "python" else ("levels", "options"):
             if value := getattr(task, name):
                 yield f"{key}.{name}", value, f"which {names[kind]} do not have; use items and held_out"
-    unread = [*(() if config.served else OF_HOST), *(() if services else OF_SERVICES), *(() if python else _OF_PYTHON)]
+    unread = [*(() if config.served else OF_HOST), *(() if services else OF_SERVICES), *(() if python else OF_PYTHON)]
     for name in unread:
         if (value := getattr(env, name)) != getattr(ServiceConfig(), name):
-            yield f"env.{name}", value, f"which nothing reads, {tasks_are.replace('but', 'because')}; leave it out"
+            yield f"env.{name}", value, unread_why
     if env.token_file and env.url in ("", "local"):
         yield "env.token_file", env.token_file, f"but env.url is {env.url!r}; give the address of its server"
     if not compiled and prompt.observation_tokens:
@@ -139,7 +139,7 @@ def _services(config: Config) -> Iterator[Refused]:
     if not compiled and prompt.encoder != "pieces":
         yield "prompt.encoder", prompt.encoder, f"{tasks_are}, whose texts are tokenized as one text; use pieces"
     if not config.tagged and prompt.separator != PromptConfig().separator:
-        yield "prompt.separator", prompt.separator, f"which nothing reads, {tasks_are}; leave it out"
+        yield "prompt.separator", prompt.separator, unread_why
     if not compiled and config.rollout.shared_noise:
         yield "rollout.shared_noise", True, f"which is for compiled environments, {tasks_are}; use false"
     if not config.tagged and prompt.stop_at_answer:
@@ -296,8 +296,12 @@ def _training(config: Config) -> Iterator[Refused]:
         yield "algo.filter.ratio", algo.filter.ratio, why
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % microbatches:
-        turns = {"full": "", "single_turn": " x prompt.max_turns", "window": " x (prompt.max_turns - agent.turns + 1)"}
-        members = f"{kept} of {groups} groups x {config.rollout.group_size} members{turns[config.agent.kind]}"
+        contexts = {
+            "full": "",
+            "single_turn": " x prompt.max_turns",
+            "window": " x (prompt.max_turns - agent.turns + 1)",
+        }
+        members = f"{kept} of {groups} groups x {config.rollout.group_size} members{contexts[config.agent.kind]}"
         reason = f"which does not divide the {rows} rows kept for training ({members}); use a divisor"
         yield "algo.minibatches x algo.grad_accum_steps", microbatches, reason
     if algo.packing and algo.length_buckets is not None and algo.length_buckets > 1:

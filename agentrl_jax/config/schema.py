@@ -25,7 +25,7 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.config.imitation import ImitationConfig
 from agentrl_jax.config.sampling import Draws, Sampling
-from agentrl_jax.environments.loading import COMPILED, is_path
+from agentrl_jax.environments.loading import is_compiled_path, is_path
 from agentrl_jax.service_names import TEXT_SERVICES
 
 Kind = Literal["compiled", "python", "service"]
@@ -401,7 +401,7 @@ class Config(Section):
             "python"
             if is_path(task.env)
             else "service"
-            if (self.env.url and not task.env.startswith(COMPILED)) or task.env in TEXT_SERVICES
+            if (self.env.url and not is_compiled_path(task.env)) or task.env in TEXT_SERVICES
             else "compiled"
             for task in self.tasks
         )

@@ -13,12 +13,17 @@ ADAPTERS = {
 
 
 COMPILED = "compiled:"
-"""Beginning of the names of compiled environments by their import path, see `envs_jax.by_path`."""
+"""Beginning of the names of compiled environments by their import path: `envs_jax.by_path.PREFIX`, without JAX."""
 
 
 def is_path(name: str) -> bool:
     """Whether the name of an environment is the import path of a Python environment."""
-    return ":" in name and not name.startswith(COMPILED)
+    return ":" in name and not is_compiled_path(name)
+
+
+def is_compiled_path(name: str) -> bool:
+    """Whether the name of an environment is the import path of a compiled one."""
+    return name.startswith(COMPILED)
 
 
 def load(path: str) -> type[Any]:

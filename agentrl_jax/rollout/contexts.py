@@ -180,8 +180,8 @@ class Window(Context):
 
     def follow(self, state: Any, seen: Seen) -> tuple[Any, Any]:
         """See `Context.follow`."""
+        # Of the turns in the context of the next response.
         first = seen.turn + 2 - self.turns
-        """Of the turns in the context of the next response."""
         restart = first > 0
         join = seen.message.join.replace(restart=restart)
         if join.recall is not None:

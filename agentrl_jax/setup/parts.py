@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 
 from agentrl_jax.config import Config, validate
-from agentrl_jax.environments.loading import COMPILED
+from agentrl_jax.environments.loading import is_compiled_path
 from agentrl_jax.environments.protocol import Traits
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.parallel.mesh import make_mesh
@@ -64,7 +64,7 @@ class RunParts:
         engine = build.engine_config(
             config, self.tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
         )
-        check_window(engine.context, [task.prompt for task in self.train_env.tasks])
+        check_window(engine, [task.prompt for task in self.train_env.tasks])
         build.check_positions(
             self.pretrained.config if self.pretrained else None,
             self.train_env,
@@ -104,7 +104,7 @@ class RunParts:
         """Writes what readers of the run's folder need to know of classes that it names by their import paths."""
         found = {} if self.services is None else {label: (x, 0) for label, x in self.services.traits().items()}
         for task in self.config.tasks:
-            if task.env.startswith(COMPILED):
+            if is_compiled_path(task.env):
                 env, _ = make_env(task)
                 own = build.build_compiled_env(self.config.replace(tasks=(task,)), self.tokenizer)
                 traits = Traits(actions=env.actions, instruction=env.instruction)

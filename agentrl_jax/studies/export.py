@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentrl_jax.config import Config, ModelConfig, alone
-from agentrl_jax.environments.loading import COMPILED
+from agentrl_jax.environments.loading import is_compiled_path
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models.actor_critic import plain_decoder
 from agentrl_jax.models.io import peft_files, safetensors_files
@@ -93,7 +93,7 @@ def _described(config: Config, policy: RunPolicy, run: Path) -> PretrainedConfig
     """Configuration of a decoder trained from random weights, with positions for the run's contexts."""
     longest = 0
     for own in (alone(config, index) for index in range(len(config.tasks))):
-        if own.tasks[0].env.startswith(COMPILED):
+        if is_compiled_path(own.tasks[0].env):
             longest = max(longest, stored_context(run, own.tasks[0].label))
             continue
         if own.python:

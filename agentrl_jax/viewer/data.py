@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.algos.collapse import ALARMS
-from agentrl_jax.environments.loading import COMPILED
+from agentrl_jax.environments.loading import is_compiled_path
 from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.runs.records import read_rows, to_plain
@@ -101,9 +101,9 @@ class RunData:
         self._actions = {
             task.label: list(make_env(task)[0].actions)
             for task, kind in zip(self._config.tasks, self._config.kinds)
-            if (kind == "compiled" and not task.env.startswith(COMPILED)) or (local and task.env in registered())
+            if (kind == "compiled" and not is_compiled_path(task.env)) or (local and task.env in registered())
         }
-        if self._config.python or any(task.env.startswith(COMPILED) for task in self._config.tasks):
+        if self._config.python or any(is_compiled_path(task.env) for task in self._config.tasks):
             self._actions |= {label: list(x.actions) or ["action"] for label, x in stored_traits(self.source).items()}
         self._pieces = Pieces(self._tokenizer)
         self._screenshots = PageScreenshots(run, note)

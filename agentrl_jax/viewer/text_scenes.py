@@ -30,12 +30,12 @@ def served_scenes(
     if not any(known) or not same_tasks or flaw_of(record, tokenizer.vocab_size):
         return None
     context = context_of(config)
+    forms = [message_format(alone(config, task), tokenizer) if known[task] else None for task in range(len(known))]
     items = screenshots.items_of(config.tasks) if record.header.evaluation is not None else None
     found: list[list[Scene]] = []
     for row, task in enumerate(record.task):
         scenes: list[Scene] = []
-        if known[task]:
-            form = message_format(alone(config, task), tokenizer)
+        if (form := forms[task]) is not None:
             dialog = read_dialog(record, row, tokenizer, form, context)
             again = np.flatnonzero(np.diff(record.attempt[row, : len(dialog.messages)])) + 1
             texts = [*dialog.messages, *([dialog.unanswered] if dialog.unanswered is not None else [])]

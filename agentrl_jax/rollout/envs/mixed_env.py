@@ -1,7 +1,8 @@
 """Compiled tasks and tasks on the host in one batch. Shapes: `B` rows, `K` tasks, `O` message tokens."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from jaxtyping import Array, Bool, Int, Key
 
 from agentrl_jax.algos import masked
 from agentrl_jax.errors import BadValue
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Message, PromptedEnv
+from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Message, PromptedEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_episodes import Report
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult
@@ -35,7 +36,7 @@ class Part:
         return found
 
     def settings(self, settings: RolloutSettings) -> RolloutSettings:
-        """Those of its tasks."""
+        """The settings of its tasks, in place of those of all K."""
         split, most = jnp.asarray(settings.split), self.max_actions
         return settings.replace(
             env_params=tuple(settings.env_params[number] for number in self.numbers),
@@ -47,7 +48,8 @@ class Part:
 class MixedEnv(PromptedEnv):
     """A `BatchedEnv` of several parts, each of which plays the rows of its tasks.
 
-    No row depends on which other tasks are in the batch. The host is asked only where one of its rows waits.
+    No row depends on which other tasks are in the batch. In a step, the host is asked only
+    where one of its rows waits.
     """
 
     def __init__(self, parts: Sequence[Part]):
@@ -125,16 +127,10 @@ class MixedEnv(PromptedEnv):
         states, messages, results, rows_of = [], [], [], [before.task >= 0 for before in state]
         for part, before, own in zip(self.parts, state, rows_of):
             rows = mask & own
-
-            def step(before: Any, part: Part = part, rows: jax.Array = rows) -> tuple[Any, TurnResult, Message]:
-                return part.env.step(part.settings(settings), before, response, parsed, rows, fresh=fresh)
-
-            if not part.env.on_host:
-                after, found, following = step(before)
-            else:
-                message = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(step, before)[2])
-                nothing = part.env.empty_result(len(mask)), message
-                after, found, following = jax.lax.cond(jnp.any(rows), step, lambda x: (x, *nothing), before)  # noqa: B023
+            step = functools.partial(
+                part.env.step, part.settings(settings), response=response, parsed=parsed, mask=rows, fresh=fresh
+            )
+            after, found, following = _step_if_any(part.env, step, before, rows) if part.env.on_host else step(before)
             states.append(after)
             messages.append(following)
             results.append(found.replace(info=self.empty_result(len(mask)).info | found.info))
@@ -152,6 +148,15 @@ class MixedEnv(PromptedEnv):
 
 TaskEnv = CompiledEnv | HostEnv | MixedEnv
 """The environments of a run's tasks."""
+
+
+def _step_if_any(
+    env: BatchedEnv, step: Callable[[Any], tuple[Any, TurnResult, Message]], state: Any, rows: Bool[Array, " B"]
+) -> tuple[Any, TurnResult, Message]:
+    """A step of some rows, or none of all where there are none."""
+    message = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(step, state)[2])
+    nothing = env.empty_result(len(rows)), message
+    return jax.lax.cond(jnp.any(rows), step, lambda state: (state, *nothing), state)
 
 
 def _chosen(rows: Sequence[Bool[Array, " B"]], values: Sequence[Any]) -> Any:

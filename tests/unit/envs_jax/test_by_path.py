@@ -5,10 +5,15 @@ import pytest
 
 from agentrl_jax.cli.main import _names_own_code
 from agentrl_jax.config import decode
-from envs_jax import registry
+from agentrl_jax.environments.loading import COMPILED
+from envs_jax import by_path, registry
 from envs_jax.errors import BadValue
 
 LADDER = "compiled:toy_agent:Ladder"
+
+
+def test_configurations_and_the_registry_name_it_alike():
+    assert COMPILED == by_path.PREFIX
 
 
 def test_a_class_is_made_with_options_and_scalar_parameters():

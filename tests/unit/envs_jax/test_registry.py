@@ -11,6 +11,7 @@ import pytest
 
 import envs_jax
 from envs_jax import known_baselines, registry
+from envs_jax.babyai import TAGS
 from envs_jax.budget import Budget
 from envs_jax.testing import check_env
 
@@ -28,6 +29,7 @@ def test_every_name_makes_an_environment_and_a_lake_keeps_the_contract():
         assert len(env.actions) == env.num_actions
     babyai = {name for name in names if name.startswith("BabyAI")}
     assert len(babyai) == 41
+    assert babyai == set(TAGS), "known without an import of BabyAI"
     assert set(known_baselines.BASELINES) == set(names) - babyai
     # Bandits have the pairs of the original.
     pairs = {"Bandit": "Engineer/Teacher", "BanditRev": "Teacher/Engineer", "BanditPhoenix": "Phoenix/Dragon"}

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import toy_agent
 from refusing import refusal
@@ -36,8 +38,11 @@ def test_the_key_of_before_is_read_on_the_command_line_and_refused_beside_its_ne
 
 def test_windows_need_later_messages_that_can_be_first():
     (prompt, *_) = (task.prompt for task in toy_agent.BATCHED_ENV.tasks)
-    check_window(Window(2), [prompt])
+    turns = {"prompt": {"max_turns": 4}}
+    engine = build.engine_config(decode(turns), toy_agent.TOKENIZER, group_size=1, slots=0)
+    windows = dataclasses.replace(engine, context=Window(2))
+    check_window(windows, [prompt])
     other = prompt.replace(message_parts=(Segment("text", ("[INST]",), when="first"), *prompt.message_parts))
     for context in (FULL, SINGLE_TURN):
-        check_window(context, [other])
-    assert refusal(check_window, Window(2), [prompt, other]).key == "agent.kind"
+        check_window(dataclasses.replace(engine, context=context), [other])
+    assert refusal(check_window, windows, [prompt, other]).key == "agent.kind"
