@@ -153,6 +153,11 @@ def _agent(data: Data) -> Data:
     return {**data, "agent": {"kind": rollout.pop("context")}, "rollout": rollout}
 
 
+def _stages(data: Data) -> Data:
+    """Checkpoints count the steps of a stage, see `train.progress`; the configuration stayed as it was."""
+    return data
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -160,6 +165,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _sampling_and_loggers,
     _processes,
     _agent,
+    _stages,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

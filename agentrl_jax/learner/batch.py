@@ -50,6 +50,8 @@ class Batch(struct.PyTreeNode):
     target: Float[Array, "N K"]
     """Target of the critic."""
     temperature: Float[Array, " N"]
+    segment: None = None
+    """A row is one context."""
 
 
 class _Episodes(NamedTuple):

@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import bins as binning
+from agentrl_jax.learner.gradient import StepShape, gradient
 from agentrl_jax.learner.state import TrainState, apply_gradients
-from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import Sequences
@@ -32,6 +32,11 @@ class Examples(struct.PyTreeNode):
     """The token at this position is imitated."""
     segment: Int[Array, "N S"] | None
     """Tokens with different numbers do not see each other; None: a row is one context."""
+
+    @property
+    def temperature(self) -> Float[Array, " N"]:
+        """1: demonstrations were not sampled."""
+        return jnp.ones(self.tokens.shape[0])
 
     def counts(self) -> Int[Array, " N"]:
         """Number of tokens to imitate in each row."""
@@ -86,7 +91,7 @@ def imitation_steps(
     `tokens` is `rows.counts()`. With `shards.count` > 1 it runs inside `jax.shard_map`: each device has a contiguous
     block of the rows, which zeros may follow, and the other arguments are replicated.
 
-    Step i reads `batch` rows sampled with `fold_in(key, i)`, where i counts the steps of the whole run, so the result
+    Step i reads `batch` rows sampled with `fold_in(key, i)`, where i counts the steps of the stage, so the result
     does not depend on how steps are grouped into calls. The learning rate falls linearly from `lr` to 0 in
     `decay_steps` steps, which may be infinite. Gradients are clipped to the global norm `max_grad_norm`.
 
@@ -100,42 +105,40 @@ def imitation_steps(
     def step(_, carry):
         state, sums, skipped, in_a_row = carry
         chosen = jax.random.choice(
-            jax.random.fold_in(key, state.imitation_step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
+            jax.random.fold_in(key, state.step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
         )
         count = jnp.sum(tokens[chosen]).astype(jnp.float32)
         # No device has a row of this number, so that zeros are fetched: what a step reads is the same on all meshes.
         nowhere = jnp.full(-batch % shards.count, useful.shape[0], chosen.dtype)
-        local = shards.fetch_rows(rows, jnp.concatenate([chosen, nowhere]))
-        params, frozen_params = shards.varying((state.params, state.frozen_params))
-        frozen = state.replace(frozen_params=frozen_params)
+        chosen = jnp.concatenate([chosen, nowhere])
 
-        def loss_of(params):
-            scores = actor_critic.score_tokens(
-                frozen.merged_params(params),
-                model,
-                local.tokens,
-                local.position,
-                jnp.ones(local.tokens.shape[0]),
-                mask=local.mask,
-                segment_ids=local.segment,
-            )
-            return -jnp.sum(jnp.where(local.mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
+        def loss_of(scores, rows):
+            loss = -jnp.sum(jnp.where(rows.mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
+            return loss, ({}, {})
 
-        loss, grads = jax.value_and_grad(loss_of)(params)
-        grads = shards.sum_of_gradients(grads, state.params)
-        loss = shards.sum(shards.after(grads, loss))
+        loss, grads, _ = gradient(
+            state,
+            rows,
+            chosen,
+            jnp.ones_like(chosen),
+            loss_of,
+            StepShape(),
+            tokens=count,
+            model=model,
+            shards=shards,
+        )
         state, norms, good = apply_gradients(
             state,
             tx,
             loss,
             grads,
             tokens=count,
-            lr=lr * jnp.maximum(1 - state.imitation_step / decay_steps, 0),
+            lr=lr * jnp.maximum(1 - state.step / decay_steps, 0),
             critic_lr=jnp.float32(0),
             max_grad_norm=max_grad_norm,
             norm=shards.norm,
         )
-        state = state.replace(imitation_step=state.imitation_step + 1)
+        state = state.replace(step=state.step + 1)
         sums = jax.tree.map(jnp.add, sums, {"imitation/loss": loss, "imitation/grad_norm": norms["policy"]})
         return state, sums, skipped + ~good, jnp.maximum(in_a_row, state.bad_updates)
 

@@ -6,6 +6,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from agentrl_jax.config.algo import UpdateRule
+from agentrl_jax.learner.gradient import StepShape
 from agentrl_jax.rollout.contexts import FULL, Context
 from agentrl_jax.rollout.returns import Penalties
 
@@ -27,6 +28,11 @@ class LearnerConfig(UpdateRule):
     length_buckets: int = 1
     recorded_episodes: int = 0
     """First episodes of the batch whose advantages are returned as the metric "recorded"; 0: none."""
+
+    @property
+    def step_shape(self) -> StepShape:
+        """How a gradient step is computed."""
+        return StepShape(self.grad_accum_steps, self.length_buckets, self.packing)
 
     @property
     def old_logprobs(self) -> Literal["rollout", "learner", "same_pass"]:

@@ -11,7 +11,6 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos.kl import KLController
-from agentrl_jax.algos.level_sampling import LevelPool
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 
@@ -25,9 +24,11 @@ class TrainState(struct.PyTreeNode):
     """Frozen reference policy of the KL divergence; None if nothing reads it."""
     opt_state: Any
     """Optimizer state for each entry of `params`, by name."""
-    iteration: Int[Array, ""]
-    """Number of finished RL iterations; with the seed it determines all later random keys."""
-    imitation_step: Int[Array, ""]
+    stage: Int[Array, ""]
+    """Number of stages of the run that have begun, so that of the current one, counted from 1; 0 before the first."""
+    step: Int[Array, ""]
+    """Finished steps of the current stage; with the seed it determines all later random keys. A step of reinforcement
+    learning is an iteration, one of imitation a gradient step."""
     gradient_steps: Int[Array, ""]
     """Number of applied updates."""
     bad_updates: Int[Array, ""]
@@ -37,13 +38,18 @@ class TrainState(struct.PyTreeNode):
     frozen_params: Any = None
     """Frozen part of the decoder, see `actor_critic.from_decoder`; None if everything is trained. It comes with the
     pretrained model and is not part of a checkpoint."""
-    levels: tuple[LevelPool | None, ...] | None = None
-    """The levels that each task chooses from, None for a task that draws them; None if all do."""
+    stage_state: Any = None
+    """What the current stage keeps between its steps besides, e.g. the levels that reinforcement learning chooses from;
+    None if nothing."""
 
     def merged_params(self, params: Any = None) -> dict[str, Any]:
         """`params` (default: those of the state), with the frozen parameters under "frozen" if there are any."""
         params = self.params if params is None else params
         return params if self.frozen_params is None else {**params, "frozen": self.frozen_params}
+
+    def next_stage(self) -> "TrainState":
+        """The state before the first step of the next stage."""
+        return self.replace(stage=self.stage + 1, step=jnp.zeros_like(self.step), stage_state=None)
 
 
 # Kept, because programs are kept by what they were made of, and functions are equal only to themselves.
@@ -75,7 +81,7 @@ def init_state(
         pretrained = decoder.init_params(key, model.decoder)
     params = actor_critic.from_decoder(key, pretrained, model)
     frozen_params = params.pop("frozen", None)
-    counts = {name: jnp.int32(0) for name in ("iteration", "imitation_step", "gradient_steps", "bad_updates")}
+    counts = {name: jnp.int32(0) for name in ("stage", "step", "gradient_steps", "bad_updates")}
     state = TrainState(
         params=params,
         reference=None,

@@ -11,14 +11,13 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from agentrl_jax.algos import kl, losses, masked
-from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.batch import Batch, make_batch
+from agentrl_jax.learner.gradient import gradient
 from agentrl_jax.learner.recorded import recorded_advantages
 from agentrl_jax.learner.replay_logprobs import Replayer, replayer, with_gradient_of
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.learner.state import TrainState, apply_gradients
 from agentrl_jax.learner.trained_rows import TrainedRows
-from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic, TokenScores
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.engine_config import EngineConfig
@@ -73,7 +72,7 @@ def update(
         seen = jnp.where(metrics["update/trained_tokens"] > 0, seen, jnp.nan)  # NaN leaves the coefficient unchanged
         episodes = len(temperature) * shards.count
         state = state.replace(kl=kl.update(state.kl, seen, episodes, settings.kl_target, settings.kl_horizon))
-    return state.replace(iteration=state.iteration + 1), metrics
+    return state.replace(step=state.step + 1), metrics
 
 
 def _learn(
@@ -109,7 +108,7 @@ def _learn(
         current = batch
         if replay is not None:
             current = batch.replace(replayed_logprob=replay(state.merged_params()))
-        loss, grads, metrics = gradient(state, current, trained, chosen, settings, model, config, shards)
+        loss, grads, metrics = minibatch_gradient(state, current, trained, chosen, settings, model, config, shards)
         state, norms, good = apply_gradients(
             state,
             tx,
@@ -146,7 +145,7 @@ def _learn(
     return state, metrics
 
 
-def gradient(
+def minibatch_gradient(
     state: TrainState,
     batch: Batch,
     trained: TrainedRows,
@@ -156,78 +155,26 @@ def gradient(
     config: LearnerConfig,
     shards: Shards,
 ) -> tuple[Float[Array, ""], Any, dict[str, Float[Array, ""]]]:
-    """Loss, gradient and metrics of the minibatch of the chosen rows, in `grad_accum_steps` microbatches.
+    """Loss, gradient and metrics of the minibatch of the chosen rows, see `gradient.gradient`."""
+    denominators = _denominators(trained, chosen)
 
-    Each microbatch is fetched from the devices that hold its rows. The denominators are those of the whole minibatch,
-    so neither microbatches nor devices change the result. A microbatch is cut to the shortest of `length_buckets`
-    lengths that fits its rows on all devices, and skipped if it has no sampled tokens. With `packing`, microbatches
-    have bins instead of rows, and every device gathers the rows of the minibatch.
-    """
-    denominators, size = _denominators(trained, chosen), batch.tokens.shape[1]
-    number, lengths = chosen, trained.length[chosen]
-    rows = packed = None
-    if config.packing:
-        rows = shards.gather_rows(batch, chosen)
-        bins = binning.assign(lengths, size)
-        packed = binning.fill(bins, rows.tokens, rows.position, rows.mask, rows.temperature)
-        number, lengths = packed.number, jnp.where(jnp.any(packed.mask, axis=1), size, 0)
+    def loss_of(scores, rows):
+        if config.packing:  # else they were fetched, and are this device's
+            rows = rows.replace(replayed_logprob=shards.varying_rows(rows.replayed_logprob))
+        return _loss(scores, rows, denominators, settings, config)
 
-    def fetch(part):
-        if packed is None:
-            return shards.fetch_rows(batch, part)
-        return shards.shard_rows(jax.tree.map(lambda x: x[part], packed))
-
-    varying, frozen_params, reference = shards.varying((state.params, state.frozen_params, state.reference))
-    frozen = state.replace(frozen_params=frozen_params)
-
-    def score(params, part, compared, segment=None):
-        arrays = (part.tokens, part.position, part.temperature)
-        return actor_critic.score_tokens(params, model, *arrays, compared, part.mask, segment)
-
-    def loss_of(params, part):
-        params, compared = frozen.merged_params(params), (reference, kl.full) if config.kl.estimator == "full" else None
-        if rows is None:
-            return _loss(score(params, part, compared), part, denominators, settings, config)
-        scores = binning.unpack(bins, part, score(params, part, compared, part.segment), rows.position)
-        # The rows are the same on all devices, but the scores are those of each device's bins.
-        replayed = shards.varying_rows(rows.replayed_logprob)
-        here = rows.replace(mask=rows.mask & binning.are_in(bins, part)[:, None], replayed_logprob=replayed)
-        return _loss(scores, here, denominators, settings, config)
-
-    def gradient_of(part):
-        (loss, (sums, peaks)), grads = jax.value_and_grad(loss_of, has_aux=True)(varying, part)
-        return (loss, grads, sums), peaks
-
-    def up_to(length):
-        def cut(number):
-            part = fetch(number)
-            return gradient_of(part.replace(tokens=part.tokens[:, :length]))
-
-        return cut
-
-    microbatches = number.reshape(config.grad_accum_steps, -1)
-    shapes = jax.eval_shape(up_to(size), microbatches[0])
-    (loss, grads, sums), peaks = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    loss, sums, peaks = shards.varying_rows((loss, sums, peaks))
-    zeros = (loss, shards.varying(grads), sums), peaks
-
-    buckets = config.length_buckets
-    cuts = [max(-(-size * step // buckets), model.shared_prefix_len + 1) for step in range(1, buckets + 1)]
-    branches = [lambda _: zeros, *map(up_to, cuts)]
-
-    def accumulate(total, microbatch):
-        part, longest = microbatch
-        sums, peaks = jax.lax.switch(jnp.sum(longest > jnp.array([0, *cuts[:-1]])), branches, part)
-        return (jax.tree.map(jnp.add, total[0], sums), jax.tree.map(jnp.maximum, total[1], peaks)), None
-
-    longest = jnp.max(lengths.reshape(config.grad_accum_steps, -1), axis=1)
-    (added, peaks), _ = jax.lax.scan(accumulate, zeros, (microbatches, longest))
-    loss, grads, sums = added
-    loss, sums = shards.sum((loss, sums))
-    grads = shards.sum_of_gradients(grads, state.params)
-    tokens = jnp.maximum(denominators.tokens, 1.0)
-    metrics = {name: x / tokens for name, x in sums.items()} | shards.largest(peaks)
-    return loss, grads, metrics
+    return gradient(
+        state,
+        batch,
+        chosen,
+        trained.length[chosen],
+        loss_of,
+        config.step_shape,
+        tokens=denominators.tokens,
+        model=model,
+        shards=shards,
+        full_divergence=config.kl.estimator == "full",
+    )
 
 
 def _denominators(trained: TrainedRows, chosen: Int[Array, " n"]) -> losses.Denominators:

@@ -31,8 +31,8 @@ class RunParts:
     `update` and `greedy` are the programs of an iteration, see `iteration.IterationPrograms`; `evaluation` plays
     held-out episodes, one per level; `prompt_information` measures whether responses depend on their prompts, None if
     the run does not measure it; `recorded` scores the first `recorded_episodes` of a rollout, None if nothing is
-    recorded. `imitation_chunks` is the number of dispatches of imitation. `level_pools` has the levels that tasks
-    choose from, as they are when learning begins, see `level_pools.new_pools`.
+    recorded. `level_pools` has the levels that tasks choose from, as they are when learning begins, see
+    `level_pools.new_pools`.
     """
 
     def __init__(self, config: Config, folder: Callable[[], Path]):
@@ -96,8 +96,7 @@ class RunParts:
             )
             self.prompt_information = self.programs.mutual_information(self.model, measured)
         self._single = single
-        self.imitation_chunks = config.imitation.chunks
-        if self.imitation_chunks and isinstance(self.train_env, CompiledEnv):
+        if config.imitation.chunks and isinstance(self.train_env, CompiledEnv):
             check_imitable(self.train_env, config.prompt.max_response_tokens, config.imitation)
 
     def store_traits(self, folder: Path) -> None:

@@ -70,13 +70,13 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
         for key, before, now in edited_keys(checkpoints.meta(step).get("config"), history.at(step)):
             to_stderr(f"{run}: config.yaml was edited by hand: {key} is {now}, but {before} in checkpoint {step}")
         # What else a state has is not the policy's, and may be that of an earlier version.
-        read = checkpoints.restore_part(step, {"params": like.params, "iteration": like.iteration})
+        read = checkpoints.restore_part(step, {"params": like.params})
     state = like.replace(**read)
     if like.frozen_params is not None:
         state = state.replace(frozen_params=start(jax.random.key(0)).frozen_params)
     params = jax.tree.map(jnp.asarray, state.merged_params())
     started_from = pretrained.config if pretrained else None
-    return RunPolicy(int(state.iteration), step, model, params, tokenizer, files, started_from)
+    return RunPolicy(max(step - config.imitation.chunks, 0), step, model, params, tokenizer, files, started_from)
 
 
 def _without_checkpoint(run: str | os.PathLike[str]) -> UserError:

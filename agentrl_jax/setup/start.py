@@ -124,11 +124,12 @@ def notes(config: Config) -> list[str]:
 def begin_learning(
     state: TrainState, tx: optax.GradientTransformation, *, reference: bool, going_on: bool = False
 ) -> TrainState:
-    """Initializes a separate critic, the optimizer and the reference policy, once between imitation and learning.
+    """The next stage of a state, with a separate critic, the optimizer and the reference policy initialized.
 
     If it is `going_on` with the critic and the optimizer of another run, only the reference policy.
     """
     if not going_on:
         params = actor_critic.critic_from_policy(state.params)
         state = state.replace(params=params, opt_state=init_optimizer(tx, params))
+    state = state.next_stage()
     return with_reference(state) if reference else state

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.learner import state as states
 from agentrl_jax.learner.trained_rows import trained_rows
-from agentrl_jax.learner.update import gradient
+from agentrl_jax.learner.update import minibatch_gradient
 from agentrl_jax.models import actor_critic, cached_decoder
 from agentrl_jax.models.decoder import Remat
 from agentrl_jax.models.matmul import Transposed
@@ -166,7 +166,7 @@ class PhaseBuilder:
 
         def program(state, batch, settings):
             trained = trained_rows(batch.mask, batch.position, rows, Shards())
-            return gradient(state, batch, trained, trained.order, settings, self.model, config, Shards())
+            return minibatch_gradient(state, batch, trained, trained.order, settings, self.model, config, Shards())
 
         # The gradient does not read the optimizer's state.
         state = self.state.replace(opt_state=None)

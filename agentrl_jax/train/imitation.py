@@ -2,14 +2,13 @@
 
 import functools
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from agentrl_jax.config.imitation import IMITATION_CHUNK
-from agentrl_jax.errors import refusals
+from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner.imitation import Examples, prepare_examples
 from agentrl_jax.learner.state import TrainState
@@ -21,61 +20,101 @@ from agentrl_jax.setup.programs import host_metrics
 from agentrl_jax.stopping import ending_at_once
 from agentrl_jax.train import guards
 from agentrl_jax.train.dagger import Dagger
+from agentrl_jax.train.iteration import Played
 from agentrl_jax.train.progress import RunProgress
 
 
-def imitate(
-    state: TrainState,
-    parts: RunParts,
-    held_out: HeldOut,
-    progress: RunProgress,
-    between: Callable[[int, TrainState], None],
-) -> TrainState:
-    """Takes the remaining gradient steps; calls `between` with the step and the state before the search for plans,
-    after each chunk but the last, and again in and after a round of DAgger.
+class Imitation:
+    """See `train.stages.Stage`. A step is a gradient step; a row has up to `IMITATION_CHUNK` of them, one dispatch."""
 
-    Raises:
-        UserError: there are no demonstrations, those of an earlier round are gone, or too many steps in a row were
-            skipped.
-    """
-    config, view = parts.config.imitation, progress.view
-    dagger = Dagger(parts, held_out, progress.folder.path, view.note)
-    between(int(state.imitation_step) // IMITATION_CHUNK, state)
-    with ending_at_once():
-        rows = _demonstrations(int(state.imitation_step), parts, progress)
-    program, found, counts = None, None, None
-    rates, rounds = start.imitation_rates(parts.config), 0
-    key = jax.random.fold_in(parts.key, run_keys.IMITATION)
-    while (done := int(state.imitation_step)) < config.steps:
-        chunk = done // IMITATION_CHUNK
-        of_round: dict[str, float] = {}
-        while rounds < dagger.due(chunk):
-            rounds += 1
-            asked = functools.partial(between, chunk, state)
-            more, played, measured = dagger.demonstrations(rounds, chunk, state.merged_params(), asked)
-            progress.midway.add(played)
-            rows, program = jax.tree.map(lambda *x: jnp.concatenate(x), rows, more), None
-            if dagger.first_chunk(rounds) == chunk:  # not of a round before the checkpoint that a run goes on from
-                progress.folder.log_levels(chunk + 1, "imitation", level_ids(played))
-                of_round = measured
-                between(chunk, state)  # a round takes minutes, and its file is kept
-        if program is None:
-            program, found, counts = _prepare(rows, parts, progress)
+    name = "imitation"
+    first_row = 0
+
+    def __init__(self, progress: RunProgress, held_out: HeldOut):
+        self.progress, self.parts = progress, progress.parts
+        self.config = progress.parts.config.imitation
+        self.rows = self.config.chunks
+        self._dagger = Dagger(self.parts, held_out, progress.folder.path, progress.view.note)
+        self._rounds = 0
+        """Rounds of DAgger that this process has played or read."""
+        self._rows: Sequences | None = None
+        """The demonstrations, those of the rounds included; None until they are needed."""
+        self._program: tuple[Any, Examples, jax.Array] | None = None
+        """See `_prepare`; None where there are new rows."""
+
+    def begin(self, state: TrainState) -> TrainState:
+        """Nothing is done once: the demonstrations are made in every process."""
+        return state.next_stage()
+
+    def resume(self, state: TrainState) -> None:
+        """Nothing is to be checked."""
+
+    def new_stage_state(self) -> None:
+        """Everything is in the step."""
+
+    def row(self, state: TrainState) -> int:
+        """Number of rows that the run has written."""
+        return -(-int(state.step) // IMITATION_CHUNK)
+
+    def ended(self, state: TrainState) -> bool:
+        """Whether all gradient steps were taken."""
+        return int(state.step) >= self.config.steps
+
+    def recovered(self, state: TrainState) -> TrainState:
+        """Skipped steps end a run; none is taken again."""
+        return state
+
+    def play(self, state: TrainState) -> Played:
+        """Refused: demonstrations are not the policy's episodes."""
+        raise UserError("a chunk of imitation plays no episodes of the policy; give an iteration")
+
+    def advance(self, state: TrainState) -> TrainState:
+        """Takes the gradient steps of a chunk, after the rounds of DAgger that come before it.
+
+        Raises:
+            UserError: there are no demonstrations, those of an earlier round are gone, or too many steps in a row were
+                skipped.
+        """
+        config, progress, parts = self.config, self.progress, self.parts
+        done, chunk = int(state.step), self.row(state)
+        if self._rows is None:
+            progress.stop_if_asked(chunk, state)  # the search for plans takes long
+            with ending_at_once():
+                self._rows = _demonstrations(done, parts, progress)
+        of_round = self._play_rounds(state, chunk)
+        if self._program is None:
+            self._program = _prepare(self._rows, parts, progress)
+        program, found, counts = self._program
         began = time.monotonic()
-        steps = min(IMITATION_CHUNK, config.steps - done)
-        state, metrics = program(state, found, counts, key, jnp.int32(steps), *rates)
+        steps, key = min(IMITATION_CHUNK, config.steps - done), jax.random.fold_in(parts.key, run_keys.IMITATION)
+        state, metrics = program(state, found, counts, key, jnp.int32(steps), *start.imitation_rates(parts.config))
         metrics = host_metrics(metrics) | of_round
         step = chunk + 1
         progress.totals.skipped_updates += int(metrics["imitation/skipped"])
-        progress.folder.log({"step": step, "stage": "imitation", **metrics, "time/step": time.monotonic() - began})
-        view.note(f"imitation {int(state.imitation_step):>5}/{config.steps}  loss {metrics['imitation/loss']:.3f}")
+        progress.folder.log({"step": step, "stage": self.name, **metrics, "time/step": time.monotonic() - began})
+        progress.view.note(f"imitation {int(state.step):>5}/{config.steps}  loss {metrics['imitation/loss']:.3f}")
         skipped = int(metrics["imitation/skipped_in_a_row"])
         guards.check_skipped(skipped, parts.config.train.max_bad_updates, "imitation.lr", progress.kept)
-        if step % parts.config.train.checkpoint_every == 0 and step < config.chunks and not int(state.bad_updates):
+        if step % parts.config.train.checkpoint_every == 0 and step < self.rows and not int(state.bad_updates):
             progress.save(step, state)
-        if step < config.chunks:
-            between(step, state)
-    return state
+        if self.ended(state):
+            self._rows = self._program = None  # their memory is needed later
+        return state
+
+    def _play_rounds(self, state: TrainState, chunk: int) -> dict[str, float]:
+        """Adds the rows of the rounds of DAgger before a chunk; returns the metrics of one that was due now."""
+        of_round: dict[str, float] = {}
+        while self._rounds < self._dagger.due(chunk):
+            self._rounds += 1
+            asked = functools.partial(self.progress.stop_if_asked, chunk, state)
+            more, played, measured = self._dagger.demonstrations(self._rounds, chunk, state.merged_params(), asked)
+            self.progress.midway.add(played)
+            self._rows, self._program = jax.tree.map(lambda *x: jnp.concatenate(x), self._rows, more), None
+            if self._dagger.first_chunk(self._rounds) == chunk:  # not of a round before the checkpoint of a resumed run
+                self.progress.folder.log_levels(chunk + 1, self.name, level_ids(played))
+                of_round = measured
+                self.progress.stop_if_asked(chunk, state)  # a round takes minutes, and its file is kept
+        return of_round
 
 
 def _demonstrations(done: int, parts: RunParts, progress: RunProgress) -> Sequences:

@@ -2,9 +2,12 @@
 
 import contextlib
 import dataclasses
+import os
+import signal
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -22,18 +25,24 @@ from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.runs.totals import Totals
 from agentrl_jax.setup import build, run_keys
 from agentrl_jax.setup.parts import RunParts
+from agentrl_jax.stopping import Stopped
 from agentrl_jax.train.collapse_monitor import CollapseMonitor, learning
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.roll_back import RollBacks
 from agentrl_jax.train.start_policy import start_from
+
+if TYPE_CHECKING:
+    from agentrl_jax.train.stages import Stage
 
 
 class RunProgress:
     """Folder, checkpoints and everything else about a run that changes while it runs.
 
     `imitation_outcomes` is success on the held-out levels before learning; empty until it has been measured. `midway`
-    counts boards that training episodes meet; without any, nothing.
+    counts boards that training episodes meet; without any, nothing. `stages` are those of the run, see `stages.Stage`.
     """
+
+    stages: Sequence["Stage"]
 
     def __init__(
         self,
@@ -42,10 +51,14 @@ class RunProgress:
         checkpoints: Checkpoints,
         view: LiveView,
         midway: MidwayCount,
+        asked_to_stop: Callable[[], int] = lambda: 0,
     ):
-        """Starts at the beginning of a run; `restore` resumes from a checkpoint."""
+        """Starts at the beginning of a run; `restore` resumes from a checkpoint.
+
+        `asked_to_stop` returns the number of a signal that this process got, or 0.
+        """
         self.parts, self.folder, self.checkpoints, self.view = parts, folder, checkpoints, view
-        self.midway = midway
+        self.midway, self._asked_to_stop = midway, asked_to_stop
         self.roll_backs = RollBacks(folder.path / "roll_backs")
         self.totals = Totals()
         self.horizon = Horizon(parts.config.algo.horizon, parts.config.prompt.max_turns)
@@ -83,13 +96,30 @@ class RunProgress:
         if like.frozen_params is None and parts.pretrained is not None:
             for loaded in jax.tree.leaves(parts.pretrained.params):  # else they stay beside the restored ones
                 loaded.delete()
-        if self.imitation_outcomes:  # learning has begun
-            pools = self.placed(self.parts.level_pools)
-            like = like.replace(levels=jax.tree.map(abstract, pools))
-        state = TrainState(**self.checkpoints.restore(step, _stored(like)))
+        state = self._restored(step, like)
         if like.frozen_params is None:
             return state
         return state.replace(frozen_params=initial(key).frozen_params if frozen_params is None else frozen_params)
+
+    def _restored(self, step: int, like: TrainState) -> TrainState:
+        """The state that is stored with a step, without frozen parameters."""
+        number = hosts.from_writer(lambda: self.checkpoints.meta(step)).get("stage")
+        if number is not None:
+            kept = self.stages[number - 1].new_stage_state() if number else None
+            like = like.replace(stage_state=jax.tree.map(abstract, kept))
+            return TrainState(**self.checkpoints.restore(step, _stored(like)))
+        # Before format 7, a state counted the steps of imitation and reinforcement learning apart.
+        number = len(self.stages) - (not self.imitation_outcomes)
+        kept = self.stages[-1].new_stage_state() if self.imitation_outcomes else None
+        entries = _stored(like.replace(stage_state=jax.tree.map(abstract, kept)))
+        del entries["stage"]
+        counter = entries.pop("step")
+        levels = {"levels": entries.pop("stage_state")} if kept is not None else {}
+        stored = self.checkpoints.restore(step, {**entries, **levels, "iteration": counter, "imitation_step": counter})
+        iteration, imitation_step = stored.pop("iteration"), stored.pop("imitation_step")
+        done = iteration if number == len(self.stages) else imitation_step
+        levels = stored.pop("levels", None)
+        return TrainState(**stored, stage=jnp.full_like(done, number), step=done, stage_state=levels)
 
     def _first(self, state: TrainState) -> TrainState:
         """A fresh state, with the policy of another run if this one starts from it."""
@@ -145,6 +175,7 @@ class RunProgress:
         self.totals.seconds = self.seconds()
         meta = {
             "config": to_record(self.history.at(step)),
+            "stage": int(state.stage),
             "totals": dataclasses.asdict(self.totals),
             "imitation_outcomes": self.imitation_outcomes,
             "horizon": self.horizon.saved(),
@@ -173,13 +204,42 @@ class RunProgress:
         hosts.from_writer(delete_old)
         self.save(step, state)
 
-    def roll_back(self, state: TrainState) -> TrainState:
+    def stop_if_asked(self, step: int, state: TrainState) -> None:
+        """Saves the state and ends the run if a process got a signal; called between two steps.
+
+        Raises:
+            Stopped: a process got one.
+        """
+        self.checkpoints.raise_failure()
+        asked = self._asked_to_stop()
+        if not hosts.agree(bool(asked)):
+            return
+        number = signal.Signals(asked or signal.SIGTERM)  # another process may have got it
+        self.view.note(f"stopping at {number.name}")
+        self.checkpoints.wait()
+        known = hosts.from_writer(self.checkpoints.latest_step)
+        if known is None or known < step:
+            self.save(step, state, regular=False)
+        self.checkpoints.wait()
+        raise Stopped(number)
+
+    def plot(self, **baselines: Any) -> None:
+        """Draws the curves so far."""
+        rows = self.folder.metrics()
+        if hosts.is_writer():
+            file, title = self.folder.path / "curves.png", os.path.basename(self.folder.place)
+            from agentrl_jax.runs.curves import plot_curves  # matplotlib takes as long as JAX to import
+
+            plot_curves(rows, file, **baselines, title=title)
+
+    def roll_back(self, state: TrainState, chunks: int) -> TrainState:
         """Returns the state of the last regular checkpoint before the collapse began; the current one if none is.
 
-        Which checkpoints are regular does not depend on where the run was interrupted.
+        `chunks` rows come before reinforcement learning. Which checkpoints are regular does not depend on where the run
+        was interrupted.
         """
         rows = learning(self.folder.metrics())
-        finding, iteration, chunks = self.monitor.finding(rows), int(state.iteration), self.parts.imitation_chunks
+        finding, iteration = self.monitor.finding(rows), int(state.step)
         self.checkpoints.wait()
         regular = hosts.from_writer(self.checkpoints.regular_steps)
         before = [step for step in regular if chunks <= step < chunks + finding.first_bad]
@@ -233,9 +293,6 @@ class RunProgress:
 
 
 def _stored(state: TrainState) -> dict[str, Any]:
-    """What a checkpoint holds of a state: without frozen parameters, and without levels where there are none.
-
-    Checkpoints of earlier versions have no entry for levels.
-    """
+    """What a checkpoint holds of a state: without frozen parameters, and without an entry for nothing."""
     entries = vars(state) | {"frozen_params": None}
-    return {name: value for name, value in entries.items() if name != "levels" or value is not None}
+    return {name: value for name, value in entries.items() if name != "stage_state" or value is not None}

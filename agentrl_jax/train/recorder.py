@@ -40,16 +40,19 @@ class Recorder:
         self,
         folder: RunFolder,
         step: int,
+        iteration: int,
         inputs: IterationInputs,
         taken: tuple[Any, RecordedScores],
         advantages: RecordedAdvantages,
         roll_backs: int,
     ) -> None:
-        """Writes what `take` returned, with the advantages that the update returned."""
+        """Writes what `take` returned, with the advantages that the update returned.
+
+        `step` is the row of metrics.jsonl; iterations count from 1.
+        """
         (rows, scores), config = taken, self.parts.config
         names = tuple(task.label for task in config.tasks)
         texts = transcripts(rows, self.parts.tokenizer, names)
-        iteration = step - self.parts.imitation_chunks
         folder.log_trajectories([{"step": step, "iteration": iteration, **text} for text in texts])
         header = Header(
             step=step,

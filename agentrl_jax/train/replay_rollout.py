@@ -96,7 +96,7 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Termi
             contextlib.closing(again),
         ):
             view.note(f"replaying iteration {iteration} from {start}")
-            trajectory = again.play(copy, checkpoints, view, iteration).trajectory
+            trajectory = again.play(copy, checkpoints, view, record.header.step).trajectory
             rows = hosts.fetch(jax.tree.map(lambda x: x[: len(record.task)], trajectory))
     different = _different(record, rows)
     names = record.header.tasks
@@ -140,7 +140,7 @@ def rebuild(run: str | os.PathLike[str], step: int, out: str, console: Terminal)
             contextlib.closing(again),
         ):
             view.note(f"rebuilding the checkpoint of step {step} from {start}")
-            again.rebuild(copy, checkpoints, view, place.iteration)
+            again.rebuild(copy, checkpoints, view, place.step)
             found = copy.metrics()[-1]
     keys = [key for key in {**rows[step], **found} if not key.startswith("time/")]
     return [key for key in keys if found.get(key) != rows[step].get(key)]

@@ -80,7 +80,9 @@ def write_run(folder: Path, model: str = FRESH, prompt: str = "") -> Path:
     def moved(leaf):
         return leaf + 0.05 * jnp.sin(jnp.arange(leaf.size, dtype=jnp.float32)).reshape(leaf.shape)
 
-    state = state.replace(params=jax.tree.map(moved, state.params), frozen_params=None, iteration=jnp.int32(7))
+    state = state.replace(
+        params=jax.tree.map(moved, state.params), frozen_params=None, stage=jnp.int32(1), step=jnp.int32(7)
+    )
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(7, state)
     return folder

@@ -18,6 +18,7 @@ from agentrl_jax.runs.config_history import ConfigHistory
 from agentrl_jax.runs.rollout_records import Header, RolloutRecord
 from agentrl_jax.setup import build
 from agentrl_jax.train.horizon import Horizon
+from agentrl_jax.train.reinforcement import Reinforcement
 from agentrl_jax.train.run import Run
 
 SCRIPTS = 16
@@ -35,6 +36,15 @@ LAKE_SYMBOLS = {
 
 def load(text):
     return decode(yaml.safe_load(text + COMMON), source="test")
+
+
+def first_inputs(parts, horizon, iteration, roll_backs=0):
+    """The inputs of an iteration, from 0, of a run without imitation that has not begun."""
+    progress = types.SimpleNamespace(
+        **{"parts": parts, "folder": None, "view": None, "horizon": horizon, "history": ConfigHistory(parts.config)},
+        roll_backs=types.SimpleNamespace(count=roll_backs),
+    )
+    return Reinforcement(progress, None, first_row=0).inputs(iteration)
 
 
 class ScriptedRun:
@@ -61,10 +71,7 @@ class ScriptedRun:
         """
         run, config, group_size = self.run, self.config, self.config.rollout.group_size
         horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
-        run.progress = types.SimpleNamespace(
-            roll_backs=types.SimpleNamespace(count=roll_backs), horizon=horizon, history=ConfigHistory(config)
-        )
-        inputs, model = run._inputs(iteration - 1), run.parts.model
+        inputs, model = first_inputs(run.parts, horizon, iteration - 1, roll_backs), run.parts.model
         group = inputs.ids.group
         ids = dataclasses.replace(inputs.ids, group=jnp.where(group == 0, group.max() + 1, group))
         script = ids.task * SCRIPTS + (ids.group * group_size + ids.member) % SCRIPTS

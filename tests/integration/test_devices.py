@@ -3,7 +3,7 @@
 import pytest
 import tiny_run
 
-from agentrl_jax.train.run import Run
+from agentrl_jax.train.reinforcement import Reinforcement
 
 OTHER = """
 devices: 4
@@ -41,15 +41,15 @@ def test_a_run_on_several_devices_that_is_interrupted_ends_like_one_that_is_not(
     assert rows[2]["actor/kl"] != 0
 
     with monkeypatch.context() as patch:
-        iterate, called = Run._iterate, []
+        iterate, called = Reinforcement.advance, []
 
-        def interrupted(run, state):
+        def interrupted(stage, state):
             called.append(1)
             if len(called) == 3:
                 raise KeyboardInterrupt
-            return iterate(run, state)
+            return iterate(stage, state)
 
-        patch.setattr(Run, "_iterate", interrupted)
+        patch.setattr(Reinforcement, "advance", interrupted)
         code, _, err = tiny_run.command("train", file, "--run_dir", str(broken))
         assert (code, err.count("\n")) == (130, 1)
     assert tiny_run.checkpoints(broken) == [1, 2, 3]

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import random
 import re
-from types import SimpleNamespace
 
 import changed_settings
 import chex
@@ -19,18 +18,18 @@ from changed_settings import Setting, every_setting, put, read
 from jax.sharding import PartitionSpec as Spec
 from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 from mesh_programs import NO_GATHER, SHAPE, assert_same_update, drawn_state, programs_on, step_on
+from scripted_run import first_inputs
 
 from agentrl_jax.config.algo import FixedKl
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.learner import state as states
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.runs.config_history import ConfigHistory
 from agentrl_jax.setup import build, start
+from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.iteration import IterationPrograms, iterate
-from agentrl_jax.train.run import Run
 
 WHOLE = ((8, 2, 2), (2, 2, 1), (2, 1, 2), (4, 4, 1), (8, 1, 2), (8, 2, 4))
 SHARED = (("adapters", 8, 2, 2), ("adapters", 4, 4, 1), ("frozen", 8, 2, 2), ("frozen", 4, 1, 2), ("odd", 4, 2, 2))
@@ -130,17 +129,15 @@ SAMPLE = 6
 
 def trace(config):
     """Traces rollout and update of the first iteration; returns the shapes of the state before and after it."""
-    run = Run(config)
+    parts = RunParts(config, lambda: pytest.fail("no server is started"))
+    programs = parts.programs
     horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
-    history = ConfigHistory(config)
-    run.progress = SimpleNamespace(roll_backs=SimpleNamespace(count=0), horizon=horizon, history=history)
-    parts, programs = run.parts, run.parts.programs
     placement = functools.partial(programs.placement, shape=parts.model.decoder)
     state = jax.eval_shape(build.initial_state(config, parts.model, None, placement), jax.random.key(0))
     begin = functools.partial(start.begin_learning, tx=parts.tx, reference=build.needs_reference(config))
     state, raw = jax.eval_shape(begin, state), programs.compiled
     chosen = IterationPrograms(raw["rollout"], raw["update"], raw.get("baseline"), config.rollout.group_size)
-    inputs = run._inputs(0)
+    inputs = first_inputs(parts, horizon, 0)
     return state, jax.eval_shape(lambda state: iterate(state, inputs, chosen)[0], state)
 
 

@@ -23,6 +23,7 @@ from agentrl_jax.runs import checkpoint
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations, write_record
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import run as train_run
+from agentrl_jax.train.reinforcement import Reinforcement
 
 SCRIPT = str(TESTS / "helpers" / "killing_run.py")
 
@@ -70,11 +71,11 @@ def test_no_iteration_is_logged_before_the_state_at_the_start_of_learning_is_sav
         time.sleep(2.0)
         write(folder)
 
-    def iterate(run, state):
-        raise KeyError(*run.progress.checkpoints.steps())
+    def iterate(stage, state):
+        raise KeyError(*stage.progress.checkpoints.steps())
 
     monkeypatch.setattr(checkpoint, "write_digests", slow)
-    monkeypatch.setattr(train_run.Run, "_iterate", iterate)
+    monkeypatch.setattr(Reinforcement, "advance", iterate)
     words = ["--run_dir", str(tmp_path / "run"), "--imitation.levels", "0", "--imitation.steps", "0"]
     with pytest.raises(KeyError) as found:
         train_run.train(load_config(finished.file, words), Console(quiet=True))

@@ -6,15 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from made_up import KEY, MODEL, PLAIN, TRAJECTORY, assert_close, fresh_state
+from jax.sharding import PartitionSpec as Spec
+from made_up import EPISODES, KEY, MODEL, NO_CRITIC, PLAIN, TRAJECTORY, assert_close, fresh_state
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import imitation
 from agentrl_jax.learner import state as states
+from agentrl_jax.learner.gradient import StepShape, gradient
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup.programs import Programs
@@ -30,7 +32,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
         return program(state, rows, rows.counts(), KEY, jnp.int32(steps), *numbers)
 
     start = fresh_state(tx=tx)
-    _, second = run(1, start.replace(imitation_step=jnp.int32(1)))
+    _, second = run(1, start.replace(step=jnp.int32(1)))
     early, first = run(1, start)
     assert second["imitation/loss"] != first["imitation/loss"]  # each step draws its own rows
     assert [int(first[f"imitation/{name}"]) for name in ("skipped", "skipped_in_a_row")] == [0, 0]
@@ -38,7 +40,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     late, last = run(1, late)
     assert last["imitation/loss"] < 0.8 * first["imitation/loss"]
     assert last["imitation/loss"] < mean["imitation/loss"] < first["imitation/loss"]
-    assert int(late.imitation_step) == 61
+    assert int(late.step) == 61
     assert program._cache_size() == 1
     programs = Programs(make_mesh(3))
     divided = programs.shard_rows(rows)
@@ -48,7 +50,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     )
     assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
     assert_close(spread.params, early.params, 3e-3)
-    assert int(spread.imitation_step) == 1
+    assert int(spread.step) == 1
     # The rate has fallen to 0 after one step.
     stopped, _ = program(early, rows, rows.counts(), KEY, jnp.int32(5), numbers[0], jnp.float32(1), numbers[2])
     assert_close(stopped.params, early.params, 0.0)
@@ -81,6 +83,49 @@ def test_packed_rows_are_imitated_alike(monkeypatch):
     assert first["imitation/loss"] == pytest.approx(float(second["imitation/loss"]), rel=1e-5)
     assert first["imitation/grad_norm"] == pytest.approx(float(second["imitation/grad_norm"]), rel=1e-4)
     assert_close(one.params, other.params, 3e-3)
+
+
+def of_pairs(scores, rows):
+    """A loss that compares the two rows of a pair: the logistic one of their difference."""
+    first, second = jnp.sum(jnp.where(rows.mask, scores.logprob, 0.0), axis=1).reshape(-1, 2).T
+    return jnp.sum(jax.nn.softplus(second - first)), ({"wrong": jnp.sum(second > first, dtype=jnp.float32)}, {})
+
+
+@pytest.mark.parametrize("shape", [StepShape(2, 3, unit=2), StepShape(4, 1, unit=2)], ids=str)
+@pytest.mark.parametrize("devices", [1, 2])
+def test_microbatches_lengths_and_devices_part_no_pair(shape, devices):
+    rows = pack_trajectories(TRAJECTORY, FULL)
+    examples, _ = imitation.prepare_examples(rows, 8)
+    lengths = jnp.max(rows.length.reshape(-1, 2), axis=1)
+    units = jnp.argsort(-lengths, stable=True)
+    state = fresh_state(NO_CRITIC)
+
+    def found(state, examples, units, *, shape, shards):
+        options = {"tokens": jnp.float32(4), "model": NO_CRITIC, "shards": shards}
+        loss, grads, metrics = gradient(state, examples, units, lengths[units], of_pairs, shape, **options)
+        return loss, grads["policy"], metrics["wrong"]
+
+    whole = jax.jit(functools.partial(found, shape=StepShape(unit=2), shards=Shards()))(state, examples, units)
+    scores = actor_critic.score_tokens(
+        *(state.params, NO_CRITIC, rows.tokens, rows.position, jnp.ones(EPISODES)), mask=rows.response_mask
+    )
+    assert float(whole[0]) == pytest.approx(float(of_pairs(scores, examples)[0]), rel=1e-5)
+    spread = functools.partial(found, shape=shape, shards=Shards(count=devices))
+    if devices > 1:
+        specs = (Spec(), Spec("data"), Spec())
+        spread = maybe_shard_map(
+            spread, make_mesh(devices), specs, (Spec(), Spec(), Spec()), axes=("data",), replicated_results=True
+        )
+    for one, other in zip(
+        jax.tree.leaves(whole), jax.tree.leaves(jax.jit(spread)(state, examples, units)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_packing_would_part_pairs():
+    with pytest.raises(BadValue) as refused:
+        StepShape(packing=True, unit=2)
+    assert refused.value.key == "algo.packing"
 
 
 def test_the_reference_of_an_adapter_is_the_base_with_it_off():

@@ -140,7 +140,7 @@ def test_an_update_with_a_critic(start):
     assert found["critic/reward_max"] == pytest.approx(rewards.sum(axis=1)[trained].max(), rel=1e-4)
     assert found["critic/return_mean"] == pytest.approx(target[mask].mean(), rel=1e-4)
     assert found["update/row_tokens_mean"] == pytest.approx(np.asarray(ROWS.length)[trained].mean())
-    assert (int(state.iteration), int(state.gradient_steps), int(state.bad_updates)) == (1, 4, 0)
+    assert (int(state.step), int(state.gradient_steps), int(state.bad_updates)) == (1, 4, 0)
     assert metrics["grad_norm"].shape == (4,)
 
 

@@ -14,7 +14,8 @@ from agentrl_jax.setup import build, start
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import guards
 from agentrl_jax.train.collapse_monitor import CollapseMonitor
-from agentrl_jax.train.run import Run
+from agentrl_jax.train.progress import RunProgress
+from agentrl_jax.train.reinforcement import Reinforcement
 
 CLIPS = "clip_low clip_high"
 
@@ -133,28 +134,29 @@ def test_returns_that_do_not_differ_are_said_once_after_ten_iterations():
 @pytest.mark.parametrize(("kind", "reference"), [("none", "the start"), ("fixed", None)])
 def test_dependence_on_prompts_is_measured_in_the_first_iteration_and_when_it_is_due(kind, reference, monkeypatch):
     """Every second of four; with a KL term the update measures the divergence itself."""
-    monkeypatch.setattr("agentrl_jax.train.run.host_metrics", dict)
-    asked, run = [], object.__new__(Run)
-    run.config = decode({"train": {"mutual_information_every": 2}, "algo": {"preset": "starpo", "kl": kind}})
-    run.progress = SimpleNamespace(monitor=SimpleNamespace(newest={}))
+    monkeypatch.setattr("agentrl_jax.train.reinforcement.host_metrics", dict)
+    asked, stage = [], object.__new__(Reinforcement)
+    stage.config = decode({"train": {"mutual_information_every": 2}, "algo": {"preset": "starpo", "kl": kind}})
+    stage.progress = SimpleNamespace(monitor=SimpleNamespace(newest={}))
 
     def program(params, reference, trajectory, temperature, key):
         asked.append(reference)
         return {"collapse/first_turn_mi": 0.5}
 
-    run.parts = SimpleNamespace(prompt_information=program, key=jax.random.key(0))
+    stage.parts = SimpleNamespace(prompt_information=program, key=jax.random.key(0))
     for iteration in range(4):
-        state = SimpleNamespace(iteration=iteration, merged_params=dict, reference="the start")
-        assert bool(run._prompt_metrics(state, None, None)) == (iteration in (0, 1, 3))
+        state = SimpleNamespace(step=iteration, merged_params=dict, reference="the start")
+        assert bool(stage._prompt_metrics(state, None, None)) == (iteration in (0, 1, 3))
     assert asked == [reference] * 3
 
 
-class Saved:
+class Saved(RunProgress):
     def __init__(self):
-        self.saved, self.checkpoints = {}, self
+        self.saved, self.checkpoints, self.view = {}, self, SimpleNamespace(note=print)
+        self._asked_to_stop = lambda: signal.SIGHUP
         self.monitor = SimpleNamespace(stopped_by="", empty_in_a_row=0)
         self.wait = self.raise_failure = lambda: None
-        self.kept = lambda: ""
+        self.kept, self.plot = (lambda: ""), (lambda: None)
         self.latest_step = lambda: max(self.saved, default=None)
 
     def save(self, step, state, score=None, *, regular=True):
@@ -165,44 +167,42 @@ class Saved:
 
 
 @pytest.fixture
-def run():
-    run = object.__new__(Run)
-    run.config = Config(train=TrainConfig(iterations=200, checkpoint_every=100))
-    run.parts, run.progress = SimpleNamespace(imitation_chunks=0), Saved()
-    run.view, run.drawn = SimpleNamespace(note=print), []
-    run._plot = lambda: run.drawn.append(run._plotted)
-    return run
+def stage():
+    stage = object.__new__(Reinforcement)
+    stage.config = Config(train=TrainConfig(iterations=200, checkpoint_every=100))
+    stage.first_row, stage.progress, stage.drawn = 0, Saved(), []
+    stage.progress.plot = lambda: stage.drawn.append(stage._plotted)
+    return stage
 
 
-def test_curves_are_drawn_less_often_the_longer_a_run_is(run):
-    run.config = Config(train=TrainConfig(iterations=5000, checkpoint_every=10))
+def test_curves_are_drawn_less_often_the_longer_a_run_is(stage):
+    stage.config = Config(train=TrainConfig(iterations=5000, checkpoint_every=10))
     for number in range(10, 5010, 10):
-        iteration(run, number)
-    assert run.drawn[:8] == [10, 20, 30, 40, 50, 60, 80, 100]
-    assert run.drawn[-1] < 5000  # the end draws them itself
-    assert len(run.drawn) < 40
+        iteration(stage, number)
+    assert stage.drawn[:8] == [10, 20, 30, 40, 50, 60, 80, 100]
+    assert stage.drawn[-1] < 5000  # the end draws them itself
+    assert len(stage.drawn) < 40
 
 
-def iteration(run, number, *, score=None, bad=0, tokens=1):
+def iteration(stage, number, *, score=None, bad=0, tokens=1):
     """Ends an iteration, counted from 1, after `bad` skipped updates in a row."""
     metrics = {"update/skipped_in_a_row": bad, "update/trained_tokens": tokens}
     metrics |= {"rollout/logprob_gap_mean": 0.0, "rollout/logprob_bit_equal": 1.0}
-    monitor = run.progress.monitor
+    monitor = stage.progress.monitor
     monitor.empty_in_a_row = 0 if tokens else monitor.empty_in_a_row + 1
-    run._check_and_save(number - 1, SimpleNamespace(bad_updates=bad), metrics, score)
+    stage._check_and_save(number - 1, SimpleNamespace(bad_updates=bad), metrics, score)
 
 
-def test_finite_states_are_saved_when_due_or_best_and_any_state_at_a_signal(run):
+def test_finite_states_are_saved_when_due_or_best_and_any_state_at_a_signal(stage):
     """A validation is compared with those of saved states; a batch without tokens leaves a state that is finite."""
     for number, score, bad in ((10, 0.3, 0), (20, 0.8, 1), (30, 0.7, 0), (40, 0.75, 0), (50, 0.5, 0)):
-        iteration(run, number, score=score, bad=bad)
-    assert run.progress.saved == {10: 0.3, 30: 0.7, 40: 0.75}
+        iteration(stage, number, score=score, bad=bad)
+    assert stage.progress.saved == {10: 0.3, 30: 0.7, 40: 0.75}
     for tokens, saved in ((0, {100: None}), (1, {})):
-        run.progress = Saved()
-        iteration(run, 99, bad=1, tokens=tokens)
-        iteration(run, 100, bad=2, tokens=0)
-        assert run.progress.saved == saved
-    run.asked_to_stop = lambda: signal.SIGHUP
+        stage.progress = Saved()
+        iteration(stage, 99, bad=1, tokens=tokens)
+        iteration(stage, 100, bad=2, tokens=0)
+        assert stage.progress.saved == saved
     with pytest.raises(Stopped) as stopped:
-        run._stop_if_asked(79, SimpleNamespace(bad_updates=1))
-    assert (run.progress.saved, stopped.value.number) == ({79: None}, signal.SIGHUP)
+        stage.progress.stop_if_asked(79, SimpleNamespace(bad_updates=1))
+    assert (stage.progress.saved, stopped.value.number) == ({79: None}, signal.SIGHUP)

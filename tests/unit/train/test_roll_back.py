@@ -15,8 +15,8 @@ from agentrl_jax.runs.totals import Totals
 from agentrl_jax.train import replay_rollout
 from agentrl_jax.train.collapse_monitor import CollapseMonitor
 from agentrl_jax.train.progress import RunProgress
+from agentrl_jax.train.reinforcement import Reinforcement
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
-from agentrl_jax.train.run import Run
 
 SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
 
@@ -61,7 +61,7 @@ def progress(tmp_path, monkeypatch):
     for row in rows:
         monitor.see(dict(row))
     assert monitor.stopped_by == "long"
-    parts = SimpleNamespace(imitation_chunks=1, config=SimpleNamespace(train=TrainConfig()))
+    parts = SimpleNamespace(config=SimpleNamespace(train=TrainConfig()))
     progress.__dict__ |= {"parts": parts, "folder": SimpleNamespace(metrics=lambda: rows), "monitor": monitor}
     progress.__dict__ |= {"view": SimpleNamespace(note=print), "totals": Totals(), "roll_backs": RollBacks(tmp_path)}
     progress.__dict__ |= {"_seconds_before": 0.0, "_started": 0.0, "restore": lambda frozen: "restored"}
@@ -69,18 +69,18 @@ def progress(tmp_path, monkeypatch):
     return progress
 
 
-STATE = SimpleNamespace(iteration=5, frozen_params=None)
+STATE = SimpleNamespace(step=5, frozen_params=None)
 
 
 def test_a_run_goes_back_before_the_first_bad_iteration(progress):
     """The checkpoint of iteration 4 was saved after the collapse began. Without one before, it saves and ends."""
     for number, known in enumerate(({}, {0: 0, 5: 0}), 1):
         progress.checkpoints = Kept(known)
-        assert progress.roll_back(STATE) is STATE
+        assert progress.roll_back(STATE, 1) is STATE
         assert (progress.roll_backs.count, progress.saved) == (0, [6] * number)
     progress.saved.clear()
     progress.checkpoints = Kept({1: 0, 3: 0, 5: 0})
-    assert progress.roll_back(STATE) == "restored"
+    assert progress.roll_back(STATE, 1) == "restored"
     (record,) = progress.roll_backs.records
     assert [record[name] for name in ("alarm", "iteration", "began", "step")] == ["long", 5, 4, 3]
     assert [row["iteration"] for row in record["rows"]] == [3, 4, 5]
@@ -88,12 +88,12 @@ def test_a_run_goes_back_before_the_first_bad_iteration(progress):
 
 
 def test_rates_are_lowered_by_every_roll_back():
-    run = object.__new__(Run)
-    run.config = decode({"train": {"roll_back_factor": 0.25, "iterations": 6}, "optim": {"schedule": "linear"}})
-    run.parts, history = SimpleNamespace(imitation_chunks=0), ConfigHistory(run.config)
+    stage = object.__new__(Reinforcement)
+    stage.config = decode({"train": {"roll_back_factor": 0.25, "iterations": 6}, "optim": {"schedule": "linear"}})
+    stage.first_row, history = 0, ConfigHistory(stage.config)
     for count, factor in enumerate((0.5, 0.125, 0.03125)):
-        run.progress = SimpleNamespace(roll_backs=SimpleNamespace(count=count), history=history)
-        assert run._rate_factor(3) == factor
+        stage.progress = SimpleNamespace(roll_backs=SimpleNamespace(count=count), history=history)
+        assert stage._rate_factor(3) == factor
 
 
 @pytest.mark.parametrize(
