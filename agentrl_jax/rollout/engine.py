@@ -29,6 +29,7 @@ from agentrl_jax.rollout.contexts import ACT
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, Message
 from agentrl_jax.rollout.envs.context_env import in_context
+from agentrl_jax.rollout.given import GivenResponses
 from agentrl_jax.rollout.prefill import empty_cache, prefill_by_parts, prefill_prefixes
 from agentrl_jax.rollout.recall import compact, first_read, recalled_parts
 from agentrl_jax.rollout.recording import empty_response, empty_trajectory, record_truncation, record_turn
@@ -51,9 +52,12 @@ def rollout(
     """Plays E episodes with the policy `params`. A pure function, meant to be compiled as one program.
 
     `model`, `batched_env` and `config` are static; the arguments and the errors raised are those of `Engine`.
+    `responses` [E, N] are taken instead of sampling. With fewer turns than an episode may have, later turns are
+    sampled, and so are those whose response is empty; else nothing is.
     """
     joined = in_context(batched_env, config.context, config.max_turns)
-    engine = Engine(params, model, joined, config, key, ids, settings, constrain_sharding, responses)
+    given = None if responses is None else GivenResponses.of(responses, config.max_turns)
+    engine = Engine(params, model, joined, config, key, ids, settings, constrain_sharding, given)
     state = engine.run()
     trajectory = state.trajectory
     return trajectory, RolloutStats(
@@ -129,8 +133,8 @@ class Engine:
     constrain_sharding: Callable[[Any], Any] = lambda state: state
     """Annotates every new state for the devices: `Shards.varying` inside a checked `jax.shard_map`, where loops start
     from constants; the layout of the cache where the compiler shards it."""
-    responses: Response | None = None
-    """[E, T] responses to use instead of sampling; each token is scored as if it had been sampled."""
+    given: GivenResponses | None = None
+    """Responses that are not sampled; each token is scored as if it had been."""
     prefixes: SharedPrefix | None = dataclasses.field(init=False)
     """Keys and values of the task prefixes, see `prefill_prefixes`."""
     stacked: decoder.Params = dataclasses.field(init=False)
@@ -263,19 +267,24 @@ class Engine:
     ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
         """Token `number` of each row's response, and its log-probability."""
         temperature = self.settings.temperature[jnp.minimum(episode, self.settings.temperature.shape[0] - 1)]
-        if self.responses is None:
-            return sample(rng.token_key(sample_keys, turn, number), logits, temperature)
-        given = self.responses.tokens.at[episode, turn].get(mode="clip")
-        token = jnp.take_along_axis(given, number[:, None], axis=1, mode="clip")[:, 0]
-        return token, score(logits, temperature, token)
+        found, given = None, self.given
+        if given is not None:
+            token = given.token(episode, turn, number)
+            found = token, score(logits, temperature, token)
+            if given.all_turns:
+                return found
+        sampled = sample(rng.token_key(sample_keys, turn, number), logits, temperature)
+        return sampled if given is None else masked.where(given.includes(episode, turn), found, sampled)
 
     def _max_length(self, state: LoopState) -> Int[Array, " B"] | int:
         """The length at which a response is complete."""
-        if self.responses is None:
-            longest, notes = self.config.max_response_tokens, self.config.context.notes
-            limits = jnp.array([longest, *(note.max_tokens for note in notes)])
-            return limits[state.message.join.kind] if notes else longest
-        return self.responses.length.at[state.episode, state.turn].get(mode="clip")
+        longest, notes = self.config.max_response_tokens, self.config.context.notes
+        limits = jnp.array([longest, *(note.max_tokens for note in notes)])
+        most, given = limits[state.message.join.kind] if notes else longest, self.given
+        if given is None:
+            return most
+        turn = state.episode, state.turn
+        return given.length(*turn) if given.all_turns else jnp.where(given.includes(*turn), given.length(*turn), most)
 
     def step_environments(self, state: LoopState) -> tuple[LoopState, Bool[Array, " B"]]:
         """Steps the environments of the waiting rows, records their turns, and refills free slots with new episodes.

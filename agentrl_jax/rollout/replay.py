@@ -23,6 +23,7 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.engine import Engine
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import Message
+from agentrl_jax.rollout.given import GivenResponses
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory, TurnResult, unplayed
 
 
@@ -62,7 +63,8 @@ def replay_logprobs(
     # The trajectory says where each response ended, and no key is used, because nothing is sampled.
     config, key = dataclasses.replace(config, stop_at_answer=False), jax.random.key(0)
     ids, batched_env = trajectory.ids.replace(group=row), RecordedEnv(trajectory, tasks)
-    engine = Engine(params, model, batched_env, config, key, ids, settings, varying, trajectory.response)
+    given = GivenResponses(trajectory.response, all_turns=True)
+    engine = Engine(params, model, batched_env, config, key, ids, settings, varying, given)
     return engine.run().trajectory.response.logprob
 
 

@@ -58,6 +58,28 @@ def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch):
     assert differing(toy_agent.rows(found, shuffle), alone(rows[shuffle])) == []
 
 
+def test_turns_after_given_ones_are_sampled(policy, batch):
+    """With the first turns of a rollout, or with those of some episodes, its other turns are as they were."""
+    rows = np.arange(8)
+    ids, whole = toy_agent.rows(batch[0], rows), toy_agent.rows(batch[1], rows)
+    first = jax.tree.map(lambda x: x[:, : TURNS - 1], whole.response)
+    first = first.replace(length=jnp.where((rows < 6)[:, None], first.length, 0))
+
+    @jax.jit
+    def play(params, ids, given):
+        config, model, env = toy_agent.engine_config(), toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV
+        return engine.rollout(params, model, env, config, KEY, ids, toy_agent.settings(8), responses=given)[0]
+
+    assert_same(play(policy, ids, first), whole)
+    # Another first turn has other turns after it.
+    other = first.replace(tokens=jnp.roll(first.tokens, 1, axis=0), length=jnp.roll(first.length, 1, axis=0))
+    found = play(policy, ids, other)
+    length = np.asarray(other.length)[:, 0]
+    np.testing.assert_array_equal(found.response.length[:, 0][length > 0], length[length > 0])
+    np.testing.assert_array_equal(found.response.tokens[1, 0, : length[1]], other.tokens[1, 0, : length[1]])
+    assert differing(found, whole)
+
+
 def test_a_group_stores_its_first_observation_once():
     shape, batched_env = toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV
     read = batched_env.observation_tokens

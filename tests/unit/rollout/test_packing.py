@@ -66,6 +66,20 @@ def test_rows_are_the_prompt_and_the_turns(trajectory, context):
             assert rows.turn[index, begin:end].tolist() == [turns[slot]] * size
 
 
+def test_another_prompt_gives_a_second_view_of_the_same_sampled_tokens(trajectory):
+    """Position k of a row is the same token in both: so scores under a privileged prompt are compared one by one."""
+    other = trajectory.replace(prompt=np.full((EPISODES, 7), 5, np.int32), prompt_length=7 - trajectory.prompt_length)
+    for context in (FULL, SINGLE_TURN):
+        one, two = (pack_trajectories(x, context) for x in (trajectory, other))
+        mask = np.asarray(one.response_mask)
+        for name in ("response_mask", "logprob", "turn", "episode"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+        at = [np.take_along_axis(np.asarray(x.tokens), np.asarray(x.position), axis=1) for x in (one, two)]
+        np.testing.assert_array_equal(at[0][mask], at[1][mask])
+        moved = np.broadcast_to((7 - 2 * trajectory.prompt_length)[np.asarray(one.episode)][:, None], mask.shape)
+        np.testing.assert_array_equal((two.position - one.position)[mask], moved[mask])
+
+
 @pytest.mark.parametrize(("context", "limit"), [(FULL, 0), (FULL, 40), (SINGLE_TURN, 0)])
 def test_final_states_end_with_the_observation_that_was_not_answered(trajectory, context, limit):
     found = jax.tree.map(np.asarray, jax.jit(final_states, static_argnums=(1, 2))(trajectory, context, limit))
