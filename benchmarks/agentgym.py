@@ -30,7 +30,7 @@ from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.environments.textcraft.recipes import item_id, load_book
 from agentrl_jax.services.environments.textcraft.scripted import Oracle
 from agentrl_jax.services.process import ServiceProcess
-from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.protocol import routes_of
 
 CLIENTS = {
     "textcraft": ("TextCraftEnvClient", ""),
@@ -99,7 +99,7 @@ def our_client_on_their_server(checkout: Path, episodes: int, folder: Path) -> s
         server = subprocess.Popen(words, cwd=checkout / "agentenv-textcraft", stdout=log, stderr=log)
     book, solved, turns, refused = load_book(), 0, 0, 0
     try:
-        client = ServiceClient(f"http://127.0.0.1:{port}", ROUTES["textcraft"], seconds=60)
+        client = ServiceClient(f"http://127.0.0.1:{port}", routes_of("textcraft"), seconds=60)
         end = time.monotonic() + 60
         while not client.healthy():
             if time.monotonic() > end:

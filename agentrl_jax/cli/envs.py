@@ -36,7 +36,7 @@ class Envs:
     seed: int = 0
     """Seed of the levels."""
     check: str | None = None
-    """Check this environment, a compiled one or textcraft, sciworld, maze, wordle, babyai; or all."""
+    """Check this environment, a compiled one or a text environment, e.g. textcraft; or all."""
     seeds: int | None = None
     """Levels of a check, those of the seeds from 0 on, or items of a service; by default as many as suit it."""
     out: str | None = None

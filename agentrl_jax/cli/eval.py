@@ -26,9 +26,9 @@ class Eval:
     checkpoint: str = "last"
     """last, best (the highest success in validation), or the step of a checkpoint."""
     env: str | None = None
-    """Another environment than the run's first one; `agentrl envs` lists them. With --policy or --api: textcraft,
-    sciworld, babyai, maze, wordle, an environment's tag, or the import path of a Python environment. A run on Python
-    environments plays only those that are named here, or installed."""
+    """Another environment than the run's first one; `agentrl envs` lists them. With --policy or --api also a text
+    environment, e.g. textcraft, or the import path of a Python environment. A run on Python environments plays only
+    those that are named here, or installed."""
     policy: Literal["oracle", "random", "null", "constant"] | None = None
     """Scripted policy to evaluate instead of a run, in the service --env; null names no action, constant repeats
     --action."""

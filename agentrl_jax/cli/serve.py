@@ -15,7 +15,7 @@ class Serve:
     """Serve an environment over HTTP, with AgentGym's protocol, until a signal arrives."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """textcraft, sciworld, babyai, maze, wordle, or an environment's tag, e.g. Bandit; `agentrl envs` lists tags."""
+    """A text environment, e.g. textcraft, or a compiled one, e.g. Bandit; `agentrl envs` lists both."""
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0 lets other machines in: then set a token too."""
     port: int = 8000

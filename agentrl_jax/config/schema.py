@@ -41,8 +41,8 @@ class TaskConfig(Section):
     """One task of the batch: an environment and its number of groups."""
 
     env: Text
-    """Name of an environment, e.g. SimpleSokoban (see `agentrl envs`), or a service: textcraft, sciworld, maze,
-    wordle, babyai; or the import path of a Python environment, e.g. my_module:Guess, or of a compiled one, e.g.
+    """Name of an environment, e.g. SimpleSokoban, or of a service, e.g. textcraft (`agentrl envs` lists both); or
+    the import path of a Python environment, e.g. my_module:Guess, or of a compiled one, e.g.
     compiled:my_module:LightsOut."""
     groups: Size
     """Groups per batch; every member of a group plays the same level."""

@@ -11,15 +11,12 @@ from collections.abc import Sequence
 
 from agentrl_jax.evaluate.panels import FILE, Panel, digest, first_observations, load_panels
 from agentrl_jax.io import atomic_write
-from agentrl_jax.services.environments.maze import STARTS
-from agentrl_jax.services.environments.sciworld.env import TASKS
+from agentrl_jax.service_names import TEXT_SERVICES
+from agentrl_jax.services.catalog import get_service
 from envs_jax.babyai import items as babyai_items
 
 _SEED, _LEVELS = 123, 512
 """As in the default evaluation of a run."""
-
-_PER_TASK = 4
-"""Variations of each task of SciWorld."""
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -31,21 +28,6 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number, number])
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in parts)
-
-
-def sciworld_items() -> list[int]:
-    """Up to four test variations of each task, at equal distances.
-
-    The package tests on the last quarter of a task's variations (`ScienceWorldEnv.get_variations_test`). It begins here
-    at 3/4 of their number, rounded up, so that none is of the package's training or development.
-    """
-    chosen, first = [], 0
-    for count in TASKS.values():
-        test = range(-(-3 * count // 4), count)
-        wanted = min(_PER_TASK, len(test))
-        chosen += [first + test[index * len(test) // wanted] for index in range(wanted)]
-        first += count
-    return chosen
 
 
 def definitions() -> tuple[Panel, ...]:
@@ -72,10 +54,11 @@ def definitions() -> tuple[Panel, ...]:
             20,
             mode="upstream",
         ),
-        items("textcraft-v1", "textcraft", range(0, 544, 5), "every fifth of the 544 goals, from 0", 20),
-        items("maze-v1", "maze", range(len(STARTS)), "all 25 starts", 50),
-        items("wordle-v1", "wordle", range(2**31 - 100, 2**31), "the last 100 seeds", 6),
-        items("sciworld-v1", "sciworld", sciworld_items(), "up to four test variations of each of the 23 tasks", 30),
+        *(
+            items(f"{service.name}-v1", service.name, service.chosen.numbers(), service.chosen.rule, service.turns)
+            for service in map(get_service, TEXT_SERVICES)
+            if service.chosen
+        ),
     )
 
 

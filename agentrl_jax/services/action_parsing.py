@@ -1,8 +1,11 @@
 """Finds the action in an agent's response, as AgentGym's clients do."""
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Callable
+
+from agentrl_jax.service_names import TEXT_SERVICES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +55,7 @@ def shop_action(response: str) -> ParsedAction:
 
 
 def first_action(response: str) -> ParsedAction:
-    """Maze and Wordle: the text between the first `Action:` and a second one; without any, the whole response."""
+    """The games of LMRL-Gym: the text between the first `Action:` and a second one; without any, the whole response."""
     pieces = without_end(response).split(_MARK, 2)
     return ParsedAction(pieces[1 if len(pieces) > 1 else 0].strip())
 
@@ -82,13 +85,19 @@ def without_end(response: str) -> str:
     return response.strip().removesuffix("</s>").rstrip()
 
 
-READERS: dict[str, Reader] = {
+_REMOTE: dict[str, Reader] = {
     "webshop": shop_action,
     "webarena": fenced,
     "sqlgym": sql_fence,
-    **dict.fromkeys(("babyai", "textcraft"), single_line_action),
-    **dict.fromkeys(("alfworld", "sciworld"), last_action),
-    **dict.fromkeys(("maze", "wordle"), first_action),
+    "alfworld": last_action,
     **dict.fromkeys(("weather", "todo", "movie", "sheet", "academia", "searchqa"), raw),
 }
-"""How AgentGym's client of each environment finds the action in a response."""
+"""Of the environments that are played on AgentGym's servers only; others have folders of their own."""
+
+
+def reader_of(name: str) -> Reader | None:
+    """How AgentGym's client of an environment finds the action in a response; None if it has no such client."""
+    if name in TEXT_SERVICES:
+        found: Reader = importlib.import_module(f"agentrl_jax.services.environments.{name}.protocol").READ
+        return found
+    return _REMOTE.get(name)

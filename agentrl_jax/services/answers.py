@@ -52,7 +52,8 @@ def read_screenshot(answer: Any) -> str:
 def read_reset(routes: RouteSpec, handle: int, answer: Any) -> StepResult:
     """The answer to a /reset, without what `RouteSpec.first_result` adds to its text.
 
-    Handle, reward, score and done are checked if present: ALFWorld, Maze and Wordle send fewer fields than the others.
+    Handle, reward, score and done are checked if present: ALFWorld and the games of LMRL-Gym send fewer fields than the
+    others.
     """
     if routes.reset_answer == "text":
         return StepResult(read_text(answer))

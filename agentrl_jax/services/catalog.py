@@ -34,7 +34,7 @@ def get_service(name: str) -> Service:
     if is_path(name):
         return python_service(name)
     if name in TEXT_SERVICES:
-        return importlib.import_module(f"agentrl_jax.services.environments.{name}").SERVICE
+        return importlib.import_module(f"agentrl_jax.services.environments.{name}.env").SERVICE
     if name in INSTRUCTIONS:
         return remote_service(name)
     from agentrl_jax.services.environments.compiled import compiled_service  # needs JAX, the others do not

@@ -77,6 +77,14 @@ class Panel(NamedTuple):
     digest: str
 
 
+class ChosenItems(NamedTuple):
+    """Items of a panel of our own, see `evaluate.panels`."""
+
+    numbers: Callable[[], Sequence[int]]
+    rule: str
+    """Which items they are, in words."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Service:
     """A kind of environment: how to create it, talk to it and judge it; named as in AgentGym, if it is there.
@@ -112,6 +120,7 @@ class Service:
             with an answer in words.
         panel: the published test items, which scripted policies play by default; `ValueError` if they are not what they
             were. None if none were published.
+        chosen: items of the panel NAME-v1; None if there is none.
         play_many: plays episodes of a scripted policy (oracle, random, null or constant) without instances, from
             (policy, the action of constant, items, turns, plays of each, seed), by the rules of AgentGym's server; None
             if it takes instances.
@@ -148,6 +157,7 @@ class Service:
     strict_rule: str = ""
     answer: Callable[[str], str] | None = None
     panel: Callable[[], Panel] | None = None
+    chosen: ChosenItems | None = None
     play_many: Callable[[str, str, Sequence[int], int, int, int], Outcomes] | None = None
     random_plays: int = 1
     upstream_oracle: Callable[[int], ScriptedPolicy] | None = None

@@ -6,9 +6,11 @@ its handle. Three families of environments use different field names and report 
 
 import dataclasses
 import enum
+import importlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.environment import StepResult
 
 
@@ -99,7 +101,7 @@ class RouteSpec:
         return {name: known[name] if name in known else answer.info.get(name) for name in names}
 
 
-_SCORED = ("observation", "reward", "score", "done")
+SCORED = ("observation", "reward", "score", "done")
 _TOOL = RouteSpec(
     handle="env_idx",
     create_body={"id": True},
@@ -118,42 +120,18 @@ _SQLGYM = dataclasses.replace(
     step_fields=("state", "reward", "done", "info"),
     fetches_observation=False,
 )
-_LMRL = RouteSpec(title="LMRL-Gym", create_fields=("id",), item_field="game", has_close=False)
+LMRL = RouteSpec(title="LMRL-Gym", create_fields=("id",), item_field="game", has_close=False)
+"""The games of LMRL-Gym."""
 
-_BABYAI = RouteSpec(
-    title="BabyAI",
+COMPILED = RouteSpec(
     create_fields=("id",),
-    reset_fields=(*_SCORED, "deleted"),
-    step_fields=_SCORED,
-    post_views=("render",),
-    screenshot=("POST", "render"),
+    reset_fields=(*SCORED, "deleted"),
+    step_fields=(*SCORED, "success", "truncated"),
     cumulative_score=True,
 )
+"""Our environments that AgentGym does not have: like its BabyAI, with additional fields for success and truncation."""
 
-COMPILED = dataclasses.replace(
-    _BABYAI, title="", step_fields=(*_SCORED, "success", "truncated"), post_views=(), screenshot=None
-)
-"""Our environments that AgentGym does not have: like BabyAI, with additional fields for success and truncation."""
-
-ROUTES: Mapping[str, RouteSpec] = {
-    "babyai": _BABYAI,
-    "textcraft": RouteSpec(
-        title="TextCraft",
-        create_body={"commands": False, "goal": False},
-        create_fields=("id", "observation", "done", "reward"),
-        reset_fields=("id", "observation", "done", "reward"),
-        create_starts_episode=True,
-        steps_after_done=True,
-    ),
-    "sciworld": RouteSpec(
-        title="ScienceWorld",
-        create_fields=("id",),
-        reset_fields=("task_name", "var_num", "task_description", *_SCORED, "deleted"),
-        step_fields=_SCORED,
-        step_variants={"step_visual": (*_SCORED, "info", "object_tree", "inventory", "moves")},
-        shown_fields=("task_description",),
-        cumulative_score=True,
-    ),
+REMOTE_ROUTES: Mapping[str, RouteSpec] = {
     "alfworld": RouteSpec(
         title="AlfWorld",
         create_fields=("id",),
@@ -164,8 +142,6 @@ ROUTES: Mapping[str, RouteSpec] = {
         step_fields=("observation", "reward", "available_actions", "done"),
         has_close=False,
     ),
-    "maze": dataclasses.replace(_LMRL, prefix="/maze"),
-    "wordle": dataclasses.replace(_LMRL, prefix="/wordle", item_field="seed", reset_fields=("id", "observation")),
     "searchqa": dataclasses.replace(_TOOL, step_fields=("observation", "reward", "done", "info"), has_close=True),
     "webshop": dataclasses.replace(_SQLGYM, item_field="session_id", fetches_observation=True),
     "sqlgym": _SQLGYM,
@@ -184,9 +160,12 @@ ROUTES: Mapping[str, RouteSpec] = {
     ),
     **dict.fromkeys(("weather", "movie", "academia", "todo", "sheet"), dataclasses.replace(_TOOL, best_reward=True)),
 }
-"""By AgentGym's names of the environments."""
+"""Of the environments that are played on AgentGym's servers only, by its names; others have folders of their own."""
 
 
 def routes_of(name: str) -> RouteSpec:
     """The routes of an environment; `COMPILED` under its name if AgentGym does not have it."""
-    return ROUTES.get(name) or dataclasses.replace(COMPILED, title=name)
+    if name in TEXT_SERVICES:
+        found: RouteSpec = importlib.import_module(f"agentrl_jax.services.environments.{name}.protocol").ROUTES
+        return found
+    return REMOTE_ROUTES.get(name) or dataclasses.replace(COMPILED, title=name)

@@ -24,7 +24,7 @@ from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.io import atomic_write, files_under, read_regular
 from agentrl_jax.services.catalog import NAMES
 from agentrl_jax.services.client import ServiceError
-from agentrl_jax.services.protocol import ROUTES, routes_of
+from agentrl_jax.services.protocol import routes_of
 
 FOLDER = "screenshots"
 MAX_BYTES = 4 * 2**20
@@ -46,7 +46,7 @@ _KINDS = ("png", "jpeg", "webp")
 def refuse_without(service: str) -> None:
     """Raises a `UserError` if servers of a service give no screenshots."""
     if routes_of(service).screenshot is None:
-        known = ", ".join(name for name, routes in ROUTES.items() if routes.screenshot and name in NAMES)
+        known = ", ".join(name for name in NAMES if routes_of(name).screenshot)
         raise UserError(f"--screenshots: {service} gives none, expected {known}; leave it out", key="--screenshots")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentrl_jax.config import TaskConfig
-from agentrl_jax.services.action_parsing import READERS
+from agentrl_jax.services.action_parsing import reader_of
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.screenshots import FOLDER, kept_screenshot
 from envs_jax.scenes import Scene, text_scene
@@ -38,14 +38,15 @@ class PageScreenshots:
 
         Where the texts showed no scene, there is one with the screenshot alone.
         """
-        if not self._any or service not in READERS:
+        read = reader_of(service)
+        if not self._any or read is None:
             return list(scenes)
         known = {0 if scene["action"] is None else scene["turn"] + 1: scene for scene in scenes}
         found = []
         for number in range(len(responses) + 1):
             scene, image = known.get(number), self._image(play, item, number)
             if scene is None and image is not None:
-                action = (READERS[service](responses[number - 1]).action or "") if number else None
+                action = (read(responses[number - 1]).action or "") if number else None
                 scene = {"turn": max(number - 1, 0), "action": action, **text_scene(())}
             if scene is not None:
                 found.append(scene if image is None else {**scene, "image": image})

@@ -7,7 +7,7 @@ from fake_api import FakeApi
 
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
-from agentrl_jax.services.environments.maze import STARTS, Oracle
+from agentrl_jax.services.environments.maze.env import STARTS, Oracle
 from agentrl_jax.text.styles import FEEDBACK
 
 STAY = "Action: stay"

@@ -11,9 +11,9 @@ from agentrl_jax.services import client as module
 from agentrl_jax.services.answers import LARGEST
 from agentrl_jax.services.client import ServiceClient, ServiceError
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.protocol import COMPILED, ROUTES
+from agentrl_jax.services.protocol import COMPILED, routes_of
 
-WIRE = {name: ROUTES[name] for name in ("textcraft", "alfworld", "wordle", "webshop", "webarena", "weather")}
+WIRE = {name: routes_of(name) for name in ("textcraft", "alfworld", "wordle", "webshop", "webarena", "weather")}
 WIRE["ours"] = COMPILED
 SECONDS = 20.0
 

@@ -6,7 +6,7 @@ import string
 from typing import NoReturn
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.services.action_parsing import READERS
+from agentrl_jax.services.action_parsing import raw, reader_of
 from agentrl_jax.services.environment import Service
 
 _REACT = "Write your thoughts after Thought: and then a single action after Action:."
@@ -47,7 +47,7 @@ def remote_service(name: str) -> Service:
         make=functools.partial(_refuse, name),
         items=2**31,
         instruction=INSTRUCTIONS[name],
-        read=READERS[name],
+        read=reader_of(name) or raw,
         marked=name not in ("searchqa", "webarena", "sqlgym"),
         turns=TURNS[name],
         solved=lambda answer: answer.reward == 1,  # the full reward comes in one turn

@@ -13,7 +13,9 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from agentrl_jax.services.action_parsing import READERS
+from agentrl_jax.service_names import TEXT_SERVICES
+from agentrl_jax.services.action_parsing import reader_of
+from agentrl_jax.services.scenes import remote
 from envs_jax.scenes import Scene
 
 MAX_CHARACTERS = 50_000
@@ -35,19 +37,13 @@ class TextReader(Protocol):
         """
 
 
-_MODULES = {
-    **{name: name for name in ("babyai", "maze", "sciworld", "textcraft", "wordle")},
-    **dict.fromkeys(("alfworld", "searchqa", "webarena", "webshop"), "remote"),
-}
-
-
 def text_reader_of(name: str) -> Callable[[], TextReader] | None:
     """What makes a reader of a service's texts, by the name of the service; None if there is none."""
-    module = _MODULES.get(name)
-    if module is None:
-        return None
-    found: Callable[[], TextReader] = importlib.import_module(f"{__name__}.{module}").READERS[name]
-    return found
+    found: Callable[[], TextReader]
+    if name in TEXT_SERVICES:
+        found = importlib.import_module(f"agentrl_jax.services.environments.{name}.scenes").Reader
+        return found
+    return remote.READERS.get(name)
 
 
 def text_scenes(name: str, texts: Sequence[str], responses: Sequence[str], first: int = 0) -> list[Scene]:
@@ -63,7 +59,7 @@ def text_scenes(name: str, texts: Sequence[str], responses: Sequence[str], first
         responses: what the agent wrote.
         first: index of the first turn.
     """
-    make, parse = text_reader_of(name), READERS.get(name)
+    make, parse = text_reader_of(name), reader_of(name)
     if make is None or parse is None:
         return []
     reader, found = make(), []

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from agentrl_jax.services.scenes.reading import Entry, last_match, lines, listed
 from envs_jax.scenes import Scene, text_scene
@@ -148,7 +149,7 @@ def _plain(names: Iterable[str]) -> list[Entry]:
     return [(name, "") for name in names if name]
 
 
-READERS = {
+READERS: dict[str, type[Any]] = {
     "alfworld": _ALFWorldReader,
     "searchqa": _SearchQAReader,
     "webarena": _WebArenaReader,

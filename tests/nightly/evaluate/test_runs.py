@@ -22,7 +22,7 @@ from agentrl_jax.evaluate.records import read_record
 from agentrl_jax.models.io.load import load_pretrained
 from agentrl_jax.runs import rollout_records
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.services.environments.maze import STARTS, distances
+from agentrl_jax.services.environments.maze.env import STARTS, distances
 from agentrl_jax.viewer.data import RunData
 from envs_jax.budget import Budget
 from envs_jax.frozen_lake.levels import parse_maps

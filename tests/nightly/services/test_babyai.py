@@ -7,7 +7,7 @@ from agentrl_jax.evaluate import panels
 from agentrl_jax.evaluate.api_models import on_panel
 from agentrl_jax.evaluate.api_models.service_task import service_task
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
-from agentrl_jax.services.environments import babyai
+from agentrl_jax.services.environments.babyai import env as babyai
 from envs_jax.babyai import items, plans
 
 

@@ -8,7 +8,7 @@ from counting import counting
 from hypothesis import HealthCheck, given, settings
 from starlette.testclient import TestClient
 
-from agentrl_jax.services.protocol import COMPILED, ROUTES
+from agentrl_jax.services.protocol import COMPILED, routes_of
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.strict_json import parse
@@ -49,7 +49,7 @@ HEADERS = st.sampled_from(
 
 @pytest.fixture(params=["ours", "maze", "textcraft", "webshop", "webarena"])
 def client(request):
-    routes = COMPILED if request.param == "ours" else ROUTES[request.param]
+    routes = COMPILED if request.param == "ours" else routes_of(request.param)
     limits = Limits(instances=8, body_bytes=16_000, action_chars=2000)
     app = create_app(counting()[0], routes, limits)
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=True) as client:

@@ -12,7 +12,7 @@ from counting import wait_until
 
 from agentrl_jax.services.client import ServiceClient, ServiceError
 from agentrl_jax.services.process import ServiceProcess
-from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.protocol import routes_of
 
 PARENT = """
 import sys, time
@@ -29,7 +29,7 @@ def started(folder, **options):
     """A server, and a client of it."""
     server = ServiceProcess("maze", folder / "log", max_instances=2, **options)
     assert pid(server) is None
-    return server, ServiceClient(server.url(), ROUTES["maze"], seconds=60, token=server.token)
+    return server, ServiceClient(server.url(), routes_of("maze"), seconds=60, token=server.token)
 
 
 def check_play(client):
@@ -47,7 +47,7 @@ def test_nobody_without_the_token_is_answered_and_it_can_be_read_nowhere(tmp_pat
     mine.create()
     for token in ("", "guess"):
         with pytest.raises(ServiceError, match="status 401"):
-            ServiceClient(server.url(), ROUTES["maze"], seconds=60, token=token).create()
+            ServiceClient(server.url(), routes_of("maze"), seconds=60, token=token).create()
     process = psutil.Process(pid(server))
     told = [*process.cmdline(), *process.environ().values(), (tmp_path / "log").read_text()]
     assert len(server.token) >= 32

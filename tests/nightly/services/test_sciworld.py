@@ -15,7 +15,7 @@ from agentrl_jax.services.environment import ItemError, StepResult
 from agentrl_jax.services.environments.sciworld.env import ITEMS, SERVICE, TASKS, SciWorld, find_item
 from agentrl_jax.services.environments.sciworld.pool import Pool, Simulator
 from agentrl_jax.services.environments.sciworld.scripted import Oracle
-from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.protocol import routes_of
 
 BOIL_WATER = (
     "Your task is to boil water. For compounds without a boiling point, combusting the substance is also acceptable. "
@@ -73,7 +73,7 @@ def test_a_reset_tells_task_and_room_apart(world):
     answer = world.reset(0)
     told = {"task_name": "boil", "var_num": 0, "task_description": BOIL_WATER, "deleted": False, "moves": 0}
     assert answer == StepResult(HALLWAY.rstrip("\n"), info=told)
-    assert ROUTES["sciworld"].first_result(answer).observation == f"{BOIL_WATER}\n{answer.observation}"
+    assert routes_of("sciworld").first_result(answer).observation == f"{BOIL_WATER}\n{answer.observation}"
 
 
 def test_the_first_move_over_a_hundred_or_a_wrong_focus_ends_the_episode(world):

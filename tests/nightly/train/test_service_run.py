@@ -8,7 +8,7 @@ import pytest
 import tiny_run
 from tiny_run import metrics as rows
 
-from agentrl_jax.services.environments.maze import Maze
+from agentrl_jax.services.environments.maze.env import Maze
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from agentrl_jax.cli import main as cli
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import environment_checks
 from agentrl_jax.evaluate.statistics import success_interval
-from agentrl_jax.services.environments import maze
+from agentrl_jax.services.environments.maze import env as maze
 from envs_jax import registry
 from envs_jax.checks.report import Report, Result
 from envs_jax.known_baselines import BASELINES
@@ -79,7 +79,7 @@ eval {RANDOM} --items 3 --episodes 9            | --episodes is 9: --items names
 eval {RANDOM} --workers 2                       | --workers is 2: --record or --url
 eval {API} --token_file token                   | --token_file is token: without --url there is no server
 eval {API} --request_timeout inf                | --request_timeout is inf: above 0
-serve nosuch                                    | known are textcraft, sciworld: babyai, Bandit: server only
+serve nosuch                                    | known are babyai, maze: wordle, Bandit: server only
 serve maze --request_timeout inf                | --request_timeout is inf: above 0
 serve maze --idle_timeout nan                   | --idle_timeout is nan: 0 for never
 serve maze --max_body 0                         | --max_body is 0: at least 1

@@ -18,7 +18,7 @@ from agentrl_jax.formats.episodes import read_episodes
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.runs.rollout_records import read_record, record_path, write_record
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.services.environments.maze import Maze
+from agentrl_jax.services.environments.maze.env import Maze
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.styles import FEEDBACK
 from agentrl_jax.viewer.columns import unpack

@@ -14,7 +14,7 @@ from agentrl_jax.model_server import bodies
 from agentrl_jax.model_server.app import create_app
 from agentrl_jax.model_server.served_model import load_served, make_sampler
 from agentrl_jax.rollout import parsing
-from agentrl_jax.services.environments.maze import SERVICE, Maze
+from agentrl_jax.services.environments.maze.env import SERVICE, Maze
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.setup import build
 from agentrl_jax.setup.service_tasks import Services

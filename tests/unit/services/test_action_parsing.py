@@ -1,7 +1,8 @@
 import pytest
 
 from agentrl_jax.services import action_parsing
-from agentrl_jax.services.action_parsing import MANY_ACTIONS, READERS, ParsedAction, react_response
+from agentrl_jax.services.action_parsing import MANY_ACTIONS, ParsedAction, react_response, reader_of
+from agentrl_jax.services.catalog import NAMES
 
 MEGABYTE = 1 << 20
 LAST = {
@@ -59,15 +60,15 @@ def test_every_environment_of_agentgym_has_its_reader_and_its_layout_of_response
     readers |= {"sciworld": "last_action", "babyai": "single_line_action", "textcraft": "single_line_action"}
     readers |= {"maze": "first_action", "wordle": "first_action"}
     readers |= dict.fromkeys(("weather", "todo", "movie", "sheet", "academia", "searchqa"), "raw")
-    assert {name: reader.__name__ for name, reader in READERS.items()} == readers
+    assert {name: reader_of(name).__name__ for name in NAMES} == readers
     assert react_response("turn left", "Hm.") == "Thought:\nHm.\n\nAction:\nturn left"
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_megabyte_of_one_thing_is_read_in_linear_time(name):
     # A quadratic parser would take hours here.
     for piece in ("Action:", "Action:\n", "Action: ", " ", "\n", ":", "`", "```sql", "</s>", "\U0001f600", "\ud800"):
         text = piece * (MEGABYTE // len(piece))
         for response in (text, f"Action:{text}x"):
-            reading = READERS[name](response)
+            reading = reader_of(name)(response)
             assert (reading.action is None) == bool(reading.complaint)

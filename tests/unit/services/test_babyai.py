@@ -19,8 +19,9 @@ from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.evaluate import scripted
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments import babyai, common
-from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.environments import common
+from agentrl_jax.services.environments.babyai import env as babyai
+from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.setup.service_tasks import Services
 from envs_jax.babyai import codes, items, plans
 from envs_jax.babyai.render import TILE, picture
@@ -34,7 +35,7 @@ def few_rows(monkeypatch):
 @pytest.mark.parametrize("upstream", [False, True])
 def test_a_session_of_agentgyms_client(serve, upstream):
     SERVICE.make(upstream).close()  # compiles it, as `agentrl serve` does before it listens
-    url = serve(SERVICE, ROUTES["babyai"], upstream=upstream)
+    url = serve(SERVICE, routes_of("babyai"), upstream=upstream)
     assert HTTP.get(url).json() == "This is environment BabyAI."
     handle = HTTP.post(f"{url}/create").json()["id"]
 

@@ -11,11 +11,11 @@ from processes import free_address
 from scripted_server import Scripted
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.services.catalog import get_service
+from agentrl_jax.services.catalog import NAMES, get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.pools import LocalPool, RemotePool
-from agentrl_jax.services.protocol import COMPILED, ROUTES, routes_of
+from agentrl_jax.services.protocol import COMPILED, routes_of
 from agentrl_jax.services.server.limits import Limits
 
 STEP = {"observation": "x", "reward": 1.0, "score": 1.0, "done": True, "success": True}
@@ -25,10 +25,10 @@ def client_of(server, routes=COMPILED, seconds=5.0):
     return ServiceClient(server.url, routes, seconds=seconds)
 
 
-@pytest.mark.parametrize("name", sorted(ROUTES))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_name_plays_an_episode(serve, name):
     service, made = counting()
-    routes = ROUTES[name]
+    routes = routes_of(name)
     client = ServiceClient(serve(service, routes), routes, seconds=10)
     assert client.healthy()
     handle = client.create(7)
@@ -51,7 +51,7 @@ def test_every_name_plays_an_episode(serve, name):
 
 def test_rewards_before_the_end_do_not_count_in_webarena():
     answer = {"observation": "page", "reward": 1.0, "terminated": False, "truncated": False, "info": None}
-    client = client_of(Scripted((200, answer), (200, {**answer, "terminated": True})), ROUTES["webarena"])
+    client = client_of(Scripted((200, answer), (200, {**answer, "terminated": True})), routes_of("webarena"))
     assert [client.step(0, action).reward for action in ("```click [1]```", "```stop []```")] == [0.0, 1.0]
 
 
@@ -108,7 +108,7 @@ def test_what_no_server_answers_is_a_service_error():
     answers = [("", "step", answer) for answer in GARBAGE] + [(*of, (200, body)) for *of, body in DEFECTS]
     server = Scripted(*(answer for *_, answer in answers), (200, {**STEP, "error": None}))
     for name, route, _ in answers:
-        client = client_of(server, ROUTES[name] if name else COMPILED)
+        client = client_of(server, routes_of(name) if name else COMPILED)
         ask = {"create": client.create, "reset": lambda: client.reset(7, 0), "step": lambda: client.step(7, "a")}  # noqa: B023
         with pytest.raises(Lost if name else ServiceError, match=f"/{route}: "):
             ask[route]()
@@ -192,9 +192,9 @@ def test_addresses_with_the_prefix_of_a_wire_or_without_and_tokens(serve):
         with pytest.raises(BadValue) as refused:
             ServiceClient(url, COMPILED)
         assert refused.value.key == url
-    url = serve(counting()[0], ROUTES["maze"])
+    url = serve(counting()[0], routes_of("maze"))
     for handle, base in enumerate((url, f"{url}/maze", f"{url}/maze/")):
-        assert ServiceClient(base, ROUTES["maze"], seconds=5).create() == handle
+        assert ServiceClient(base, routes_of("maze"), seconds=5).create() == handle
     url = serve(counting()[0], COMPILED, Limits(token="abc"))
     with pytest.raises(ServiceError, match="401"):
         ServiceClient(url, COMPILED, seconds=5).create()

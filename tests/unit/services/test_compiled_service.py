@@ -6,7 +6,7 @@ from agentrl_jax.errors import BadValue
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments import compiled
-from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.environments.remote_only import INSTRUCTIONS
 from envs_jax import registry
 
 
@@ -84,9 +84,9 @@ def test_slips_follow_from_item_and_actions():
 
 def test_every_name_is_found_and_others_are_not():
     assert "sciworld" in TEXT_SERVICES
-    for name in ("textcraft", "maze", "wordle", "Bandit", *set(ROUTES) - set(TEXT_SERVICES)):
+    for name in ("textcraft", "maze", "wordle", "Bandit", *INSTRUCTIONS):
         assert get_service(name).name == name
-    missing = [(lambda name=name: get_service(name).make(False), name) for name in set(ROUTES) - set(TEXT_SERVICES)]
+    missing = [(lambda name=name: get_service(name).make(False), name) for name in INSTRUCTIONS]
     for make, key in (*missing, (lambda: get_service("textcaft"), "environment")):
         with pytest.raises(BadValue) as refused:
             make()

@@ -9,7 +9,7 @@ from scripted_server import Scripted
 
 from agentrl_jax.services import screenshots
 from agentrl_jax.services.client import ServiceClient, ServiceError
-from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.services.screenshots import NoScreenshot, Screenshots, from_data_url, kept_screenshot
 
 
@@ -122,7 +122,7 @@ def test_the_routes_of_agentgym():
         ("webarena", {"text": {"obs_nodes_info": {}}, "image": url(PNG)}, ("/observation_metadata?env_idx=4", None)),
     ):
         server = Scripted((200, answer), (200, {"error": "It has finished."}), (200, {"image": 1}), missing)
-        client = ServiceClient(server.url, ROUTES[name], seconds=1.0)
+        client = ServiceClient(server.url, routes_of(name), seconds=1.0)
         assert (client.screenshot(4), server.seen) == (url(PNG), [asked])
         for _ in range(3):
             with pytest.raises(ServiceError):

@@ -6,8 +6,8 @@ import pytest
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments import maze as module
-from agentrl_jax.services.environments.maze import GOAL, LIMIT, MOVES, SERVICE, STARTS, Oracle, describe, distances
+from agentrl_jax.services.environments.maze import env as module
+from agentrl_jax.services.environments.maze.env import GOAL, LIMIT, MOVES, SERVICE, STARTS, Oracle, describe, distances
 
 HERE = "The goal is at position 8, 6. Your current position is at position "
 MAZE = np.array([[int(cell) for cell in row] for row in module.ROWS])

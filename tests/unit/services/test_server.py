@@ -14,7 +14,7 @@ from serving import HTTP, running
 
 from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
-from agentrl_jax.services.protocol import COMPILED, ROUTES, routes_of
+from agentrl_jax.services.protocol import COMPILED, routes_of
 from agentrl_jax.services.server import app
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.connections import bounded_protocol
@@ -47,7 +47,7 @@ def begin(url, count=1):
 
 
 def test_textcraft_answers_as_agentgym_does(serve):
-    url = serve(TEXTCRAFT, ROUTES["textcraft"])
+    url = serve(TEXTCRAFT, routes_of("textcraft"))
     assert shown(url, "") == "This is environment TextCraft."
     made = told(url, "create", minecraft_dir="x")
     assert (made["id"], made["done"], made["reward"]) == (0, False, 0)
@@ -92,7 +92,7 @@ def test_family_a_of_ours(serve):
 
 
 def test_family_b(serve):
-    url = serve(counting()[0], ROUTES["webshop"])
+    url = serve(counting()[0], routes_of("webshop"))
     assert shown(url, "") == "ok"
     assert create(url).json() == 0
     assert told(url, "reset", env_idx=0, session_id=3) == ["start 3", None]
@@ -102,14 +102,14 @@ def test_family_b(serve):
     assert shown(url, "list_envs") == [0]
     assert post(url, "step", env_idx=9, action="x").status_code == 404
     assert post(url, "reset", env_idx=0, session_id=-1).status_code == 422
-    url = serve(counting()[0], ROUTES["searchqa"])
+    url = serve(counting()[0], routes_of("searchqa"))
     assert told(url, "create", id=5) == 0
     assert create(url).status_code == 422
     assert told(url, "reset", env_idx=0, id=5) == "start 5"
 
 
 def test_family_c(serve):
-    url = serve(counting()[0], ROUTES["webarena"])
+    url = serve(counting()[0], routes_of("webarena"))
     assert HTTP.get(url).text == "ok"
     assert create(url).json() == {"env_idx": 0}
     first = {"observation": "start 2", "sites": ["a"], "object": "count"}
@@ -124,12 +124,12 @@ def test_family_c(serve):
 
 
 def test_upstream_pays_for_a_second_goal_and_cannot_close(serve):
-    url = serve(TEXTCRAFT, ROUTES["textcraft"], upstream=True)
+    url = serve(TEXTCRAFT, routes_of("textcraft"), upstream=True)
     post(url, "create")
     for _ in range(2):
         post(url, "step", id=0, action=GET)
         assert told(url, "step", id=0, action=CRAFT)["reward"] == 1
-    url = serve(counting()[0], ROUTES["webshop"], upstream=True)
+    url = serve(counting()[0], routes_of("webshop"), upstream=True)
     create(url)
     assert post(url, "close", env_idx=0).status_code == 404
     failed = post(url, "step", env_idx=9, action="x")
@@ -226,7 +226,7 @@ def test_a_further_route_that_plays_an_action(serve):
         def step_visual(self, action):
             return dataclasses.replace(self.step(action), info={"moves": 1, "inventory": "a stick"})
 
-    url = serve(counting(Seen)[0], ROUTES["sciworld"])
+    url = serve(counting(Seen)[0], routes_of("sciworld"))
     post(url, "create")
     assert {"task_name", "var_num", "task_description"} <= told(url, "reset", id=0, data_idx=7).keys()
     found = told(url, "step_visual", id=0, action="a")

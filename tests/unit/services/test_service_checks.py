@@ -9,8 +9,9 @@ from broken_lock import failures
 
 from agentrl_jax.evaluate import environment_checks
 from agentrl_jax.evaluate.service_checks import check_service
-from agentrl_jax.services.environments import maze, wordle
 from agentrl_jax.services.environments.common import PlannedPolicy
+from agentrl_jax.services.environments.maze import env as maze
+from agentrl_jax.services.environments.wordle import env as wordle
 
 NUMBERS = itertools.count()
 

@@ -9,7 +9,7 @@ from agentrl_jax.config import load_config
 from agentrl_jax.evaluate.baselines import success_intervals
 from agentrl_jax.evaluate.service_report import failure_rows, service_metrics
 from agentrl_jax.rollout.envs.host_episodes import Failure, Report
-from agentrl_jax.services.environments.maze import STARTS, distances
+from agentrl_jax.services.environments.maze.env import STARTS, distances
 from agentrl_jax.services.environments.textcraft.env import GOALS
 from agentrl_jax.setup.service_tasks import Services
 

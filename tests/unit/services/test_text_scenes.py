@@ -2,7 +2,7 @@ from scene_lists import lists, scenes_of
 from sciworld_texts import HALLWAY
 
 from agentrl_jax.services.catalog import get_service
-from agentrl_jax.services.environments import maze as maze_service
+from agentrl_jax.services.environments.maze import env as maze_service
 from agentrl_jax.services.scenes import MAX_SCENES, text_scenes
 from agentrl_jax.services.scenes.reading import MAX_ENTRIES, MAX_LENGTH, listed, shown
 

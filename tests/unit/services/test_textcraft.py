@@ -7,11 +7,11 @@ import pytest
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.client import ServiceError
-from agentrl_jax.services.environments import wordle
 from agentrl_jax.services.environments.textcraft.env import GOALS, SERVICE, TextCraft, goal_table
 from agentrl_jax.services.environments.textcraft.recipes import book_of, display_name, item_id, load_book, make_book
 from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
-from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.environments.wordle import env as wordle
+from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.services.shadow_env import NoisyOracle, local_item, start_shadow
 
 
@@ -218,13 +218,13 @@ def test_every_goal_is_found_by_its_text_and_others_are_refused_with_the_reason(
     ):
         with pytest.raises(ServiceError, match=reason):
             local_item(SERVICE, 2, text)
-    url = serve(dataclasses.replace(SERVICE, make=wordle.SERVICE.make), ROUTES["textcraft"])
+    url = serve(dataclasses.replace(SERVICE, make=wordle.SERVICE.make), routes_of("textcraft"))
     with pytest.raises(UserError, match="no goal"):
         evaluate_scripted("textcraft", "oracle", items="2", url=url)
 
 
 def test_scripted_players_play_what_is_shown(serve):
-    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: Elsewhere()), ROUTES["textcraft"])
+    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: Elsewhere()), routes_of("textcraft"))
     book = load_book()
     depths = [book.depth[book.goals[MOVED[item]]] for item in range(4)]
     for policy in ("oracle", "random"):

@@ -4,7 +4,7 @@ import pytest
 
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.environments.wordle import SERVICE, WORDS, Oracle, best_guess, consistent, feedback
+from agentrl_jax.services.environments.wordle.env import SERVICE, WORDS, Oracle, best_guess, consistent, feedback
 
 
 def begin(seed):

@@ -19,8 +19,8 @@ from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.formats.episodes import read_together
 from agentrl_jax.services.catalog import get_service
-from agentrl_jax.services.environments.maze import MOVES, STARTS, Maze, describe
-from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.environments.maze.env import MOVES, STARTS, Maze, describe
+from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.viewer import export, screenshots
@@ -38,8 +38,8 @@ def drawn(monkeypatch):
         return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
     monkeypatch.setattr(Maze, "render", render, raising=False)
-    drawn = dataclasses.replace(ROUTES["maze"], screenshot=("POST", "render"), post_views=("render",))
-    monkeypatch.setitem(ROUTES, "maze", drawn)
+    drawn = dataclasses.replace(routes_of("maze"), screenshot=("POST", "render"), post_views=("render",))
+    monkeypatch.setattr("agentrl_jax.services.environments.maze.protocol.ROUTES", drawn)
 
 
 def shown_by(image):
@@ -73,7 +73,7 @@ def assert_pictured(folder, page):
 def test_of_a_scripted_policy_here_and_on_a_server(tmp_path, monkeypatch):
     folder, lines = tmp_path / "new", []
     options = {"items": "3,0-1", "plays": 2, "turns": 4, "record": folder, "screenshots": True, "report": lines.append}
-    with running(create_app(get_service("maze"), ROUTES["maze"], Limits())) as url:
+    with running(create_app(get_service("maze"), routes_of("maze"), Limits())) as url:
         evaluate_scripted("maze", "random", url=url, **options)
     assert f"30 screenshots in {folder / 'screenshots'}" in lines
     page = export.page([RunData(folder)])
@@ -124,7 +124,7 @@ def test_of_a_browser(tmp_path):
         get_service("maze"), name="webarena", make=lambda upstream: Browser(), views=("observation_metadata",)
     )
     api = FakeApi(lambda body: "I go. ```move down```")
-    with running(create_app(served, ROUTES["webarena"], Limits())) as url, api.running() as model:
+    with running(create_app(served, routes_of("webarena"), Limits())) as url, api.running() as model:
         words = ("--env", "webarena", "--url", url, "--items", "0-1", "--turns", "2", "--screenshots")
         out = tmp_path / "m"
         result = result_of("eval", "--api", "m", "--base_url", model, "--out", out, *words)

@@ -1,3 +1,1 @@
-"""ScienceWorld: `env` has the environment, `pool` its Java processes, `scripted` its policies."""
-
-from agentrl_jax.services.environments.sciworld.env import SERVICE as SERVICE
+"""ScienceWorld; `pool` has its Java processes, `scripted` its policies; see `services.environments`."""

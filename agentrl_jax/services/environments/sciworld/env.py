@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.services.action_parsing import last_action, react_response
-from agentrl_jax.services.environment import ItemError, Service, ServiceEnvironment, StepResult
+from agentrl_jax.services.environment import ChosenItems, ItemError, Service, ServiceEnvironment, StepResult
 from agentrl_jax.services.environments.sciworld.pool import Pool, Simulator, find_java
+from agentrl_jax.services.environments.sciworld.protocol import READ
 from agentrl_jax.services.environments.sciworld.scripted import TEMPLATES, Oracle, Random
 
 TASKS: dict[str, int] = {
@@ -185,12 +186,31 @@ INSTRUCTION = "\n".join(
     )
 )
 
+_CHOSEN = 4
+"""Variations of each task in the panel."""
+
+
+def chosen_items() -> list[int]:
+    """Up to four test variations of each task, at equal distances.
+
+    The package tests on the last quarter of a task's variations (`ScienceWorldEnv.get_variations_test`). It begins here
+    at 3/4 of their number, rounded up, so that none is of the package's training or development.
+    """
+    chosen, first = [], 0
+    for count in TASKS.values():
+        test = range(-(-3 * count // 4), count)
+        wanted = min(_CHOSEN, len(test))
+        chosen += [first + test[index * len(test) // wanted] for index in range(wanted)]
+        first += count
+    return chosen
+
+
 SERVICE = Service(
     name="sciworld",
     make=lambda upstream: SciWorld(),
     items=ITEMS,
     instruction=INSTRUCTION,
-    read=last_action,
+    read=READ,
     turns=30,
     solved=lambda answer: answer.score == SOLVED,
     success_rule=f"the score is {SOLVED:g}, the highest one",
@@ -204,4 +224,5 @@ SERVICE = Service(
     score_range=(-SOLVED, SOLVED),
     oracle_success=0.9,
     checked_items=12,
+    chosen=ChosenItems(chosen_items, "up to four test variations of each of the 23 tasks"),
 )

@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from agentrl_jax.services.action_parsing import single_line_action
-from agentrl_jax.services.environment import ItemError, Service, ServiceEnvironment, StepResult
+from agentrl_jax.services.environment import ChosenItems, ItemError, Service, ServiceEnvironment, StepResult
+from agentrl_jax.services.environments.textcraft.protocol import READ
 from agentrl_jax.services.environments.textcraft.recipes import (
     Book,
     Ingredient,
@@ -217,13 +217,14 @@ SERVICE = Service(
         "inventory lists what you carry.\n"
         "Always say how many. Write your thoughts after Thought: and then a single action after Action:, on one line."
     ),
-    read=single_line_action,
+    read=READ,
     turns=20,
     solved=lambda answer: answer.done and answer.reward > 0,
     success_rule="the episode is over and the last reward is above 0, which is paid for crafting the goal",
     oracle=lambda item: Oracle(book_of(item), item),
     random=lambda item, seed: Random(seed),
     distinct=GOALS,
+    chosen=ChosenItems(lambda: range(0, GOALS, 5), "every fifth of the 544 goals, from 0"),
     progress=lambda env: env.progress(),
     advise=lambda env: env.advice(),
     category=lambda item: f"depth {load_book().depth[load_book().goals[item % len(load_book().goals)]]}",

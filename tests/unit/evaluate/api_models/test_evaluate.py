@@ -16,7 +16,7 @@ from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.journal import Journal
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.scripted import evaluate_scripted
-from agentrl_jax.services.environments.maze import SERVICE
+from agentrl_jax.services.environments.maze.env import SERVICE
 
 
 def test_a_model_that_walks_like_the_oracle(tmp_path):

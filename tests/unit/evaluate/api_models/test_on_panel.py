@@ -24,8 +24,8 @@ from agentrl_jax.evaluate.records import Record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
 from agentrl_jax.rollout.trajectory import hexadecimal
-from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze
-from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.environments.maze.env import SERVICE, STARTS, Maze
+from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.setup import build
@@ -166,7 +166,7 @@ def test_a_server_with_other_items_than_the_panel(tmp_path):
             return super().step(action)
 
     served = dataclasses.replace(SERVICE, make=lambda upstream: Other())
-    with running(create_app(served, ROUTES["maze"], Limits())) as server:
+    with running(create_app(served, routes_of("maze"), Limits())) as server:
         code, out, err, _ = evaluate(walk, tmp_path, "--url", server, "--json")
     assert (code, out) == (2, "")
     assert f"--panel is maze-v1, but item 0 begins with another text on the server at {server}" in err

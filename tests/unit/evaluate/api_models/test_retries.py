@@ -12,7 +12,7 @@ from refusing import refusal
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.retries import summarize_retries
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
-from agentrl_jax.services.environments.maze import SERVICE, STARTS, Maze, describe
+from agentrl_jax.services.environments.maze.env import SERVICE, STARTS, Maze, describe
 from agentrl_jax.text.styles import FEEDBACK
 
 ATTEMPTS = 3

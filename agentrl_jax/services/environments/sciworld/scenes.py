@@ -20,7 +20,7 @@ _DOOR_MOVED = re.compile(r"^The door is now (open|closed)", re.MULTILINE)
 _ARTICLE = re.compile(r"^(?:a|an|the) ")
 
 
-class _SciWorldReader:
+class Reader:
     """Keeps what was read of the house."""
 
     def __init__(self) -> None:
@@ -90,6 +90,3 @@ def _same(thing: str, name: str) -> bool:
     """Whether a line of an inventory, such as `a thermometer, currently reading ...`, is of the thing of this name."""
     words = _ARTICLE.sub("", re.split(r", | \(", thing, maxsplit=1)[0])
     return words == name or words.endswith(f" {name}") or name.endswith(f" {words}")
-
-
-READERS = {"sciworld": _SciWorldReader}

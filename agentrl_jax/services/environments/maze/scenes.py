@@ -2,7 +2,7 @@
 
 import re
 
-from agentrl_jax.services.environments.maze import MOVES, ROWS, Cell
+from agentrl_jax.services.environments.maze.env import MOVES, ROWS, Cell
 from agentrl_jax.services.scenes.reading import last_match, lines
 from envs_jax.scenes import Scene, grid_scene
 
@@ -13,7 +13,7 @@ _PLACES = re.compile(
 _WON = "Success"
 
 
-class _MazeReader:
+class Reader:
     """Follows the positions that the texts give; there is no scene before one that the maze has."""
 
     def __init__(self) -> None:
@@ -50,6 +50,3 @@ def _is_free(cell: Cell) -> bool:
 
 def _distance(one: Cell, other: Cell) -> int:
     return abs(one[0] - other[0]) + abs(one[1] - other[1])
-
-
-READERS = {"maze": _MazeReader}

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Int8
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.services.action_parsing import single_line_action
 from agentrl_jax.services.environment import (
     ItemError,
     Outcomes,
@@ -25,6 +24,7 @@ from agentrl_jax.services.environment import (
     ServiceEnvironment,
     StepResult,
 )
+from agentrl_jax.services.environments.babyai.protocol import READ
 from agentrl_jax.services.environments.common import ListedPolicy, PlannedPolicy
 from envs_jax.babyai import items, macros, plans, text
 from envs_jax.babyai.env import BabyAI, BabyAIParams
@@ -322,7 +322,7 @@ SERVICE = Service(
     make=lambda upstream: BabyAIInstance(upstream=upstream),
     items=ITEMS,
     instruction=INSTRUCTION,
-    read=single_line_action,
+    read=READ,
     turns=TURNS,
     solved=lambda answer: answer.score > 0,
     success_rule="the score, which is the sum of the rewards, is above 0",

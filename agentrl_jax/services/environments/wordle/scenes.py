@@ -2,7 +2,7 @@
 
 import re
 
-from agentrl_jax.services.environments.wordle import TRIES
+from agentrl_jax.services.environments.wordle.env import TRIES
 from agentrl_jax.services.scenes.reading import lines
 from envs_jax.scenes import Scene, grid_scene
 
@@ -13,7 +13,7 @@ _TILES = {"g": "green tile", "y": "yellow tile", "b": "black tile"}
 _REFUSED = "invalid word"
 
 
-class _WordleReader:
+class Reader:
     """Collects the guesses; there is no scene after more of them than the game has tries."""
 
     def __init__(self) -> None:
@@ -35,6 +35,3 @@ class _WordleReader:
             return None
         rows = [*self._rows, *([[["floor"]] * _LETTERS] * (TRIES - len(self._rows)))]
         return grid_scene(rows, lines(text) if action else ())
-
-
-READERS = {"wordle": _WordleReader}

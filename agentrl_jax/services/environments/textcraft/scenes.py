@@ -14,7 +14,7 @@ _CARRIED = re.compile(r"\[([^\[\]\n]{1,200})\] \(([0-9]{1,18})\)")
 _COUNTED = re.compile(r"([0-9]{1,18}) ([^,\n]+)")
 
 
-class _TextCraftReader:
+class Reader:
     """Reads goal and commands in the first text that names a goal, and counts by the answers what is carried."""
 
     def __init__(self) -> None:
@@ -56,6 +56,3 @@ class _TextCraftReader:
 def _name(text: str) -> str:
     """The name of a thing, also of its identifier, such as minecraft:oak_planks."""
     return text.strip().removeprefix("minecraft:").replace("_", " ")
-
-
-READERS = {"textcraft": _TextCraftReader}

@@ -5,9 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from agentrl_jax.services.action_parsing import first_action
-from agentrl_jax.services.environment import ItemError, Service, StepResult
+from agentrl_jax.services.environment import ChosenItems, ItemError, Service, StepResult
 from agentrl_jax.services.environments.common import LmrlGame, UniformPolicy
+from agentrl_jax.services.environments.wordle.protocol import READ
 
 _LINES = (
     "panic solar shire proxy point robot prick wince crimp knoll",
@@ -127,7 +127,7 @@ SERVICE = Service(
     make=lambda upstream: Wordle(),
     items=2**31,
     instruction=INSTRUCTION,
-    read=first_action,
+    read=READ,
     turns=TRIES,
     solved=lambda answer: answer.reward == 1,
     success_rule="the last reward is 1, which is paid for five greens",
@@ -137,4 +137,5 @@ SERVICE = Service(
     content=lambda item: f"seed {item}",  # there is no fixed word to compare: targets are sampled at every guess
     views=("filtered_vocab", "detail"),
     floor=0.25,
+    chosen=ChosenItems(lambda: range(2**31 - 100, 2**31), "the last 100 seeds"),
 )

@@ -17,7 +17,7 @@ _FACING = re.compile(r"You are facing a wall ([0-9]) steps away")
 _CARRIED = re.compile(r"You are carrying a ([a-z ]{1,40}?)(?: [0-9]{1,3})?\.")
 
 
-class _BabyAIReader:
+class Reader:
     """Keeps the last observation, in which the agent stands at the bottom and looks up.
 
     Places that the text does not name are empty, whether they are seen or not.
@@ -52,6 +52,3 @@ def _put(cells: list[list[list[str]]], front: int, side: int, name: str) -> None
     row, column = SIZE - 1 - front, MIDDLE + side
     if 0 <= row < SIZE and 0 <= column < SIZE:
         cells[row][column].append(name)
-
-
-READERS = {"babyai": _BabyAIReader}

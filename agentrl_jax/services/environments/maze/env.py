@@ -5,9 +5,9 @@ import re
 from collections import deque
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.services.action_parsing import first_action
-from agentrl_jax.services.environment import ItemError, Service, StepResult
+from agentrl_jax.services.environment import ChosenItems, ItemError, Service, StepResult
 from agentrl_jax.services.environments.common import LmrlGame, UniformPolicy
+from agentrl_jax.services.environments.maze.protocol import READ
 
 Cell = tuple[int, int]
 """A row, counted from the top, and a column, counted from the left, both from 0."""
@@ -167,7 +167,7 @@ SERVICE = Service(
     make=lambda upstream: Maze(upstream=upstream),
     items=len(STARTS),
     instruction=INSTRUCTION,
-    read=first_action,
+    read=READ,
     turns=LIMIT,
     solved=lambda answer: answer.reward == 1,
     success_rule="the last reward is 1, which is paid for reaching the goal",
@@ -178,4 +178,5 @@ SERVICE = Service(
     facts={"available_actions": list(MOVES)},
     score_range=(-1.0, 1.0),
     floor=0.25,
+    chosen=ChosenItems(lambda: range(len(STARTS)), "all 25 starts"),
 )

@@ -1,0 +1,1 @@
+"""BabyAI with the levels and rules of AgentGym; see `services.environments`."""

@@ -1,0 +1,1 @@
+"""The maze of LMRL-Gym; see `services.environments`."""

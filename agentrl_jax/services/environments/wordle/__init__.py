@@ -1,0 +1,1 @@
+"""The Wordle of LMRL-Gym; see `services.environments`."""
