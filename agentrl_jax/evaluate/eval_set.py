@@ -256,7 +256,7 @@ def evaluate_run(
                 eval_set,
                 batched_env=retries.env,
                 program=retries.program,
-                settings=retry.settings_of(retries, eval_set.settings),
+                settings=eval_set.settings.replace(horizon=retries.turns),
             )
 
             def retried(temperature: float) -> Trajectory:

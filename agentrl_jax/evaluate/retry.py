@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from agentrl_jax.config import Config, PromptConfig
+from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.results import Played
 from agentrl_jax.evaluate.statistics import (
@@ -29,10 +29,10 @@ from agentrl_jax.evaluate.statistics import (
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
-from agentrl_jax.rollout.envs.host_retry import with_retries
+from agentrl_jax.rollout.envs.host_retry import with_room
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.envs.retry import ATTEMPT, RetryEnv
-from agentrl_jax.rollout.trajectory import TRUNCATIONS, RolloutSettings, Trajectory
+from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
@@ -58,7 +58,7 @@ class Retries:
     """What plays levels with retries."""
 
     program: RolloutProgram
-    env: RetryEnv | HostEnv
+    env: RetryEnv
     turns: Int[Array, ""]
     """Turns of all attempts."""
     attempts: int
@@ -87,14 +87,12 @@ def load(config: Config, policy: RunPolicy, batched_env: TaskEnv, attempts: int)
     """
     name, turns = f"--attempts {attempts}", attempts * config.prompt.max_turns
     tokens = feedback_tokens(policy.tokenizer) if attempts > 1 else []
-    env: RetryEnv | HostEnv
+    assert isinstance(batched_env, CompiledEnv | HostEnv), "an evaluation has one task"
     with refusals(name):
-        if isinstance(batched_env, HostEnv):
-            env, new = host_env(batched_env, config, policy.tokenizer, attempts), None
-        else:
-            assert isinstance(batched_env, CompiledEnv), "an evaluation has one task"
-            env = compiled_env(batched_env, config.prompt, policy.tokenizer, attempts)
-            new = _new_tokens(tokens, batched_env) if attempts > 1 and not policy.pretrained else None
+        env = retry_env(batched_env, config, policy.tokenizer, attempts)
+        new = None
+        if attempts > 1 and isinstance(batched_env, CompiledEnv) and not policy.pretrained:
+            new = _new_tokens(tokens, batched_env)
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     engine = dataclasses.replace(engine, max_turns=turns)
     with refusals(name):
@@ -107,31 +105,17 @@ def load(config: Config, policy: RunPolicy, batched_env: TaskEnv, attempts: int)
     return Retries(program, env, jnp.int32(turns), attempts, new)
 
 
-def compiled_env(batched_env: CompiledEnv, prompt: PromptConfig, tokenizer: Tokenizer, attempts: int) -> RetryEnv:
-    """A compiled environment with up to `attempts` attempts of `prompt.max_turns` turns; one needs no feedback."""
-    tasks = batched_env.tasks
-    if attempts > 1:
-        tasks = tuple(
-            build.make_task(task.name, task.env, task.env_params, prompt, tokenizer, feedback=FEEDBACK)
-            for task in tasks
-        )
-    return RetryEnv(tasks=tasks, shared_noise=batched_env.shared_noise, turns=prompt.max_turns, attempts=attempts)
-
-
-def host_env(batched_env: HostEnv, config: Config, tokenizer: Tokenizer, attempts: int) -> HostEnv:
-    """The services of a run with up to `attempts` attempts of `prompt.max_turns` turns."""
-    turns, limits = config.prompt.max_turns, config.env
-    tasks = tuple(with_retries(task, tokenizer, turns=turns, attempts=attempts) for task in batched_env.tasks)
-    # A call that ends an attempt also begins the next one.
-    calls = 2 if attempts > 1 else 1
-    return HostEnv(tasks, tokenizer, deadline=calls * limits.deadline, workers=limits.workers)
-
-
-def settings_of(retries: Retries, settings: RolloutSettings) -> RolloutSettings:
-    """The settings of a rollout of a run, with the limits of all attempts."""
-    settings = settings.replace(horizon=retries.turns)
-    # `RetryEnv` counts actions within an attempt.
-    return settings.replace(max_actions=settings.max_actions * retries.attempts) if retries.env.on_host else settings
+def retry_env(batched_env: CompiledEnv | HostEnv, config: Config, tokenizer: Tokenizer, attempts: int) -> RetryEnv:
+    """An environment with up to `attempts` attempts of `prompt.max_turns` turns; one needs no feedback."""
+    prompt, limits = config.prompt, config.env
+    if attempts > 1 and isinstance(batched_env, HostEnv):
+        tasks = tuple(with_room(task, tokenizer) for task in batched_env.tasks)
+        batched_env = HostEnv(tasks, tokenizer, deadline=limits.deadline, workers=limits.workers, restarts=True)
+    elif attempts > 1 and isinstance(batched_env, CompiledEnv):
+        own = batched_env.tasks
+        with_texts = [build.make_task(x.name, x.env, x.env_params, prompt, tokenizer, feedback=FEEDBACK) for x in own]
+        batched_env = dataclasses.replace(batched_env, tasks=tuple(with_texts))
+    return RetryEnv(batched_env, prompt.max_turns, attempts)
 
 
 def feedback_tokens(tokenizer: Tokenizer) -> list[int]:

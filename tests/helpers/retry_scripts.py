@@ -10,6 +10,7 @@ from prompt_texts import given_responses, message_text, prefix_text
 
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.retry import RetryEnv
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup import build
@@ -50,7 +51,7 @@ def retry_env(tasks, attempts, turns=TURNS, prompt=toy_agent.CONFIG.prompt):
         build.make_task(task.name, task.env, task.env_params, prompt, toy_agent.TOKENIZER, feedback=FEEDBACK)
         for task in tasks
     )
-    return RetryEnv(tasks=tasks, turns=turns, attempts=attempts)
+    return RetryEnv(CompiledEnv(tasks), turns, attempts)
 
 
 def played(policy, env, config, ids, settings, responses=None):

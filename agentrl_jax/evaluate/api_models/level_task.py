@@ -19,7 +19,7 @@ from agentrl_jax.evaluate.play import compiled_game, on_device
 from agentrl_jax.evaluate.results import STRICT
 from agentrl_jax.evaluate.statistics import Clusters
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
-from agentrl_jax.rollout.envs.retry import RetryState
+from agentrl_jax.rollout.envs.retry import RetryEnv, RetryState
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.services.items import load_items
@@ -137,9 +137,10 @@ class Game:
     With several attempts, texts and random transitions of a retry are those of a run, see `RetryEnv`.
     """
 
-    def __init__(self, config: Config, levels: LevelSet, batched_env: CompiledEnv, attempts: int = 1):
+    def __init__(self, config: Config, levels: LevelSet, compiled: CompiledEnv, attempts: int = 1):
+        batched_env: CompiledEnv | RetryEnv = compiled
         if attempts > 1:
-            batched_env = retry.compiled_env(batched_env, config.prompt, load_small(), attempts)
+            batched_env = retry.retry_env(compiled, config, load_small(), attempts)
         self.config, self.batched_env = config, batched_env
         self.levels, self.prefix = levels, batched_env.prefix[0].tolist()
         self.tokenizer = load_small()
@@ -184,7 +185,8 @@ class LevelEpisode:
         game, levels = self._game, self._game.levels
         ids = levels.ids(self._item, 1, self._item + 1, sample=self._sample)
         self._state, message = game.reset(levels.key, game.settings, ids)
-        self._first = self._state.envs[0]
+        started = self._state.start if isinstance(self._state, RetryState) else self._state
+        self._first = started.envs[0]
         return game.messages(game.prefix, message)
 
     def level(self) -> str:

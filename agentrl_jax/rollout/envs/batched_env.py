@@ -301,6 +301,31 @@ class CompiledEnv(PromptedEnv):
         first = jnp.full(mask.shape, fresh)
         return state, result, self._messages(settings, state, state.envs, result.reward, first, response.ended)
 
+    def restart_level(
+        self,
+        settings: RolloutSettings,
+        state: EpisodeState,
+        start: EpisodeState,
+        mask: Bool[Array, " B"],
+        reward: Float[Array, " B"],
+        response_ended: Bool[Array, " B"],
+        *,
+        fresh: bool = False,
+    ) -> tuple[EpisodeState, Message]:
+        """Begins the level of the rows in `mask` again, with new noise and the feedback of the task's prompt.
+
+        `start` is the state that `reset` returned; reward and end are those of the last turn. What is returned of the
+        other rows is meaningless.
+        """
+        state = state.replace(
+            envs=start.envs,
+            noise_key=rng.retry_noise_key(state.noise_key),
+            turn=jnp.zeros_like(state.turn),
+            used=jnp.zeros_like(state.used),
+        )
+        first = jnp.full(mask.shape, fresh)
+        return state, self._messages(settings, state, state.envs, reward, first, response_ended, mask)
+
     def _observation(self, index: int, settings: RolloutSettings, shown: Any) -> Int[Array, " pieces"]:
         return self.tasks[index].env.describe(shown[index], settings.env_params[index])
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.experimental import io_callback
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout import rng
@@ -50,7 +50,15 @@ class HostEnv(PromptedEnv):
 
     on_host = True
 
-    def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int = 64):
+    def __init__(
+        self,
+        tasks: tuple[HostTask, ...],
+        tokenizer: Tokenizer,
+        *,
+        deadline: float,
+        workers: int = 64,
+        restarts: bool = False,
+    ):
         """Creates the interface, without episodes. The tasks must have been made with the same tokenizer.
 
         Args:
@@ -59,6 +67,7 @@ class HostEnv(PromptedEnv):
             deadline: seconds that one call may take; rows without an answer by then fail. With more rows than `workers`
                 it includes the time that rows wait for a worker.
             workers: most environments that run at once.
+            restarts: keeps what `restart_level` needs of episodes that are over.
 
         Raises:
             ValueError: `deadline` or `workers` is not positive, or tasks keep different numbers of actions per turn.
@@ -74,7 +83,7 @@ class HostEnv(PromptedEnv):
                 value=len(tasks),
             )
         self.tasks = tasks
-        self.host_episodes = HostEpisodes(tasks, tokenizer, deadline=deadline, workers=workers)
+        self.host_episodes = HostEpisodes(tasks, tokenizer, deadline=deadline, workers=workers, restarts=restarts)
 
     @property
     def info_keys(self) -> tuple[str, ...]:
@@ -137,6 +146,31 @@ class HostEnv(PromptedEnv):
         state = state.replace(turn=state.turn + mask, used=state.used + executed)
         first = jnp.full(rows, fresh)
         return state, result, self._message(settings, state, observations, result.reward, first, response.ended)
+
+    def restart_level(
+        self,
+        settings: RolloutSettings,
+        state: HostState,
+        start: HostState,
+        mask: Bool[Array, " B"],
+        reward: Float[Array, " B"],
+        response_ended: Bool[Array, " B"],
+        *,
+        fresh: bool = False,
+    ) -> tuple[HostState, Message]:
+        """See `CompiledEnv.restart_level`; a new environment gets the same seed, so that its noise is the same, too.
+
+        The host is called only where some row begins again. The environment must have been made with `restarts`.
+        """
+        rows = mask.shape[0]
+        shapes = self._observations(rows)
+        observations = jax.lax.cond(
+            jnp.any(mask),
+            lambda: _call(self.host_episodes.restart, shapes, state.identity, mask),
+            lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes),
+        )
+        state = state.replace(turn=jnp.zeros_like(state.turn), used=jnp.zeros_like(state.used))
+        return state, self._message(settings, state, observations, reward, jnp.full(rows, fresh), response_ended)
 
     def _observations(self, rows: int) -> tuple[Any, Any]:
         """Shapes of the observations that `HostEpisodes` returns."""

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from agentrl_jax.environments import HostEnvironment, HostStep
 from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
 from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.rollout.envs.host_environment import HostTask
+from agentrl_jax.rollout.envs.host_retry import check_same_start, retry_observation
 from agentrl_jax.rollout.trajectory import TurnResult, unplayed
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -52,9 +53,13 @@ class Report:
 @dataclasses.dataclass
 class _Episode:
     env: HostEnvironment
-    observation: str
+    seed: int
+    first: str
+    """The first observation."""
     tokens: Sequence[int]
-    """All tokens of the first observation, not cut."""
+    """All its tokens, not cut."""
+    observation: str
+    """The last one."""
     content: str
     """What the level is about, in the first turn of a task that says it; empty otherwise."""
 
@@ -66,7 +71,15 @@ Identity = tuple[int, ...]
 class HostEpisodes:
     """Holds the episodes of all rollouts and steps them in batches. Thread-safe."""
 
-    def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int):
+    def __init__(
+        self,
+        tasks: tuple[HostTask, ...],
+        tokenizer: Tokenizer,
+        *,
+        deadline: float,
+        workers: int,
+        restarts: bool = False,
+    ):
         """Creates an empty store; arguments as in `agentrl_jax.rollout.envs.host.HostEnv`."""
         self.info_keys = tuple(sorted({name for task in tasks for name in task.info_keys}))
         self._tasks = tasks
@@ -74,6 +87,8 @@ class HostEpisodes:
         self._deadline = deadline
         self._workers = workers
         self._episodes: dict[Identity, _Episode] = {}
+        self._ended: dict[Identity, _Episode] | None = {} if restarts else None
+        """Episodes that are over, without their environments; None where nothing begins again."""
         self._report = Report()
         self._lock = threading.Lock()
 
@@ -86,9 +101,9 @@ class HostEpisodes:
     def clear(self) -> None:
         """Drops all running episodes. Call it between rollouts, which may end episodes without a last step."""
         with self._lock:
-            identities = list(self._episodes)
+            identities = [*self._episodes, *(self._ended or ())]
         for identity in identities:
-            self._close(identity)
+            self._drop(identity)
 
     def reset(self, identity: Any, seed: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
         """Starts the episodes of the rows in `mask` bool[B], from `identity` i32[B, I] and `seed` u32[B].
@@ -100,30 +115,44 @@ class HostEpisodes:
         identities, seeds = _identities(identity), np.asarray(seed).tolist()
         rows = np.flatnonzero(np.asarray(mask)).tolist()
         for row in rows:  # episodes left by an aborted rollout with the same key
-            self._close(identities[row])
-        started: dict[Identity, _Episode] = {}
-        late = threading.Event()
-        jobs = [partial(self._start, identities[row], seeds[row], started, late) for row in rows]
-        outcomes = run_all(jobs, self._deadline, self._workers)
-        with self._lock:
-            late.set()
+            self._drop(identities[row])
         first: dict[Identity, _Episode] = {}  # by group: the first member that started
-        for row, outcome in zip(rows, outcomes):
-            episode = started.get(identities[row], outcome)  # it may have started after the deadline
-            if isinstance(episode, BaseException):
-                self._note_failure(identities[row], "reset", episode)
-                continue
-            expected = first.setdefault(identities[row][:-1], episode).observation
-            if episode.observation != expected:
-                error = BadValue.of(
-                    "first observation", episode.observation, f"expected its group's {expected!r} from equal seeds"
-                )
-                episode.env.close()
-                self._note_failure(identities[row], "reset", error)
-                continue
-            with self._lock:
-                self._episodes[identities[row]] = episode
+
+        def check(row: int, episode: _Episode) -> None:
+            expected = first.setdefault(identities[row][:-1], episode).first
+            if episode.first != expected:
+                why = f"expected its group's {expected!r} from equal seeds"
+                raise BadValue.of("first observation", episode.first, why)
+
+        self._begin(identities, {row: seeds[row] for row in rows}, check)
         observations = {row: first[group].tokens for row in rows if (group := identities[row][:-1]) in first}
+        self._count_call(began)
+        return self._padded(identities, observations)
+
+    def restart(self, identity: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Begins episodes of the rows in `mask`, which are over, again with their seeds; returns as `reset` does.
+
+        What is observed is the last observation, the feedback and the first one. An environment that fails here, or
+        does not begin as before, has an empty observation, and its next turn fails.
+        """
+        began = time.monotonic()
+        identities, ended = _identities(identity), self._ended
+        assert ended is not None, "made without restarts"
+        with self._lock:
+            over = {
+                row: ended.pop(identities[row])
+                for row in np.flatnonzero(np.asarray(mask)).tolist()
+                if identities[row] in ended
+            }
+        begun = self._begin(
+            identities,
+            {row: episode.seed for row, episode in over.items()},
+            lambda row, episode: check_same_start(over[row].first, episode.first),
+        )
+        observations = {
+            row: self._tokenizer.encode(retry_observation(over[row].observation, episode.first))
+            for row, episode in begun.items()
+        }
         self._count_call(began)
         return self._padded(identities, observations)
 
@@ -163,7 +192,7 @@ class HostEpisodes:
                 result.failed[row] = True
                 if outcome is not None:
                     self._note_failure(identities[row], "step", outcome)
-                self._close(identities[row])
+                self._drop(identities[row])
                 continue
             step, observations[row] = outcome
             episode, response = episodes[row], parsed[row]
@@ -183,9 +212,39 @@ class HostEpisodes:
                 result.info[name][row] = value
             episode.observation, episode.content = step.observation, ""
             if result.terminated[row] or result.truncated[row] or turns[row] + 1 >= last:
-                self._close(identities[row])
+                self._drop(identities[row])
+                if self._ended is not None:
+                    with self._lock:
+                        self._ended[identities[row]] = episode
         self._count_call(began)
         return result, *self._padded(identities, observations)
+
+    def _begin(
+        self, identities: Sequence[Identity], seeds: Mapping[int, int], check: Callable[[int, _Episode], None]
+    ) -> dict[int, _Episode]:
+        """Starts the episodes of some rows; those that fail, also in `check`, are noted and left out."""
+        started: dict[Identity, _Episode] = {}
+        late = threading.Event()
+        jobs = [partial(self._start, identities[row], seed, started, late) for row, seed in seeds.items()]
+        outcomes = run_all(jobs, self._deadline, self._workers)
+        with self._lock:
+            late.set()
+        begun = {}
+        for row, outcome in zip(seeds, outcomes):
+            episode = started.get(identities[row], outcome)  # it may have started after the deadline
+            if not isinstance(episode, BaseException):
+                try:
+                    check(row, episode)
+                except BadValue as error:
+                    episode.env.close()
+                    episode = error
+            if isinstance(episode, BaseException):
+                self._note_failure(identities[row], "reset", episode)
+                continue
+            begun[row] = episode
+            with self._lock:
+                self._episodes[identities[row]] = episode
+        return begun
 
     def _start(
         self, identity: Identity, seed: int, started: dict[Identity, _Episode], late: threading.Event
@@ -196,7 +255,7 @@ class HostEpisodes:
             if not isinstance(text, str):
                 raise TypeError(f"reset returned {type(text).__name__}; expected text")
             content: str = env.content(seed) if self._task(identity).has_content else ""  # type: ignore[attr-defined]
-            episode = _Episode(env, text, self._tokenizer.encode(text), content)
+            episode = _Episode(env, seed, text, self._tokenizer.encode(text), text, content)
             with self._lock:
                 if late.is_set():
                     raise TimeoutError("nobody waits for this environment any more")
@@ -225,9 +284,12 @@ class HostEpisodes:
                 raise BadValue.of(f"{name}", value, "expected a finite number that float32 holds")
         return step, self._tokenizer.encode(step.observation)
 
-    def _close(self, identity: Identity) -> None:
+    def _drop(self, identity: Identity) -> None:
+        """Ends an episode, and forgets it."""
         with self._lock:
             episode = self._episodes.pop(identity, None)
+            if self._ended is not None:
+                self._ended.pop(identity, None)
         if episode is not None:
             episode.env.close()
 

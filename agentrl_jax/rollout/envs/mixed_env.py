@@ -14,6 +14,7 @@ from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Message, PromptedEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_episodes import Report
+from agentrl_jax.rollout.envs.retry import RetryEnv
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult
 from agentrl_jax.text.grammar import ParsedResponse
 
@@ -146,7 +147,7 @@ class MixedEnv(PromptedEnv):
         return _chosen(rows, [wide(message) for message in messages])
 
 
-TaskEnv = CompiledEnv | HostEnv | MixedEnv
+TaskEnv = CompiledEnv | HostEnv | MixedEnv | RetryEnv
 """The environments of a run's tasks."""
 
 

@@ -21,7 +21,7 @@ def test_a_full_context_ends_the_attempts(policy):
 
 def test_one_attempt_is_the_plain_episode(compiled, policy):
     ids, settings = near_levels(16), toy_agent.settings(16, horizon=jnp.int32(toy_agent.TURNS))
-    env = RetryEnv(tasks=toy_agent.BATCHED_ENV.tasks, turns=toy_agent.TURNS, attempts=1)
+    env = RetryEnv(toy_agent.BATCHED_ENV, toy_agent.TURNS, 1)
     once = played(policy, env, toy_agent.engine_config(), ids, settings)
     plain, _ = compiled(toy_agent.engine_config())(policy, KEY, ids, settings)
     assert not once.turn.info.pop("attempt").any()

@@ -1,131 +1,144 @@
 from typing import ClassVar
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import toy_agent
 
 from agentrl_jax.environments import HostStep
 from agentrl_jax.errors import BadValue
+from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import host_task
-from agentrl_jax.rollout.envs.host_retry import RetriedEnvironment, retry_observation, with_retries
-from agentrl_jax.text.grammar import PlainResponse
+from agentrl_jax.rollout.envs.host_retry import check_same_start, retry_observation, with_room
+from agentrl_jax.rollout.envs.retry import RetryEnv
+from agentrl_jax.rollout.recording import empty_response
+from agentrl_jax.setup import build
+from agentrl_jax.text.grammar import ParsedResponse, PlainResponse
 from agentrl_jax.text.styles import FEEDBACK
 
-TURNS, ATTEMPTS = 2, 3
+TOKENIZER, TURNS, ATTEMPTS = toy_agent.TOKENIZER, 2, 3
+LENGTH = max(len(TOKENIZER.encode(text)) for text in ("Right", "Down", "Left", "Up"))
 
 
 class Scripted:
-    """An environment that shows its seed, and whose responses say what happens: solve, win, end, cut or stay."""
+    """Shows its seed. Right solves it, Down ends it, Left cuts it, 7 ends it for good, and all else changes nothing."""
 
     made: ClassVar[list["Scripted"]] = []
+    gone: ClassVar[set[int]] = set()
 
-    def __init__(self, start="seed"):
-        self.start, self.steps, self.closed = start, 0, 0
+    def __init__(self):
+        self.steps, self.closed = 0, 0
         Scripted.made.append(self)
 
     def reset(self, seed):
-        return f"{self.start} {seed}"
+        self.seed = seed
+        return f"seed {seed}{' is gone' if seed in Scripted.gone else ''}"
 
     def step(self, response, actions):
         self.steps += 1
+        if response == "7":
+            Scripted.gone.add(self.seed)
+        over = response in ("Right", "Down", "7")
         return HostStep(
-            f"step {self.steps}",
-            reward=1.0,
-            terminated=response in ("solve", "end"),
-            truncated=response == "cut",
-            success=response in ("solve", "win"),
-            info={"steps": float(self.steps)},
+            f"step {self.steps}", 1.0, terminated=over, truncated=response == "Left", success=response == "Right"
         )
 
     def close(self):
         self.closed += 1
 
 
-@pytest.fixture(autouse=True)
-def made():
-    Scripted.made = []
-    return Scripted.made
+AGAIN = f"\n{FEEDBACK}seed "
+SCRIPTS = (
+    ("Right", ["step 1"], [0], (True, False)),
+    ("Up Up Right", ["step 1", f"step 2{AGAIN}1", "step 1"], [0, 0, 1], (True, False)),
+    ("Up Up " * 3, ["step 1", f"step 2{AGAIN}2"] * 2 + ["step 1", "step 2"], [0, 0, 1, 1, 2, 2], (False, False)),
+    ("Down Left Up Up", [f"step 1{AGAIN}3"] * 2 + ["step 1", "step 2"], [0, 1, 2, 2], (False, True)),
+    ("Down Down Down", [f"step 1{AGAIN}4"] * 2 + ["step 1"], [0, 1, 2], (True, False)),
+)
+"""The responses of an episode; then what is observed, the attempt of each turn, and how it ends."""
 
 
-def play(script, attempts=ATTEMPTS):
-    env, found = RetriedEnvironment(Scripted, TURNS, attempts), []
-    assert env.reset(7) == "seed 7"
-    for response in script.split()[: TURNS * attempts]:
-        found.append(env.step(response, ()))
-        if found[-1].terminated or found[-1].truncated:
-            break
-    env.close()
+def make_env(attempts):
+    response = PlainResponse(opening="")
+    texts = {"instruction": "Play.", "response_format": response, "tokenizer": TOKENIZER, "response_words": 8}
+    limits = {"observation_tokens": len(TOKENIZER.encode("seed 1 is gone")), "max_turns": TURNS, "max_actions": TURNS}
+    task = host_task("Scripted", Scripted, style="bare", **texts, **limits)
+    task = with_room(task, TOKENIZER) if attempts > 1 else task
+    return RetryEnv(HostEnv((task,), TOKENIZER, deadline=20, restarts=attempts > 1), TURNS, attempts)
+
+
+def play(scripts, attempts=ATTEMPTS):
+    """Results and observations of each turn: dictionaries of arrays by row."""
+    Scripted.made, Scripted.gone = [], set()
+    env, count = make_env(attempts), len(scripts)
+    ids = build.episode_ids(group=np.arange(count), member=[0] * count, task=[0] * count, level=np.arange(count))
+    settings = toy_agent.settings(count).replace(
+        env_params=(), horizon=jnp.int32(TURNS * attempts), max_actions=jnp.int32(TURNS)
+    )
+    parsed = ParsedResponse(
+        *(jnp.zeros((count, 1), jnp.int32), *(jnp.ones(count, jnp.int32),) * 2, jnp.ones(count, bool))
+    )
+    state, _ = jax.jit(env.reset)(jax.random.key(0), settings, ids)
+    step, active, found = jax.jit(env.step), np.ones(count, bool), []
+    for turn in range(TURNS * attempts):
+        said = [(script.split() + ["Up"] * turn)[turn] for script in scripts]
+        response, encoded = empty_response(count, LENGTH), [TOKENIZER.encode(text) for text in said]
+        tokens = np.array([row + [0] * (LENGTH - len(row)) for row in encoded], np.int32)
+        response = response.replace(tokens=jnp.array(tokens), length=jnp.array([len(row) for row in encoded]))
+        state, result, message = step(settings, state, response, parsed, jnp.array(active))
+        texts = [
+            TOKENIZER.decode(row[:length]) for row, length in zip(message.tokens.tolist(), message.length.tolist())
+        ]
+        found.append((active, jax.tree.map(np.asarray, result), texts))
+        active = active & ~found[-1][1].terminated & ~found[-1][1].truncated & ~found[-1][1].failed
+    env.clear()
     return found
 
 
-AGAIN = f"step 2\n{FEEDBACK}seed 7"
+@pytest.fixture(scope="module")
+def played():
+    return play([script for script, *_ in SCRIPTS]), Scripted.made
 
 
-@pytest.mark.parametrize(
-    ("script", "shown", "attempt", "over"),
-    [
-        ("solve stay", ["step 1"], [0], (True, False)),
-        ("stay stay solve stay", ["step 1", AGAIN, "step 1"], [0, 0, 1], (True, False)),
-        # Solved, but neither over nor repeated: the turns of the attempt are played to their end.
-        ("win stay stay", ["step 1", "step 2"], [0, 0], (False, True)),
-        ("stay stay " * 3, ["step 1", AGAIN, "step 1", AGAIN, "step 1", "step 2"], [0, 0, 1, 1, 2, 2], (False, False)),
-        ("end cut stay stay stay", [AGAIN.replace("2", "1")] * 2 + ["step 1", "step 2"], [0, 1, 2, 2], (False, True)),
-        ("end end end stay", [AGAIN.replace("2", "1")] * 2 + ["step 1"], [0, 1, 2], (True, False)),
-    ],
-)
-def test_scripts(made, script, shown, attempt, over):
-    found = play(script)
-    assert [step.observation for step in found] == shown
-    assert [step.info["attempt"] for step in found] == attempt
-    assert (found[-1].terminated, found[-1].truncated) == over
-    assert {(step.terminated, step.truncated) for step in found[:-1]} <= {(False, False)}
-    assert sum(step.reward for step in found) == len(found)
-    # Every attempt has an environment, and each was closed once.
-    assert [env.closed for env in made] == [1] * (max(attempt) + 1)
+@pytest.mark.parametrize("row", range(len(SCRIPTS)))
+def test_scripts(played, row):
+    turns = [(result, texts[row]) for active, result, texts in played[0] if active[row]]
+    _, shown, attempt, over = SCRIPTS[row]
+    assert [text for _, text in turns] == shown
+    assert [result.info["attempt"][row] for result, _ in turns] == attempt
+    assert (turns[-1][0].terminated[row], turns[-1][0].truncated[row]) == over
+    assert not any(result.terminated[row] or result.truncated[row] for result, _ in turns[:-1])
+    # Every attempt begins in the same state.
+    firsts = [attempt.index(number) for number in sorted(set(attempt))]
+    assert len({turns[turn][0].state_hash[row].tobytes() for turn in firsts}) == 1
 
 
-@pytest.mark.parametrize("script", ["solve", "stay stay", "end", "cut", "win stay"])
-def test_one_attempt_is_the_plain_episode(script):
-    plain = Scripted()
-    plain.reset(7)
-    for step, response in zip(play(script, attempts=1), script.split(), strict=True):
-        expected = plain.step(response, ())
-        assert vars(step) == vars(expected) | {"info": {**expected.info, "attempt": 0.0}}
+def test_every_attempt_has_an_environment_that_is_closed_once(played):
+    assert [env.closed for env in played[1]] == [1] * sum(max(attempt) + 1 for _, _, attempt, _ in SCRIPTS)
 
 
-def test_another_start_is_an_error(made):
-    env = RetriedEnvironment(lambda: Scripted(f"start {len(made)}"), TURNS, ATTEMPTS)
-    env.reset(7)
-    with pytest.raises(BadValue):
-        env.step("end", ())
-    env.close()
-    assert [env.closed for env in made] == [1, 1]
+def test_one_attempt_is_the_plain_episode():
+    for script, over in (("Up Up", (False, False)), ("Left", (False, True)), ("Down", (True, False))):
+        turns = play([script], attempts=1)[: len(script.split())]
+        assert [texts[0] for _, _, texts in turns] == ["step 1", "step 2"][: len(turns)]
+        assert (turns[-1][1].terminated[0], turns[-1][1].truncated[0]) == over
 
 
-def test_an_environment_that_is_closed_during_a_step_does_not_begin_again(made):
-    env = RetriedEnvironment(Scripted, TURNS, ATTEMPTS)
-    env.reset(7)
-    env.close()
-    with pytest.raises(TimeoutError):
-        env.step("end", ())
-    assert [env.closed for env in made] == [1, 1]
-
-
-def test_lines_are_joined():
-    assert retry_observation("", "start") == f"{FEEDBACK}start"
-    assert retry_observation("over\n", "start") == f"over\n{FEEDBACK}start"
+def test_another_start_fails_the_next_turn():
+    turns = play(["7 Up", "Up Up"])
+    assert turns[1][1].failed.tolist() == [True, False]
+    with pytest.raises(BadValue) as refused:
+        check_same_start("seed 1", "seed 1 is gone")
+    assert refused.value.key == "environment"
 
 
 def test_a_message_has_room_for_both_observations():
-    tokenizer, text = toy_agent.TOKENIZER, "seed 1234"
-    limits = {"observation_tokens": len(tokenizer.encode(text)), "max_turns": TURNS, "max_actions": TURNS}
-    texts = {"instruction": "Play.", "response_format": PlainResponse(opening=""), "tokenizer": tokenizer}
-    task = host_task("Scripted", Scripted, style="bare", response_words=8, info_keys=("steps",), **texts, **limits)
-    several = with_retries(task, tokenizer, turns=TURNS, attempts=ATTEMPTS)
-    longest = tokenizer.encode(retry_observation(text, text))
-    assert len(longest) <= several.observation_tokens <= len(longest) + 2
-    more = several.observation_tokens - task.observation_tokens
-    assert several.prompt.max_message_tokens == task.prompt.max_message_tokens + more
-    assert several.info_keys == ("steps", "attempt")
-    once = with_retries(task, tokenizer, turns=TURNS, attempts=1)
-    assert once.observation_tokens == task.observation_tokens
-    assert once.prompt.max_message_tokens == task.prompt.max_message_tokens
+    one, several = (make_env(attempts) for attempts in (1, ATTEMPTS))
+    (task,), (larger,) = one.tasks, several.tasks
+    longest = len(TOKENIZER.encode(retry_observation("seed 1 is gone", "seed 1 is gone")))
+    assert longest <= larger.observation_tokens <= longest + 2
+    more = larger.observation_tokens - task.observation_tokens
+    assert larger.prompt.max_message_tokens == task.prompt.max_message_tokens + more
+    assert retry_observation("", "start") == f"{FEEDBACK}start"
+    assert retry_observation("over\n", "start") == f"over\n{FEEDBACK}start"
