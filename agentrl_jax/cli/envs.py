@@ -12,7 +12,6 @@ from rich.table import Table
 
 from agentrl_jax.cli.checks import check_at_least_1, check_out_file
 from agentrl_jax.errors import UserError, counted
-from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import NAMES, success_rule
 from agentrl_jax.terminal import Terminal, literal, to_stderr
 
@@ -120,7 +119,7 @@ def _check(command: Envs) -> None:
             "--check",
             command.check,
             "a service without a self-check: this package has neither its environment nor its items, and plays it on "
-            f"a server only; expected {', '.join(TEXT_SERVICES)}, a compiled environment or all",
+            f"a server only; expected {', '.join(known)}, or all",
         )
     if command.check not in (*known, "all") and ":" not in (command.check or ""):
         near = difflib.get_close_matches(command.check or "", known, n=3)

@@ -94,7 +94,7 @@ def _tasks(config: Config) -> Iterator[Refused]:
             why = f"but a batch has {task.groups} groups, all on different levels; use at least so many"
             yield f"tasks.{index}.sampling.levels", levels, why
     actions, most = prompt.max_actions_per_turn, prompt.max_actions
-    if config.tagged and actions > most:
+    if prompt.has_answer_block and actions > most:
         yield "prompt.max_actions_per_turn", actions, f"expected at most prompt.max_actions = {most}; change one"
 
 
@@ -104,8 +104,8 @@ def _services(config: Config) -> Iterator[Refused]:
     found = f"the tasks are {' and '.join(name for kind, name in names.items() if kind in kinds)}"
     tasks_are, unread_why = f"but {found}", f"which nothing reads, because {found}; leave it out"
     compiled, python, services = (kind in kinds for kind in names)
-    if (prompt.style in ("chat", "bare")) == config.tagged:
-        styles = "compact or ragen" if config.tagged else "chat or bare"
+    if prompt.has_answer_block != (compiled or python):
+        styles = "compact or ragen" if compiled or python else "chat or bare"
         yield "prompt.style", prompt.style, f"{tasks_are}; use {styles}"
     if env.url and not services:
         yield "env.url", env.url, "but Python environments run in this process or its own; leave it out"
@@ -127,7 +127,8 @@ def _services(config: Config) -> Iterator[Refused]:
         for name in ("levels",) if kind == "python" else ("levels", "options"):
             if value := getattr(task, name):
                 yield f"{key}.{name}", value, f"which {names[kind]} do not have; use items and held_out"
-    unread = [*(() if config.served else OF_HOST), *(() if services else OF_SERVICES), *(() if python else OF_PYTHON)]
+    unread = [*(() if python or services else OF_HOST), *(() if services else OF_SERVICES)]
+    unread += [] if python else OF_PYTHON
     for name in unread:
         if (value := getattr(env, name)) != getattr(ServiceConfig(), name):
             yield f"env.{name}", value, unread_why
@@ -138,13 +139,13 @@ def _services(config: Config) -> Iterator[Refused]:
         yield "prompt.observation_tokens", prompt.observation_tokens, why
     if not compiled and prompt.encoder != "pieces":
         yield "prompt.encoder", prompt.encoder, f"{tasks_are}, whose texts are tokenized as one text; use pieces"
-    if not config.tagged and prompt.separator != PromptConfig().separator:
+    if not prompt.has_answer_block and prompt.separator != PromptConfig().separator:
         yield "prompt.separator", prompt.separator, unread_why
     if not compiled and config.rollout.shared_noise:
         yield "rollout.shared_noise", True, f"which is for compiled environments, {tasks_are}; use false"
-    if not config.tagged and prompt.stop_at_answer:
+    if not prompt.has_answer_block and prompt.stop_at_answer:
         yield "prompt.stop_at_answer", True, "but responses to services have no answer block; use false"
-    if config.served and config.algo.dynamic_sampling > 1:
+    if (python or services) and config.algo.dynamic_sampling > 1:
         yield "algo.dynamic_sampling", config.algo.dynamic_sampling, f"{tasks_are}: the host resamples no groups; use 1"
     if len(set(kinds)) > 1 and config.imitation.steps:
         why = f"{tasks_are}; imitate in a run on one kind, and start from it with --from"

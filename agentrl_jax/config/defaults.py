@@ -42,7 +42,7 @@ def named(tasks: tuple[TaskConfig, ...]) -> tuple[TaskConfig, ...]:
 def validate_every(config: Config) -> int:
     """`train.validate_every`; services without items for validations have none, unless it is given."""
     given = "validate_every" in config.train.model_fields_set
-    possible = config.tagged or any(task.validation for task in config.tasks)
+    possible = set(config.kinds) != {"service"} or any(task.validation for task in config.tasks)
     return config.train.validate_every if given or possible else 0
 
 

@@ -26,6 +26,6 @@ def alone(config: Config, index: int) -> Config:
         env = env.replace(**{name: getattr(usual, name) for name in ("url", "token_file", *OF_SERVICES)})
     if kind == "service":
         env = env.replace(**{name: getattr(usual, name) for name in OF_PYTHON})
-        if config.tagged:
+        if config.prompt.has_answer_block:
             prompt = prompt.replace(style="chat", separator=PromptConfig().separator, stop_at_answer=False)
     return config.replace(tasks=(config.tasks[index],), prompt=prompt, env=env, rollout=rollout)

@@ -102,6 +102,16 @@ class PromptConfig(Section):
     format_penalty: Annotated[float, Field(le=0.0, allow_inf_nan=False)] = -0.1
     """Added to the return for every turn whose response breaks the format or names an unknown action."""
 
+    @property
+    def has_answer_block(self) -> bool:
+        """Whether responses have their actions in an answer block; otherwise they are plain text."""
+        return self.style not in ("chat", "bare")
+
+    @property
+    def thinks(self) -> bool:
+        """Whether chat templates that have think blocks write them; in plain text, thoughts are text too."""
+        return self.think and self.has_answer_block
+
 
 class ServiceConfig(Section):
     """Connection to environment services and scoring of their episodes, if tasks name services, and the workers of
@@ -415,16 +425,6 @@ class Config(Section):
     def python(self) -> bool:
         """Whether some tasks are Python environments, named by their import paths."""
         return "python" in self.kinds
-
-    @property
-    def tagged(self) -> bool:
-        """Whether responses of some tasks have their actions in an answer block; those to services are plain text."""
-        return set(self.kinds) != {"service"}
-
-    @property
-    def thinks(self) -> bool:
-        """Whether chat templates that have think blocks write them: thoughts for services are plain text instead."""
-        return self.prompt.think and self.tagged
 
     @property
     def groups(self) -> int:

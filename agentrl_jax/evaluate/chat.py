@@ -155,7 +155,7 @@ def _of_run(run: str) -> Speaker:
         )
     positions = policy.pretrained.max_positions if policy.pretrained else None
     params = actor_critic.policy_decoder(policy.params, policy.model)
-    return Speaker(params, policy.model.decoder, policy.tokenizer, positions, config.thinks)
+    return Speaker(params, policy.model.decoder, policy.tokenizer, positions, config.prompt.thinks)
 
 
 def chat(

@@ -189,7 +189,7 @@ def evaluate_run(
         with refusals():
             policy = load_policy(run, own, checkpoint)
             best = best_of_selector(selector, policy, config) if best_of else None
-            items = PANEL if wanted is not None and wanted.items and not own.served else None
+            items = PANEL if config.tasks[0].levels == PANEL else None
             rules = wanted is not None and wanted.options.get("mode") == "upstream"
             eval_set, services = _load(run, config, policy, levels or items, stack, report, upstream=rules)
         retries = retry.load(config, policy, eval_set.batched_env, max(attempts)) if attempts else None
@@ -290,9 +290,8 @@ def _load(
 
     `levels` is a file all of whose levels are played, or one of `NAMED_LEVELS`.
     """
-    services = None
-    if config.served:
-        services = Services(config, lambda: Path(run), upstream=upstream)
+    services = Services.of(config, lambda: Path(run), upstream=upstream)
+    if services is not None:
         services.log_to(Path(run))
         stack.callback(services.close)
     batched_env = batched_envs(config, policy.tokenizer, services)[1]

@@ -12,7 +12,6 @@ from agentrl_jax.config import Config, EvalConfig, TrainConfig
 from agentrl_jax.evaluate.baselines import concatenate
 from agentrl_jax.evaluate.eval_set import EvalSet, Params
 from agentrl_jax.evaluate.seen import seen_levels
-from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.metrics import trajectory_metrics
@@ -104,8 +103,8 @@ class HeldOut:
         found: list[np.ndarray | None] = []
         for eval_set, number in zip(self.eval_sets, self.levels):
             task = eval_set.batched_env.tasks[eval_set.task]
-            boards = isinstance(task, Task) and task.env.has_levels
-            found.append(state_hashes(task.env, task.env_params, eval_set.boards(number)) if boards else None)
+            boards = eval_set.boards(number) if task.has_boards else None
+            found.append(None if boards is None else state_hashes(task.env, task.env_params, boards))
         return found
 
     def outcomes(self, params: Params, between: Callable[[], None] = lambda: None) -> Evaluated:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +15,6 @@ from agentrl_jax.evaluate.baselines import level_baselines
 from agentrl_jax.evaluate.draws import Draws
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import Task
-from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.trajectory import EpisodeIds
@@ -82,7 +82,7 @@ class LevelSet:
     def _different(self, wanted: int) -> tuple[Int[np.ndarray, " n"], Int8[np.ndarray, "n H W"]]:
         """Numbers of the draws that give the first `wanted` different levels, and the levels."""
         task = self.batched_env.tasks[self.task]
-        assert isinstance(task, Task), "services have items"
+        assert not task.has_items
         return _known_draws(task, self.task, self.seed, self.split, self.levels.split(self.split)).first(wanted)
 
     def baselines(self, episodes: int | Sequence[int]) -> Baselines | None:
@@ -90,9 +90,9 @@ class LevelSet:
 
         `episodes` is the number of levels, or, of a compiled environment, the numbers of some.
         """
-        task = self.batched_env.tasks[self.task]
-        if isinstance(task, HostTask):
-            assert isinstance(episodes, int), "items of a service are played in their order"
+        task: Any = self.batched_env.tasks[self.task]
+        if task.has_items:
+            assert isinstance(episodes, int), "items are played in their order"
             return None if task.baselines is None else task.baselines(episodes)
         levels = self.boards(episodes)
         budget = Budget(self.prompt.max_actions, self.prompt.max_turns, self.prompt.max_actions_per_turn)
@@ -102,7 +102,7 @@ class LevelSet:
         """The first levels of a task, or some by their numbers; i8[n, 0, 0] if its levels are not boards."""
         task = self.batched_env.tasks[self.task]
         numbers = np.arange(episodes) if isinstance(episodes, int) else np.asarray(episodes)
-        if isinstance(task, HostTask):
+        if task.has_items:
             return np.zeros((len(numbers), 0, 0), np.int8)
         if self.rows is not None:
             return np.asarray(task.env_params.levels)[self.rows[numbers]]

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from agentrl_jax.evaluate.panels import FILE, Panel, digest, first_observations, load_panels
 from agentrl_jax.io import atomic_write
-from agentrl_jax.service_names import TEXT_SERVICES
-from agentrl_jax.services.catalog import get_service
+from agentrl_jax.services.catalog import NAMES, get_service
 from envs_jax.babyai import items as babyai_items
 
 _SEED, _LEVELS = 123, 512
@@ -56,7 +55,7 @@ def definitions() -> tuple[Panel, ...]:
         ),
         *(
             items(f"{service.name}-v1", service.name, service.chosen.numbers(), service.chosen.rule, service.turns)
-            for service in map(get_service, TEXT_SERVICES)
+            for service in map(get_service, NAMES)
             if service.chosen
         ),
     )

@@ -185,11 +185,11 @@ def recorded_config(config: Config, folder: str, groups: int) -> Config:
     """
     (task,), prompt, train = config.tasks, config.prompt, config.train
     per_turn = min(prompt.max_actions_per_turn, prompt.max_actions)
-    if not config.tagged and not task.validation:
+    if not config.prompt.has_answer_block and not task.validation:
         train = train.replace(validate_every=0)
     return config.replace(
         run_dir=folder,
         tasks=(task.replace(groups=groups),),
-        prompt=prompt.replace(max_actions_per_turn=per_turn) if config.tagged else prompt,
+        prompt=prompt.replace(max_actions_per_turn=per_turn) if config.prompt.has_answer_block else prompt,
         train=train,
     )

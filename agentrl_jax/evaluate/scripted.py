@@ -204,7 +204,7 @@ def evaluate_on_panel(
     if policy == "constant":
         raise UserError.of("--policy", policy, "expected random, null or oracle with --panel")
     service = panels.SERVICES.get(panel.env, panel.env)
-    exact = not (panel.served or panel.items)
+    exact = not panel.items
     if record is not None:
         check_folder(record)
     if exact and plays is not None:

@@ -84,7 +84,7 @@ def seen_levels(
         "distinct_levels": len(set(levels)),
         "seen_levels": None if learned is None else sum(level in learned for level in levels),
     }
-    if learned is None or not isinstance(task, Task) or not task.env.has_levels:
+    if learned is None or not task.has_boards:
         return found
     try:
         images = [task.env.level_images(board) for board in boards]

@@ -82,7 +82,7 @@ def best_of_selector(selector: str, policy: RunPolicy, config: Config) -> BestOf
         return BestOf(selector, _critic(policy, config))
     if selector == "majority":
         env = config.tasks[0].env
-        service = None if config.tagged else get_service(env)
+        service = None if config.prompt.has_answer_block else get_service(env)
         if service is None or service.answer is None:
             raise UserError(
                 f"--selector is majority, but episodes of {env} end without an answer in words, so that none is "

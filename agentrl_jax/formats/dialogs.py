@@ -28,9 +28,11 @@ class Dialog:
 def message_format(config: Config, tokenizer: Tokenizer) -> MessageFormat:
     """The text around the messages of a run."""
     prompt = config.prompt
-    chat = chat_format(tokenizer, config.thinks)
-    openings = ("<think>" if prompt.think else "<answer>",) if config.tagged else (OPENINGS[prompt.think],)
-    return MessageFormat(chat, openings if prompt.forced_tag else ())
+    chat = chat_format(tokenizer, config.prompt.thinks)
+    opening = OPENINGS[prompt.think]
+    if prompt.has_answer_block:
+        opening = "<think>" if prompt.think else "<answer>"
+    return MessageFormat(chat, (opening,) if prompt.forced_tag else ())
 
 
 def read_dialog(record: RolloutRecord, row: int, tokenizer: Tokenizer, form: MessageFormat, context: Context) -> Dialog:

@@ -1,11 +1,10 @@
 """Finds the action in an agent's response, as AgentGym's clients do."""
 
 import dataclasses
-import importlib
 import re
 from collections.abc import Callable
 
-from agentrl_jax.service_names import TEXT_SERVICES
+from agentrl_jax.service_names import text_service
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +96,7 @@ _REMOTE: dict[str, Reader] = {
 
 def reader_of(name: str) -> Reader | None:
     """How AgentGym's client of an environment finds the action in a response; None if it has no such client."""
-    if name in TEXT_SERVICES:
-        found: Reader = importlib.import_module(f"agentrl_jax.services.environments.{name}.protocol").READ
+    if own := text_service(name, "protocol"):
+        found: Reader = own.READ
         return found
     return _REMOTE.get(name)

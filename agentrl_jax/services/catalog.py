@@ -1,11 +1,10 @@
 """The environments that can be served, by name."""
 
 import difflib
-import importlib
 
 from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import BadValue
-from agentrl_jax.service_names import TEXT_SERVICES
+from agentrl_jax.service_names import TEXT_SERVICES, text_service
 from agentrl_jax.services.environment import Service
 from agentrl_jax.services.environments.python import PYTHON_RULE, python_service
 from agentrl_jax.services.environments.remote_only import INSTRUCTIONS, remote_service
@@ -33,8 +32,9 @@ def get_service(name: str) -> Service:
     """
     if is_path(name):
         return python_service(name)
-    if name in TEXT_SERVICES:
-        return importlib.import_module(f"agentrl_jax.services.environments.{name}.env").SERVICE
+    if own := text_service(name, "env"):
+        found: Service = own.SERVICE
+        return found
     if name in INSTRUCTIONS:
         return remote_service(name)
     from agentrl_jax.services.environments.compiled import compiled_service  # needs JAX, the others do not

@@ -6,11 +6,10 @@ its handle. Three families of environments use different field names and report 
 
 import dataclasses
 import enum
-import importlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from agentrl_jax.service_names import TEXT_SERVICES
+from agentrl_jax.service_names import text_service
 from agentrl_jax.services.environment import StepResult
 
 
@@ -165,7 +164,7 @@ REMOTE_ROUTES: Mapping[str, RouteSpec] = {
 
 def routes_of(name: str) -> RouteSpec:
     """The routes of an environment; `COMPILED` under its name if AgentGym does not have it."""
-    if name in TEXT_SERVICES:
-        found: RouteSpec = importlib.import_module(f"agentrl_jax.services.environments.{name}.protocol").ROUTES
+    if own := text_service(name, "protocol"):
+        found: RouteSpec = own.ROUTES
         return found
     return REMOTE_ROUTES.get(name) or dataclasses.replace(COMPILED, title=name)

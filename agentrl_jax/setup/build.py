@@ -376,7 +376,7 @@ def rollout_settings(
         temperature=jnp.full(episodes, temperature, jnp.float32),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
         # A response to a service is one action.
-        max_actions=jnp.int32(config.prompt.max_actions if config.tagged else config.prompt.max_turns),
+        max_actions=jnp.int32(config.prompt.max_actions if config.prompt.has_answer_block else config.prompt.max_turns),
         env_params=batched_env.env_params,
     )
 

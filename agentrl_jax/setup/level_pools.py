@@ -24,8 +24,6 @@ from agentrl_jax.config.sampling import Draws, Prioritized
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.measures import groups_of
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.envs.batched_env import Task
-from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
@@ -70,12 +68,12 @@ def new_pools(config: Config, batched_env: TaskEnv, splits: LevelSplits) -> Pool
     return tuple(pools) if any(pools) else None
 
 
-def _training_levels(task: Task | HostTask, levels: TaskLevels, wanted: int, seed: int) -> Int[np.ndarray, " n"] | None:
+def _training_levels(task: Any, levels: TaskLevels, wanted: int, seed: int) -> Int[np.ndarray, " n"] | None:
     """Different training levels of a task, as `EpisodeIds.level`: all, or of a generator the first `wanted` ones.
 
     None where these are 0.
     """
-    if isinstance(task, HostTask):
+    if task.has_items:
         return np.arange(task.levels)
     rows = levels.rows(Split.TRAIN)
     if rows is not None:

@@ -11,11 +11,10 @@ from agentrl_jax.environments.protocol import Traits
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
+from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.envs.level_splits import level_splits
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, start
 from agentrl_jax.setup.agents import check_window
-from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.setup.level_pools import new_pools
 from agentrl_jax.setup.programs import Programs
@@ -48,7 +47,7 @@ class RunParts:
         self.programs = Programs.of_run(config, mesh)
         self.pretrained = build.load_model(config.model, self.programs.parameter)
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
-        self.services = Services(config, folder) if config.served else None
+        self.services = Services.of(config, folder)
         if self.services is not None:
             self.services.refuse_seen()
         self.train_env, self.eval_env = batched_envs(config, self.tokenizer, self.services)
@@ -96,8 +95,7 @@ class RunParts:
             )
             self.prompt_information = self.programs.mutual_information(self.model, measured)
         self._single = single
-        if config.imitation.chunks and isinstance(self.train_env, CompiledEnv):
-            check_imitable(self.train_env, config.prompt.max_response_tokens, config.imitation)
+        start.check_imitation(config, self.train_env)
 
     def store_traits(self, folder: Path) -> None:
         """Writes what readers of the run's folder need to know of classes that it names by their import paths."""

@@ -11,7 +11,7 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 def run_chat(config: Config, tokenizer: Tokenizer) -> Chat:
     """The chat format of a run's prompts: those of style compact leave out the ends of messages if they may."""
-    chat = chat_format(tokenizer, config.thinks)
+    chat = chat_format(tokenizer, config.prompt.thinks)
     if config.prompt.style == "compact" and chat.ends_optional:
         chat = dataclasses.replace(chat, system_end=(), user_end=())
     return chat
@@ -24,7 +24,7 @@ def run_opening(config: Config, chat: Chat) -> str:
         ValueError: the header starts a block that the run's response format does not start in.
     """
     prompt = config.prompt
-    if not config.tagged:  # of tasks of several kinds, those whose answers have tags
+    if not config.prompt.has_answer_block:  # of tasks of several kinds, those whose answers have tags
         opening = OPENINGS[prompt.think] if prompt.forced_tag and get_service(config.tasks[0].env).marked else ""
         return "" if chat.opens(opening) else opening
     return "".join(map(str, chat.opening("<think>" if prompt.think else "<answer>", forced=prompt.forced_tag)))

@@ -49,7 +49,7 @@ def service_demonstrations(
         seeds = isinstance(task.training, range)  # of a Python environment, too many to be permuted
         rows = (rng.choice(number, wanted, replace=False) if seeds else rng.permutation(number)[:wanted]).tolist()
         for row, episode in zip(rows, _play_items(config, task, list(map(task.training_item, rows)))):
-            texts = [response_text(config.prompt, action, tagged=config.tagged) for action in episode.actions]
+            texts = [response_text(config.prompt, action) for action in episode.actions]
             responses = [[*tokenizer.encode(text), tokenizer.end_of_turn_id] for text in texts]
             imitable = episode.solved or config.imitation.plans == "random"
             if imitable and responses and max(map(len, responses)) <= longest:
@@ -81,12 +81,12 @@ class Script(NamedTuple):
     imitated: Bool[np.ndarray, "E T"]
 
 
-def response_text(prompt: PromptConfig, action: str, *, tagged: bool = False) -> str:
+def response_text(prompt: PromptConfig, action: str) -> str:
     """Returns a response with an action and no thought, without the text that is inserted before it.
 
-    With `tagged` the action is that of a Python environment, whose parts stand in an answer block.
+    In an answer block stand the parts of an action of a Python environment.
     """
-    if tagged:
+    if prompt.has_answer_block:
         space = " " if get_style(prompt.style).spaced else ""
         parts = [part.strip() for part in action.split(SEPARATOR)]
         thought = "<think></think>" if prompt.think else ""

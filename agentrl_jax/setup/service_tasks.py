@@ -158,6 +158,11 @@ class Services:
         for env, item, number in itertools.chain(*hosts.gather(own)):
             self._numbers[env, item] = number
 
+    @classmethod
+    def of(cls, config: Config, folder: Callable[[], Path], *, upstream: bool = False) -> "Services | None":
+        """Those of a configuration; None if all of its tasks are compiled."""
+        return cls(config, folder, upstream=upstream) if config.served else None
+
     def traits(self) -> dict[str, Traits]:
         """What its Python environments say of themselves, by the labels of their tasks."""
         python = (task.python for task in self.tasks.values() if task.python is not None)
@@ -310,7 +315,7 @@ class Services:
             response_format=PlainResponse(
                 opening=OPENINGS[prompt.think] if prompt.forced_tag and service.marked else "",
                 # One is found; in a batch with other tasks there is room for theirs.
-                max_actions=prompt.max_actions_per_turn if self._config.tagged else 1,
+                max_actions=prompt.max_actions_per_turn if self._config.prompt.has_answer_block else 1,
             ),
             tokenizer=tokenizer,
             style=prompt.style,

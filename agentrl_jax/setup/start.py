@@ -21,10 +21,19 @@ from agentrl_jax.rollout.packing import Sequences, context_ends, pack_trajectori
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.agents import context_of
-from agentrl_jax.setup.demonstrations import demonstrations
+from agentrl_jax.setup.demonstrations import check_imitable, demonstrations
 from agentrl_jax.setup.service_demonstrations import service_demonstrations
 from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.tokenizer import Tokenizer
+
+
+def check_imitation(config: Config, batched_env: TaskEnv) -> None:
+    """Refuses an imitation of compiled tasks without the plans that it needs, as `demonstrations.check_imitable` does.
+
+    Those of services are refused where they are played.
+    """
+    if config.imitation.chunks and isinstance(batched_env, CompiledEnv):
+        check_imitable(batched_env, config.prompt.max_response_tokens, config.imitation)
 
 
 def demonstration_rows(
@@ -100,7 +109,7 @@ def notes(config: Config) -> list[str]:
             f"model.critic {config.model.critic} does nothing in this run: algo.advantage {algo.advantage.kind} has "
             "no critic"
         )
-    if not config.tagged and not config.train.validate_every:
+    if not config.prompt.has_answer_block and not config.train.validate_every:
         lines.append("no validation: the tasks name no items for it (tasks.0.validation)")
     if algo.epochs * algo.minibatches > 1:
         return lines

@@ -99,7 +99,7 @@ def _described(config: Config, policy: RunPolicy, run: Path) -> PretrainedConfig
         if own.python:
             batched_env: TaskEnv = stored_env(own, policy.tokenizer, run)
         else:
-            services = Services(own, Path) if own.served else None  # no service is started
+            services = Services.of(own, Path)  # no service is started
             batched_env = batched_envs(own, policy.tokenizer, services)[0]
         engine = build.engine_config(own, policy.tokenizer, group_size=1, slots=0)
         longest = max(longest, cache_length(batched_env, engine))

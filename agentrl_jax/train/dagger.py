@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -103,8 +103,7 @@ class Dagger:
 
     @functools.cached_property
     def _play(self) -> PlayPlans:
-        config, env = self._parts.config, self._parts.train_env
-        assert isinstance(env, CompiledEnv)
+        config, env = self._parts.config, cast(CompiledEnv, self._parts.train_env)
         return PlayPlans(env, self._parts.train_splits, config.prompt, context_of(config))
 
     def _key(self, number: int) -> jax.Array:

@@ -66,7 +66,7 @@ class Imitation:
 
     def play(self, state: TrainState) -> Played:
         """Refused: demonstrations are not the policy's episodes."""
-        raise UserError("a chunk of imitation plays no episodes of the policy; give an iteration")
+        raise UserError.of("step", self.row(state) + 1, "which is a chunk of imitation; expected an iteration")
 
     def advance(self, state: TrainState) -> TrainState:
         """Takes the gradient steps of a chunk, after the rounds of DAgger that come before it.

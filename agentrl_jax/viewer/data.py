@@ -184,7 +184,7 @@ class RunData:
         except UserError as error:
             self._note(f"no boards: {error}")
             return None
-        if "service" not in self._config.kinds or (drawn is not None and not self._config.tagged):
+        if "service" not in self._config.kinds or (drawn is not None and not self._config.prompt.has_answer_block):
             return drawn
         read = served_scenes(self._config, record, self._tokenizer, self._screenshots)
         if drawn is None or read is None:
@@ -235,7 +235,7 @@ class RunData:
     def _action_names(self, header: dict[str, Any]) -> dict[str, list[str]]:
         """The names of actions by the label of the task; a response to a service is one action without a name."""
         # Actions of scripted policies on a service in their own process have the environment's own numbers.
-        named = self._config.tagged or (header["evaluation"] or {}).get("policy") is not None
+        named = self._config.prompt.has_answer_block or (header["evaluation"] or {}).get("policy") is not None
         known = self._actions if named else {}
         return {task.label: known.get(task.label, ["action"]) for task in self._config.tasks}
 

@@ -24,7 +24,7 @@ def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
         UserError: an option would play something else, or the levels are not the panel's.
     """
     service = panels.SERVICES.get(panel.env, panel.env)
-    served = panel.served or bool(panel.items)
+    served = bool(panel.items)
     fixed: dict[str, Any] = {"env": service if served else panel.env}
     if served:
         fixed |= {"items": panel.items, "turns": panel.max_actions, "style": "chat"}

@@ -208,6 +208,14 @@ class Task:
     prompt: Prompt
     grammar: GrammarTable
 
+    has_items = False
+    """Levels are no items that a service or a class numbers."""
+
+    @property
+    def has_boards(self) -> bool:
+        """Whether a level can be given as a board, i8[H, W]."""
+        return self.env.has_levels
+
 
 class EpisodeState(struct.PyTreeNode):
     """State of B compiled episodes."""

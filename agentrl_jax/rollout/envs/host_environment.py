@@ -45,6 +45,11 @@ class HostTask:
     undivided: str = ""
     """Why the levels are not divided; empty if they are."""
 
+    has_items = True
+    """See `batched_env.Task`."""
+    has_boards = False
+    """See `batched_env.Task`."""
+
     @property
     def splits(self) -> np.ndarray | None:
         """The `envs_jax.splits.Split` of each level, i64[levels]; None if every seed makes a level."""

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import SHARES, Split, distinct_levels, fixed_levels, level_hashes, splits_of_levels
@@ -68,10 +67,10 @@ class LevelSplits:
 
 def level_splits(batched_env: TaskEnv) -> LevelSplits:
     """Divides the levels of the tasks of a batched environment; host tasks define their own splits."""
-    tasks = batched_env.tasks
+    tasks: tuple[Any, ...] = batched_env.tasks
     return LevelSplits(
         tuple(
-            task_levels(x.env, x.env_params) if isinstance(x, Task) else TaskLevels(x.undivided, split_of_row=x.splits)
+            TaskLevels(x.undivided, split_of_row=x.splits) if x.has_items else task_levels(x.env, x.env_params)
             for x in tasks
         )
     )

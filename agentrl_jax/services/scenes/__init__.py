@@ -9,11 +9,10 @@ The texts of imported logs are not trusted: each is read once, what is read of i
 than linear time.
 """
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from agentrl_jax.service_names import TEXT_SERVICES
+from agentrl_jax.service_names import text_service
 from agentrl_jax.services.action_parsing import reader_of
 from agentrl_jax.services.scenes import remote
 from envs_jax.scenes import Scene
@@ -40,8 +39,8 @@ class TextReader(Protocol):
 def text_reader_of(name: str) -> Callable[[], TextReader] | None:
     """What makes a reader of a service's texts, by the name of the service; None if there is none."""
     found: Callable[[], TextReader]
-    if name in TEXT_SERVICES:
-        found = importlib.import_module(f"agentrl_jax.services.environments.{name}.scenes").Reader
+    if own := text_service(name, "scenes"):
+        found = own.Reader
         return found
     return remote.READERS.get(name)
 

@@ -67,7 +67,7 @@ def test_a_pool_has_different_training_levels_that_are_the_same_in_every_iterati
 def test_a_pool_of_a_level_file_has_its_different_training_rows():
     split, repeated = np.array([0, 2, 0, 1, 0, 0]), np.array([0, 0, 0, 0, 1, 0], bool)
     splits = LevelSplits((TaskLevels("", split, repeated_rows=repeated),))
-    env = types.SimpleNamespace(tasks=[None])
+    env = types.SimpleNamespace(tasks=[types.SimpleNamespace(has_items=False)])
     for levels, expected in ((0, {0, 2, 5}), (2, {0, 2, 5})):
         task = LAKE | {"sampling": {"kind": "distinct", "levels": levels}}
         found = level_pools.new_pools(config_of(task), env, splits)[0].level.tolist()

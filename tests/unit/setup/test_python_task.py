@@ -98,7 +98,7 @@ def test_an_answer_of_a_scripted_policy_is_read_back(services):
     env = run.batched_env(toy_agent.TOKENIZER, held_out=True)
     form = env.tasks[0].response_format
     for style in ("compact", "ragen"):
-        text = response_text(configured().prompt.replace(style=style), episode.actions[0], tagged=True)
+        text = response_text(configured().prompt.replace(style=style), episode.actions[0])
         assert parse_response(text.encode(), form).items == ("up", "up")
 
 
