@@ -70,6 +70,6 @@ def test_stages_follow_each_other_from_any_state_to_any_row(start, row, end, ask
 
 
 def test_a_stage_goes_back_in_a_run_and_not_on_the_way_to_a_row():
-    assert walked(State(2, 0), bad=2)[1] == "resume b, b1, b2, back, b1, b2, b3".split(", ")
-    assert walked(State(2, 2), bad=2)[1] == "resume b, back, b1, b2, b3".split(", ")
-    assert walked(State(2, 0), 4, bad=2)[1] == "resume b, b1, b2".split(", ")
+    assert walked(State(2, 0), bad=2)[1] == ["resume b", "b1", "b2", "back", "b1", "b2", "b3"]
+    assert walked(State(2, 2), bad=2)[1] == ["resume b", "back", "b1", "b2", "b3"]
+    assert walked(State(2, 0), 4, bad=2)[1] == ["resume b", "b1", "b2"]
