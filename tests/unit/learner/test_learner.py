@@ -34,12 +34,6 @@ def same(one, other):
         np.testing.assert_allclose(other[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
-def test_devices_change_nothing(of_rows):
-    """Half of the devices have long responses, half short ones, so means per device would be wrong."""
-    compiled = Programs(make_mesh(2)).update(MODEL, BASE.replace(**ROWS), made_up.PLAIN)
-    same(of_rows, compiled(fresh_state(), TRAJECTORY, ONES, made_up.KEY, settings()))
-
-
 def test_groups_that_devices_would_share_are_refused():
     update = Programs(make_mesh(8)).update(MODEL, BASE, made_up.PLAIN)
     with pytest.raises(BadValue) as caught:
@@ -47,7 +41,8 @@ def test_groups_that_devices_would_share_are_refused():
     assert (caught.value.key, caught.value.value) == ("group_size", 4)
 
 
-def test_microbatches_of_their_own_length_equal_the_whole(of_rows, monkeypatch):
+def test_devices_and_microbatches_of_their_own_length_change_nothing(of_rows, monkeypatch):
+    """Half of the devices have long responses, half short ones, so means per device would be wrong."""
     scored, score_tokens = set(), actor_critic.score_tokens
 
     def noted(params, model, tokens, *rest):
@@ -55,9 +50,25 @@ def test_microbatches_of_their_own_length_equal_the_whole(of_rows, monkeypatch):
         return score_tokens(params, model, tokens, *rest)
 
     monkeypatch.setattr(actor_critic, "score_tokens", noted)
-    same(of_rows, learn(**ROWS, grad_accum_steps=4, length_buckets=3))
-    assert {rows for rows, _ in scored} == {EPISODES * made_up.TURNS // 2 // 4}
+    config = BASE.replace(**ROWS, grad_accum_steps=2, length_buckets=3)
+    program = Programs(make_mesh(2)).update(MODEL, config, made_up.PLAIN)
+    same(of_rows, program(fresh_state(), TRAJECTORY, ONES, made_up.KEY, settings()))
+    # Two devices, two minibatches, two microbatches.
+    assert {rows for rows, _ in scored} == {EPISODES * made_up.TURNS // 8}
     assert len({length for _, length in scored}) == 3
+
+
+def test_bins_are_fewer_microbatches_and_change_nothing(of_rows, monkeypatch):
+    computed, score_tokens = [], actor_critic.score_tokens
+
+    def counted(*arguments, **options):
+        jax.debug.callback(lambda: computed.append(1))
+        return score_tokens(*arguments, **options)
+
+    monkeypatch.setattr(actor_critic, "score_tokens", counted)
+    same(of_rows, learn(**ROWS, grad_accum_steps=4, packing=True))
+    jax.effects_barrier()
+    assert 4 <= len(computed) < 4 * 4
 
 
 def test_what_was_not_sampled_is_not_read_as_such():
