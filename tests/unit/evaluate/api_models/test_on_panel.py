@@ -192,7 +192,7 @@ def test_a_panel_of_a_compiled_environment(tmp_path):
     for seed in (None, 0, 5):
         options = on_panel(TaskOptions(env="", seed=seed), panel)
         assert (options.seed, options.level_seed) == (seed, panel.seed)
-        assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
+    assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
 
 
 def test_cut_refused_and_failed_episodes_have_no_outcome_and_cannot_help(tmp_path):
