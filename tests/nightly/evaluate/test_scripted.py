@@ -52,7 +52,7 @@ def test_a_recorded_panel_with_one_action(tmp_path):
 
 def test_recorded_null_play_does_nothing(tmp_path):
     panel = panels.Panel("lakes", "FrozenLake", {}, 6, "", "", levels=48, seed=3)
-    assert scripted_recording.play_levels(tmp_path, "null", panel, 5, lambda line: None) == 5
+    assert scripted_recording.play_levels(tmp_path, "null", panel, 5, lambda line: None) == 6
     record = read_record(record_path(tmp_path, 1))
     assert not (record.actions >= 0).any()
     assert record.format_error.all()
