@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import toy_agent
 from host_stage import Stage
-from toy_agent import GROUP_SIZE
 from toy_rollouts import GROUPED, KEY, assert_same
 
-from agentrl_jax.models import cached_decoder
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
@@ -22,6 +20,8 @@ from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
         {"chunk": 3, "context": SINGLE_TURN},
         {"prefill_rows": 3, "chunk": 3, "slots": 4, "prefill_threshold": 0.5},
         {"prefill_rows": 5, "group_size": toy_agent.GROUP_SIZE},
+        {"prefill_rows": 3, "group_size": toy_agent.GROUP_SIZE, "slots": 8},
+        {"prefill_threshold": 0.3, "chunk": 3, "group_size": toy_agent.GROUP_SIZE, "slots": 8},
         {"prefill_rows": 4, "context": SINGLE_TURN},
         {"context": SINGLE_TURN, "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5},
     ],
@@ -35,38 +35,6 @@ def test_observations_read_in_parts_and_refills_give_the_same_trajectories(compi
         for chosen in (kept, options)
     )
     assert_same(parts, whole)
-
-
-REFILLED = ({"prefill_threshold": 1.0, "prefill_rows": 3}, {"prefill_threshold": 0.3, "chunk": 3})
-
-
-def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch):
-    _, trajectory, _ = batch
-    assert np.asarray(trajectory.observation_length).max() > 6
-    notes, read = [], cached_decoder.forward_with_cache
-    for changes in REFILLED:
-        seen = set()
-
-        def watched(params, model, cache, tokens, *rest, only_last, seen=seen):
-            seen.add(tokens.shape)
-            return read(params, model, cache, tokens, *rest, only_last=only_last)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cached_decoder, "forward_with_cache", watched)
-            program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, **changes))
-            found, stats = program(policy, KEY, batch[0], toy_agent.settings(64))
-        assert_same(found, trajectory)
-        counters = total_stats(stats)
-        assert counters["sampled_tokens"] == np.sum(trajectory.response.length)
-        assert counters["slot_steps"] == 16 * counters["decode_steps"]
-        notes.append((seen, counters))
-    # Read for three rows, or three tokens, at a time; a lower share of waiting slots reads more often.
-    (by_rows, barrier), (by_tokens, early) = notes
-    prefixes, width = toy_agent.BATCHED_ENV.prefix.shape, toy_agent.BATCHED_ENV.observation_tokens
-    assert by_rows == {prefixes, (16 // GROUP_SIZE, width), (3, width)}
-    assert by_tokens == {prefixes, (16 // GROUP_SIZE, 3), (16, 3)}
-    assert early["prefill_steps"] > barrier["prefill_steps"]
-    assert early["decode_steps"] < barrier["decode_steps"]
 
 
 def test_episodes_of_one_turn_store_nothing_of_their_own(compiled, policy, batch):
