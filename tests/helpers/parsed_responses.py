@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import strategies as st
 
 from agentrl_jax.text import grammar
 from agentrl_jax.text.reference import parse_response
@@ -58,3 +59,27 @@ def slot_names():
         *(f"go to {thing} {number}" for thing in things for number in (1, 2, 3)),
         *(f"go through {thing} {number}" for thing in things[6:] for number in (1, 2, 3)),
     )
+
+
+FRAGMENTS = [
+    *["<think>", "</think>", "<answer>", "</answer>", "||", "|", "Up", "down", "LEFT", "Right", "Fly", " ", "\n\t\v"],
+    *["<", "</", "an", "swer>", "think>", "U", "p", "x", "√", "你", "\u00a0", "\u212a", "<answer> Up||Up </answer>"],
+    *["</think> \n<answer>", "</think><think>", "Left||||Up", "|||Up|", "ſ", "</ANSWER>", "\x1c", "|</answer>"],
+    *["</answer", ">"],
+]
+
+
+@functools.cache
+def response_rows(tokenizer):
+    """Rows of tokens: encoded fragments mixed with arbitrary tokens, special tokens and partial characters."""
+    telling = [i for i, data in enumerate(tokenizer.token_bytes) if data and set(b"<>/|\n") & set(data)]
+    partial = (b"\xe2", b"\x88", b"\x9a", b"\xc2", b"\xa0")
+    halves = [i for i, data in enumerate(tokenizer.token_bytes) if data in partial]
+    fragment = st.sampled_from(FRAGMENTS).map(tokenizer.encode)
+    single = st.sampled_from(telling) | st.integers(0, tokenizer.vocab_size - 1) | st.sampled_from(halves)
+    special = st.sampled_from(sorted(tokenizer.special_ids))
+    pieces = st.one_of(fragment, fragment, fragment, single.map(lambda i: [i]), special.map(lambda i: [i]))
+    row = st.lists(pieces, max_size=20).map(lambda parts: [i for part in parts for i in part][:LENGTH])
+    closing, ending = map(tokenizer.encode, ("</think><answer>", "</answer>"))
+    likely = row.map(lambda ids: ([*closing, *ids][: LENGTH - len(ending)] + ending)[:LENGTH])
+    return st.lists(row | likely, min_size=1, max_size=BATCH)

@@ -4,7 +4,7 @@ from exported_runs import check_adapter, check_weights, exported
 from agentrl_jax.models.io.load import load_pretrained
 
 
-@pytest.mark.parametrize("kind", ["upper", "frozen", "whole"])
+@pytest.mark.parametrize("kind", ["lora", "upper", "frozen", "whole"])
 def test_what_is_read_again_is_the_policy(kind, runs, tmp_path):
     check_weights(runs[1](kind), tmp_path / "new")
 

@@ -56,6 +56,17 @@ def test_other_environments_than_the_runs_own(finished):
     assert (seen["held_out"], seen["seen_levels"], seen["seen_images"]) == (True, 0, 0)
 
 
+def test_lines_follow_the_budget_of_turns(finished, tmp_path):
+    words = ("--env", "FrozenLake", "--episodes", "8", "--turns", "2,3", "--out", tmp_path)
+    two, three = result_of("scaling", finished.folder, *words)["axes"]["turns"]
+    for name in ("random", "optimal"):
+        assert three[name]["mean"] > two[name]["mean"]
+    assert (two["baseline_turns"]["null"], three["baseline_turns"]["null"]) == (2, 3)
+    for point in (two, three):
+        random, optimal = (point[line]["mean"] for line in ("random", "optimal"))
+        assert point["gap_closed"] == pytest.approx((point["success"]["mean"] - random) / (optimal - random))
+
+
 def test_a_run_on_services_plays_a_panel_of_its_service(served, tmp_path):
     printed = result_of("eval", served, "--panel", "maze-v1", "--out", tmp_path / "record.json")
     record = read_record(tmp_path / "record.json")

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from benchmark_scripts import script
 
-from agentrl_jax.evaluate import make_panels, panels
+from agentrl_jax.evaluate import make_panels, panels, scripted_recording
 from agentrl_jax.evaluate.baselines import level_baselines
-from agentrl_jax.evaluate.scripted import evaluate_scripted
+from agentrl_jax.evaluate.scripted import evaluate_on_panel, evaluate_scripted
+from agentrl_jax.runs.rollout_records import read_record, record_path
 from agentrl_jax.services.catalog import get_service
 from envs_jax import registry
 from envs_jax.budget import Budget
@@ -39,6 +40,23 @@ def test_recorded_babyai_keeps_its_rules(tmp_path):
         for name in ("success", "strict_success", "outcomes", "compat", "plays", "policy", "mean_turns", "random"):
             assert found[name] == plain[name]
         assert found["score"] == pytest.approx(plain["score"])  # without `record` in 32 bits
+
+
+def test_a_recorded_panel_with_one_action(tmp_path):
+    result = evaluate_on_panel("oracle", "bandit-v1", record=tmp_path)
+    record = read_record(record_path(tmp_path, 1))
+    assert record.success.all(axis=1).tolist() == [True] * 64
+    assert result["outcomes"]["samples"] == [[1.0]] * 64
+    assert (record.header.evaluation.panel, result["mean_turns"]) == ("bandit-v1", 1.0)
+
+
+def test_recorded_null_play_does_nothing(tmp_path):
+    panel = panels.Panel("lakes", "FrozenLake", {}, 6, "", "", levels=48, seed=3)
+    assert scripted_recording.play_levels(tmp_path, "null", panel, 5, lambda line: None) == 6
+    record = read_record(record_path(tmp_path, 1))
+    assert not (record.actions >= 0).any()
+    assert record.format_error.all()
+    assert not record.success.any()
 
 
 @pytest.mark.parametrize("rate", collapse_alarms.RATES)

@@ -83,3 +83,10 @@ def test_devices_change_nothing(rule, model, trajectory, devices):
     several = program(start, trajectory, ONES, KEY, numbers, greedy)
     same(one, several)
     assert float(several[0].kl.coef) == pytest.approx(float(one[0].kl.coef))
+
+
+def test_the_adaptive_coefficient_in_the_loss_follows_the_divergence():
+    other = TRAJECTORY.replace(response=TRAJECTORY.response.replace(logprob=TRAJECTORY.response.logprob + 1.0))
+    numbers = made_up.settings(kl_coef=0.5, kl_target=1e9, kl_horizon=2.0 * made_up.EPISODES)
+    after, metrics = learn(other, fresh_state(reference=True), numbers, kl=AdaptiveKl(estimator="k3"))
+    assert (metrics["actor/kl_coef"], float(after.kl.coef)) == (0.5, pytest.approx(0.9))

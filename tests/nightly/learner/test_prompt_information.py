@@ -25,5 +25,6 @@ def test_a_response_has_the_score_with_which_it_was_sampled_also_on_a_mesh(conte
     for name, (sample, _) in zip(("first_turn", "trajectory"), samples(trajectory, config)):
         drawn = np.sum(np.asarray(trajectory.response.logprob)[sample.episode, sample.turn], axis=-1)
         assert found[f"collapse/{name}_response_conditional_entropy"] == pytest.approx(-np.mean(drawn), abs=2e-4)
+    assert found.keys() - measured(trajectory, config, reference=None).keys() == {"actor/kl"}
     spread = measured(trajectory, config, devices=8, fsdp=2, tensor=2)
     assert spread == pytest.approx(found, rel=1e-4, abs=2e-4, nan_ok=True)

@@ -20,6 +20,8 @@ from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
         {"chunk": 3, "context": SINGLE_TURN},
         {"prefill_rows": 3, "chunk": 3, "slots": 4, "prefill_threshold": 0.5},
         {"prefill_rows": 5, "group_size": toy_agent.GROUP_SIZE},
+        {"prefill_rows": 3, "group_size": toy_agent.GROUP_SIZE, "slots": 8},
+        {"prefill_threshold": 0.3, "chunk": 3, "group_size": toy_agent.GROUP_SIZE, "slots": 8},
         {"prefill_rows": 4, "context": SINGLE_TURN},
         {"context": SINGLE_TURN, "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5},
     ],

@@ -7,15 +7,21 @@ import pytest
 from known_biases import KNOWN, bench, check, every
 
 from agentrl_jax.studies.estimator_bias import apply
-from agentrl_jax.studies.estimator_bias.cases import CASES
+from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY
 from agentrl_jax.studies.estimator_bias.exact import Sampling
-from agentrl_jax.studies.estimator_bias.report import UNBIASED
+from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased
 
 
 @every
 @pytest.mark.parametrize(("policy", "group_size"), [("table", 2), ("table", 3), ("one_layer", 2)])
 def test_so_they_are_in_larger_groups_and_with_shared_parameters(policy, group_size, drift, case):
     check(bench(policy, drift).measure(case, group_size), KNOWN[drift][policy][str(group_size)])
+
+
+@pytest.mark.parametrize("name", ["masked by sequence, 1.2", "clip 0.2, 0.28, dual clip 3", "cispo 0.28"])
+def test_without_a_drift_corrections_change_nothing(name):
+    case = next(case for case in OFF_POLICY if case.name == name)
+    assert not biased(bench("table", "none").measure(case, 2))
 
 
 STATES = ("gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalization")

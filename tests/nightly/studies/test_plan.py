@@ -2,8 +2,11 @@ import importlib.util
 import json
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
+from sweeps import CONFIG
 
 from agentrl_jax.config import decode
 from agentrl_jax.models import decoder
@@ -12,9 +15,12 @@ from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.topology import GIB, described_devices
 from agentrl_jax.rollout.prefill import empty_cache
+from agentrl_jax.setup import build
 from agentrl_jax.studies.abstract_run import AbstractRun
+from agentrl_jax.studies.phases import DECODE, PhaseBuilder
 from agentrl_jax.studies.plan import TOKEN_LOOP, make_plan
 from agentrl_jax.studies.plan_report import as_json, as_table
+from agentrl_jax.studies.sweep import Sweeper
 
 
 def test_a_plan_on_the_devices_that_are_here():
@@ -85,3 +91,24 @@ def test_qwen_on_described_tpus():
     assert len(kept) > 1
     assert not (kept | {2 * size for size in kept}) & {one.size for one in in_token_loop if one.kind == "copy"}
     assert not [one for one in plan.programs["rollout"].operations if one.kind in hlo.HOST]
+
+
+def test_phases_run():
+    """With arrays instead of shapes, a decode step continues an episode."""
+    run = Sweeper(CONFIG, jax.devices()[:2]).costs.run
+    builder = PhaseBuilder(run, jax.devices()[:1])
+    phase = builder.phase(DECODE, 4)
+    engine_of, shapes = builder.engine(4)
+    params, prepared = (jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), x) for x in (shapes[0], phase.arguments[0]))
+    key, ids = jax.random.key(0), build.evaluation_ids(np.arange(4), task=0)
+    settings = build.rollout_settings(CONFIG, run.batched_env, 4, 1.0)
+
+    @jax.jit
+    def start(params):
+        engine = engine_of(params, key, ids, settings)
+        return engine.prefixes, engine.start()
+
+    prefixes, state = start(params)
+    after = jax.jit(phase.program)(prepared, prefixes, key, ids, settings, state)
+    np.testing.assert_array_equal(after.position, state.position + 1)
+    assert int(after.decode_steps) == 1

@@ -6,35 +6,12 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsed_responses import BATCH, LENGTH, assert_equal_to_reference, moves, slot_names
+from parsed_responses import BATCH, assert_equal_to_reference, moves, response_rows, slot_names
 
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.reference import parse_response
 
 FORMATS = [(think, forced) for think in (False, True) for forced in (False, True)]
-
-FRAGMENTS = [
-    *["<think>", "</think>", "<answer>", "</answer>", "||", "|", "Up", "down", "LEFT", "Right", "Fly", " ", "\n\t\v"],
-    *["<", "</", "an", "swer>", "think>", "U", "p", "x", "√", "你", "\u00a0", "\u212a", "<answer> Up||Up </answer>"],
-    *["</think> \n<answer>", "</think><think>", "Left||||Up", "|||Up|", "ſ", "</ANSWER>", "\x1c", "|</answer>"],
-    *["</answer", ">"],
-]
-
-
-@functools.cache
-def response_rows(tokenizer):
-    """Rows of tokens: encoded fragments mixed with arbitrary tokens, special tokens and partial characters."""
-    telling = [i for i, data in enumerate(tokenizer.token_bytes) if data and set(b"<>/|\n") & set(data)]
-    partial = (b"\xe2", b"\x88", b"\x9a", b"\xc2", b"\xa0")
-    halves = [i for i, data in enumerate(tokenizer.token_bytes) if data in partial]
-    fragment = st.sampled_from(FRAGMENTS).map(tokenizer.encode)
-    single = st.sampled_from(telling) | st.integers(0, tokenizer.vocab_size - 1) | st.sampled_from(halves)
-    special = st.sampled_from(sorted(tokenizer.special_ids))
-    pieces = st.one_of(fragment, fragment, fragment, single.map(lambda i: [i]), special.map(lambda i: [i]))
-    row = st.lists(pieces, max_size=20).map(lambda parts: [i for part in parts for i in part][:LENGTH])
-    closing, ending = map(tokenizer.encode, ("</think><answer>", "</answer>"))
-    likely = row.map(lambda ids: ([*closing, *ids][: LENGTH - len(ending)] + ending)[:LENGTH])
-    return st.lists(row | likely, min_size=1, max_size=BATCH)
 
 
 @pytest.mark.parametrize("key", FORMATS)
@@ -42,13 +19,6 @@ def response_rows(tokenizer):
 @given(data=st.data())
 def test_any_tokens_small(small, compiled_grammar, key, data):
     assert_equal_to_reference(small, moves(*key), compiled_grammar(moves(*key), small), data.draw(response_rows(small)))
-
-
-@settings(max_examples=20)
-@given(data=st.data())
-def test_any_tokens_large(large, compiled_grammar, data):
-    form = moves(True, True)
-    assert_equal_to_reference(large, form, compiled_grammar(form, large), data.draw(response_rows(large)))
 
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>", " ", "\n", "Up", "x", "<", "||")

@@ -31,8 +31,6 @@ def test_what_is_read_again_is_the_policy(runs, tmp_path):
     before = {path.name: path.read_bytes() for path in new.iterdir()}
     assert "new: exists and is not an empty folder; give a new folder" in refused(run("fresh"), new)
     assert {path.name: path.read_bytes() for path in new.iterdir()} == before
-    # An adapter is merged, or written beside its base.
-    check_weights(run("lora"), tmp_path / "whole")
     check_adapter(run("lora"), model, tmp_path / "adapter", "bfloat16")
 
 

@@ -32,8 +32,12 @@ def small_lakes():
     return build.build_compiled_env(config, load_small())
 
 
+cached = functools.cache(envs_jax.make)
+
+
 def make(name, split=Split.ANY, **options):
-    env, params = envs_jax.make(name, **options)
+    """Draws of their own from one environment, whose programs are compiled once."""
+    env, params = cached(name, **options)
     return env, params, Draws(env, params, keys, split)
 
 

@@ -11,7 +11,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import eval_set, scripted_recording
 from agentrl_jax.evaluate.panels import OtherLevels, Panel, panel_levels
 from agentrl_jax.evaluate.recording import record_folder
-from agentrl_jax.evaluate.scripted import evaluate_on_panel, evaluate_scripted
+from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.formats.atif import as_atif
 from agentrl_jax.formats.episodes import read_episodes
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
@@ -259,7 +259,7 @@ def test_levels_of_a_panel(tmp_path, monkeypatch):
     plays = scripted_recording.PanelPlays(LAKE)
     monkeypatch.setattr(scripted_recording, "PanelPlays", lambda panel: plays)
     success = {}
-    for policy in ("random", "oracle", "null"):
+    for policy in ("random", "oracle"):
         folder = tmp_path / policy
         mean_turns = scripted_recording.play_levels(folder, policy, LAKE, 5, lambda line: None)
         (record,) = records(folder)
@@ -269,14 +269,6 @@ def test_levels_of_a_panel(tmp_path, monkeypatch):
         assert (evaluation.split, evaluation.seed, evaluation.panel) == (int(Split.TEST), 3, "lakes")
         assert_boards(folder, record)
         success[policy] = record.success.any(axis=1).mean()
-    assert not (record.actions >= 0).any()
-    assert record.format_error.all()
     expected = oracle.optimal_success(panel_levels(LAKE), 6, 1 / 3).mean()  # the environment's default rate
     assert abs(success["oracle"] - expected) < 4 * np.sqrt(0.25 / len(LAKE))
-    assert success["null"] == 0 < success["random"] < expected
-    monkeypatch.undo()  # a panel with one action
-    result = evaluate_on_panel("oracle", "bandit-v1", record=tmp_path / "new")
-    (record,) = records(tmp_path / "new")
-    assert record.success.all(axis=1).tolist() == [True] * 64
-    assert result["outcomes"]["samples"] == [[1.0]] * 64
-    assert (record.header.evaluation.panel, result["mean_turns"]) == ("bandit-v1", 1.0)
+    assert 0 < success["random"] < expected

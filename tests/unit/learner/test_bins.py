@@ -1,11 +1,8 @@
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from made_up import assert_close, learn
 
 from agentrl_jax.learner import bins
-from agentrl_jax.models import actor_critic
 
 
 @pytest.mark.parametrize("lengths", [[3, 9, 0, 4, 4, 10, 1], [0, 0], [10] * 4, [1] * 12, [5, 6, 5, 4, 5, 5]], ids=str)
@@ -42,23 +39,3 @@ def test_every_token_is_in_one_bin_beside_those_of_its_row(lengths):
             back = bins.unpack(found, filled, jnp.where(where, 7.0, 0.0), position)
             assert back[row, 0] == 7.0
             assert bins.are_in(found, filled)[row]
-
-
-def test_an_update_with_bins_is_that_with_rows_in_fewer_microbatches(monkeypatch):
-    changes = {"minibatches": 1, "grad_accum_steps": 4, "aggregation": "seq_mean_token_mean"}
-    computed, score_tokens = [], actor_critic.score_tokens
-
-    def counted(*arguments, **options):
-        jax.debug.callback(lambda: computed.append(1))
-        return score_tokens(*arguments, **options)
-
-    monkeypatch.setattr(actor_critic, "score_tokens", counted)
-    plain = learn(**changes)
-    jax.effects_barrier()
-    of_rows = len(computed)
-    packed = learn(**changes, packing=True)
-    assert_close(plain[0].params, packed[0].params)
-    for name, value in plain[1].items():
-        np.testing.assert_allclose(packed[1][name], value, rtol=3e-5, atol=3e-6, err_msg=name)
-    jax.effects_barrier()
-    assert len(computed) - of_rows < of_rows

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,11 +30,14 @@ def test_metrics_of_episodes_and_groups():
     same = TRAJECTORY.response.tokens.at[3].set(TRAJECTORY.response.tokens[2])
     lengths = TRAJECTORY.response.length.at[3].set(TRAJECTORY.response.length[2])
 
-    def shares(*failed):
-        trajectory = failing(*failed)
+    @jax.jit
+    def measured(trajectory):
         trajectory = trajectory.replace(response=trajectory.response.replace(tokens=same, length=lengths))
-        groups = groups_of(trajectory, RETURNS, GROUP_SIZE)
-        return {name: float(x.value) for name, x in measure(trajectory, groups, ("toy",), Penalties(0.0)).items()}
+        found = measure(trajectory, groups_of(trajectory, RETURNS, GROUP_SIZE), ("toy",), Penalties(0.0))
+        return {name: x.value for name, x in found.items()}
+
+    def shares(*failed):
+        return {name: float(x) for name, x in measured(failing(*failed)).items()}
 
     found = shares()
     assert found["rollout/repeated_share"] == pytest.approx(2 / EPISODES)

@@ -21,10 +21,6 @@ PLAYED = TRAJECTORY.replace(
 """The members of a group begin with the same observation."""
 
 
-def test_scores_are_those_of_a_forward_pass_for_each_pair():
-    check_scores(PLAYED, BASE)
-
-
 def test_samples_are_balanced_and_uniform():
     first, _ = samples(PLAYED, dataclasses.replace(BASE, pairs=9))[0]
     chex.assert_shape(first.episode, (8,))
@@ -47,7 +43,7 @@ def test_samples_are_balanced_and_uniform():
     np.testing.assert_allclose(turns, turns.sum() / TURNS, atol=30)
 
 
-def test_thoughts_are_scored_apart():
+def test_responses_and_their_thoughts_have_the_scores_of_forward_passes():
     texts = ("Up</think>Up", "</think>Down", "UpUpUp", "DownUp</think>")
     rows = [toy_agent.vocabulary(texts[i % len(texts)]) for i in range(GROUPS * GROUP_SIZE)]
     tokens, length = (np.zeros(x.shape, np.int32) for x in (PLAYED.response.tokens, PLAYED.response.length))
@@ -58,6 +54,7 @@ def test_thoughts_are_scored_apart():
     trajectory = jax.tree.map(np.asarray, PLAYED.replace(response=response))
     thought = compile_thought(toy_agent.TOKENIZER, forced=True)
     config = dataclasses.replace(BASE, pairs=GROUPS * GROUP_SIZE, thought=thought)
+    check_scores(trajectory, config)
     found = measured(trajectory, config)
     spoken = np.isin(np.arange(GROUPS * GROUP_SIZE) % len(texts), [0, 3])
     turns = np.asarray(trajectory.num_turns)
@@ -71,7 +68,6 @@ def test_thoughts_are_scored_apart():
         expected.append(slowly(PARAMS["policy"], prompt, rows[episode])[:inside].sum())
     assert found["collapse/first_turn_conditional_entropy"] == pytest.approx(-np.mean(expected), rel=1e-4)
     silent = trajectory.replace(response=response.replace(length=jnp.minimum(response.length, 1)))
-    found = measured(silent, config, reference=None)
-    assert "actor/kl" not in found
+    found = measured(silent, config)
     assert np.isnan(found["collapse/first_turn_mi"])
     assert np.isfinite(found["collapse/first_turn_response_mi"])

@@ -46,35 +46,30 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(policy, batch):
     np.testing.assert_allclose(np.asarray(rows.logprob)[sampled], np.asarray(expected)[sampled], atol=1e-4)
 
 
-def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch):
-    def alone(rows):
-        program = compiled(toy_agent.engine_config())
-        return program(policy, KEY, toy_agent.rows(batch[0], rows), toy_agent.settings(8))[0]
-
-    rows = np.array([5, 4, 7, 6, 60, 1, 2, 3])
-    found = alone(rows)
-    assert_same(found, toy_agent.rows(batch[1], rows))
-    shuffle = np.array([5, 2, 7, 0, 1, 6, 3, 4])
-    assert differing(toy_agent.rows(found, shuffle), alone(rows[shuffle])) == []
-
-
-def test_turns_after_given_ones_are_sampled(policy, batch):
-    """With the first turns of a rollout, or with those of some episodes, its other turns are as they were."""
-    rows = np.arange(8)
-    ids, whole = toy_agent.rows(batch[0], rows), toy_agent.rows(batch[1], rows)
-    first = jax.tree.map(lambda x: x[:, : TURNS - 1], whole.response)
-    first = first.replace(length=jnp.where((rows < 6)[:, None], first.length, 0))
+def test_a_trajectory_depends_neither_on_the_batch_nor_on_turns_that_are_given(policy, batch):
+    """With the first turns of some episodes of a rollout, or of none, its other turns are as they were."""
 
     @jax.jit
-    def play(params, ids, given):
+    def program(params, ids, given):
         config, model, env = toy_agent.engine_config(), toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV
         return engine.rollout(params, model, env, config, KEY, ids, toy_agent.settings(8), responses=given)[0]
 
-    assert_same(play(policy, ids, first), whole)
+    def play(rows, given):
+        return program(policy, toy_agent.rows(batch[0], rows), given)
+
+    rows = np.array([5, 4, 7, 6, 60, 1, 2, 3])
+    whole = toy_agent.rows(batch[1], rows)
+    said = jax.tree.map(lambda x: x[:, : TURNS - 1], whole.response)
+    first, none = (said.replace(length=np.where(given[:, None], said.length, 0)) for given in np.arange(8) < [[6], [0]])
+    found = play(rows, none)
+    assert_same(found, whole)
+    shuffle = np.array([5, 2, 7, 0, 1, 6, 3, 4])
+    assert differing(toy_agent.rows(found, shuffle), play(rows[shuffle], none)) == []
+    assert_same(play(rows, first), whole)
     # Another first turn has other turns after it.
-    other = first.replace(tokens=jnp.roll(first.tokens, 1, axis=0), length=jnp.roll(first.length, 1, axis=0))
-    found = play(policy, ids, other)
-    length = np.asarray(other.length)[:, 0]
+    other = first.replace(tokens=np.roll(first.tokens, 1, axis=0), length=np.roll(first.length, 1, axis=0))
+    found = play(rows, other)
+    length = other.length[:, 0]
     np.testing.assert_array_equal(found.response.length[:, 0][length > 0], length[length > 0])
     np.testing.assert_array_equal(found.response.tokens[1, 0, : length[1]], other.tokens[1, 0, : length[1]])
     assert differing(found, whole)
@@ -117,19 +112,34 @@ def test_blocks_end_where_observations_end_and_many_are_always_skipped():
 
 
 def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
-    """With a cache of two blocks that are always read, empty ones too, as on accelerators."""
+    """Also in refilled slots, with observations read in parts, and a cache that is always read, empty blocks too."""
     ids, trajectory, _ = batch
     whole = jax.tree.map(np.asarray, trajectory)
     prefix = int(whole.prompt_length.max())
     limit = prefix + toy_agent.BATCHED_ENV.observation_tokens + toy_agent.MAX_RESPONSE_TOKENS + 6
-    config = toy_agent.engine_config(group_size=GROUP_SIZE, context_tokens=limit, skips_blocks=False)
+    refilled = {"slots": 16, "prefill_threshold": 0.3, "chunk": 3}
+    config = toy_agent.engine_config(group_size=GROUP_SIZE, context_tokens=limit, skips_blocks=False, **refilled)
     cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, 16)
     assert (len(cache.blocks[0]), cache.skips) == (min(2, blocks_allowed(sum_of_positions(cache))), False)
-    short = jax.tree.map(np.asarray, compiled(config)(policy, KEY, ids, toy_agent.settings(64))[0])
+    program, seen, read = compiled(config), set(), cached_decoder.forward_with_cache
+
+    def watched(params, model, cache, tokens, *rest, only_last):
+        seen.add(tokens.shape)
+        return read(params, model, cache, tokens, *rest, only_last=only_last)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cached_decoder, "forward_with_cache", watched)
+        short, stats = program(policy, KEY, ids, toy_agent.settings(64))
+    assert whole.observation_length.max() > 6
+    assert seen == {toy_agent.BATCHED_ENV.prefix.shape, (16 // GROUP_SIZE, 3), (16, 3)}
+    counters, short = total_stats(stats), jax.tree.map(np.asarray, short)
+    assert counters["sampled_tokens"] == np.sum(short.response.length)
+    assert counters["slot_steps"] == 16 * counters["decode_steps"]
     sizes = whole.prompt_length[:, None] + np.cumsum(whole.observation_length + whole.response.length, axis=1)
     before = sizes - whole.response.length + toy_agent.MAX_RESPONSE_TOKENS  # what a turn might have needed
     fits = np.cumprod((before <= limit) & whole.turn_mask, axis=1).sum(axis=1)
     assert 0 < np.mean(fits < whole.num_turns) < 1
+    assert_same(*(toy_agent.rows(x, fits == whole.num_turns) for x in (short, whole)))
     np.testing.assert_array_equal(short.num_turns, fits)
     cut, last = fits < whole.num_turns, (np.arange(64), fits - 1)
     np.testing.assert_array_equal(short.turn.truncated[last], cut | whole.turn.truncated[last])
@@ -144,38 +154,6 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     played = np.arange(TURNS) < fits[:, None]
     np.testing.assert_array_equal(short.response.tokens[played], whole.response.tokens[played])
     np.testing.assert_allclose(short.response.logprob[played], whole.response.logprob[played], atol=1e-3)
-
-
-REFILLED = ({"prefill_threshold": 1.0, "prefill_rows": 3}, {"prefill_threshold": 0.3, "chunk": 3})
-
-
-def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch):
-    _, trajectory, _ = batch
-    assert np.asarray(trajectory.observation_length).max() > 6
-    notes, read = [], cached_decoder.forward_with_cache
-    for changes in REFILLED:
-        seen = set()
-
-        def watched(params, model, cache, tokens, *rest, only_last, seen=seen):
-            seen.add(tokens.shape)
-            return read(params, model, cache, tokens, *rest, only_last=only_last)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cached_decoder, "forward_with_cache", watched)
-            program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, **changes))
-            found, stats = program(policy, KEY, batch[0], toy_agent.settings(64))
-        assert_same(found, trajectory)
-        counters = total_stats(stats)
-        assert counters["sampled_tokens"] == np.sum(trajectory.response.length)
-        assert counters["slot_steps"] == 16 * counters["decode_steps"]
-        notes.append((seen, counters))
-    # Read for three rows, or three tokens, at a time; a lower share of waiting slots reads more often.
-    (by_rows, barrier), (by_tokens, early) = notes
-    prefixes, width = toy_agent.BATCHED_ENV.prefix.shape, toy_agent.BATCHED_ENV.observation_tokens
-    assert by_rows == {prefixes, (16 // GROUP_SIZE, width), (3, width)}
-    assert by_tokens == {prefixes, (16 // GROUP_SIZE, 3), (16, 3)}
-    assert early["prefill_steps"] > barrier["prefill_steps"]
-    assert early["decode_steps"] < barrier["decode_steps"]
 
 
 def test_single_turns_of_tasks_with_different_prompts(policy):

@@ -3,15 +3,16 @@ import numpy as np
 import toy_agent
 
 from agentrl_jax.config import TaskConfig
-from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.setup import build
 from agentrl_jax.text.grammar import ParsedResponse
+from envs_jax.batching import on_rows
 
-GROUPS, TURNS = 8, 3
+GROUPS, TURNS = 8, 2
 
 
-def program(*names, turns=TURNS):
+def program(*names):
     """A function of key and actions to messages and results; an episode's key depends on its index within its task."""
     config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
     batched_env = build.build_compiled_env(config, toy_agent.TOKENIZER)
@@ -22,13 +23,13 @@ def program(*names, turns=TURNS):
     rows = len(group)
     settings = build.rollout_settings(config, batched_env, rows, 1.0)
     count, every = np.full(rows, 2), np.ones(rows, bool)
-    actions = np.stack([group + turn for turn in range(2 * turns)]).reshape(turns, 2, rows).swapaxes(1, 2) % 2
+    actions = np.stack([group + turn for turn in range(2 * TURNS)]).reshape(TURNS, 2, rows).swapaxes(1, 2) % 2
 
     @jax.jit
     def run(key, actions):
         state, message = batched_env.reset(key, settings, ids)
         messages, results = [message], []
-        for turn in range(turns):
+        for turn in range(TURNS):
             parsed = ParsedResponse(actions=actions[turn], num_valid=count, num_parsed=count, format_ok=every)
             step = batched_env.step(settings, state, empty_response(rows, 8), parsed, every)
             state, result, message = step
@@ -39,10 +40,24 @@ def program(*names, turns=TURNS):
     return run, jax.random.key(5), actions
 
 
+class Together(toy_agent.Ladder):
+    """What it shows is computed on the rows of a batch."""
+
+    def describe(self, state, params):
+        return on_rows(jax.vmap(super().describe))(state, params)
+
+
 def test_an_environment_that_sees_all_of_its_rows_can_be_mixed():
-    """The planner of BabyAI runs on the rows of a batch, see `envs_jax.batching`; tracing alone would fail."""
-    _, results = jax.eval_shape(*program("BabyAI-GoToRedBallNoDists", "FrozenLake", turns=1))
-    assert results[0].reward.shape == (2 * GROUPS,)
+    """As the planner of BabyAI does, see `envs_jax.batching`."""
+    envs, prompt = (Together(100), toy_agent.Ladder(100)), toy_agent.CONFIG.prompt
+    tasks = [build.make_task("Ladder", env, env.default_params, prompt, toy_agent.TOKENIZER) for env in envs]
+    ids, settings = toy_agent.mixed_ids(4, 1), toy_agent.settings(4)
+    one, other = (
+        jax.jit(CompiledEnv(tasks=pair).reset)(jax.random.key(5), settings, ids)[1]
+        for pair in ((tasks[0], tasks[1]), (tasks[1], tasks[1]))
+    )
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+    assert len(np.unique(one.tokens[:, :10], axis=0)) > 1
 
 
 def test_a_task_plays_as_if_alone():

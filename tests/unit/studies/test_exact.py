@@ -19,9 +19,10 @@ def named(cases, name):
     return next(case for case in cases if case.name == name)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_estimators_are_as_biased_as_they_are_known_to_be(case):
-    check(bench("table", "none").measure(case, 2), KNOWN["none"]["table"]["2"])
+@pytest.mark.parametrize("name", ["reinforce", "rloo", "grpo", "gigpo", "hgpo, one state of history"])
+def test_estimators_are_as_biased_as_they_are_known_to_be(name):
+    """One of each kind of advantages; the nightly tests have them all."""
+    check(bench("table", "none").measure(named(CASES, name), 2), KNOWN["none"]["table"]["2"])
 
 
 @pytest.mark.parametrize("drift", ["none", "small", "large"])
@@ -33,18 +34,16 @@ def test_what_is_known_is_all_there_is(drift):
             assert known.keys() == {case.name for case in cases if not case.unbiased}
 
 
-@pytest.mark.parametrize(("policy", "drift"), [("table", "small"), ("one_layer", "large")])
-def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(policy, drift):
+def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out():
     """E[w g] under the sampling policy is E[g] under the other policy, for any baseline from the other members."""
-    result = bench(policy, drift).measure(named(OFF_POLICY, "product over the episode"), 2)
+    result = bench("one_layer", "large").measure(named(OFF_POLICY, "product over the episode"), 2)
     assert result.bias < 1e-10
     assert result.scale == pytest.approx(1.0, abs=1e-10)
 
 
 def test_what_is_found_off_policy_belongs_to_the_drift():
     assert bench("table", "none").drift_size == (0.0, 0.0, 0.0)
-    some = ("truncated by sequence, 1.2", "masked by sequence, 1.2", "clip 0.2, 0.28, dual clip 3", "cispo 0.28")
-    for name in (*some, "gspo 0.2, 0.28", "product up to each reward, reinforce"):
+    for name in ("truncated by sequence, 1.2", "gspo 0.2, 0.28"):
         assert not biased(bench("table", "none").measure(named(OFF_POLICY, name), 2)), name
 
 

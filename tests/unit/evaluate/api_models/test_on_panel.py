@@ -87,17 +87,21 @@ def test_other_levels_in_the_file_are_not_added_to_those_before(boxes, tmp_path)
 
 
 def test_a_think_block_is_asked_for(boxes, tmp_path):
-    def success(thought, **options):
-        folder, options = tmp_path / str(len(thought)), dataclasses.replace(boxes, items="0", **options)
-        result, api = played(lambda body: f"{thought}{solve(body)}", folder, options)
+    def turns(first, later, **options):
+        """How many turns an item takes with these thoughts in the first reply and in later ones."""
+
+        def answer(body):
+            return f"{first if len(body['messages']) == 2 else later}{solve(body)}"
+
+        result, api = played(answer, tmp_path / str(len(asked)), dataclasses.replace(boxes, items="0", **options))
         asked.append("Response with <think> your reasoning" in api.requests[0]["messages"][1]["content"])
-        return result["success_all"]["mean"]
+        assert result["success_all"]["mean"] == 1
+        return result["turns_used"]
 
     asked = []
-    assert success("", think=True) == 0
-    assert success("<think> push it </think>", think=True) == 1
-    assert success("<think>perhaps <answer>Left</answer>?</think>") == 1
-    assert asked == [True, True, False]
+    assert turns("", "<think> push it </think>", think=True) == 2
+    assert turns("<think>perhaps <answer>Left</answer>?</think>", "") == 1
+    assert asked == [True, False]
 
 
 def test_lines_are_those_of_the_items(tmp_path):
@@ -188,7 +192,7 @@ def test_a_panel_of_a_compiled_environment(tmp_path):
     for seed in (None, 0, 5):
         options = on_panel(TaskOptions(env="", seed=seed), panel)
         assert (options.seed, options.level_seed) == (seed, panel.seed)
-        assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
+    assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
 
 
 def test_cut_refused_and_failed_episodes_have_no_outcome_and_cannot_help(tmp_path):
