@@ -30,7 +30,7 @@ SCRIPT = str(TESTS / "helpers" / "killing_run.py")
 MOMENTS = "imitation 1, evaluation 1, write 1, publish 2, write 3, rollout 1, rollout 4, evaluation 9, digests 2"
 
 
-@pytest.mark.parametrize("when", [*MOMENTS.split(", "), "digests 4", "remove 1", "update 4 publish 1"])
+@pytest.mark.parametrize("when", [*MOMENTS.split(", "), "update 4", "digests 4", "remove 1", "update 4 publish 1"])
 def test_killed_once_or_again(finished, tmp_path, when):
     run, words = tmp_path / "run", [*when.split(), "never", "0"]
     environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
@@ -38,6 +38,23 @@ def test_killed_once_or_again(finished, tmp_path, when):
         command = [sys.executable, SCRIPT, moment, nth, "train", finished.file, "--run_dir", str(run)]
         done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
         assert done.returncode == (0 if moment == "never" else -signal.SIGKILL), done.stderr
+    tiny_run.assert_same(run, finished.folder)
+
+
+def test_ctrl_c_in_an_iteration(finished, tmp_path, monkeypatch):
+    run, advance, called = tmp_path / "run", Reinforcement.advance, []
+
+    def interrupted(stage, state):
+        called.append(1)
+        if len(called) == 3:
+            raise KeyboardInterrupt
+        return advance(stage, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reinforcement, "advance", interrupted)
+        code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(run))
+    assert (code, err.count("\n")) == (130, 1)
+    tiny_run.trained(run, finished.file)
     tiny_run.assert_same(run, finished.folder)
 
 
