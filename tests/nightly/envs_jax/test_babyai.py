@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from babyai_games import LARGE, UPSTREAM, reset, text
+from babyai_games import LARGE, RED_BALLS, SMALL, UPSTREAM, reset, small_items, text
 
 from envs_jax import registry
 from envs_jax.babyai import baselines, items, levels, macros, make_babyai, plans
 from envs_jax.babyai.guided import guided_plans
 from envs_jax.babyai.search import shortest_plans
+from envs_jax.budget import Budget
 from envs_jax.testing import check_env
 
 PARAMS = LARGE.default_params
@@ -83,3 +84,9 @@ def test_levels_that_a_small_search_gives_up_have_guided_plans():
     first = np.array([[macros.TURN_LEFT, macros.MOVE_FORWARD, -1]], np.int32)
     (rest,) = guided_plans(UPSTREAM, params, hard[:1], LIMIT, first=first)
     replayed(hard[:1], [(*first[0, :2].tolist(), *rest.actions)], 2 + LIMIT)
+
+
+def test_random_play_solves_most_levels_of_a_red_ball():
+    found = baselines.oracle(SMALL, SMALL.default_params, small_items(RED_BALLS[:6]), Budget.one_per_turn(20))
+    assert 0.6 < found.random.mean() < 1
+    assert 3 < found.turns["random"].mean() < 15

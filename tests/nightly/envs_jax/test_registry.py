@@ -10,6 +10,7 @@ import xla_settings
 from sokoban_boards import TWO_BOXES, check_all, generate_pack
 
 from envs_jax import known_baselines, registry
+from envs_jax.checks import check_registered
 from envs_jax.sokoban import TAGS, Sokoban
 from envs_jax.sokoban.oracle import plan_lengths, random_success, solve
 from envs_jax.testing import check_env
@@ -18,6 +19,11 @@ from envs_jax.testing import check_env
 @pytest.mark.parametrize(("name", "seed"), [*((tag, 0) for tag in TAGS), ("Bandit", 1), ("CoordFrozenLake", 1)])
 def test_environments_keep_the_contract(name, seed):
     check_env(*registry.make(name), key=jax.random.key(seed))
+
+
+def test_a_registered_environment_passes_with_what_it_declares():
+    report = check_registered("FrozenLake-deterministic", seeds=64)
+    assert all(found.status == "pass" for found in report.results)
 
 
 def test_a_pack_keeps_the_contract():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from broken_lock import CAUGHT_BY, LIMIT, ODD, SPECIAL, Fault, Lock, PlainLock, failures, solve
 
-from envs_jax import registry
+from envs_jax import checks, registry
 from envs_jax.checks import MOST_SEEDS, check, check_registered, evidence, reachable
 from envs_jax.checks.play import fingerprint, in_batches, joined, key_of, noise_key
 from envs_jax.checks.policy_rules import goal_reachable
@@ -142,13 +142,13 @@ def test_numbers_out_of_range_are_refused(options):
         check(LOCK, LOCK.default_params, **options)
 
 
-def test_a_registered_environment_is_checked_with_what_it_declares():
+def test_a_registered_environment_is_checked_with_what_it_declares(monkeypatch):
     own = registry.Registry({})
     own.register("Lock", lambda: (LOCK, LOCK.default_params), solve=solve, floors=Floors(random=0.01))
-    assert own.spec("Lock").floors.random == 0.01
-    report = check_registered("FrozenLake-deterministic", seeds=64)
-    assert failures(report) == []
-    assert all(found.status == "pass" for found in report.results)
+    monkeypatch.setattr(checks, "registry", own)
+    report = check_registered("Lock", seeds=SEEDS)
+    assert failures(report) == ["random_floor"]
+    assert result(report, "reference").status == "pass"
 
 
 def test_locks_that_are_odd_but_right_pass():
