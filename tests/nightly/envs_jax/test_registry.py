@@ -16,7 +16,9 @@ from envs_jax.sokoban.oracle import plan_lengths, random_success, solve
 from envs_jax.testing import check_env
 
 
-@pytest.mark.parametrize(("name", "seed"), [*((tag, 0) for tag in TAGS), ("Bandit", 1), ("CoordFrozenLake", 1)])
+@pytest.mark.parametrize(
+    ("name", "seed"), [*((tag, 0) for tag in TAGS), ("Bandit", 1), ("FrozenLake", 1), ("CoordFrozenLake", 1)]
+)
 def test_environments_keep_the_contract(name, seed):
     check_env(*registry.make(name), key=jax.random.key(seed))
 

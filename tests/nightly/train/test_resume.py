@@ -41,23 +41,6 @@ def test_killed_once_or_again(finished, tmp_path, when):
     tiny_run.assert_same(run, finished.folder)
 
 
-def test_ctrl_c_in_an_iteration(finished, tmp_path, monkeypatch):
-    run, advance, called = tmp_path / "run", Reinforcement.advance, []
-
-    def interrupted(stage, state):
-        called.append(1)
-        if len(called) == 3:
-            raise KeyboardInterrupt
-        return advance(stage, state)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Reinforcement, "advance", interrupted)
-        code, _, err = tiny_run.command("train", finished.file, "--run_dir", str(run))
-    assert (code, err.count("\n")) == (130, 1)
-    tiny_run.trained(run, finished.file)
-    tiny_run.assert_same(run, finished.folder)
-
-
 @pytest.mark.parametrize("last", [False, True])
 def test_sigterm_in_an_evaluation(last, finished, tmp_path, monkeypatch):
     """Before learning, what imitation has learned is saved; at the end all is saved, and it ends after one dispatch."""
