@@ -156,11 +156,6 @@ class PlainLock(Lock):
     state_hash = TextEnvironment.state_hash
 
 
-class ConfusedLock(Lock):
-    def state_hash(self, state, params):
-        return hash_integers(self.describe(state, params))
-
-
 def failures(report):
     return [result.name for result in report.results if result.status == "fail"]
 

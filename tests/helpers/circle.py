@@ -17,7 +17,7 @@ LEVELS = 12
 @contextlib.contextmanager
 def served(folder):
     model = load_served(str(folder), name="tiny")
-    sampler = make_sampler(model, context=320, max_tokens=6, max_batch=4)
+    sampler = make_sampler(model, context=320, max_tokens=6, max_batch=1)
     with running(create_app(model, sampler, Limits(), max_waiting=64)) as url:
         yield f"{url}/v1"
 

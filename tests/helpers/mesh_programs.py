@@ -79,25 +79,25 @@ def check_update(name, devices, fsdp, tensor, sequence=1, **changes):
     check_layout(spread[2], fsdp, tensor)
 
 
-def check_recorded(devices, fsdp, tensor):
+def check_recorded(devices, fsdp, tensor, model=NO_GATHER):
     """Advantages are those that the first episodes are trained with, and scores those before the update.
 
     Returns the text of the compiled update.
     """
-    episodes, state = 3, drawn_state(NO_GATHER)
+    episodes, state = 3, drawn_state(model)
     changes = {"recorded_episodes": episodes, "minibatches": 2, "grad_accum_steps": 2}
-    programs, program = programs_on(devices, fsdp, tensor, NO_GATHER, PLAIN, 1, **changes)
+    programs, program = programs_on(devices, fsdp, tensor, model, PLAIN, 1, **changes)
     settings = made_up.settings()
     config = BASE.replace(**changes)
 
     @jax.jit
     def on_one_device(state):
-        batch, _, _ = make_batch(state, TRAJECTORY, ONES, settings, NO_GATHER, config, Shards(), None, None)
-        return batch, score_tokens(state.params, NO_GATHER, batch.tokens, batch.position, ONES)
+        batch, _, _ = make_batch(state, TRAJECTORY, ONES, settings, model, config, Shards(), None, None)
+        return batch, score_tokens(state.params, model, batch.tokens, batch.position, ONES)
 
     batch, scores = on_one_device(state)
-    placed = jax.device_put(jax.tree.map(jnp.copy, state), programs.placement(state, SHAPE))
-    found = programs.recorded(NO_GATHER, episodes, context=FULL, context_tokens=0)(placed.params, TRAJECTORY, ONES)
+    placed = jax.device_put(jax.tree.map(jnp.copy, state), programs.placement(state, model.decoder))
+    found = programs.recorded(model, episodes, context=FULL, context_tokens=0)(placed.params, TRAJECTORY, ONES)
     compiled = program.lower(placed, TRAJECTORY, ONES, KEY, settings).compile()
     recorded = compiled(placed, TRAJECTORY, ONES, KEY, settings)[1]["recorded"]
     mask = np.asarray(batch.mask)[:episodes].reshape(recorded.trained.shape)

@@ -14,13 +14,23 @@ STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 BOXES, PLAYERS = {3, 4}, {5, 6}
 
 
+TOGETHER = 32
+TWO_BOXES = (7, 7, 2, 8)
+
+
 @functools.cache
 def _program(*options):
-    return jax.jit(jax.vmap(lambda seed: make_generator(*options)(jax.random.key(seed))))
+    return jax.jit(jax.vmap(make_generator(*options)))
+
+
+def generate(keys, *options):
+    """Levels of these keys, some at a time, so that one program is enough for any number."""
+    program, rows = _program(*options), np.arange(-(-len(keys) // TOGETHER) * TOGETHER) % len(keys)
+    return np.concatenate([program(keys[part]) for part in rows.reshape(-1, TOGETHER)])[: len(keys)]
 
 
 def generate_pack(seeds, height=6, width=6, boxes=1, search_depth=300):
-    return np.asarray(_program(height, width, boxes, search_depth)(np.array(seeds)))
+    return generate(jax.vmap(jax.random.key)(np.array(seeds)), height, width, boxes, search_depth)
 
 
 def check_all(levels, boxes):

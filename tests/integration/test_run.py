@@ -1,17 +1,12 @@
-"""The story of a run: its records, a kill and a resume bit for bit, a replay, an evaluation, a page, an export."""
+"""The story of a run: its records, a resume bit for bit, a replay, an evaluation, a page, an export."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tiny_run
 from page_runs import decode_page
-from paths import TESTS
 
 from agentrl_jax.config import load_config
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
@@ -94,17 +89,9 @@ def test_a_recorded_rollout_is_that_of_the_text_and_of_the_learner(finished):
     assert not record.advantage[~record.trained].any()
 
 
-def test_a_run_that_is_killed_ends_like_one_that_is_not(finished, tmp_path):
-    run, script = tmp_path / "run", str(TESTS / "helpers" / "killing_run.py")
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
-    words = ["train", finished.file, "--run_dir", str(run)]
-    command = [sys.executable, script, "update", "4", *words]
-    killed = subprocess.run(command, env=environment, capture_output=True, timeout=110, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert tiny_run.checkpoints(run) == [3, 5]
-    assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6]
-    output = tiny_run.done(*words)
-    assert "going on from the checkpoint of step 5" in output
+def test_a_run_that_goes_on_from_a_checkpoint_ends_like_one_that_was_not_stopped(finished, tmp_path):
+    run, words = tmp_path / "run", ["train", finished.file, "--run_dir", str(tmp_path / "run")]
+    assert "going on from the checkpoint of step 5" in tiny_run.resumed(finished.folder, run, finished.file)
     tiny_run.assert_same(run, finished.folder)
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != ".lock"}
     assert "the run has ended" in tiny_run.done(*words)

@@ -9,7 +9,8 @@ from agentrl_jax.evaluate.scripted import evaluate_scripted
 
 def test_a_run_on_a_service_is_trained_evaluated_and_exported(tmp_path):
     folder, file = tmp_path / "run", tiny_run.write_config(tmp_path, tiny_run.MAZE)
-    output = tiny_run.trained(folder, file, "--train.iterations", "2", "--tasks.0.sampling.kind", "distinct")
+    words = ("--train.iterations", "2", "--train.validate_every", "0", "--tasks.0.validation", "")
+    output = tiny_run.trained(folder, file, *words, "--tasks.0.sampling.kind", "distinct")
     last = tiny_run.metrics(folder)[-1]
     assert (last["iteration"], last["levels/maze/different"]) == (2, 4)
     assert last["env/failed_share"] == last["env/retries"] == last["env/lone_share"] == 0

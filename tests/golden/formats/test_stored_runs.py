@@ -4,29 +4,21 @@ It holds runs of a compiled environment, of a service and with an adapter, with 
 evaluation, the replies of an API model, a record of a panel and a comparison.
 """
 
-import re
 import shutil
-import tarfile
 
 import pytest
+import stored_runs
 import tiny_run
 from page_runs import decode_page
-from paths import GOLDEN
 
 from agentrl_jax.evaluate.leaderboard import make_leaderboard
 from agentrl_jax.runs.listing import find_runs
 from agentrl_jax.runs.rollout_records import recorded_iterations
-from agentrl_jax.runs.run_folder import read_config
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    home = tmp_path_factory.mktemp("stored")
-    with tarfile.open(GOLDEN / "formats" / "fedfada.tar.xz") as archive:
-        archive.extractall(home, filter="data")
-    file = home / "fedfada" / "lora" / "config.yaml"
-    file.write_text(re.sub("(?<=pretrained: ).*", str(home / "fedfada" / "model"), file.read_text()))
-    return home / "fedfada"
+    return stored_runs.unpacked(tmp_path_factory.mktemp("stored"))
 
 
 def test_everything_is_listed(stored):
@@ -58,16 +50,8 @@ def test_an_evaluation_is_shown(name, stored, tmp_path):
     assert decode_page((tmp_path / "page.html").read_text())[0]["runs"]
 
 
-@pytest.mark.parametrize("name", ["compiled", "lora"])
-def test_a_run_goes_on(name, stored, tmp_path):
-    run = shutil.copytree(stored / name, tmp_path / "run")
-    before = tiny_run.metrics(run)
-    more = str(read_config(run).train.iterations + 1)
-    tiny_run.done("train", str(run), "--train.iterations", more)
-    after = tiny_run.metrics(run)
-    assert after[:-1] == before
-    assert (after[-1]["iteration"], tiny_run.summary(run)["iterations"]) == (int(more), int(more))
-    assert {row["stage"] for row in before} == {"imitation", "rl"}
+def test_a_run_goes_on(stored, tmp_path):
+    stored_runs.check_it_goes_on(stored / "compiled", tmp_path / "run")
 
 
 def test_an_api_evaluation_and_a_comparison_are_complete_without_another_request_or_run(stored, tmp_path, monkeypatch):

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from babyai_games import LARGE, UPSTREAM, reset, text
+from babyai_games import LARGE, RED_BALLS, SMALL, UPSTREAM, listed, reset, small_items, text, walk
 
 from envs_jax import registry
 from envs_jax.babyai import baselines, items, levels, macros, make_babyai, plans
 from envs_jax.babyai.guided import guided_plans
 from envs_jax.babyai.search import shortest_plans
+from envs_jax.budget import Budget
 from envs_jax.testing import check_env
 
 PARAMS = LARGE.default_params
@@ -83,3 +84,24 @@ def test_levels_that_a_small_search_gives_up_have_guided_plans():
     first = np.array([[macros.TURN_LEFT, macros.MOVE_FORWARD, -1]], np.int32)
     (rest,) = guided_plans(UPSTREAM, params, hard[:1], LIMIT, first=first)
     replayed(hard[:1], [(*first[0, :2].tolist(), *rest.actions)], 2 + LIMIT)
+
+
+def test_random_play_solves_most_levels_of_a_red_ball():
+    found = baselines.oracle(SMALL, SMALL.default_params, small_items(RED_BALLS[:6]), Budget.one_per_turn(20))
+    assert 0.6 < found.random.mean() < 1
+    assert 3 < found.turns["random"].mean() < 15
+
+
+def test_what_is_imitated_after_random_actions_solves_the_level():
+    spec, boards = registry.spec("BabyAI-GoToRedBall"), small_items(RED_BALLS[:24])
+    first = spec.random_actions(SMALL, SMALL.default_params, boards, 1, jax.random.key(1))
+    assert 6 <= (first >= 0).sum() <= 18
+    for board, taken, plan in zip(
+        boards, first, spec.exploring_after(SMALL, SMALL.default_params, boards, LIMIT, first)
+    ):
+        taken = taken[taken >= 0]
+        *start, (state, _) = walk(SMALL, board, taken)
+        assert all(SMALL.actions[action] in listed(SMALL, before) for action, (before, _) in zip(taken, start))
+        assert (plan is None) == bool(state.terminated)
+        (state, _) = walk(SMALL, board, [*taken, *(plan if plan is not None else ())])[-1]
+        assert SMALL.success(state, SMALL.default_params)

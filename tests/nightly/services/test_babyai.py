@@ -1,9 +1,11 @@
 """BabyAI: oracles on generated and hard levels, levels that nobody can solve, and the rules of its panel."""
 
+import dataclasses
+
 import pytest
 from babyai_play import LOST_ACTION, LOST_ITEM, SERVICE, play
 
-from agentrl_jax.evaluate import panels
+from agentrl_jax.evaluate import panels, scripted
 from agentrl_jax.evaluate.api_models import on_panel
 from agentrl_jax.evaluate.api_models.service_task import service_task
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -53,3 +55,15 @@ def test_an_api_model_has_the_rules_of_the_panel():
             solved[upstream] = episode.outcome().solved
             episode.close()
     assert solved == {True: False, False: True}
+
+
+def test_the_panel_has_agentgyms_rules_and_baselines(monkeypatch):
+    monkeypatch.setattr(scripted, "get_service", lambda name: dataclasses.replace(SERVICE, random_plays=2))
+    found = scripted.evaluate_scripted("babyai", "null")
+    assert (found["panel_digest"], found["items"], found["compat"]) == (items.PANEL_DIGEST, 90, "upstream")
+    assert (found["turns"], found["baseline_turns"]["null"], found["mean_tokens"]) == (20, 20, 0)
+    assert found["success"]["mean"] == found["score"]["mean"] == found["null"]["mean"] == 0
+    assert (found["optimal"]["mean"], found["optimal_is"]) == (1, "scripted")
+    assert 0.3 < found["random"]["mean"] < 0.7
+    sizes = {name: row["success"]["n"] for name, row in found["categories"].items()}
+    assert sizes == {"GoTo": 55, "Pickup": 15, "ActionObjDoor": 5, "FindObj": 5, "OneRoom": 5, "SynthLoc": 5}

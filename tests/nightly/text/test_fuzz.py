@@ -14,6 +14,7 @@ from agentrl_jax.text import chat_template
 TALK = [("user", "hi"), ("assistant", "<b>yo</b>"), ("user", "x")]
 BOMBS = [
     *Path(__file__).with_name("bombs.jinja").read_text(encoding="utf-8").splitlines(),
+    "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = ns.x * 10**1000 %}{% endfor %}",
     "{% set x %}{% for i in range(99999) %}" + "y" * 100000 + "{% endfor %}{% endset %}",
     "{{ " + "(" * 50000 + "1" + ")" * 50000 + " }}",
     "{% for i in a %}" * 30 + "{% endfor %}" * 30,

@@ -90,6 +90,7 @@ ON_MESH = ("--devices", "8", "--mesh.fsdp", "2", "--mesh.tensor", "2")
 def test_a_run_on_a_mesh_goes_on_with_the_same_bits(tmp_path, layout, sequence):
     file = tiny_run.write_config(tmp_path)
     words = (*ON_MESH, "--mesh.rollout", layout, "--mesh.sequence", str(sequence))
+    words += ("--algo.kl.kind", "fixed", "--algo.kl.coef", "0.5") if sequence == 2 else ()
     tiny_run.done("train", file, "--run_dir", str(tmp_path / "run"), *words)
     copy = tmp_path / "copy"
     assert "going on from the checkpoint" in tiny_run.resumed(tmp_path / "run", copy, file, *words)

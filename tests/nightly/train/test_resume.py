@@ -30,7 +30,7 @@ SCRIPT = str(TESTS / "helpers" / "killing_run.py")
 MOMENTS = "imitation 1, evaluation 1, write 1, publish 2, write 3, rollout 1, rollout 4, evaluation 9, digests 2"
 
 
-@pytest.mark.parametrize("when", [*MOMENTS.split(", "), "digests 4", "remove 1", "update 4 publish 1"])
+@pytest.mark.parametrize("when", [*MOMENTS.split(", "), "update 4", "digests 4", "remove 1", "update 4 publish 1"])
 def test_killed_once_or_again(finished, tmp_path, when):
     run, words = tmp_path / "run", [*when.split(), "never", "0"]
     environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}

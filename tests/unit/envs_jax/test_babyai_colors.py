@@ -2,42 +2,31 @@
 
 import re
 
-import babyai_fixtures as recorded
 import jax
 import numpy as np
-from babyai_games import UPSTREAM
-from babyai_parity import play, sent, text_of
+from babyai_games import LARGE, walk
 
-from envs_jax.babyai import PrimitiveBabyAI, codes, colors, items, macros
+from envs_jax.babyai import PrimitiveBabyAI, codes, colors, items, macros, plans
 
-INDICES = tuple(range(40))
-GREEDY = 2
-"""A kind of recorded sequences."""
 KEY = jax.random.key(5)
 COLOR = re.compile("|".join(codes.COLOR_NAMES))
 
 
 def test_everything_but_the_names_of_colors_is_equal():
-    """In recorded play of an item of every level, and in the same actions on its image."""
-    traces, levels, count = recorded.read("traces"), items.load(INDICES), len(INDICES)
-    greedy = np.flatnonzero(traces["sequence_kind"] == GREEDY)
-    rows = greedy[np.searchsorted(traces["index"][traces["sequence_item"][greedy]], INDICES)]
-    actions = [sent(row) for row in rows]
-    images, others = colors.permute(UPSTREAM, levels, actions, KEY)
-    assert (np.stack(actions) != np.stack(others)).any()
-    first, after = play(np.concatenate([levels, images]), [*actions, *others])
-    for name in ("reward", "score", "done", "steps", "strict"):
-        np.testing.assert_array_equal(after[name][:count], after[name][count : 2 * count])
-    assert np.max(after["score"][:count]) > 0.5
-    different = 0
-    shown = np.concatenate([first["text"][:, None], after["text"]], axis=1)
-    for row, of_level in enumerate(colors.permutations(count, KEY)):
+    """On the way of a plan, and of the same plan on the level's image."""
+    stored = {item: plan for item, plan in plans.stored().items() if plan}
+    chosen, different = list(stored)[::40], 0
+    levels = items.load(tuple(chosen))
+    images, others = colors.permute(LARGE, levels, [np.array(stored[item], np.int32) for item in chosen], KEY)
+    for row, of_level in enumerate(colors.permutations(len(chosen), KEY)):
         new = {name: codes.COLOR_NAMES[of_level[number]] for number, name in enumerate(codes.COLOR_NAMES)}
-        for pieces, other in zip(shown[row], shown[count + row]):
-            text, image = text_of(UPSTREAM, pieces), text_of(UPSTREAM, other)
-            assert image == COLOR.sub(lambda found, new=new: new[found[0]], text), INDICES[row]
+        shown = [walk(LARGE, *of) for of in ((levels[row], stored[chosen[row]]), (images[row], others[row]))]
+        for (state, text), (image_state, image) in zip(*shown, strict=True):
+            assert image == COLOR.sub(lambda found, new=new: new[found[0]], text), chosen[row]
+            assert (image_state.reward, image_state.world.steps) == (state.reward, state.world.steps)
             different += image != text
-    assert different > count
+        assert LARGE.success(image_state, LARGE.default_params)
+    assert different > len(chosen) >= 20
 
 
 def test_actions_that_name_no_color_stay():
@@ -49,5 +38,5 @@ def test_actions_that_name_no_color_stay():
     assert [names[x] for x in found[4:]] == ["pickup grey key 1", "toggle and go through yellow locked door 9"]
     assert (colors.actions(found, np.argsort(turned)) == ids).all()
     images, same = colors.permute(PrimitiveBabyAI(items.SHAPE), items.load((0,)), [ids], KEY)
-    assert (images == colors.permute(UPSTREAM, items.load((0,)), [ids], KEY)[0]).all()
+    assert (images == colors.permute(LARGE, items.load((0,)), [ids], KEY)[0]).all()
     assert (same[0] == ids).all(), "primitive actions have no names"

@@ -170,12 +170,14 @@ def test_stored_plans_count_and_other_levels_are_searched_until_a_plan_is_found(
     monkeypatch.setattr(baselines, "_stored_plans", lambda: stored)
     monkeypatch.setattr(baselines, "guided_plans", lambda *of, first: [Plan(None, False, 9)] * len(of[2]))
     monkeypatch.setattr(baselines, "MAX_NODES", 2)
+    played = np.arange(48) % 2 == 0, None, None, np.arange(48) % 8 + 1  # random play, eight times on each level
+    monkeypatch.setattr(baselines, "play", lambda *of: played)
     for number, most in enumerate((0, 2000, 2)):
         monkeypatch.setattr(baselines, "MAX_EXACT_NODES", most)
         found = baselines.oracle(SMALL, PARAMS, BOARDS, Budget.one_per_turn(20))
         stored[bytes(BOARDS[1])] = (macros.TURN_LEFT,)  # which does not solve the level
-        assert 0.6 < found.random.mean() < 1
-        assert 3 < found.turns.pop("random").mean() < 15
+        assert found.random.tolist() == [0.5] * 6
+        assert found.turns.pop("random").tolist() == [4.5] * 6
         solved, kind = [1, number < 2, 1, 1, 1, 1], EXACT if number < 2 else baselines.SEARCH
         assert (found.optimal.tolist(), found.optimal_is) == (solved, kind)
         assert [x.tolist() for x in found.turns.values()] == [[5, *LENGTHS[1:]]] * (number < 2)

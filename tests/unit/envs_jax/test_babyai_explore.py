@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import scipy.ndimage
-from babyai_games import PARAMS, RED_BALLS, SMALL, listed, reset, small_items, walk
+from babyai_games import PARAMS, RED_BALLS, SMALL, reset, small_items, walk
 
 from envs_jax import registry
 from envs_jax.babyai import baselines, codes, explore, items, levels, macros
@@ -83,15 +83,10 @@ def test_a_plan_that_would_be_too_long_is_cut_off_or_none_where_nothing_is_looke
     assert asked[1] is first
 
 
-def test_what_is_imitated_after_random_actions_solves_the_level():
-    first = SPEC.random_actions(SMALL, PARAMS, BOARDS, 1, jax.random.key(1))
-    assert 6 <= (first >= 0).sum() <= 18
+def test_what_is_imitated_after_other_actions_solves_the_level():
+    first = np.where(np.arange(len(BOARDS))[:, None] % 2, macros.TURN_LEFT, NONE)
     for board, taken, plan in zip(BOARDS, first, SPEC.exploring_after(SMALL, PARAMS, BOARDS, LIMIT, first)):
-        taken = taken[taken >= 0]
-        *start, (state, _) = walk(SMALL, board, taken)
-        assert all(SMALL.actions[action] in listed(SMALL, before) for action, (before, _) in zip(taken, start))
-        assert (plan is None) == bool(state.terminated)
-        (state, _) = walk(SMALL, board, [*taken, *(plan if plan is not None else ())])[-1]
+        (state, _) = walk(SMALL, board, [*taken[taken >= 0], *plan])[-1]
         assert SMALL.success(state, PARAMS)
 
 

@@ -88,8 +88,9 @@ def test_a_locked_door_is_opened_by_a_plan_of_the_fewest_actions():
 
 def test_a_plan_after_other_actions_follows_them():
     levels = np.stack([level_of(LOCKED), level_of(ROOM)])
-    first = np.array([[macros.TURN_LEFT, macros.MOVE_FORWARD], [-1, -1]], np.int32)
+    first = np.full((2, 1 + LIMIT), -1, np.int32)  # as wide as where demonstrations look around, in one program
+    first[0, :2] = macros.TURN_LEFT, macros.MOVE_FORWARD
     rests = guided_plans(SMALL, PARAMS, levels, LIMIT, first=first)
-    for level, taken, rest in zip(levels, ([*first[0]], []), rests):
+    for level, taken, rest in zip(levels, (first[0, :2], []), rests):
         assert SMALL.success(walk(SMALL, level, [*taken, *rest.actions])[-1][0], PARAMS)
     assert len(rests[0].actions) > len(plan(level_of(LOCKED)).actions)

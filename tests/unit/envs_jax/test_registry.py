@@ -1,4 +1,4 @@
-"""Names, options and baselines; the contract of one environment; what the package imports."""
+"""Names, options and baselines; what the package imports."""
 
 import sys
 import types
@@ -13,11 +13,9 @@ import envs_jax
 from envs_jax import known_baselines, registry
 from envs_jax.babyai import TAGS
 from envs_jax.budget import Budget
-from envs_jax.testing import check_env
 
 
-def test_every_name_makes_an_environment_and_a_lake_keeps_the_contract():
-    check_env(*envs_jax.make("FrozenLake"), key=jax.random.key(1))
+def test_every_name_makes_an_environment():
     names = envs_jax.registered()
     assert set(registry.BUILT_IN) == set(names)
     for name in names:

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from sokoban_boards import board, generate_pack
+from sokoban_boards import TWO_BOXES, board, generate_pack
 
 from envs_jax.sokoban.levels import MAX_SIDE, check_level, load_pack, parse_xsb, stack_levels
 
@@ -31,7 +31,7 @@ def test_ragged_levels_with_titles_and_comments_read_the_same_on_other_systems()
 
 
 def test_round_trip():
-    levels = [*generate_pack(range(200)), *generate_pack(range(30), 7, 9, boxes=2, search_depth=10), *parse_xsb(TWO)]
+    levels = [*generate_pack(range(60)), *generate_pack(range(30), *TWO_BOXES), *parse_xsb(TWO)]
     written = ["\n".join("".join("# .*$@+"[code] for code in row) for row in level) for level in levels]
     for found, level in zip(parse_xsb("\n\n".join(written)), levels, strict=True):
         np.testing.assert_array_equal(found, level)

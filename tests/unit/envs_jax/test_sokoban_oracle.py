@@ -3,7 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 import sokoban_boards as slow
-from sokoban_boards import generate_pack
+from sokoban_boards import TWO_BOXES, generate_pack
 
 from envs_jax.sokoban import oracle
 
@@ -21,7 +21,7 @@ def solves(level, plan):
 
 
 def test_plans_solve_and_no_shorter_plan_does():
-    levels = [*generate_pack(range(60)), *generate_pack(range(20), 7, 7, boxes=2, search_depth=8)]
+    levels = [*generate_pack(range(60)), *generate_pack(range(20), *TWO_BOXES)]
     for level in levels:
         plan = oracle.solve(level)
         assert plan.dtype == np.int32
@@ -48,7 +48,7 @@ def test_levels_without_a_plan_and_without_need_of_one():
 
 def test_plans_after_other_actions_solve_the_rest():
     rng, none = np.random.default_rng(0), 0
-    for level in [*generate_pack(range(40)), *generate_pack(range(10), 7, 7, boxes=2, search_depth=8)]:
+    for level in [*generate_pack(range(40)), *generate_pack(range(10), *TWO_BOXES)]:
         first = rng.integers(-1, 4, size=rng.integers(0, 6)).astype(np.int32)
         codes = level.tolist()
         for action in first[first >= 0]:
@@ -69,8 +69,8 @@ def test_plans_after_other_actions_solve_the_rest():
 
 
 def test_random_success_equals_enumeration_and_too_large_a_search_is_refused(monkeypatch):
-    one_box, two_boxes = [CORRIDOR, *generate_pack(range(8))], generate_pack(range(6), 7, 7, boxes=2, search_depth=6)
-    for levels, lengths in ((one_box, range(1, 6)), (two_boxes, [5])):
+    one_box, two_boxes = [CORRIDOR, *generate_pack(range(4))], generate_pack(range(3), *TWO_BOXES)
+    for levels, lengths in ((one_box, range(1, 5)), (two_boxes, [5])):
         found = oracle.random_success(levels, 5)
         assert (found.dtype, found.shape) == (np.float64, (len(levels), 6))
         for length in lengths:

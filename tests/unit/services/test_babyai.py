@@ -27,11 +27,6 @@ from envs_jax.babyai import codes, items, plans
 from envs_jax.babyai.render import TILE, picture
 
 
-@pytest.fixture(autouse=True)
-def few_rows(monkeypatch):
-    monkeypatch.setattr(babyai, "_ROWS", 90)
-
-
 @pytest.mark.parametrize("upstream", [False, True])
 def test_a_session_of_agentgyms_client(serve, upstream):
     SERVICE.make(upstream).close()  # compiles it, as `agentrl serve` does before it listens
@@ -223,18 +218,6 @@ def test_stored_plans_solve_their_items():
             if plan and (upstream or item not in items.UNSOLVABLE):  # by default, another level is played
                 assert len(plan) <= plans.ROUNDS
                 assert SERVICE.solved(play(item, oracle(item).actions, upstream=upstream)[-1]), item
-
-
-def test_the_panel_has_agentgyms_rules_and_baselines(monkeypatch):
-    monkeypatch.setattr(scripted, "get_service", lambda name: dataclasses.replace(SERVICE, random_plays=2))
-    found = scripted.evaluate_scripted("babyai", "null")
-    assert (found["panel_digest"], found["items"], found["compat"]) == (items.PANEL_DIGEST, 90, "upstream")
-    assert (found["turns"], found["baseline_turns"]["null"], found["mean_tokens"]) == (20, 20, 0)
-    assert found["success"]["mean"] == found["score"]["mean"] == found["null"]["mean"] == 0
-    assert (found["optimal"]["mean"], found["optimal_is"]) == (1, "scripted")
-    assert 0.3 < found["random"]["mean"] < 0.7
-    sizes = {name: row["success"]["n"] for name, row in found["categories"].items()}
-    assert sizes == {"GoTo": 55, "Pickup": 15, "ActionObjDoor": 5, "FindObj": 5, "OneRoom": 5, "SynthLoc": 5}
 
 
 def test_a_run_on_the_service_has_the_rules_that_it_is_asked_for(tmp_path):

@@ -10,10 +10,9 @@ from agentrl_jax.services.environments.remote_only import INSTRUCTIONS
 from envs_jax import registry
 
 
-@pytest.mark.parametrize("tag", ["FrozenLake-deterministic", "SimpleSokoban"])
-def test_the_oracle_solves_levels_and_rewards_are_those_of_the_environment(tag):
-    service = get_service(tag)
-    env, params = registry.make(tag)
+def test_the_oracle_solves_levels_and_rewards_are_those_of_the_environment():
+    service = get_service("FrozenLake-deterministic")
+    env, params = registry.make("FrozenLake-deterministic")
     reset, step = jax.jit(env.reset_env), jax.jit(env.step_env)
     solved = 0
     for item in range(6):

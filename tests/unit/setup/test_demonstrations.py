@@ -23,10 +23,10 @@ PROMPT = PromptConfig(max_turns=TURNS, max_response_tokens=40, max_actions=BUDGE
 LAKE = "FrozenLake-deterministic"
 
 
-def make_batched_env(*names, actions, encoder="pieces", levels=""):
+def make_batched_env(*names, actions, levels=""):
     limits = {"max_turns": TURNS, "max_actions_per_turn": actions, "max_actions": BUDGET}
     tasks = tuple(TaskConfig(env=name, groups=1, levels=levels) for name in names)
-    config = Config(tasks=tasks, prompt=PromptConfig(think=True, encoder=encoder, **limits))
+    config = Config(tasks=tasks, prompt=PromptConfig(think=True, **limits))
     return build.build_compiled_env(config, load_small())
 
 
@@ -37,7 +37,7 @@ def demonstrated(batched_env, plans, context=FULL, levels=LEVELS, **options):
 
 
 def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them():
-    batched_env = make_batched_env("Bandit", LAKE, actions=2, encoder="canonical")
+    batched_env = make_batched_env("Bandit", LAKE, actions=2)
     trajectory, _ = demonstrated(batched_env, "random", SINGLE_TURN)
     task, actions = trajectory.ids.task, trajectory.turn.actions
     assert np.bincount(task).tolist() == [LEVELS] * 2

@@ -48,7 +48,7 @@ def starts(env, pool, key):
         of_split = split_of_level(task.env, state, task.env_params)
         return task.env.level_hash(state, task.env_params), of_split
 
-    return map(np.asarray, jax.vmap(start)(rng.level_key(key, ids), ids.level))
+    return map(np.asarray, jax.jit(jax.vmap(start))(rng.level_key(key, ids), ids.level))
 
 
 def test_a_pool_has_different_training_levels_that_are_the_same_in_every_iteration(made):
@@ -82,11 +82,11 @@ def test_the_same_levels_are_chosen_on_any_number_of_devices(made):
     config, _, pools = made
     groups = len(TRAJECTORY.num_turns) // 4
     found = []
-    for devices in (1, 2, 4):
+    for devices in (1, 4):
         mesh = make_mesh(devices)
         rows, same = (NamedSharding(mesh, spec) for spec in (Spec("data"), Spec()))
         state, history = jax.device_put(pools, same), []
-        for iteration in range(4):
+        for iteration in range(3):
             ids = level_pools.choose(state, build.training_ids(config), config, KEY, iteration)
             levels = np.asarray(ids.level).reshape(groups, 4)
             assert (levels == levels[:, :1]).all()
@@ -97,8 +97,7 @@ def test_the_same_levels_are_chosen_on_any_number_of_devices(made):
             state, metrics = level_pools.after(state, played, settings, config, iteration)
             history.append((levels.tolist(), jax.tree.map(np.asarray, (state, metrics))))
         found.append(history)
-    for other in found[1:]:
-        jax.tree.map(np.testing.assert_array_equal, found[0], other)
+    jax.tree.map(np.testing.assert_array_equal, *found)
     metrics = found[0][-1][1][1]
     assert metrics["levels/Bandit/different"] == 3
     assert "levels/FrozenLake-2/different" not in metrics
