@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CLASSES = {"CompiledEnv", "HostEnv", "HostTask", "Task", "PythonTask", "ServedTask"}
-FLAGS = {"served", "python", "tagged"}
+FLAGS = {"served", "python"}
 NAMES = {"TEXT_SERVICES", "is_path", "registered"}
 
 
