@@ -225,21 +225,6 @@ def _no_clause() -> np.ndarray:
     return np.array([0, 0, *[ANY] * 6], np.int32)
 
 
-def reshape(level: Int8[np.ndarray, "H W"], old: Shape, new: Shape) -> Int8[np.ndarray, "H W"]:
-    """Returns a level in a larger shape, with the same start. Runs on the host; a `ValueError` if it does not fit."""
-    if not new.holds(old):
-        raise BadValue(f"a level of {old} does not fit {new}; expected a shape that is at least as large", "level", old)
-    level = np.asarray(level)
-    grid = np.full((new.height, new.width), WALL, np.int8)
-    grid[: old.height, : old.width] = level[: old.height]
-    header = np.zeros((new.rows - new.height) * new.width, np.int8)
-    header[: old.header] = level[old.height :].reshape(-1)[: old.header]
-    for clause in range(old.clauses, new.clauses):
-        start = len(HEADER) + clause * _CLAUSE
-        header[start : start + _CLAUSE] = _no_clause()
-    return np.concatenate([grid, header.reshape(-1, new.width)])
-
-
 def load_pack(path: str | Path, shape: Shape) -> Int8[np.ndarray, "N H W"]:
     """Reads a pack of levels of a shape; raises a `ValueError` if the file holds something else."""
     pack = read_pack(path)

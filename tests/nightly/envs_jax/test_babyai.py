@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from babyai_games import LARGE, RED_BALLS, SMALL, UPSTREAM, listed, reset, small_items, text, walk
+from babyai_games import LARGE, RED_BALLS, SMALL, UPSTREAM, listed, reset, small_items, walk
 
 from envs_jax import registry
-from envs_jax.babyai import baselines, items, levels, macros, make_babyai, plans
+from envs_jax.babyai import baselines, items, macros, make_babyai, plans
 from envs_jax.babyai.guided import guided_plans
 from envs_jax.babyai.search import shortest_plans
 from envs_jax.budget import Budget
@@ -23,18 +23,6 @@ LIMIT = 20
 def test_contract(options):
     stored = LARGE, PARAMS.replace(levels=jnp.asarray(items.load(items.panel()[:8])))
     check_env(*(make_babyai(**options) if options else stored), key=jax.random.key(0), num_steps=4)
-
-
-def test_levels_are_kept_in_a_larger_shape():
-    small = make_babyai((1,))[0]
-    level = np.asarray(small.sample_level(jax.random.key(3), small.default_params))
-    larger = levels.reshape(level, small.shape, LARGE.shape)
-    states = [reset(small, jnp.asarray(level)), reset(LARGE, jnp.asarray(larger))]
-    for hashed in (levels.hash_level, levels.hash_state):
-        np.testing.assert_array_equal(*[hashed(state) for state in states])
-    assert text(small, states[0]) == text(LARGE, states[1])
-    with pytest.raises(ValueError, match="does not fit"):
-        levels.reshape(larger, LARGE.shape, small.shape)
 
 
 def succeeds(env, params, board, actions):

@@ -1,6 +1,7 @@
 """Compiled environments by their import path."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from agentrl_jax.cli.main import _names_own_code
@@ -52,3 +53,22 @@ def test_a_command_that_names_it_looks_into_the_working_directory():
     assert _names_own_code(["play", LADDER])
     assert _names_own_code(["eval", "run", f"--env={LADDER}"])
     assert not _names_own_code(["view", "run"])
+
+
+def test_lights_out_is_solved_by_the_presses_that_made_it():
+    env, params = registry.make("compiled:envs_jax.lights_out:LightsOut", presses=1)
+
+    @jax.jit
+    def play(key):
+        _, state = env.reset_env(key, params)
+        presses = jnp.arange(9)
+        after = jax.vmap(lambda press: env.step_env(key, state, press, params))(presses)
+        last = jax.tree.map(lambda x: x[jnp.argmax(after[2])], after[1])
+        return env.describe(state, params), after[2], last, env.step_env(key, last, 0, params)[1].lights
+
+    shown, rewards, last, again = play(jax.random.key(0))
+    assert {env.pieces[piece] for piece in shown.tolist()} == {"#", ".", "\n"}
+    assert sorted(rewards.tolist()) == [0.0] * 8 + [1.0], "one press made it"
+    assert bool(env.success(last, params))
+    assert bool(last.terminated)
+    assert not again.any(), "a state that is done does not change"

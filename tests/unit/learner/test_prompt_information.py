@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -71,3 +72,18 @@ def test_responses_and_their_thoughts_have_the_scores_of_forward_passes():
     found = measured(silent, config)
     assert np.isnan(found["collapse/first_turn_mi"])
     assert np.isfinite(found["collapse/first_turn_response_mi"])
+
+
+def test_what_is_not_asked_for_is_not_measured():
+    def names(config, reference):
+        policy, temperature = PARAMS["policy"], jnp.ones(len(PLAYED.num_turns))
+        scorer = functools.partial(dependence.score, model=toy_agent.SHARED.decoder)
+        measure = functools.partial(dependence.measure, config=config, scorer=scorer)
+        return jax.eval_shape(measure, policy, reference, PLAYED, temperature, jax.random.key(0)).keys()
+
+    plain = names(BASE, None)
+    thought = dataclasses.replace(BASE, thought=compile_thought(toy_agent.TOKENIZER, forced=True))
+    assert names(BASE, PARAMS["policy"]) - plain == {"actor/kl"}
+    more = names(thought, None) - plain
+    assert "collapse/valid_thinking_rate" in more
+    assert not any("response_" in name for name in more)

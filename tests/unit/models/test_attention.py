@@ -5,6 +5,7 @@ import pytest
 
 from agentrl_jax.models import attention
 from agentrl_jax.models.attention import Segment
+from agentrl_jax.models.kv_cache import Opening, SharedPrefix
 from agentrl_jax.models.quantized import quantize
 
 
@@ -66,3 +67,27 @@ def test_rows_of_a_group_read_the_same_keys(rows, chunk, integers, monkeypatch):
         return wanted, attention.attend_cached(query, [Segment(*own, of_own), Segment(*shared, seen)])
 
     np.testing.assert_allclose(*both(query), atol=1e-6)
+
+
+def test_an_opening_holds_a_copy_of_its_groups_prefix():
+    """Two prefixes of three positions, the second of two tokens; of two groups the first has the second prefix."""
+
+    def keys(first):
+        return jnp.arange(first, first + 6, dtype=jnp.float32).reshape(1, 6, 1)
+
+    prefix = SharedPrefix(((keys(0), keys(10)),), length=jnp.array([3, 2]), row=jnp.array([1, 1, 0, 0]))
+    read = (jnp.full((2, 1, 2, 1), 50.0), jnp.full((2, 1, 2, 1), 60.0))
+    opening = Opening((read,), length=jnp.array([2, 1])).with_prefix(prefix)
+    key, value = (np.asarray(x)[:, 0, :, 0].tolist() for x in opening.layers[0])
+    assert key == [[3, 4, 5, 50, 50], [0, 1, 2, 50, 50]]
+    assert value == [[13, 14, 15, 60, 60], [10, 11, 12, 60, 60]]
+    assert opening.of_rows(4).tolist() == [2, 2, 1, 1]
+    start = jnp.array([2, 2, 3, 3])
+    for window, hidden in ((0, []), (3, [0, 1])):
+        seen = np.asarray(opening.segment(0, jnp.full((4, 1), 4), start, window).visible)[:, 0]
+        of_group = [[True, True, False, True, True], [True, True, True, True, False]]
+        expected = np.repeat(of_group, 2, axis=0)
+        for row in range(4):
+            position = [0, 1, 2, int(start[row]), int(start[row]) + 1]
+            expected[row] &= ~np.isin(position, hidden)
+        np.testing.assert_array_equal(seen, expected)

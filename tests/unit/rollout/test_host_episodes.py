@@ -50,13 +50,13 @@ class Echo:
 def make_host_episodes():
     tasks = {}
 
-    def make(actions=()):
+    def make(actions=(), restarts=False):
         if actions not in tasks:
             grammar = ResponseGrammar(actions=actions, think=False, forced=False, max_actions=3)
             limits = {"observation_tokens": 60, "max_turns": 9, "max_actions": 9, "response_words": 9}
             texts = {"instruction": "Say something.", "response_format": grammar, "tokenizer": TOKENIZER}
             tasks[actions] = host_task("Echo", Echo, style="ragen", info_keys=("turns",), **texts, **limits)
-        return HostEpisodes((tasks[actions],), TOKENIZER, deadline=5.0, workers=4)
+        return HostEpisodes((tasks[actions],), TOKENIZER, deadline=5.0, workers=4, restarts=restarts)
 
     return make
 
@@ -179,3 +179,23 @@ def test_a_function_that_hangs_is_given_up_and_what_waits_for_it_never_begins(wo
         thread.join(10.0)
     assert isinstance(answers[0], TimeoutError)
     assert (isinstance(answers[1], TimeoutError), begun) == ((True, []) if workers == 1 else (False, [1]))
+
+
+def test_an_episode_that_is_over_begins_again_with_its_seed(make_host_episodes, monkeypatch):
+    host_episodes = make_host_episodes(("Go", "end"), restarts=True)
+    begin(host_episodes, [3, 4, 5])
+    seen = act(host_episodes, ["end", "Go", "end"])[1]
+    tokens, overflow = host_episodes.restart(names(3), np.array([True, True, False]))
+    assert text(tokens[0]).startswith(text(seen[0])[:8])
+    assert (text(tokens[0])[-6:], text(tokens[1]), text(tokens[2])) == ("seed 3", "", ""), "the second one is not over"
+    assert not overflow.any()
+    result, tokens, _ = act(host_episodes, ["end", "end", "end"], mask=[True, True, False])
+    assert (text(tokens[0])[:2], text(tokens[1])[:2]) == ("1:", "2:")
+    assert result.failed.tolist()[:2] == [False, False]
+    # One that does not begin as before fails in the next turn.
+    monkeypatch.setattr(Echo, "reset", lambda self, seed: "elsewhere")
+    host_episodes.restart(names(3), np.array([True, False, False]))
+    assert act(host_episodes, ["Go", "Go", "Go"], mask=[True, False, False])[0].failed[0]
+    assert [failure.what for failure in host_episodes.take_report().failures] == ["reset"]
+    host_episodes.clear()
+    assert not host_episodes._ended

@@ -54,3 +54,17 @@ def test_other_splittings_have_no_canonical_encoder():
     for layout in ({"normalizer": {"type": "NFKC"}}, {"pre_tokenizer": plain | {"add_prefix_space": True}}):
         with pytest.raises(BadValue):
             splitting.from_layout({"pre_tokenizer": plain} | layout)
+
+
+def test_splittings_differ_in_the_digits_of_a_word():
+    """As in Qwen's tokenizers one, as in Llama 3's three."""
+    plain = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    for digits, most in (("", 1), ("{1,3}", 3)):
+        split = {"type": "Split", "pattern": {"Regex": splitting._SPLIT.format(digits=digits)}, "behavior": "Isolated"}
+        for invert, refused in ((False, False), (True, True)):
+            layout = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split | {"invert": invert}, plain]}}
+            if refused:
+                with pytest.raises(BadValue):
+                    splitting.from_layout(layout)
+            else:
+                assert splitting.from_layout(layout) == splitting.Splitting(splitting.CL100K, max_digits=most)

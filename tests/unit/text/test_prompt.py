@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -227,3 +228,9 @@ def encode_around_special(tokenizer, text):
     names = {tokenizer.special_name(i): i for i in tokenizer.special_ids}
     parts = re.split("(" + "|".join(map(re.escape, names)) + ")", text)
     return [i for part in parts for i in ([names[part]] if part in names else tokenizer.encode(part))]
+
+
+def test_no_token_of_a_canonical_message_joins_it():
+    """Its tokens need not end where its parts do."""
+    said = {"turn": 1, "actions_left": 2, "reward": 0.0, "first": False, "response_ended": True}
+    assert prompt.message_lead(SimpleNamespace(table=None), **said) == 0
