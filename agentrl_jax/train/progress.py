@@ -66,6 +66,8 @@ class RunProgress:
         self.monitor: CollapseMonitor
         self.history = folder.history(parts.config)
         self._started, self._seconds_before = time.monotonic(), 0.0
+        self._stage: int | None = None
+        """That of the checkpoint that is restored, as its record says; None before format 7."""
 
     def restore(self, frozen_params: Any = None) -> TrainState:
         """Returns the state of the newest valid checkpoint, or a fresh one; a `CheckpointError` if it is damaged.
@@ -103,8 +105,7 @@ class RunProgress:
 
     def _restored(self, step: int, like: TrainState) -> TrainState:
         """The state that is stored with a step, without frozen parameters."""
-        number = hosts.from_writer(lambda: self.checkpoints.meta(step)).get("stage")
-        if number is not None:
+        if (number := self._stage) is not None:
             kept = self.stages[number - 1].new_stage_state() if number else None
             like = like.replace(stage_state=jax.tree.map(abstract, kept))
             return TrainState(**self.checkpoints.restore(step, _stored(like)))
@@ -151,6 +152,9 @@ class RunProgress:
             self.imitation_outcomes = {how: list(won) for how, won in meta["imitation_outcomes"].items()}
             self.horizon.restore(meta.get("horizon", self.horizon.saved()))
             self.midway.restore(meta.get("midway"), step)
+            self._stage = meta.get("stage")
+            if self._stage not in (None, *range(len(self.stages) + 1)):
+                raise TypeError(f"stage {self._stage!r} of {len(self.stages)}")
             edited = [*edited_keys(meta.get("config"), self.history.at(step))]
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError.at(
