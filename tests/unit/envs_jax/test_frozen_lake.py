@@ -29,6 +29,7 @@ def step():
         _, state = ENV.reset_to_level(level, params)
         player = (jnp.arange(level.size) == cell).reshape(level.shape)
         _, state, reward, terminated, info = ENV.step_env(key, state.replace(player=player), action, params)
+        info |= {"reward of another step": ENV.step_env(key, state, action, params)[2]}
         return jnp.argmax(state.player), reward, terminated, info, jnp.sum(state.player), ENV.describe(state, params)
 
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, None)))
@@ -67,6 +68,7 @@ def test_every_transition_agrees_with_gymnasium(levels, step, slips):
     assert (np.asarray(players) == 1).all()
     assert (np.asarray(info["action_is_effective"]) == (np.asarray(after) != cell)).all()
     assert (np.asarray(info["success"]) == (np.asarray(reward) == 1)).all()
+    assert not np.asarray(info["reward of another step"])[np.asarray(terminated)].any()
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.8, 0.0])

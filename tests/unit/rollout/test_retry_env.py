@@ -6,6 +6,7 @@ import toy_agent
 from retry_scripts import KEY, SAID, SCRIPTS, check_texts, play_scripts, retry_env
 
 from agentrl_jax.rollout.contexts import FULL
+from agentrl_jax.rollout.envs.retry import ATTEMPT
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.setup import build
@@ -18,7 +19,7 @@ def scripted(policy):
 
 
 def attempts_of(trajectory, row):
-    return trajectory.turn.info["attempt"][row, : trajectory.num_turns[row]].astype(int).tolist()
+    return trajectory.turn.info[ATTEMPT][row, : trajectory.num_turns[row]].astype(int).tolist()
 
 
 def test_a_failed_attempt_is_repeated_until_one_succeeds(scripted):
