@@ -114,12 +114,13 @@ def _check(command: Envs) -> None:
     from envs_jax.checks import MOST_SEEDS
 
     known = environment_checks.names()
+    texts = ", ".join(name for name in NAMES if name in known)
     if command.check in set(NAMES) - {*known}:
         raise UserError.of(
             "--check",
             command.check,
             "a service without a self-check: this package has neither its environment nor its items, and plays it on "
-            f"a server only; expected {', '.join(known)}, or all",
+            f"a server only; expected {texts}, a compiled environment or all",
         )
     if command.check not in (*known, "all") and ":" not in (command.check or ""):
         near = difflib.get_close_matches(command.check or "", known, n=3)

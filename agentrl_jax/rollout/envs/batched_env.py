@@ -209,7 +209,7 @@ class Task:
     grammar: GrammarTable
 
     has_items = False
-    """Levels are no items that a service or a class numbers."""
+    """Whether levels are numbered items, as those of services and Python environments are."""
 
     @property
     def has_boards(self) -> bool:
