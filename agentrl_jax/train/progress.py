@@ -39,10 +39,9 @@ class RunProgress:
     """Folder, checkpoints and everything else about a run that changes while it runs.
 
     `imitation_outcomes` is success on the held-out levels before learning; empty until it has been measured. `midway`
-    counts boards that training episodes meet; without any, nothing. `stages` are those of the run, see `stages.Stage`.
+    counts boards that training episodes meet; without any, nothing. `stages` are those of the run, see `stages.Stage`;
+    who makes them from this object sets them before `restore`.
     """
-
-    stages: Sequence["Stage"]
 
     def __init__(
         self,
@@ -63,6 +62,7 @@ class RunProgress:
         self.totals = Totals()
         self.horizon = Horizon(parts.config.algo.horizon, parts.config.prompt.max_turns)
         self.imitation_outcomes: dict[str, list[bool]] = {}
+        self.stages: Sequence[Stage] = ()
         self.monitor: CollapseMonitor
         self.history = folder.history(parts.config)
         self._started, self._seconds_before = time.monotonic(), 0.0
