@@ -11,6 +11,7 @@ LAYERS = (
     ("model_server", "train"),
     ("viewer",),
     ("evaluate",),
+    ("offline",),
     ("formats",),
     ("setup",),
     ("runs", "services"),
