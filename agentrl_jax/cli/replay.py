@@ -47,7 +47,7 @@ def run(command: Replay) -> None:
     file = Path(command.run) / "config.yaml"
     if file.is_file():
         config = load_resolved(file)
-        step = config.imitation.chunks + (command.iteration or 0) if command.rebuild is None else command.rebuild
+        step = config.rows_before_rl + (command.iteration or 0) if command.rebuild is None else command.rebuild
         simulate_cpu_devices(ConfigHistory(config, read_history(Path(command.run))).at(step).device_count)
     from agentrl_jax.train.replay_rollout import rebuild, replay_row
 

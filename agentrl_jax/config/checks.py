@@ -11,6 +11,7 @@ from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.one_task import OF_HOST, OF_PYTHON, OF_SERVICES
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
+from agentrl_jax.config.stages import DataStage
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 
 _SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings")
@@ -36,7 +37,8 @@ def validate(config: Config, *, files: bool = True) -> None:
         UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
-    for check in (_tasks, _services, _model, _start, _rollout, _rule, _schedules, _training, _devices, _hosts):
+    checks = (_tasks, _services, _model, _start, _rollout, _rule, _schedules, _stages, _training, _devices, _hosts)
+    for check in checks:
         for key, value, why in check(config):
             raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
@@ -288,6 +290,23 @@ def _kept(config: Config) -> tuple[int, int]:
     number = kept.kept(groups) if kept.kind == "fraction" else groups
     turns = config.prompt.max_turns
     return number, number * config.rollout.group_size * (turns - config.agent.visible(turns) + 1)
+
+
+def _stages(config: Config) -> Iterator[Refused]:
+    kinds, imitates = [stage.kind for stage in config.stages], config.imitation.levels > 0
+    for kind in ("imitation", "rl"):
+        if kinds.count(kind) > 1:
+            yield "stages", kinds, f"expected {kind} once at most, since one section of the file says what it does"
+    if kinds and imitates != ("imitation" in kinds):
+        why = "which nothing reads; add imitation to stages" if imitates else "but stages has imitation; set it above 0"
+        yield "imitation.levels", config.imitation.levels, why
+    if "rl" in kinds[:-1]:
+        yield "stages", kinds, "expected rl as the last one; start another run from this one with --from"
+    if kinds and "rl" not in kinds and config.train.iterations:
+        yield "train.iterations", config.train.iterations, "which nothing reads; add rl to stages"
+    for index, stage in enumerate(config.stages):
+        if isinstance(stage, DataStage) and not stage.data:
+            yield f"stages.{index}.data", [], "expected files or folders with conversations"
 
 
 def _training(config: Config) -> Iterator[Refused]:

@@ -139,6 +139,8 @@ def _refusals(comparison: Comparison) -> Iterator[Refused]:
     for index, task in enumerate(first.tasks):
         if (kind := task.sampling.kind) != "draws":
             yield f"run.tasks.{index}.sampling", kind, "which only `agentrl train` reads; leave it out"
+    if first.stages:
+        yield "run.stages", [stage.kind for stage in first.stages], "which only `agentrl train` reads; leave it out"
     if first.start.run:
         yield "run.start.run", first.start.run, "which only `agentrl train` reads; leave it out"
     if first.run_dir:

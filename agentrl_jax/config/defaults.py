@@ -46,11 +46,17 @@ def validate_every(config: Config) -> int:
     return config.train.validate_every if given or possible else 0
 
 
+def iterations(config: Config) -> int:
+    """`train.iterations`; a run whose stages leave out rl has none, unless they are given."""
+    without = bool(config.stages) and not any(stage.kind == "rl" for stage in config.stages)
+    return 0 if without and "iterations" not in config.train.model_fields_set else config.train.iterations
+
+
 def with_defaults(config: Config) -> Config:
-    """The configuration with its learning rates, row lengths, names of tasks and validations filled in.
+    """The configuration with its learning rates, row lengths, names of tasks, iterations and validations filled in.
 
     A critic's rate is filled in only if there is one.
     """
     algo = config.algo.replace(length_buckets=length_buckets(config))
-    train = config.train.replace(validate_every=validate_every(config))
+    train = config.train.replace(validate_every=validate_every(config), iterations=iterations(config))
     return with_rates(config).replace(algo=algo, tasks=named(config.tasks), train=train)

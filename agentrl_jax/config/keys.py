@@ -5,7 +5,7 @@ import functools
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.presets import NAMES
@@ -61,6 +61,7 @@ def for_value(key: str) -> str:
 
 def sections_of(kind: Any) -> list[type[Section]]:
     """The section classes of a type: itself, or the members of a union."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return [part for part in get_args(kind) or (kind,) if isinstance(part, type) and issubclass(part, Section)]
 
 

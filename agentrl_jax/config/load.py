@@ -145,6 +145,8 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
         name = algo.get("preset", AlgoConfig().preset)
         preset = presets.read_preset(name).values if name in presets.NAMES else {}
         data["algo"] = merged(merged(_KINDS, preset), algo)
+    if isinstance(stages := data.get("stages"), list | tuple):
+        data["stages"] = [{"kind": stage} if isinstance(stage, str) else stage for stage in stages]
     try:
         return with_defaults(Config.model_validate_json(json.dumps(data, default=str)))
     except ValidationError as error:

@@ -158,6 +158,11 @@ def _stages(data: Data) -> Data:
     return data
 
 
+def _stages_of_data(data: Data) -> Data:
+    """A run could have stages that learn from data; before, it had imitation and reinforcement learning."""
+    return {**data, "stages": []}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -166,6 +171,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _processes,
     _agent,
     _stages,
+    _stages_of_data,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from agentrl_jax.config.schema import Config
+from agentrl_jax.config.stages import DataStage
 
 
 class Rates(NamedTuple):
@@ -34,7 +35,12 @@ def with_rates(config: Config) -> Config:
     chosen, critic_lr = rates(config), config.optim.critic_lr
     if config.algo.advantage.has_critic:
         critic_lr = chosen.critic
-    return config.replace(optim=config.optim.replace(lr=chosen.policy, critic_lr=critic_lr))
+    usual = 1e-4 if config.model.lora.rank else 1e-5 if config.model.pretrained else 3e-4
+    stages = tuple(
+        stage.replace(lr=usual / stage.slower) if isinstance(stage, DataStage) and stage.lr is None else stage
+        for stage in config.stages
+    )
+    return config.replace(optim=config.optim.replace(lr=chosen.policy, critic_lr=critic_lr), stages=stages)
 
 
 def note(config: Config) -> str:

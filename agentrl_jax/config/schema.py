@@ -25,6 +25,7 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.config.imitation import ImitationConfig
 from agentrl_jax.config.sampling import Draws, Sampling
+from agentrl_jax.config.stages import DataStage, Stage
 from agentrl_jax.environments.loading import is_compiled_path, is_path
 from agentrl_jax.service_names import TEXT_SERVICES
 
@@ -396,6 +397,9 @@ class Config(Section):
     algo: AlgoConfig = AlgoConfig()
     optim: OptimConfig = OptimConfig()
     imitation: ImitationConfig = ImitationConfig()
+    stages: tuple[Stage, ...] = ()
+    """What the run walks through, in this order; rl is the last, or left out. Empty: imitation, where
+    imitation.levels is above 0, and rl. Each is a kind, or keys: [{kind: sft, data: [FILE]}, imitation, rl]."""
     train: TrainConfig = TrainConfig()
     evaluation: EvalConfig = EvalConfig()
 
@@ -425,6 +429,16 @@ class Config(Section):
     def python(self) -> bool:
         """Whether some tasks are Python environments, named by their import paths."""
         return "python" in self.kinds
+
+    @property
+    def data_stages(self) -> tuple[DataStage, ...]:
+        """The stages that learn from data, in their order."""
+        return tuple(stage for stage in self.stages if isinstance(stage, DataStage))
+
+    @property
+    def rows_before_rl(self) -> int:
+        """Rows of metrics.jsonl that come before those of reinforcement learning."""
+        return self.imitation.chunks + sum(stage.chunks for stage in self.data_stages)
 
     @property
     def groups(self) -> int:

@@ -23,6 +23,8 @@ from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.limits import Limits, with_limits
 from agentrl_jax.evaluate.seen import learned_from, seen_levels
 from agentrl_jax.evaluate.selectors import Selector, best_of_selector
+from agentrl_jax.formats.dialogs import message_format
+from agentrl_jax.offline.conversations import Conversation, Message
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
@@ -30,9 +32,11 @@ from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.services.catalog import success_rule
 from agentrl_jax.services.screenshots import WITHOUT_RECORD, Screenshots, refuse_without
 from agentrl_jax.setup import build
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
+from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.splits import MAX_LEVEL_TRIES
 
 TRIES = 3
@@ -56,6 +60,23 @@ class EvalSet(LevelSet):
         """Settings of one dispatch."""
         split = jnp.asarray(self.levels.split(self.split), jnp.int32)
         return self.settings.replace(temperature=jnp.full(self.chunk, temperature, jnp.float32), split=split)
+
+    def contents(self, number: int, tokenizer: Tokenizer) -> list[str]:
+        """The contents of levels 0 to `number` - 1, as `offline.Conversation.content` has them."""
+        env, form = self.batched_env, message_format(self.prompt, tokenizer)
+
+        def first(key, ids, settings):
+            return env.reset(key, settings, ids)[1]
+
+        made_of = ("first_messages", env)
+        message = jit_once(first, made_of)(self.key, self.ids(0, number, number), self.settings_at(1.0))
+        prefix = env.prefix[self.task][: env.prefix_length[self.task]].tolist()
+        found = []
+        for tokens, length in zip(*jax.device_get((message.tokens, message.length))):
+            system, user, _ = form.first(tokenizer.decode([*prefix, *tokens[:length].tolist()], skip_special=False))
+            messages = [Message("user", user)] if system is None else [Message("system", system), Message("user", user)]
+            found.append(Conversation((*messages, Message("assistant", ""))).content())
+        return found
 
     def play(
         self,

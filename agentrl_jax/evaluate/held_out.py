@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import RolloutProgram
+from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.budget import Baselines
 from envs_jax.splits import Split, state_hashes
 
@@ -106,6 +108,14 @@ class HeldOut:
             boards = eval_set.boards(number) if task.has_boards else None
             found.append(None if boards is None else state_hashes(task.env, task.env_params, boards))
         return found
+
+    def contents(self, tokenizer: Tokenizer) -> frozenset[str]:
+        """Contents of the evaluation's compiled levels, as those of conversations: by system message and first message.
+
+        Levels on the host have no text before they are played.
+        """
+        sets = [(found, count) for found, count in zip(self.eval_sets, self.levels) if not found.batched_env.on_host]
+        return frozenset(itertools.chain.from_iterable(found.contents(count, tokenizer) for found, count in sets))
 
     def outcomes(self, params: Params, between: Callable[[], None] = lambda: None) -> Evaluated:
         """Plays every evaluation level twice: sampled and greedy; `between` is called after every dispatch."""

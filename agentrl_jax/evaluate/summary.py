@@ -21,12 +21,12 @@ Outcomes = Mapping[str, Sequence[bool]]
 
 
 def success_tables(
-    start: Outcomes, trained: Outcomes, baselines: Baselines | None, *, imitated: bool
+    start: Outcomes, trained: Outcomes, baselines: Baselines | None, *, before: Sequence[str]
 ) -> dict[str, Any]:
     """Success rates with intervals, what RL added to them, and the share of the gap that sampled success closes.
 
     `start` and `trained` are outcomes before and after RL on the same levels, which `baselines` is about, too.
-    `imitated` says whether RL started from imitation.
+    `before` has the names of the stages before RL.
     """
     success, greedy = (
         {"imitation": success_interval(start[how]), "trained": success_interval(trained[how])}
@@ -36,12 +36,18 @@ def success_tables(
         for table in (success, greedy):
             table |= success_intervals(baselines)
     best = max(start, key=lambda how: np.mean(start[how]))
-    source = "imitation" if imitated else "the start"
+    source = ", ".join(before) or "the start"
     paired = {
         f"RL, sampled, over {source}, sampled": paired_interval(trained["sampled"], start["sampled"]),
         f"RL, sampled, over the better of {source} ({best})": paired_interval(trained["sampled"], start[best]),
     }
-    tables = {"success": success, "success_greedy": greedy, "paired": paired, "imitated": imitated}
+    tables = {
+        "success": success,
+        "success_greedy": greedy,
+        "paired": paired,
+        "imitated": "imitation" in before,
+        "stages": [*before],
+    }
     if baselines is None:
         return tables
     share = gap_closed(success["trained"]["mean"], success["random"]["mean"], success["optimal"]["mean"])
@@ -53,15 +59,15 @@ def success_tables(
 
 
 def tables_by_category(
-    categories: Sequence[str], start: Outcomes, trained: Outcomes, baselines: Baselines | None, *, imitated: bool
+    categories: Sequence[str], start: Outcomes, trained: Outcomes, baselines: Baselines | None, *, before: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """`success_tables` for each category of level; `categories` has that of every level."""
     tables = {}
     for name in sorted(set(categories)):
         levels = np.array([category == name for category in categories])
-        before, after = ({how: np.asarray(x)[levels].tolist() for how, x in each.items()} for each in (start, trained))
+        earlier, later = ({how: np.asarray(x)[levels].tolist() for how, x in each.items()} for each in (start, trained))
         known = None if baselines is None else select(baselines, levels)
-        tables[name] = success_tables(before, after, known, imitated=imitated)
+        tables[name] = success_tables(earlier, later, known, before=before)
     return tables
 
 

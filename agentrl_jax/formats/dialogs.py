@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from agentrl_jax.config import Config
+from agentrl_jax.config import PromptConfig
 from agentrl_jax.formats.messages import MessageFormat
 from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.runs.rollout_records import RolloutRecord
@@ -25,10 +25,9 @@ class Dialog:
     """As `episodes.Episode.unanswered`."""
 
 
-def message_format(config: Config, tokenizer: Tokenizer) -> MessageFormat:
+def message_format(prompt: PromptConfig, tokenizer: Tokenizer) -> MessageFormat:
     """The text around the messages of a run."""
-    prompt = config.prompt
-    chat = chat_format(tokenizer, config.prompt.thinks)
+    chat = chat_format(tokenizer, prompt.thinks)
     opening = OPENINGS[prompt.think]
     if prompt.has_answer_block:
         opening = "<think>" if prompt.think else "<answer>"

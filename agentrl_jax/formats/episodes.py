@@ -136,7 +136,9 @@ class RecordedEpisodes:
         return len(self.record.task)
 
     def __iter__(self) -> Iterator[Episode]:
-        forms = [message_format(alone(self.config, task), self.tokenizer) for task in range(len(self.config.tasks))]
+        forms = [
+            message_format(alone(self.config, task).prompt, self.tokenizer) for task in range(len(self.config.tasks))
+        ]
         for row in range(len(self)):
             if row and row % _REPORT_EVERY == 0:
                 self.report(f"{row} of {len(self)} episodes")

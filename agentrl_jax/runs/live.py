@@ -116,13 +116,15 @@ def final_table(summary: Mapping[str, Any]) -> Group:
 
     `summary` is the content of summary.json: `success` and `success_greedy`, each with an interval `{mean, low, high,
     n}` for any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no training episode can
-    start from an evaluation level; `levels`, see `levels_line`; `imitated`, whether RL started from imitation;
+    start from an evaluation level; `levels`, see `levels_line`; `stages`, the names of those before RL (where it is
+    missing, `imitated`, whether there was imitation);
     `iterations` of RL, without which nothing is said of it; optionally `optimal_is`, see `Baselines`, `paired`,
     `gap_closed`, `mean_turns` and `mean_tokens` of sampled episodes, and `by_category`, the same for each category of
     level.
     """
     levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
-    start = "after imitation" if summary["imitated"] else "before RL"
+    stages = summary.get("stages", ["imitation"] if summary["imitated"] else [])
+    start = f"after {', '.join(stages)}" if stages else "before RL"
     best = optimal_label(summary.get("optimal_is", EXACT))
     after = {"trained": "after RL"} if summary["iterations"] else {}
     learners = {"null": "null", "random": "random", "imitation": start, **after, "optimal": best}

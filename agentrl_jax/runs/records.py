@@ -88,7 +88,7 @@ def is_row(name: str, row: Any) -> bool:
         return isinstance(row.get("stage"), str) and isinstance(levels, list) and all(type(x) is str for x in levels)
     if name != "metrics.jsonl":
         return True
-    return row.get("stage") == "imitation" or (row.get("stage") == "rl" and _is_number(row.get("iteration")))
+    return isinstance(row.get("stage"), str) and (row["stage"] != "rl" or _is_number(row.get("iteration")))
 
 
 def _is_number(value: Any) -> bool:

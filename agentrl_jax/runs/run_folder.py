@@ -45,7 +45,7 @@ from agentrl_jax.runs.records import RECORDS, read_rows, to_plain
 from agentrl_jax.runs.remote import CHECKPOINTS, Mirror, is_remote
 from agentrl_jax.runs.rollout_records import ROLLOUTS, RolloutRecord
 
-_CONFIG, _LOCK, _ASIDE = "config.yaml", ".lock", "set_aside"
+CONFIG, _LOCK, _ASIDE = "config.yaml", ".lock", "set_aside"
 _TRIES = 3
 """`agentrl runs` holds the lock of a run for a moment, to see whether a process has it."""
 
@@ -81,7 +81,7 @@ class RunFolder:
         """
         self.place = place = os.path.expanduser(path if path is not None else config.run_dir)
         _check_place(place)
-        self._accept_changes, self._chunks = accept_changes, config.imitation.chunks
+        self._accept_changes, self._chunks = accept_changes, config.rows_before_rl
         self._iterations, self._changed = config.train.iterations, False
         self._mirror: Mirror | None = None
         self.path, self.checkpoints = Path(place), os.path.join(place, CHECKPOINTS)
@@ -176,19 +176,19 @@ class RunFolder:
 
     def _check_own(self) -> None:
         """Refuses a folder with files that are not a run's; leaves nothing in it."""
-        if (self.path / _CONFIG).exists() or not self.path.is_dir():
+        if (self.path / CONFIG).exists() or not self.path.is_dir():
             return
-        if others := {entry.name for entry in self.path.iterdir()} - {_LOCK, f"{_CONFIG}.tmp"}:
+        if others := {entry.name for entry in self.path.iterdir()} - {_LOCK, f"{CONFIG}.tmp"}:
             raise UserError.at(
                 self.path,
-                f"holds {min(others)!r} but no {_CONFIG}, so it is no run folder; change --run_dir",
+                f"holds {min(others)!r} but no {CONFIG}, so it is no run folder; change --run_dir",
                 min(others),
             )
 
     def _check_config(self, config: Config) -> None:
         """Writes the configuration, or refuses it if the folder holds a run that it does not belong to."""
         self._check_own()
-        file = self.path / _CONFIG
+        file = self.path / CONFIG
         if (self.path / "metrics.jsonl").exists() or any((self.path / CHECKPOINTS).glob("*")):
             stored = read_config(self.path)
             keys = config_history.changed_keys(stored, config)
@@ -255,7 +255,7 @@ class RunFolder:
             if not records.is_row(name, row):
                 raise BadValue(
                     f"a row of {name} has step {row.get('step')!r}, stage {row.get('stage')!r} and iteration "
-                    f"{row.get('iteration')!r}, expected integers and, in metrics.jsonl, the stage imitation or rl",
+                    f"{row.get('iteration')!r}, expected integers and, in metrics.jsonl, the name of a stage",
                     key="row",
                     value=name,
                 )
@@ -408,7 +408,7 @@ def _lock(file: IO[str]) -> None:
 
 def is_run(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a run's folder."""
-    return (Path(path) / _CONFIG).is_file()
+    return (Path(path) / CONFIG).is_file()
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
@@ -421,11 +421,9 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         raise UserError.at(path, "is in an object store, where this command does not look; copy it to a disk first")
     folder = Path(path)
     if not is_run(folder):
-        what = (
-            f"holds no {_CONFIG}" if folder.is_dir() else "that is no folder" if folder.exists() else "no such folder"
-        )
+        what = f"holds no {CONFIG}" if folder.is_dir() else "that is no folder" if folder.exists() else "no such folder"
         raise UserError.at(path, f"{what}; give the folder of a run that `agentrl train` made, e.g. runs/demo", what)
-    return load_resolved(folder / _CONFIG)
+    return load_resolved(folder / CONFIG)
 
 
 def write_config(path: str | os.PathLike[str], config: Config) -> None:
@@ -434,7 +432,7 @@ def write_config(path: str | os.PathLike[str], config: Config) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    save_resolved(config, Path(path) / _CONFIG)
+    save_resolved(config, Path(path) / CONFIG)
 
 
 def _levels_row(step: int, stage: str, levels: Sequence[str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ LOWERS = {
     "update": "algo.minibatches (more of them), groups, rollout.group_size, prompt.max_turns or "
     "prompt.max_response_tokens",
     "imitation": "imitation.batch, prompt.max_turns or prompt.max_response_tokens",
+    "data_steps": "the batch or the max_tokens of the stage",
     "evaluation": "train.validation_episodes, prompt.max_turns or prompt.max_response_tokens",
 }
 """Settings that determine the memory of a program, besides the size of the model."""

@@ -60,7 +60,7 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
     with Checkpoints(folder, keep=None) as checkpoints:
         if not checkpoints.steps():
             raise _without_checkpoint(run)
-        step = chosen_step(checkpoints, checkpoint, config.imitation.chunks)
+        step = chosen_step(checkpoints, checkpoint, config.rows_before_rl)
         if step in checkpoints.without_digests:
             to_stderr(f"{run}: checkpoint {step} is of an earlier version, without digests: damage is not noticed")
         elif checkpoint == "last" and (newer := [other for other in incomplete_steps(folder) if other > step]):
@@ -76,7 +76,7 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
         state = state.replace(frozen_params=start(jax.random.key(0)).frozen_params)
     params = jax.tree.map(jnp.asarray, state.merged_params())
     started_from = pretrained.config if pretrained else None
-    return RunPolicy(max(step - config.imitation.chunks, 0), step, model, params, tokenizer, files, started_from)
+    return RunPolicy(max(step - config.rows_before_rl, 0), step, model, params, tokenizer, files, started_from)
 
 
 def _without_checkpoint(run: str | os.PathLike[str]) -> UserError:

@@ -15,17 +15,18 @@ from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
 from agentrl_jax.config import Config
+from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import prompt_information as dependence
-from agentrl_jax.learner.imitation import imitation_steps
 from agentrl_jax.learner.measures import groups_of, measure
 from agentrl_jax.learner.prompt_information import PromptInformationConfig
 from agentrl_jax.learner.recorded import recorded_scores
 from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.learner.supervised import data_steps, imitation_steps
 from agentrl_jax.learner.update import update
 from agentrl_jax.models import decoder
-from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
+from agentrl_jax.models.actor_critic import ActorCritic, logprobs, policy_decoder
 from agentrl_jax.models.row_attention import refusal
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import layout
@@ -249,6 +250,35 @@ class Programs:
         Donates the state. The examples are sharded by row, see `shard_rows`.
         """
         return self._learning("imitation", imitation_steps, model, by_row=1, batch=batch, tx=tx)
+
+    def data_steps(self, model: ActorCritic, tx: optax.GradientTransformation, *, batch: int, pairs: DpoStage | None):
+        """(state, examples, weights, lr, steps, max_grad_norm) -> (state, metrics), see `supervised.data_steps`.
+
+        Donates the state. The examples are sharded by row, see `shard_rows`.
+        """
+        model = dataclasses.replace(model, shared_prefix_len=0)  # rows of data begin as they like
+        return self._learning("data_steps", data_steps, model, by_row=1, batch=batch, pairs=pairs, tx=tx)
+
+    def row_logprobs(self, model: ActorCritic) -> Any:
+        """(params, examples) -> f32[N], the log-probability of the trained tokens of each row.
+
+        `params` comes from `TrainState.merged_params`. N is a multiple of the rollout's replicas, which share the rows.
+        """
+        rows, plain = self.rollout_rules.row_axes, ActorCritic(decoder=model.decoder, critic="none")
+
+        def score(policy, found):
+            arrays = found.tokens, found.position, found.temperature, found.mask, found.segment
+            return jnp.sum(jnp.where(found.mask, logprobs({"policy": policy}, plain, *arrays), 0.0), axis=1)
+
+        shared = maybe_shard_map(
+            score, self.mesh, (Spec(), Spec(rows)), Spec(rows), axes=rows, replicated_results=False
+        )
+
+        def program(params, found):
+            policy = decoder.as_activations(policy_decoder(params, model), model.decoder)
+            return shared(self._reshard(policy, model.decoder, self.rollout_rules), found)
+
+        return self._keep("row_logprobs", program, (model,))
 
     def shard_rows(self, tree: Any) -> Any:
         """Divides rows, leaves [N, ...], in contiguous blocks over the devices of the update.

@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool
 from agentrl_jax.config import Config
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.errors import refusals
-from agentrl_jax.learner.imitation import Examples, prepare_examples
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.learner.supervised import Examples, prepare_examples
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits

@@ -53,6 +53,8 @@ class PromptStyle:
     message: Callable[[Task, Chat], tuple[Segment, ...]]
     spaced: bool = False
     """Whether a canonical response has spaces around the separator."""
+    omits_ends: bool = False
+    """Whether messages of system and user have no end, where the chat format allows it."""
 
 
 def get_style(name: str) -> PromptStyle:
@@ -145,7 +147,7 @@ def _chat_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
 
 
 STYLES = {
-    "compact": PromptStyle(_compact_prefix, _compact_message),
+    "compact": PromptStyle(_compact_prefix, _compact_message, omits_ends=True),
     "ragen": PromptStyle(_ragen_prefix, _ragen_message, spaced=True),
     "chat": PromptStyle(_chat_prefix, _chat_message),
     "bare": PromptStyle(lambda task, chat: chat.open_user, _chat_message),

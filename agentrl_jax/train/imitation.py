@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
-from agentrl_jax.learner.imitation import Examples, prepare_examples
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.learner.supervised import Examples, prepare_examples
 from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import run_keys, start
@@ -28,12 +28,11 @@ class Imitation:
     """See `train.stages.Stage`. A step is a gradient step; a row has up to `IMITATION_CHUNK` of them, one dispatch."""
 
     name = "imitation"
-    first_row = 0
 
-    def __init__(self, progress: RunProgress, held_out: HeldOut):
+    def __init__(self, progress: RunProgress, held_out: HeldOut, first_row: int):
         self.progress, self.parts = progress, progress.parts
         self.config = progress.parts.config.imitation
-        self.rows = self.config.chunks
+        self.first_row, self.rows = first_row, self.config.chunks
         self._dagger = Dagger(self.parts, held_out, progress.folder.path, progress.view.note)
         self._rounds = 0
         """Rounds of DAgger that this process has played or read."""
@@ -43,8 +42,8 @@ class Imitation:
         """See `_prepare`; None where there are new rows."""
 
     def begin(self, state: TrainState) -> TrainState:
-        """Nothing is done once: the demonstrations are made in every process."""
-        return state.next_stage()
+        """The state with a new optimizer; the demonstrations are made in every process."""
+        return self.progress.begun(state)
 
     def resume(self, state: TrainState) -> None:
         """Nothing is to be checked."""
@@ -54,7 +53,7 @@ class Imitation:
 
     def row(self, state: TrainState) -> int:
         """Number of rows that the run has written."""
-        return -(-int(state.step) // IMITATION_CHUNK)
+        return self.first_row - (-int(state.step) // IMITATION_CHUNK)
 
     def ended(self, state: TrainState) -> bool:
         """Whether all gradient steps were taken."""
@@ -76,12 +75,12 @@ class Imitation:
                 skipped.
         """
         config, progress, parts = self.config, self.progress, self.parts
-        done, chunk = int(state.step), self.row(state)
+        done, row = int(state.step), self.row(state)
         if self._rows is None:
-            progress.stop_if_asked(chunk, state)  # the search for plans takes long
+            progress.stop_if_asked(row, state)  # the search for plans takes long
             with ending_at_once():
                 self._rows = _demonstrations(done, parts, progress)
-        of_round = self._play_rounds(state, chunk)
+        of_round = self._play_rounds(state, row)
         if self._program is None:
             self._program = _prepare(self._rows, parts, progress)
         program, found, counts = self._program
@@ -89,31 +88,32 @@ class Imitation:
         steps, key = min(IMITATION_CHUNK, config.steps - done), jax.random.fold_in(parts.key, run_keys.IMITATION)
         state, metrics = program(state, found, counts, key, jnp.int32(steps), *start.imitation_rates(parts.config))
         metrics = host_metrics(metrics) | of_round
-        step = chunk + 1
+        step = row + 1
         progress.totals.skipped_updates += int(metrics["imitation/skipped"])
         progress.folder.log({"step": step, "stage": self.name, **metrics, "time/step": time.monotonic() - began})
         progress.view.note(f"imitation {int(state.step):>5}/{config.steps}  loss {metrics['imitation/loss']:.3f}")
         skipped = int(metrics["imitation/skipped_in_a_row"])
         guards.check_skipped(skipped, parts.config.train.max_bad_updates, "imitation.lr", progress.kept)
-        if step % parts.config.train.checkpoint_every == 0 and step < self.rows and not int(state.bad_updates):
+        if step % parts.config.train.checkpoint_every == 0 and not self.ended(state) and not int(state.bad_updates):
             progress.save(step, state)
         if self.ended(state):
             self._rows = self._program = None  # their memory is needed later
         return state
 
-    def _play_rounds(self, state: TrainState, chunk: int) -> dict[str, float]:
+    def _play_rounds(self, state: TrainState, row: int) -> dict[str, float]:
         """Adds the rows of the rounds of DAgger before a chunk; returns the metrics of one that was due now."""
         of_round: dict[str, float] = {}
+        chunk = row - self.first_row
         while self._rounds < self._dagger.due(chunk):
             self._rounds += 1
-            asked = functools.partial(self.progress.stop_if_asked, chunk, state)
+            asked = functools.partial(self.progress.stop_if_asked, row, state)
             more, played, measured = self._dagger.demonstrations(self._rounds, chunk, state.merged_params(), asked)
             self.progress.midway.add(played)
             self._rows, self._program = jax.tree.map(lambda *x: jnp.concatenate(x), self._rows, more), None
             if self._dagger.first_chunk(self._rounds) == chunk:  # not of a round before the checkpoint of a resumed run
-                self.progress.folder.log_levels(chunk + 1, self.name, level_ids(played))
+                self.progress.folder.log_levels(row + 1, self.name, level_ids(played))
                 of_round = measured
-                self.progress.stop_if_asked(chunk, state)  # a round takes minutes, and its file is kept
+                self.progress.stop_if_asked(row, state)  # a round takes minutes, and its file is kept
         return of_round
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from agentrl_jax.algos import collapse
 from agentrl_jax.evaluate.midway import MidwayCount
 from agentrl_jax.evaluate.seen import learned_from
-from agentrl_jax.learner.state import TrainState
+from agentrl_jax.learner.state import TrainState, init_optimizer
 from agentrl_jax.parallel import hosts
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
 from agentrl_jax.runs.checkpoint_leaves import abstract
@@ -24,6 +24,7 @@ from agentrl_jax.runs.live import LiveView
 from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.runs.totals import Totals
 from agentrl_jax.setup import build, run_keys
+from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train.collapse_monitor import CollapseMonitor, learning
@@ -274,6 +275,19 @@ class RunProgress:
             if isinstance(leaf, jax.Array) and id(leaf) not in kept:
                 leaf.delete()
         return self.restore(state.frozen_params)
+
+    def begun(self, state: TrainState) -> TrainState:
+        """The next stage of a state, which learns supervised: with a new optimizer, as the first stage has anyway."""
+        if not int(state.stage):
+            return state.next_stage()
+        tx = self.parts.tx
+
+        def begin(state):
+            return state.replace(opt_state=init_optimizer(tx, state.params)).next_stage()
+
+        placement = self.placement(jax.eval_shape(begin, state))
+        made_of = ("begun", tx, jax.tree.flatten(placement))
+        return jit_once(begin, made_of, out_shardings=placement, donate_argnums=0)(state)
 
     def placement(self, shapes: Any) -> Any:
         """The sharding of every leaf of a state."""

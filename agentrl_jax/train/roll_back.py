@@ -36,7 +36,7 @@ def kept_checkpoints(config: TrainConfig) -> int:
 
 def is_kept_for_good(config: Config, step: int) -> bool:
     """Whether the checkpoint of a step stays, by train.keep_every."""
-    every, iteration = config.train.keep_every, step - config.imitation.chunks
+    every, iteration = config.train.keep_every, step - config.rows_before_rl
     return every > 0 and iteration > 0 and iteration % every == 0
 
 

@@ -58,6 +58,7 @@ def train(
     with refusals():
         config = with_defaults(config).replace(devices=counted_devices(config.devices))
         run = Run(config)  # first, so that no folder is created with an unusable configuration
+        config = run.config
     with (
         RunFolder(config, accept_changes=accept_changes, loggers=loggers) as folder,
         Checkpoints(
@@ -90,11 +91,13 @@ class Run:
     asked_to_stop: Callable[[], int] = staticmethod(lambda: 0)
 
     def __init__(self, config: Config):
-        self.config = config
         self.parts = parts = RunParts(config, lambda: self.folder.path)
         self.held_out = HeldOut.of_run(
             config, parts.eval_env, parts.eval_splits, parts.evaluation, parts.programs.replicas
         )
+        if config.data_stages:
+            parts.read_stages(self.held_out.contents)
+        self.config = parts.config
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         """Runs all stages and returns the summary, see `train`; of a run that has ended, the one that is stored."""
@@ -172,14 +175,14 @@ class Run:
         }
         categories = None if services is None else services.categories(held_out.levels)
         outcomes = progress.imitation_outcomes, evaluated.success, held_out.baselines()
-        imitated = len(self.stages) > 1
+        before = [stage.name for stage in self.stages[:-1]]
         for index, count in ({} if services is None else services.seen_items(held_out.levels)).items():
             seen[held_out.labels[index]]["seen_items"] = count
         summary = {
-            **success_tables(*outcomes, imitated=imitated),
+            **success_tables(*outcomes, before=before),
             "mean_turns": evaluated.mean_turns,
             "mean_tokens": evaluated.mean_tokens,
-            "by_category": {} if categories is None else tables_by_category(categories, *outcomes, imitated=imitated),
+            "by_category": {} if categories is None else tables_by_category(categories, *outcomes, before=before),
             "held_out": all(task["held_out"] is True for task in seen.values()),
             "seen_levels": None if learned is None else sum(task["seen_levels"] for task in seen.values()),
             "seen_midway": sum(task["seen_midway"] for task in midway.values()) if midway else None,

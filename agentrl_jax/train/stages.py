@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.train.from_data import FromData
 from agentrl_jax.train.imitation import Imitation
 from agentrl_jax.train.iteration import Played
 from agentrl_jax.train.progress import RunProgress
@@ -61,7 +62,15 @@ class Stage(Protocol):
 
 
 def stages_of(progress: RunProgress, held_out: HeldOut) -> tuple[Stage, ...]:
-    """The stages of a run, in their order: imitation, where it has any, and reinforcement learning."""
-    imitation = Imitation(progress, held_out)
-    learning = Reinforcement(progress, held_out, first_row=imitation.rows)
-    return (imitation, learning) if imitation.rows else (learning,)
+    """The stages of a run, in their order; the last is always reinforcement learning, which may have no iteration."""
+    config, row = progress.parts.config, 0
+    found: list[Stage] = []
+    kinds = [stage.kind for stage in config.stages] or ["imitation"] * (config.imitation.chunks > 0)
+    for index, kind in enumerate(kinds):
+        if kind != "rl":
+            if kind == "imitation":
+                found.append(Imitation(progress, held_out, row))
+            else:
+                found.append(FromData(progress, held_out, index, row))
+            row += found[-1].rows
+    return (*found, Reinforcement(progress, held_out, first_row=row))

@@ -34,7 +34,7 @@ def start_from(config: Config, state: TrainState) -> tuple[TrainState, dict[str,
         wanted = {"params": state.params, "opt_state": state.opt_state, "kl": state.kl}
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), wanted)
     with Checkpoints(run / "checkpoints", keep=None) as checkpoints:
-        step = chosen_step(checkpoints, start.checkpoint, source.imitation.chunks)
+        step = chosen_step(checkpoints, start.checkpoint, source.rows_before_rl)
         try:
             read = checkpoints.restore_part(step, like)
             meta = hosts.from_writer(lambda: checkpoints.meta(step))

@@ -30,7 +30,9 @@ def served_scenes(
     if not any(known) or not same_tasks or flaw_of(record, tokenizer.vocab_size):
         return None
     context = context_of(config)
-    forms = [message_format(alone(config, task), tokenizer) if known[task] else None for task in range(len(known))]
+    forms = [
+        message_format(alone(config, task).prompt, tokenizer) if known[task] else None for task in range(len(known))
+    ]
     items = screenshots.items_of(config.tasks) if record.header.evaluation is not None else None
     found: list[list[Scene]] = []
     for row, task in enumerate(record.task):

@@ -11,7 +11,7 @@ import toy_agent
 from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 
 from agentrl_jax.learner.batch import make_batch
-from agentrl_jax.learner.imitation import prepare_examples
+from agentrl_jax.learner.supervised import prepare_examples
 from agentrl_jax.models.actor_critic import ActorCritic, score_tokens
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig

@@ -28,6 +28,7 @@ MEAN = "algo: {filter: none, advantage: {reward_normalization: mean}}"
 VALUE_COEF = "algo: {schedules: {value_coef: {end: 2, iterations: 5}}}"
 SINGLE = "agent: single_turn"
 IMITATION = "imitation: {levels: 8, steps: 50}"
+SFT = {"kind": "sft", "data": ["a.jsonl"]}
 SMALL = "tasks: [{env: X, groups: 4}]\nrollout: {group_size: 2}\nalgo: {filter: none}\ntrain: {validation_episodes: 4}"
 ONE_TURN = f"{SMALL}\nprompt: {{max_turns: 1, max_response_tokens: 2}}"
 NARROW = f"{SMALL}\nmodel: {{embed_dim: 8, heads: 1, kv_heads: 1, layers: 1, mlp_width: 8}}"
@@ -161,6 +162,13 @@ LIMITS = [
     (GRPO, "train.critic_warmup", 0, 1),
     ("train: {iterations: 7}", "train.critic_warmup", 6, 7),
     ("imitation: {steps: 50}", "imitation.levels", 1, 0),
+    # Stages.
+    ("", "stages", [SFT, "rl"], [SFT, "rl", "rl"], "stages is"),
+    ("", "stages", [SFT, "rl"], ["rl", SFT], "stages is"),
+    (f"{IMITATION}\nstages: [imitation, rl]", "imitation.levels", 8, 0, "imitation.levels is 0"),
+    (f"{IMITATION}\nstages: [imitation, rl]", "stages", ["imitation", "rl"], ["rl"], "imitation.levels is 8"),
+    ("stages: [{kind: sft, data: [a]}]", "train.iterations", 0, 1),
+    ("stages: [{kind: sft}]", "stages.0.data", ["b.jsonl"], []),
     ("imitation: {levels: 8}", "imitation.steps", 1, 0, "imitation.levels is 8"),
     (f"{SERVED}\n{IMITATION}", "imitation.noise", 0.1, None),
     (f"{SERVED}\n{IMITATION[:-1]}, noise: 0.1}}", "imitation.plans", "optimal", "random", "imitation.noise is 0.1"),

@@ -10,9 +10,10 @@ import pytest
 from jax.sharding import PartitionSpec as Spec
 from made_up import EPISODES, KEY, MODEL, NO_CRITIC, PLAIN, TRAJECTORY, assert_close, fresh_state
 
+from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
-from agentrl_jax.learner import imitation
 from agentrl_jax.learner import state as states
+from agentrl_jax.learner import supervised
 from agentrl_jax.learner.gradient import StepShape, gradient
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.lora import LoraConfig
@@ -25,9 +26,9 @@ from agentrl_jax.setup.programs import Programs
 
 def test_imitation_lowers_the_loss_whatever_the_devices():
     tx = states.optimizer(0.9, 0.999, 0.0)
-    rows, _ = imitation.prepare_examples(pack_trajectories(TRAJECTORY, FULL), 8)
+    rows, _ = supervised.prepare_examples(pack_trajectories(TRAJECTORY, FULL), 8)
     numbers = (jnp.float32(0.01), jnp.float32(jnp.inf), jnp.float32(1.0))
-    program = jax.jit(functools.partial(imitation.imitation_steps, batch=6, model=MODEL, tx=tx, shards=Shards()))
+    program = jax.jit(functools.partial(supervised.imitation_steps, batch=6, model=MODEL, tx=tx, shards=Shards()))
 
     def run(steps, state):
         return program(state, rows, rows.counts(), KEY, jnp.int32(steps), *numbers)
@@ -58,19 +59,19 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
 
 
 def test_packed_rows_are_imitated_alike(monkeypatch):
-    monkeypatch.setattr(imitation, "LEAST_BIN", 64)
+    monkeypatch.setattr(supervised, "LEAST_BIN", 64)
     found = pack_trajectories(TRAJECTORY, SINGLE_TURN)
-    plain, _ = imitation.prepare_examples(found, 8)
+    plain, _ = supervised.prepare_examples(found, 8)
     plain = jax.tree.map(lambda x: x[np.flatnonzero(plain.mask.any(axis=1))], plain)
-    packed, number = imitation.prepare_examples(found, len(plain.tokens), packing=True)
+    packed, number = supervised.prepare_examples(found, len(plain.tokens), packing=True)
     assert number == len(packed.tokens) == packed.mask.any(axis=1).sum() < len(plain.tokens)
-    assert imitation.prepare_examples(found, 1, packing=True)[1] == 1
+    assert supervised.prepare_examples(found, 1, packing=True)[1] == 1
     assert int(packed.mask.sum()) == int(plain.mask.sum())
     with pytest.raises(BadValue):
-        imitation.prepare_examples(found.replace(response_mask=jnp.zeros_like(found.response_mask)), 8)
+        supervised.prepare_examples(found.replace(response_mask=jnp.zeros_like(found.response_mask)), 8)
 
     monkeypatch.setattr(jax.random, "choice", lambda key, count, shape, p: jnp.arange(count))
-    step = functools.partial(imitation.imitation_steps, batch=number, model=MODEL, tx=PLAIN, shards=Shards())
+    step = functools.partial(supervised.imitation_steps, batch=number, model=MODEL, tx=PLAIN, shards=Shards())
     numbers = (jnp.float32(x) for x in (0.01, jnp.inf, 1e9))
     start = fresh_state()
     found, metrics = jax.jit(step)(start, packed, packed.counts(), KEY, jnp.int32(1), *numbers)
@@ -101,7 +102,7 @@ def of_pairs(scores, rows):
 
 def test_microbatches_lengths_and_devices_part_no_pair():
     rows = pack_trajectories(TRAJECTORY, FULL)
-    examples, _ = imitation.prepare_examples(rows, 8)
+    examples, _ = supervised.prepare_examples(rows, 8)
     lengths = jnp.max(rows.length.reshape(-1, 2), axis=1)
     units = jnp.argsort(-lengths, stable=True)
     state = fresh_state(NO_CRITIC)
@@ -166,3 +167,84 @@ def test_norms_and_biases_do_not_decay(changes):
     found = {jax.tree_util.keystr(path, simple=True, separator="/"): bool(leaf) for path, leaf in decaying}
     assert found == {name: not ("norm" in name or "bias" in name) for name in found}
     assert {"critic/bias", "critic/head"} <= found.keys()
+
+
+def data_program(batch, pairs=None, model=NO_CRITIC, devices=1):
+    programs = Programs(make_mesh(devices))
+    program = programs.data_steps(model, PLAIN, batch=batch, pairs=pairs)
+
+    def run(rows, weights, rate=0.1, steps=1):
+        arrays = (jnp.array(x, jnp.float32) for x in (weights, [rate] * len(weights)))
+        return program(fresh_state(model), programs.shard_rows(rows), *arrays, jnp.int32(steps), jnp.float32(1e9))
+
+    return run
+
+
+def test_steps_on_data_follow_their_order_and_train_what_is_marked():
+    rows, _ = supervised.prepare_examples(pack_trajectories(TRAJECTORY, FULL), 8)
+    rows = jax.tree.map(lambda x: np.array(x[:12]), rows)
+    counts = rows.mask.reshape(3, -1).sum(axis=1)
+    run = data_program(4)
+    found, metrics = run(rows, counts)
+
+    @jax.jit
+    def directly(policy, tokens):
+        params = fresh_state(NO_CRITIC).params | {"policy": policy}
+        logprob = actor_critic.logprobs(params, NO_CRITIC, tokens, rows.position[:4], jnp.ones(4))
+        return -jnp.sum(jnp.where(rows.mask[:4], logprob, 0.0)) / counts[0]
+
+    start = fresh_state(NO_CRITIC).params["policy"]
+    loss, slope = jax.value_and_grad(directly)(start, rows.tokens[:4])
+    assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert_close(found.params["policy"], jax.tree.map(lambda x, y: x - 0.1 * y, start, slope), 1e-5)
+    assert (int(found.step), int(metrics["skipped"])) == (1, 0)
+    # Two steps of a dispatch, the second on other rows; a step of zeros is skipped, and said to be.
+    two, both = run(rows, counts, steps=2)
+    assert int(two.step) == 2
+    assert float(both["loss"]) != float(metrics["loss"])
+    empty = jax.tree.map(np.copy, rows)
+    empty.mask[:4] = False
+    same, skipped = run(empty, [0, *counts[1:]])
+    assert (int(skipped["skipped"]), int(same.gradient_steps)) == (1, 0)
+    assert_close(same.params["policy"], start, 0.0)
+    # Missing rows change nothing, and neither do devices.
+    fewer = jax.tree.map(np.copy, rows)
+    fewer.mask[3], fewer.tokens[3] = False, 0
+    left = fewer.mask[:4].sum()
+    alone, known = data_program(3)(jax.tree.map(lambda x: x[:9], rows), [left, 1, 1])
+    for devices in (1, 3):
+        spread, other = data_program(4, devices=devices)(fewer, [left, *counts[1:]])
+        assert float(other["loss"]) == pytest.approx(float(known["loss"]), rel=1e-5)
+        assert_close(spread.params, alone.params, 1e-5)
+
+
+def test_pairs_begin_with_a_margin_of_zero_whatever_the_devices():
+    rows, _ = supervised.prepare_examples(pack_trajectories(TRAJECTORY, FULL), 8)
+    rows = jax.tree.map(lambda x: np.array(x[:12]), rows)
+    logprobs = Programs(make_mesh(1)).row_logprobs(NO_CRITIC)
+    rows = rows.replace(reference=np.asarray(logprobs(fresh_state(NO_CRITIC).params, rows)))
+    moved = {}
+    for batch, devices, config in (
+        (6, 1, DpoStage()),
+        (6, 3, DpoStage()),
+        (2, 1, DpoStage()),
+        (6, 1, DpoStage(per_token=True)),
+        (6, 1, DpoStage(loss="hinge", nll_coef=0.5)),
+    ):
+        state, metrics = data_program(batch, config, devices=devices)(rows, [batch] * (6 // batch))
+        assert float(metrics["margin"]) == pytest.approx(0, abs=2e-5)
+        nll = -np.mean(rows.reference[::2] / rows.mask[::2].sum(axis=1)) if config.nll_coef else 0
+        start = {"sigmoid": np.log(2), "hinge": 1.0}[config.loss]
+        assert float(metrics["loss"]) == pytest.approx(start + config.nll_coef * nll, rel=1e-5)
+        moved[batch, devices, config.loss, config.per_token] = state.params["policy"]
+    whole, spread, part, per_token, _ = moved.values()
+    assert_close(whole, spread, 1e-5)
+    with pytest.raises(AssertionError):
+        assert_close(whole, part, 1e-4)  # its first pairs alone
+    with pytest.raises(AssertionError):
+        assert_close(whole, per_token, 1e-4)
+    # Two equal answers say nothing.
+    even = jax.tree.map(lambda x: np.repeat(x[::2], 2, axis=0), rows)
+    state, metrics = data_program(6, DpoStage())(even, [6])
+    assert_close(state.params["policy"], fresh_state(NO_CRITIC).params["policy"], 1e-6)
+    assert float(metrics["grad_norm"]) < 1e-5

@@ -1,0 +1,179 @@
+"""The stages of a run that learn from data: cross-entropy on the replies of conversations, and preference pairs."""
+
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from agentrl_jax.config.imitation import IMITATION_CHUNK
+from agentrl_jax.config.stages import DataStage, DpoStage
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.held_out import HeldOut
+from agentrl_jax.learner.state import TrainState
+from agentrl_jax.offline.order import Order
+from agentrl_jax.offline.rows import TokenRows, examples
+from agentrl_jax.parallel import hosts
+from agentrl_jax.setup import stage_data
+from agentrl_jax.setup.programs import host_metrics
+from agentrl_jax.setup.stage_data import StageData
+from agentrl_jax.stopping import ending_at_once
+from agentrl_jax.train import guards
+from agentrl_jax.train.iteration import Played
+from agentrl_jax.train.progress import RunProgress
+
+
+class FromData:
+    """See `train.stages.Stage`. A step is a gradient step; a row has up to `IMITATION_CHUNK` of them, one dispatch.
+
+    Where pairs are learned from, the state of the stage has the log-probabilities of all answers under the policy at
+    its start, the reference.
+    """
+
+    def __init__(self, progress: RunProgress, held_out: HeldOut, index: int, first_row: int):
+        """Stage `index` of the configuration."""
+        self.progress, self.parts, self.index = progress, progress.parts, index
+        config = progress.parts.config.stages[index]
+        assert isinstance(config, DataStage)
+        self.config, self.name = config, str(config.kind)
+        self.first_row, self.rows = first_row, config.chunks
+        self._held_out = held_out
+        self._pairs = config if isinstance(config, DpoStage) else None
+
+    @functools.cached_property
+    def _data(self) -> StageData:
+        """The data, which only a process reads that learns from them."""
+        read = self.parts.stage_data.pop(self.index, None)
+        if read is None:
+            panel = self._held_out.contents(self.parts.tokenizer)
+            read = stage_data.load(self.parts.config, self.index, self.parts.tokenizer, panel)
+        return read
+
+    @functools.cached_property
+    def _order(self) -> Order:
+        return self._data.order(self.config, self.parts.config.seed)
+
+    def begin(self, state: TrainState) -> TrainState:
+        """The state with a new optimizer, and of pairs the reference."""
+        with ending_at_once():
+            data, rows = self._data, len(self._data.rows)
+        left_out = "".join(f", {number} {reason}" for reason, number in data.counts.items())
+        learned = f"{len(data.units)} pairs" if self._pairs else f"{rows} rows of {len(data.contents)} conversations"
+        self.progress.view.note(f"{self.name}: {learned}, {int(data.rows.counts.sum())} tokens to learn{left_out}")
+        self.progress.folder.log_levels_once(self.first_row, self.name, data.contents)
+        state = self.progress.begun(state)
+        if self._pairs:
+            found = self._logprobs(state, data.rows)
+            state = state.replace(stage_state=self.progress.placed(jnp.asarray(found)))
+        return state
+
+    def resume(self, state: TrainState) -> None:
+        """Nothing is to be checked: other data are refused where they are read."""
+
+    def new_stage_state(self) -> Float[jax.Array, " N"] | None:
+        """The reference, still empty."""
+        return self.progress.placed(jnp.zeros(len(self._data.rows))) if self._pairs else None
+
+    def row(self, state: TrainState) -> int:
+        """Number of rows that the run has written."""
+        return self.first_row - (-int(state.step) // IMITATION_CHUNK)
+
+    def ended(self, state: TrainState) -> bool:
+        """Whether all gradient steps were taken."""
+        return int(state.step) >= self.config.steps
+
+    def recovered(self, state: TrainState) -> TrainState:
+        """Skipped steps end a run; none is taken again."""
+        return state
+
+    def play(self, state: TrainState) -> Played:
+        """Refused: conversations are not the policy's episodes."""
+        raise UserError.of("step", self.row(state) + 1, f"which is a chunk of {self.name}; expected an iteration")
+
+    def advance(self, state: TrainState) -> TrainState:
+        """Takes the gradient steps of a chunk.
+
+        Raises:
+            UserError: the data have changed, or too many steps in a row were skipped.
+        """
+        parts, progress, done = self.parts, self.progress, int(state.step)
+        measured = {"validation_loss_before": self._validation(state)} if not done else {}
+        began = time.monotonic()
+        steps, batch = min(IMITATION_CHUNK, self.config.steps - done), self._order.batch
+        inputs, tokens = self._inputs(state, done, steps)
+        made = time.monotonic()
+        program = parts.programs.data_steps(parts.model, parts.tx, batch=batch, pairs=self._pairs)
+        clip = jnp.float32(parts.config.optim.max_grad_norm)
+        reference = state.stage_state  # not sharded as the rest of the state is
+        state, found = program(state.replace(stage_state=None), *inputs, jnp.int32(steps), clip)
+        state = state.replace(stage_state=reference)
+        metrics = host_metrics(found)
+        seconds = {"time/data": made - began, "time/step": time.monotonic() - began}
+        if self.ended(state):
+            measured["validation_loss"] = self._validation(state)
+        metrics |= {name: value for name, value in measured.items() if value is not None} | {"tokens": tokens}
+        step = self.row(state)
+        progress.totals.skipped_updates += int(metrics["skipped"])
+        named = {f"{self.name}/{name}": value for name, value in metrics.items()}
+        progress.folder.log({"step": step, "stage": self.name, **named, **seconds})
+        shown = f"  accuracy {metrics['accuracy']:.1%}" if self._pairs else ""
+        epoch = self._order.epoch(done + steps)
+        progress.view.note(
+            f"{self.name} {done + steps:>5}/{self.config.steps}  epoch {epoch:.2f}  loss {metrics['loss']:.3f}{shown}"
+        )
+        self._warn(metrics)
+        skipped = int(metrics["skipped_in_a_row"])
+        lr = f"stages.{self.index}.lr"
+        guards.check_skipped(skipped, parts.config.train.max_bad_updates, lr, progress.kept)
+        if step % parts.config.train.checkpoint_every == 0 and not self.ended(state) and not int(state.bad_updates):
+            progress.save(step, state)
+        return state
+
+    def _inputs(self, state: TrainState, done: int, steps: int) -> tuple[tuple[Any, ...], int]:
+        """Rows, weights and rates of a dispatch, which always has as many steps, and its trained tokens."""
+        data, order, padding = self._data, self._order, IMITATION_CHUNK - steps
+        numbers = [order.at(number) for number in range(done, done + steps)]
+        found = data.batches([*numbers, *[np.zeros(0, np.int64)] * padding], order.batch)
+        counts = found.mask.reshape(IMITATION_CHUNK, -1).sum(axis=1)
+        weights = counts
+        if self._pairs:
+            weights = np.array([len(of_step) for of_step in numbers] + [0] * padding)
+            reference = np.zeros((IMITATION_CHUNK, order.batch, 2), np.float32)
+            known = hosts.fetch(state.stage_state).reshape(-1, 2)
+            for place, of_step in zip(reference, numbers):
+                place[: len(of_step)] = known[of_step]
+            found = found.replace(reference=reference.reshape(-1))
+        rates = [self.config.rate(done + number) for number in range(steps)] + [0.0] * padding
+        rows = self.parts.programs.shard_rows(found)
+        return (rows, jnp.asarray(weights, jnp.float32), jnp.asarray(rates, jnp.float32)), int(counts.sum())
+
+    def _logprobs(self, state: TrainState, rows: TokenRows) -> Float[np.ndarray, " N"]:
+        """The log-probability of the trained tokens of each row."""
+        programs, data = self.parts.programs, self._data
+        chunk = -(-2 * self._order.batch // programs.replicas) * programs.replicas
+        program, params, found = programs.row_logprobs(self.parts.model), state.merged_params(), []
+        for first in range(0, len(rows), chunk):
+            bins = [[row] if row < len(rows) else [] for row in range(first, first + chunk)]
+            found.append(hosts.fetch(program(params, examples(rows, bins, data.size, data.width, packed=False))))
+        return np.concatenate(found)[: len(rows)]
+
+    def _validation(self, state: TrainState) -> float | None:
+        """Mean cross-entropy of all replies that are kept for validation; None without any, and for pairs."""
+        rows = self._data.measured
+        if not len(rows) or self._pairs:
+            return None
+        return float(-self._logprobs(state, rows).sum() / rows.counts.sum())
+
+    def _warn(self, metrics: dict[str, Any]) -> None:
+        """Says where chosen answers become less likely, while the margin grows."""
+        if self._pairs is None:
+            return
+        known = float(metrics.get("chosen_gain", 0.0))
+        if known < 0:
+            self.progress.view.note(
+                f"alarm: the chosen answers are less likely than at the start (by {-known:.2f} nats); use a lower "
+                f"stages.{self.index}.lr, a higher beta, or nll_coef"
+            )
