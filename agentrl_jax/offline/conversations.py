@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Generic, Self, TypeVar
 
+import numpy as np
+
 ROLES = ("system", "user", "assistant")
 
 HELD_OUT = "held out"
@@ -49,9 +51,14 @@ class Conversation:
     item: str = ""
     """The level or question, as its source names it."""
     reward: float | None = None
+    """Rounded to float32, which is what TFDS stores, and written with as few digits as that needs: 0.1 stays 0.1."""
     success: bool | None = None
     source: str = dataclasses.field(default="", compare=False)
     """Where it was read, for messages of errors: `file:line`."""
+
+    def __post_init__(self) -> None:
+        if self.reward is not None:
+            object.__setattr__(self, "reward", float(str(np.float32(self.reward))))
 
     @property
     def start(self) -> tuple[str, str]:

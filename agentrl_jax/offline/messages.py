@@ -8,13 +8,15 @@ A row is an object with `messages` (`role`, `content`, optionally `loss`), or on
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+import numpy as np
+
 from agentrl_jax.errors import UserError, shortened, shown
 from agentrl_jax.offline.conversations import ROLES, Conversation, Message, PreferencePair
-from agentrl_jax.strict_json import finite
 
 MAX_MESSAGES = 4096
 """Messages of a conversation at most."""
 
+_LARGEST_REWARD = float(np.finfo(np.float32).max)
 _OWN = ("messages", "task", "item", "reward", "success")
 _AGENTGYM = ("conversations", "item_id", "task", "item", "reward", "success")
 _PAIR = ("id", "prompt", "chosen", "rejected", "task", "item")
@@ -195,8 +197,8 @@ def _reward(row: Mapping[str, Any], where: str) -> float | None:
     value = row.get("reward")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or finite(value) is None:
-        refuse(where, "reward", value, "expected a finite number or null")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST_REWARD:
+        refuse(where, "reward", value, "expected null or a number that float32 can hold")
     return float(value)
 
 

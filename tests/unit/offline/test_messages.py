@@ -37,7 +37,7 @@ def test_lines_of_messages(tmp_path):
         ],
         "task": "sums",
         "item": "7",
-        "reward": 0.5,
+        "reward": 1 / 3,
         "success": True,
     }
     path = tmp_path / "a.jsonl"
@@ -48,7 +48,7 @@ def test_lines_of_messages(tmp_path):
     first, second = data.conversations
     assert [message.loss for message in first.messages] == [False, False, False, False, True, False]
     assert first.messages[0].content == "Be \u2028 brief."
-    assert (first.task, first.item, first.reward, first.success) == ("sums", "7", 0.5, True)
+    assert (first.task, first.item, first.reward, first.success) == ("sums", "7", 0.33333334, True)
     assert first.start == ("Be \u2028 brief.", "2 + 2?")
     assert second == Conversation((Message("user", "2 + 2?"), Message("assistant", "4")))
     assert (second.source, second.reward, second.success) == (f"{path}:3", None, None)
@@ -91,6 +91,7 @@ def test_the_digest_is_of_the_content_and_its_order(tmp_path):
         (TALK | {"reward": "1"}, "reward"),
         (TALK | {"reward": True}, "reward"),
         (TALK | {"reward": 10**400}, "reward"),
+        (TALK | {"reward": -3.5e38}, "reward"),
         (TALK | {"success": 1}, "success"),
         ({"messages": {}}, "messages"),
         ({"messages": []}, "messages"),

@@ -1,0 +1,152 @@
+"""`agentrl data`: conversations to learn from, brought into one folder, written in other formats, and shown."""
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from rich.table import Table
+
+from agentrl_jax.errors import UserError, counted, shortened
+from agentrl_jax.terminal import Terminal
+
+if TYPE_CHECKING:
+    from agentrl_jax.offline.conversations import Conversation
+    from agentrl_jax.offline.conversations import Data as Conversations
+
+_SHOWN = 2000
+"""Characters of each message that are shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """Read conversations, and write them as a new folder of TFDS with a digest."""
+
+    sources: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="SOURCE...")]
+    """Files .jsonl or .json of messages or of AgentGym, folders of them, runs with recorded rollouts, folders of TFDS,
+    or the wheel of platoon-textcraft."""
+    to: Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+    """New folder."""
+    split: str = ""
+    """Part of the source: its name of a split, a slice such as [:80%], or both."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write conversations in another format."""
+
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
+    """As the sources of `agentrl data import`."""
+    to: Annotated[str, tyro.conf.arg(metavar="PATH")]
+    """New file; of rlds, new folder."""
+    kind: Literal["jsonl", "agenttraj", "rlds"]
+    """jsonl, one conversation a line; agenttraj, an array like those of AgentGym; rlds, the episodes of a run in the
+    schema of RLDS, as a folder of TFDS."""
+    split: str = ""
+    """As of `agentrl data import`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Show:
+    """Count what conversations have, and print the first one."""
+
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
+    """As the sources of `agentrl data import`."""
+    split: str = ""
+    """As of `agentrl data import`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Bring conversations to learn from into one format, write them in others, and show what they have."""
+
+    command: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[Import, tyro.conf.subcommand("import")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
+        | Annotated[Show, tyro.conf.subcommand("show")]
+    ]
+
+
+def run(command: Data) -> None:
+    """Carries out the command, and says what was written."""
+    chosen = command.command
+    if isinstance(chosen, Import):
+        from agentrl_jax.offline.read import read_data
+        from agentrl_jax.offline.tfds_folders import write_folder
+
+        data = read_data(chosen.sources, chosen.split)
+        write_folder(data, Path(chosen.to))
+        print(f"{chosen.to}: {_told(data)}")
+    elif isinstance(chosen, Export):
+        _export(chosen)
+    else:
+        from agentrl_jax.offline.read import read_data
+
+        _show(read_data([chosen.source], chosen.split))
+
+
+def _export(chosen: Export) -> None:
+    from agentrl_jax.offline.export import write_agenttraj, write_jsonl, write_rlds
+    from agentrl_jax.offline.read import read_data
+
+    if chosen.kind == "rlds":
+        if chosen.split:
+            raise UserError.of("--split", chosen.split, "but rlds has all episodes of a run; leave it out")
+        print(f"{chosen.to}: {write_rlds(Path(chosen.source), Path(chosen.to))}")
+        return
+    data = read_data([chosen.source], chosen.split)
+    {"jsonl": write_jsonl, "agenttraj": write_agenttraj}[chosen.kind](data, Path(chosen.to))
+    print(f"{chosen.to}: {_told(data)}")
+
+
+def _told(data: "Conversations") -> str:
+    """What a set has, in one line."""
+    dropped = "".join(f", {count} left out ({reason})" for reason, count in data.dropped.items())
+    return f"{counted(len(data), 'conversation')}, digest {data.digest[:16]}{dropped}"
+
+
+def _show(data: "Conversations") -> None:
+    rows = data.conversations
+    tasks: Counter[str] = Counter()
+    messages = trained = 0
+    rewards: list[float] = []
+    success: list[bool] = []
+    for conversation in rows:
+        tasks[conversation.task or "(none)"] += 1
+        messages += len(conversation.messages)
+        trained += sum(message.loss for message in conversation.messages)
+        rewards += [] if conversation.reward is None else [conversation.reward]
+        success += [] if conversation.success is None else [conversation.success]
+    table = Table(title=data.name, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, text in {
+        "conversations": str(len(rows)),
+        "messages": str(messages),
+        "trained replies": str(trained),
+        "tasks": ", ".join(f"{shortened(task)} ({count})" for task, count in tasks.most_common(20)),
+        "rewards": _rewards(rewards, len(rows)),
+        "success": f"{sum(success)} of {len(success)}" if success else "unknown",
+        "left out": ", ".join(f"{count} ({reason})" for reason, count in data.dropped.items()) or "none",
+        "digest": data.digest,
+    }.items():
+        table.add_row(name, text)
+    Terminal().print(table, *_first(rows[0]))
+
+
+def _rewards(rewards: list[float], rows: int) -> str:
+    if not rewards:
+        return "unknown"
+    mean = sum(rewards) / len(rewards)
+    known = "" if len(rewards) == rows else f", of {len(rewards)} conversations"
+    return f"mean {mean:.4g}, from {min(rewards):.4g} to {max(rewards):.4g}{known}"
+
+
+def _first(conversation: "Conversation") -> list[str]:
+    lines = [f"The first one, {conversation.source}:"]
+    for message in conversation.messages:
+        cut = message.content[:_SHOWN] + (" ..." if len(message.content) > _SHOWN else "")
+        trained = ", not trained" if message.role == "assistant" and not message.loss else ""
+        lines.append(f"[{message.role}{trained}] {cut}")
+    return lines

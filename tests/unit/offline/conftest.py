@@ -1,0 +1,1 @@
+from recorded_runs import recorded_run  # noqa: F401
