@@ -1,6 +1,6 @@
 """The components of a run before its first step: environments, model, programs."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -13,16 +13,13 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.envs.level_splits import level_splits
-from agentrl_jax.runs.run_folder import CONFIG, read_config
-from agentrl_jax.setup import build, stage_data, start
+from agentrl_jax.setup import build, start
 from agentrl_jax.setup.agents import check_window
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.setup.level_pools import new_pools
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.setup.python_task import store_traits
 from agentrl_jax.setup.service_tasks import Services, batched_envs
-from agentrl_jax.setup.stage_data import StageData
-from agentrl_jax.text.tokenizer import Tokenizer
 
 
 class RunParts:
@@ -34,11 +31,8 @@ class RunParts:
     held-out episodes, one per level; `prompt_information` measures whether responses depend on their prompts, None if
     the run does not measure it; `recorded` scores the first `recorded_episodes` of a rollout, None if nothing is
     recorded. `level_pools` has the levels that tasks choose from, as they are when learning begins, see
-    `level_pools.new_pools`. `stage_data` has data that stages learn from, by the number of the stage, where they were
-    read before the first step.
+    `level_pools.new_pools`.
     """
-
-    stage_data: dict[int, StageData]
 
     def __init__(self, config: Config, folder: Callable[[], Path]):
         """Builds the components; `folder` returns the folder for server logs, when a server is started.
@@ -102,18 +96,6 @@ class RunParts:
             self.prompt_information = self.programs.mutual_information(self.model, measured)
         self._single = single
         start.check_imitation(config, self.train_env)
-
-    def read_stages(self, panel: Callable[[Tokenizer], Set[str]]) -> None:
-        """Reads the data of the stages as far as steps and digests are not known, see `stage_data.resolved`.
-
-        `panel` has the contents that the run evaluates on, which are not learned from.
-        """
-        stored = None
-        if (Path(self.config.run_dir) / CONFIG).exists():
-            stored = read_config(self.config.run_dir)
-        self.config, self.stage_data = stage_data.resolved(
-            self.config, stored, self.tokenizer, lambda: panel(self.tokenizer)
-        )
 
     def store_traits(self, folder: Path) -> None:
         """Writes what readers of the run's folder need to know of classes that it names by their import paths."""

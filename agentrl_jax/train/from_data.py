@@ -14,12 +14,12 @@ from agentrl_jax.config.stages import DataStage, DpoStage
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.offline import stage_data
 from agentrl_jax.offline.order import Order
 from agentrl_jax.offline.rows import TokenRows, examples
+from agentrl_jax.offline.stage_data import StageData
 from agentrl_jax.parallel import hosts
-from agentrl_jax.setup import stage_data
 from agentrl_jax.setup.programs import host_metrics
-from agentrl_jax.setup.stage_data import StageData
 from agentrl_jax.stopping import ending_at_once
 from agentrl_jax.train import guards
 from agentrl_jax.train.iteration import Played
@@ -33,24 +33,26 @@ class FromData:
     its start, the reference.
     """
 
-    def __init__(self, progress: RunProgress, held_out: HeldOut, index: int, first_row: int):
-        """Stage `index` of the configuration."""
+    def __init__(
+        self, progress: RunProgress, held_out: HeldOut, index: int, first_row: int, read: dict[int, StageData]
+    ):
+        """Stage `index` of the configuration; its data are taken out of `read`, if they are there."""
         self.progress, self.parts, self.index = progress, progress.parts, index
         config = progress.parts.config.stages[index]
         assert isinstance(config, DataStage)
         self.config, self.name = config, str(config.kind)
         self.first_row, self.rows = first_row, config.chunks
-        self._held_out = held_out
+        self._held_out, self._read = held_out, read
         self._pairs = config if isinstance(config, DpoStage) else None
 
     @functools.cached_property
     def _data(self) -> StageData:
         """The data, which only a process reads that learns from them."""
-        read = self.parts.stage_data.pop(self.index, None)
-        if read is None:
+        found = self._read.pop(self.index, None)
+        if found is None:
             panel = self._held_out.contents(self.parts.tokenizer)
-            read = stage_data.load(self.parts.config, self.index, self.parts.tokenizer, panel)
-        return read
+            found = stage_data.load(self.parts.config, self.index, self.parts.tokenizer, panel)
+        return found
 
     @functools.cached_property
     def _order(self) -> Order:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,12 +20,13 @@ from agentrl_jax.evaluate.midway import MidwayCount
 from agentrl_jax.evaluate.seen import learned_levels
 from agentrl_jax.evaluate.summary import machine, success_tables, tables_by_category
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.offline.stage_data import resolved
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import counted_devices
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.live import LiveView, final_table
 from agentrl_jax.runs.loggers import Logger
-from agentrl_jax.runs.run_folder import RunFolder
+from agentrl_jax.runs.run_folder import CONFIG, RunFolder, read_config
 from agentrl_jax.setup import start
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.stopping import closed_at_stop, deferring
@@ -95,9 +97,11 @@ class Run:
         self.held_out = HeldOut.of_run(
             config, parts.eval_env, parts.eval_splits, parts.evaluation, parts.programs.replicas
         )
-        if config.data_stages:
-            parts.read_stages(self.held_out.contents)
-        self.config = parts.config
+        stored = read_config(config.run_dir) if (Path(config.run_dir) / CONFIG).exists() else None
+        self.config, self._read = resolved(
+            config, stored, parts.tokenizer, lambda: self.held_out.contents(parts.tokenizer)
+        )
+        parts.config = self.config
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         """Runs all stages and returns the summary, see `train`; of a run that has ended, the one that is stored."""
@@ -134,7 +138,7 @@ class Run:
                 view.note(line)
         midway = MidwayCount(self.held_out.board_hashes, self.held_out.labels)
         self.progress = RunProgress(self.parts, folder, checkpoints, view, midway, self.asked_to_stop)
-        self.stages = stages_of(self.progress, self.held_out)
+        self.stages = stages_of(self.progress, self.held_out, self._read)
         self.progress.stages = self.stages
         return self.progress.restore()
 

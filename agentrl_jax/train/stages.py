@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.offline.stage_data import StageData
 from agentrl_jax.train.from_data import FromData
 from agentrl_jax.train.imitation import Imitation
 from agentrl_jax.train.iteration import Played
@@ -61,8 +62,11 @@ class Stage(Protocol):
         ...
 
 
-def stages_of(progress: RunProgress, held_out: HeldOut) -> tuple[Stage, ...]:
-    """The stages of a run, in their order; the last is always reinforcement learning, which may have no iteration."""
+def stages_of(progress: RunProgress, held_out: HeldOut, read: dict[int, StageData]) -> tuple[Stage, ...]:
+    """The stages of a run, in their order; the last is always reinforcement learning, which may have no iteration.
+
+    `read` has data that stages learn from, by their numbers in the configuration, where they are known already.
+    """
     config, row = progress.parts.config, 0
     found: list[Stage] = []
     kinds = [stage.kind for stage in config.stages] or ["imitation"] * (config.imitation.chunks > 0)
@@ -71,6 +75,6 @@ def stages_of(progress: RunProgress, held_out: HeldOut) -> tuple[Stage, ...]:
             if kind == "imitation":
                 found.append(Imitation(progress, held_out, row))
             else:
-                found.append(FromData(progress, held_out, index, row))
+                found.append(FromData(progress, held_out, index, row, read))
             row += found[-1].rows
     return (*found, Reinforcement(progress, held_out, first_row=row))

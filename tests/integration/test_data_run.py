@@ -121,6 +121,6 @@ def test_levels_of_the_evaluation_are_not_learned_from(folder, tmp_path, monkeyp
     assert shown == contents
     known = Conversation((Message("system", SYSTEM), Message("user", "0 #_P_X_O#"), Message("assistant", ""))).content()
     monkeypatch.setattr(HeldOut, "contents", lambda held_out, tokenizer: frozenset({known}))
-    data = Run(config).parts.stage_data
+    data = Run(config)._read
     assert [found.counts["on a level of the evaluation"] for found in data.values()] == [1, 1]
     assert all(known not in found.contents for found in data.values())
