@@ -11,7 +11,7 @@ from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.one_task import OF_HOST, OF_PYTHON, OF_SERVICES
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
-from agentrl_jax.config.stages import DataStage
+from agentrl_jax.config.stages import DataStage, EvolveStage
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 
 _SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings")
@@ -297,7 +297,8 @@ def _stages(config: Config) -> Iterator[Refused]:
     for kind in ("imitation", "rl"):
         if kinds.count(kind) > 1:
             yield "stages", kinds, f"expected {kind} once at most, since one section of the file says what it does"
-    if kinds and imitates != ("imitation" in kinds):
+    read = {"imitation", "evolve"} & {*kinds}
+    if kinds and (not read if imitates else "imitation" in read):
         why = "which nothing reads; add imitation to stages" if imitates else "but stages has imitation; set it above 0"
         yield "imitation.levels", config.imitation.levels, why
     if "rl" in kinds[:-1]:
@@ -305,7 +306,9 @@ def _stages(config: Config) -> Iterator[Refused]:
     if kinds and "rl" not in kinds and config.train.iterations:
         yield "train.iterations", config.train.iterations, "which nothing reads; add rl to stages"
     for index, stage in enumerate(config.stages):
-        if isinstance(stage, DataStage) and not stage.data:
+        if isinstance(stage, EvolveStage) and not stage.steps:
+            yield f"stages.{index}.steps", 0, "expected the gradient steps of each round"
+        if isinstance(stage, DataStage) and not stage.data and not (imitates and stage.kind == "evolve"):
             yield f"stages.{index}.data", [], "expected files or folders with conversations"
 
 
@@ -339,7 +342,8 @@ def _training(config: Config) -> Iterator[Refused]:
     if train.critic_warmup and train.critic_warmup >= train.iterations:
         yield "train.critic_warmup", train.critic_warmup, f"expected less than train.iterations {train.iterations}"
     imitation, levels, steps = config.imitation, config.imitation.levels, config.imitation.steps
-    if (levels > 0) != (steps > 0):
+    base_only = bool(levels) and any(stage.kind == "evolve" for stage in config.stages)
+    if (levels > 0) != (steps > 0) and not base_only:
         yield "imitation.levels", levels, f"but imitation.steps is {steps}; set both above 0, or both to 0"
     if imitation.schedule != "constant" and not steps:
         yield "imitation.schedule", imitation.schedule, "but imitation.steps is 0; leave it out"

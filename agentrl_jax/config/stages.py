@@ -53,6 +53,11 @@ class DataStage(Section):
     """Share of the conversations, by content, that are not learned from: their loss is measured before and after."""
 
     @property
+    def total(self) -> int:
+        """Number of gradient steps of the stage; 0 where it is not known yet."""
+        return self.steps
+
+    @property
     def chunks(self) -> int:
         """Number of dispatches, each a row of metrics.jsonl; 0 where the number of steps is not known yet."""
         return -(-self.steps // IMITATION_CHUNK)
@@ -94,4 +99,37 @@ class DpoStage(DataStage):
     """Weight of the mean cross-entropy of the chosen answers (arXiv 2404.19733)."""
 
 
-Stage = Annotated[ImitationStage | SftStage | DpoStage | RlStage, Field(discriminator="kind")]
+class EvolveStage(DataStage):
+    """AgentEvol (Xi et al. 2024, arXiv 2406.04151): rounds in which the policy explores training levels and learns from
+    its successes. The base data are those of `data` and the demonstrations of `imitation.levels`; before the first
+    round the policy learns from them alone. `steps` are those of each round."""
+
+    kind: Literal["evolve"] = "evolve"
+    rounds: Size = 4
+    """Rounds of exploration."""
+    levels: Positive = 256
+    """Training levels of each task that a round explores."""
+    new_levels: bool = True
+    """Every round explores other levels; false: the same ones."""
+    samples: Size = 1
+    """Episodes on each level of a round."""
+    per_level: Size = 1
+    """Most successful episodes of a level that a round learns from."""
+    temperature: AboveZero = 1.0
+    """Sampling temperature of exploration."""
+    restart: bool = True
+    """Each round begins with the policy from before the stage, as AgentEvol does; false: it goes on with the one that
+    explored."""
+
+    @property
+    def total(self) -> int:
+        """See `DataStage.total`."""
+        return (self.rounds + 1) * self.steps
+
+    @property
+    def chunks(self) -> int:
+        """See `DataStage.chunks`."""
+        return (self.rounds + 1) * super().chunks
+
+
+Stage = Annotated[ImitationStage | SftStage | DpoStage | EvolveStage | RlStage, Field(discriminator="kind")]

@@ -1,8 +1,8 @@
 """Counts by content how many levels of an evaluation a run has learned from: from how many its episodes started.
 
-A run writes the levels of every batch to levels.jsonl: `step`, `stage` (imitation, sft, dpo, rl, test or start) and
-`levels`, the ids of the distinct levels; of conversations the hash of goal and first observation. The count therefore
-does not rely on the rule that separates the splits, but tests it.
+A run writes the levels of every batch to levels.jsonl: `step`, `stage` (that of `LEARNED`, or test) and `levels`, the
+ids of the distinct levels; of conversations the hash of goal and first observation. The count therefore does not rely
+on the rule that separates the splits, but tests it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.runs.records import read_rows
 from envs_jax.splits import state_hashes
 
-LEARNED = ("imitation", "sft", "dpo", "rl", "start")
+LEARNED = ("imitation", "sft", "dpo", "evolve", "rl", "start")
 """Stages whose levels are used to update parameters; start: by the run whose policy this one started from."""
 
 

@@ -57,6 +57,11 @@ class TokenRows:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    def __add__(self, other: "TokenRows") -> "TokenRows":
+        starts = np.concatenate([self.starts, self.starts[-1] + other.starts[1:]])
+        tokens = np.concatenate([self.tokens, other.tokens])
+        return TokenRows(tokens, np.concatenate([self.trained, other.trained]), starts)
+
     @property
     def lengths(self) -> Int[np.ndarray, " N"]:
         """Tokens of each row."""

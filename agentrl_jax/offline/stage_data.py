@@ -51,13 +51,20 @@ class StageData:
     def size(self) -> int:
         """Tokens of the longest row or bin."""
         longest = max(self.rows.lengths.max(), self.measured.lengths.max(initial=0))
-        return int(max(longest, LEAST_BIN) if self.packed else longest)
+        return _rounded(max(longest, LEAST_BIN) if self.packed else longest)
 
     @functools.cached_property
     def width(self) -> int:
         """Most trained tokens of a row or bin."""
         of_units = max(int(self.rows.counts[unit].sum()) for unit in self.units) if self.packed else 0
-        return max(of_units, int(self.rows.counts.max()), int(self.measured.counts.max(initial=0)))
+        return _rounded(max(of_units, self.rows.counts.max(), self.measured.counts.max(initial=0)))
+
+    def regrouped(self) -> "StageData":
+        """The same data with a unit for each row, or with bins of them."""
+        units = [[row] for row in range(len(self.rows))]
+        if self.packed:
+            units = pack(self.rows.lengths, max(int(self.rows.lengths.max()), LEAST_BIN))
+        return dataclasses.replace(self, units=units)
 
     def order(self, stage: DataStage, seed: int) -> Order:
         """The order of the units; a step has about `stage.batch` rows where they are packed."""
@@ -110,11 +117,9 @@ def load(config: Config, index: int, tokenizer: Tokenizer, panel: Set[str] = fro
     if not learned:
         reasons = ", ".join(f"{number} {reason}" for reason, number in counts.items() if number) or "they are empty"
         raise UserError.of(f"{key}.data", [*stage.data], f"which leave nothing to learn from: {reasons}")
-    of_units = TokenRows.of(learned)
     packed = config.algo.packing and not pairs
-    if packed:
-        units = pack(of_units.lengths, max(int(of_units.lengths.max()), LEAST_BIN))
-    return StageData(of_units, units, TokenRows.of(measured), [*contents], +counts, found.digest, packed)
+    data = StageData(TokenRows.of(learned), units, TokenRows.of(measured), [*contents], +counts, found.digest, packed)
+    return data.regrouped() if packed else data
 
 
 def row_format(config: Config, stage: DataStage, tokenizer: Tokenizer) -> RowFormat:
@@ -134,6 +139,11 @@ def row_format(config: Config, stage: DataStage, tokenizer: Tokenizer) -> RowFor
         omits_ends=get_style(prompt.style).omits_ends,
         all_replies=isinstance(stage, SftStage) and stage.compat == "agentgym",
     )
+
+
+def _rounded(number: int) -> int:
+    """A multiple of 16, so that data that differ a little need no program of their own."""
+    return -(-int(number) // 16) * 16
 
 
 def _content(item: Conversation | PreferencePair) -> str:
@@ -167,7 +177,7 @@ def resolved(
     """
     stages, read = [*config.stages], {}
     for index, stage in enumerate(stages):
-        if not isinstance(stage, DataStage) or (stage.steps and stage.sha256):
+        if not isinstance(stage, DataStage) or not stage.data or (stage.steps and stage.sha256):
             continue
         before = stored.stages[index] if stored is not None and index < len(stored.stages) else None
         if isinstance(before, type(stage)):
@@ -176,5 +186,5 @@ def resolved(
                 stages[index] = before
                 continue
         data = read[index] = load(config, index, tokenizer, panel())
-        stages[index] = stage.replace(steps=data.order(stage, config.seed).count, sha256=data.sha256)
+        stages[index] = stage.replace(steps=stage.steps or data.order(stage, 0).count, sha256=data.sha256)
     return config.replace(stages=tuple(stages)), read

@@ -1,7 +1,7 @@
 """The stages of a run that learn from data: cross-entropy on the replies of conversations, and preference pairs."""
 
-import functools
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -44,19 +44,34 @@ class FromData:
         self.first_row, self.rows = first_row, config.chunks
         self._held_out, self._read = held_out, read
         self._pairs = config if isinstance(config, DpoStage) else None
+        self._loaded: StageData | None = None
 
-    @functools.cached_property
+    @property
     def _data(self) -> StageData:
-        """The data, which only a process reads that learns from them."""
+        if self._loaded is None:
+            self.use(self.read())
+        assert self._loaded is not None
+        return self._loaded
+
+    @property
+    def _order(self) -> Order:
+        return self._data.order(self.config, self.parts.config.seed)
+
+    def use(self, data: StageData) -> None:
+        """Learns from these data from now on."""
+        self._loaded = data
+
+    def read(self) -> StageData:
+        """The data of the configuration, which only a process reads that learns from them.
+
+        Raises:
+            UserError: they cannot be read, or have changed.
+        """
         found = self._read.pop(self.index, None)
         if found is None:
             panel = self._held_out.contents(self.parts.tokenizer)
             found = stage_data.load(self.parts.config, self.index, self.parts.tokenizer, panel)
         return found
-
-    @functools.cached_property
-    def _order(self) -> Order:
-        return self._data.order(self.config, self.parts.config.seed)
 
     def begin(self, state: TrainState) -> TrainState:
         """The state with a new optimizer, and of pairs the reference."""
@@ -81,11 +96,12 @@ class FromData:
 
     def row(self, state: TrainState) -> int:
         """Number of rows that the run has written."""
-        return self.first_row - (-int(state.step) // IMITATION_CHUNK)
+        rounds, steps = divmod(int(state.step), self.config.steps)
+        return self.first_row + rounds * -(-self.config.steps // IMITATION_CHUNK) - (-steps // IMITATION_CHUNK)
 
     def ended(self, state: TrainState) -> bool:
         """Whether all gradient steps were taken."""
-        return int(state.step) >= self.config.steps
+        return int(state.step) >= self.config.total
 
     def recovered(self, state: TrainState) -> TrainState:
         """Skipped steps end a run; none is taken again."""
@@ -101,10 +117,15 @@ class FromData:
         Raises:
             UserError: the data have changed, or too many steps in a row were skipped.
         """
-        parts, progress, done = self.parts, self.progress, int(state.step)
-        measured = {"validation_loss_before": self._validation(state)} if not done else {}
-        began = time.monotonic()
-        steps, batch = min(IMITATION_CHUNK, self.config.steps - done), self._order.batch
+        return self.learn(state, {})
+
+    def learn(self, state: TrainState, measured: Mapping[str, float | None]) -> TrainState:
+        """Takes the gradient steps of a chunk, and logs what was `measured` before with their metrics."""
+        parts, progress, done = self.parts, self.progress, int(state.step) % self.config.steps
+        steps, measured = min(IMITATION_CHUNK, self.config.steps - done), dict(measured)
+        if not done:
+            measured["validation_loss_before"] = self._validation(state)
+        began, batch = time.monotonic(), self._order.batch
         inputs, tokens = self._inputs(state, done, steps)
         made = time.monotonic()
         program = parts.programs.data_steps(parts.model, parts.tx, batch=batch, pairs=self._pairs)
@@ -114,7 +135,7 @@ class FromData:
         state = state.replace(stage_state=reference)
         metrics = host_metrics(found)
         seconds = {"time/data": made - began, "time/step": time.monotonic() - began}
-        if self.ended(state):
+        if done + steps == self.config.steps:
             measured["validation_loss"] = self._validation(state)
         metrics |= {name: value for name, value in measured.items() if value is not None} | {"tokens": tokens}
         step = self.row(state)
@@ -122,10 +143,9 @@ class FromData:
         named = {f"{self.name}/{name}": value for name, value in metrics.items()}
         progress.folder.log({"step": step, "stage": self.name, **named, **seconds})
         shown = f"  accuracy {metrics['accuracy']:.1%}" if self._pairs else ""
-        epoch = self._order.epoch(done + steps)
-        progress.view.note(
-            f"{self.name} {done + steps:>5}/{self.config.steps}  epoch {epoch:.2f}  loss {metrics['loss']:.3f}{shown}"
-        )
+        shown += f"  success {measured['success']:.1%}" if "success" in measured else ""
+        shown = f"epoch {self._order.epoch(done + steps):.2f}  loss {metrics['loss']:.3f}{shown}"
+        progress.view.note(f"{self.name} {int(state.step):>5}/{self.config.total}  {shown}")
         self._warn(metrics)
         skipped = int(metrics["skipped_in_a_row"])
         lr = f"stages.{self.index}.lr"

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.offline.stage_data import StageData
+from agentrl_jax.train.evolve import Evolve
 from agentrl_jax.train.from_data import FromData
 from agentrl_jax.train.imitation import Imitation
 from agentrl_jax.train.iteration import Played
@@ -75,6 +76,7 @@ def stages_of(progress: RunProgress, held_out: HeldOut, read: dict[int, StageDat
             if kind == "imitation":
                 found.append(Imitation(progress, held_out, row))
             else:
-                found.append(FromData(progress, held_out, index, row, read))
+                of_kind = Evolve if kind == "evolve" else FromData
+                found.append(of_kind(progress, held_out, index, row, read))
             row += found[-1].rows
     return (*found, Reinforcement(progress, held_out, first_row=row))
