@@ -102,9 +102,12 @@ def _run(words: list[str]) -> None:
     if len(words) > 1 and words[0] in ("train", "plan"):
         (train.run if words[0] == "train" else plan.run)(words[1:])
         return
+    if len(words) > 1 and words[0] in train.SHORT and not {"--help", "-h"} & {*words}:
+        train.run_stage(words[0], words[1:])
+        return
     with one_line_errors():
         command: Any = tyro.extras.subcommand_cli_from_dict(
-            {_name(kind): kind for kind in (train.Train, plan.Plan, *_COMMANDS)},
+            {_name(kind): kind for kind in (train.Train, train.Sft, train.Dpo, train.Evolve, plan.Plan, *_COMMANDS)},
             prog="agentrl",
             description="Multi-turn reinforcement learning of language-model agents. --version prints the version.",
             args=words or ["--help"],
@@ -125,7 +128,7 @@ def _names_own_code(words: list[str]) -> bool:
 
     Modules of the working directory are found by such a command only, so that no run can bring code with it.
     """
-    file = words[1] if len(words) > 1 and words[0] in ("train", "plan", "compare") else ""
+    file = words[1] if len(words) > 1 and words[0] in ("train", "plan", "compare", *train.SHORT) else ""
     return os.path.isfile(file) or any(_IMPORT_PATH.fullmatch(word) for word in words)
 
 

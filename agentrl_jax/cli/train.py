@@ -1,8 +1,11 @@
 """`agentrl train`: trains an agent, or resumes a run that was stopped."""
 
 import dataclasses
+import json
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -10,6 +13,8 @@ import tyro
 from agentrl_jax import stopping
 from agentrl_jax.config import Config, load_config, shipped
 from agentrl_jax.config.keys import listing
+from agentrl_jax.config.load import read_yaml
+from agentrl_jax.config.stages import DataStage, DpoStage, EvolveStage, SftStage
 from agentrl_jax.errors import UserError, refusals
 
 
@@ -20,6 +25,27 @@ class Train:
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
     """YAML file with the configuration, the name of an experiment (--list), or the folder of a run that goes on."""
 
+
+@dataclasses.dataclass(frozen=True)
+class Sft:
+    """Learn from conversations: `agentrl train` with one stage sft, whose keys are given as --data, --epochs."""
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
+    """YAML file with the configuration, or the name of an experiment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dpo(Sft):
+    """Learn from preference pairs: `agentrl train` with one stage dpo, whose keys are given as --data, --beta."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evolve(Sft):
+    """Explore and learn from successes: `agentrl train` with one stage evolve, as --rounds, --steps."""
+
+
+SHORT: dict[str, type[DataStage]] = {"sft": SftStage, "dpo": DpoStage, "evolve": EvolveStage}
+"""Commands that are `agentrl train` with one stage, by its kind."""
 
 _HELP = """Train an agent: agentrl train FILE.yaml [--key value ...], or go on with a run: agentrl train FOLDER
 
@@ -58,7 +84,35 @@ def run(words: list[str]) -> None:
             key="FILE.yaml",
             value=words[0],
         )
-    config = load_config(file, words[1:])
+    _train(load_config(file, words[1:]), accept_changes)
+
+
+def run_stage(kind: str, words: list[str]) -> None:
+    """Trains with one stage of a kind, with the words after its command: its file, and keys of the stage or others."""
+    if not words or words[0].startswith("-"):
+        raise UserError(f"no file is given; write `agentrl {kind} FILE.yaml --key value`", key="FILE.yaml")
+    data = read_yaml(words[0])
+    given = [stage for stage in data.get("stages", []) if isinstance(stage, dict) and stage.get("kind") == kind]
+    data["stages"] = given[:1] or [{"kind": kind}]
+    data.setdefault("run_dir", os.path.join("runs", f"{Path(words[0]).stem}-{kind}"))
+    _train(load_config(data, [*_of_stage(SHORT[kind], words[1:])]), accept_changes=False)
+
+
+def _of_stage(kind: type[DataStage], words: list[str]) -> Iterator[str]:
+    """The words, with the keys of a stage by their whole names."""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    for before, word in zip(["", *words], words):
+        name = word.removeprefix("--").replace("-", "_")
+        if word.startswith("--") and name in kind.model_fields:
+            yield f"--stages.0.{name}"
+        elif before == "--data" and not word.startswith("["):
+            yield json.dumps(word.split(","))
+        else:
+            yield _long(word)
+
+
+def _train(config: Config, accept_changes: bool) -> None:
+    """Trains in this process, after what has to be done before JAX is used."""
 
     def kept() -> str:
         return _kept(config.run_dir)
