@@ -1,5 +1,6 @@
 """Rows of conversations and pairs: what is read, and what is refused by its place and its key."""
 
+import dataclasses
 import json
 
 import pytest
@@ -214,6 +215,7 @@ def test_preference_pairs(tmp_path):
         ({"weight": 1}, "weight"),
         ({"id": 1.5}, "id"),
         ({"chosen": []}, "chosen"),
+        ({"rejected": []}, "rejected"),
         ({"rejected": [HUMAN]}, "role 3"),
         ({"prompt": []}, "role 0"),
         ({"prompt": MANUAL}, "prompt"),
@@ -269,4 +271,8 @@ def test_held_out_levels_are_dropped_and_counted():
         Message("assistant", "x"),
     )
     assert Conversation(acknowledged).start == ("", "a")
+    trained = tuple(dataclasses.replace(message, loss=True) for message in acknowledged)
+    assert Conversation(trained).start == ("", "rules")
+    with pytest.raises(ValueError, match="JSON"):
+        dataclasses.replace(rows[0], reward=float("nan")).digest()
     assert PreferencePair((), (), (), source="a") == PreferencePair((), (), (), source="b")
