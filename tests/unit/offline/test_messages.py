@@ -143,6 +143,7 @@ def test_lines_have_a_largest_size_and_files_do_not_change(tmp_path, monkeypatch
     size = path.stat().st_size // 2
     monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_LINE", size)
     data = read_data([path])
+    assert data.conversations[1].source == f"{path}:2"
     lines(path, TALK, TALK, TALK)
     with pytest.raises(UserError) as error:
         data.conversations[0]
@@ -151,7 +152,7 @@ def test_lines_have_a_largest_size_and_files_do_not_change(tmp_path, monkeypatch
     assert refused(path).key == f"{path}:1"
 
 
-def test_agentgyms_arrays(tmp_path):
+def test_agentgyms_arrays(tmp_path, monkeypatch):
     path = tmp_path / "traj.json"
     rows = [{"conversations": [*MANUAL, HUMAN, GPT, HUMAN], "item_id": "lmrl_maze_12"}]
     rows.append({"conversations": [HUMAN, GPT], "item_id": "x", "reward": 1, "success": 1, "task": "t"})
@@ -174,6 +175,11 @@ def test_agentgyms_arrays(tmp_path):
     assert refused(path).key == str(path)
     path.write_text("[]")
     assert refused(path).key == str(path)
+    path.write_text(json.dumps(rows))
+    monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_ARRAY", path.stat().st_size)
+    assert len(read_data([path])) == 2
+    monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_ARRAY", path.stat().st_size - 1)
+    assert refused(path).value == path.stat().st_size
 
 
 def test_rollout_logs_of_a_folder(tmp_path):
