@@ -71,8 +71,8 @@ def pair_of(row: Any, where: str) -> PreferencePair:
         refuse(where, "prompt", prompt[-1].role, "as its last role; expected a message of the user at the end")
     for side in (chosen, rejected):
         _in_order((*prompt, *side), where)
-        if not side or side[0].role != "assistant":
-            refuse(where, "chosen" if side is chosen else "rejected", [], "expected a reply as its first message")
+        if not side:
+            refuse(where, "chosen" if side is chosen else "rejected", [], "expected at least one reply")
     task, item = (_text(row, key, where) for key in ("task", "item"))
     return PreferencePair(prompt, chosen, rejected, str(number), task, item, where)
 

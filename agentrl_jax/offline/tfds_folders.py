@@ -78,14 +78,19 @@ def read_folder(folder: Path, split: str = "") -> Data:
         raise UserError.at(folder / FEATURES, "has other features; expected those of conversations: write them anew")
     metadata = _json(folder / METADATA) if (folder / METADATA).is_file() else {}
     with _refused(folder):
-        info = builders.tfds.builder_from_directory(folder).info
-    names = list(info.splits)
+        splits = dict(builders.tfds.builder_from_directory(folder).info.splits)
+    names = list(splits)
     if not split and len(names) == 1:
         split = names[0]
     if split not in names:
         raise UserError.of("split", split, f"of {folder}; expected one of {', '.join(names)}")
-    _check_files(folder, info.splits[split], metadata)
-    rows = _Rows(folder, split, info.splits[split])
+    with _refused(folder / INFO):
+        files = [Path(file) for file in splits[split].filepaths]
+        shards = list(zip(files, map(int, splits[split].shard_lengths), strict=True))
+    if not sum(length for _, length in shards):
+        raise UserError.at(folder / INFO, f"has no rows in the split {split}; expected at least one")
+    _check_files(folder, shards, metadata)
+    rows = _Rows(folder, split, shards)
     data = Data.of(rows, f"{folder.name} {split}", _dropped(metadata))
     if metadata.get("digest", data.digest) != data.digest:
         raise UserError.at(folder, f"has conversations with the digest {data.digest[:16]}, which its metadata deny")
@@ -95,9 +100,9 @@ def read_folder(folder: Path, split: str = "") -> Data:
 class _Rows(Sequence[Conversation]):
     """The rows of a split."""
 
-    def __init__(self, folder: Path, split: str, info: Any):
-        self._folder, self._split = folder, split
-        self._shards = list(zip(info.filenames, info.shard_lengths))
+    def __init__(self, folder: Path, split: str, shards: Sequence[tuple[Path, int]]):
+        """`shards` are the files and how many rows each has."""
+        self._folder, self._split, self._shards = folder, split, shards
         self._source: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,11 +120,11 @@ class _Rows(Sequence[Conversation]):
             with _refused(self._folder):
                 self._source = builder.as_data_source(split=self._split)
         file, row = self._place(place)
-        with _refused(self._folder / file):
+        with _refused(file):
             found = self._source[place]
-        return _conversation(found, f"{self._folder / file}: row {row}")
+        return _conversation(found, f"{file}: row {row}")
 
-    def _place(self, index: int) -> tuple[str, int]:
+    def _place(self, index: int) -> tuple[Path, int]:
         """The file of a row, and its number there."""
         shard = 0
         while index >= self._shards[shard][1]:
@@ -156,17 +161,16 @@ def _conversation(found: Mapping[str, Any], where: str) -> Conversation:
     return conversation_of(row, where)
 
 
-def _check_files(folder: Path, info: Any, metadata: Mapping[str, Any]) -> None:
+def _check_files(folder: Path, shards: Sequence[tuple[Path, int]], metadata: Mapping[str, Any]) -> None:
     """Refuses a file that is missing, or not the one that was written; in folders of others, rows are counted."""
     from array_record.python import array_record_module
 
     known = metadata.get("files")
-    for name, length in zip(info.filenames, info.shard_lengths):
-        file = folder / name
+    for file, length in shards:
         if not file.is_file() or file.parent.resolve() != folder.resolve():
-            raise UserError.at(file, "no such file; restore it, or write the folder anew")
-        if known is not None:
-            if known.get(name) != _size_and_hash(file):
+            raise UserError.at(file, "no such file in the folder; restore it, or write the folder anew")
+        if isinstance(known, dict):
+            if known.get(file.name) != _size_and_hash(file):
                 raise UserError.at(file, "is not the file that was written: its size or hash is another; restore it")
             continue
         with _refused(file):

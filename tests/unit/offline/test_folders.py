@@ -74,6 +74,12 @@ def test_what_was_written_is_read_again(stored):
     }
 
 
+def test_a_row_is_named_by_its_file_and_its_number_there(tmp_path):
+    rows = tfds_folders._Rows(tmp_path, "train", [("a", 2), ("b", 1), ("c", 2)])
+    assert len(rows) == 5
+    assert [rows._place(index) for index in range(5)] == [("a", 1), ("a", 2), ("b", 1), ("c", 1), ("c", 2)]
+
+
 def test_tfds_opens_it_and_its_sub_splits_are_ours(stored):
     builder = tfds.builder_from_directory(stored)
     assert builder.info.metadata["digest"] == DATA.digest
@@ -127,11 +133,14 @@ def test_folders_of_others_are_read_if_they_are_whole(copied, tmp_path):
     splits = json.loads((folder / "dataset_info.json").read_text())["splits"]
     change("dataset_info.json", splits=[splits[0] | {"shardLengths": ["10"]}])
     assert refused(read_data, [folder]).key == str(records)
+    shutil.copy(records, folder.parent / "agentrl_trajectories")
     change("dataset_info.json", splits=[splits[0] | {"filepathTemplate": "../{DATASET}"}])
-    assert refused(read_data, [folder]).value is None
+    assert refused(read_data, [folder]).key == str(folder / "../agentrl_trajectories")
+    change("dataset_info.json", splits=[splits[0] | {"shardLengths": []}])
+    assert refused(read_data, [folder]).key == str(folder / "dataset_info.json")
     change("dataset_info.json", splits=[splits[0], splits[0] | {"name": "test"}])
     assert refused(read_data, [folder]).key == "split"
-    for form, why in (("parquet", "sub-splits"), ("tfrecord", "TensorFlow")):
+    for form, why in (("parquet", "sub-splits"), ("tfrecord", "TensorFlow"), ("a", "not supported")):
         change("dataset_info.json", fileFormat=form)
         error = refused(read_data, [folder])
         assert (error.key, error.value) == (str(folder), form)

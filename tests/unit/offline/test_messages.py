@@ -1,5 +1,6 @@
 """Rows of conversations and pairs: what is read, and what is refused by its place and its key."""
 
+import dataclasses
 import json
 
 import pytest
@@ -142,6 +143,7 @@ def test_lines_have_a_largest_size_and_files_do_not_change(tmp_path, monkeypatch
     size = path.stat().st_size // 2
     monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_LINE", size)
     data = read_data([path])
+    assert data.conversations[1].source == f"{path}:2"
     lines(path, TALK, TALK, TALK)
     with pytest.raises(UserError) as error:
         data.conversations[0]
@@ -150,7 +152,7 @@ def test_lines_have_a_largest_size_and_files_do_not_change(tmp_path, monkeypatch
     assert refused(path).key == f"{path}:1"
 
 
-def test_agentgyms_arrays(tmp_path):
+def test_agentgyms_arrays(tmp_path, monkeypatch):
     path = tmp_path / "traj.json"
     rows = [{"conversations": [*MANUAL, HUMAN, GPT, HUMAN], "item_id": "lmrl_maze_12"}]
     rows.append({"conversations": [HUMAN, GPT], "item_id": "x", "reward": 1, "success": 1, "task": "t"})
@@ -173,6 +175,11 @@ def test_agentgyms_arrays(tmp_path):
     assert refused(path).key == str(path)
     path.write_text("[]")
     assert refused(path).key == str(path)
+    path.write_text(json.dumps(rows))
+    monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_ARRAY", path.stat().st_size)
+    assert len(read_data([path])) == 2
+    monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_ARRAY", path.stat().st_size - 1)
+    assert refused(path).value == path.stat().st_size
 
 
 def test_rollout_logs_of_a_folder(tmp_path):
@@ -214,6 +221,7 @@ def test_preference_pairs(tmp_path):
         ({"weight": 1}, "weight"),
         ({"id": 1.5}, "id"),
         ({"chosen": []}, "chosen"),
+        ({"rejected": []}, "rejected"),
         ({"rejected": [HUMAN]}, "role 3"),
         ({"prompt": []}, "role 0"),
         ({"prompt": MANUAL}, "prompt"),
@@ -269,4 +277,8 @@ def test_held_out_levels_are_dropped_and_counted():
         Message("assistant", "x"),
     )
     assert Conversation(acknowledged).start == ("", "a")
+    trained = tuple(dataclasses.replace(message, loss=True) for message in acknowledged)
+    assert Conversation(trained).start == ("", "rules")
+    with pytest.raises(ValueError, match="JSON"):
+        dataclasses.replace(rows[0], reward=float("nan")).digest()
     assert PreferencePair((), (), (), source="a") == PreferencePair((), (), (), source="b")
