@@ -12,7 +12,7 @@ from agentrl_jax.errors import UserError, counted, shortened
 from agentrl_jax.terminal import Terminal
 
 if TYPE_CHECKING:
-    from agentrl_jax.offline.conversations import Conversation
+    from agentrl_jax.offline.conversations import Conversation, Pairs
     from agentrl_jax.offline.conversations import Data as Conversations
 
 _SHOWN = 2000
@@ -40,9 +40,10 @@ class Export:
     """As the sources of `agentrl data import`."""
     to: Annotated[str, tyro.conf.arg(metavar="PATH")]
     """New file; of rlds, new folder."""
-    kind: Literal["jsonl", "agenttraj", "rlds"]
-    """jsonl, one conversation a line; agenttraj, an array like those of AgentGym; rlds, the episodes of a run in the
-    schema of RLDS, as a folder of TFDS."""
+    kind: Literal["jsonl", "agenttraj", "pairs", "rlds"]
+    """jsonl, one conversation a line; agenttraj, an array like those of AgentGym; pairs, a success and a failure on
+    each level that has both, for a stage dpo; rlds, the episodes of a run in the schema of RLDS, as a folder of
+    TFDS."""
     split: str = ""
     """As of `agentrl data import`."""
 
@@ -87,7 +88,7 @@ def run(command: Data) -> None:
 
 
 def _export(chosen: Export) -> None:
-    from agentrl_jax.offline.export import write_agenttraj, write_jsonl, write_rlds
+    from agentrl_jax.offline.export import write_agenttraj, write_jsonl, write_pairs, write_rlds
     from agentrl_jax.offline.read import read_data
 
     if chosen.kind == "rlds":
@@ -96,14 +97,21 @@ def _export(chosen: Export) -> None:
         print(f"{chosen.to}: {write_rlds(Path(chosen.source), Path(chosen.to))}")
         return
     data = read_data([chosen.source], chosen.split)
+    if chosen.kind == "pairs":
+        from agentrl_jax.offline.own_pairs import own_pairs
+
+        pairs = own_pairs(data)
+        write_pairs(pairs, Path(chosen.to))
+        print(f"{chosen.to}: {_told(pairs)}")
+        return
     {"jsonl": write_jsonl, "agenttraj": write_agenttraj}[chosen.kind](data, Path(chosen.to))
     print(f"{chosen.to}: {_told(data)}")
 
 
-def _told(data: "Conversations") -> str:
+def _told(data: "Conversations | Pairs") -> str:
     """What a set has, in one line."""
     dropped = "".join(f", {count} left out ({reason})" for reason, count in data.dropped.items())
-    return f"{counted(len(data), 'conversation')}, digest {data.digest[:16]}{dropped}"
+    return f"{counted(len(data), data.row_name)}, digest {data.digest[:16]}{dropped}"
 
 
 def _show(data: "Conversations") -> None:

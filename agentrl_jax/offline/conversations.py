@@ -172,6 +172,8 @@ class _Set(Generic[Row]):
 class Data(_Set[Conversation]):
     """A set of conversations."""
 
+    row_name = "conversation"
+
     @property
     def conversations(self) -> Sequence[Conversation]:
         """Its rows."""
@@ -180,6 +182,8 @@ class Data(_Set[Conversation]):
 
 class Pairs(_Set[PreferencePair]):
     """A set of preference pairs."""
+
+    row_name = "pair"
 
     @property
     def pairs(self) -> Sequence[PreferencePair]:

@@ -7,11 +7,12 @@ from typing import Any
 from agentrl_jax.errors import UserError
 from agentrl_jax.formats.episodes import Episode
 from agentrl_jax.io import atomic_write
-from agentrl_jax.offline.conversations import Conversation, Data, Message
+from agentrl_jax.offline.conversations import Conversation, Data, Message, Pairs
 from agentrl_jax.offline.messages import item_id, split_item_id
 from agentrl_jax.offline.recorded import episodes_of, is_run
 from agentrl_jax.offline.tfds_folders import build, import_builders
 
+SIDES = ("chosen", "rejected")
 _FROM = {"user": "human", "assistant": "gpt", "system": "system"}
 
 
@@ -21,6 +22,16 @@ def write_jsonl(data: Data, file: Path) -> None:
     with atomic_write(file) as stream:
         for conversation in data.conversations:
             stream.write(_json(_as_row(conversation)) + "\n")
+
+
+def write_pairs(pairs: Pairs, file: Path) -> None:
+    """Writes one pair a line, which `read.read_pairs` reads again."""
+    _refuse_existing(file)
+    with atomic_write(file) as stream:
+        for pair in pairs.pairs:
+            sides = {side: [_plain(message) for message in getattr(pair, side)] for side in ("prompt", *SIDES)}
+            named = {name: value for name in ("id", "task", "item") if (value := getattr(pair, name))}
+            stream.write(_json(sides | named) + "\n")
 
 
 def write_agenttraj(data: Data, file: Path) -> None:
@@ -64,11 +75,12 @@ def _json(value: Any) -> str:
 
 
 def _as_row(conversation: Conversation) -> dict[str, Any]:
-    def plain(message: Message) -> dict[str, Any]:
-        made: dict[str, Any] = {"role": message.role, "content": message.content}
-        return made if message.loss or message.role != "assistant" else made | {"loss": False}
+    return {"messages": [_plain(message) for message in conversation.messages], **_known(conversation)}
 
-    return {"messages": [plain(message) for message in conversation.messages], **_known(conversation)}
+
+def _plain(message: Message) -> dict[str, Any]:
+    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    return made if message.loss or message.role != "assistant" else made | {"loss": False}
 
 
 def _as_agenttraj(conversation: Conversation) -> dict[str, Any]:

@@ -26,7 +26,9 @@ def own_pairs(data: Data, *, per_level: int = 1) -> Pairs:
         raise UserError.of(
             "pairs", 0, f"of {data.name}: no level was played with success and without; record more episodes"
         )
-    return Pairs.of(found, data.name, {"level without a pair": len(by_start) - len({p.id.split("/")[0] for p in found})})
+    return Pairs.of(
+        found, data.name, {"level without a pair": len(by_start) - len({p.id.split("/")[0] for p in found})}
+    )
 
 
 def _of_level(played: list[Conversation], per_level: int) -> Iterator[PreferencePair]:

@@ -10,6 +10,8 @@ policy of the round.
 
 import dataclasses
 import io
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -221,7 +223,7 @@ class Evolve(FromData):
                     }:
                         raise BadValue.of("rows", len(rows), "whose arrays do not fit")
                     return Explored(rows, stored["levels"].tolist(), float(stored["success"]))
-            except (OSError, ValueError, KeyError, IndexError) as error:
+            except (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error) as error:
                 why = f"cannot be read ({error}); restore the rows of the round, or use a new run"
                 raise UserError.at(file, why) from error
 
