@@ -1,6 +1,7 @@
 """Builds the components of a run from its configuration. Nothing is compiled here."""
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,7 +41,7 @@ from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
-from agentrl_jax.text.styles import get_style
+from agentrl_jax.text.styles import FEEDBACK, get_style
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split
@@ -113,6 +114,7 @@ def make_task(
         lists_actions=env.lists_actions,
         feedback=feedback,
     )
+    form = response_grammar(env.actions, prompt)
     if prompt.observation_tokens:
         most = min(prompt.observation_tokens + len(tokenizer.encode(feedback)), compiled.max_message_tokens)
         compiled = compiled.replace(max_message_tokens=most)
@@ -121,7 +123,9 @@ def make_task(
         env=env,
         env_params=params,
         prompt=compiled,
-        grammar=compile_grammar(response_grammar(env.actions, prompt), tokenizer),
+        grammar=compile_grammar(form, tokenizer),
+        response_format=form,
+        with_feedback=functools.partial(make_task, name, env, params, prompt, tokenizer, feedback=FEEDBACK),
     )
 
 
