@@ -26,11 +26,7 @@ from agentrl_jax.config.fields import (
 from agentrl_jax.config.imitation import ImitationConfig
 from agentrl_jax.config.sampling import Draws, Sampling
 from agentrl_jax.config.stages import DataStage, Stage
-from agentrl_jax.environments.loading import is_compiled_path, is_path
-from agentrl_jax.service_names import TEXT_SERVICES
-
-Kind = Literal["compiled", "python", "service"]
-"""Where a task is played."""
+from agentrl_jax.environments.kinds import Kind, kind_of
 
 PANEL = "panel"
 NAMED_LEVELS = (PANEL, "other-levels")
@@ -410,25 +406,13 @@ class Config(Section):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Where each task is played: compiled, as a Python environment, or as a service."""
-        return tuple(
-            "python"
-            if is_path(task.env)
-            else "service"
-            if (self.env.url and not is_compiled_path(task.env)) or task.env in TEXT_SERVICES
-            else "compiled"
-            for task in self.tasks
-        )
+        """The kind of each task's environment."""
+        return tuple(kind_of(task.env, self.env.url) for task in self.tasks)
 
     @property
-    def served(self) -> bool:
-        """Whether some tasks are services or Python environments, which run on the host."""
-        return set(self.kinds) != {"compiled"}
-
-    @property
-    def python(self) -> bool:
-        """Whether some tasks are Python environments, named by their import paths."""
-        return "python" in self.kinds
+    def on_host(self) -> bool:
+        """Whether some tasks run on the host."""
+        return any(kind.on_host for kind in self.kinds)
 
     @property
     def data_stages(self) -> tuple[DataStage, ...]:

@@ -143,7 +143,7 @@ def response_grammar(actions: tuple[str, ...], prompt: PromptConfig) -> Response
 def build_compiled_env(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
     """Builds the batched environment of compiled tasks; raises UserError if a task is none."""
     for index, (task, kind) in enumerate(zip(config.tasks, config.kinds)):
-        if kind != "compiled":
+        if kind.on_host:
             why = "which runs on the host; this works with compiled environments only"
             raise UserError.of(f"tasks.{index}.env", task.env, why)
     tasks = tuple(build_task(task, config.prompt, tokenizer) for task in config.tasks)
@@ -267,7 +267,7 @@ def check_trainable(config: Config, splits: LevelSplits) -> None:
         UserError: all levels of a task's file are test levels in any case (`TextEnvironment.test_levels`).
     """
     for task, kind, levels in zip(config.tasks, config.kinds, splits.tasks):
-        if kind == "compiled" and (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
+        if not kind.on_host and (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
             raise UserError(
                 f"tasks: {task.label} has no level to train on: all levels of {task.levels} are test levels, which "
                 "its environment names and no run trains on; give others",
@@ -379,7 +379,7 @@ def rollout_settings(
         overlong_penalty=jnp.float32(config.algo.overlong_penalty),
         temperature=jnp.full(episodes, temperature, jnp.float32),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
-        # A response to a service is one action.
+        # A response in plain text is one action.
         max_actions=jnp.int32(config.prompt.max_actions if config.prompt.has_answer_block else config.prompt.max_turns),
         env_params=batched_env.env_params,
     )
