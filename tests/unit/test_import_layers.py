@@ -82,6 +82,8 @@ def questions(tree: ast.AST) -> Iterator[str]:
             yield from {x.id for x in ast.walk(node.args[1]) if isinstance(x, ast.Name)} & CLASSES
         elif called == "hasattr":
             yield called
+        elif isinstance(node, ast.ImportFrom) and node.module == "agentrl_jax.environments.kinds":
+            yield from (name.name for name in node.names if name.name.startswith("_"))
         elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
             name, known = (node.attr, FLAGS | LISTS) if isinstance(node, ast.Attribute) else (node.id, LISTS)
             yield from {name} & known
@@ -111,6 +113,7 @@ def test_the_kind_of_an_environment_is_asked_for_at_the_door_only():
         "is_path(name)",
         "name in registry.registered()",
         "hasattr(env, 'plan')",
+        "from agentrl_jax.environments.kinds import _SERVICE",
         "match kind:\n    case 'python': ...",
     ],
 )
