@@ -9,6 +9,9 @@ _FOLDER = Path(__file__).parent / "services" / "environments"
 TEXT_SERVICES = tuple(sorted(file.parent.name for file in _FOLDER.glob("*/protocol.py")))
 """The environments that can be served, by name: the folders of `services.environments`. Nothing of them is imported."""
 
+REMOTE_ONLY = ("alfworld", "webshop", "sqlgym", "searchqa", "webarena", "weather", "movie", "academia", "todo", "sheet")
+"""Environments of AgentGym that are played on its servers only; `services.environments.remote_only` has their texts."""
+
 
 def text_service(name: str, module: str) -> ModuleType | None:
     """A module of the folder of a text environment, e.g. `protocol`; None if no text environment has this name."""

@@ -16,7 +16,8 @@ from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment
-from agentrl_jax.setup.service_tasks import ServedTask, Services
+from agentrl_jax.setup.served_task import ServedTask
+from agentrl_jax.setup.service_tasks import Services
 
 DEADLINE = 300.0
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.config.schema import NAMED_LEVELS
-from agentrl_jax.environments.loading import is_path
 from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.io import try_writing
 
@@ -30,13 +29,11 @@ def one_line_errors() -> Iterator[None]:
 
 
 def check_env(name: str, option: str) -> None:
-    """Refuses an environment that is not registered; an import path is tried where it is imported."""
-    if is_path(name):
-        return
-    from envs_jax.registry import spec
+    """Refuses the name of no environment; an import path is tried where it is imported."""
+    from agentrl_jax.services.catalog import success_rule
 
     with refusals(option):
-        spec(name)
+        success_rule(name)
 
 
 def check_level_file(levels: str | None) -> None:

@@ -1,7 +1,6 @@
 """`agentrl envs`: lists the environments, with the success of random and of optimal play, or checks them."""
 
 import dataclasses
-import difflib
 import itertools
 import json
 import math
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from agentrl_jax.cli.checks import check_at_least_1, check_out_file
+from agentrl_jax.cli.checks import check_at_least_1, check_env, check_out_file
+from agentrl_jax.environments.kinds import listed_names
 from agentrl_jax.errors import UserError, counted
 from agentrl_jax.services.catalog import NAMES, success_rule
 from agentrl_jax.terminal import Terminal, literal, to_stderr
@@ -48,7 +48,7 @@ def run(command: Envs) -> None:
     """Prints the environments, or the results of their checks."""
     check_at_least_1(command, "levels", "seeds")
     if command.check is not None:
-        _check(command)
+        _check(command, command.check)
         return
     for name in ("seeds", "out"):
         if getattr(command, name) is not None:
@@ -104,8 +104,8 @@ def _success_rules(rules: dict[str, str]) -> Table:
     return table
 
 
-def _check(command: Envs) -> None:
-    """Checks environments, prints the results, and exits with 1 if a check failed."""
+def _check(command: Envs, asked: str) -> None:
+    """Checks an environment, or `all`, prints the results, and exits with 1 if a check failed."""
     for name in ("levels", "seed"):
         if getattr(command, name) != getattr(Envs(), name):
             raise UserError.of(f"--{name}", getattr(command, name), "which --check does not read; give --seeds")
@@ -113,28 +113,26 @@ def _check(command: Envs) -> None:
     from agentrl_jax.io import atomic_write
     from envs_jax.checks import MOST_SEEDS
 
-    known = environment_checks.names()
+    known = listed_names()
     texts = ", ".join(name for name in NAMES if name in known)
-    if command.check in set(NAMES) - {*known}:
+    if asked in set(NAMES) - {*known}:
         raise UserError.of(
             "--check",
-            command.check,
+            asked,
             "a service without a self-check: this package has neither its environment nor its items, and plays it on "
             f"a server only; expected {texts}, a compiled environment or all",
         )
-    if command.check not in (*known, "all") and ":" not in (command.check or ""):
-        near = difflib.get_close_matches(command.check or "", known, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`agentrl envs` lists the compiled ones"
-        raise UserError.of("--check", command.check, f"expected an environment or all; {hint}")
+    if asked != "all":
+        check_env(asked, "--check")
     if command.seeds is not None and command.seeds > MOST_SEEDS:
         raise UserError.of("--seeds", command.seeds, f"expected at most {MOST_SEEDS}")
     check_out_file(command.out)
     terminal = Terminal()
     reports: list[Report] = []
-    names = known if command.check == "all" else (command.check or "",)
+    names = known if asked == "all" else (asked,)
     for name in names:
 
-        def progress(line: str, name: str | None = name) -> None:
+        def progress(line: str, name: str = name) -> None:
             to_stderr(f"{name}: {line}")
 
         reports.append(environment_checks.check_environment(name, seeds=command.seeds, progress=progress))

@@ -13,7 +13,6 @@ from agentrl_jax.cli.api_options import refuse
 from agentrl_jax.cli.checks import check_at_least_1, check_env, check_items, check_level_file, check_out_file
 from agentrl_jax.errors import UserError, counted
 from agentrl_jax.io import atomic_write
-from agentrl_jax.services.catalog import NAMES
 from agentrl_jax.terminal import Terminal, literal, to_stderr
 
 
@@ -130,7 +129,7 @@ def run(command: Eval) -> None:
         raise UserError(
             "a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`", key="RUN"
         )
-    if command.env is not None and command.env not in NAMES:
+    if command.env is not None:
         check_env(command.env, "--env")
     check_level_file(command.levels)
     options = {name: getattr(command, name) for name in (*_OPTIONS, "clusters", "seed")}

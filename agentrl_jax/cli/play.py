@@ -7,7 +7,7 @@ import tyro
 
 from agentrl_jax.cli.checks import check_env, check_level_file
 from agentrl_jax.config.schema import NAMED_LEVELS
-from agentrl_jax.environments.loading import is_path
+from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.errors import UserError
 
 
@@ -31,7 +31,7 @@ class Play:
 def run(command: Play) -> None:
     """Plays one episode."""
     check_env(command.env, "env")
-    if is_path(command.env) and command.levels is not None:
+    if command.levels is not None and "levels" not in kind_of(command.env).takes:
         raise UserError.of("--levels", command.levels, f"which {command.env} does not have; give a --seed")
     check_level_file(command.levels)
     if command.levels in NAMED_LEVELS and command.env.startswith("BabyAI-"):

@@ -12,7 +12,6 @@ from agentrl_jax.cli.api_options import ApiOptions, asked, refuse
 from agentrl_jax.cli.checks import check_env, check_level_file, check_out_folder
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import try_writing
-from agentrl_jax.services.catalog import NAMES
 from agentrl_jax.terminal import Terminal, to_stderr
 
 
@@ -107,7 +106,7 @@ def _of_run(command: Scaling, axes: dict[str, Any]) -> dict[str, Any]:
     refuse(command, _OF_ITEMS, "with --api")
     if command.run is None:
         raise UserError("a run is missing; write `agentrl scaling RUN`, or give --api MODEL", key="RUN")
-    if command.env is not None and command.env not in NAMES:
+    if command.env is not None:
         check_env(command.env, "--env")
     check_level_file(command.levels)
     if command.record is not None and not command.attempts:

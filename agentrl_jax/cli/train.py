@@ -130,7 +130,7 @@ def _train(config: Config, accept_changes: bool) -> None:
                 from envs_jax.registry import make
 
                 for index, (task, kind) in enumerate(zip(config.tasks, config.kinds)):
-                    if kind == "compiled":
+                    if not kind.on_host:
                         with refusals(f"tasks.{index}"):
                             make(task.env, **task.options)
                 from agentrl_jax.train.run import train

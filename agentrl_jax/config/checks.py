@@ -9,9 +9,9 @@ from typing import Any
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
-from agentrl_jax.config.one_task import OF_HOST, OF_PYTHON, OF_SERVICES
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.config.stages import DataStage, EvolveStage
+from agentrl_jax.environments.kinds import titles
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 
 _SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings")
@@ -37,7 +37,7 @@ def validate(config: Config, *, files: bool = True) -> None:
         UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
-    checks = (_tasks, _services, _model, _start, _rollout, _rule, _schedules, _stages, _training, _devices, _hosts)
+    checks = (_tasks, _environments, _model, _start, _rollout, _rule, _schedules, _stages, _training, _devices, _hosts)
     for check in checks:
         for key, value, why in check(config):
             raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
@@ -100,37 +100,28 @@ def _tasks(config: Config) -> Iterator[Refused]:
         yield "prompt.max_actions_per_turn", actions, f"expected at most prompt.max_actions = {most}; change one"
 
 
-def _services(config: Config) -> Iterator[Refused]:
+def _environments(config: Config) -> Iterator[Refused]:
     kinds, prompt, env, every = config.kinds, config.prompt, config.env, config.train.validate_every
-    names = {"compiled": "compiled", "python": "Python environments", "service": "services"}
-    found = f"the tasks are {' and '.join(name for kind, name in names.items() if kind in kinds)}"
+    found = f"the tasks are {titles(kinds)}"
     tasks_are, unread_why = f"but {found}", f"which nothing reads, because {found}; leave it out"
-    compiled, python, services = (kind in kinds for kind in names)
-    if prompt.has_answer_block != (compiled or python):
-        styles = "compact or ragen" if compiled or python else "chat or bare"
-        yield "prompt.style", prompt.style, f"{tasks_are}; use {styles}"
-    if env.url and not services:
-        yield "env.url", env.url, "but Python environments run in this process or its own; leave it out"
+    compiled, answers = not all(kind.on_host for kind in kinds), any(kind.has_answer_block for kind in kinds)
+    if prompt.has_answer_block != answers:
+        yield "prompt.style", prompt.style, f"{tasks_are}; use {'compact or ragen' if answers else 'chat or bare'}"
     for index, (task, kind) in enumerate(zip(config.tasks, kinds)):
         key = f"tasks.{index}"
-        for name in ("items", "held_out", "validation"):
+        for name in ("items", "held_out", "validation", "levels", "options"):
             value = getattr(task, name)
-            if value and kind == "compiled":
-                yield f"{key}.{name}", value, f"but {task.env} is not a service; leave it out"
-            if kind == "service" and not value and name != "validation":
+            if value and name not in kind.takes:
+                instead = "use items and held_out" if "items" in kind.takes else "leave it out"
+                yield f"{key}.{name}", value, f"which {kind.title} do not have; {instead}"
+            if kind.needs_items and not value and name in ("items", "held_out"):
                 yield f"{key}.{name}", value, f"expected items of {task.env}, e.g. 0-99, or an item file"
-        if kind == "compiled":
-            continue
         listed = bool(task.items)
         if listed != bool(task.held_out):
             yield f"{key}.held_out", task.held_out, f"but {key}.items is {shown(task.items)}; set both or neither"
         if (listed or task.validation) and bool(task.validation) != (every > 0):
             yield f"{key}.validation", task.validation, f"but train.validate_every is {every}; set both or neither"
-        for name in ("levels",) if kind == "python" else ("levels", "options"):
-            if value := getattr(task, name):
-                yield f"{key}.{name}", value, f"which {names[kind]} do not have; use items and held_out"
-    unread = [*(() if python or services else OF_HOST), *(() if services else OF_SERVICES)]
-    unread += [] if python else OF_PYTHON
+    unread = [name for name in ServiceConfig.model_fields if not any(name in kind.reads for kind in kinds)]
     for name in unread:
         if (value := getattr(env, name)) != getattr(ServiceConfig(), name):
             yield f"env.{name}", value, unread_why
@@ -146,10 +137,10 @@ def _services(config: Config) -> Iterator[Refused]:
     if not compiled and config.rollout.shared_noise:
         yield "rollout.shared_noise", True, f"which is for compiled environments, {tasks_are}; use false"
     if not prompt.has_answer_block and prompt.stop_at_answer:
-        yield "prompt.stop_at_answer", True, "but responses to services have no answer block; use false"
-    if (python or services) and config.algo.dynamic_sampling > 1:
+        yield "prompt.stop_at_answer", True, "but responses have no answer block; use false"
+    if config.on_host and config.algo.dynamic_sampling > 1:
         yield "algo.dynamic_sampling", config.algo.dynamic_sampling, f"{tasks_are}: the host resamples no groups; use 1"
-    if len(set(kinds)) > 1 and config.imitation.steps:
+    if len({kind.batch for kind in kinds}) > 1 and config.imitation.steps:
         why = f"{tasks_are}; imitate in a run on one kind, and start from it with --from"
         yield "imitation.steps", config.imitation.steps, why
 
@@ -347,8 +338,9 @@ def _training(config: Config) -> Iterator[Refused]:
         yield "imitation.levels", levels, f"but imitation.steps is {steps}; set both above 0, or both to 0"
     if imitation.schedule != "constant" and not steps:
         yield "imitation.schedule", imitation.schedule, "but imitation.steps is 0; leave it out"
-    if imitation.noise and not (config.served and imitation.plans == "optimal"):
-        yield "imitation.noise", imitation.noise, "which is for imitation.plans optimal of services; set it to 0"
+    if imitation.noise and not (config.on_host and imitation.plans == "optimal"):
+        why = "which is for imitation.plans optimal of environments on the host; set it to 0"
+        yield "imitation.noise", imitation.noise, why
     rounds, per_round = imitation.dagger_rounds, imitation.dagger_levels
     if (rounds > 0) != (per_round > 0):
         yield "imitation.dagger_rounds", rounds, f"but imitation.dagger_levels is {per_round}; set both above 0, or 0"
@@ -356,11 +348,11 @@ def _training(config: Config) -> Iterator[Refused]:
         parts = f"{imitation.chunks} parts of {IMITATION_CHUNK} steps"
         why = f"but imitation.steps {steps} has {parts}, and rounds are between them; use fewer rounds or more steps"
         yield "imitation.dagger_rounds", rounds, why
-    if imitation.plans == "exploring" and (config.served or not levels):
+    if imitation.plans == "exploring" and (config.on_host or not levels):
         yield "imitation.plans", "exploring", "which is for compiled environments with imitation.levels; leave it out"
     for name in ("random_start", "images", "dagger_rounds"):
         value = getattr(imitation, name)
-        if value and (config.served or imitation.plans == "random" or not levels):
+        if value and (config.on_host or imitation.plans == "random" or not levels):
             why = "which is for imitation.plans optimal and exploring of compiled environments; set it to 0"
             yield f"imitation.{name}", value, why
 

@@ -15,8 +15,8 @@ def length_buckets(config: Config) -> int:
     """The number of row lengths that the learner is compiled for: that given, else by how much rows can differ.
 
     1 with one microbatch, which is as long as its longest row, and with packing, whose bins have one length. Otherwise
-    rows differ where they hold several turns, of which an episode may play any number, where they hold the texts of a
-    service, or where responses can be long. Turns of compiled environments with short responses are nearly alike.
+    rows differ where they hold several turns, of which an episode may play any number, where they hold texts of
+    the host, or where responses can be long. Turns of compiled environments with short responses are nearly alike.
     """
     algo, prompt = config.algo, config.prompt
     if algo.length_buckets is not None:
@@ -24,7 +24,7 @@ def length_buckets(config: Config) -> int:
     if algo.packing or algo.grad_accum_steps == 1:
         return 1
     several_turns = config.agent.visible(prompt.max_turns) > 1
-    return BUCKETS if several_turns or config.served or prompt.max_response_tokens >= LONG_RESPONSE else 1
+    return BUCKETS if several_turns or config.on_host or prompt.max_response_tokens >= LONG_RESPONSE else 1
 
 
 def named(tasks: tuple[TaskConfig, ...]) -> tuple[TaskConfig, ...]:
@@ -40,9 +40,9 @@ def named(tasks: tuple[TaskConfig, ...]) -> tuple[TaskConfig, ...]:
 
 
 def validate_every(config: Config) -> int:
-    """`train.validate_every`; services without items for validations have none, unless it is given."""
+    """`train.validate_every`; without levels for validations there are none, unless it is given."""
     given = "validate_every" in config.train.model_fields_set
-    possible = set(config.kinds) != {"service"} or any(task.validation for task in config.tasks)
+    possible = any(task.validation or not kind.needs_items for task, kind in zip(config.tasks, config.kinds))
     return config.train.validate_every if given or possible else 0
 
 

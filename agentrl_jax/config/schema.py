@@ -1,10 +1,10 @@
 """The fields of a run's configuration: one tree of frozen sections.
 
-The string below each field is its help text in `agentrl train --help`. The learning rule is in `algo`, and
-imitation in `imitation`.
+The string below each field is its help text in `agentrl train --help`. The learning rule is in `algo`,
+the decoder in `model`, and imitation in `imitation`.
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -24,13 +24,10 @@ from agentrl_jax.config.fields import (
     Text,
 )
 from agentrl_jax.config.imitation import ImitationConfig
+from agentrl_jax.config.model import ModelConfig
 from agentrl_jax.config.sampling import Draws, Sampling
 from agentrl_jax.config.stages import DataStage, Stage
-from agentrl_jax.environments.loading import is_compiled_path, is_path
-from agentrl_jax.service_names import TEXT_SERVICES
-
-Kind = Literal["compiled", "python", "service"]
-"""Where a task is played."""
+from agentrl_jax.environments.kinds import Kind, kind_of
 
 PANEL = "panel"
 NAMED_LEVELS = (PANEL, "other-levels")
@@ -144,74 +141,6 @@ class ServiceConfig(Section):
     """Instances that an episode may lose in a turn; each time its past turns are replayed on a fresh instance."""
     max_failed: Fraction = 0.25
     """The run stops if the share of failed episodes in an iteration is above this."""
-
-
-Target = Literal["query", "key", "value", "output", "gate", "up", "down"]
-TARGETS: tuple[Target, ...] = get_args(Target)
-"""Weight matrices of a decoder that can have an adapter."""
-
-
-class LoraSettings(Section):
-    """LoRA: low-rank adapters that are trained instead of the decoder."""
-
-    rank: Count = 0
-    """Rank of the adapters; 0 trains the decoder itself."""
-    alpha: AboveZero = 32.0
-    """The output of an adapter is multiplied by alpha / rank."""
-    targets: Annotated[tuple[Target, ...], Field(min_length=1)] = TARGETS
-    """Matrices of every layer that have an adapter."""
-
-
-class ModelConfig(Section):
-    """The decoder and its critic."""
-
-    pretrained: str = ""
-    """Pretrained decoder, with its shape and tokenizer: a folder in Hugging Face's format, a .gguf file, or
-    smollm2-135m; with online also a repository (org/name) of the Hub. Empty: a new decoder with random parameters and
-    the shape below."""
-    online: bool = False
-    """Download the pretrained model from the Hub if there is no such folder or file."""
-    revision: str = ""
-    """Branch, tag or commit on the Hub; only a commit always gives the same weights; empty: the main branch."""
-    tokenizer: str = ""
-    """A tokenizer.json or a folder with one and its chat template; empty: the pretrained model's, else the small
-    default."""
-    layers: Size = 4
-    """Transformer layers."""
-    embed_dim: Size = 128
-    """Size of the residual stream."""
-    heads: Size = 4
-    """Attention heads; must divide embed_dim."""
-    kv_heads: Size = 2
-    """Key and value heads; must divide heads."""
-    mlp_width: Size = 384
-    """Inner size of the gated feed-forward layer."""
-    rope_theta: AboveZero = 10000.0
-    """Base of the rotary position embedding."""
-    norm_eps: AboveZero = 1e-6
-    """Added to the mean square inside RMSNorm."""
-    tied_embeddings: bool = True
-    """Use the token embedding as the output matrix too."""
-    critic: Literal["shared", "separate"] = "shared"
-    """shared: a value head on the policy's last hidden state; separate: a second decoder with its own parameters."""
-    lora: LoraSettings = LoraSettings()
-    """LoRA adapters; a separate critic has its own adapters on the same decoder."""
-    frozen_layers: Count = 0
-    """Number of first layers that are frozen, together with the embedding, or that have no adapter; 0: none. No
-    gradient is computed through these layers, which saves up to half of its time."""
-    precision: Literal["float32", "mixed", "bfloat16"] = "float32"
-    """float32; mixed: bfloat16 activations; bfloat16: frozen parameters too. Trained parameters, norms, softmax,
-    log-probabilities and losses are always float32."""
-    cache: Literal["activations", "float32"] = "activations"
-    """Data type of the KV cache of a rollout. float32 takes twice the memory of bfloat16 activations and is faster on
-    CPUs, which convert bfloat16 first; the values are the same."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass recomputes instead of storing. none: the attention scores only; dots: everything except
-    products with parameters and attention outputs; full: everything in a layer."""
-    attention: Literal["auto", "blocks", "cudnn", "splash"] = "auto"
-    """Attention over whole rows, while learning. blocks: plain JAX, for all devices; cudnn: a kernel for NVIDIA GPUs,
-    with bfloat16 activations; splash: a kernel for TPUs. auto: the kernel of the devices where it serves, else
-    blocks."""
 
 
 class RolloutConfig(Section):
@@ -410,25 +339,13 @@ class Config(Section):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Where each task is played: compiled, as a Python environment, or as a service."""
-        return tuple(
-            "python"
-            if is_path(task.env)
-            else "service"
-            if (self.env.url and not is_compiled_path(task.env)) or task.env in TEXT_SERVICES
-            else "compiled"
-            for task in self.tasks
-        )
+        """The kind of each task's environment."""
+        return tuple(kind_of(task.env, self.env.url) for task in self.tasks)
 
     @property
-    def served(self) -> bool:
-        """Whether some tasks are services or Python environments, which run on the host."""
-        return set(self.kinds) != {"compiled"}
-
-    @property
-    def python(self) -> bool:
-        """Whether some tasks are Python environments, named by their import paths."""
-        return "python" in self.kinds
+    def on_host(self) -> bool:
+        """Whether some tasks run on the host."""
+        return any(kind.on_host for kind in self.kinds)
 
     @property
     def data_stages(self) -> tuple[DataStage, ...]:

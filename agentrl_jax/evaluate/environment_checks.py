@@ -1,4 +1,4 @@
-"""Self-checks of an environment by its name: compiled ones with their action names, and services."""
+"""Self-checks of an environment by its name."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from agentrl_jax.environments.loading import is_path
+from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.errors import MAX_FOREIGN, refusals, shortened
-from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.text import grammar, tokenizer
 from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.reference import parse_response
@@ -23,27 +22,31 @@ SCHEMA = "agentrl-environment-checks-1"
 """Version of the JSON document."""
 
 
-def names() -> tuple[str, ...]:
-    """Returns the names that can be checked."""
-    return (*registry.registered(), *TEXT_SERVICES)
-
-
 def check_environment(
     name: str, *, seeds: int | None = None, progress: Callable[[str], None] = lambda line: None
 ) -> Report:
-    """Checks a compiled environment or a service; `seeds` are seeds or items, by default as many as it declares.
+    """Checks an environment; `seeds` are seeds or items, by default as many as it declares.
 
     A service whose package is missing has one result, which is skipped; one that cannot be started has one that fails.
 
     Raises:
         UserError: there is no such environment, or it cannot be played.
     """
-    if name not in TEXT_SERVICES and not is_path(name):
-        with refusals():
-            report = check_registered(name, seeds=seeds, progress=progress)
-            progress("action names")
-            parsed = action_names(registry.make(name)[0].actions)
-        return dataclasses.replace(report, results=(*report.results, parsed))
+    report: Report = kind_of(name).check(name, seeds=seeds, progress=progress)
+    return report
+
+
+def check_compiled(name: str, *, seeds: int | None, progress: Callable[[str], None]) -> Report:
+    """Checks a compiled environment, with its action names."""
+    with refusals():
+        report = check_registered(name, seeds=seeds, progress=progress)
+        progress("action names")
+        parsed = action_names(registry.make(name)[0].actions)
+    return dataclasses.replace(report, results=(*report.results, parsed))
+
+
+def check_served(name: str, *, seeds: int | None, progress: Callable[[str], None]) -> Report:
+    """Checks an environment as a service."""
     from agentrl_jax.evaluate.service_checks import check_service
     from agentrl_jax.services.catalog import get_service
     from agentrl_jax.services.environment import MissingPackageError
@@ -126,7 +129,7 @@ def as_table(reports: Sequence[Report]) -> Table:
 
 
 def _of_one(report: Report) -> Table:
-    title = f"{report.env}: {report.episodes} {'items' if report.kind == 'service' else 'seeds'}"
+    title = f"{report.env}: {report.episodes} episodes"
     table = Table(title=f"{title}, {report.seconds:.0f} s", title_justify="left")
     for name in ("check", "status", "found"):
         table.add_column(name, overflow="fold", no_wrap=name != "found")

@@ -2,10 +2,10 @@
 
 from agentrl_jax.config import Config, TaskConfig, alone
 from agentrl_jax.config.checks import check_sizes
+from agentrl_jax.environments.kinds import kind_of, titles
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels
 from agentrl_jax.setup import build
-from envs_jax import registry
 
 
 def with_task(config: Config, run: str, env: str | None, levels: str | None, panel: str | None) -> Config:
@@ -17,21 +17,22 @@ def with_task(config: Config, run: str, env: str | None, levels: str | None, pan
     if panel is not None:
         return panels.on_panel(config, panels.get_panel(panel), run)
     known = [task.env for task in config.tasks]
+    generated = [index for index, kind in enumerate(config.kinds) if not kind.has_items]
     if env is None or env in known:
         config = alone(config, 0 if env is None else known.index(env))
-    elif "compiled" not in config.kinds:
+    elif kind_of(env).has_items or not generated:
         raise UserError(
-            f"--env {env}: {run} was trained on services and has items of {', '.join(known)} only",
+            f"--env {env}: {run} was trained on {titles(config.kinds)} and has items of {', '.join(known)} only",
             key="--env",
             value=env,
         )
     else:
-        config = alone(config, config.kinds.index("compiled")).replace(tasks=(TaskConfig(env=env, groups=1),))
-        config = config.replace(prompt=config.prompt.replace(max_actions=registry.spec(env).max_actions))
+        config = alone(config, generated[0]).replace(tasks=(TaskConfig(env=env, groups=1),))
+        config = config.replace(prompt=config.prompt.replace(max_actions=kind_of(env).max_actions(env)))
     if levels is None:
         return config
-    if config.served:
-        raise UserError.at(run, "was trained on services, whose items it names; leave out --levels")
+    if config.kinds[0].has_items:
+        raise UserError.at(run, f"was trained on {titles(config.kinds)}, which have items; leave out --levels")
     return config.replace(tasks=(config.tasks[0].replace(levels=levels),))
 
 
@@ -42,7 +43,7 @@ def check_playable(config: Config) -> None:
         UserError: its tokenizer cannot write the texts, the levels cannot be used, or the model has too few positions.
     """
     check_sizes(config)
-    if config.served:
+    if config.on_host:
         return
     with refusals():
         pretrained = build.load_model(config.model, weights=False)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from agentrl_jax.config import Config
+from agentrl_jax.config import Config, TaskConfig
 from envs_jax import registry
 
 
@@ -28,9 +28,13 @@ def with_limits(config: Config, limits: Limits) -> Config:
     if limits.turns is not None:
         actions = max(prompt.max_actions, -(-prompt.max_actions * limits.turns // prompt.max_turns))
         prompt = prompt.replace(max_turns=limits.turns, max_actions=actions)
-        if not config.served:
-            _, params = registry.make(task.env, **task.options)
-            needed = min(actions, limits.turns * prompt.max_actions_per_turn)
-            if int(params.max_steps_in_episode) < needed and registry.spec(task.env).max_actions > 1:
-                task = task.replace(options={**task.options, "max_steps_in_episode": needed})
+        task = config.kinds[0].with_steps(task, min(actions, limits.turns * prompt.max_actions_per_turn))
     return config.replace(prompt=prompt, tasks=(task,))
+
+
+def with_steps(task: TaskConfig, needed: int) -> TaskConfig:
+    """The task of a compiled environment, with at least so many steps unless its episodes are of one action."""
+    _, params = registry.make(task.env, **task.options)
+    if int(params.max_steps_in_episode) >= needed or registry.spec(task.env).max_actions == 1:
+        return task
+    return task.replace(options={**task.options, "max_steps_in_episode": needed})

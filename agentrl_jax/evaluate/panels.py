@@ -20,10 +20,10 @@ from jaxtyping import Array, Int, Int8, Key
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.schema import PANEL
+from agentrl_jax.environments.kinds import kind_of, titles
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.draws import Draws
 from agentrl_jax.rollout import rng
-from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.items import parse_ranges
 from agentrl_jax.setup import build, run_keys
@@ -59,11 +59,6 @@ class Panel:
     """Seed of sampling, and of generated levels, which are of the test split."""
     items: str = ""
     """Numbers of the items, such as 0-24,30."""
-
-    @property
-    def served(self) -> bool:
-        """Whether the panel can be played through a service only."""
-        return self.env in TEXT_SERVICES
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -162,8 +157,16 @@ def first_observations(panel: Panel) -> list[str]:
     Raises:
         ValueError: a package that the service needs is missing.
     """
-    if not panel.served:
-        return shown_at(panel, panel_levels(panel))
+    return kind_of(panel.env).shown(panel)
+
+
+def shown_here(panel: Panel) -> list[str]:
+    """See `first_observations`, of a compiled environment."""
+    return shown_at(panel, panel_levels(panel))
+
+
+def shown_in_service(panel: Panel) -> list[str]:
+    """See `first_observations`, of an environment that is played as a service."""
     instance = get_service(panel.env).make(False)
     try:
         return [instance.reset(item).observation for item in panel.numbers]
@@ -183,18 +186,18 @@ def on_panel(config: Config, panel: Panel, run: str) -> Config:
     evaluation = config.evaluation.replace(episodes=len(panel), seed=panel.seed)
     config, prompt = config.replace(evaluation=evaluation), config.prompt
     own = {task.env: task for task in reversed(config.tasks)}
-    if config.served:
+    if any(kind.has_items for kind in config.kinds):
         task = own.get(SERVICES.get(panel.env, panel.env))
         if task is None:
             raise UserError.of(
                 "--panel",
                 panel.name,
-                f"but {run} was trained on the services {', '.join(own)}; expected a panel of one of them",
+                f"but {run} was trained on the {titles(config.kinds)} {', '.join(own)}; expected one of their panels",
             )
         turns = min(prompt.max_turns, panel.max_actions)
         served = task.replace(held_out=panel.items, validation="")
         return config.replace(tasks=(served,), prompt=prompt.replace(max_turns=turns))
-    if panel.served:
+    if kind_of(panel.env).has_items:
         raise UserError.of(
             "--panel",
             panel.name,

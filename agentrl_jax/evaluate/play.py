@@ -1,30 +1,26 @@
 """Play an environment in the terminal, with the same text and functions that serve the agent."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.config import PromptConfig, TaskConfig
-from agentrl_jax.environments.loading import is_path
+from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
+from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.errors import UserError
-from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import Response, RolloutSettings
 from agentrl_jax.setup import build
 from agentrl_jax.setup.jit_once import jit_once
-from agentrl_jax.setup.python_task import single_env
+from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.terminal import to_stderr
 from agentrl_jax.text.grammar import ParsedResponse, ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
-from envs_jax.registry import spec
-
-PYTHON_ACTIONS = 100
-"""Actions and turns of an episode of a Python environment, which names no limit."""
 
 MOST_BYTES = 4096
 """Longest response that is read."""
@@ -40,30 +36,41 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     Raises:
         UserError: the environment is unknown, or the levels cannot be read or do not fit it.
     """
-    tokenizer = load_small()
-    most = PYTHON_ACTIONS if is_path(env) else spec(env).max_actions
-    turns = max(most, PromptConfig().max_turns)  # a response may have no action
-    prompt = PromptConfig(style=style, think=think, max_turns=turns, max_actions=most)
-    own = TaskConfig(env=env, groups=1, levels=levels or "")
-    batched_env: TaskEnv
-    params: tuple[Any, ...] = ()
-    if is_path(env):
-        batched_env = python = single_env(own, prompt, tokenizer)
-        grammar = python.tasks[0].response_format
-        listed = grammar.actions
-    else:
-        compiled = build.build_task(own, prompt, tokenizer)
-        batched_env, params = CompiledEnv(tasks=(compiled,)), (compiled.env_params,)
-        grammar = build.response_grammar(compiled.env.actions, prompt)
-        # Actions that the agent's prompt does not list are not listed here.
-        listed = grammar.actions if compiled.env.lists_actions else ()
+    kind = kind_of(env)
+    most = kind.max_actions(env)
+    prompt = PromptConfig(
+        style=style if kind.has_answer_block else "chat",
+        think=think,
+        max_turns=max(most, PromptConfig().max_turns),  # a response may have no action
+        max_actions=most,
+    )
+    items = str(seed) if kind.needs_items else ""
+    config = Config(
+        tasks=(TaskConfig(env=env, groups=1, levels=levels or "", items=items, held_out=items),),
+        prompt=prompt,
+        env=ServiceConfig(url="local", observation_tokens=MOST_BYTES) if items else ServiceConfig(),
+    )
+    services = Services.of(config, Path)
+    try:
+        _play(env, config.prompt, batched_envs(config, load_small(), services)[0], seed, numbered=bool(levels or items))
+    finally:
+        if services is not None:
+            services.close()
+
+
+def _play(env: str, prompt: PromptConfig, batched_env: TaskEnv, seed: int, *, numbered: bool) -> None:
+    """Plays an episode on the first level, if levels are `numbered`, else on that of the seed."""
+    tokenizer, turns, (task,) = load_small(), prompt.max_turns, batched_env.tasks
+    grammar = task.response_format
+    # Actions that the agent's prompt does not list are not listed here.
+    listed = grammar.actions if task.lists_actions else ()
     settings = RolloutSettings(
         temperature=jnp.ones(1),
         horizon=jnp.int32(prompt.max_turns),
         max_actions=jnp.int32(prompt.max_actions),
-        env_params=params,
+        env_params=batched_env.env_params,
     )
-    level = 0 if levels else seed if is_path(env) else -1
+    level = 0 if numbered else seed if task.has_items else -1
     ids = build.episode_ids(group=[0], member=[0], task=[0], level=[level])
     reset, step = compiled_game(batched_env)
 
@@ -74,9 +81,9 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     to_stderr(f"Response in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
     to_stderr("Compiling the environment, which may take a minute the first time.")
     state, message = reset(jax.random.key(seed), settings, ids)
-    show(batched_env.tasks[0].prompt.prefix)
+    show(task.prompt.prefix)
     total, solved, ended = 0.0, False, f"after {turns} turns"
-    for _ in range(prompt.max_turns):
+    for _ in range(turns):
         show(np.asarray(message.tokens[0, : message.length[0]]))
         try:
             line = input()
@@ -85,7 +92,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         if line.strip() == "quit":
             ended = "by you"
             break
-        text = with_tags(line, grammar)
+        text = with_tags(line, grammar) if prompt.has_answer_block else line
         if text != line:
             to_stderr(f"Sent as: {text}")
         data = text.encode("utf-8", "replace")[:MOST_BYTES]

@@ -29,7 +29,7 @@ from agentrl_jax.runs.run_folder import write_config
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs
-from agentrl_jax.setup.python_task import TRAITS_FILE
+from agentrl_jax.setup.stored_traits import TRAITS_FILE
 
 _ROWS = 16
 """Most episodes that are scored at once, which bounds the memory for it."""

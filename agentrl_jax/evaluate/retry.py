@@ -9,7 +9,7 @@ Shapes: `n` levels, `N` attempts, `k` samples.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,6 @@ from agentrl_jax.evaluate.statistics import (
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
-from agentrl_jax.rollout.envs.host_retry import with_room
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.envs.retry import ATTEMPT, RetryEnv
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
@@ -87,12 +86,10 @@ def load(config: Config, policy: RunPolicy, batched_env: TaskEnv, attempts: int)
     """
     name, turns = f"--attempts {attempts}", attempts * config.prompt.max_turns
     tokens = feedback_tokens(policy.tokenizer) if attempts > 1 else []
-    assert isinstance(batched_env, CompiledEnv | HostEnv), "an evaluation has one task"
+    of_task = cast(CompiledEnv | HostEnv, batched_env)  # an evaluation has one task
     with refusals(name):
-        env = retry_env(batched_env, config, policy.tokenizer, attempts)
-        new = None
-        if attempts > 1 and isinstance(batched_env, CompiledEnv) and not policy.pretrained:
-            new = _new_tokens(tokens, batched_env)
+        env = retry_env(of_task, config.prompt.max_turns, attempts)
+        new = _new_tokens(tokens, batched_env) if attempts > 1 and not policy.pretrained else None
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     engine = dataclasses.replace(engine, max_turns=turns)
     with refusals(name):
@@ -105,17 +102,9 @@ def load(config: Config, policy: RunPolicy, batched_env: TaskEnv, attempts: int)
     return Retries(program, env, jnp.int32(turns), attempts, new)
 
 
-def retry_env(batched_env: CompiledEnv | HostEnv, config: Config, tokenizer: Tokenizer, attempts: int) -> RetryEnv:
-    """An environment with up to `attempts` attempts of `prompt.max_turns` turns; one needs no feedback."""
-    prompt, limits = config.prompt, config.env
-    if attempts > 1 and isinstance(batched_env, HostEnv):
-        tasks = tuple(with_room(task, tokenizer) for task in batched_env.tasks)
-        batched_env = HostEnv(tasks, tokenizer, deadline=limits.deadline, workers=limits.workers, restarts=True)
-    elif attempts > 1 and isinstance(batched_env, CompiledEnv):
-        own = batched_env.tasks
-        with_texts = [build.make_task(x.name, x.env, x.env_params, prompt, tokenizer, feedback=FEEDBACK) for x in own]
-        batched_env = dataclasses.replace(batched_env, tasks=tuple(with_texts))
-    return RetryEnv(batched_env, prompt.max_turns, attempts)
+def retry_env(batched_env: CompiledEnv | HostEnv, turns: int, attempts: int) -> RetryEnv:
+    """An environment with up to `attempts` attempts of so many turns; one needs no feedback."""
+    return RetryEnv(batched_env.for_retries() if attempts > 1 else batched_env, turns, attempts)
 
 
 def feedback_tokens(tokenizer: Tokenizer) -> list[int]:
@@ -130,11 +119,11 @@ def feedback_tokens(tokenizer: Tokenizer) -> list[int]:
     return tokens
 
 
-def _new_tokens(tokens: Sequence[int], batched_env: CompiledEnv) -> int | None:
+def _new_tokens(tokens: Sequence[int], batched_env: TaskEnv) -> int | None:
     prompts = [task.prompt for task in batched_env.tasks]
     known: set[int] = set()
     for prompt in prompts:
-        if not isinstance(prompt.table, PieceTable):  # the canonical encoder joins pieces to other tokens
+        if not isinstance(prompt.table, PieceTable):  # texts of the host, or pieces that join other tokens
             return None
         known |= {*prompt.prefix.tolist(), *np.asarray(prompt.table.tokens).tolist()}
     return sum(token not in known for token in tokens)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from agentrl_jax.environments.loading import is_path
+from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.errors import UserError, counted, refusals
 from agentrl_jax.evaluate import panels, records, scripted_recording
 from agentrl_jax.evaluate.baselines import level_baselines, level_rates, mean_turns, success_intervals
@@ -86,8 +86,8 @@ def evaluate_scripted(
         check_folder(record)
     elif screenshots:
         raise UserError(WITHOUT_RECORD, key="--screenshots")
-    if record is not None and is_path(env):
-        why = "but episodes of a Python environment are recorded for a run only; leave it out"
+    if record is not None and kind_of(env).stored:
+        why = f"but episodes of {kind_of(env).title} by their paths are recorded for a run only; leave it out"
         raise UserError.of("--record", os.fspath(record), why)
     with refusals():
         service = get_service(env)

@@ -30,15 +30,15 @@ from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, write_record
 from agentrl_jax.services.action_parsing import ParsedAction
 from agentrl_jax.services.client import ServiceError
-from agentrl_jax.services.environment import StepResult
-from agentrl_jax.services.environments.compiled import executed_actions
+from agentrl_jax.services.environment import Service, StepResult
 from agentrl_jax.setup import build
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.play_responses import demonstrate, play_responses
 from agentrl_jax.setup.scripted_play import ScriptedEpisode
+from agentrl_jax.setup.served_task import OPENINGS
 from agentrl_jax.setup.service_demonstrations import Script, play_script, response_text
-from agentrl_jax.setup.service_tasks import OPENINGS, Services
+from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer, load_small
 from envs_jax import registry
@@ -75,7 +75,6 @@ def record_items(
     """
     tokenizer = load_small()
     config = _with_room(config, plays, tokenizer)
-    (task,) = config.tasks
     with record_folder(folder, config, groups=_GROUPS) as path:
         for number, episodes in enumerate(plays):
             services = Services(config, lambda: Path("."))
@@ -89,7 +88,7 @@ def record_items(
             finally:
                 services.close()
             played = played.replace(ids=played.ids.replace(member=jnp.full_like(played.ids.member, number)))
-            _write(path, played, _named_actions(task.env, config, episodes), config, evaluation, number, report)
+            _write(path, played, _named_actions(service, config, episodes), config, evaluation, number, report)
 
 
 def _with_room(config: Config, plays: Sequence[Sequence[ScriptedEpisode]], tokenizer: Tokenizer) -> Config:
@@ -150,11 +149,13 @@ class _AnsweredLease:
         return
 
 
-def _named_actions(env: str, config: Config, episodes: Sequence[ScriptedEpisode]) -> Int[np.ndarray, "n T A"] | None:
-    """The ids of the primitive actions of a compiled environment that is played as a service here; None for others."""
-    if env not in registry.registered() or config.env.url != "local":
+def _named_actions(
+    service: Service, config: Config, episodes: Sequence[ScriptedEpisode]
+) -> Int[np.ndarray, "n T A"] | None:
+    """The ids of the primitive actions of an environment in this process; None if they are not known."""
+    if service.executed is None or config.env.url != "local":
         return None
-    found = [executed_actions(env, episode.item, episode.actions) for episode in episodes]
+    found = [service.executed(episode.item, episode.actions) for episode in episodes]
     most = max((len(ids) for turns in found for ids in turns), default=1)
     actions = np.full((len(episodes), config.prompt.max_turns, max(most, 1)), -1)
     for row, turns in enumerate(found):

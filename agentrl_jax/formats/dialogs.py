@@ -6,7 +6,7 @@ from agentrl_jax.config import PromptConfig
 from agentrl_jax.formats.messages import MessageFormat
 from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.runs.rollout_records import RolloutRecord
-from agentrl_jax.setup.service_tasks import OPENINGS
+from agentrl_jax.setup.served_task import OPENINGS
 from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.tokenizer import Tokenizer
 

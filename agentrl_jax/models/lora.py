@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from agentrl_jax.config.schema import TARGETS
+from agentrl_jax.config.model import TARGETS
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models.shape import DecoderConfig
 

@@ -17,7 +17,7 @@ from agentrl_jax.offline.conversations import Conversation, PreferencePair
 from agentrl_jax.offline.order import Order
 from agentrl_jax.offline.read import read_data, read_pairs
 from agentrl_jax.offline.rows import Row, RowFormat, TokenRows, examples, pack
-from agentrl_jax.setup.service_tasks import OPENINGS
+from agentrl_jax.setup.served_task import OPENINGS
 from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer

@@ -124,6 +124,8 @@ class Service:
         play_many: plays episodes of a scripted policy (oracle, random, null or constant) without instances, from
             (policy, the action of constant, items, turns, plays of each, seed), by the rules of AgentGym's server; None
             if it takes instances.
+        executed: the ids of the primitive actions that each action of an episode carries out, from (item, actions);
+            None if actions have no ids.
         random_plays: episodes on each item that give the success of random play on the panel with a small error.
         score_range: lowest and highest score of an answer.
         floor: highest success, for self-checks, of empty actions, of one random action repeated, and of random actions.
@@ -159,6 +161,7 @@ class Service:
     panel: Callable[[], Panel] | None = None
     chosen: ChosenItems | None = None
     play_many: Callable[[str, str, Sequence[int], int, int, int], Outcomes] | None = None
+    executed: Callable[[int, Sequence[str]], list[list[int]]] | None = None
     random_plays: int = 1
     upstream_oracle: Callable[[int], ScriptedPolicy] | None = None
     score_range: tuple[float, float] = (0.0, 1.0)

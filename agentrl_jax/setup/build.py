@@ -1,6 +1,7 @@
 """Builds the components of a run from its configuration. Nothing is compiled here."""
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,7 +41,7 @@ from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
-from agentrl_jax.text.styles import get_style
+from agentrl_jax.text.styles import FEEDBACK, get_style
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split
@@ -113,6 +114,7 @@ def make_task(
         lists_actions=env.lists_actions,
         feedback=feedback,
     )
+    form = response_grammar(env.actions, prompt)
     if prompt.observation_tokens:
         most = min(prompt.observation_tokens + len(tokenizer.encode(feedback)), compiled.max_message_tokens)
         compiled = compiled.replace(max_message_tokens=most)
@@ -121,7 +123,9 @@ def make_task(
         env=env,
         env_params=params,
         prompt=compiled,
-        grammar=compile_grammar(response_grammar(env.actions, prompt), tokenizer),
+        grammar=compile_grammar(form, tokenizer),
+        response_format=form,
+        with_feedback=functools.partial(make_task, name, env, params, prompt, tokenizer, feedback=FEEDBACK),
     )
 
 
@@ -139,7 +143,7 @@ def response_grammar(actions: tuple[str, ...], prompt: PromptConfig) -> Response
 def build_compiled_env(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
     """Builds the batched environment of compiled tasks; raises UserError if a task is none."""
     for index, (task, kind) in enumerate(zip(config.tasks, config.kinds)):
-        if kind != "compiled":
+        if kind.on_host:
             why = "which runs on the host; this works with compiled environments only"
             raise UserError.of(f"tasks.{index}.env", task.env, why)
     tasks = tuple(build_task(task, config.prompt, tokenizer) for task in config.tasks)
@@ -263,7 +267,7 @@ def check_trainable(config: Config, splits: LevelSplits) -> None:
         UserError: all levels of a task's file are test levels in any case (`TextEnvironment.test_levels`).
     """
     for task, kind, levels in zip(config.tasks, config.kinds, splits.tasks):
-        if kind == "compiled" and (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
+        if not kind.on_host and (rows := levels.rows(Split.TRAIN)) is not None and not rows.size:
             raise UserError(
                 f"tasks: {task.label} has no level to train on: all levels of {task.levels} are test levels, which "
                 "its environment names and no run trains on; give others",
@@ -375,7 +379,7 @@ def rollout_settings(
         overlong_penalty=jnp.float32(config.algo.overlong_penalty),
         temperature=jnp.full(episodes, temperature, jnp.float32),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
-        # A response to a service is one action.
+        # A response in plain text is one action.
         max_actions=jnp.int32(config.prompt.max_actions if config.prompt.has_answer_block else config.prompt.max_turns),
         env_params=batched_env.env_params,
     )

@@ -6,7 +6,6 @@ from pathlib import Path
 import jax
 
 from agentrl_jax.config import Config, validate
-from agentrl_jax.environments.loading import is_compiled_path
 from agentrl_jax.environments.protocol import Traits
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.parallel.mesh import make_mesh
@@ -18,8 +17,8 @@ from agentrl_jax.setup.agents import check_window
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.setup.level_pools import new_pools
 from agentrl_jax.setup.programs import Programs
-from agentrl_jax.setup.python_task import store_traits
 from agentrl_jax.setup.service_tasks import Services, batched_envs
+from agentrl_jax.setup.stored_traits import store_traits
 
 
 class RunParts:
@@ -100,8 +99,8 @@ class RunParts:
     def store_traits(self, folder: Path) -> None:
         """Writes what readers of the run's folder need to know of classes that it names by their import paths."""
         found = {} if self.services is None else {label: (x, 0) for label, x in self.services.traits().items()}
-        for task in self.config.tasks:
-            if is_compiled_path(task.env):
+        for task, kind in zip(self.config.tasks, self.config.kinds):
+            if kind.stored and task.label not in found:
                 env, _ = make_env(task)
                 own = build.build_compiled_env(self.config.replace(tasks=(task,)), self.tokenizer)
                 traits = Traits(actions=env.actions, instruction=env.instruction)

@@ -1,104 +1,111 @@
 """A Python environment as a task of a run."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.config import Config, TaskConfig, alone
 from agentrl_jax.environments.levels import SEEDS, Levels, divide, training_seed
-from agentrl_jax.environments.pool import Opened, open_pool
+from agentrl_jax.environments.pool import Opened, Pool, open_pool
 from agentrl_jax.environments.protocol import HostEnvironment, HostStep, Traits
 from agentrl_jax.environments.start_check import check_start
-from agentrl_jax.errors import BadValue, refusals
-from agentrl_jax.io import atomic_write
-from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.host_environment import HostTask, host_task
 from agentrl_jax.services.bridge import RETRIES
 from agentrl_jax.services.environments.python import Budget, service_of
 from agentrl_jax.services.items import load_items
+from agentrl_jax.services.pools import LocalPool
 from agentrl_jax.setup import build
-from agentrl_jax.strict_json import parse_object
+from agentrl_jax.setup.served_task import ServedTask, log_name
 from agentrl_jax.text.tokenizer import Tokenizer
-from envs_jax.budget import Baselines
 
-TRAITS_FILE = "environments.json"
-"""File in the folder of a run, see `store_traits`."""
-
-_STORED = ("actions", "instruction", "info_keys", "has_content")
-"""Traits that texts and their lengths depend on."""
+if TYPE_CHECKING:
+    from agentrl_jax.setup.service_tasks import Services
 
 CALL_SHARE = 0.5
 """Share of a turn's deadline for one call; the rest is for environments that wait, or that are played again."""
 
 
-class PythonTask:
-    """The workers, the levels and the prompt of one Python environment."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class PythonTask(ServedTask):
+    """A task whose environments are of one Python class; `service` adapts them for scripted policies."""
 
-    def __init__(self, config: Config, task: TaskConfig):
-        """Imports the class and plays a few episodes of it.
+    workers: Pool
+    levels: Levels
 
-        Raises:
-            UserError: there is no such class, or it cannot be used.
-            ValueError: its episodes cannot be repeated, or the items cannot be used.
-        """
-        self._config, self._task, self.label = config, task, task.label
-        self.pool = open_pool(
-            task.env,
-            task.options,
-            processes=config.env.processes,
-            seconds=CALL_SHARE * config.env.deadline,
-        )
-        self.address = "in processes of this run" if config.env.processes else "in this process"
-        prompt, traits = config.prompt, self.pool.traits
-        self.listed = bool(task.items) or traits.splits is not None
-        """Whether somebody has named the items of each split; otherwise no held-out level can be one of training."""
-        self.service = service_of(self.pool, task.env, Budget(prompt.max_actions_per_turn, prompt.max_actions))
-        env = self.pool.open()
-        self.levels = _listed(task, traits.items) or divide(
-            traits, env, config.evaluation.episodes, config.train.validation_episodes
-        )
-        env.close()
-        check_start(self.pool, self.levels.held_out[:1], prompt.max_turns)
+    @property
+    def listed(self) -> bool:
+        """See `ServedTask.listed`."""
+        return bool(self.config.items) or self.workers.traits.splits is not None
+
+    @property
+    def traits(self) -> Traits:
+        """See `ServedTask.traits`."""
+        return self.workers.traits
 
     def training_item(self, row: int) -> int:
-        """The item, or the seed, that a row of `Levels.training` stands for."""
-        bounds, content = self.levels.bounds, self.service.content
-        number = self.levels.training[row]
+        """See `ServedTask.training_item`; of seeds, the one that the row stands for."""
+        bounds, content, number = self.levels.bounds, self.service.content, self.training[row]
         return number if bounds is None or content is None else training_seed(number, content, bounds)
 
-    def host_task(
-        self, tokenizer: Tokenizer, baselines: Callable[[int], Baselines | None], *, held_out: bool
-    ) -> HostTask:
-        """The task of training or of held-out episodes."""
+    def log_to(self, folder: Path) -> None:
+        """See `ServedTask.log_to`."""
+        self.workers.log_to(folder / log_name("environment", self.config.label))
+
+    def host_task(self, run: "Services", index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
+        """See `ServedTask.host_task`."""
         levels = self.levels
         validation = () if levels.undivided else levels.validation
         items = (*levels.held_out, *validation) if held_out else levels.training
         bounds = None if held_out else levels.bounds
-        return _host_task(
-            self._config,
-            self._task,
-            self.pool.traits,
+        return prompted_task(
+            alone(run.config, index),
+            self.traits,
             tokenizer,
-            lambda: _Played(self.pool.open(), items, bounds),
+            lambda: _Played(self.workers.open(), items, bounds),
             levels=0 if isinstance(items, range) else len(items),
             validation=len(validation) if held_out else 0,
-            baselines=baselines,
+            baselines=functools.partial(run.baselines, index),
             undivided=levels.undivided,
         )
 
 
-def _host_task(
+def python_task(run: "Services", index: int, folder: Callable[[], Path]) -> PythonTask:
+    """Imports the class of a run's task, and plays a few episodes of it.
+
+    Raises:
+        UserError: there is no such class, or it cannot be used.
+        ValueError: its episodes cannot be repeated, or the items cannot be used.
+    """
+    own = alone(run.config, index)
+    (config,), prompt, limits = own.tasks, own.prompt, own.env
+    workers = open_pool(config.env, config.options, processes=limits.processes, seconds=CALL_SHARE * limits.deadline)
+    run.closers.append(workers.close)
+    service = service_of(workers, config.env, Budget(prompt.max_actions_per_turn, prompt.max_actions))
+    env, counts = workers.open(), (own.evaluation.episodes, own.train.validation_episodes)
+    levels = _listed(config, workers.traits.items) or divide(workers.traits, env, *counts)
+    env.close()
+    check_start(workers, levels.held_out[:1], prompt.max_turns)
+    pool = LocalPool(service)
+    run.closers.append(pool.close)
+    address = "in processes of this run" if limits.processes else "in this process"
+    parts = levels.training, levels.held_out, levels.validation
+    return PythonTask(config, service, *parts, pool, address, workers, levels)
+
+
+def prompted_task(
     config: Config,
-    task: TaskConfig,
     traits: Traits,
     tokenizer: Tokenizer,
     make: Callable[[], HostEnvironment],
     **levels: Any,
 ) -> HostTask:
+    """The task of a configuration of one; `levels` has fields of `HostTask`."""
     prompt = config.prompt
     return host_task(
-        task.label,
+        config.tasks[0].label,
         make,
         instruction=traits.instruction,
         response_format=build.response_grammar(traits.actions, prompt),
@@ -112,78 +119,6 @@ def _host_task(
         has_content=traits.has_content,
         **levels,
     )
-
-
-def store_traits(folder: Path, tasks: Mapping[str, tuple[Traits, int]]) -> None:
-    """Writes what readers of a run's folder need to know of classes that they do not import.
-
-    `tasks` has, by the label of a task, the traits and the tokens of its longest context; 0 where traits say it.
-    """
-    found = {
-        label: {name: getattr(traits, name) for name in _STORED} | ({"context": context} if context else {})
-        for label, (traits, context) in tasks.items()
-    }
-    with atomic_write(folder / TRAITS_FILE) as file:
-        json.dump(found, file, indent=1)
-
-
-def stored_traits(folder: Path) -> dict[str, Traits]:
-    """The traits of the Python environments of a run, by the labels of its tasks.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
-    path = folder / TRAITS_FILE
-    with refusals(str(path)):
-        found = parse_object(path.read_bytes(), str(path))
-        try:
-            return {label: _read(traits) for label, traits in found.items()}
-        except (KeyError, TypeError) as error:
-            raise BadValue.at(path, f"is damaged ({error!r}); restore it from a copy of the run") from None
-
-
-def stored_context(folder: Path, label: str) -> int:
-    """The tokens of the longest context of a compiled task that is named by its import path.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
-    path = folder / TRAITS_FILE
-    with refusals(str(path)):
-        found = parse_object(path.read_bytes(), str(path)).get(label)
-        context = found.get("context") if isinstance(found, dict) else None
-        if not isinstance(context, int):
-            raise BadValue.at(path, f"does not say how long contexts of {label} are; restore it from a copy of the run")
-        return context
-
-
-def _read(found: dict[str, Any]) -> Traits:
-    return Traits(
-        actions=tuple(found["actions"]),
-        instruction=found["instruction"],
-        info_keys=tuple(found["info_keys"]),
-        has_content=found["has_content"],
-    )
-
-
-def stored_env(config: Config, tokenizer: Tokenizer, folder: Path) -> HostEnv:
-    """The batched environment of a run on Python environments, which knows their prompts and imports none."""
-    traits = stored_traits(folder)
-
-    def missing() -> HostEnvironment:
-        raise RuntimeError("this environment only knows its prompts")
-
-    tasks = tuple(_host_task(config, task, traits[task.label], tokenizer, missing) for task in config.tasks)
-    return HostEnv(tasks, tokenizer, deadline=config.env.deadline)
-
-
-def single_env(task: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -> HostEnv:
-    """The batched environment of one Python environment outside a run, on its training levels."""
-    config = Config(tasks=(task,), prompt=prompt)
-    with refusals():
-        python = PythonTask(config, task)
-    own = python.host_task(tokenizer, lambda episodes: None, held_out=False)
-    return HostEnv((own,), tokenizer, deadline=config.env.deadline)
 
 
 def _listed(task: TaskConfig, items: int) -> Levels | None:

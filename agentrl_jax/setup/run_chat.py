@@ -4,7 +4,7 @@ import dataclasses
 
 from agentrl_jax.config import Config
 from agentrl_jax.services.catalog import get_service
-from agentrl_jax.setup.service_tasks import OPENINGS
+from agentrl_jax.setup.served_task import OPENINGS
 from agentrl_jax.text.chat import Chat, chat_format
 from agentrl_jax.text.tokenizer import Tokenizer
 

@@ -20,8 +20,8 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.play_responses import play_responses
 from agentrl_jax.setup.scripted_play import ScriptedEpisode, play_all
-from agentrl_jax.setup.served_task import ServedTask
-from agentrl_jax.setup.service_tasks import OPENINGS, Services
+from agentrl_jax.setup.served_task import OPENINGS, ServedTask
+from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer

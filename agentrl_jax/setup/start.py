@@ -1,6 +1,7 @@
 """Steps before the first iteration: the rows to imitate, notes to the user, and the state that learning starts from."""
 
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +33,8 @@ def check_imitation(config: Config, batched_env: TaskEnv) -> None:
 
     Those of services are refused where they are played.
     """
-    if config.imitation.chunks and isinstance(batched_env, CompiledEnv):
-        check_imitable(batched_env, config.prompt.max_response_tokens, config.imitation)
+    if config.imitation.chunks and not batched_env.on_host:
+        check_imitable(cast(CompiledEnv, batched_env), config.prompt.max_response_tokens, config.imitation)
 
 
 def demonstration_rows(
@@ -53,9 +54,9 @@ def demonstration_rows(
         ValueError: as in `demonstrations` or `service_demonstrations`.
     """
     key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
-    if isinstance(batched_env, HostEnv):
-        assert services is not None
-        trajectory, imitated = service_demonstrations(config, services, batched_env, tokenizer, key)
+    if services is not None:
+        env = cast(HostEnv, batched_env)  # tasks of several kinds are not imitated
+        trajectory, imitated = service_demonstrations(config, services, env, tokenizer, key)
         if not hosts.same((trajectory, imitated)):
             raise BadValue(
                 "the demonstrations of the hosts differ, because their services answer differently; use services of "
@@ -63,9 +64,8 @@ def demonstration_rows(
                 key="imitation.levels",
             )
     else:
-        assert isinstance(batched_env, CompiledEnv), "tasks of several kinds are not imitated"
         trajectory, imitated = demonstrations(
-            *(batched_env, splits, key, config.prompt, config.imitation, context_of(config)),
+            *(cast(CompiledEnv, batched_env), splits, key, config.prompt, config.imitation, context_of(config)),
             report=report,
         )
     rows = imitated_rows(config, trajectory, imitated)

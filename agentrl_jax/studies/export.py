@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentrl_jax.config import Config, ModelConfig, alone
-from agentrl_jax.environments.loading import is_compiled_path
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models.actor_critic import plain_decoder
 from agentrl_jax.models.io import peft_files, safetensors_files
@@ -15,13 +14,12 @@ from agentrl_jax.models.io.load import load_pretrained, name_on_hub, save_pretra
 from agentrl_jax.models.io.local_files import parse_json
 from agentrl_jax.models.lora import on_all_layers
 from agentrl_jax.rollout.engine_config import cache_length
-from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
-from agentrl_jax.setup.python_task import stored_context, stored_env
 from agentrl_jax.setup.run_chat import run_chat, run_opening
 from agentrl_jax.setup.service_tasks import Services, batched_envs
+from agentrl_jax.setup.stored_traits import stored_length
 from agentrl_jax.text.chat_template_out import write_template
 
 _GENERATION = "generation_config.json"
@@ -93,16 +91,12 @@ def _described(config: Config, policy: RunPolicy, run: Path) -> PretrainedConfig
     """Configuration of a decoder trained from random weights, with positions for the run's contexts."""
     longest = 0
     for own in (alone(config, index) for index in range(len(config.tasks))):
-        if is_compiled_path(own.tasks[0].env):
-            longest = max(longest, stored_context(run, own.tasks[0].label))
-            continue
-        if own.python:
-            batched_env: TaskEnv = stored_env(own, policy.tokenizer, run)
-        else:
-            services = Services.of(own, Path)  # no service is started
-            batched_env = batched_envs(own, policy.tokenizer, services)[0]
         engine = build.engine_config(own, policy.tokenizer, group_size=1, slots=0)
-        longest = max(longest, cache_length(batched_env, engine))
+        if own.kinds[0].stored:
+            longest = max(longest, stored_length(own, policy.tokenizer, engine, run))
+            continue
+        services = Services.of(own, Path)  # no service is started
+        longest = max(longest, cache_length(batched_envs(own, policy.tokenizer, services)[0], engine))
     return describe(
         policy.model.decoder,
         max_positions=longest,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.evaluate.api_models.level_record import ROWS, LevelRecorder, Replies, level_options
 from agentrl_jax.rollout.trajectory import hexadecimal
@@ -18,7 +19,7 @@ from agentrl_jax.runs.rollout_records import RolloutRecord
 from agentrl_jax.text.chat_template import Message
 from agentrl_jax.viewer.imported import MAX_EPISODES, ImportedEpisode
 from agentrl_jax.viewer.scenes import run_scenes
-from envs_jax.registry import registered, spec
+from envs_jax.registry import spec
 from envs_jax.scenes import Scene
 
 Note = Callable[[str], None]
@@ -32,9 +33,12 @@ def level_scenes(
     A compiled environment in the style chat was played as a service. What stops boards is only noted.
     """
     env, attempts = settings.get("env"), settings.get("attempts", 1)
-    if env not in registered() or settings.get("style") == "chat" or spec(env).scene is None:
+    kind = kind_of(str(env))
+    if kind.has_items or kind.stored or settings.get("style") == "chat":
         return None
     try:
+        if spec(str(env)).scene is None:
+            return None
         # Only the first sample of an item has several attempts.
         recorders = [_recorder(json.dumps(settings), most) for most in (attempts, 1)]
     except Exception as error:  # settings of another version may hold anything

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.algos.collapse import ALARMS
-from agentrl_jax.environments.loading import is_compiled_path
+from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.runs.records import read_rows, to_plain
@@ -20,7 +20,7 @@ from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.level_files import make_env
-from agentrl_jax.setup.python_task import stored_traits
+from agentrl_jax.setup.stored_traits import stored_traits
 from agentrl_jax.viewer import scenes
 from agentrl_jax.viewer.columns import pack
 from agentrl_jax.viewer.episodes import Scenes, pack_episodes, summary_columns
@@ -29,7 +29,6 @@ from agentrl_jax.viewer.pieces import Pieces
 from agentrl_jax.viewer.replay_notes import replay_notes
 from agentrl_jax.viewer.screenshots import PageScreenshots
 from agentrl_jax.viewer.text_scenes import served_scenes
-from envs_jax.registry import registered
 
 METRICS = {
     "train/success": "success in training",
@@ -96,14 +95,16 @@ class RunData:
         with refusals(self.place):
             model = self._config.model
             self._tokenizer = build.load_tokenizer(model, build.load_model(model, weights=False))
-        local = self._config.env.url == "local"
+        url = self._config.env.url
+        # By themselves, those that were played as services in this process are what they are elsewhere, too.
+        kinds = [kind_of(task.env, "" if url == "local" else url) for task in self._config.tasks]
         # Before a board is drawn, so that an environment that cannot be made is reported once.
         self._actions = {
             task.label: list(make_env(task)[0].actions)
-            for task, kind in zip(self._config.tasks, self._config.kinds)
-            if (kind == "compiled" and not is_compiled_path(task.env)) or (local and task.env in registered())
+            for task, kind in zip(self._config.tasks, kinds)
+            if not (kind.on_host or kind.stored)
         }
-        if self._config.python or any(is_compiled_path(task.env) for task in self._config.tasks):
+        if any(kind.stored for kind in kinds):
             self._actions |= {label: list(x.actions) or ["action"] for label, x in stored_traits(self.source).items()}
         self._pieces = Pieces(self._tokenizer)
         self._screenshots = PageScreenshots(run, note)
@@ -184,7 +185,7 @@ class RunData:
         except UserError as error:
             self._note(f"no boards: {error}")
             return None
-        if "service" not in self._config.kinds or (drawn is not None and not self._config.prompt.has_answer_block):
+        if drawn is not None and not self._config.prompt.has_answer_block:
             return drawn
         read = served_scenes(self._config, record, self._tokenizer, self._screenshots)
         if drawn is None or read is None:

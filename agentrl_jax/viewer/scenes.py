@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, Key, UInt32
 
 from agentrl_jax.config import Config, TaskConfig, alone
+from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import start_state
@@ -32,7 +33,7 @@ from agentrl_jax.services.items import load_items
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.level_files import make_env
 from envs_jax.environment import TextEnvironment
-from envs_jax.registry import registered, spec
+from envs_jax.registry import spec
 from envs_jax.scenes import SPRITES, Scene, SceneFunction, grid_scene, text_scene
 from envs_jax.splits import Split
 
@@ -69,12 +70,12 @@ def run_scenes(
     scenes: list[list[Scene]] = [[] for _ in record.task]
     drawn, missing = False, 0
     same_tasks = record.header.tasks == tuple(task.label for task in config.tasks)
-    for index, task in enumerate(config.tasks):
+    for index, (task, kind) in enumerate(zip(config.tasks, config.kinds)):
         own, rows = alone(config, index), np.flatnonzero(record.task == index)
-        if own.served and not scripted:
+        if kind.stored or (kind.on_host and not scripted):
             continue
         try:
-            replay = _replay_of(task.model_dump_json())
+            replay = _replay_of(task.model_dump_json(), _ScriptedReplay if scripted else _Replay)
         except UserError as error:  # such as a level file that no longer exists
             note(f"{run}, {record.header.label}: no boards of {task.label}: {error}")
             continue
@@ -95,7 +96,7 @@ def run_scenes(
 
 def scripted_here(config: Config, header: Header) -> bool:
     """Whether a scripted policy has played a compiled environment as a service, in the process of the evaluation."""
-    local = config.served and config.env.url == "local" and all(task.env in registered() for task in config.tasks)
+    local = config.env.url == "local" and not any(kind_of(task.env).on_host for task in config.tasks)
     return local and header.evaluation is not None and header.evaluation.policy is not None
 
 
@@ -121,39 +122,51 @@ class _Replay:
         episodes = [_Executed.of_row(record, row) for row in rows]
         _, turns, per_turn = record.actions.shape
         attempts = 1 + int(record.attempt.max(initial=0))
-        most = turns * per_turn if config.served else min(turns * per_turn, attempts * config.prompt.max_actions)
-        most += attempts - 1
+        most = self._most_actions(config, turns * per_turn, attempts) + attempts - 1
         actions = np.full((len(rows), most + 1), -1, np.int32)
         for padded, episode in zip(actions, episodes):
             executed = episode.action[:most]
             padded[: len(executed)] = executed
-        split, level_keys, noise_keys = self._drawn_from(config, record, rows)
-        level = jnp.full(len(rows), -1) if config.served else jnp.asarray(record.level[rows])
+        split, level_keys, noise_keys, level = self._drawn_from(config, record, rows)
         played = _play(self.env, self.params, jnp.int32(split), level_keys, noise_keys, level, actions)
         states, params = jax.device_get((played, self.params))
         found: list[list[Scene] | None] = []
         for i, (row, episode) in enumerate(zip(rows, episodes)):
-            of_episode = jax.tree.map(operator.itemgetter(i), states.state)
+            of_episode = jax.tree.map(operator.itemgetter(i), states)
             same = bool((episode.action < self.env.num_actions).all())
-            if config.served:  # which hashes texts
-                shown = self.env.render(jax.tree.map(operator.itemgetter(0), of_episode), params)
-                same &= np.array_equal(text_hash(shown), record.state_hash[row, 0])
-            same &= _agrees(record, row, episode, states, i, hashed=not config.served)
-            found.append(self._draw(episode, of_episode, params) if same else None)
+            same &= self._agrees(record, row, episode, of_episode, params)
+            found.append(self._draw(episode, of_episode.state, params) if same else None)
         return found
+
+    def _most_actions(self, config: Config, most: int, attempts: int) -> int:
+        """Primitive actions of an episode at most, of the `most` that a record can hold."""
+        return min(most, attempts * config.prompt.max_actions)
+
+    def _agrees(self, record: RolloutRecord, row: int, episode: "_Executed", states: "_States", params: Any) -> bool:
+        """Whether the states are those of the episode: at the start of every turn, and how each turn ended."""
+        number, most = record.num_turns[row], len(states.terminated) - 1
+        if not 0 < number <= record.reward.shape[1] or len(episode.action) > most:
+            return False
+        start, end = (np.searchsorted(episode.turn, np.arange(number), side) for side in ("left", "right"))
+        hashes = self._hashes(states, start, params)
+        ends = (states.terminated[end], record.terminated), (states.success[end], record.success)
+        return all(
+            np.array_equal(played, recorded[row, : len(played)])
+            for played, recorded in (*ends, (hashes, record.state_hash))
+        )
+
+    def _hashes(self, states: "_States", starts: Int[np.ndarray, " T"], params: Any) -> UInt32[np.ndarray, "T 2"]:
+        """What the record has as the hashes of the states at the start of turns, or of the first of these."""
+        return np.asarray(states.state_hash)[starts]
 
     def _drawn_from(
         self, config: Config, record: RolloutRecord, rows: Int[np.ndarray, " R"]
-    ) -> tuple[Split, Key[Array, " R"], Key[Array, " R"]]:
-        """The split that levels were generated from, and the keys of each episode's level and noise."""
-        if config.served:
-            (task,) = config.tasks
-            items = load_items(task.held_out, task.env)
-            keys = jnp.stack([item_key(items[number]) for number in record.level[rows]])
-            return Split.ANY, keys, jax.vmap(noise_key)(keys)
+    ) -> tuple[Split, Key[Array, " R"], Key[Array, " R"], Int[Array, " R"]]:
+        """The split that levels were generated from, and each episode's keys of level and noise, and its level."""
         split, key = self._rollout_key(config, record.header)
         ids = EpisodeIds(*(jnp.asarray(x[rows]) for x in (record.group, record.member, record.task, record.level)))
-        return split, rng.level_key(key, ids), rng.noise_key(key, ids, shared=config.rollout.shared_noise)
+        noise = rng.noise_key(key, ids, shared=config.rollout.shared_noise)
+        return split, rng.level_key(key, ids), noise, ids.level
 
     def _rollout_key(self, config: Config, header: Header) -> tuple[Split, jax.Array]:
         """The split that levels were generated from, and the key of the rollout."""
@@ -190,6 +203,24 @@ class _Replay:
             raise UserError.at(where, f"{type(error).__name__}: {shortened(error)}") from error
 
 
+class _ScriptedReplay(_Replay):
+    """Of episodes that a scripted policy has played as those of a service, which has items and hashes texts."""
+
+    def _most_actions(self, config: Config, most: int, attempts: int) -> int:
+        return most
+
+    def _hashes(self, states: "_States", starts: Int[np.ndarray, " T"], params: Any) -> UInt32[np.ndarray, "T 2"]:
+        return text_hash(self.env.render(jax.tree.map(operator.itemgetter(0), states.state), params))[None]
+
+    def _drawn_from(
+        self, config: Config, record: RolloutRecord, rows: Int[np.ndarray, " R"]
+    ) -> tuple[Split, Key[Array, " R"], Key[Array, " R"], Int[Array, " R"]]:
+        (task,) = config.tasks
+        items = load_items(task.held_out, task.env)
+        keys = jnp.stack([item_key(items[number]) for number in record.level[rows]])
+        return Split.ANY, keys, jax.vmap(noise_key)(keys), jnp.full(len(rows), -1)
+
+
 def _checked(scene: Scene) -> Scene:
     """The parts of a scene that a page draws, in their types; a function may write a scene without our helpers."""
     text = [str(line) for line in scene.get("text", ())]
@@ -201,12 +232,12 @@ def _checked(scene: Scene) -> Scene:
 
 
 @functools.lru_cache(maxsize=16)
-def _replay_of(task: str) -> _Replay:
+def _replay_of(task: str, replay: type[_Replay]) -> _Replay:
     """The replay of a task, whose configuration is given as JSON; it is kept, so that programs are compiled once."""
     config = TaskConfig.model_validate_json(task)
     env, params = make_env(config)
     scene = spec(config.env).scene
-    return _Replay(config.env, env, params, scene, None if scene is None else task_levels(env, params))
+    return replay(config.env, env, params, scene, None if scene is None else task_levels(env, params))
 
 
 _AGAIN = -2
@@ -268,17 +299,3 @@ def _play(
         return jax.lax.scan(step, (start, noise_key, jnp.int32(0)), actions)[1]
 
     return jax.vmap(episode)(level_keys, noise_keys, levels, actions)
-
-
-def _agrees(record: RolloutRecord, row: int, episode: _Executed, states: _States, index: int, *, hashed: bool) -> bool:
-    """Whether the states `index` are those of the episode: at the start of every turn, and how each turn ended.
-
-    Without `hashed`, the record has no hashes of states.
-    """
-    number, most = record.num_turns[row], states.terminated.shape[1] - 1
-    if not 0 < number <= record.reward.shape[1] or len(episode.action) > most:
-        return False
-    start, end = (np.searchsorted(episode.turn, np.arange(number), side) for side in ("left", "right"))
-    known = [(states.terminated, end, record.terminated), (states.success, end, record.success)]
-    known += [(states.state_hash, start, record.state_hash)] if hashed else []
-    return all(np.array_equal(played[index][at], recorded[row, :number]) for played, at, recorded in known)

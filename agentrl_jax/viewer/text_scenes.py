@@ -23,9 +23,7 @@ def served_scenes(
     Episodes of an evaluation have their screenshots, too. Returns None if no service of the run has scenes, or the
     record is not one of this configuration and tokenizer.
     """
-    known = [
-        kind == "service" and text_reader_of(task.env) is not None for task, kind in zip(config.tasks, config.kinds)
-    ]
+    known = [text_reader_of(task.env) is not None for task in config.tasks]
     same_tasks = record.header.tasks == tuple(task.label for task in config.tasks)
     if not any(known) or not same_tasks or flaw_of(record, tokenizer.vocab_size):
         return None

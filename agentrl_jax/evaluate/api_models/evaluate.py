@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.evaluate.api_models.client import ChatClient
 from agentrl_jax.evaluate.api_models.journal import Journal, Row
@@ -23,7 +24,6 @@ from agentrl_jax.evaluate.selectors import Selector
 from agentrl_jax.io import atomic_write
 from agentrl_jax.services.catalog import success_rule
 from agentrl_jax.services.screenshots import Screenshots, refuse_without
-from envs_jax.registry import registered
 
 REPORTS = 20
 """Number of progress reports."""
@@ -188,9 +188,12 @@ def _limit(body: Mapping[str, Any]) -> int | None:
 @contextlib.contextmanager
 def _task(options: TaskOptions) -> Iterator[ApiTask]:
     """The task in the style that is asked for."""
-    if options.screenshots is not None and options.env in registered():
+    with refusals():
+        success_rule(options.env)  # refuses the name of no environment
+    has_items = kind_of(options.env, "" if options.url == "local" else options.url).has_items
+    if options.screenshots is not None and not has_items:
         refuse_without(options.env)
-    levels = options.env in registered() and options.url == "local" and options.style != "chat"
+    levels = not has_items and options.style != "chat"
     if not levels and options.style not in ("auto", "chat"):
         raise UserError.of("--style", options.style, f"but {options.env} is played as a service; leave it out")
     if levels:

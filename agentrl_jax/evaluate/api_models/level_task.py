@@ -27,7 +27,6 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.text.chat_template import Message
 from agentrl_jax.text.conversation import messages_of
-from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax.budget import Baselines
@@ -140,18 +139,12 @@ class Game:
     def __init__(self, config: Config, levels: LevelSet, compiled: CompiledEnv, attempts: int = 1):
         batched_env: CompiledEnv | RetryEnv = compiled
         if attempts > 1:
-            batched_env = retry.retry_env(compiled, config, load_small(), attempts)
+            batched_env = retry.retry_env(compiled, config.prompt.max_turns, attempts)
         self.config, self.batched_env = config, batched_env
         self.levels, self.prefix = levels, batched_env.prefix[0].tolist()
         self.tokenizer = load_small()
         prompt, task = config.prompt, batched_env.tasks[0]
-        self.grammar = ResponseGrammar(
-            actions=task.env.actions,
-            think=prompt.think,
-            forced=prompt.forced_tag,
-            separator=prompt.separator,
-            max_actions=prompt.max_actions_per_turn,
-        )
+        self.grammar = task.response_format
         split = levels.levels.split(levels.split)
         self.horizon = attempts * prompt.max_turns
         self.settings = build.rollout_settings(config, batched_env, 1, 0.0, self.horizon, split=split)

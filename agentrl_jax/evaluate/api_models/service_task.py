@@ -21,7 +21,7 @@ from agentrl_jax.services.environment import Service
 from agentrl_jax.services.pools import InstancePool
 from agentrl_jax.services.screenshots import refuse_without
 from agentrl_jax.services.shadow_env import local_item
-from agentrl_jax.setup.service_tasks import TURN_SHARE
+from agentrl_jax.setup.served_task import TURN_SHARE
 from agentrl_jax.text.chat_template import Message
 
 

@@ -6,6 +6,7 @@ Shapes: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` acti
 import dataclasses
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -19,7 +20,7 @@ from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.contexts import Join, no_join
 from agentrl_jax.rollout.envs.host_episodes import Report
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
-from agentrl_jax.text.grammar import GrammarTable, ParsedResponse
+from agentrl_jax.text.grammar import GrammarTable, ParsedResponse, ResponseGrammar
 from agentrl_jax.text.prompt import Prompt, message, message_lead
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split, split_key
@@ -207,9 +208,18 @@ class Task:
     """Default parameters; a rollout uses those in its settings."""
     prompt: Prompt
     grammar: GrammarTable
+    response_format: ResponseGrammar
+    """`grammar`, before it was compiled."""
+    with_feedback: Callable[[], "Task"] | None = None
+    """Makes the same task with a prompt that has the feedback of retries."""
 
     has_items = False
     """Whether levels are numbered items, as those of services and Python environments are."""
+
+    @property
+    def lists_actions(self) -> bool:
+        """Whether the agent's prompt lists the actions."""
+        return self.env.lists_actions
 
     @property
     def has_boards(self) -> bool:
@@ -249,6 +259,11 @@ class CompiledEnv(PromptedEnv):
         """Number of levels in a task's pack; 0 if levels come from its generator."""
         pack = getattr(self.tasks[task].env_params, "levels", None)
         return 0 if pack is None else pack.shape[0]
+
+    def for_retries(self) -> "CompiledEnv":
+        """The same environments with prompts that have the feedback of retries."""
+        tasks = tuple(task.with_feedback() for task in self.tasks if task.with_feedback is not None)
+        return dataclasses.replace(self, tasks=tasks)
 
     @property
     def info_keys(self) -> tuple[str, ...]:

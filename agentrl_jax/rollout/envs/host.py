@@ -18,6 +18,7 @@ from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import Message, PromptedEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.host_episodes import HostEpisodes, Report
+from agentrl_jax.rollout.envs.host_retry import with_room
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -83,7 +84,13 @@ class HostEnv(PromptedEnv):
                 value=len(tasks),
             )
         self.tasks = tasks
+        self._made_with: dict[str, Any] = {"tokenizer": tokenizer, "deadline": deadline, "workers": workers}
         self.host_episodes = HostEpisodes(tasks, tokenizer, deadline=deadline, workers=workers, restarts=restarts)
+
+    def for_retries(self) -> "HostEnv":
+        """The same environments with room for the feedback of retries, and what `restart_level` needs."""
+        tasks = tuple(with_room(task, self._made_with["tokenizer"]) for task in self.tasks)
+        return HostEnv(tasks, **self._made_with, restarts=True)
 
     @property
     def info_keys(self) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ class HostTask:
     """See `batched_env.Task`."""
     has_boards = False
     """See `batched_env.Task`."""
+    lists_actions = True
+    """See `batched_env.Task`."""
 
     @property
     def splits(self) -> np.ndarray | None:

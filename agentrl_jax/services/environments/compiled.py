@@ -207,4 +207,5 @@ def compiled_service(tag: str) -> Service:
         success_rule=spec.success_rule,
         oracle=oracle if spec.plan is not None else None,
         random=random_policy,
+        executed=functools.partial(executed_actions, tag),
     )

@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from agentrl_jax.environments.kinds import PYTHON_RULE
 from agentrl_jax.environments.levels import SEEDS
 from agentrl_jax.environments.pool import Opened, Pool, open_pool
 from agentrl_jax.environments.protocol import Traits
@@ -20,9 +21,6 @@ TURNS = 20
 """Usual limit of turns, where nobody gives another."""
 
 SEPARATOR = "||"
-
-PYTHON_RULE = "the environment says so (HostStep.success)"
-"""Rule of success of every Python environment."""
 
 
 class Budget(NamedTuple):

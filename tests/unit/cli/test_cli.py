@@ -16,6 +16,7 @@ from tiny_run import refusal as sentence
 from agentrl_jax import __main__
 from agentrl_jax.cli import compiled, view
 from agentrl_jax.cli import main as cli
+from agentrl_jax.environments.kinds import listed_names
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import environment_checks
 from agentrl_jax.evaluate.statistics import success_interval
@@ -59,7 +60,7 @@ eval run --episodes x                           | --episodes: 'x'
 eval run --env Sokban                           | SimpleSokoban: --env
 eval run --levels absent.txt                    | absent.txt: no such file
 envs --levels 0                                 | --levels is 0: at least 1
-envs --check Sokban                             | --check is Sokban: SimpleSokoban
+envs --check Sokban                             | SimpleSokoban: --check
 envs --check maze --seeds 0                     | --seeds is 0: at least 1
 envs --check maze --seeds 2000000               | --seeds is 2000000: at most 1000000
 envs --check maze --levels 9                    | --levels is 9: give --seeds
@@ -197,10 +198,10 @@ def test_all_checks_every_environment(monkeypatch, tmp_path):
 
     monkeypatch.setattr(environment_checks, "check_environment", checked)
     code, out, _ = run("envs", "--check", "all", "--seeds", "3", "--out", str(file))
-    names = environment_checks.names()
+    names = listed_names()
     assert (code, asked, written[0]) == (0, [(name, 3) for name in names], None)
     assert {"Bandit", "SimpleSokoban", "BabyAI-BossLevel", "textcraft", "babyai"} <= {*names}
-    assert all(f"{name}: 3 seeds" in " ".join(out.split()) for name in names)
+    assert all(f"{name}: 3 episodes" in " ".join(out.split()) for name in names)
     for number, document in enumerate([*written[1:], json.loads(file.read_text())], 1):
         assert [report["env"] for report in document["environments"]] == [*names[:number]]
         assert document["unchecked"] == [*names[number:]]

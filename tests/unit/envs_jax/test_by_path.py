@@ -44,8 +44,10 @@ def test_what_cannot_be_used_is_refused(name, why):
 
 def test_it_is_a_compiled_task_also_beside_services():
     tasks = [{"env": LADDER, "groups": 1}, {"env": "my:Class", "groups": 1}, {"env": "Bandit", "groups": 1}]
-    assert decode({"tasks": tasks}).kinds == ("compiled", "python", "compiled")
-    assert decode({"tasks": tasks, "env": {"url": "local"}}).kinds == ("compiled", "python", "service")
+    kinds = [kind.title for kind in decode({"tasks": tasks}).kinds]
+    assert kinds == ["compiled environments", "Python environments", "compiled environments"]
+    kinds = [kind.title for kind in decode({"tasks": tasks, "env": {"url": "local"}}).kinds]
+    assert kinds == ["compiled environments", "Python environments", "services"]
     assert decode({"tasks": tasks}).tasks[0].label == "Ladder"
 
 

@@ -66,7 +66,7 @@ def turn():
     env, params = envs_jax.make("FrozenLake")
     params = params.replace(success_rate=jnp.float32(1.0))
     level = jnp.full((env.height, env.width), FROZEN).at[0, 0].set(START).at[0, 3].set(GOAL).astype(jnp.int8)
-    batched_env = CompiledEnv((Task("lake", env, params, None, None),))
+    batched_env = CompiledEnv((Task("lake", env, params, None, None, None),))
     settings = RolloutSettings(jnp.ones(1), jnp.int32(5), jnp.int32(10), (params,))
 
     @jax.jit

@@ -14,7 +14,7 @@ from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.protocol import COMPILED
 from agentrl_jax.services.screenshots import SECONDS
 from agentrl_jax.services.server.app import create_app
-from agentrl_jax.setup.service_tasks import score_rule
+from agentrl_jax.setup.served_task import score_rule
 
 ITEMS = (3, 7, 11)
 PLANKS = ("Action: get 1 acacia logs", "Action: craft 4 acacia planks using 1 acacia logs")

@@ -90,9 +90,9 @@ def test_retried_episodes_stand_beside_the_others_if_there_are_any():
 
 def test_restarts_are_those_since_the_last_look_and_dropped_episodes_are_named():
     services = object.__new__(Services)
-    services._processes, services._restarts = [types.SimpleNamespace(restarts=number) for number in (1, 2)], 0
+    services.processes, services._restarts = [types.SimpleNamespace(restarts=number) for number in (1, 2)], 0
     assert services.take_restarts() == 3
-    services._processes[1].restarts = 4
+    services.processes[1].restarts = 4
     assert [services.take_restarts(), services.take_restarts()] == [2, 0]
     rows = failure_rows(7, [Failure("maze", 1, 2, "step", "Lost: gone")])
     assert rows == [{"step": 7, "task": "maze", "group": 1, "member": 2, "what": "step", "error": "Lost: gone"}]

@@ -81,7 +81,8 @@ def test_positions_hold_the_final_observation_of_a_critic_and_test_levels_cannot
         assert f"{longest} tokens, but" in str(refusal(check, longest - 1, False))
         said = "final observation of 5" if more else f"{longest} tokens, but"
         assert said in str(refusal(check, longest + more - 1, True))
-    config = types.SimpleNamespace(tasks=[types.SimpleNamespace(label="mine", levels="panel.txt")], kinds=["compiled"])
+    tasks, kinds = [types.SimpleNamespace(label="mine", levels="panel.txt")], [types.SimpleNamespace(on_host=False)]
+    config = types.SimpleNamespace(tasks=tasks, kinds=kinds)
     test, fixed = np.full(4, Split.TEST), np.array([True, True, True, False])
     build.check_trainable(config, LevelSplits((TaskLevels("too few", test, fixed),)))
     build.check_trainable(config, LevelSplits((TaskLevels("all are drawn", some_fixed=True),)))

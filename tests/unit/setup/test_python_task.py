@@ -1,4 +1,5 @@
-import jax
+import functools
+
 import numpy as np
 import pytest
 import toy_agent
@@ -10,10 +11,11 @@ from agentrl_jax.environments.levels import training_seed
 from agentrl_jax.environments.start_check import check_start
 from agentrl_jax.evaluate.api_models.service_task import service_task
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
+from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments.python import Budget, service_of
-from agentrl_jax.setup import python_task
+from agentrl_jax.setup import build, stored_traits
 from agentrl_jax.setup.level_pools import new_pools
 from agentrl_jax.setup.scripted_play import play_all
 from agentrl_jax.setup.service_demonstrations import response_text
@@ -75,7 +77,7 @@ def test_levels_are_held_out_by_content_and_known_again_by_it(services):
     seen, tests = hashes(train, list(range(0, 4000, 40))), hashes(held_out, list(range(16)))
     assert len(tests) == 16
     assert not seen & tests
-    content, bounds = task.service.content, task.python.levels.bounds
+    content, bounds = task.service.content, task.levels.bounds
     contents = {content(training_seed(seed, content, bounds)) for seed in range(0, 4000, 40)}
     assert len(seen) == len(contents), "equal contents are one level"
 
@@ -112,7 +114,7 @@ def test_after_its_end_an_episode_of_a_service_stays_as_it_is(services):
     assert env.step("up") == last
     with pytest.raises(ValueError, match="item -1"):
         env.reset(-1)
-    budget = service_of(services().tasks[0].python.pool, "Count", Budget(2, 2)).make(False)
+    budget = service_of(services().tasks[0].workers, "Count", Budget(2, 2)).make(False)
     budget.reset(0)
     assert budget.step("up||up||up").info["truncated"] is True
 
@@ -121,7 +123,7 @@ def test_environments_that_cannot_be_repeated_are_refused(services):
     error = refusal(services, "Random")
     assert error.key == "Random.step"
     assert "deterministic = False" in str(error)
-    pool = services().tasks[0].python.pool
+    pool = services().tasks[0].workers
     check_start(pool, (5,), 4)
 
 
@@ -143,15 +145,18 @@ def test_few_items_are_not_divided(services):
 
 def test_a_folder_keeps_what_prompts_need(services, tmp_path):
     run = services()
-    python_task.store_traits(tmp_path, {label: (traits, 0) for label, traits in run.traits().items()})
+    traits = run.traits()["Count"]
+    stored_traits.store_traits(tmp_path, {"Count": (traits, 0), "Lights": (traits, 77)})
     own = run.batched_env(toy_agent.TOKENIZER, held_out=True)
-    read = python_task.stored_env(configured(), toy_agent.TOKENIZER, tmp_path)
-    assert np.array_equal(own.prefix, read.prefix)
-    assert own.info_keys == read.info_keys
-    assert jax.tree.all(jax.tree.map(np.array_equal, own.grammars, read.grammars))
-    (tmp_path / python_task.TRAITS_FILE).write_text('{"Count": {}}')
-    assert "is damaged" in str(refusal(python_task.stored_traits, tmp_path))
-    assert "does not say how long" in str(refusal(python_task.stored_context, tmp_path, "Count"))
+    engine = build.engine_config(configured(), toy_agent.TOKENIZER, group_size=1, slots=0)
+    count, lights = configured(), configured(tasks=[{"env": "", "name": "Lights", "groups": 4}])
+    length = functools.partial(stored_traits.stored_length, tokenizer=toy_agent.TOKENIZER, engine=engine)
+    assert length(count, folder=tmp_path) == cache_length(own, engine)
+    assert length(lights, folder=tmp_path) == 77
+    (tmp_path / stored_traits.TRAITS_FILE).write_text('{"Count": {}}')
+    assert "is damaged" in str(refusal(stored_traits.stored_traits, tmp_path))
+    (tmp_path / stored_traits.TRAITS_FILE).write_text("{}")
+    assert "does not have Count" in str(refusal(length, count, folder=tmp_path))
 
 
 def test_an_api_model_reads_the_actions_and_plays():

@@ -138,8 +138,8 @@ def test_every_turn_task_and_action_is_compared(three, caplog):
 def with_scene(monkeypatch, scene):
     replay_of = scenes._replay_of
 
-    def changed_for_bandit(task):
-        replay = replay_of(task)
+    def changed_for_bandit(*arguments):
+        replay = replay_of(*arguments)
         return dataclasses.replace(replay, scene=scene) if replay.name == "Bandit" else replay
 
     monkeypatch.setattr(scenes, "_replay_of", changed_for_bandit)
