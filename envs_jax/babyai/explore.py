@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Int, Int8, Int32
 from envs_jax.babyai import macros
 from envs_jax.babyai.codes import EMPTY, KEY, LOCKED_DOOR, NO_VERB, OBJECT, OPEN, UNSEEN, WALL, color_of, form_of
 from envs_jax.babyai.env import BabyAI
-from envs_jax.babyai.search import in_batches, listed_actions, on_cpu
+from envs_jax.babyai.search import advance, follow, in_batches, listed_actions, on_cpu
 from envs_jax.babyai.state import NOTHING, BabyAIState, World
 from envs_jax.babyai.view import cells_of
 
@@ -45,7 +45,10 @@ def explorations(
     """
     with on_cpu():
         params = params.replace(max_steps_in_episode=jnp.int32(first.shape[1] + rounds + DEPTH + 1))
-        states, known, reached = in_batches(functools.partial(_start, env), params, levels, first)
+        known = np.zeros((len(levels), env.shape.height, env.shape.width), bool)
+        for states, *_ in follow(env, params, levels, first):
+            known |= in_batches(_shown, params, states)
+        reached = in_batches(_reachable, params, states)
         found = np.full((len(levels), rounds), -1, np.int32)
         rows = np.arange(len(levels))
         for number in range(rounds):
@@ -58,8 +61,8 @@ def explorations(
             if not len(rows):
                 break
             found[rows, number] = actions
-            after, shown = in_batches(functools.partial(_follow, env), params, _take(states, rows), actions)
-            known[rows] |= shown
+            after, *_ = in_batches(functools.partial(advance, env), params, _take(states, rows), actions)
+            known[rows] |= in_batches(_shown, params, after)
             states = jax.tree.map(lambda old, new, rows=rows: _put(old, rows, new), states, after)
         return found
 
@@ -77,9 +80,8 @@ def _next(env: BabyAI, params: Any, states: BabyAIState, known: Bool[np.ndarray,
             break
         actions = listed[row, column]
         level, begun = level[row], actions if begun is None else begun[row]
-        nodes, gain, hashes, over = in_batches(
-            functools.partial(_try, env), params, _take(nodes, row), known[level], actions
-        )
+        nodes, hashes, _, over = in_batches(functools.partial(advance, env), params, _take(nodes, row), actions)
+        gain = np.sum(in_batches(_shown, params, nodes) & ~known[level], axis=(1, 2))
         worth = (gain >= LEAST) & ~over
         order = np.lexsort((-gain, level))
         order = order[worth[order]]
@@ -106,49 +108,9 @@ def _put(old: np.ndarray, rows: Int[np.ndarray, " K"], new: np.ndarray) -> np.nd
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _start(env: BabyAI, params: Any, levels: jax.Array, first: jax.Array) -> Any:
-    """Situations after the first actions, the cells that they have shown, and what can be reached without a key."""
-
-    def one(level: jax.Array, first: jax.Array) -> Any:
-        def take(carry: tuple[BabyAIState, jax.Array], action: jax.Array) -> tuple[tuple[BabyAIState, jax.Array], None]:
-            after = _step(env, params, carry[0], action)
-            taken = after, carry[1] | _shown(after)
-            return jax.tree.map(lambda new, old: jnp.where(action >= 0, new, old), taken, carry), None
-
-        begun = env.reset_to_level(level, params)[1]
-        (state, known), _ = jax.lax.scan(take, (begun, _shown(begun)), first)
-        return state, known, _reached(state.world)
-
-    return jax.vmap(one)(levels, first)
-
-
-@functools.partial(jax.jit, static_argnums=0)
 def _looks(env: BabyAI, params: Any, states: BabyAIState, known: jax.Array, reached: jax.Array) -> jax.Array:
     """Which episodes go on without the agent knowing enough."""
     return jax.vmap(lambda *row: ~env.is_done(row[0], params) & ~_informed(*row))(states, known, reached)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _follow(env: BabyAI, params: Any, states: BabyAIState, actions: jax.Array) -> Any:
-    """Situations after an action, and the cells that they show."""
-
-    def one(state: BabyAIState, action: jax.Array) -> Any:
-        after = _step(env, params, state, action)
-        return after, _shown(after)
-
-    return jax.vmap(one)(states, actions)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _try(env: BabyAI, params: Any, states: BabyAIState, known: jax.Array, actions: jax.Array) -> Any:
-    """Situations after an action, how many unknown cells they show, their hashes, and whether they end the episode."""
-
-    def one(state: BabyAIState, known: jax.Array, action: jax.Array) -> Any:
-        after = _step(env, params, state, action)
-        gain = jnp.sum(_shown(after) & ~known)
-        return after, gain, env.state_hash(after, params), env.is_done(after, params)
-
-    return jax.vmap(one)(states, known, actions)
 
 
 @jax.jit
@@ -161,10 +123,6 @@ def _believed(params: Any, states: BabyAIState, known: jax.Array) -> BabyAIState
     places = jnp.where(seen, world.places, NOTHING)
     cells = jnp.where(known, world.cells, jnp.int8(EMPTY))
     return states.replace(world=world.replace(cells=cells, places=places))
-
-
-def _step(env: BabyAI, params: Any, state: BabyAIState, action: jax.Array) -> BabyAIState:
-    return env.step_env(jax.random.key(0), state, action, params)[1]
 
 
 def _informed(state: BabyAIState, known: Bool[Array, "H W"], reached: Bool[Array, " S"]) -> Bool[Array, ""]:
@@ -198,11 +156,23 @@ def _reached(world: World) -> Bool[Array, " S"]:
     return (world.places < 0) | cells.reshape(-1)[jnp.maximum(world.places, 0)]
 
 
-def _shown(state: BabyAIState) -> Bool[Array, "H W"]:
+@jax.jit
+def _reachable(params: Any, states: BabyAIState) -> Bool[Array, "K S"]:
+    del params
+    return jax.vmap(lambda state: _reached(state.world))(states)
+
+
+@jax.jit
+def _shown(params: Any, states: BabyAIState) -> Bool[Array, "K H W"]:
     """The cells of the grid that the view shows."""
-    world: World = state.world
-    rows, columns = cells_of(world)
-    inside = (rows >= 0) & (rows < world.cells.shape[0]) & (columns >= 0) & (columns < world.cells.shape[1])
-    empty = jnp.zeros(world.cells.shape, bool)
-    place = jnp.where(inside, rows, NOTHING)
-    return empty.at[place, columns].max(inside & (state.view != UNSEEN), mode="drop", wrap_negative_indices=False)
+    del params
+
+    def one(state: BabyAIState) -> Bool[Array, "H W"]:
+        world: World = state.world
+        rows, columns = cells_of(world)
+        inside = (rows >= 0) & (rows < world.cells.shape[0]) & (columns >= 0) & (columns < world.cells.shape[1])
+        empty = jnp.zeros(world.cells.shape, bool)
+        place = jnp.where(inside, rows, NOTHING)
+        return empty.at[place, columns].max(inside & (state.view != UNSEEN), mode="drop", wrap_negative_indices=False)
+
+    return jax.vmap(one)(states)

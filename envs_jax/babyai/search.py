@@ -7,7 +7,7 @@ Shapes: `N` levels, `F` actions before the plan, `K` nodes.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -85,7 +85,7 @@ def _shortest_plans(
     count = len(levels)
     first = np.zeros((count, 0), np.int32) if first is None else first
     params = params.replace(max_steps_in_episode=jnp.int32(rounds + first.shape[1] + 1))
-    start, first_hashes, over = in_batches(functools.partial(_start, env), params, levels, first)
+    *_, (start, first_hashes, _, over) = follow(env, params, levels, first)
     visited = [{_key(found)} for found in first_hashes]
     parents: list[list[tuple[int, int]]] = [[(-1, -1)] for _ in range(count)]
     plans: list[tuple[int, ...] | None] = [None] * count
@@ -107,7 +107,7 @@ def _shortest_plans(
             if not len(rows):
                 continue
             states = jax.tree.map(lambda leaf, rows=rows: leaf[rows], frontier.states)
-            after, hashes, solved, ended = in_batches(functools.partial(_advance, env), params, states, chosen)
+            after, hashes, solved, ended = in_batches(functools.partial(advance, env), params, states, chosen)
             fresh = []
             for index, (node, action) in enumerate(zip(rows.tolist(), chosen.tolist())):
                 level, parent = int(frontier.level[node]), int(frontier.number[node])
@@ -169,19 +169,24 @@ def in_batches(function: Any, params: Any, *rows: Any) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
 
 
+def follow(
+    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], first: Int32[np.ndarray, "N F"]
+) -> Iterator[Any]:
+    """Yields what `advance` returns at the beginning of the levels, and after each action that some of them take."""
+    found = in_batches(functools.partial(_begin, env), params, levels)
+    yield found
+    for actions in first.T[np.any(first >= 0, axis=0)]:
+        found = in_batches(functools.partial(advance, env), params, found[0], actions)
+        yield found
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def _start(env: BabyAI, params: Any, levels: jax.Array, first: jax.Array) -> Any:
-    def one(level: jax.Array, first: jax.Array) -> Any:
-        _, state = env.reset_to_level(level, params)
+def _begin(env: BabyAI, params: Any, levels: jax.Array) -> Any:
+    return jax.vmap(lambda level: _found(env, params, env.reset_to_level(level, params)[1]))(levels)
 
-        def step(state: Any, action: jax.Array) -> tuple[Any, None]:
-            _, after, *_ = env.step_env(jax.random.key(0), state, action, params)
-            return jax.tree.map(lambda new, old: jnp.where(action >= 0, new, old), after, state), None
 
-        state, _ = jax.lax.scan(step, state, first)
-        return state, env.state_hash(state, params), env.is_done(state, params)
-
-    return jax.vmap(one)(levels, first)
+def _found(env: BabyAI, params: Any, state: Any) -> Any:
+    return state, env.state_hash(state, params), env.success(state, params), env.is_done(state, params)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -191,9 +196,14 @@ def listed_actions(env: BabyAI, params: Any, states: Any) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _advance(env: BabyAI, params: Any, states: Any, actions: jax.Array) -> Any:
+def advance(env: BabyAI, params: Any, states: Any, actions: jax.Array) -> Any:
+    """Returns states after an action, or as they are where it is negative; their hashes, successes, and ends.
+
+    This is the only program of searches and explorations that holds a step, which takes seconds to compile.
+    """
+
     def one(state: Any, action: jax.Array) -> Any:
         _, after, *_ = env.step_env(jax.random.key(0), state, action, params)
-        return after, env.state_hash(after, params), env.success(after, params), env.is_done(after, params)
+        return _found(env, params, jax.tree.map(lambda new, old: jnp.where(action >= 0, new, old), after, state))
 
     return jax.vmap(one)(states, actions)

@@ -28,6 +28,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")  # one for all processes; with a limit they lock it
 
+# Without the lines of Python that each operation comes from, which no test reads.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+
 # XLA aborts the process if one of the eight devices is 40 seconds late for a collective, which can happen on a busy
 # machine with two cores.
 _flags = [
@@ -39,8 +42,10 @@ _flags = [
 # that. `make test-optimized` compiles as users do.
 if os.environ.get("TEST_OPTIMIZED") != "1":
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    # Programs are small: compiling them in parts costs a tenth more, and saves nothing where two processes test.
+    # Programs are small: compiling them in parts costs a tenth more, and saves nothing where two processes test. Two
+    # passes take a quarter of what is left, to make the loops of a rollout a little faster.
     _flags.append("--xla_cpu_parallel_codegen_split_count=1")
+    _flags.append("--xla_disable_hlo_passes=while-loop-invariant-code-motion,simplify-while-loops")
     if _HAS_FUSION_EMITTERS_FLAG:
         _flags.append("--xla_cpu_use_fusion_emitters=false")
 
