@@ -10,7 +10,7 @@ from typing import Any
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
-from agentrl_jax.config.stages import DataStage, EvolveStage
+from agentrl_jax.config.stages import DataStage, DpoStage, EvolveStage
 from agentrl_jax.environments.kinds import titles
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 
@@ -299,6 +299,8 @@ def _stages(config: Config) -> Iterator[Refused]:
     for index, stage in enumerate(config.stages):
         if isinstance(stage, EvolveStage) and not stage.steps:
             yield f"stages.{index}.steps", 0, "expected the gradient steps of each round"
+        if isinstance(stage, DpoStage) and stage.loss == "none" and not stage.nll_coef:
+            yield f"stages.{index}.nll_coef", 0.0, "but loss is none, so that nothing is learned; set it above 0"
         if isinstance(stage, DataStage) and not stage.data and not (imitates and stage.kind == "evolve"):
             yield f"stages.{index}.data", [], "expected files or folders with conversations"
 

@@ -90,9 +90,9 @@ class DpoStage(DataStage):
     slower: ClassVar[int] = 10
     beta: AboveZero = 0.1
     """Strength of the pull to the policy at the start of the stage."""
-    loss: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
+    loss: Literal["sigmoid", "hinge", "ipo", "none"] = "sigmoid"
     """Of the margin: -log sigmoid(beta margin); max(0, 1 - beta margin) (SLiC, arXiv 2305.10425); (margin - 1 / (2
-    beta))^2 (arXiv 2310.12036)."""
+    beta))^2 (arXiv 2310.12036); none: nll_coef alone, as a control on the same pairs."""
     per_token: bool = False
     """Log-probabilities are means over the trained tokens of an answer, not sums; with ipo too."""
     nll_coef: NonNegative = 0.0

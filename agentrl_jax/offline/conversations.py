@@ -11,15 +11,12 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 ROLES = ("system", "user", "assistant")
-
-HELD_OUT = "held out"
-"""Why a conversation was dropped: an evaluation plays its level."""
 
 T = TypeVar("T")
 
@@ -189,16 +186,6 @@ class Pairs(_Set[PreferencePair]):
     def pairs(self) -> Sequence[PreferencePair]:
         """Its rows."""
         return self.rows
-
-
-def drop_overlapping(data: Data, contents: Set[str]) -> Data:
-    """The data without the conversations whose `content()` is one of `contents`, such as those of a panel.
-
-    They are counted in `dropped` as "held out".
-    """
-    kept = [i for i, conversation in enumerate(data.rows) if conversation.content() not in contents]
-    left_out = len(data) - len(kept)
-    return data.part(kept, {HELD_OUT: left_out}) if left_out else data
 
 
 class Part(Sequence[T]):

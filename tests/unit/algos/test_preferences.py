@@ -19,6 +19,7 @@ MARGINS = [0.0, 2.0, -3.0]
         ("sigmoid", [np.log(2), np.log1p(np.exp(-1.0)), np.log1p(np.exp(1.5))]),
         ("hinge", [1.0, 0.0, 2.5]),
         ("ipo", [1.0, 1.0, 16.0]),
+        ("none", [0.0, 0.0, 0.0]),
     ],
 )
 def test_losses_of_known_margins(kind, expected):

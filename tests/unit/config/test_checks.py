@@ -168,6 +168,8 @@ LIMITS = [
     (f"{IMITATION}\nstages: [imitation, rl]", "imitation.levels", 8, 0, "imitation.levels is 0"),
     (f"{IMITATION}\nstages: [imitation, rl]", "stages", ["imitation", "rl"], ["rl"], "imitation.levels is 8"),
     ("stages: [{kind: sft, data: [a]}]", "train.iterations", 0, 1),
+    ("stages: [{kind: dpo, data: [a], loss: none}]", "stages.0.nll_coef", 0.5, 0.0),
+    ("imitation: {levels: 8}\nstages: [{kind: evolve}]", "stages.0.steps", 5, 0),
     ("stages: [{kind: sft}]", "stages.0.data", ["b.jsonl"], []),
     ("imitation: {levels: 8}", "imitation.steps", 1, 0, "imitation.levels is 8"),
     (f"{SERVED}\n{IMITATION}", "imitation.noise", 0.1, None),

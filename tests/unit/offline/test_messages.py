@@ -6,7 +6,7 @@ import json
 import pytest
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.offline.conversations import Conversation, Data, Message, PreferencePair, drop_overlapping
+from agentrl_jax.offline.conversations import Conversation, Data, Message, PreferencePair
 from agentrl_jax.offline.read import read_data, read_items, read_pairs
 
 ASKED, SAID = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
@@ -258,17 +258,16 @@ def test_what_cannot_be_opened(tmp_path):
         read_data("a.jsonl")
 
 
-def test_held_out_levels_are_dropped_and_counted():
+def test_contents_tell_levels_apart():
     def talk(system, asked, item):
         return Conversation((Message("system", system), Message("user", asked), Message("assistant", "x")), item=item)
 
     rows = [talk("s", "a", "0"), talk("s", "b", "1"), talk("t", "a", "2")]
-    data = Data.of(rows, "made", {"other": 1})
-    kept = drop_overlapping(data, {rows[1].content(), "0" * 32})
-    assert [each.item for each in kept.conversations] == ["0", "2"]
-    assert (kept.dropped, kept.name) == ({"held out": 1, "other": 1}, "made")
-    assert kept.digest == Data.of([rows[0], rows[2]], "").digest
-    assert drop_overlapping(data, set()) is data
+    assert len({row.content() for row in rows}) == 3
+    some = Data.of(rows, "made", {"other": 1}).part([0, 2], {"left out": 1})
+    assert [each.item for each in some.conversations] == ["0", "2"]
+    assert (some.dropped, some.name) == ({"left out": 1, "other": 1}, "made")
+    assert some.digest == Data.of([rows[0], rows[2]], "").digest
     assert rows[0].content() == "23808e427e8f1cbef05b6a0bd7465726"
     acknowledged = (
         Message("user", "rules"),
