@@ -37,6 +37,7 @@ class StageData:
         counts: what was left out, by the reason.
         sha256: digest of the data.
         packed: units are bins.
+        pairs: units are pairs.
     """
 
     rows: TokenRows
@@ -46,6 +47,7 @@ class StageData:
     counts: Counter[str]
     sha256: str
     packed: bool
+    pairs: bool = False
 
     @functools.cached_property
     def size(self) -> int:
@@ -73,11 +75,10 @@ class StageData:
 
     def batches(self, numbers: list[Int[np.ndarray, " n"]], batch: int) -> Any:
         """The units of steps as `Examples`, `batch` units a step; missing ones are rows of zeros."""
-        pairs = len(self.rows) == 2 * len(self.units) and not self.packed and len(self.units[0]) == 2
         bins: list[list[int]] = []
         for of_step in numbers:
             chosen = [self.units[number] for number in of_step] + [[]] * (batch - len(of_step))
-            bins += [part for unit in chosen for part in ([[row] for row in unit] or [[], []])] if pairs else chosen
+            bins += [part for unit in chosen for part in (unit[:1], unit[1:])] if self.pairs else chosen
         return examples(self.rows, bins, self.size, self.width, packed=self.packed)
 
 
@@ -92,7 +93,7 @@ def load(config: Config, index: int, tokenizer: Tokenizer, panel: Set[str] = fro
     key = f"stages.{index}"
     with refusals(f"{key}.data"):
         pairs = isinstance(stage, DpoStage)
-        found: Any = read_pairs(stage.data) if pairs else read_data(stage.data, stage.split)
+        found: Any = read_pairs(stage.data, stage.split) if pairs else read_data(stage.data, stage.split)
     if stage.sha256 not in ("", found.digest):
         why = f"but {', '.join(stage.data)} has {found.digest}; restore the data, or begin a new run"
         raise UserError.of(f"{key}.sha256", stage.sha256, why)
@@ -118,7 +119,9 @@ def load(config: Config, index: int, tokenizer: Tokenizer, panel: Set[str] = fro
         reasons = ", ".join(f"{number} {reason}" for reason, number in counts.items() if number) or "they are empty"
         raise UserError.of(f"{key}.data", [*stage.data], f"which leave nothing to learn from: {reasons}")
     packed = config.algo.packing and not pairs
-    data = StageData(TokenRows.of(learned), units, TokenRows.of(measured), [*contents], +counts, found.digest, packed)
+    data = StageData(
+        TokenRows.of(learned), units, TokenRows.of(measured), [*contents], +counts, found.digest, packed, pairs
+    )
     return data.regrouped() if packed else data
 
 

@@ -44,22 +44,36 @@ class FromData:
         self.first_row, self.rows = first_row, config.chunks
         self._held_out, self._read = held_out, read
         self._pairs = config if isinstance(config, DpoStage) else None
-        self._loaded: StageData | None = None
+        self._used: tuple[StageData, Order] | None = None
 
     @property
     def _data(self) -> StageData:
-        if self._loaded is None:
-            self.use(self.read())
-        assert self._loaded is not None
-        return self._loaded
+        return self._known()[0]
 
     @property
     def _order(self) -> Order:
-        return self._data.order(self.config, self.parts.config.seed)
+        return self._known()[1]
+
+    def _known(self) -> tuple[StageData, Order]:
+        """The data and their order, which are read where they are needed first."""
+        if self._used is None:
+            self.use(self.read())
+        assert self._used is not None
+        return self._used
 
     def use(self, data: StageData) -> None:
-        """Learns from these data from now on."""
-        self._loaded = data
+        """Learns from these data from now on.
+
+        Raises:
+            UserError: a row is longer than the positions that the pretrained model was trained on.
+        """
+        pretrained, longest = self.parts.pretrained, int(data.rows.lengths.max())
+        if pretrained is not None and longest > pretrained.config.max_positions:
+            why = (
+                f"and a row has {longest} tokens, but the pretrained model {pretrained.config.max_positions} positions"
+            )
+            raise UserError.of(f"stages.{self.index}.max_tokens", self.config.max_tokens, f"{why}; lower it")
+        self._used = data, data.order(self.config, self.parts.config.seed)
 
     def read(self) -> StageData:
         """The data of the configuration, which only a process reads that learns from them.
