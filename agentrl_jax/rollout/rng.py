@@ -6,6 +6,8 @@ Another attempt of an episode has other noise: environment -> attempt -> primiti
 depends on its number alone, so that it can be played again.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
@@ -20,6 +22,7 @@ FIRST_NUMBERED = -2
 _NEXT_ATTEMPT = 2**32 - 1  # no number of a primitive action
 
 
+@jax.jit
 def level_key(key: Key[Array, ""], ids: EpisodeIds) -> Key[Array, " B"]:
     """Key of each row's level; equal within a group."""
     drawn, numbered = _of_group(key, ids, _LEVEL), numbered_level_key(FIRST_NUMBERED - ids.level)
@@ -32,6 +35,7 @@ def numbered_level_key(number: Int[Array, " B"]) -> Key[Array, " B"]:
     return jax.vmap(lambda n: jax.random.fold_in(base, n))(number)
 
 
+@functools.partial(jax.jit, static_argnames="shared")
 def noise_key(key: Key[Array, ""], ids: EpisodeIds, *, shared: bool) -> Key[Array, " B"]:
     """Key of each row's environment noise.
 

@@ -18,6 +18,7 @@ def is_in_range(leaf: Any) -> bool:
     return bool((_moved_is_within if on_host else _is_within)(leaf))
 
 
+@jax.jit
 def _is_within(leaf: Any) -> Any:
     return jnp.all(jnp.abs(leaf) <= LARGEST)  # false for NaN too
 

@@ -68,7 +68,7 @@ def service_demonstrations(
     script = Script(*(np.array(column) for column in zip(*episodes)))
     trajectory = play_script(config, batched_env, key, script)
     kept = _complete(config, trajectory)
-    return jax.tree.map(lambda x: x[kept], trajectory), jnp.asarray(script.imitated[kept])
+    return jax.device_put(jax.tree.map(lambda x: x[kept], (trajectory, script.imitated)))
 
 
 class Script(NamedTuple):
@@ -120,7 +120,7 @@ def _is_random(config: Config, item: int) -> Bool[np.ndarray, " T"]:
 
 
 def play_script(config: Config, batched_env: HostEnv, key: jax.Array, script: Script) -> Trajectory:
-    """Plays a script, with at most as many episodes at once as a rollout has; leaves [E, ...]."""
+    """Plays a script, with at most as many episodes at once as a rollout has; NumPy arrays [E, ...]."""
     count, turns = script.length.shape
     size = min(count, max(config.groups * config.rollout.group_size, config.train.validation_episodes))
     settings = build.rollout_settings(config, batched_env, size, 1.0)
@@ -137,7 +137,7 @@ def play_script(config: Config, batched_env: HostEnv, key: jax.Array, script: Sc
         played = program(key, settings, ids, jnp.asarray(chunk.tokens), jnp.asarray(chunk.length), parsed)
         chunks.append(jax.tree.map(np.asarray, played))
         batched_env.clear()
-    return jax.tree.map(lambda *x: jnp.asarray(np.concatenate(x)[:count]), *chunks)
+    return jax.tree.map(lambda *x: np.concatenate(x)[:count], *chunks)
 
 
 def _complete(config: Config, trajectory: Trajectory) -> Int[np.ndarray, " kept"]:

@@ -11,7 +11,8 @@ from agentrl_jax.model_server.app import create_app
 from agentrl_jax.model_server.served_model import load_served, make_sampler
 from agentrl_jax.services.server.limits import Limits
 
-LEVELS = 12
+LEVELS = 8
+"""As many as the validation of the run plays at a time, whose program plays them here, too."""
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Iterations with boards in which every response is written beforehand, their records, and what their episodes read."""
 
 import dataclasses
+import functools
 import types
 from collections.abc import Mapping, Sequence
 
@@ -9,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import yaml
 from prompt_texts import given_responses
-from toy_agent import TOKENIZER, text_of
+from toy_agent import END, TOKENIZER, text_of
 
 from agentrl_jax.config import Config, decode
-from agentrl_jax.models.actor_critic import policy_decoder
-from agentrl_jax.rollout.engine import rollout
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.runs.config_history import ConfigHistory
 from agentrl_jax.runs.rollout_records import Header, RolloutRecord
 from agentrl_jax.setup import build
+from agentrl_jax.setup.play_responses import play_responses
+from agentrl_jax.text.grammar import ParsedResponse
+from agentrl_jax.text.reference import parse_response
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.reinforcement import Reinforcement
 from agentrl_jax.train.run import Run
@@ -52,8 +55,6 @@ class ScriptedRun:
 
     def __init__(self, config: Config, actions: Mapping[str, Sequence[str]]):
         self.config, self.run = config, Run(config)
-        parts = self.run.parts
-        self.state = build.initial_state(config, parts.model, None)(parts.key)
         draw, prompt = np.random.default_rng(0), config.prompt
 
         def text(names):
@@ -62,7 +63,23 @@ class ScriptedRun:
 
         tasks = [actions[task.env] for task in config.tasks for _ in range(SCRIPTS)]
         texts = [[text(names) for _ in range(prompt.max_turns)] for names in tasks]
-        self.scripts = given_responses(TOKENIZER, texts, prompt.max_response_tokens)
+        said = given_responses(TOKENIZER, texts, prompt.max_response_tokens)
+        self.scripts = said.tokens, said.length, self._parsed(*jax.device_get((said.tokens, said.length)))
+
+    def _parsed(self, tokens, length):
+        """What the host reads in the responses, so that no model is compiled to play them."""
+        prompt, (episodes, turns) = self.config.prompt, length.shape
+        actions = np.full((episodes, turns, prompt.max_actions_per_turn), -1, np.int32)
+        valid, parsed = np.zeros((2, episodes, turns), np.int32)
+        good = np.zeros((episodes, turns), bool)
+        for row, turn in np.ndindex(episodes, turns):
+            env = self.run.parts.train_env.tasks[row // SCRIPTS].env
+            said = TOKENIZER.decode_bytes([i for i in tokens[row, turn, : length[row, turn]] if i != END])
+            found = parse_response(said, build.response_grammar(env.actions, prompt))
+            actions[row, turn, : found.num_valid] = found.actions
+            valid[row, turn], parsed[row, turn] = found.num_valid, found.num_parsed
+            good[row, turn] = found.format_ok
+        return ParsedResponse(actions=actions, num_valid=valid, num_parsed=parsed, format_ok=good)
 
     def record(self, *, iteration: int, roll_backs: int = 0) -> RolloutRecord:
         """The record of all episodes of an iteration, from 1, with the inputs of the run.
@@ -71,19 +88,13 @@ class ScriptedRun:
         """
         run, config, group_size = self.run, self.config, self.config.rollout.group_size
         horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
-        inputs, model = first_inputs(run.parts, horizon, iteration - 1, roll_backs), run.parts.model
+        inputs = first_inputs(run.parts, horizon, iteration - 1, roll_backs)
         group = inputs.ids.group
         ids = dataclasses.replace(inputs.ids, group=jnp.where(group == 0, group.max() + 1, group))
         script = ids.task * SCRIPTS + (ids.group * group_size + ids.member) % SCRIPTS
-        given = jax.tree.map(lambda x: x[script], self.scripts)
-        rules = build.engine_config(config, TOKENIZER, group_size=group_size, slots=0)
-
-        @jax.jit
-        def play(params):
-            policy, arguments = policy_decoder(params, model), (inputs.rollout_key, ids, inputs.rollout)
-            return rollout(policy, model.decoder, run.parts.train_env, rules, *arguments, responses=given)[0]
-
-        rows = jax.device_get(play(self.state.merged_params()))
+        play = jax.jit(functools.partial(play_responses, run.parts.train_env, context=FULL))
+        given = jax.tree.map(lambda x: np.asarray(x)[script], self.scripts)
+        rows = jax.device_get(play(inputs.rollout_key, inputs.rollout, ids, *given))
         sizes = {"group_size": group_size, "episodes": len(group), "horizon": int(inputs.rollout.horizon)}
         tasks, temperature = tuple(task.label for task in config.tasks), config.rollout.temperature
         header = Header(iteration, iteration, roll_backs, tasks, temperature=temperature, **sizes)

@@ -1,4 +1,4 @@
-"""The story of a run: its records, a resume bit for bit, a replay, an evaluation, a page, an export."""
+"""The story of a run: its records, a resume bit for bit, a replay, a page, an export."""
 
 import json
 import shutil
@@ -98,7 +98,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_like_one_that_was_not_stopped
     assert {file: file.read_bytes() for file in before} == before
 
 
-def test_a_finished_run_is_replayed_evaluated_and_exported(finished, tmp_path):
+def test_a_finished_run_is_replayed_and_exported(finished, tmp_path):
     run = shutil.copytree(finished.folder, tmp_path / "run")
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     output = tiny_run.done("replay", str(run), "--iteration", "4", "--row", "2", "--json")
@@ -107,13 +107,6 @@ def test_a_finished_run_is_replayed_evaluated_and_exported(finished, tmp_path):
     assert found["start"] == "the checkpoint of step 5"
     text = json.loads((run / "trajectories.jsonl").read_text().splitlines()[-1])
     assert found["episode"] == {name: value for name, value in text.items() if name not in ("step", "iteration")}
-    solved = 0
-    for env, levels in (("SimpleSokoban", 2), ("FrozenLake", 12)):
-        output = tiny_run.done("eval", str(run), "--env", env, "--json")
-        success = json.loads(output)["success"]
-        assert success["n"] == levels
-        solved += levels * success["mean"]
-    assert solved == pytest.approx(14 * tiny_run.summary(run)["success"]["trained"]["mean"])
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
     # A checkpoint that was not kept, from the one of step 5.
     rebuilt = tmp_path / "rebuilt"

@@ -2,13 +2,14 @@
 
 import functools
 
+import chex
 import jax
 import numpy as np
 import scipy.ndimage
 from babyai_games import PARAMS, RED_BALLS, SMALL, reset, small_items, walk
 
 from envs_jax import registry
-from envs_jax.babyai import baselines, codes, explore, items, levels, macros
+from envs_jax.babyai import baselines, codes, explore, items, levels, macros, search
 from envs_jax.babyai.levels import HEADER
 from envs_jax.babyai.search import Plan, on_cpu
 from envs_jax.babyai.view import cells_of
@@ -40,6 +41,8 @@ def test_looking_around_ends_with_the_first_view_of_what_is_wanted():
     known = np.ones((len(BOARDS), SMALL.shape.height, SMALL.shape.width), bool)
     with on_cpu():  # as before, so that nothing is compiled again
         assert set(explore._next(SMALL, PARAMS, states, known)) == {-1}, "nothing new could be seen"
+        after, *_ = search.in_batches(functools.partial(search.advance, SMALL), PARAMS, states, NONE[:, 0])
+    chex.assert_trees_all_equal(after, jax.device_get(states))
 
 
 def test_an_action_depends_on_nothing_but_what_was_shown():

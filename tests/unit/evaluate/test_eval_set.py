@@ -14,9 +14,11 @@ from agentrl_jax.runs.run_folder import write_config
 WORDS = ("--env", "FrozenLake", "--episodes", "8")
 
 
-def test_the_tasks_of_the_run_give_what_its_summary_says(finished):
+def test_the_tasks_of_the_run_give_what_its_summary_says_and_change_nothing_in_it(finished):
     summary = tiny_run.summary(finished.folder)
+    before = {file: file.read_bytes() for file in finished.folder.rglob("*") if file.is_file()}
     parts = [result_of("eval", finished.folder), result_of("eval", finished.folder, "--env", "FrozenLake")]
+    assert {file: file.read_bytes() for file in finished.folder.rglob("*") if file.is_file()} == before
     assert [(part["env"], part["iteration"]) for part in parts] == [("SimpleSokoban", 4), ("FrozenLake", 4)]
     numbers = [part["success"]["n"] for part in parts]
     assert numbers == [2, 12], "the file has no more than two"
