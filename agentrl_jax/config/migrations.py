@@ -158,6 +158,12 @@ def _stages(data: Data) -> Data:
     return data
 
 
+def _distillation(data: Data) -> Data:
+    """A teacher with a prompt of its own came, and plans in the prompts of demonstrations."""
+    algo = {**data["algo"], "distillation": {"kind": "none"}}
+    return {**data, "algo": algo, "imitation": {"hinted": 0.0, **data["imitation"]}}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -166,6 +172,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _processes,
     _agent,
     _stages,
+    _distillation,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""
