@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
-from agentrl_jax.config.distillation_checks import distillation
+from agentrl_jax.config.distillation_checks import check_hints, check_teacher
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.one_task import OF_HOST, OF_PYTHON, OF_SERVICES
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
@@ -37,19 +37,8 @@ def validate(config: Config, *, files: bool = True) -> None:
         UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
-    for check in (
-        _tasks,
-        _services,
-        _model,
-        _start,
-        _rollout,
-        _rule,
-        distillation,
-        _schedules,
-        _training,
-        _devices,
-        _hosts,
-    ):
+    more = check_teacher, check_hints
+    for check in (*more, _tasks, _services, _model, _start, _rollout, _rule, _schedules, _training, _devices, _hosts):
         for key, value, why in check(config):
             raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
