@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from agentrl_jax.config.advantages import Advantage, Gae
+from agentrl_jax.config.distillation import Distillation, NoDistillation
 from agentrl_jax.config.fields import (
     LARGEST,
     TRACED,
@@ -27,7 +28,17 @@ from agentrl_jax.errors import BadValue
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 Granularity = Literal["token", "sequence"]
 ScoreKind = Literal["std", "mean", "entropy", "entropy_std", "length"]
-Moving = Literal["clip_low", "clip_high", "entropy_coef", "kl_coef", "value_coef", "temperature", "format_penalty"]
+Moving = Literal[
+    "clip_low",
+    "clip_high",
+    "entropy_coef",
+    "kl_coef",
+    "value_coef",
+    "temperature",
+    "format_penalty",
+    "distill_coef",
+    "distill_rl_coef",
+]
 
 
 class Ppo(Section):
@@ -316,6 +327,8 @@ class UpdateRule(Section):
     """Loss of the policy."""
     kl: Kl = NoKl()
     """Penalty on the KL divergence from the reference model (the policy at the start of learning)."""
+    distillation: Distillation = NoDistillation()
+    """Loss of a teacher that reads more than the policy."""
     filter: Filter = FractionFilter()
     """Which groups are trained on."""
     filter_group_size: Count = 0

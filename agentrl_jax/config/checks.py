@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
+from agentrl_jax.config.distillation_checks import check_hints, check_teacher
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.config.stages import DataStage, DpoStage, EvolveStage
@@ -37,8 +38,8 @@ def validate(config: Config, *, files: bool = True) -> None:
         UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
-    checks = (_tasks, _environments, _model, _start, _rollout, _rule, _schedules, _stages, _training, _devices, _hosts)
-    for check in checks:
+    rules = check_teacher, check_hints, _rule, _schedules, _stages, _training
+    for check in (_tasks, _environments, _model, _start, _rollout, *rules, _devices, _hosts):
         for key, value, why in check(config):
             raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
@@ -266,7 +267,8 @@ def _schedules(config: Config) -> Iterator[Refused]:
     for name, schedule in algo.schedules.items():
         key, end = f"algo.schedules.{name}.end", schedule.end
         if name not in starts:
-            rule = f"algo.advantage {algo.advantage.kind}, algo.objective {algo.objective.kind}, algo.kl {algo.kl.kind}"
+            names = ("advantage", "objective", "kl", "distillation")
+            rule = ", ".join(f"algo.{each} {getattr(algo, each).kind}" for each in names)
             yield key, end, f"but {rule} do not read {name}; leave it out"
         elif end == starts[name]:
             yield key, end, f"where {name} starts from, so that nothing changes; give another end, or leave it out"

@@ -129,6 +129,10 @@ def _refusals(comparison: Comparison) -> Iterator[Refused]:
         yield "run.train.mutual_information_every", every, "which only `agentrl train` reads; use 0"
     if rounds := first.imitation.dagger_rounds:
         yield "run.imitation.dagger_rounds", rounds, "which only `agentrl train` reads; use 0"
+    if share := first.imitation.hinted:
+        yield "run.imitation.hinted", share, "which only `agentrl train` reads; use 0"
+    if any(config.algo.distillation.kind != "none" for config in comparison.variants.values()):
+        yield "algo.distillation", "self", "which only `agentrl train` reads; use none"
     if any(config.optim.offload for config in comparison.variants.values()):
         yield "optim.offload", True, "which only `agentrl train` reads; use false"
     if first.seed + comparison.seeds > 2**32:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from agentrl_jax.config.fields import Count, Decay, NonNegative, Positive, Section
+from agentrl_jax.config.fields import Count, Decay, Fraction, NonNegative, Positive, Section
 
 IMITATION_CHUNK = 25
 """Maximum number of imitation steps per dispatch and per row of metrics."""
@@ -37,6 +37,9 @@ class ImitationConfig(Section):
     images: Annotated[int, Field(ge=0, le=64)] = 0
     """Further images of every level under random symmetries of its environment, with the same plan, which is searched
     once: BabyAI with its colors permuted. Images that are no training levels are left out."""
+    hinted: Fraction = 0.0
+    """Share of the demonstrations, not of DAgger's, whose prompt shows their plan, as that of a teacher does, see
+    algo.distillation. For compiled environments and agent full."""
     dagger_rounds: Annotated[int, Field(ge=0, le=64)] = 0
     """Rounds of DAgger (Ross et al. 2011, arXiv 1011.0686) at equal distances during imitation. In each the policy
     plays dagger_levels new training levels; plans that take over from it in as many situations are added to the

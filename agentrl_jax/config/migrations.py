@@ -163,6 +163,12 @@ def _stages_of_data(data: Data) -> Data:
     return {**data, "stages": []}
 
 
+def _distillation(data: Data) -> Data:
+    """A teacher with a prompt of its own came, and plans in the prompts of demonstrations."""
+    algo = {**data["algo"], "distillation": {"kind": "none"}}
+    return {**data, "algo": algo, "imitation": {"hinted": 0.0, **data["imitation"]}}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -172,6 +178,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _agent,
     _stages,
     _stages_of_data,
+    _distillation,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

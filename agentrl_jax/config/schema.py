@@ -367,4 +367,5 @@ class Config(Section):
         algo = self.algo
         values = {"temperature": self.rollout.temperature, "format_penalty": self.prompt.format_penalty}
         values |= {"entropy_coef": algo.entropy_coef, **algo.objective.traced(), **algo.advantage.traced()}
+        values |= {f"distill_{name}": value for name, value in algo.distillation.traced().items()}
         return values | {f"kl_{name}": value for name, value in algo.kl.traced().items()}

@@ -19,6 +19,7 @@ from agentrl_jax.algos.advantages import whiten
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.algos.rewards import normalize, place_rewards
 from agentrl_jax.errors import BadValue
+from agentrl_jax.learner.gradient import TeacherRows
 from agentrl_jax.learner.measures import Groups, groups_of, measure
 from agentrl_jax.learner.replay_logprobs import Replayer
 from agentrl_jax.learner.row_scores import RowScores, score_rows
@@ -27,6 +28,7 @@ from agentrl_jax.learner.state import TrainState
 from agentrl_jax.learner.trained_rows import TrainedRows, trained_rows
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.hints import Hints, with_hints
 from agentrl_jax.rollout.packing import Layout, Sequences, final_states, layout, pack_trajectories
 from agentrl_jax.rollout.returns import overlong, penalized_returns, turn_rewards
 from agentrl_jax.rollout.trajectory import Trajectory
@@ -50,6 +52,8 @@ class Batch(struct.PyTreeNode):
     target: Float[Array, "N K"]
     """Target of the critic."""
     temperature: Float[Array, " N"]
+    teacher: TeacherRows | None = None
+    """What the teacher reads; None: the rows of the student, or there is no teacher."""
     segment: None = None
     """A row is one context."""
 
@@ -82,6 +86,7 @@ def make_batch(
     shards: Shards,
     replay: Replayer | None,
     greedy: Trajectory | None,
+    hints: Hints | None = None,
 ) -> tuple[Batch, TrainedRows, dict[str, Float[Array, ""]]]:
     """Selects the episodes to train on and computes the advantage of each of their tokens.
 
@@ -151,6 +156,7 @@ def make_batch(
         advantage=advantage,
         target=target,
         temperature=temperature,
+        teacher=_teacher_rows(learnable, hints, config),
     )
     has_tokens, length = jnp.any(batch.mask, axis=1), rows.length.astype(jnp.float32)
     metrics |= {
@@ -161,6 +167,21 @@ def make_batch(
     metrics |= of_scores | of_advantages
     # The gradient steps start when all of this is computed, see `Shards.after`.
     return shards.after(metrics, batch), trained, metrics
+
+
+def _teacher_rows(trajectory: Trajectory, hints: Hints | None, config: LearnerConfig) -> TeacherRows | None:
+    """The rows of `pack_trajectories` after prompts with hints; None where the teacher reads none.
+
+    Raises:
+        ValueError: there are hints, but no teacher that reads them, or the other way round.
+    """
+    if (hints is not None) != (config.distillation.kind == "self" and config.distillation.has_plans):
+        raise BadValue.of("algo.distillation", config.distillation.kind, "expected hints where the teacher reads plans")
+    if hints is None:
+        return None
+    limit = config.context_tokens and config.context_tokens + hints.tokens.shape[1]
+    rows = pack_trajectories(with_hints(trajectory, hints), config.context, limit)
+    return TeacherRows(rows.tokens, rows.position)
 
 
 def _choose_episodes(

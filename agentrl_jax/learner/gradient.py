@@ -5,10 +5,11 @@ Shapes: `N` rows of `S` tokens with `K` positions whose tokens may be trained, i
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.algos import kl
@@ -40,6 +41,30 @@ class Rows(Protocol):
     def segment(self) -> Int[Array, "N S"] | None:
         """Tokens with different numbers do not see each other; None: a row is one context."""
         ...
+
+
+class TeacherRows(struct.PyTreeNode):
+    """What a teacher reads instead of the rows of its student: the same responses after other prompts."""
+
+    tokens: Int[Array, "N S'"]
+    """At most S' - S more than in the row of the student."""
+    position: Int[Array, "N K"]
+    """Index in `tokens` of each response position."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Teaching:
+    """Who scores the tokens as a teacher, see `actor_critic.Teacher`. Its rows are `teacher` of the batch.
+
+    Attributes:
+        policy: the student's parameters, their moving average (`TrainState.teacher`), or the reference policy.
+        full_divergence: whether the scores have the divergence from the teacher over the whole vocabulary.
+        shared_prefix_len: leading tokens that the teacher's rows have in common.
+    """
+
+    policy: Literal["current", "ema", "reference"]
+    full_divergence: bool
+    shared_prefix_len: int
 
 
 Loss = Callable[[TokenScores, Any], tuple[Float[Array, ""], tuple[Numbers, Numbers]]]
@@ -84,6 +109,7 @@ def gradient(
     model: ActorCritic,
     shards: Shards,
     full_divergence: bool = False,
+    teaching: Teaching | None = None,
 ) -> tuple[Float[Array, ""], Any, Numbers]:
     """Loss, gradient and metrics of a step over the `units` of a batch, which is like `Rows`.
 
@@ -94,7 +120,8 @@ def gradient(
 
     `lengths` has the longest row of each unit, 0 where none has a token to train. `tokens` is the number of trained
     tokens, by which the sums of the metrics are divided. With `full_divergence` the scores have `distance`, over all
-    tokens that might have been sampled, to the reference policy of the state.
+    tokens that might have been sampled, to the reference policy of the state. With `teaching` they have those of a
+    teacher, too.
     """
     size = batch.tokens.shape[1]
     rows = packed = None
@@ -110,14 +137,23 @@ def gradient(
             return shards.fetch_rows(batch, shape.rows_of(part, shards))
         return shards.shard_rows(jax.tree.map(lambda x: x[part], packed))
 
-    varying, frozen_params, reference = shards.varying((state.params, state.frozen_params, state.reference))
+    stored = state.params, state.frozen_params, state.reference, state.teacher
+    varying, frozen_params, reference, average = shards.varying(stored)
     frozen = state.replace(frozen_params=frozen_params)
     compared = (reference, kl.full) if full_divergence else None
+
+    def teacher_of(part):
+        if teaching is None:
+            return None
+        policy = {"current": None, "ema": average, "reference": reference}[teaching.policy]
+        tokens, position = (None, None) if part.teacher is None else (part.teacher.tokens, part.teacher.position)
+        measure = kl.full if teaching.full_divergence else None
+        return actor_critic.Teacher(policy, tokens, position, teaching.shared_prefix_len, measure)
 
     def loss_of(params, part):
         arrays = (part.tokens, part.position, part.temperature)
         scores = actor_critic.score_tokens(
-            frozen.merged_params(params), model, *arrays, compared, part.mask, part.segment
+            frozen.merged_params(params), model, *arrays, compared, part.mask, part.segment, teacher_of(part)
         )
         if rows is None:
             return loss(scores, part)
@@ -133,6 +169,9 @@ def gradient(
     def up_to(length):
         def cut(number):
             part = fetch(number)
+            if teaching is not None and part.teacher is not None:
+                longest = length + part.teacher.tokens.shape[1] - size
+                part = part.replace(teacher=part.teacher.replace(tokens=part.teacher.tokens[:, :longest]))
             return gradient_of(part.replace(tokens=part.tokens[:, :length]))
 
         return cut

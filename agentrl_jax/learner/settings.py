@@ -26,6 +26,8 @@ class LearnerConfig(UpdateRule):
     context_tokens: int = 0
     """As in the rollout."""
     length_buckets: int = 1
+    hint_at: int = 0
+    """Least tokens of a task's prefix before a hint, which a teacher's rows have in common as far as a student's do."""
     recorded_episodes: int = 0
     """First episodes of the batch whose advantages are returned as the metric "recorded"; 0: none."""
 
@@ -40,11 +42,12 @@ class LearnerConfig(UpdateRule):
 
         rollout: the rollout, whose log-probabilities equal those of a replay bit for bit. learner: an extra forward
         pass of the learner before the first step. same_pass: the forward pass of the step itself, because each batch
-        has a single step or the objective uses no ratio.
+        has a single step or no loss uses a ratio.
         """
         if self.mismatch.ratio_from == "rollout":
             return "rollout"
-        single = self.epochs * self.minibatches == 1 or self.objective.kind == "policy_gradient"
+        weighs = self.distillation.kind == "self" and self.distillation.loss == "sampled"
+        single = self.epochs * self.minibatches == 1 or (self.objective.kind == "policy_gradient" and not weighs)
         if self.mismatch.kind == "none" and single and self.kl.apply_to != "reward":
             return "same_pass"
         return "learner"
@@ -77,6 +80,9 @@ class UpdateSettings(struct.PyTreeNode):
     freeze_policy: Float[Array, ""]
     overlong_buffer: Float[Array, ""]
     overlong_penalty: Float[Array, ""]
+    distill_coef: Float[Array, ""]
+    distill_rl_coef: Float[Array, ""]
+    distill_ema_rate: Float[Array, ""]
 
     @property
     def penalties(self) -> Penalties:

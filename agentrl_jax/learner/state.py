@@ -38,6 +38,8 @@ class TrainState(struct.PyTreeNode):
     frozen_params: Any = None
     """Frozen part of the decoder, see `actor_critic.from_decoder`; None if everything is trained. It comes with the
     pretrained model and is not part of a checkpoint."""
+    teacher: Any = None
+    """Moving average of the policy that teaches it, see `algos.distillation`; None if nothing reads it."""
     stage_state: Any = None
     """What the current stage keeps between its steps besides, e.g. the levels that reinforcement learning chooses from;
     None if nothing."""
@@ -75,8 +77,12 @@ def init_state(
     tx: optax.GradientTransformation,
     reference: bool,
     pretrained: decoder.Params | None = None,
+    teacher: bool = False,
 ) -> TrainState:
-    """State before the first step, from a pretrained decoder or a fresh one; `reference`: keep a copy as reference."""
+    """State before the first step, from a pretrained decoder or a fresh one.
+
+    `reference`: keep a copy of the policy as reference; `teacher`: also as a teacher, which will follow it.
+    """
     if pretrained is None:
         pretrained = decoder.init_params(key, model.decoder)
     params = actor_critic.from_decoder(key, pretrained, model)
@@ -90,7 +96,8 @@ def init_state(
         kl=KLController(coef=jnp.float32(1.0)),
         **counts,
     )
-    return with_reference(state) if reference else state
+    state = with_reference(state) if reference else state
+    return with_teacher(state) if teacher else state
 
 
 def init_optimizer(tx: optax.GradientTransformation, params: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +108,11 @@ def init_optimizer(tx: optax.GradientTransformation, params: dict[str, Any]) -> 
 def with_reference(state: TrainState) -> TrainState:
     """The state with a copy of its current policy as the reference."""
     return state.replace(reference=jax.tree.map(jnp.copy, state.params["policy"]))
+
+
+def with_teacher(state: TrainState) -> TrainState:
+    """The state with a copy of its current policy as the teacher, which follows it from then on."""
+    return state.replace(teacher=jax.tree.map(jnp.copy, state.params["policy"]))
 
 
 def apply_gradients(

@@ -10,17 +10,20 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-from agentrl_jax.algos import kl, losses, masked
+from agentrl_jax.algos import distillation, kl, losses, masked
+from agentrl_jax.config.distillation import SelfDistillation
 from agentrl_jax.learner.batch import Batch, make_batch
-from agentrl_jax.learner.gradient import gradient
+from agentrl_jax.learner.gradient import Teaching, gradient
 from agentrl_jax.learner.recorded import recorded_advantages
 from agentrl_jax.learner.replay_logprobs import Replayer, replayer, with_gradient_of
+from agentrl_jax.learner.row_scores import RowScores
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.learner.state import TrainState, apply_gradients
 from agentrl_jax.learner.trained_rows import TrainedRows
 from agentrl_jax.models.actor_critic import ActorCritic, TokenScores
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.engine_config import EngineConfig
+from agentrl_jax.rollout.hints import Hints
 from agentrl_jax.rollout.trajectory import Trajectory
 
 _GAPS = ("_gap_mean", "_gap_max", "_bit_equal")
@@ -33,6 +36,7 @@ def update(
     key: Key[Array, ""],
     settings: UpdateSettings,
     greedy: Trajectory | None = None,
+    hints: Hints | None = None,
     *,
     model: ActorCritic,
     config: LearnerConfig,
@@ -42,12 +46,13 @@ def update(
 ) -> tuple[TrainState, dict[str, Any]]:
     """One iteration of learning from E episodes. Pure; meant to be compiled as a whole.
 
-    With `shards.count` > 1 it runs inside `jax.shard_map`: each device has a contiguous block of the episodes and of
-    their temperatures, and computes its share of every microbatch. The other arguments are replicated, and so is what
-    is returned, but for parameters that are sharded.
+    With `shards.count` > 1 it runs inside `jax.shard_map`: each device has a contiguous block of the episodes, of their
+    temperatures and their hints, and computes its share of every microbatch. The other arguments are replicated, and so
+    is what is returned, but for parameters that are sharded.
 
     The episodes of a group are contiguous. `temperature` is that of sampling, `key` orders the minibatches. `greedy` is
-    one greedy episode per group, in the order of all groups; only remax reads it. `engine` is the configuration of the
+    one greedy episode per group, in the order of all groups; only remax reads it. `hints` are what the teacher of
+    `algo.distillation` reads besides, E of them; None if it reads nothing else. `engine` is the configuration of the
     rollout on each device, and is read only if `mismatch` is replay.
 
     Returns the state after the update, and metrics: scalars, "grad_norm" of the policy for each step, and, where
@@ -58,7 +63,9 @@ def update(
     """
     replay = replayer(trajectory, temperature, model, config, engine, shards)
     settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)
-    batch, trained, means = make_batch(state, trajectory, temperature, settings, model, config, shards, replay, greedy)
+    batch, trained, means = make_batch(
+        state, trajectory, temperature, settings, model, config, shards, replay, greedy, hints
+    )
     metrics: dict[str, Any] = means
     if config.recorded_episodes:
         found = recorded_advantages(batch, trajectory, config, shards)
@@ -121,6 +128,10 @@ def _learn(
             freeze_policy=settings.freeze_policy > 0,
             norm=shards.norm,
         )
+        if state.teacher is not None:
+            rate = jnp.where(good, settings.distill_ema_rate, 0.0)
+            average = distillation.moving_average(state.teacher, state.params["policy"], rate)
+            state = state.replace(teacher=average)
         metrics["loss"] = loss
         metrics["actor/grad_norm"] = norms["policy"]
         if config.advantage.has_critic:
@@ -174,7 +185,16 @@ def minibatch_gradient(
         model=model,
         shards=shards,
         full_divergence=config.kl.estimator == "full",
+        teaching=_teaching(model, config),
     )
+
+
+def _teaching(model: ActorCritic, config: LearnerConfig) -> Teaching | None:
+    """How the teacher of the rule scores tokens; None without one."""
+    rule, shared = config.distillation, model.shared_prefix_len
+    if rule.kind == "none":
+        return None
+    return Teaching(rule.teacher, rule.loss == "full", min(shared, config.hint_at) if rule.has_plans else shared)
 
 
 def _denominators(trained: TrainedRows, chosen: Int[Array, " n"]) -> losses.Denominators:
@@ -219,6 +239,10 @@ def _loss(
         "actor/ratio_mean": masked.total(stats.ratio, mask),
         "rollout/logprob_mean": masked.total(batch.behavior_logprob, mask),
     }
+    if config.distillation.kind == "self":
+        of_teacher, measured = _distilled(config.distillation, scores, logprob, before)
+        loss = settings.distill_rl_coef * loss + settings.distill_coef * jnp.sum(of_teacher * weights)
+        sums |= {f"distill/{name}": masked.total(x, mask) for name, x in measured.items()}
     peaks: dict[str, jax.Array] = {}
     _add_gaps("rollout/logprob", logprob, batch, sums, peaks)
     if batch.replayed_logprob is not None:
@@ -238,6 +262,30 @@ def _loss(
         if config.kl.apply_to == "loss":
             loss += settings.kl_coef * jnp.sum(divergence * weights)
     return loss, (sums, peaks)
+
+
+def _distilled(
+    rule: SelfDistillation, scores: TokenScores, logprob: Float[Array, "N K"], before: RowScores
+) -> tuple[Float[Array, "N K"], dict[str, Float[Array, "N K"]]]:
+    """The distillation loss of each token, and what is measured of it; `logprob` is that of the policy's loss.
+
+    The gap is that of two parallel forward passes, so that it is 0 where the teacher reads what the student reads.
+    """
+    assert scores.teacher_logprob is not None
+    gap = distillation.gap(scores.logprob, scores.teacher_logprob)
+    divergence = scores.teacher_distance
+    if divergence is None:
+        old = jax.lax.stop_gradient(logprob) if before.old_logprob is None else before.old_logprob
+        loss = distillation.sampled_loss(logprob, old, gap, cap=rule.ratio_cap)
+        if before.importance is not None:
+            loss = loss * before.importance
+    else:
+        loss = divergence
+    measured = {"kl": -gap if divergence is None else divergence, "gap": jnp.abs(gap)}
+    if rule.gate == "sdar":
+        measured["gate"] = distillation.gate(gap, rule.gate_slope)
+        loss = loss * measured["gate"]
+    return loss, measured
 
 
 def _add_gaps(

@@ -6,7 +6,7 @@ to the token at `position` and are computed from the tokens before it. Logits ar
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +72,25 @@ class TokenScores(struct.PyTreeNode):
     value: Scores
     """The critic's value before the token; 0 without a critic."""
     distance: Scores | None = None
+    """To the policy that was `compared`."""
+    teacher_logprob: Scores | None = None
+    """Of the token under the teacher, without a gradient."""
+    teacher_distance: Scores | None = None
+
+
+class Teacher(NamedTuple):
+    """A policy that scores the same tokens as another one, after another prompt. No gradient reaches it."""
+
+    policy: Any
+    """Its trained part; None: the parameters of the policy that it teaches."""
+    tokens: Tokens | None
+    """Its rows, i32[N, S']; None: those of the policy that it teaches."""
+    position: Positions | None
+    """Where they have the tokens that are scored, i32[N, K]."""
+    shared_prefix_len: int
+    """Leading tokens that its rows have in common."""
+    measure: Measure | None
+    """Distance of the policy's distribution from the teacher's, see `token_scores.compare`; None: not measured."""
 
 
 def init_params(key: Key[Array, ""], model: ActorCritic) -> dict[str, Any]:
@@ -136,40 +155,43 @@ def score_tokens(
     compared: tuple[Any, Measure] | None = None,
     mask: Bool[Array, "N K"] | None = None,
     segment_ids: Segments = None,
+    teacher: Teacher | None = None,
 ) -> TokenScores:
     """Scores the tokens at `position` (at least 1) of rows that are padded on the right, in one parallel forward pass.
 
     Greedy rows (temperature 0) are scored at temperature 1. `compared` is the trained part of another policy, which
     gets no gradient, and a measure of the distance between the two distributions, see `token_scores.compare`. Scores
-    outside of `mask` are not needed: those that read the vocabulary may be 0.
+    outside of `mask` are not needed: those that read the vocabulary may be 0. With a `teacher`, there are scores of
+    its, too.
     """
 
     needed = jnp.ones(position.shape, bool) if mask is None else mask
     temperature = jnp.broadcast_to(temperature.reshape(len(tokens), -1), position.shape)
 
-    def score(position, temperature, needed):
+    def score(position, temperature, *taught_and_needed):
+        *taught, needed = taught_and_needed
         of_some = None if mask is None else needed
-        return _score_tokens(params, model, tokens, position, temperature, compared, of_some, segment_ids)
+        own = teacher and teacher._replace(position=taught[0] if taught else position)
+        return _score_tokens(params, model, tokens, position, temperature, compared, of_some, segment_ids, own)
 
-    return _share_positions(score, model, position, temperature, needed)
+    taught = () if teacher is None or teacher.position is None else (teacher.position,)
+    return _share_positions(score, model, position, temperature, *taught, needed)
 
 
-def _share_positions(
-    score: Callable[..., Any],
-    model: ActorCritic,
-    position: Positions,
-    temperature: Scores,
-    mask: Bool[Array, "N K"],
-) -> Any:
-    """Scores [N, K] of all positions, of which each device of `model.sequence_axis` computes a share."""
+def _share_positions(score: Callable[..., Any], model: ActorCritic, *arrays: jax.Array) -> Any:
+    """Scores [N, K] of all positions, of which each device of `model.sequence_axis` computes a share.
+
+    `score` takes the arrays [N, K], of which the last is a mask.
+    """
     axis = model.sequence_axis
     if not axis:
-        return score(position, temperature, mask)
-    devices, number = jax.lax.axis_size(axis), position.shape[1]
+        return score(*arrays)
+    *arrays, mask = arrays  # type: ignore[assignment]
+    devices, number = jax.lax.axis_size(axis), mask.shape[1]
     share = -(-number // devices)
     start = jax.lax.axis_index(axis) * share
     missing = ((0, 0), (0, devices * share - number))
-    padded = (*(jnp.pad(x, missing, "edge") for x in (position, temperature)), jnp.pad(mask, missing))
+    padded = (*(jnp.pad(x, missing, "edge") for x in arrays), jnp.pad(mask, missing))
     scores = score(*(jax.lax.dynamic_slice_in_dim(x, start, share, axis=1) for x in padded))
 
     def gather(x):
@@ -189,6 +211,7 @@ def _score_tokens(
     compared: tuple[Any, Measure] | None,
     mask: Bool[Array, "N K"] | None,
     segment_ids: Segments,
+    teacher: Teacher | None,
 ) -> TokenScores:
     tokens = as_varying(tokens, varying(position))  # so that they can be ordered after scores
     head, vocabulary, hidden = _hidden_and_head(policy_decoder(params, model), model, tokens, position, segment_ids)
@@ -202,10 +225,49 @@ def _score_tokens(
         ref_head, _, ref_hidden = _hidden_and_head(other, model, tokens, position, segment_ids)
         ref_hidden = jax.lax.stop_gradient(ref_hidden)
         distance = compare(head, vocabulary, hidden, ref_head, ref_hidden, temperature, compared[1], mask)
+    taught = teacher_distance = None
+    if teacher is not None:
+        if teacher.policy is None and teacher.tokens is None:
+            ref_head, ref_hidden, taught = jax.lax.stop_gradient((head, hidden, logprob))
+        else:
+            (logprob, distance), own = model.gather.ordered((logprob, distance), _read_by(teacher, params, tokens))
+            policy, rows = own
+            ref_head, ref_hidden, taught = _taught(policy, rows, teacher, params, model, token, temperature, mask)
+        if teacher.measure is not None:
+            reference = ref_head, ref_hidden, temperature, teacher.measure, mask
+            teacher_distance = compare(head, vocabulary, hidden, *reference)
     if model.critic != "none":
-        scores, (critic, tokens) = model.gather.ordered((logprob, distance), (params["critic"], tokens))
-        (logprob, distance), params = scores, {**params, "critic": critic}
-    return TokenScores(logprob, entropy, _value(params, model, tokens, position, hidden, segment_ids), distance)
+        scores = logprob, distance, taught, teacher_distance
+        scores, (critic, tokens) = model.gather.ordered(scores, (params["critic"], tokens))
+        (logprob, distance, taught, teacher_distance), params = scores, {**params, "critic": critic}
+    value = _value(params, model, tokens, position, hidden, segment_ids)
+    return TokenScores(logprob, entropy, value, distance, taught, teacher_distance)
+
+
+def _read_by(teacher: Teacher, params: dict[str, Any], tokens: Tokens) -> tuple[Any, Tokens]:
+    """The trained part of the teacher, and its rows."""
+    policy = params["policy"] if teacher.policy is None else teacher.policy
+    return jax.lax.stop_gradient(policy), tokens if teacher.tokens is None else teacher.tokens
+
+
+def _taught(
+    policy: Any,
+    rows: Tokens,
+    teacher: Teacher,
+    params: dict[str, Any],
+    model: ActorCritic,
+    token: Int[Array, "N K"],
+    temperature: Scores,
+    mask: Bool[Array, "N K"] | None,
+) -> tuple[decoder.Params, Float[Array, "N K D"], Scores]:
+    """What `decoder.logits` reads of the teacher, its hidden states, and its log-probabilities of the tokens."""
+    assert teacher.position is not None
+    model = dataclasses.replace(model, shared_prefix_len=teacher.shared_prefix_len)
+    rows = as_varying(rows, varying(teacher.position))
+    full = _full_decoder(policy, params, model)
+    head, vocabulary, hidden = _hidden_and_head(full, model, rows, teacher.position, None)
+    logprob, _ = logprob_and_entropy(head, vocabulary, hidden, token, temperature, mask)
+    return jax.lax.stop_gradient((head, hidden, logprob))
 
 
 def logprobs(
@@ -227,10 +289,10 @@ def values(
 ) -> Scores:
     """The critic's values before the tokens at `position`; arguments as in `score_tokens`."""
 
-    def value(position, *_):
+    def value(position, _):
         return _value(params, model, tokens, position, None, segment_ids)
 
-    return _share_positions(value, model, position, jnp.ones(position.shape), jnp.ones(position.shape, bool))
+    return _share_positions(value, model, position, jnp.ones(position.shape, bool))
 
 
 def _value(

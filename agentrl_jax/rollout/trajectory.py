@@ -1,7 +1,7 @@
 """Inputs and outputs of a rollout.
 
 Shapes: `E` episodes, `K` tasks, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response,
-`A` actions of one turn.
+`A` actions of one turn, `X` tokens of a hint.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,17 @@ TRUNCATIONS = ("turns", "actions", "context")
 reached (`RolloutSettings.max_actions`, or a limit of the environment), or the context is full."""
 
 
+class Hints(struct.PyTreeNode):
+    """What a teacher reads in the prompts of E episodes besides, such as plans, see `rollout.hints`."""
+
+    tokens: Int[Array, "E X"]
+    """Padded on the right."""
+    length: Int[Array, " E"]
+    """0: the episode has none, and its prompt stays as it is."""
+    at: Int[Array, " E"]
+    """Tokens of the task's prefix before the hint; the others follow it."""
+
+
 class RolloutSettings(struct.PyTreeNode):
     """Traced settings: changing a value does not recompile the program.
 
@@ -42,6 +53,8 @@ class RolloutSettings(struct.PyTreeNode):
     overlong_penalty: Float[Array, ""] | float = 0.0
     split: Int[Array, "*K"] | int = int(Split.ANY)
     """The `envs_jax.splits.Split` that compiled tasks sample levels from, one for each task or for all."""
+    hints: Hints | None = None
+    """Hints that are shown to the policy, where each episode has its own slot and one context; None: none."""
 
 
 class EpisodeIds(struct.PyTreeNode):

@@ -201,14 +201,14 @@ def initial_state(
     It takes over (donates) the parameters of `pretrained` instead of copying them, so it can be called only once.
     `place` returns the shardings of a state from its shapes; None leaves them to the compiler.
     """
-    tx, reference = build_optimizer(config), needs_reference(config)
+    tx, reference, teacher = build_optimizer(config), needs_reference(config), needs_teacher(config)
 
     def start(key, decoder):
-        return state.init_state(key, model, tx, reference, decoder)
+        return state.init_state(key, model, tx, reference, decoder, teacher)
 
     given = None if pretrained is None else pretrained.params
     shardings = place(jax.eval_shape(start, jax.random.key(0), given))
-    parts = ("initial_state", model, tx, reference, jax.tree.flatten(shardings))
+    parts = ("initial_state", model, tx, reference, teacher, jax.tree.flatten(shardings))
     compiled = jit_once(start, parts, donate_argnums=1, out_shardings=shardings)
 
     def run(key):
@@ -304,12 +304,22 @@ def check_positions(
 
 
 def needs_reference(config: Config) -> bool:
-    """Whether the training state holds a frozen reference policy for the KL divergence."""
-    return config.algo.kl.kind != "none" or config.train.mutual_information_every > 0
+    """Whether the training state holds a frozen reference policy, for the KL divergence or as a teacher."""
+    teaches = _teacher(config) == "reference"
+    return config.algo.kl.kind != "none" or config.train.mutual_information_every > 0 or teaches
 
 
-def learner_config(config: Config, *, recorded_episodes: int = 0) -> LearnerConfig:
-    """Builds the static configuration of the learner."""
+def needs_teacher(config: Config) -> bool:
+    """Whether the training state holds a moving average of the policy."""
+    return _teacher(config) == "ema"
+
+
+def _teacher(config: Config) -> str:
+    return config.algo.distillation.teacher if config.algo.distillation.kind == "self" else ""
+
+
+def learner_config(config: Config, *, recorded_episodes: int = 0, hint_at: int = 0) -> LearnerConfig:
+    """Builds the static configuration of the learner; `hint_at` is the least of the tasks'."""
     rule: dict[str, Any] = {name: getattr(config.algo, name) for name in UpdateRule.model_fields}
     rule = {name: value.static() if isinstance(value, Section) else value for name, value in rule.items()}
     rule["length_buckets"] = length_buckets(config)
@@ -320,6 +330,7 @@ def learner_config(config: Config, *, recorded_episodes: int = 0) -> LearnerConf
         context=context_of(config),
         context_tokens=config.rollout.context_tokens,
         recorded_episodes=recorded_episodes,
+        hint_at=hint_at if config.algo.distillation.kind == "self" else 0,
         **rule,
     )
 

@@ -29,7 +29,8 @@ class RunParts:
     `update` and `greedy` are the programs of an iteration, see `iteration.IterationPrograms`; `evaluation` plays
     held-out episodes, one per level; `prompt_information` measures whether responses depend on their prompts, None if
     the run does not measure it; `recorded` scores the first `recorded_episodes` of a rollout, None if nothing is
-    recorded. `level_pools` has the levels that tasks choose from, as they are when learning begins, see
+    recorded. `plan_hints` searches the plans that a teacher or demonstrations read in their prompts, None if none do.
+    `level_pools` has the levels that tasks choose from, as they are when learning begins, see
     `level_pools.new_pools`.
     """
 
@@ -82,7 +83,8 @@ class RunParts:
             self.recorded = self.programs.recorded(
                 self.model, self.recorded_episodes, context=engine.context, context_tokens=limit
             )
-        learner = build.learner_config(config, recorded_episodes=self.recorded_episodes)
+        at = int(self.train_env.hint_at.min())
+        learner = build.learner_config(config, recorded_episodes=self.recorded_episodes, hint_at=at)
         self.update = self.programs.update(self.model, learner, self.tx, engine)
         remax = config.algo.advantage.kind == "remax"
         self.greedy = self.programs.rollout("baseline", rollout_model, self.train_env, single) if remax else None
@@ -94,6 +96,7 @@ class RunParts:
             )
             self.prompt_information = self.programs.mutual_information(self.model, measured)
         self._single = single
+        self.plan_hints = start.plan_hints(config, self.train_env, self.tokenizer)
         start.check_imitation(config, self.train_env)
 
     def store_traits(self, folder: Path) -> None:

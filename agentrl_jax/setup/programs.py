@@ -38,6 +38,7 @@ from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
+from agentrl_jax.rollout.hints import HintedEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
@@ -49,6 +50,8 @@ RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSetting
 
 
 _HOST_MEMORY = "pinned_host"
+_HINTS = 5
+"""Number of the hints among the arguments of `update` behind the state."""
 
 
 class Programs:
@@ -132,8 +135,10 @@ class Programs:
         constrain_sharding = self._constrain_cache(model.decoder)
 
         def play(policy, key, ids, groups, settings):
+            env = batched_env if settings.hints is None else HintedEnv(batched_env, settings.hints)
+
             def once(ids):
-                return rollout(policy, model.decoder, batched_env, config, key, ids, settings, constrain_sharding)
+                return rollout(policy, model.decoder, env, config, key, ids, settings, constrain_sharding)
 
             penalties = Penalties(settings.format_penalty, settings.overlong_buffer, settings.overlong_penalty)
 
@@ -157,7 +162,8 @@ class Programs:
             return trajectory, jax.tree.map(lambda x: x[None], stats)
 
         settings: Any = {field.name: Spec() for field in dataclasses.fields(RolloutSettings)}
-        specs = (Spec(), Spec(), Spec(rows), Spec(), RolloutSettings(**settings | {"temperature": Spec(rows)}))
+        settings |= {"temperature": Spec(rows), "hints": Spec(rows)}
+        specs = (Spec(), Spec(), Spec(rows), Spec(), RolloutSettings(**settings))
         shared = maybe_shard_map(play, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
 
         def program(params, key, ids, settings):
@@ -175,10 +181,11 @@ class Programs:
         tx: optax.GradientTransformation,
         engine: EngineConfig | None = None,
     ) -> Any:
-        """(state, trajectory, temperature, key, settings, greedy for ReMax) -> (state, metrics); donates the state.
+        """(state, trajectory, temperature, key, settings, greedy for ReMax, hints) -> (state, metrics).
 
-        Trajectory and temperature are sharded by episode, and every device keeps the rows of its episodes.
-        With `algo.mismatch` replay the learner replays the rollout and needs its `engine`.
+        Donates the state. Trajectory, temperature and the hints of a teacher are sharded by episode, and every device
+        keeps the rows of its episodes. With `algo.mismatch` replay the learner replays the rollout and needs its
+        `engine`.
 
         Raises:
             ValueError: replay, but learner and rollout compute in different shapes.
@@ -192,7 +199,12 @@ class Programs:
                 value="replay",
             )
         return self._learning(
-            "update", update, model, by_row=2, config=config, tx=tx, engine=engine and self.suited(engine)
+            *("update", update, model),
+            by_row=2,
+            also_by_row=_HINTS,
+            config=config,
+            tx=tx,
+            engine=engine and self.suited(engine),
         )
 
     def suited(self, config: EngineConfig) -> EngineConfig:
@@ -297,9 +309,19 @@ class Programs:
         return jax.tree.map(put, tree)
 
     def _learning(
-        self, name: str, function: Callable[..., Any], model: ActorCritic, *, by_row: int = 0, **options: Any
+        self,
+        name: str,
+        function: Callable[..., Any],
+        model: ActorCritic,
+        *,
+        by_row: int = 0,
+        also_by_row: int | None = None,
+        **options: Any,
     ) -> Any:
-        """A program that updates the state and keeps its sharding; its first `by_row` arguments are sharded by row."""
+        """A program that updates the state and keeps its sharding.
+
+        Its first `by_row` arguments behind the state are sharded by row, and the one of number `also_by_row`.
+        """
         kind, shape = self.mesh.devices.flat[0].platform, model.decoder
         if refused := refusal(shape.attention, dtype=shape.dtype, head_dim=shape.head_dim, platform=kind):
             raise BadValue(refused, key="model.attention", value=shape.attention)
@@ -322,11 +344,12 @@ class Programs:
         def program(state, *arguments):
             shardings = self.placement(state, model.decoder)
             specs = layout.specs_over(shardings, axes) if self.mesh.size > 1 else None
-            rows = (Spec(self.shards.axes) if self.shards.count > 1 else Spec(),) * by_row
+            of_rows = Spec(self.shards.axes) if self.shards.count > 1 else Spec()
+            numbers = {*range(by_row), also_by_row}
             shared = maybe_shard_map(
                 lambda state, arguments: per_device(state, *arguments),
                 self.mesh,
-                (specs, (*rows, *(Spec() for _ in arguments[by_row:]))),
+                (specs, tuple(of_rows if number in numbers else Spec() for number in range(len(arguments)))),
                 (specs, Spec()),
                 axes=axes,
                 replicated_results=True,

@@ -1,28 +1,33 @@
 """Steps before the first iteration: the rows to imitate, notes to the user, and the state that learning starts from."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool
 
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.errors import BadValue
-from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference
+from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference, with_teacher
 from agentrl_jax.models import actor_critic
+from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
+from agentrl_jax.rollout.hints import with_hints
 from agentrl_jax.rollout.packing import Sequences, context_ends, pack_trajectories
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.demonstrations import check_imitable, demonstrations
+from agentrl_jax.setup.plan_hints import PlanHints
 from agentrl_jax.setup.service_demonstrations import service_demonstrations
 from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -35,6 +40,40 @@ def check_imitation(config: Config, batched_env: TaskEnv) -> None:
     """
     if config.imitation.chunks and not batched_env.on_host:
         check_imitable(cast(CompiledEnv, batched_env), config.prompt.max_response_tokens, config.imitation)
+
+
+def plan_hints(config: Config, batched_env: TaskEnv, tokenizer: Tokenizer) -> PlanHints | None:
+    """What searches the plans that a run shows in prompts; None if it shows none.
+
+    Raises:
+        ValueError: a task has no planner and needs one.
+    """
+    rule, hinted = config.algo.distillation, config.imitation.hinted
+    teaches = rule.kind == "self" and rule.has_plans
+    if not (teaches or hinted):
+        return None
+    # The configuration refuses environments on the host.
+    found = PlanHints(cast(CompiledEnv, batched_env), config.prompt, tokenizer)
+    if rule.kind == "self" and teaches:
+        found.check("algo.distillation.context", rule.context)
+    return found
+
+
+def imitating_model(config: Config, model: ActorCritic, batched_env: TaskEnv) -> ActorCritic:
+    """The model for rows to imitate, some of whose prompts may have hints, and are no longer alike behind them."""
+    if not config.imitation.hinted:
+        return model
+    return dataclasses.replace(model, shared_prefix_len=min(model.shared_prefix_len, int(batched_env.hint_at.min())))
+
+
+def _with_plans(
+    hints: PlanHints, trajectory: Trajectory, imitated: Bool[Array, "E T"], share: float, key: jax.Array
+) -> Trajectory:
+    """Demonstrations of which a share shows, in the prompt, the actions that it takes in imitated turns."""
+    actions = np.where(np.asarray(imitated)[..., None], np.asarray(trajectory.turn.actions), -1)
+    shown = np.asarray(jax.random.uniform(key, (len(actions),))) < share
+    plans = [row[row >= 0] if show else None for row, show in zip(actions.reshape(len(actions), -1), shown)]
+    return with_hints(trajectory, hints.write(plans, np.asarray(trajectory.ids.task)))
 
 
 def demonstration_rows(
@@ -68,7 +107,12 @@ def demonstration_rows(
             *(cast(CompiledEnv, batched_env), splits, key, config.prompt, config.imitation, context_of(config)),
             report=report,
         )
-    rows = imitated_rows(config, trajectory, imitated)
+    prompts, width = trajectory, 0
+    if hints := plan_hints(config, batched_env, tokenizer) if config.imitation.hinted else None:
+        share = config.imitation.hinted
+        prompts = _with_plans(hints, trajectory, imitated, share, jax.random.fold_in(key, run_keys.HINTS))
+        width = hints.width
+    rows = imitated_rows(config, prompts, imitated, hint_tokens=width)
     if config.rollout.context_tokens and not jnp.any(rows.response_mask):
         raise BadValue.of(
             "rollout.context_tokens", config.rollout.context_tokens, "into which no turn of the demonstrations fits"
@@ -76,12 +120,15 @@ def demonstration_rows(
     return rows, trajectory
 
 
-def imitated_rows(config: Config, trajectory: Trajectory, imitated: Bool[Array, "E T"]) -> Sequences:
+def imitated_rows(
+    config: Config, trajectory: Trajectory, imitated: Bool[Array, "E T"], *, hint_tokens: int = 0
+) -> Sequences:
     """The contexts of trajectories as a learner reads them, with the tokens of the turns to imitate.
 
-    A trajectory ends before the first turn that does not fit into `rollout.context_tokens`.
+    A trajectory ends before the first turn that does not fit into `rollout.context_tokens`, and `hint_tokens` more.
     """
     limit, context = config.rollout.context_tokens, context_of(config)
+    limit = limit and limit + hint_tokens
     if limit and not context.fresh:
         response = trajectory.response
         fits = jnp.cumprod(trajectory.turn_mask & (context_ends(trajectory, context) <= limit), axis=1) > 0
@@ -103,6 +150,9 @@ def imitation_rates(config: Config) -> tuple[jax.Array, ...]:
 def notes(config: Config) -> list[str]:
     """Notes shown at the start of a run that learns: its rates, what it lacks, and settings that have no effect."""
     algo, lines = config.algo, [rates.note(config)]
+    rule = algo.distillation
+    if rule.kind == "self" and not rule.has_plans and rule.teacher == "current":
+        lines.append("algo.distillation.context none teaches nothing: the teacher reads what the student reads")
     if config.model.critic != "shared" and not algo.advantage.has_critic:
         # Not an error, because the variants of a comparison share their model.
         lines.append(
@@ -131,14 +181,20 @@ def notes(config: Config) -> list[str]:
 
 
 def begin_learning(
-    state: TrainState, tx: optax.GradientTransformation, *, reference: bool, going_on: bool = False
+    state: TrainState,
+    tx: optax.GradientTransformation,
+    *,
+    reference: bool,
+    going_on: bool = False,
+    teacher: bool = False,
 ) -> TrainState:
-    """The next stage of a state, with a separate critic, the optimizer and the reference policy initialized.
+    """The next stage of a state, with a separate critic, the optimizer, reference policy and teacher initialized.
 
-    If it is `going_on` with the critic and the optimizer of another run, only the reference policy.
+    If it is `going_on` with the critic and the optimizer of another run, only the reference policy and the teacher.
     """
     if not going_on:
         params = actor_critic.critic_from_policy(state.params)
         state = state.replace(params=params, opt_state=init_optimizer(tx, params))
     state = state.next_stage()
-    return with_reference(state) if reference else state
+    state = with_reference(state) if reference else state
+    return with_teacher(state) if teacher else state

@@ -51,6 +51,7 @@ class Prompt(struct.PyTreeNode):
         max_message_tokens: `O`, enough for every message by pieces. Joined text nearly always has fewer tokens; where
             it has more, `message` returns a length above `O`, and the episode is marked (`Trajectory.overflow`).
         response_tokens: tokens of a canonical response: around the actions, between two, and of the longest action.
+        hint_at: tokens of the prefix before a hint, see `rollout.hints`; meaningless with the canonical encoder.
     """
 
     prefix: np.ndarray
@@ -65,6 +66,7 @@ class Prompt(struct.PyTreeNode):
     max_message_tokens: int = struct.field(pytree_node=False)
     response_tokens: tuple[int, int, int] = struct.field(pytree_node=False)
     encoder: str = struct.field(pytree_node=False)
+    hint_at: int = struct.field(pytree_node=False)
 
     def max_response_tokens(self, actions: int) -> int:
         """Returns `L`, enough for every canonical response of at most `actions` actions."""
@@ -161,6 +163,7 @@ def compile_prompt(
 
     table: PieceTable | CanonicalTable = by_pieces
     prefix = [token for piece in prefix_pieces for token in encode_piece(tokenizer, piece)]
+    hint_at = len(prefix) - sum(len(encode_piece(tokenizer, piece)) for piece in style.closing(chat))
     if encoder == "canonical":
         if pieces is None:
             raise BadValue(
@@ -186,6 +189,7 @@ def compile_prompt(
         max_message_tokens=longest_message(lengths),
         response_tokens=response_lengths(lengths),
         encoder=encoder,
+        hint_at=hint_at,
     )
 
 

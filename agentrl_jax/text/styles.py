@@ -55,6 +55,8 @@ class PromptStyle:
     """Whether a canonical response has spaces around the separator."""
     omits_ends: bool = False
     """Whether messages of system and user have no end, where the chat format allows it."""
+    closing: Callable[[Chat], tuple[Piece, ...]] = lambda chat: ()
+    """The last pieces of the prefix, behind what it says: a hint is written before them."""
 
 
 def get_style(name: str) -> PromptStyle:
@@ -80,6 +82,10 @@ def _compact_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
     legend = " ".join(f"{symbol} {meaning}" for symbol, meaning in task.legend)
     text = "\n".join(line for line in (legend, " ".join(task.actions)) if line)
     return chat.system(text, omit_end=True)
+
+
+def _compact_closing(chat: Chat) -> tuple[Piece, ...]:
+    return () if chat.ends_optional or chat.open_system is None else chat.system_end
 
 
 def _compact_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
@@ -147,7 +153,7 @@ def _chat_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
 
 
 STYLES = {
-    "compact": PromptStyle(_compact_prefix, _compact_message, omits_ends=True),
+    "compact": PromptStyle(_compact_prefix, _compact_message, omits_ends=True, closing=_compact_closing),
     "ragen": PromptStyle(_ragen_prefix, _ragen_message, spaced=True),
     "chat": PromptStyle(_chat_prefix, _chat_message),
     "bare": PromptStyle(lambda task, chat: chat.open_user, _chat_message),

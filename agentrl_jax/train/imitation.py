@@ -109,6 +109,9 @@ class Imitation:
             asked = functools.partial(self.progress.stop_if_asked, row, state)
             more, played, measured = self._dagger.demonstrations(self._rounds, chunk, state.merged_params(), asked)
             self.progress.midway.add(played)
+            assert self._rows is not None
+            wider = self._rows.tokens.shape[1] - more.tokens.shape[1]  # by the plans in prompts
+            more = more.replace(tokens=jnp.pad(more.tokens, ((0, 0), (0, wider))))
             self._rows, self._program = jax.tree.map(lambda *x: jnp.concatenate(x), self._rows, more), None
             if self._dagger.first_chunk(self._rounds) == chunk:  # not of a round before the checkpoint of a resumed run
                 self.progress.folder.log_levels(row + 1, self.name, level_ids(played))
@@ -142,5 +145,6 @@ def _prepare(rows: Sequences, parts: RunParts, progress: RunProgress) -> tuple[A
     if packing:
         size = found.tokens.shape[1]
         progress.view.note(f"{batch} bins of {size} tokens a step, about {config.batch} plans or turns")
-    program = parts.programs.imitation(parts.model, parts.tx, batch=batch)
+    model = start.imitating_model(parts.config, parts.model, parts.train_env)
+    program = parts.programs.imitation(model, parts.tx, batch=batch)
     return program, parts.programs.shard_rows(found), found.counts()

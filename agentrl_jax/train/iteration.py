@@ -5,14 +5,14 @@
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Key
 
 from agentrl_jax.learner.settings import UpdateSettings
 from agentrl_jax.learner.state import TrainState
-from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
+from agentrl_jax.rollout.trajectory import EpisodeIds, Hints, RolloutSettings, RolloutStats, Trajectory
 
 
 class IterationPrograms(NamedTuple):
@@ -20,8 +20,8 @@ class IterationPrograms(NamedTuple):
 
     Attributes:
         rollout: (params, key, ids, settings) -> (trajectory, counters), see `setup.programs.Programs.rollout`.
-        update: (state, trajectory, temperature, key, settings, greedy for ReMax) -> (state, metrics). Its first half,
-            `learner.batch.make_batch`, filters groups and computes advantages; its second half takes gradient steps.
+        update: (state, trajectory, temperature, key, settings, greedy for ReMax, hints) -> (state, metrics). Its first
+            half, `learner.batch.make_batch`, filters groups and computes advantages; its second takes gradient steps.
         greedy: as `rollout`, with one episode per group, if the algorithm needs it (ReMax); else None.
         group_size: episodes per group; they are contiguous.
     """
@@ -47,12 +47,14 @@ class IterationInputs(NamedTuple):
 
 
 class Played(NamedTuple):
-    """The episodes and counters of a rollout, and those of the greedy rollout if there is one."""
+    """The episodes and counters of a rollout, those of the greedy rollout if there is one, and the hints of a teacher
+    that reads some."""
 
     trajectory: Trajectory
     stats: RolloutStats
     greedy: Trajectory | None = None
     greedy_stats: RolloutStats | None = None
+    hints: Hints | None = None
 
 
 def iterate(
@@ -79,6 +81,8 @@ def learn(
     state: TrainState, played: Played, inputs: IterationInputs, programs: IterationPrograms
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """Returns the state after learning from a rollout, and the metrics of the update. The old state is donated."""
-    greedy = () if played.greedy is None else (played.greedy,)
+    more: tuple[Any, ...] = () if played.greedy is None else (played.greedy,)
+    if played.hints is not None:
+        more = played.greedy, played.hints
     temperature = inputs.rollout.temperature
-    return programs.update(state, played.trajectory, temperature, inputs.update_key, inputs.update, *greedy)
+    return programs.update(state, played.trajectory, temperature, inputs.update_key, inputs.update, *more)

@@ -313,4 +313,5 @@ class RunProgress:
 def _stored(state: TrainState) -> dict[str, Any]:
     """What a checkpoint holds of a state: without frozen parameters, and without an entry for nothing."""
     entries = vars(state) | {"frozen_params": None}
-    return {name: value for name, value in entries.items() if name != "stage_state" or value is not None}
+    optional = ("stage_state", "teacher")
+    return {name: value for name, value in entries.items() if name not in optional or value is not None}

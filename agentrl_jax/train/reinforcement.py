@@ -24,6 +24,7 @@ from agentrl_jax.train import guards
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, Played, learn, play
 from agentrl_jax.train.progress import RunProgress
 from agentrl_jax.train.recorder import Recorder
+from agentrl_jax.train.teacher import Teacher, check_teacher
 from envs_jax.splits import Split
 
 _GROWTH = 1.2
@@ -47,6 +48,7 @@ class Reinforcement:
         self.first_row, self.rows = first_row, config.train.iterations
         self.programs = IterationPrograms(parts.rollout, parts.update, parts.greedy, config.rollout.group_size)
         self.recorder = Recorder(parts)
+        self.teacher = Teacher.of_run(parts, held_out)
 
     def begin(self, state: TrainState) -> TrainState:
         """Evaluates the start; the checkpoint saved here shows that it has been done."""
@@ -57,9 +59,10 @@ class Reinforcement:
         self.progress.imitation_outcomes = evaluated.success
         self.folder.log_levels_once(step, "test", [*itertools.chain(*evaluated.levels)])
         tx, reference, going_on = self.parts.tx, build.needs_reference(self.config), self.config.start.optimizer
-        begin = functools.partial(start.begin_learning, tx=tx, reference=reference, going_on=going_on)
+        teacher = build.needs_teacher(self.config)
+        begin = functools.partial(start.begin_learning, tx=tx, reference=reference, going_on=going_on, teacher=teacher)
         placement = self.progress.placement(jax.eval_shape(begin, state))
-        made_of = ("begin_learning", tx, reference, going_on, jax.tree.flatten(placement))
+        made_of = ("begin_learning", tx, reference, going_on, teacher, jax.tree.flatten(placement))
         state = jit_once(begin, made_of, out_shardings=placement, donate_argnums=0)(state)
         state = state.replace(stage_state=self.new_stage_state())
         self.progress.replace(step, state)
@@ -113,6 +116,7 @@ class Reinforcement:
         """Runs one iteration: levels and keys, rollout, update; records it, and saves the state if that is due."""
         iteration = int(state.step)
         inputs = self.inputs(iteration, state.stage_state)
+        teacher = self._teacher_metrics(state)
         began = time.monotonic()
         self._row_ended = self._row_ended or began
         played = play(state, inputs, self.programs)
@@ -123,6 +127,10 @@ class Reinforcement:
         prompts = self._prompt_metrics(state, played.trajectory, inputs.rollout.temperature)
         looked = time.monotonic()
         taken = self.recorder.take(state, played.trajectory, inputs) if self.recorder.due(iteration) else None
+        planning = time.monotonic()
+        if self.teacher is not None:
+            hints, teacher["distill/planned"] = self.teacher.hints(inputs.rollout_key, played.trajectory)
+            played = played._replace(hints=hints)
         scored = time.monotonic()
         pools, of_levels = level_pools.after(
             state.stage_state, played.trajectory, inputs.rollout, self._settings(iteration), iteration
@@ -134,12 +142,14 @@ class Reinforcement:
         seconds = {"time/rollout": rolled - began, "time/update": time.monotonic() - scored}
         if prompts:
             seconds["time/mutual_information"] = looked - rolled
+        if self.teacher is not None:
+            seconds["time/plans"] = scored - planning
         if taken is not None:
             learned, roll_backs = time.monotonic(), self.progress.roll_backs.count
             step = self.first_row + iteration + 1
             self.recorder.write(self.folder, step, iteration + 1, inputs, taken, advantages, roll_backs)
-            seconds["time/record"] = scored - looked + time.monotonic() - learned
-        score = self._record(iteration, state, played, metrics | services | prompts, seconds)
+            seconds["time/record"] = planning - looked + time.monotonic() - learned
+        score = self._record(iteration, state, played, metrics | services | prompts | teacher, seconds)
         self._check_and_save(iteration, state, metrics, score)
         return state
 
@@ -184,6 +194,20 @@ class Reinforcement:
         limit = self.config.env.max_failed
         guards.check_services(found["env/failed_share"], limit, where, last, self.progress.kept)
         return found
+
+    def _teacher_metrics(self, state: TrainState) -> dict[str, float]:
+        """Success of a teacher that reads plans, before the first iteration and after those with a validation.
+
+        Raises:
+            UserError: before the first iteration it is too weak.
+        """
+        iteration = int(state.step)
+        if self.teacher is None or (iteration and not _due(self.config.train.validate_every, iteration, 0)):
+            return {}
+        measured = self.teacher.measure(state)
+        if not iteration:
+            self.view.note(check_teacher(self.config, measured))
+        return measured
 
     def _prompt_metrics(self, state: TrainState, trajectory: Trajectory, temperature: jax.Array) -> dict[str, float]:
         """Measures, when due, how much responses depend on their prompts, under the policy that sampled them."""

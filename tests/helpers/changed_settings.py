@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
 from made_up import BASE as RULE
-from made_up import EPISODES, GROUP_SIZE, KEY, PLAIN, SHAPE, TRAJECTORY, fresh_state
+from made_up import EPISODES, GROUP_SIZE, HINTS, KEY, PLAIN, SHAPE, TRAJECTORY, fresh_state
 
 from agentrl_jax.config import Config, TaskConfig, decode, validate
 from agentrl_jax.config.algo import Replay, UpdateRule
@@ -26,6 +26,7 @@ from agentrl_jax.config.keys import sections_of
 from agentrl_jax.errors import UserError
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.learner.settings import UpdateSettings
+from agentrl_jax.learner.state import with_teacher
 from agentrl_jax.learner.update import update
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
@@ -196,7 +197,7 @@ def built(config: Config) -> list[Any]:
         kept_checkpoints(config.train),
         Programs.of_run(config, make_mesh(1)).offload,
         prompt_information.build_config(config.prompt, rollout, FULL, pairs, TOKENIZER).pairs,
-        build.needs_reference(config),
+        (build.needs_reference(config), build.needs_teacher(config)),
     ]
 
 
@@ -237,6 +238,9 @@ def _members(name: str) -> list[Section]:
 
 
 UNIONS = {name: _members(name) for name in ("advantage", "objective", "kl", "filter", "mismatch")}
+UNIONS["distillation"] = [
+    part.replace(teacher="ema", gate="sdar") if part.kind == "self" else part for part in _members("distillation")
+]
 UNIONS["mismatch"] = [part for part in UNIONS["mismatch"] if not isinstance(part, Replay)]
 """The members of every union; a replay has no field, and needs an engine."""
 
@@ -247,15 +251,21 @@ def read_by_the_update(rule: dict[str, Section], context: str) -> tuple[set[str]
     config = RULE.replace(**{name: part.static() for name, part in rule.items()}, epochs=2, context=context)
     model = ActorCritic(decoder=SHAPE, critic="shared" if rule["advantage"].has_critic else "none")
     state, names = fresh_state(model, reference=rule["kl"].kind != "none"), UpdateSettings.__dataclass_fields__
+    teaches = rule["distillation"].kind == "self"
+    state, hints = (with_teacher(state), HINTS) if teaches else (state, None)
     greedy = jax.tree.map(lambda x: x[2::GROUP_SIZE], TRAJECTORY)
 
     def learn(numbers):
         options = {"model": model, "config": _Reads(config, seen), "tx": PLAIN, "shards": Shards()}
-        return update(state, TRAJECTORY, jnp.ones(EPISODES), KEY, numbers, greedy, **options)[0]
+        return update(state, TRAJECTORY, jnp.ones(EPISODES), KEY, numbers, greedy, hints, **options)[0]
 
     jaxpr = jax.make_jaxpr(learn)(UpdateSettings(**dict.fromkeys(names, jnp.float32(0.5)))).jaxpr
     _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return seen, {name for name, of in zip(names, used, strict=True) if of}
+
+
+READ_BEFORE = {"distillation.accept_weak_teacher"}
+"""Fields of the rule that a run reads before its first update."""
 
 
 def unread(rule: dict[str, Section], seen: set[str], used: set[str]) -> list[str]:
@@ -263,7 +273,7 @@ def unread(rule: dict[str, Section], seen: set[str], used: set[str]) -> list[str
     for name, part in rule.items():
         traced, algo = part.traced(), config.algo.replace(**{name: part})
         static = {f"{name}.{field}" for field in type(part).model_fields.keys() - traced.keys() - {"kind"}}
-        found += static - seen
+        found += static - seen - READ_BEFORE
         before = build.update_settings(config.replace(algo=algo), 1.0)
         for field in traced:
             changed = algo.replace(**{name: part.replace(**{field: 0.25 * getattr(part, field) + 0.125})})

@@ -16,7 +16,7 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.contexts import no_join
-from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, unplayed
+from agentrl_jax.rollout.trajectory import EpisodeIds, Hints, Response, Trajectory, unplayed
 
 GROUPS, GROUP_SIZE, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
 EPISODES = GROUPS * GROUP_SIZE
@@ -118,6 +118,12 @@ CUT_OFF = TRAJECTORY.replace(
 )
 """Two of three episodes were truncated after an observation without a response."""
 ONES = jnp.ones(EPISODES)
+HINTS = Hints(
+    tokens=jnp.asarray(np.random.default_rng(3).integers(0, 19, (EPISODES, 4)), jnp.int32),
+    length=jnp.arange(EPISODES, dtype=jnp.int32) % 5,
+    at=jnp.ones(EPISODES, jnp.int32),
+)
+"""Of 0 to 4 tokens, between the two of the prefix."""
 ROUNDING = 1e-7
 """Parameters are near 1, so a step, computed as their difference, is known to their last bit."""
 
@@ -134,7 +140,18 @@ def program(model, tx, config):
     return jax.jit(functools.partial(update, model=model, config=config, tx=tx, shards=Shards()))
 
 
-def learn(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, tx=PLAIN, greedy=None, **changes):
+def learn(
+    trajectory=TRAJECTORY,
+    state=None,
+    numbers=None,
+    *,
+    key=KEY,
+    model=MODEL,
+    tx=PLAIN,
+    greedy=None,
+    hints=None,
+    **changes,
+):
     state = fresh_state(model, tx=tx) if state is None else state
     numbers = settings() if numbers is None else numbers
-    return program(model, tx, BASE.replace(**changes))(state, trajectory, ONES, key, numbers, greedy)
+    return program(model, tx, BASE.replace(**changes))(state, trajectory, ONES, key, numbers, greedy, hints)

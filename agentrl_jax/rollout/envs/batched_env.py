@@ -134,6 +134,11 @@ class PromptedEnv:
         return np.array([len(task.prompt.prefix) for task in self.tasks], np.int32)
 
     @property
+    def hint_at(self) -> np.ndarray:
+        """i32[K] number of prefix tokens of each task before a hint, see `rollout.hints`."""
+        return np.array([task.prompt.hint_at for task in self.tasks], np.int32)
+
+    @property
     def grammars(self) -> tuple[GrammarTable, ...]:
         """See `BatchedEnv.grammars`."""
         return tuple(task.grammar for task in self.tasks)

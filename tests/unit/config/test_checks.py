@@ -10,7 +10,7 @@ import pytest
 import yaml
 from refusing import refusal
 
-from agentrl_jax.config import checks, decode, load, validate
+from agentrl_jax.config import checks, decode, distillation_checks, load, validate
 from agentrl_jax.errors import shown
 
 GRPO = "algo: {preset: grpo}"
@@ -29,6 +29,7 @@ VALUE_COEF = "algo: {schedules: {value_coef: {end: 2, iterations: 5}}}"
 SINGLE = "agent: single_turn"
 IMITATION = "imitation: {levels: 8, steps: 50}"
 SFT = {"kind": "sft", "data": ["a.jsonl"]}
+TAUGHT = "algo: {preset: grpo, distillation: {kind: self}}"
 SMALL = "tasks: [{env: X, groups: 4}]\nrollout: {group_size: 2}\nalgo: {filter: none}\ntrain: {validation_episodes: 4}"
 ONE_TURN = f"{SMALL}\nprompt: {{max_turns: 1, max_response_tokens: 2}}"
 NARROW = f"{SMALL}\nmodel: {{embed_dim: 8, heads: 1, kv_heads: 1, layers: 1, mlp_width: 8}}"
@@ -181,6 +182,20 @@ LIMITS = [
     (f"{IMITATION[:-1]}, dagger_rounds: 1}}", "imitation.dagger_levels", 1, 0, "imitation.dagger_rounds is 1"),
     (IMITATION, "imitation.plans", "exploring", None),
     ("", "imitation.plans", "optimal", "exploring"),
+    # Teachers, and plans in prompts.
+    (TAUGHT, "algo.distillation.ratio_cap", 3.0, None),
+    (TAUGHT.replace("self", "self, loss: full"), "algo.distillation.ratio_cap", 2.0, 3.0),
+    (TAUGHT, "algo.distillation.ema_rate", 0.05, 0.1),
+    (TAUGHT, "algo.distillation.gate_slope", 1.0, 2.0),
+    (TAUGHT.replace("self", "self, context: none"), "algo.distillation.accept_weak_teacher", False, True),
+    (TAUGHT, "algo.packing", False, True),
+    (f"{TAUGHT.replace('self', 'self, context: wrong_plan')}\ntasks: [{{env: X}}]", "tasks.0.groups", 2, 1),
+    (f"{SERVED}\n{TAUGHT}", "algo.distillation.context", "none", "plan"),
+    (TAUGHT, "agent.kind", "full", "single_turn", "algo.distillation.context is plan"),
+    (TAUGHT, "prompt.encoder", "pieces", "canonical", "algo.distillation.context is plan"),
+    (IMITATION, "imitation.hinted", 0.5, None),
+    ("", "imitation.hinted", 0.0, 0.5),
+    (f"{SERVED}\n{IMITATION}", "imitation.hinted", 0.0, 0.5),
     (IMITATION, "imitation.images", 1, None),
     ("imitation: {levels: 8, steps: 50, plans: random}", "imitation.images", 0, 1),
     ("imitation: {levels: 8, steps: 50, plans: random}", "imitation.random_start", 0, 1),
@@ -230,13 +245,16 @@ def test_the_limit_of_a_check(limit):
         assert "\n" not in str(error)
 
 
-def test_every_check_has_a_row():
+@pytest.mark.parametrize("module", [checks, distillation_checks], ids=lambda module: module.__name__)
+def test_every_check_has_a_row(module):
     lines, reached = {}, set()
-    for node in ast.walk(ast.parse(inspect.getsource(checks))):
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Yield):
             lines |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node.lineno)
     for config in (with_value(base, key, refused) for base, key, _, refused, *_ in LIMITS if refused is not None):
-        for _, generator in inspect.getmembers(checks, inspect.isgeneratorfunction):
+        for _, generator in inspect.getmembers(module, inspect.isgeneratorfunction):
+            if generator.__module__ != module.__name__:
+                continue
             refusals = generator(config)
             reached |= {lines[refusals.gi_frame.f_lineno] for _ in refusals}
     assert sorted(set(lines.values()) - reached) == []

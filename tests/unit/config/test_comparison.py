@@ -54,6 +54,8 @@ IMITATES = {"run__imitation": {"levels": 8, "steps": 25}}
         ({"run__train__on_collapse": "go_on"}, {"run__train__on_collapse": "stop"}, "on_collapse"),
         ({}, {"run__train__mutual_information_every": 5}, "mutual_information_every"),
         ({}, {"variants__two__optim__offload": True}, "optim.offload"),
+        ({}, {"variants__two__algo__distillation": "self"}, "algo.distillation"),
+        (IMITATES, {"run__imitation": {"levels": 8, "steps": 50, "hinted": 0.5}}, "imitation.hinted"),
         ({"run__seed": 2**32 - 3}, {"run__seed": 2**32 - 2}, "run.seed"),
         ({"run__train__keep": 2}, {"run__train__keep": 3}, "run.train.keep"),
         ({"run__train__checkpoint_every": 10}, {"run__train__checkpoint_every": 5}, "run.train.checkpoint_every"),
