@@ -107,7 +107,10 @@ def _run(words: list[str]) -> None:
         return
     with one_line_errors():
         command: Any = tyro.extras.subcommand_cli_from_dict(
-            {_name(kind): kind for kind in (train.Train, train.Sft, train.Dpo, train.Evolve, plan.Plan, *_COMMANDS)},
+            {
+                _name(kind): kind
+                for kind in (train.Train, train.Sft, train.Dpo, train.Evolve, train.Distill, plan.Plan, *_COMMANDS)
+            },
             prog="agentrl",
             description="Multi-turn reinforcement learning of language-model agents. --version prints the version.",
             args=words or ["--help"],

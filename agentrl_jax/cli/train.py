@@ -12,9 +12,11 @@ import tyro
 
 from agentrl_jax import stopping
 from agentrl_jax.config import Config, load_config, shipped
+from agentrl_jax.config.distillation import SelfDistillation
+from agentrl_jax.config.fields import Section
 from agentrl_jax.config.keys import listing
 from agentrl_jax.config.load import read_yaml
-from agentrl_jax.config.stages import DataStage, DpoStage, EvolveStage, SftStage
+from agentrl_jax.config.stages import DpoStage, EvolveStage, SftStage
 from agentrl_jax.errors import UserError, refusals
 
 
@@ -44,8 +46,20 @@ class Evolve(Sft):
     """Explore and learn from successes: `agentrl train` with one stage evolve, as --rounds, --steps."""
 
 
-SHORT: dict[str, type[DataStage]] = {"sft": SftStage, "dpo": DpoStage, "evolve": EvolveStage}
-"""Commands that are `agentrl train` with one stage, by its kind."""
+@dataclasses.dataclass(frozen=True)
+class Distill(Sft):
+    """Learn from a teacher that reads the plan: `agentrl train` with algo.distillation, as --loss, --teacher."""
+
+
+KINDS = Train, Sft, Dpo, Evolve, Distill
+
+SHORT: dict[str, tuple[str, type[Section]]] = {
+    "sft": ("stages.0", SftStage),
+    "dpo": ("stages.0", DpoStage),
+    "evolve": ("stages.0", EvolveStage),
+    "distill": ("algo.distillation", SelfDistillation),
+}
+"""Commands that are `agentrl train` with a stage or a teacher: the section whose keys they take without its name."""
 
 _HELP = """Train an agent: agentrl train FILE.yaml [--key value ...], or go on with a run: agentrl train FOLDER
 
@@ -88,23 +102,28 @@ def run(words: list[str]) -> None:
 
 
 def run_stage(kind: str, words: list[str]) -> None:
-    """Trains with one stage of a kind, with the words after its command: its file, and keys of the stage or others."""
+    """Trains as a command of `SHORT` says, with the words after it: its file, keys of its section, and others."""
     if not words or words[0].startswith("-"):
         raise UserError(f"no file is given; write `agentrl {kind} FILE.yaml --key value`", key="FILE.yaml")
     data = read_yaml(words[0])
-    given = [stage for stage in data.get("stages", []) if isinstance(stage, dict) and stage.get("kind") == kind]
-    data["stages"] = given[:1] or [{"kind": kind}]
     data.setdefault("run_dir", os.path.join("runs", f"{Path(words[0]).stem}-{kind}"))
-    _train(load_config(data, [*_of_stage(SHORT[kind], words[1:])]), accept_changes=False)
+    section, keys = SHORT[kind]
+    rest = [*_with_section(section, keys, words[1:])]
+    if kind == "distill":
+        rest = ["--algo.distillation.kind", "self", *rest]
+    else:
+        given = [stage for stage in data.get("stages", []) if isinstance(stage, dict) and stage.get("kind") == kind]
+        data["stages"] = given[:1] or [{"kind": kind}]
+    _train(load_config(data, rest), accept_changes=False)
 
 
-def _of_stage(kind: type[DataStage], words: list[str]) -> Iterator[str]:
-    """The words, with the keys of a stage by their whole names."""
+def _with_section(section: str, keys: type[Section], words: list[str]) -> Iterator[str]:
+    """The words, with the keys of a section by their whole names."""
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     for before, word in zip(["", *words], words):
         name = word.removeprefix("--").replace("-", "_")
-        if word.startswith("--") and name in kind.model_fields:
-            yield f"--stages.0.{name}"
+        if word.startswith("--") and name in keys.model_fields:
+            yield f"--{section}.{name}"
         elif before == "--data" and not word.startswith("["):
             yield json.dumps(word.split(","))
         else:
