@@ -303,7 +303,16 @@ def _stages(config: Config) -> Iterator[Refused]:
             yield f"stages.{index}.steps", 0, "expected the gradient steps of each round"
         if isinstance(stage, DpoStage) and stage.loss == "none" and not stage.nll_coef:
             yield f"stages.{index}.nll_coef", 0.0, "but loss is none, so that nothing is learned; set it above 0"
-        if isinstance(stage, DataStage) and not stage.data and not (imitates and stage.kind == "evolve"):
+        own = stage.levels if isinstance(stage, DpoStage) else imitates and stage.kind == "evolve"
+        if isinstance(stage, DpoStage) and stage.levels:
+            if stage.data:
+                yield f"stages.{index}.levels", stage.levels, "but data has pairs; leave one of them out"
+            if not stage.steps:
+                yield f"stages.{index}.steps", 0, "expected the gradient steps of a stage whose pairs are found by it"
+            if config.on_host:
+                why = "but only compiled environments have planners for it; leave it out"
+                yield f"stages.{index}.levels", stage.levels, why
+        if isinstance(stage, DataStage) and not stage.data and not own:
             yield f"stages.{index}.data", [], "expected files or folders with conversations"
 
 

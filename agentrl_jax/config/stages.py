@@ -95,6 +95,10 @@ class DpoStage(DataStage):
     beta))^2 (arXiv 2310.12036); none: nll_coef alone, as a control on the same pairs."""
     per_token: bool = False
     """Log-probabilities are means over the trained tokens of an answer, not sums; with ipo too."""
+    levels: Count = 0
+    """Instead of data: training levels of each task that the policy plays before the stage. A pair is the start of a
+    shortest plan in a situation, and what was sampled there, where that is worse. For compiled environments whose
+    planner starts in every situation: BabyAI and Sokoban."""
     nll_coef: NonNegative = 0.0
     """Weight of the mean cross-entropy of the chosen answers (arXiv 2404.19733)."""
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool
 
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
+from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference, with_teacher
 from agentrl_jax.models import actor_critic
@@ -31,6 +32,7 @@ from agentrl_jax.setup.plan_hints import PlanHints
 from agentrl_jax.setup.service_demonstrations import service_demonstrations
 from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.tokenizer import Tokenizer
+from envs_jax import registry
 
 
 def check_imitation(config: Config, batched_env: TaskEnv) -> None:
@@ -40,6 +42,12 @@ def check_imitation(config: Config, batched_env: TaskEnv) -> None:
     """
     if config.imitation.chunks and not batched_env.on_host:
         check_imitable(cast(CompiledEnv, batched_env), config.prompt.max_response_tokens, config.imitation)
+    for index, stage in enumerate(config.stages):
+        if isinstance(stage, DpoStage) and stage.levels:
+            for task in batched_env.tasks:
+                if registry.spec(task.name).plan_after is None:
+                    why = f"but {task.name} has no planner that starts in every situation; give data instead"
+                    raise BadValue.of(f"stages.{index}.levels", stage.levels, why)
 
 
 def plan_hints(config: Config, batched_env: TaskEnv, tokenizer: Tokenizer) -> PlanHints | None:

@@ -9,12 +9,8 @@ policy of the round.
 """
 
 import dataclasses
-import io
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,33 +19,19 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from agentrl_jax.config.stages import EvolveStage
-from agentrl_jax.errors import BadValue, UserError, counted, refusals
+from agentrl_jax.errors import UserError, counted, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
-from agentrl_jax.io import atomic_write
 from agentrl_jax.learner.state import TrainState, init_optimizer
 from agentrl_jax.offline.rows import Row, TokenRows
 from agentrl_jax.offline.stage_data import StageData
-from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.rollout.trajectory import Trajectory, level_ids
 from agentrl_jax.setup import build, run_keys, start
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.stopping import ending_at_once
+from agentrl_jax.train.explored import Explored, ExploredFiles, training_levels
 from agentrl_jax.train.from_data import FromData
 from agentrl_jax.train.progress import RunProgress
-from envs_jax.splits import Split
-
-
-@dataclasses.dataclass(frozen=True)
-class Explored:
-    """What a round has found."""
-
-    rows: TokenRows
-    """Of the episodes that are learned from."""
-    levels: list[str]
-    """Ids of their levels."""
-    success: float
-    """Of all episodes of the round."""
 
 
 class Evolve(FromData):
@@ -62,7 +44,7 @@ class Evolve(FromData):
         super().__init__(progress, held_out, index, first_row, read)
         assert isinstance(self.config, EvolveStage)
         self.evolve = self.config
-        self._folder = progress.folder.path / "evolve"
+        self._files = ExploredFiles(progress.folder.path / "evolve")
         self._base: StageData | None = None
         """The base data, which every round has."""
         self._round = -1
@@ -108,11 +90,11 @@ class Evolve(FromData):
         if not number:
             self._use(self._base, number)
             return state, {}
-        found = self._read_round(number, must_exist=not begins)
+        found = self._files.read(number, must_exist=not begins)
         if found is None:
             asked = lambda: self.progress.stop_if_asked(row, state)  # noqa: E731
             found = self._explore(number, state.merged_params(), asked)
-            self._write(number, found)
+            self._files.write(number, found)
         data = dataclasses.replace(self._base, rows=self._base.rows + found.rows, counts=Counter())
         self._use(data.regrouped(), number)
         if not begins:
@@ -174,11 +156,7 @@ class Evolve(FromData):
         key = jax.random.fold_in(self.parts.key, run_keys.EVOLVE)
         key = jax.random.fold_in(key, number if evolve.new_levels else 1)
         rows, levels, success = TokenRows.of([]), list[str](), list[float]()
-        for levels_of_task in self._held_out.validations:
-            chosen = dataclasses.replace(
-                levels_of_task, split=Split.TRAIN, seed=int(jax.random.bits(key) >> 1), distinct=False
-            )
-            count = chosen.number(evolve.levels)
+        for chosen, count in training_levels(self._held_out, key, evolve.levels):
             played = [
                 chosen.play(params, count, evolve.temperature, sample, between=between)
                 for sample in range(evolve.samples)
@@ -189,45 +167,6 @@ class Evolve(FromData):
                 rows, levels = rows + found, levels + ids
                 self.progress.midway.add(trajectory)
         return Explored(rows, levels, float(np.mean(success)))
-
-    def _file(self, number: int) -> Path:
-        return self._folder / f"{number}.npz"
-
-    def _write(self, number: int, found: Explored) -> None:
-        if not hosts.is_writer():
-            return
-        self._folder.mkdir(exist_ok=True)
-        content, rows = io.BytesIO(), found.rows
-        np.savez_compressed(
-            content,
-            tokens=rows.tokens,
-            trained=rows.trained,
-            starts=rows.starts,
-            levels=np.array(found.levels, "U64"),
-            success=np.float64(found.success),
-        )
-        with atomic_write(self._file(number), binary=True) as file:
-            file.write(content.getvalue())
-
-    def _read_round(self, number: int, *, must_exist: bool) -> Explored | None:
-        file = self._file(number)
-
-        def read() -> Explored | None:
-            if not file.exists() and not must_exist:
-                return None
-            try:
-                with np.load(file, allow_pickle=False) as stored:
-                    rows = TokenRows(stored["tokens"], stored["trained"], stored["starts"])
-                    if {rows.starts[0], len(rows.tokens) - rows.starts[-1], len(rows.tokens) - len(rows.trained)} != {
-                        0
-                    }:
-                        raise BadValue.of("rows", len(rows), "whose arrays do not fit")
-                    return Explored(rows, stored["levels"].tolist(), float(stored["success"]))
-            except (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error) as error:
-                why = f"cannot be read ({error}); restore the rows of the round, or use a new run"
-                raise UserError.at(file, why) from error
-
-        return hosts.from_writer(read)
 
 
 def token_rows(rows: Sequences) -> TokenRows:

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.offline.stage_data import StageData
@@ -11,6 +12,7 @@ from agentrl_jax.train.imitation import Imitation
 from agentrl_jax.train.iteration import Played
 from agentrl_jax.train.progress import RunProgress
 from agentrl_jax.train.reinforcement import Reinforcement
+from agentrl_jax.train.step_pairs import StepPairs
 
 
 class Stage(Protocol):
@@ -76,7 +78,9 @@ def stages_of(progress: RunProgress, held_out: HeldOut, read: dict[int, StageDat
             if kind == "imitation":
                 found.append(Imitation(progress, held_out, row))
             else:
-                of_kind = Evolve if kind == "evolve" else FromData
+                stage = config.stages[index]
+                searches = isinstance(stage, DpoStage) and stage.levels
+                of_kind = Evolve if kind == "evolve" else StepPairs if searches else FromData
                 found.append(of_kind(progress, held_out, index, row, read))
             row += found[-1].rows
     return (*found, Reinforcement(progress, held_out, first_row=row))

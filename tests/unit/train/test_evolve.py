@@ -14,7 +14,8 @@ from agentrl_jax.offline.rows import Row, TokenRows
 from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.train import evolve
-from agentrl_jax.train.evolve import Evolve, Explored, first_successes, successes, token_rows
+from agentrl_jax.train.evolve import Evolve, first_successes, successes, token_rows
+from agentrl_jax.train.explored import Explored, ExploredFiles
 
 
 def test_the_first_successes_of_each_level_are_kept():
@@ -51,34 +52,29 @@ def test_rows_have_the_sampled_tokens_and_no_padding(monkeypatch):
     assert twice.lengths.tolist() == [*some.lengths.tolist(), *found.lengths.tolist()]
 
 
-def stage(tmp_path, config):
-    made = Evolve.__new__(Evolve)
-    made._folder, made.config, made.first_row = tmp_path / "evolve", config, 3
-    return made
-
-
 def test_rounds_are_kept_in_files(tmp_path):
-    made = stage(tmp_path, EvolveStage(steps=60, rounds=2))
-    assert made._read_round(1, must_exist=False) is None
-    assert refusal(made._read_round, 1, must_exist=True).key.endswith("1.npz")
+    made = ExploredFiles(tmp_path / "evolve")
+    assert made.read(1, must_exist=False) is None
+    assert refusal(made.read, 1, must_exist=True).key.endswith("1.npz")
     found = Explored(
         TokenRows.of([Row([1, 2, 3], [False, True, True]), Row([4, 5], [False, True])]), ["ab", "cd"], 0.25
     )
-    made._write(1, found)
-    again = made._read_round(1, must_exist=True)
+    made.write(1, found)
+    again = made.read(1, must_exist=True)
     assert (again.levels, again.success, again.rows.starts.tolist()) == (["ab", "cd"], 0.25, [0, 3, 5])
     assert again.rows.trained.tolist() == found.rows.trained.tolist()
-    content = made._file(1).read_bytes()
+    content = made.path(1).read_bytes()
     for damaged in (content[:40], b"", content[:-30]):
-        made._file(1).write_bytes(damaged)
-        assert refusal(made._read_round, 1, must_exist=False).key.endswith("1.npz")
-    np.savez(made._file(1), tokens=np.zeros(3), trained=np.zeros(2), starts=np.array([0, 3]), levels="a", success=0.0)
-    assert refusal(made._read_round, 1, must_exist=True).key.endswith("1.npz")
+        made.path(1).write_bytes(damaged)
+        assert refusal(made.read, 1, must_exist=False).key.endswith("1.npz")
+    np.savez(made.path(1), tokens=np.zeros(3), trained=np.zeros(2), starts=np.array([0, 3]), levels="a", success=0.0)
+    assert refusal(made.read, 1, must_exist=True).key.endswith("1.npz")
 
 
-def test_every_round_has_its_rows_and_rates(tmp_path):
+def test_every_round_has_its_rows_and_rates():
     config = EvolveStage(steps=60, rounds=2, lr=1.0, warmup=0.5)
-    made = stage(tmp_path, config)
+    made = Evolve.__new__(Evolve)
+    made.config, made.first_row = config, 3
     rows = {step: made.row(types.SimpleNamespace(step=jnp.int32(step))) for step in (0, 25, 50, 60, 85, 120, 180)}
     assert rows == {0: 3, 25: 4, 50: 5, 60: 6, 85: 7, 120: 9, 180: 12}
     assert (config.total, config.chunks) == (180, 9)
