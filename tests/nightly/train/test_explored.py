@@ -1,4 +1,4 @@
-"""Runs that learn from what their policy found: AgentEvol, and a planner's pairs. A killed run goes on with its bits."""
+"""Runs that learn from what their policy found: AgentEvol and pairs of a planner. Killed, they go on bit for bit."""
 
 import shutil
 
