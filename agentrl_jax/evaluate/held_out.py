@@ -109,6 +109,11 @@ class HeldOut:
             found.append(None if boards is None else state_hashes(task.env, task.env_params, boards))
         return found
 
+    @property
+    def has_contents(self) -> bool:
+        """Whether `contents` has those of all levels; otherwise nobody knows whether conversations are on one."""
+        return not any(eval_set.batched_env.on_host for eval_set in self.eval_sets)
+
     def contents(self, tokenizer: Tokenizer) -> frozenset[str]:
         """Contents of the evaluation's compiled levels, as those of conversations: by system message and first message.
 

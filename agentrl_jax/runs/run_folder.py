@@ -231,12 +231,12 @@ class RunFolder:
 
         If not `known`, there were others, nobody knows which.
         """
-        self._append("levels.jsonl", [_levels_row(step, stage, levels) | ({} if known else {"known": False})])
+        self._append("levels.jsonl", [_levels_row(step, stage, levels, known)])
 
-    def log_levels_once(self, step: int, stage: str, levels: Sequence[str]) -> None:
+    def log_levels_once(self, step: int, stage: str, levels: Sequence[str], *, known: bool = True) -> None:
         """As `log_levels`, but a row that is there already, from before a kill, is not written again."""
-        if _levels_row(step, stage, levels) not in self.levels():
-            self.log_levels(step, stage, levels)
+        if _levels_row(step, stage, levels, known) not in self.levels():
+            self.log_levels(step, stage, levels, known=known)
 
     def log_process(self, step: int, **found: Any) -> None:
         """Appends to provenance.jsonl what this process is, which goes on from a step, and what else was `found`."""
@@ -435,5 +435,5 @@ def write_config(path: str | os.PathLike[str], config: Config) -> None:
     save_resolved(config, Path(path) / CONFIG)
 
 
-def _levels_row(step: int, stage: str, levels: Sequence[str]) -> dict[str, Any]:
-    return {"step": step, "stage": stage, "levels": sorted(set(levels))}
+def _levels_row(step: int, stage: str, levels: Sequence[str], known: bool) -> dict[str, Any]:
+    return {"step": step, "stage": stage, "levels": sorted(set(levels)), **({} if known else {"known": False})}

@@ -146,7 +146,8 @@ class Evolve(FromData):
         if not len(data.rows):
             why = "which nothing replaces: without data, a stage evolve needs imitation.levels"
             raise UserError.of(f"stages.{self.index}.data", [], why)
-        self.progress.folder.log_levels_once(self.first_row, self.name, data.contents)
+        known = self._held_out.has_contents or not self.config.data
+        self.progress.folder.log_levels_once(self.first_row, self.name, data.contents, known=known)
         self.progress.view.note(f"{self.name}: {counted(len(data.rows), 'row')} of base data")
         return data.regrouped()
 

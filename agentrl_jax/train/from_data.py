@@ -94,7 +94,8 @@ class FromData:
         left_out = "".join(f", {number} {reason}" for reason, number in data.counts.items())
         learned = f"{len(data.units)} pairs" if self._pairs else f"{rows} rows of {len(data.contents)} conversations"
         self.progress.view.note(f"{self.name}: {learned}, {int(data.rows.counts.sum())} tokens to learn{left_out}")
-        self.progress.folder.log_levels_once(self.first_row, self.name, data.contents)
+        known = self._held_out.has_contents or not self.config.data
+        self.progress.folder.log_levels_once(self.first_row, self.name, data.contents, known=known)
         state = self.progress.begun(state)
         if self._pairs:
             found = self._logprobs(state, data.rows)
