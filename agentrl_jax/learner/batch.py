@@ -181,7 +181,7 @@ def _teacher_rows(trajectory: Trajectory, hints: Hints | None, config: LearnerCo
         return None
     limit = config.context_tokens and config.context_tokens + hints.tokens.shape[1]
     rows = pack_trajectories(with_hints(trajectory, hints), config.context, limit)
-    return TeacherRows(rows.tokens, rows.position)
+    return TeacherRows(rows.tokens, rows.position, rows.turn < hints.turns[rows.episode][:, None])
 
 
 def _choose_episodes(

@@ -50,6 +50,8 @@ class TeacherRows(struct.PyTreeNode):
     """At most S' - S more than in the row of the student."""
     position: Int[Array, "N K"]
     """Index in `tokens` of each response position."""
+    mask: Bool[Array, "N K"]
+    """The teacher judges the token, if it was sampled."""
 
 
 @dataclasses.dataclass(frozen=True)

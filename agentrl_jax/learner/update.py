@@ -241,6 +241,9 @@ def _loss(
     }
     if config.distillation.kind == "self":
         of_teacher, measured = _distilled(config.distillation, scores, logprob, before)
+        if batch.teacher is not None:
+            measured["taught"] = batch.teacher.mask.astype(jnp.float32)
+            of_teacher = of_teacher * measured["taught"]
         loss = settings.distill_rl_coef * loss + settings.distill_coef * jnp.sum(of_teacher * weights)
         sums |= {f"distill/{name}": masked.total(x, mask) for name, x in measured.items()}
     peaks: dict[str, jax.Array] = {}

@@ -32,6 +32,8 @@ class Hints(struct.PyTreeNode):
     """0: the episode has none, and its prompt stays as it is."""
     at: Int[Array, " E"]
     """Tokens of the task's prefix before the hint; the others follow it."""
+    turns: Int[Array, " E"]
+    """First turns of the episode that a teacher judges, because their situation is one that the hint is about."""
 
 
 class RolloutSettings(struct.PyTreeNode):

@@ -29,6 +29,8 @@ Plan = Int[np.ndarray, " L"]
 
 BEFORE, AFTER = "\nPlan: ", "\n"
 
+ALL_TURNS = 1 << 30
+
 MAX_KEPT = 1 << 17
 """Plans that are kept at most; levels are played again."""
 
@@ -77,13 +79,14 @@ class PlanHints:
         return [self._known[key] for key in keys]
 
     def of_episodes(
-        self, key: jax.Array, ids: EpisodeIds, splits: LevelSplits, *, wrong: bool = False
-    ) -> list[Plan | None]:
+        self, key: jax.Array, ids: EpisodeIds, splits: LevelSplits
+    ) -> tuple[list[Plan | None], list[Plan | None]]:
         """The plans of training episodes, whose levels are those of a rollout with this key; `ids` are NumPy arrays.
 
-        `wrong`: each has the plan of another level of its task instead, the next one whose plan differs.
+        Also returns wrong ones, those of other levels of the same task, see `of_others`.
         """
         plans: list[Plan | None] = [None] * len(ids.group)
+        wrong = [*plans]
         for index, (task, levels) in enumerate(zip(self._tasks, splits.tasks)):
             own = np.flatnonzero(ids.task == index)
             _, first, group = np.unique(ids.group[own], return_index=True, return_inverse=True)
@@ -97,13 +100,18 @@ class PlanHints:
                 split = levels.split(Split.TRAIN)
                 boards = registry.sample_levels(task.env, task.env_params, rng.level_key(key, heads), split)
             found = self.search(index, boards)
-            found = of_others(found) if wrong else found
+            others = of_others(found)
             for row, number in zip(own, group):
-                plans[row] = found[number]
-        return plans
+                plans[row], wrong[row] = found[number], others[number]
+        return plans, wrong
 
-    def write(self, plans: Sequence[Plan | None], task: Int[np.ndarray, " E"]) -> Hints:
-        """The hints of E episodes with these plans and tasks; an episode without a plan has none."""
+    def write(
+        self, plans: Sequence[Plan | None], task: Int[np.ndarray, " E"], turns: Int[np.ndarray, " E"] | None = None
+    ) -> Hints:
+        """The hints of E episodes with these plans and tasks; an episode without a plan has none.
+
+        `turns` are those that a teacher judges; None: all of episodes that have a plan.
+        """
         tokens = np.zeros((len(plans), self.width), np.int32)
         length = np.zeros(len(plans), np.int32)
         for row, (plan, index) in enumerate(zip(plans, task)):
@@ -115,7 +123,27 @@ class PlanHints:
                 text += [*between, *names[action]]
             text += self._after
             tokens[row, : len(text)], length[row] = text, len(text)
-        return Hints(*map(jnp.asarray, (tokens, length, self._at[np.asarray(task)])))
+        judged = np.where(length > 0, ALL_TURNS if turns is None else turns, 0).astype(np.int32)
+        return Hints(*map(jnp.asarray, (tokens, length, self._at[np.asarray(task)], judged)))
+
+
+def turns_on_plan(actions: Int[np.ndarray, "E T A"], plans: Sequence[Plan | None]) -> Int[np.ndarray, " E"]:
+    """How many turns of each episode began on its plan: all actions before them, padded with -1, are those of the plan.
+
+    0 for an episode without a plan.
+    """
+    found = np.zeros(len(plans), np.int32)
+    for row, (taken, plan) in enumerate(zip(actions, plans)):
+        if plan is None:
+            continue
+        done = 0
+        for turn in taken:
+            found[row] += 1
+            own = turn[turn >= 0]
+            if not len(own) or not np.array_equal(own, plan[done : done + len(own)]):
+                break
+            done += len(own)
+    return found
 
 
 def of_others(plans: Sequence[Plan | None]) -> list[Plan | None]:

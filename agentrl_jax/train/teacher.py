@@ -12,7 +12,7 @@ from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.trajectory import Hints, Trajectory
 from agentrl_jax.setup.parts import RunParts
-from agentrl_jax.setup.plan_hints import of_others
+from agentrl_jax.setup.plan_hints import of_others, turns_on_plan
 
 LEAST_GAIN = 0.2
 """By so much a teacher has to be better than its student before the first iteration."""
@@ -35,10 +35,10 @@ class Teacher:
 
     def hints(self, key: jax.Array, trajectory: Trajectory) -> tuple[Hints, float]:
         """The hints for the episodes of a rollout with this key, and the share of them that has a plan."""
-        ids = hosts.fetch(trajectory.ids)
-        plans = self._plans.of_episodes(key, ids, self._parts.train_splits, wrong=self._wrong)
-        hints = self._plans.write(plans, ids.task)
-        return hints, float(np.mean(hints.length > 0))
+        ids, actions = hosts.fetch((trajectory.ids, trajectory.turn.actions))
+        plans, wrong = self._plans.of_episodes(key, ids, self._parts.train_splits)
+        hints = self._plans.write(wrong if self._wrong else plans, ids.task, turns_on_plan(actions, plans))
+        return hints, float(np.mean([plan is not None for plan in plans]))
 
     def measure(self, state: TrainState) -> dict[str, float]:
         """Success of the teacher on the validation levels, as mean over tasks, and that of the student on the same."""

@@ -122,8 +122,9 @@ HINTS = Hints(
     tokens=jnp.asarray(np.random.default_rng(3).integers(0, 19, (EPISODES, 4)), jnp.int32),
     length=jnp.arange(EPISODES, dtype=jnp.int32) % 5,
     at=jnp.ones(EPISODES, jnp.int32),
+    turns=jnp.arange(EPISODES, dtype=jnp.int32) % 3,
 )
-"""Of 0 to 4 tokens, between the two of the prefix."""
+"""Of 0 to 4 tokens, between the two of the prefix, and about 0 to 2 turns."""
 ROUNDING = 1e-7
 """Parameters are near 1, so a step, computed as their difference, is known to their last bit."""
 

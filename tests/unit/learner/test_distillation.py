@@ -106,7 +106,8 @@ def test_an_update_is_that_of_the_written_out_loss(rule):
             if rule.gate == "sdar":
                 lost = lost / (1 + jnp.exp(-rule.gate_slope * gap))
             measured = jnp.sum(jnp.where(mask, jnp.abs(gap), 0)) / jnp.sum(mask)
-            return jnp.sum(jnp.where(mask, lost, 0.0)) / jnp.sum(mask), measured
+            judged = mask & (rows.turn < HINTS.turns[:, None])
+            return jnp.sum(jnp.where(judged, lost, 0.0)) / jnp.sum(mask), measured
 
         return jax.value_and_grad(loss, has_aux=True)(params)
 
@@ -116,6 +117,8 @@ def test_an_update_is_that_of_the_written_out_loss(rule):
     expected = jax.tree.map(lambda rl, own: 0.25 * rl - 0.5 * own, of_rl, grads)
     assert_close(expected, moved, 1e-3)
     assert metrics["distill/gap"] == pytest.approx(float(gap), rel=1e-4)
+    judged = np.asarray(mask & (rows.turn < HINTS.turns[:, None]))
+    assert metrics["distill/taught"] == pytest.approx(judged.sum() / mask.sum())
     assert ("distill/gate" in metrics) == (rule.gate == "sdar")
     if rule.teacher == "ema":
         average = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, start.teacher, found.params["policy"])

@@ -31,6 +31,7 @@ HINTS = Hints(
     tokens=jnp.asarray(np.random.default_rng(1).integers(1, 400, (EPISODES, 5)), jnp.int32),
     length=jnp.arange(EPISODES, dtype=jnp.int32) % 6,
     at=jnp.asarray(ENV.hint_at)[IDS.task],
+    turns=jnp.ones(EPISODES, jnp.int32),
 )
 
 

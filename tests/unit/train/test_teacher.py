@@ -15,7 +15,7 @@ from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner import state as states
 from agentrl_jax.setup import build, start
 from agentrl_jax.setup.parts import RunParts
-from agentrl_jax.setup.plan_hints import PlanHints, of_others
+from agentrl_jax.setup.plan_hints import ALL_TURNS, PlanHints, of_others, turns_on_plan
 from agentrl_jax.train.teacher import Teacher, check_teacher
 
 CONFIG = """
@@ -42,7 +42,7 @@ def ids_of(parts):
 
 def test_plans_solve_the_levels_that_the_rollout_plays(parts):
     env, ids, key = parts.train_env, ids_of(parts), jax.random.key(5)
-    plans = parts.plan_hints.of_episodes(key, ids, parts.train_splits)
+    plans, wrong = parts.plan_hints.of_episodes(key, ids, parts.train_splits)
     assert all(plan is not None for plan in plans)
     assert all(np.array_equal(*pair) for pair in zip(plans[::2], plans[1::2]))  # of the members of a group
     settings = build.rollout_settings(parts.config, env, len(plans), 1.0, split=parts.train_splits.of(0))
@@ -54,14 +54,13 @@ def test_plans_solve_the_levels_that_the_rollout_plays(parts):
         for action in plan:
             at = step(key, at, jnp.int32(action), task.env_params)[1]
         assert bool(task.env.success(at, task.env_params))
-    wrong = parts.plan_hints.of_episodes(key, ids, parts.train_splits, wrong=True)
     assert np.array_equal(wrong[0], plans[2])
     assert np.array_equal(wrong[2], plans[0])
 
 
 def test_a_hint_names_the_actions_as_responses_do(parts):
     hints = parts.plan_hints.write([np.array([0, 2, 1]), None], np.zeros(2, int))
-    assert hints.length.tolist()[1] == 0
+    assert (hints.length[1], hints.turns.tolist()) == (0, [ALL_TURNS, 0])
     text = parts.tokenizer.decode(hints.tokens[0, : hints.length[0]].tolist())
     names = parts.train_env.tasks[0].env.actions
     assert text == f"\nPlan: {names[0]}||{names[2]}||{names[1]}\n"
@@ -69,6 +68,20 @@ def test_a_hint_names_the_actions_as_responses_do(parts):
     longest = parts.plan_hints.write([np.zeros(12, int)], np.zeros(1, int))
     assert longest.length[0] <= parts.plan_hints.width
     assert hints.at.tolist() == [len(parts.train_env.tasks[0].prompt.prefix)] * 2
+
+
+def test_a_teacher_judges_the_turns_that_begin_on_the_plan():
+    plan = np.array([1, 2, 3, 0, 1])
+    actions = np.array(
+        [
+            [[1, 2], [3, 0], [1, -1], [-1, -1]],  # to its end
+            [[1, 2], [3, 1], [0, 1], [-1, -1]],  # departs in the second turn
+            [[1, -1], [2, 3], [-1, -1], [0, 1]],  # a turn without actions
+            [[2, 2], [3, 0], [1, -1], [-1, -1]],
+            [[1, 2], [3, 0], [1, -1], [-1, -1]],
+        ]
+    )
+    assert turns_on_plan(actions, [plan, plan, plan, plan, None]).tolist() == [4, 2, 3, 1, 0]
 
 
 def test_another_plan_is_the_next_one_that_differs():
