@@ -34,8 +34,9 @@ class SelfDistillation(Section):
     ema_rate: Annotated[Share, TRACED] = 0.05
     """Share of the student in the moving average at every gradient step; of teacher ema."""
     context: Literal["plan", "wrong_plan", "none"] = "plan"
-    """What the teacher reads besides. plan: a shortest plan of the level in its prompt; wrong_plan: that of another
-    level, a control; none: nothing, so that a current teacher teaches nothing."""
+    """What the teacher reads besides. plan: a shortest plan of the level in its prompt, with which it judges the turns
+    that begin on the plan; wrong_plan: that of another level, with which it judges the same turns, a control; none:
+    nothing, so that a current teacher teaches nothing."""
     gate: Literal["none", "sdar"] = "none"
     """sdar: a token's loss is multiplied by the logistic function of the teacher's advantage, so that tokens which the
     teacher rejects count less (SDAR, Lu et al. 2026, arXiv 2605.15155)."""

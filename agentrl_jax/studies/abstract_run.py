@@ -29,8 +29,8 @@ from agentrl_jax.parallel.hlo_traffic import memory_bytes
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.recording import empty_trajectory
-from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.setup import build
+from agentrl_jax.rollout.trajectory import Hints, Trajectory
+from agentrl_jax.setup import build, start
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, iterate
@@ -96,7 +96,8 @@ class AbstractRun:
         def start(key):
             pretrained = decoder.init_params(key, model.decoder)
             pretrained = jax.tree.map(lambda x: x.astype(frozen), pretrained)
-            return state.init_state(key, model, self.tx, build.needs_reference(config), pretrained)
+            kept = build.needs_reference(config), pretrained, build.needs_teacher(config)
+            return state.init_state(key, model, self.tx, *kept)
 
         return jax.eval_shape(start, jax.random.key(0))
 
@@ -106,6 +107,15 @@ class AbstractRun:
         env, engine = self.batched_env, self.engine
         ids = jax.eval_shape(lambda: build.training_ids(self.config))
         return jax.eval_shape(lambda ids: empty_trajectory(env, ids, engine.bounds, engine.max_response_tokens), ids)
+
+    @functools.cached_property
+    def hints(self) -> Hints | None:
+        """Shapes of the hints that a teacher reads; None if it reads none."""
+        found = start.plan_hints(self.config, self.batched_env, self.tokenizer)
+        if found is None or self.config.algo.distillation.kind == "none":
+            return None
+        task = self.trajectory.ids.task
+        return jax.eval_shape(lambda: found.write([None] * len(task), np.zeros(len(task), int)))
 
     @property
     def batch(self) -> Batch:
@@ -128,11 +138,11 @@ class AbstractRun:
                 lambda x: jax.ShapeDtypeStruct((len(x) // group_size, *x.shape[1:]), x.dtype), self.trajectory
             )
 
-        def made(state, trajectory, temperature, settings, greedy):
-            arguments = state, trajectory, temperature, settings, self.model, learner, Shards(), None, greedy
+        def made(state, trajectory, temperature, settings, greedy, hints):
+            arguments = state, trajectory, temperature, settings, self.model, learner, Shards(), None, greedy, hints
             return make_batch(*arguments)[:2]
 
-        return jax.eval_shape(made, self.state, self.trajectory, temperature, settings, greedy)
+        return jax.eval_shape(made, self.state, self.trajectory, temperature, settings, greedy, self.hints)
 
     def bytes_of(self, tree: Any) -> int:
         """Bytes of a part of the state on one device."""
@@ -149,7 +159,8 @@ class AbstractRun:
         )
         play_greedy = self.programs.rollout("baseline", playing, self.batched_env, single)
         evaluate = self.programs.rollout("evaluation", self.model, self.batched_env, single)
-        learn = self.programs.update(self.model, build.learner_config(config), self.tx, self.engine)
+        learner = build.learner_config(config, hint_at=int(self.batched_env.hint_at.min()))
+        learn = self.programs.update(self.model, learner, self.tx, self.engine)
         plans: dict[str, ProgramPlan] = {}
         trajectories: list[Any] = []
 
@@ -172,6 +183,9 @@ class AbstractRun:
             return self._at(trajectory, rows), stats
 
         def update(state, trajectory, temperature, *arguments):
+            if self.hints is not None:
+                greedy = arguments[2] if remax else None
+                arguments = *arguments[:2], greedy, self._at(self.hints, rows)
             compiled("update", learn, state, trajectories[0], self._at(temperature, rows), *arguments)
             return state, {}
 
