@@ -42,4 +42,8 @@ def test_a_weak_teacher_is_accepted_later_and_the_run_goes_on_from_any_checkpoin
     for step in (3, 4):
         shutil.rmtree(again / "checkpoints" / str(step))
     tiny_run.trained(again, file, *accepted)
-    tiny_run.assert_same(again, folder)
+    assert tiny_run.metrics(again) == tiny_run.metrics(folder)
+    stored = tiny_run.checkpoint(folder, 4)
+    assert tiny_run.checkpoint(again, 4) == stored
+    assert [name for name in stored if "teacher" in name] != []
+    assert tiny_run.summary(again) == tiny_run.summary(folder)
