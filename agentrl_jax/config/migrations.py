@@ -164,7 +164,7 @@ def _stages_of_data(data: Data) -> Data:
 
 
 def _distillation(data: Data) -> Data:
-    """A teacher with a prompt of its own came, and plans in the prompts of demonstrations."""
+    """A teacher could read another prompt, and demonstrations plans in theirs."""
     algo = {**data["algo"], "distillation": {"kind": "none"}}
     return {**data, "algo": algo, "imitation": {"hinted": 0.0, **data["imitation"]}}
 

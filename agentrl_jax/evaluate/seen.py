@@ -15,10 +15,10 @@ from jaxtyping import Int8
 from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import TaskLevels
 from agentrl_jax.rollout.trajectory import hexadecimal
-from agentrl_jax.runs.records import read_rows
+from agentrl_jax.runs.records import SUPERVISED, read_rows
 from envs_jax.splits import state_hashes
 
-LEARNED = ("imitation", "sft", "dpo", "evolve", "rl", "start")
+LEARNED = (*SUPERVISED, "rl", "start")
 """Stages whose levels are used to update parameters; start: by the run whose policy this one started from."""
 
 

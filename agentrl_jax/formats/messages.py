@@ -1,10 +1,9 @@
 """Splits the text that an agent reads into messages, as its chat format joined them."""
 
 import dataclasses
-from collections.abc import Sequence
 
 from agentrl_jax.text.chat import Chat
-from agentrl_jax.text.pieces import Piece, Special
+from agentrl_jax.text.pieces import spelled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,33 +22,29 @@ class MessageFormat:
         """Splits the text before the first response into system message (None without one), user message, opening."""
         body, opening = self._split_end(text)
         if self.chat.open_system is None:
-            return None, body.removeprefix(_written(self.chat.open_user)), opening
-        start = _written(self.chat.open_system)
-        header = _written(self.chat.first_user_header)
-        ends = [_written(self.chat.system_end) + header, *([header] if self.chat.ends_optional else [])]
+            return None, body.removeprefix(spelled(self.chat.open_user)), opening
+        start = spelled(self.chat.open_system)
+        header = spelled(self.chat.first_user_header)
+        ends = [spelled(self.chat.system_end) + header, *([header] if self.chat.ends_optional else [])]
         if body.startswith(start):
             for end in filter(None, ends):
                 system, found, user = body.removeprefix(start).partition(end)
                 if found:
                     return system, user, opening
-        return None, body.removeprefix(_written(self.chat.open_user)), opening
+        return None, body.removeprefix(spelled(self.chat.open_user)), opening
 
     def later(self, text: str) -> tuple[str, str]:
         """Splits the text between two responses into the user message and the opening of the second response."""
         body, opening = self._split_end(text)
-        body = body.removeprefix(_written(self.chat.response_end))
-        return body.removeprefix(_written((*self.chat.after_end, *self.chat.user_header))), opening
+        body = body.removeprefix(spelled(self.chat.response_end))
+        return body.removeprefix(spelled((*self.chat.after_end, *self.chat.user_header))), opening
 
     def _split_end(self, text: str) -> tuple[str, str]:
         """Removes the end of a user message and the header of the response; returns the rest and the opening."""
-        header = _written(self.chat.response_header)
-        ends = [_written(self.chat.user_end) + header, *([header] if self.chat.ends_optional else [])]
+        header = spelled(self.chat.response_header)
+        ends = [spelled(self.chat.user_end) + header, *([header] if self.chat.ends_optional else [])]
         for opening in (*self.openings, ""):
             for end in ends:
                 if text.endswith(end + opening):
                     return text.removesuffix(end + opening), opening
         return text, ""
-
-
-def _written(pieces: Sequence[Piece]) -> str:
-    return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)

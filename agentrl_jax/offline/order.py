@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """Epochs over a number of rows, each in an order of its own, with every row once.
+    """Epochs over a number of rows, each in another order, with every row once.
 
     Batches go on over the end of an epoch, so that none is smaller but the last. Nothing is kept between steps: the
     state of the input is the number of the step, which every checkpoint has.

@@ -9,26 +9,24 @@ Shapes: `N` rows of at most `S` tokens, of which up to `K` are trained; `M` toke
 
 import dataclasses
 import functools
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
 from agentrl_jax.errors import BadValue
+from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.supervised import Examples
 from agentrl_jax.offline.conversations import Message
 from agentrl_jax.text.chat import Chat, Pieces
-from agentrl_jax.text.pieces import Special, encode_pieces
+from agentrl_jax.text.pieces import Special, encode_pieces, spelled
 from agentrl_jax.text.tokenizer import Tokenizer
 
 CUT, UNTRAINED, NO_THOUGHT = "cut inside a reply", "nothing to train", "no thought where the template opens one"
 """Why rows are left out."""
-
-Part = tuple[list[int], bool]
-"""Token ids, and whether they are trained."""
 
 
 class Row(NamedTuple):
@@ -70,7 +68,7 @@ class TokenRows:
     @functools.cached_property
     def counts(self) -> Int[np.ndarray, " N"]:
         """Trained tokens of each row."""
-        total = np.cumsum([0, *self.trained])
+        total = np.concatenate([[0], np.cumsum(self.trained)])
         return total[self.starts[1:]] - total[self.starts[:-1]]
 
 
@@ -81,7 +79,7 @@ class RowFormat:
     Attributes:
         opening: text that is inserted before a sampled reply, such as `<answer>`; empty for none. A reply that begins
             with it is trained behind it.
-        turns: user messages of a context, the last one included; 0: all. With a limit, each reply is a row of its own.
+        turns: user messages of a context, the last one included; 0: all. With a limit, each reply is its own row.
         max_tokens: longest row.
         all_replies: replies are trained whatever their `loss` says.
         omits_ends: messages of system and user have no end, as in prompts of a style that leaves it out.
@@ -181,7 +179,7 @@ class RowFormat:
         """
         chat = self.chat
         text = chat.edits["response_earlier"](text)
-        header = "".join(piece.name if isinstance(piece, Special) else piece for piece in chat.response_header)
+        header = spelled(chat.response_header)
         if chat.opens_thought:
             if "</think>" not in text:
                 return None
@@ -203,19 +201,10 @@ def _checked(ids: list[int], trained: list[bool]) -> Row | str:
 
 
 def pack(lengths: Int[np.ndarray, " N"], capacity: int) -> list[list[int]]:
-    """The numbers of the rows of each bin: the longest first, each into the bin with the most room (worst fit)."""
-    bins: list[list[int]] = []
-    room: list[tuple[int, int]] = []
-    for row in np.argsort(-lengths, kind="stable").tolist():
-        length = int(lengths[row])
-        if room and -room[0][0] >= length:
-            free, number = room[0]
-            bins[number].append(row)
-            heapq.heapreplace(room, (free + length, number))
-        else:
-            bins.append([row])
-            heapq.heappush(room, (length - capacity, len(bins) - 1))
-    return bins
+    """The numbers of the rows of each bin, see `learner.bins.assign`."""
+    numbers = np.asarray(binning.assign(jnp.asarray(lengths, jnp.int32), capacity).bin)
+    order = np.argsort(numbers, kind="stable")
+    return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)]
 
 
 def examples(rows: TokenRows, bins: Iterable[Sequence[int]], size: int, width: int, *, packed: bool) -> Examples:

@@ -12,13 +12,12 @@ from jaxtyping import Int
 from agentrl_jax.config import Config
 from agentrl_jax.config.stages import DataStage, DpoStage, SftStage
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.formats.dialogs import message_format
 from agentrl_jax.learner.supervised import LEAST_BIN
 from agentrl_jax.offline.conversations import Conversation, PreferencePair
 from agentrl_jax.offline.order import Order
 from agentrl_jax.offline.read import read_data, read_pairs
 from agentrl_jax.offline.rows import Row, RowFormat, TokenRows, examples, pack
-from agentrl_jax.setup.served_task import OPENINGS
-from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
 
@@ -128,15 +127,12 @@ def load(config: Config, index: int, tokenizer: Tokenizer, panel: Set[str] = fro
 def row_format(config: Config, stage: DataStage, tokenizer: Tokenizer) -> RowFormat:
     """How the policy of a run reads conversations: its chat format, the opening of its replies, its context."""
     prompt = config.prompt
-    opening = OPENINGS[prompt.think]
-    if prompt.has_answer_block:
-        opening = "<think>" if prompt.think else "<answer>"
     with refusals("model.tokenizer"):
-        chat = chat_format(tokenizer, prompt.thinks)
+        form = message_format(prompt, tokenizer)
     return RowFormat(
         tokenizer,
-        chat,
-        opening=opening if prompt.forced_tag else "",
+        form.chat,
+        opening="".join(form.openings),
         turns=config.agent.limit,
         max_tokens=stage.max_tokens,
         omits_ends=get_style(prompt.style).omits_ends,

@@ -6,7 +6,7 @@ have no text. Here they get one: the goal, the inventory and the recipes of the 
 first message of the user, each call is a reply, and what the game answers, with the inventory then, is the next
 message. `finish` ends it. Recipes that the plan does not need are not shown.
 
-Source: https://pypi.org/project/platoon-textcraft/0.3.0/ (MIT), whose file names, tools and messages are used.
+Source: the package platoon-textcraft 0.3.0 (MIT), whose file names, tools and messages are used.
 """
 
 import hashlib

@@ -75,7 +75,7 @@ def read_folder(folder: Path, split: str = "") -> Data:
     builders = import_builders()
     # Compared before TFDS reads it: it imports the modules that the file names.
     if _json(folder / FEATURES) != builders.features_json():
-        raise UserError.at(folder / FEATURES, "has other features; expected those of conversations: write them anew")
+        raise UserError.at(folder / FEATURES, "has other features; expected those of conversations: write them again")
     metadata = _json(folder / METADATA) if (folder / METADATA).is_file() else {}
     with _refused(folder):
         splits = dict(builders.tfds.builder_from_directory(folder).info.splits)
@@ -150,7 +150,7 @@ def _conversation(found: Mapping[str, Any], where: str) -> Conversation:
         columns = [[text.decode() for text in messages[key]] for key in ("role", "content")]
         task, item = found["task"].decode(), found["item"].decode()
     except UnicodeDecodeError as error:
-        raise UserError.at(where, f"is no UTF-8 ({error}); write the folder anew") from error
+        raise UserError.at(where, f"is no UTF-8 ({error}); write the folder again") from error
     row: dict[str, Any] = {"task": task, "item": item}
     row["messages"] = [
         {"role": role, "content": content, "loss": bool(loss)}
@@ -168,7 +168,7 @@ def _check_files(folder: Path, shards: Sequence[tuple[Path, int]], metadata: Map
     known = metadata.get("files")
     for file, length in shards:
         if not file.is_file() or file.parent.resolve() != folder.resolve():
-            raise UserError.at(file, "no such file in the folder; restore it, or write the folder anew")
+            raise UserError.at(file, "no such file in the folder; restore it, or write the folder again")
         if isinstance(known, dict):
             if known.get(file.name) != _size_and_hash(file):
                 raise UserError.at(file, "is not the file that was written: its size or hash is another; restore it")
@@ -207,7 +207,7 @@ def _refused(place: Path) -> Iterator[None]:
         raise
     except Exception as error:
         raise UserError.at(
-            place, f"cannot be read ({shortened(error)}); restore it, or write the folder anew"
+            place, f"cannot be read ({shortened(error)}); restore it, or write the folder again"
         ) from error
 
 

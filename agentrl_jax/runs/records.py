@@ -15,6 +15,8 @@ from agentrl_jax.io import atomic_write
 
 RECORDS = ("metrics.jsonl", "trajectories.jsonl", "levels.jsonl", "failures.jsonl")
 """Names of these files."""
+SUPERVISED = ("imitation", "sft", "dpo", "evolve")
+"""Stages in metrics.jsonl besides rl."""
 PARTS = ".parts"
 """Ending of the folder with further parts of such a file, see `runs.remote`."""
 
@@ -88,7 +90,7 @@ def is_row(name: str, row: Any) -> bool:
         return isinstance(row.get("stage"), str) and isinstance(levels, list) and all(type(x) is str for x in levels)
     if name != "metrics.jsonl":
         return True
-    return isinstance(row.get("stage"), str) and (row["stage"] != "rl" or _is_number(row.get("iteration")))
+    return row.get("stage") in SUPERVISED or (row.get("stage") == "rl" and _is_number(row.get("iteration")))
 
 
 def _is_number(value: Any) -> bool:

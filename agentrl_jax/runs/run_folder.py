@@ -12,6 +12,7 @@ All processes of a run open it, in a file system that they share; only the write
     provenance.jsonl     a row for each process: version, host, date and command, see agentrl_jax.runs.provenance
     set_aside/           what was recorded after a checkpoint from which the run then went on
     failures.jsonl       episodes whose environment failed
+    explored/            what rounds of other stages have found, see agentrl_jax.train.explored
     dagger/              the plans of each round of imitation, see agentrl_jax.train.dagger
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
     checkpoints/         see agentrl_jax.runs.checkpoint
@@ -160,7 +161,10 @@ class RunFolder:
         """Checks at the start that all of the folder can be written, since later a failure would waste iterations."""
         parts = [
             self.path / CHECKPOINTS,
-            *(self.path / name for name in ("tensorboard", "roll_backs", "dagger", _ASIDE, ROLLOUTS, *RECORDS)),
+            *(
+                self.path / name
+                for name in ("tensorboard", "roll_backs", "dagger", "explored", _ASIDE, ROLLOUTS, *RECORDS)
+            ),
         ]
         for part in [self.path, *(part for part in parts if part.exists())]:
             try:
@@ -255,7 +259,8 @@ class RunFolder:
             if not records.is_row(name, row):
                 raise BadValue(
                     f"a row of {name} has step {row.get('step')!r}, stage {row.get('stage')!r} and iteration "
-                    f"{row.get('iteration')!r}, expected integers and, in metrics.jsonl, the name of a stage",
+                    f"{row.get('iteration')!r}, expected integers and, in metrics.jsonl, the stage "
+                    f"rl, or one of {', '.join(records.SUPERVISED)}",
                     key="row",
                     value=name,
                 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.text.chat_segments import CONTENTS, ChatSegments, derive, keep
-from agentrl_jax.text.pieces import Piece, Special
+from agentrl_jax.text.pieces import Piece, Special, spelled
 from agentrl_jax.text.tokenizer import Tokenizer
 
 Pieces = tuple[Piece, ...]
@@ -67,7 +67,7 @@ class Chat:
 
     def opens(self, text: str) -> bool:
         """Whether the header of a sampled response ends with `text`, so that the response starts behind it."""
-        return _spelled(self.response_header[-1:]).rstrip().endswith(text)
+        return spelled(self.response_header[-1:]).rstrip().endswith(text)
 
     def given_header(self, text: str) -> Pieces:
         """Returns the header of a response that is given as `text`, not sampled.
@@ -78,9 +78,9 @@ class Chat:
         thought, closed, _ = text.partition("</think>")
         has_block = bool(closed) and "<think>" in thought
         # What the template writes before a response may close a block too, for which the text has no use then.
-        lead = () if closed and "</think>" in _spelled(self.response_lead) else self.response_lead
+        lead = () if closed and "</think>" in spelled(self.response_lead) else self.response_lead
         header = (*self.response_header, *lead)
-        has_two = has_block and "<think>" in _spelled(header)
+        has_two = has_block and "<think>" in spelled(header)
         if self.earlier_header is not None and (has_two or (self.opens_thought and not closed)):
             header = self.earlier_header
         return _before_thought(header) if has_block else header
@@ -103,14 +103,10 @@ class Chat:
         return (tag,) if forced and not self.opens(tag) else ()
 
 
-def _spelled(pieces: Pieces) -> str:
-    return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)
-
-
 def _before_thought(pieces: Pieces) -> Pieces:
     """The pieces before a think block; all where there is none."""
     for index, piece in enumerate(pieces):
-        before, opened, _ = _spelled((piece,)).partition("<think>")
+        before, opened, _ = spelled((piece,)).partition("<think>")
         if opened:
             return (*pieces[:index], before) if before else pieces[:index]
     return pieces
@@ -190,7 +186,7 @@ def _from_segments(found: ChatSegments) -> Chat:
     ending = found.split(texts["response_end"])
     count = next((i + 1 for i, piece in enumerate(ending) if isinstance(piece, Special)), 0)
     response_end, last = ending[:count], ending[count - 1] if count else None
-    end_text = _spelled(response_end)
+    end_text = spelled(response_end)
     if not isinstance(last, Special) or not texts["next_user"].startswith(end_text):
         raise BadValue(
             f"the chat template writes {texts['response_end']!r} after the last response and {texts['next_user']!r} "

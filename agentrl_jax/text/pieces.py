@@ -35,6 +35,11 @@ class PieceTable(struct.PyTreeNode):
     """Token that fills a row on the right."""
 
 
+def spelled(pieces: Iterable[Piece]) -> str:
+    """The text of pieces, special tokens by their names."""
+    return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)
+
+
 def build_table(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> PieceTable:
     """Encodes every piece separately, once per tokenizer; errors as in `encode_piece`."""
     rows = [encode_piece(tokenizer, piece) for piece in pieces]

@@ -36,9 +36,9 @@ from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.demonstrations import PLANNED_AT_ONCE
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.play_plans import Plans, PlayPlans
+from agentrl_jax.train.explored import training_levels
 from envs_jax import registry
 from envs_jax.budget import Budget
-from envs_jax.splits import Split
 
 TEMPERATURE = 1.0
 """Of the policy's sampling in a round."""
@@ -111,12 +111,8 @@ class Dagger:
 
     def _levels(self, number: int) -> list[EvalSet]:
         """The training levels that the policy plays in a round: others in each, until a level file has no more."""
-        seed = int(jax.random.bits(self._key(number)) >> 1)
         rotation = (number - 1) * self._parts.config.imitation.dagger_levels
-        return [
-            dataclasses.replace(levels, split=Split.TRAIN, seed=seed, rotation=rotation, distinct=False)
-            for levels in self._held_out.validations
-        ]
+        return training_levels(self._held_out, self._key(number), rotation=rotation)
 
     def _count(self, levels: EvalSet) -> int:
         return levels.number(self._parts.config.imitation.dagger_levels)

@@ -4,11 +4,12 @@ A round explores: the policy plays training levels, several times each. It then 
 in this round, together with the base data, beginning again with the policy from before the stage. With rewards of 0 and
 1 that is the M-step of reward-weighted regression. Round 0 learns from the base data alone.
 
-The rows of round N are kept as evolve/N.npz in the run folder, because a run that is resumed later has no longer the
+The rows of round N are kept in the run folder, see `explored`, because a run that is resumed later has no longer the
 policy of the round.
 """
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from agentrl_jax.offline.rows import Row, TokenRows
 from agentrl_jax.offline.stage_data import StageData
 from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.rollout.trajectory import Trajectory, level_ids
-from agentrl_jax.setup import build, run_keys, start
+from agentrl_jax.setup import build, start
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.stopping import ending_at_once
 from agentrl_jax.train.explored import Explored, ExploredFiles, training_levels
@@ -44,7 +45,7 @@ class Evolve(FromData):
         super().__init__(progress, held_out, index, first_row, read)
         assert isinstance(self.config, EvolveStage)
         self.evolve = self.config
-        self._files = ExploredFiles(progress.folder.path / "evolve")
+        self._files = ExploredFiles(progress.folder.path, index)
         self._base: StageData | None = None
         """The base data, which every round has."""
         self._round = -1
@@ -92,7 +93,7 @@ class Evolve(FromData):
             return state, {}
         found = self._files.read(number, must_exist=not begins)
         if found is None:
-            asked = lambda: self.progress.stop_if_asked(row, state)  # noqa: E731
+            asked = functools.partial(self.progress.stop_if_asked, row, state)
             found = self._explore(number, state.merged_params(), asked)
             self._files.write(number, found)
         data = dataclasses.replace(self._base, rows=self._base.rows + found.rows, counts=Counter())
@@ -154,10 +155,10 @@ class Evolve(FromData):
     def _explore(self, number: int, params: Any, between: Callable[[], None]) -> Explored:
         """Plays the levels of a round; the first successes of each level are kept."""
         config, evolve = self.parts.config, self.evolve
-        key = jax.random.fold_in(self.parts.key, run_keys.EVOLVE)
-        key = jax.random.fold_in(key, number if evolve.new_levels else 1)
+        key = jax.random.fold_in(self.key, number if evolve.new_levels else 1)
         rows, levels, success = TokenRows.of([]), list[str](), list[float]()
-        for chosen, count in training_levels(self._held_out, key, evolve.levels):
+        for chosen in training_levels(self._held_out, key):
+            count = chosen.number(evolve.levels)
             played = [
                 chosen.play(params, count, evolve.temperature, sample, between=between)
                 for sample in range(evolve.samples)

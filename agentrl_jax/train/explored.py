@@ -4,7 +4,6 @@ import dataclasses
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -32,15 +31,15 @@ class Explored:
 
 
 class ExploredFiles:
-    """A file for each round, in a folder of the run."""
+    """What the rounds of a stage have found, in explored/STAGE-ROUND.npz of the run folder."""
 
-    def __init__(self, folder: Path):
-        """Creates nothing yet."""
-        self._folder = folder
+    def __init__(self, run: Path, stage: int):
+        """For a stage, by its number in the configuration. Creates nothing yet."""
+        self._folder, self._stage = run / "explored", stage
 
     def path(self, number: int) -> Path:
         """The file of a round."""
-        return self._folder / f"{number}.npz"
+        return self._folder / f"{self._stage}-{number}.npz"
 
     def write(self, number: int, found: Explored) -> None:
         """Writes what a round has found."""
@@ -84,9 +83,10 @@ class ExploredFiles:
         return hosts.from_writer(read)
 
 
-def training_levels(held_out: HeldOut, key: jax.Array, wanted: int) -> Iterator[tuple[EvalSet, int]]:
-    """The training levels of each task that a key chooses, and their number."""
-    for levels in held_out.validations:
-        seed = int(jax.random.bits(key) >> 1)
-        chosen = dataclasses.replace(levels, split=Split.TRAIN, seed=seed, distinct=False)
-        yield chosen, chosen.number(wanted)
+def training_levels(held_out: HeldOut, key: jax.Array, *, rotation: int = 0) -> list[EvalSet]:
+    """The training levels of each task that a key chooses; those of a level file from the row `rotation` on."""
+    seed = int(jax.random.bits(key) >> 1)
+    return [
+        dataclasses.replace(levels, split=Split.TRAIN, seed=seed, rotation=rotation, distinct=False)
+        for levels in held_out.validations
+    ]

@@ -19,6 +19,7 @@ from agentrl_jax.offline.order import Order
 from agentrl_jax.offline.rows import TokenRows, examples
 from agentrl_jax.offline.stage_data import StageData
 from agentrl_jax.parallel import hosts
+from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.programs import host_metrics
 from agentrl_jax.stopping import ending_at_once
 from agentrl_jax.train import guards
@@ -44,7 +45,9 @@ class FromData:
         self.first_row, self.rows = first_row, config.chunks
         self._held_out, self._read = held_out, read
         self._pairs = config if isinstance(config, DpoStage) else None
-        self._used: tuple[StageData, Order] | None = None
+        self._used: tuple[StageData, Order, Any] | None = None
+        self.key = jax.random.fold_in(jax.random.fold_in(self.parts.key, run_keys.EXPLORE), index)
+        """Of what the stage samples besides its data."""
 
     @property
     def _data(self) -> StageData:
@@ -54,8 +57,8 @@ class FromData:
     def _order(self) -> Order:
         return self._known()[1]
 
-    def _known(self) -> tuple[StageData, Order]:
-        """The data and their order, which are read where they are needed first."""
+    def _known(self) -> tuple[StageData, Order, Any]:
+        """The data, which are read where they are needed first, their order, and the program of their steps."""
         if self._used is None:
             self.use(self.read())
         assert self._used is not None
@@ -73,7 +76,9 @@ class FromData:
                 f"and a row has {longest} tokens, but the pretrained model {pretrained.config.max_positions} positions"
             )
             raise UserError.of(f"stages.{self.index}.max_tokens", self.config.max_tokens, f"{why}; lower it")
-        self._used = data, data.order(self.config, self.parts.config.seed)
+        order, parts = data.order(self.config, self.parts.config.seed), self.parts
+        program = parts.programs.data_steps(parts.model, parts.tx, batch=order.batch, pairs=self._pairs)
+        self._used = data, order, program
 
     def read(self) -> StageData:
         """The data of the configuration, which only a process reads that learns from them.
@@ -140,10 +145,10 @@ class FromData:
         steps, measured = min(IMITATION_CHUNK, self.config.steps - done), dict(measured)
         if not done:
             measured["validation_loss_before"] = self._validation(state)
-        began, batch = time.monotonic(), self._order.batch
+        began = time.monotonic()
         inputs, tokens = self._inputs(state, done, steps)
         made = time.monotonic()
-        program = parts.programs.data_steps(parts.model, parts.tx, batch=batch, pairs=self._pairs)
+        program = self._known()[2]
         clip = jnp.float32(parts.config.optim.max_grad_norm)
         reference = state.stage_state  # not sharded as the rest of the state is
         state, found = program(state.replace(stage_state=None), *inputs, jnp.int32(steps), clip)

@@ -97,7 +97,8 @@ class Run:
         self.held_out = HeldOut.of_run(
             config, parts.eval_env, parts.eval_splits, parts.evaluation, parts.programs.replicas
         )
-        stored = read_config(config.run_dir) if (Path(config.run_dir) / CONFIG).exists() else None
+        going_on = config.data_stages and (Path(config.run_dir) / CONFIG).exists()
+        stored = read_config(config.run_dir) if going_on else None
         self.config, self._read = resolved(
             config, stored, parts.tokenizer, lambda: self.held_out.contents(parts.tokenizer)
         )

@@ -5,10 +5,11 @@ levels are sampled. A situation makes a pair where the sampled response was wors
 shortest plan after it takes more actions in all. Both answers follow the same context, token for token, so that no
 second rollout is needed.
 
-The pairs are kept as pairs/0.npz in the run folder, because a run that is resumed later has no longer the policy that
+The pairs are kept in the run folder, see `explored`, because a run that is resumed later has no longer the policy that
 played.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
@@ -19,7 +20,6 @@ import numpy as np
 from jaxtyping import Int
 
 from agentrl_jax.config import Config
-from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.learner.state import TrainState
@@ -28,7 +28,6 @@ from agentrl_jax.offline.stage_data import StageData
 from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.trajectory import Trajectory, level_ids
-from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.demonstrations import PLANNED_AT_ONCE
 from agentrl_jax.text import prompt as prompts
@@ -47,19 +46,14 @@ class StepPairs(FromData):
 
     def begin(self, state: TrainState) -> TrainState:
         """Plays, searches and keeps the pairs; then as `FromData.begin`."""
-        files, row = self._files(), self.row_before
-        found = files.read(0, must_exist=False)
+        found = self._files().read(0, must_exist=False)
         if found is None:
-            between = lambda: self.progress.stop_if_asked(row, state)  # noqa: E731
-            found = self._found(state.merged_params(), between)
-            files.write(0, found)
+            found = self._found(
+                state.merged_params(), functools.partial(self.progress.stop_if_asked, self.first_row, state)
+            )
+            self._files().write(0, found)
         self.use(self._stage_data(found))
         return super().begin(state)
-
-    @property
-    def row_before(self) -> int:
-        """The row at which the stage begins."""
-        return self.first_row
 
     def read(self) -> StageData:
         """The pairs of the run's folder; a `UserError` where they are gone."""
@@ -68,27 +62,23 @@ class StepPairs(FromData):
         return self._stage_data(found)
 
     def _files(self) -> ExploredFiles:
-        return ExploredFiles(self.progress.folder.path / "pairs")
+        return ExploredFiles(self.progress.folder.path, self.index)
 
     def _stage_data(self, found: Explored) -> StageData:
         pairs = [[first, first + 1] for first in range(0, len(found.rows), 2)]
+        assert self._pairs is not None
         if not pairs:
             why = "on which every response was as good as a plan, or no plan fits; play more levels, or leave dpo out"
-            raise UserError.of(f"stages.{self.index}.levels", self.pairs.levels, why)
+            raise UserError.of(f"stages.{self.index}.levels", self._pairs.levels, why)
         levels = [*dict.fromkeys(found.levels)]
         return StageData(found.rows, pairs, TokenRows.of([]), levels, Counter(), "", packed=False, pairs=True)
 
-    @property
-    def pairs(self) -> DpoStage:
-        """The configuration of the stage."""
-        assert isinstance(self.config, DpoStage)
-        return self.config
-
     def _found(self, params: Any, between: Callable[[], None]) -> Explored:
-        key = jax.random.fold_in(self.parts.key, run_keys.EVOLVE)
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        assert self._pairs is not None
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(self.key)))
         rows, levels, success = list[Row](), list[str](), list[float]()
-        for chosen, count in training_levels(self._held_out, key, self.pairs.levels):
+        for chosen in training_levels(self._held_out, self.key):
+            count = chosen.number(self._pairs.levels)
             trajectory = chosen.play(params, count, TEMPERATURE, between=between)
             self.progress.midway.add(trajectory)
             success.append(float(np.mean(trajectory.success)))

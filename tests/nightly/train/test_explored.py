@@ -47,7 +47,7 @@ def test_a_killed_run_explores_alike(name, part, keep, tmp_path):
     config, run = BASE | part, tmp_path / "run"
     train(load_config(config | {"run_dir": str(run)}))
     rows = [row for row in tiny_run.metrics(run) if row["stage"] == name]
-    files = ExploredFiles(run / ("evolve" if name == "evolve" else "pairs"))
+    files = ExploredFiles(run, 0 if name == "evolve" else 1)
     if name == "evolve":
         assert [("evolve/success" in row) for row in rows] == [False, False, True, False, True, False]
         found = files.read(1, must_exist=True)

@@ -116,7 +116,7 @@ ROWS = TokenRows.of([Row([*range(10 * n, 10 * n + n)], [False, *[k % 2 == 0 for 
 
 
 def test_bins_hold_whole_rows_with_their_trained_tokens():
-    assert pack(ROWS.lengths, 8) == [[2], [0, 1]]
+    assert pack(ROWS.lengths, 8) == [[0, 1], [2]]
     assert sorted(row for rows in pack(np.array([4] * 9), 13) for row in rows) == [*range(9)]
     assert len(pack(np.array([4] * 9), 13)) == 3
     found = examples(ROWS, [[0, 1], [], [2]], 8, 4, packed=True)

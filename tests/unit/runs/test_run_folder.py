@@ -150,7 +150,13 @@ def test_rows_and_the_summary_keep_their_values_bit_for_bit(config, tmp_path):
         folder.log(row)
         folder.log({**ROW, "step": 2, "a": float("nan"), "b": jnp.float32(jnp.inf)})
         first, second = folder.metrics()
-        for wrong in ({"loss": 1.0}, {"step": 1}, {"step": 1, "stage": "rl"}, {"step": True, "stage": "rl"}):
+        for wrong in (
+            {"loss": 1.0},
+            {"step": 1},
+            {"step": 1, "stage": "rl"},
+            {"step": 1, "stage": "other"},
+            {"step": True, "stage": "rl"},
+        ):
             with pytest.raises(ValueError, match=r"a row of metrics\.jsonl"):
                 folder.log(wrong)
         folder.write_summary({"success": {"random": 1.0}})

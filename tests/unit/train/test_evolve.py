@@ -53,22 +53,23 @@ def test_rows_have_the_sampled_tokens_and_no_padding(monkeypatch):
 
 
 def test_rounds_are_kept_in_files(tmp_path):
-    made = ExploredFiles(tmp_path / "evolve")
+    made = ExploredFiles(tmp_path, 2)
     assert made.read(1, must_exist=False) is None
-    assert refusal(made.read, 1, must_exist=True).key.endswith("1.npz")
+    assert refusal(made.read, 1, must_exist=True).key.endswith("2-1.npz")
     found = Explored(
         TokenRows.of([Row([1, 2, 3], [False, True, True]), Row([4, 5], [False, True])]), ["ab", "cd"], 0.25
     )
     made.write(1, found)
+    assert ExploredFiles(tmp_path, 3).read(1, must_exist=False) is None  # another stage of the run
     again = made.read(1, must_exist=True)
     assert (again.levels, again.success, again.rows.starts.tolist()) == (["ab", "cd"], 0.25, [0, 3, 5])
     assert again.rows.trained.tolist() == found.rows.trained.tolist()
     content = made.path(1).read_bytes()
     for damaged in (content[:40], b"", content[:-30]):
         made.path(1).write_bytes(damaged)
-        assert refusal(made.read, 1, must_exist=False).key.endswith("1.npz")
+        assert refusal(made.read, 1, must_exist=False).key.endswith("2-1.npz")
     np.savez(made.path(1), tokens=np.zeros(3), trained=np.zeros(2), starts=np.array([0, 3]), levels="a", success=0.0)
-    assert refusal(made.read, 1, must_exist=True).key.endswith("1.npz")
+    assert refusal(made.read, 1, must_exist=True).key.endswith("2-1.npz")
 
 
 def test_every_round_has_its_rows_and_rates():
