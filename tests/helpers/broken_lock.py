@@ -176,3 +176,14 @@ def solve(env, params, levels, starts, limit):
     padded = np.full((count, DIGITS + 1, 1), -1, np.int16)
     padded[:, : actions.shape[1], 0] = actions
     return Reference(padded, lengths, np.zeros(count, bool))
+
+
+LOCK = Lock()
+
+
+def params_of(fault):
+    return LOCK.default_params.replace(fault=jnp.int32(fault))
+
+
+def result(report, name):
+    return next(result for result in report.results if result.name == name)

@@ -54,3 +54,7 @@ def lines_in(folder, name):
 
 def replies_in(folder):
     return {(row["item"], row["sample"], row["turn"]): row for row in lines_in(folder, "replies")}
+
+
+def evaluate(answer, out, *words, panel="maze-v1"):
+    return command(answer, "eval", "--panel", panel, "--out", out, *words)

@@ -1,4 +1,4 @@
-"""Folders that an earlier version wrote, once, are read and continued; fedfada.tar.xz is never made again.
+"""Folders that an earlier version wrote, once, are read; fedfada.tar.xz is never made again.
 
 It holds runs of a compiled environment, of a service and with an adapter, with the model that it is of, a recorded
 evaluation, the replies of an API model, a record of a panel and a comparison.
@@ -48,10 +48,6 @@ def test_a_policy_is_exported_and_its_episodes_are_shown(name, stored, tmp_path)
 def test_an_evaluation_is_shown(name, stored, tmp_path):
     tiny_run.done("view", str(stored / name), "--export", str(tmp_path / "page.html"))
     assert decode_page((tmp_path / "page.html").read_text())[0]["runs"]
-
-
-def test_a_run_goes_on(stored, tmp_path):
-    stored_runs.check_it_goes_on(stored / "compiled", tmp_path / "run")
 
 
 def test_an_api_evaluation_and_a_comparison_are_complete_without_another_request_or_run(stored, tmp_path, monkeypatch):

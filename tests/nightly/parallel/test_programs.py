@@ -51,6 +51,8 @@ def test_devices_share_the_positions_of_rows(mesh):
 def test_recorded_tokens_and_imitation_are_those_of_one_device():
     mesh_programs.check_recorded(4, 2, 2)
     mesh_programs.check_imitation(8, 2, 2, batch=8)
+    # With bins, whose number in a step no number of devices has to divide.
+    mesh_programs.check_imitation(2, 2, 1, batch=5)
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (4, 2, 2)], ids=str)

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import toy_agent
@@ -6,7 +7,10 @@ from toy_rollouts import assert_same, differing
 
 from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.envs.retry import RetryEnv
+from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
+from agentrl_jax.setup import build
+from agentrl_jax.text.grammar import ParsedResponse
 
 
 def test_a_full_context_ends_the_attempts(policy):
@@ -41,3 +45,29 @@ def test_a_retry_depends_neither_on_the_batch_nor_on_slots(policy):
 
 def test_single_turns_read_the_feedback(policy):
     check_texts(play_scripts(policy, SINGLE_TURN), SINGLE_TURN)
+
+
+def test_attempts_have_other_noise():
+    env, settings, count = retry_env(toy_agent.BATCHED_ENV.tasks, 3, turns=1), toy_agent.settings(64), 64
+    ids = build.episode_ids(group=np.arange(count), member=[0] * count, task=[1] * count, level=[-1] * count)
+    up, every = jnp.zeros((count, 2), jnp.int32), jnp.ones(count, bool)
+    parsed = ParsedResponse(up, num_valid=jnp.full(count, 2), num_parsed=jnp.full(count, 2), format_ok=every)
+    response = empty_response(count, 1)
+
+    @jax.jit
+    def heights(key):
+        plain, _ = toy_agent.BATCHED_ENV.reset(key, settings, ids)
+        _, result, _ = toy_agent.BATCHED_ENV.step(settings, plain, response, parsed, every)
+        state, _ = env.reset(key, settings, ids)
+        found = []
+        for _ in range(3):
+            state, news, _ = env.step(settings, state, response, parsed, ~state.solved)
+            found.append(news.info["height"])
+        return result.info["height"], jnp.stack(found), state.solved
+
+    plain, found, solved = jax.tree.map(np.asarray, heights(KEY))
+    np.testing.assert_array_equal(found[0], plain)
+    first, second, third = found[:, ~solved]
+    assert first.shape[0] > 20
+    for a, b in ((first, second), (first, third), (second, third)):
+        assert 0.2 < np.mean(a != b) < 0.9

@@ -94,7 +94,7 @@ def test_a_finished_run_is_diagnosed_from_the_command_line(finished, tmp_path):
     figure = tmp_path / "signs.png"
     assert "4 iterations are too few" in tiny_run.done("diagnose", str(finished.folder), "--figure", str(figure))
     assert figure.read_bytes()[:4] == b"\x89PNG"
-    assert result_of("diagnose", finished.folder)["verdict"] == "unknown"
+    assert result_of("diagnose", finished.folder, "--figure", str(figure))["verdict"] == "unknown"
     code, _, err = tiny_run.command("diagnose", str(finished.folder), "--figure", str(tmp_path / "no" / "x.png"))
     assert (code, "its folder is not there" in err) == (2, True)
 

@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import tiny_run
-from evaluating import refusal, result_of
+from evaluating import refusal
+from recording_folders import LEVELS, SAMPLES, WORDS, assert_boards, assert_without_numbers, recorded, records
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate import eval_set, scripted_recording
-from agentrl_jax.evaluate.panels import OtherLevels, Panel, panel_levels
+from agentrl_jax.evaluate import eval_set
+from agentrl_jax.evaluate.panels import OtherLevels
 from agentrl_jax.evaluate.recording import record_folder
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.formats.atif import as_atif
@@ -20,26 +21,7 @@ from agentrl_jax.services.catalog import get_service
 from agentrl_jax.viewer.columns import unpack
 from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.scenes import run_scenes
-from envs_jax.frozen_lake import oracle
 from envs_jax.splits import Split
-
-LEVELS, SAMPLES = 8, 2
-WORDS = ("--env", "FrozenLake", "--episodes", str(LEVELS), "--samples", str(SAMPLES))
-
-
-def records(folder):
-    return [read_record(record_path(folder, number)) for number in recorded_iterations(folder)]
-
-
-def assert_boards(folder, record):
-    drawn = run_scenes(folder, read_config(folder), record)
-    assert [len(scenes) for scenes in drawn] == (1 + (record.actions >= 0).sum(axis=(1, 2))).tolist()
-    return drawn
-
-
-def recorded(run, folder, *words):
-    result = result_of("eval", run, *words, "--record", folder)
-    return result, {file.header.label: file for file in records(folder)}
 
 
 @pytest.fixture(scope="module")
@@ -84,21 +66,6 @@ def test_the_learner_scores_the_tokens(lakes):
             np.testing.assert_allclose(file.learner_logprob[tokens], file.logprob[tokens], atol=2e-4)
         assert (file.entropy[tokens] > 0).all()
         assert not file.entropy[~tokens].any()
-
-
-def test_boards_are_computed_again(finished, lakes, tmp_path):
-    """On generated levels, and on those of a file."""
-    (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
-    _, of_file = recorded(finished.folder, tmp_path / "new", "--levels", tmp_path / "levels.txt")
-    assert {tuple(file.level) for file in of_file.values()} == {(0, 1)}
-    folder, _, files_of_labels = lakes
-    for where, files in ((folder, files_of_labels), (tmp_path / "new", of_file)):
-        for file in files.values():
-            assert_boards(where, file)
-    file = files_of_labels["sample 1"]
-    other = dataclasses.replace(file.header.evaluation, seed=file.header.evaluation.seed + 1)
-    moved = dataclasses.replace(file, header=dataclasses.replace(file.header, evaluation=other))
-    assert run_scenes(folder, read_config(folder), moved) == [[]] * LEVELS
 
 
 def test_two_evaluations_are_on_the_same_levels_of_the_page(finished, lakes, tmp_path):
@@ -166,15 +133,6 @@ def test_what_is_refused(finished, lakes, tmp_path, monkeypatch):
         with pytest.raises(type(error)):
             record_and_raise(tmp_path / str(kept), error)
         assert (tmp_path / str(kept)).exists() == kept
-
-
-LAKE = Panel("lakes", "FrozenLake", {}, 6, "", "", levels=48, seed=3)
-
-
-def assert_without_numbers(record):
-    assert np.isnan([record.logprob, record.learner_logprob, record.entropy]).all()
-    assert not record.trained.any()
-    assert not record.advantage.any()
 
 
 @pytest.fixture(scope="module")
@@ -253,22 +211,3 @@ def test_conversations_of_a_service(tmp_path):
             ended = (None, None) if policy == "oracle" else (shown[-1], "turns")
             assert (episode.unanswered, episode.truncation) == ended
             assert policy != "constant" or {turn.response for turn in episode.turns} == {"Action: go nowhere"}
-
-
-def test_levels_of_a_panel(tmp_path, monkeypatch):
-    plays = scripted_recording.PanelPlays(LAKE)
-    monkeypatch.setattr(scripted_recording, "PanelPlays", lambda panel: plays)
-    success = {}
-    for policy in ("random", "oracle"):
-        folder = tmp_path / policy
-        mean_turns = scripted_recording.play_levels(folder, policy, LAKE, 5, lambda line: None)
-        (record,) = records(folder)
-        assert mean_turns == record.num_turns.mean()
-        assert_without_numbers(record)
-        evaluation = record.header.evaluation
-        assert (evaluation.split, evaluation.seed, evaluation.panel) == (int(Split.TEST), 3, "lakes")
-        assert_boards(folder, record)
-        success[policy] = record.success.any(axis=1).mean()
-    expected = oracle.optimal_success(panel_levels(LAKE), 6, 1 / 3).mean()  # the environment's default rate
-    assert abs(success["oracle"] - expected) < 4 * np.sqrt(0.25 / len(LAKE))
-    assert 0 < success["random"] < expected

@@ -1,7 +1,6 @@
 """Test-time scaling of runs: its points are those of `agentrl eval`, and retries are summed up by attempt."""
 
 import dataclasses
-import itertools
 import json
 from types import SimpleNamespace
 
@@ -18,7 +17,6 @@ from agentrl_jax.formats.episodes import read_episodes
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.runs.rollout_records import read_record, record_path, write_record
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.services.environments.maze.env import Maze
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.styles import FEEDBACK
 from agentrl_jax.viewer.columns import unpack
@@ -195,23 +193,3 @@ def test_letters_that_the_tokenizer_changes_are_refused():
     lower = dataclasses.replace(small, backend=backend)
     assert refusing.refusal(retry.feedback_tokens, lower).key == "--attempts"
     assert small.decode(retry.feedback_tokens(small)) == FEEDBACK
-
-
-def test_a_service_begins_again(served, monkeypatch, tmp_path):
-    played, play = [], EvalSet.play
-
-    def noted(eval_set, params, *args):
-        played.append((eval_set, params, play(eval_set, params, *args)))
-        return played[-1][-1]
-
-    monkeypatch.setattr(EvalSet, "play", noted)
-    found = result_of("scaling", served, "--attempts", "1,3", "--out", tmp_path)
-    once, thrice = found["axes"]["attempts"]
-    assert (once["retry_turns"]["mean"], thrice["retry_turns"]["mean"]) == (2, 6)
-    # A line of several plays would need more than the single ones that are known.
-    assert not {"random", "optimal"} & thrice.keys()
-    eval_set, params, greedy = played[-1]
-    assert greedy.turn.info["attempt"].tolist() == [[0, 0, 1, 1, 2, 2]] * 2
-    starts, reset = itertools.count(), Maze.reset
-    monkeypatch.setattr(Maze, "reset", lambda self, item: reset(self, next(starts) % 20))
-    assert "the environment began again with 'The goal" in str(refusing.refusal(play, eval_set, params, 2, 0.0))

@@ -5,22 +5,14 @@ import jax.numpy as jnp
 import made_up
 import numpy as np
 import pytest
+from learner_steps import ROWS, same, step_of
 from made_up import BASE, EPISODES, GRPO, MODEL, NO_CRITIC, ONES, TRAJECTORY, assert_close, fresh_state, learn, settings
 
 from agentrl_jax.config.algo import AdaptiveKl
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.setup.programs import Programs
-
-
-def step_of(state, model=MODEL):
-    return jax.tree.map(jnp.subtract, state.params, fresh_state(model).params)
-
-
-ROWS = {"context": SINGLE_TURN, "aggregation": "seq_mean_token_mean", "minibatches": 2, "epochs": 2}
-"""Rows of single turns, some of them empty, and four gradient steps, whose minibatches the key orders."""
 
 
 @pytest.fixture(scope="module")
@@ -28,34 +20,11 @@ def of_rows():
     return learn(**ROWS)
 
 
-def same(one, other):
-    assert_close(step_of(one[0]), step_of(other[0]))
-    for name, value in one[1].items():
-        np.testing.assert_allclose(other[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
-
-
 def test_groups_that_devices_would_share_are_refused():
     update = Programs(make_mesh(8)).update(MODEL, BASE, made_up.PLAIN)
     with pytest.raises(BadValue) as caught:
         update(fresh_state(), TRAJECTORY, ONES, made_up.KEY, settings())
     assert (caught.value.key, caught.value.value) == ("group_size", 4)
-
-
-def test_devices_and_microbatches_of_their_own_length_change_nothing(of_rows, monkeypatch):
-    """Half of the devices have long responses, half short ones, so means per device would be wrong."""
-    scored, score_tokens = set(), actor_critic.score_tokens
-
-    def noted(params, model, tokens, *rest):
-        scored.add(tokens.shape)
-        return score_tokens(params, model, tokens, *rest)
-
-    monkeypatch.setattr(actor_critic, "score_tokens", noted)
-    config = BASE.replace(**ROWS, grad_accum_steps=2, length_buckets=3)
-    program = Programs(make_mesh(2)).update(MODEL, config, made_up.PLAIN)
-    same(of_rows, program(fresh_state(), TRAJECTORY, ONES, made_up.KEY, settings()))
-    # Two devices, two minibatches, two microbatches.
-    assert {rows for rows, _ in scored} == {EPISODES * made_up.TURNS // 8}
-    assert len({length for _, length in scored}) == 3
 
 
 def test_bins_are_fewer_microbatches_and_change_nothing(of_rows, monkeypatch):

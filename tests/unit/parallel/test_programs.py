@@ -3,7 +3,7 @@
 import optax
 import pytest
 from made_up import BASE, EPISODES, TRAJECTORY
-from mesh_programs import NO_GATHER, SHAPE, check_imitation, check_recorded
+from mesh_programs import NO_GATHER, SHAPE, check_recorded
 
 from agentrl_jax.config.algo import Replay
 from agentrl_jax.errors import BadValue
@@ -20,11 +20,6 @@ def test_no_device_holds_the_rows_of_all_devices_and_recorded_tokens_are_those_o
     text, length = check_recorded(4, 2, 1, ONE_DECODER), pack_trajectories(TRAJECTORY, FULL).tokens.shape[1]
     assert f"[{EPISODES // 4},{length}]" in text
     assert f"[{EPISODES},{length}]" not in text
-
-
-def test_imitation_is_that_of_one_device():
-    """With bins, whose number in a step no number of devices has to divide."""
-    check_imitation(2, 2, 1, batch=5)
 
 
 def test_devices_that_do_not_fit_and_a_replay_of_sharded_matrices_are_refused():

@@ -9,26 +9,13 @@ import pytest
 import toy_agent
 from noting_agent import NOTE_TOKENS, SUMMARIES
 from toy_agent import GROUP_SIZE, TURNS
-from toy_rollouts import KEY, forward_logprobs
+from toy_rollouts import forward_logprobs
+from window_rows import ENV, EPISODES, PAIRS, played
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.contexts import FULL, Bounds, Window
 from agentrl_jax.rollout.envs.context_env import in_context
 from agentrl_jax.rollout.packing import context_ends, final_states, layout, pack_trajectories
-from agentrl_jax.rollout.replay import replay_logprobs
-
-EPISODES = 64
-ENV = toy_agent.make_batched_env(legends=((), (("0", "the ground"), ("9", "the top"))))
-"""Tasks with prompts of different lengths, because a context begins after its prompt."""
-REFILLED = {"slots": 16, "prefill_threshold": 0.4, "prefill_rows": 3, "chunk": 5}
-PAIRS = toy_agent.engine_config(group_size=GROUP_SIZE, context=Window(2), **REFILLED)
-
-
-def played(policy, config):
-    ids, settings = toy_agent.mixed_ids(EPISODES // GROUP_SIZE, GROUP_SIZE), toy_agent.settings(EPISODES)
-    play = jax.jit(lambda *of: engine.rollout(of[0], toy_agent.MODEL.decoder, ENV, config, KEY, *of[1:])[0])
-    return play(policy, ids, settings)
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +107,6 @@ def test_final_states_and_ends_of_windows(paired):
             tokens += trajectory.final_observation[episode, : trajectory.final_observation_length[episode]].tolist()
             assert final.tokens[episode, : len(tokens)].tolist() == tokens
             assert final.position[episode, 0] == len(tokens)
-
-
-def test_a_replay_has_the_log_probabilities_of_a_window(policy, paired):
-    def replay(params, trajectory):
-        return replay_logprobs(params, toy_agent.MODEL.decoder, PAIRS, trajectory, jnp.ones(EPISODES), tasks=2)
-
-    np.testing.assert_allclose(jax.jit(replay)(policy, paired), paired.response.logprob, atol=1e-5)
 
 
 def test_a_window_has_at_least_a_turn():

@@ -156,28 +156,6 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     np.testing.assert_allclose(short.response.logprob[played], whole.response.logprob[played], atol=1e-3)
 
 
-def test_single_turns_of_tasks_with_different_prompts(policy):
-    env = toy_agent.make_batched_env(legends=((), (("0", "the ground"), ("9", "the top"))))
-    assert len(set(env.prefix_length.tolist())) == 2
-    options = {"context": SINGLE_TURN, "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5}
-    config, ids = toy_agent.engine_config(**options), toy_agent.mixed_ids(16, 1)
-    play = jax.jit(lambda *x: engine.rollout(x[0], toy_agent.MODEL.decoder, env, config, KEY, ids, x[1])[0])
-    found = play(policy, toy_agent.settings(16))
-    rows, expected = forward_logprobs(policy, found, SINGLE_TURN, jnp.ones(16))
-    sampled = np.asarray(rows.response_mask)
-    assert sampled.reshape(16, TURNS, -1)[:, 1:].any()
-    np.testing.assert_allclose(np.asarray(rows.logprob)[sampled], np.asarray(expected)[sampled], atol=1e-4)
-    played = np.asarray(found.turn_mask)
-    # Every turn opens a conversation.
-    assert len(np.unique(np.asarray(found.observation)[played][:, 0])) == 1
-    closed = 0
-    for tokens, length in zip(np.asarray(found.response.tokens)[played], np.asarray(found.response.length)[played]):
-        text = toy_agent.TOKENIZER.decode(tokens[:length].tolist())
-        assert "</answer>" not in text[:-1]
-        closed += text.endswith("</answer>")
-    assert closed > 4
-
-
 @pytest.mark.parametrize(
     ("key", "value", "group_size"),
     [("slots", 6, 4), ("slots", 9, 1), ("context_tokens", 9, 1), *[("prefill_threshold", x, 1) for x in (0.0, 1.5)]],

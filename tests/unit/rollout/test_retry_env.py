@@ -1,16 +1,10 @@
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import toy_agent
-from retry_scripts import KEY, SAID, SCRIPTS, check_texts, play_scripts, retry_env
+from retry_scripts import SAID, SCRIPTS, check_texts, play_scripts
 
 from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.envs.retry import ATTEMPT
-from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
-from agentrl_jax.setup import build
-from agentrl_jax.text.grammar import ParsedResponse
 
 
 @pytest.fixture(scope="module")
@@ -48,29 +42,3 @@ def test_limits_count_within_an_attempt(scripted):
     assert (actions[row] >= 0).sum(axis=1).tolist() == [1, 1, 1, 1, 0, 2]
     row = list(SCRIPTS).index("short attempts")
     assert (actions[row] >= 0).sum(axis=1).tolist() == [2, 2, 0, 0, 0, 0]
-
-
-def test_attempts_have_other_noise():
-    env, settings, count = retry_env(toy_agent.BATCHED_ENV.tasks, 3, turns=1), toy_agent.settings(64), 64
-    ids = build.episode_ids(group=np.arange(count), member=[0] * count, task=[1] * count, level=[-1] * count)
-    up, every = jnp.zeros((count, 2), jnp.int32), jnp.ones(count, bool)
-    parsed = ParsedResponse(up, num_valid=jnp.full(count, 2), num_parsed=jnp.full(count, 2), format_ok=every)
-    response = empty_response(count, 1)
-
-    @jax.jit
-    def heights(key):
-        plain, _ = toy_agent.BATCHED_ENV.reset(key, settings, ids)
-        _, result, _ = toy_agent.BATCHED_ENV.step(settings, plain, response, parsed, every)
-        state, _ = env.reset(key, settings, ids)
-        found = []
-        for _ in range(3):
-            state, news, _ = env.step(settings, state, response, parsed, ~state.solved)
-            found.append(news.info["height"])
-        return result.info["height"], jnp.stack(found), state.solved
-
-    plain, found, solved = jax.tree.map(np.asarray, heights(KEY))
-    np.testing.assert_array_equal(found[0], plain)
-    first, second, third = found[:, ~solved]
-    assert first.shape[0] > 20
-    for a, b in ((first, second), (first, third), (second, third)):
-        assert 0.2 < np.mean(a != b) < 0.9

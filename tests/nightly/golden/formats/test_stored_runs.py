@@ -1,7 +1,9 @@
-"""A run with an adapter that an earlier version wrote is continued."""
+"""Runs that an earlier version wrote, one with an adapter, are continued."""
 
+import pytest
 import stored_runs
 
 
-def test_a_run_goes_on(tmp_path):
-    stored_runs.check_it_goes_on(stored_runs.unpacked(tmp_path) / "lora", tmp_path / "run")
+@pytest.mark.parametrize("name", ["compiled", "lora"])
+def test_a_run_goes_on(name, tmp_path):
+    stored_runs.check_it_goes_on(stored_runs.unpacked(tmp_path) / name, tmp_path / "run")

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
-from maze_model import at, command, lines_in, played, walk
+from maze_model import at, evaluate, played, walk
 from refusing import refusal
-from serving import running
 
 from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.level_task import level_task
-from agentrl_jax.evaluate.api_models.on_panel import on_panel
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.baselines import success_intervals
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
@@ -24,10 +22,6 @@ from agentrl_jax.evaluate.records import Record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
 from agentrl_jax.rollout.trajectory import hexadecimal
-from agentrl_jax.services.environments.maze.env import SERVICE, STARTS, Maze
-from agentrl_jax.services.protocol import routes_of
-from agentrl_jax.services.server.app import create_app
-from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax import registry
@@ -137,10 +131,6 @@ def test_items_are_the_test_levels_of_a_run():
 SCRIPTED = {"random": "random", "null": "null", "optimal": "oracle"}
 
 
-def evaluate(answer, out, *words, panel="maze-v1"):
-    return command(answer, "eval", "--panel", panel, "--out", out, *words)
-
-
 def test_a_panel_of_a_service(tmp_path):
     panel, (code, out, err, _) = get_panel("maze-v1"), evaluate(walk, tmp_path / "m", "--json")
     assert code == 0, err
@@ -156,43 +146,6 @@ def test_a_panel_of_a_service(tmp_path):
     rows = {row.agent: row for row in board.tables["maze-v1"]}
     assert (rows["m"].kind, rows["m"].success["mean"], rows["m"].gap_closed) == ("api", 1.0, 1.0)
     assert rows["m"].difference["mean"] == pytest.approx(1 - lines["random"]["success"]["mean"])
-
-
-def test_a_server_with_other_items_than_the_panel(tmp_path):
-    moves = []
-
-    class Other(Maze):
-        def reset(self, item):
-            return super().reset((item + 1) % len(STARTS))
-
-        def step(self, action):
-            moves.append(action)
-            return super().step(action)
-
-    served = dataclasses.replace(SERVICE, make=lambda upstream: Other())
-    with running(create_app(served, routes_of("maze"), Limits())) as server:
-        code, out, err, _ = evaluate(walk, tmp_path, "--url", server, "--json")
-    assert (code, out) == (2, "")
-    assert f"--panel is maze-v1, but item 0 begins with another text on the server at {server}" in err
-    assert not (tmp_path / "record.json").exists()
-    assert [row["solved"] for row in lines_in(tmp_path, "episodes")] == [True] * 25
-    assert len(moves) > len(lines_in(tmp_path, "replies")), "null, random and optimal play move there, too"
-
-
-def test_a_panel_of_a_compiled_environment(tmp_path):
-    answer, words = "<answer>Down||Down||Right</answer>", ("--turns", "1", "--json")
-    _, out, _, api = evaluate(lambda body: answer, tmp_path / "m", *words, panel="bandit-v1")
-    record, panel = json.loads(out), get_panel("bandit-v1")
-    assert len(record["outcomes"]["samples"]) == len(panel)
-    row = next(row for row in make_leaderboard(str(tmp_path / "m")).tables[panel.name] if row.kind == "api")
-    assert row.gap_closed == record["results"]["gap_closed"] == -1
-    assert (record["decoding"]["actions"], record["decoding"]["turns"]) == (panel.max_actions, 1)
-    assert record["decoding"]["seed"] == panel.seed
-    assert all("seed" not in body for body in api.requests), "the seed of levels is none of sampling"
-    for seed in (None, 0, 5):
-        options = on_panel(TaskOptions(env="", seed=seed), panel)
-        assert (options.seed, options.level_seed) == (seed, panel.seed)
-    assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
 
 
 def test_cut_refused_and_failed_episodes_have_no_outcome_and_cannot_help(tmp_path):
