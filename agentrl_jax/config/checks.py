@@ -39,7 +39,8 @@ def validate(config: Config, *, files: bool = True) -> None:
     """
     check_sizes(config)
     rules = check_teacher, check_hints, _rule, _schedules, _stages, _training
-    for check in (_tasks, _environments, _model, _start, _rollout, *rules, _devices, _hosts):
+    played = _tasks, _environments, _model, _start, _rollout, *rules, _devices, _hosts
+    for check in played if config.tasks else (_without_tasks, _model, _start, _stages, _devices, _hosts):
         for key, value, why in check(config):
             raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
@@ -99,6 +100,21 @@ def _tasks(config: Config) -> Iterator[Refused]:
     actions, most = prompt.max_actions_per_turn, prompt.max_actions
     if prompt.has_answer_block and actions > most:
         yield "prompt.max_actions_per_turn", actions, f"expected at most prompt.max_actions = {most}; change one"
+
+
+def _without_tasks(config: Config) -> Iterator[Refused]:
+    kinds = [stage.kind for stage in config.stages]
+    if not kinds or {*kinds} - {"sft", "dpo"}:
+        yield "tasks", [], f"but stages is {kinds}; name a task, or learn from data alone, by sft and dpo"
+    for index, stage in enumerate(config.stages):
+        if isinstance(stage, DpoStage) and stage.levels:
+            yield f"stages.{index}.levels", stage.levels, "but there are no tasks; give data, or name a task"
+    usual = Config()
+    for name in ("env", "rollout", "algo", "evaluation"):
+        now, before = getattr(config, name), getattr(usual, name)
+        for key in type(now).model_fields:
+            if getattr(now, key) != getattr(before, key) and key not in ("packing", "length_buckets"):
+                yield f"{name}.{key}", getattr(now, key), "which nothing reads without tasks; leave it out"
 
 
 def _environments(config: Config) -> Iterator[Refused]:
@@ -319,7 +335,7 @@ def _stages(config: Config) -> Iterator[Refused]:
 def _training(config: Config) -> Iterator[Refused]:
     algo, optim, train, groups, (kept, rows) = config.algo, config.optim, config.train, config.groups, _kept(config)
     if algo.filter.kind == "fraction" and not kept:
-        why = f"which keeps none of {groups} groups; use at least {1 / groups:g}"
+        why = f"which keeps none of {groups} groups; use at least {1 / max(groups, 1):g}"
         yield "algo.filter.ratio", algo.filter.ratio, why
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % microbatches:

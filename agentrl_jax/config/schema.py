@@ -315,8 +315,9 @@ class Config(Section):
     devices on its CPU."""
     mesh: MeshConfig = MeshConfig()
     hosts: HostsConfig = HostsConfig()
-    tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] = (TaskConfig(env="SimpleSokoban", groups=8),)
-    """Tasks of the batch, each with its groups and its metrics."""
+    tasks: tuple[TaskConfig, ...] = (TaskConfig(env="SimpleSokoban", groups=8),)
+    """Tasks of the batch, each with its groups and its metrics. None, []: nothing is played, and stages learn from data
+    alone."""
     env: ServiceConfig = ServiceConfig()
     prompt: PromptConfig = PromptConfig()
     model: ModelConfig = ModelConfig()

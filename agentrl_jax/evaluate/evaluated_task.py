@@ -18,7 +18,9 @@ def with_task(config: Config, run: str, env: str | None, levels: str | None, pan
         return panels.on_panel(config, panels.get_panel(panel), run)
     known = [task.env for task in config.tasks]
     generated = [index for index, kind in enumerate(config.kinds) if not kind.has_items]
-    if env is None or env in known:
+    if not known:
+        config = config.replace(tasks=(_first_task(config, run, env),))
+    elif env is None or env in known:
         config = alone(config, 0 if env is None else known.index(env))
     elif kind_of(env).has_items or not generated:
         raise UserError(
@@ -34,6 +36,18 @@ def with_task(config: Config, run: str, env: str | None, levels: str | None, pan
     if config.kinds[0].has_items:
         raise UserError.at(run, f"was trained on {titles(config.kinds)}, which have items; leave out --levels")
     return config.replace(tasks=(config.tasks[0].replace(levels=levels),))
+
+
+def _first_task(config: Config, run: str, env: str | None) -> TaskConfig:
+    """The task of `--env`, for a run that learned from data alone."""
+    if env is None:
+        raise UserError.at(run, "learned from data alone and has no task; name an environment by --env")
+    kind, style = kind_of(env), config.prompt.style
+    if kind.has_items or kind.has_answer_block != config.prompt.has_answer_block:
+        needed = "compact or ragen" if kind.has_answer_block else "chat"
+        why = f"but {run} learned from data alone, with prompt.style {style}; expected a compiled environment, and"
+        raise UserError.of("--env", env, f"{why} a run with style {needed}")
+    return TaskConfig(env=env, groups=1)
 
 
 def check_playable(config: Config) -> None:

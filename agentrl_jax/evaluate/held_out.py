@@ -94,6 +94,11 @@ class HeldOut:
             eval_sets(Split.VALIDATION),
         )
 
+    @classmethod
+    def of_no_tasks(cls, config: Config) -> "HeldOut":
+        """That of a run that plays nothing."""
+        return cls(config.evaluation, config.train, Penalties(0.0, 0.0, 0.0), (), (), ())
+
     @property
     def levels(self) -> tuple[int, ...]:
         """Number of evaluation levels of each task."""
@@ -112,7 +117,7 @@ class HeldOut:
     @property
     def has_contents(self) -> bool:
         """Whether `contents` has those of all levels; otherwise nobody knows whether conversations are on one."""
-        return not any(eval_set.batched_env.on_host for eval_set in self.eval_sets)
+        return bool(self.eval_sets) and not any(eval_set.batched_env.on_host for eval_set in self.eval_sets)
 
     def contents(self, tokenizer: Tokenizer) -> frozenset[str]:
         """Contents of the evaluation's compiled levels, as those of conversations: by system message and first message.

@@ -58,6 +58,13 @@ def success_tables(
     }
 
 
+def no_tables(*, before: Sequence[str]) -> dict[str, Any]:
+    """The entries of the summary of a run without tasks, whose stages are `before`: no levels, no success."""
+    empty: dict[str, Any] = {name: {} for name in ("success", "success_greedy", "paired", "by_category", "levels")}
+    unknown = dict.fromkeys(("mean_turns", "mean_tokens", "held_out", "seen_levels", "seen_midway"))
+    return {**empty, **unknown, "imitated": False, "stages": [*before]}
+
+
 def tables_by_category(
     categories: Sequence[str], start: Outcomes, trained: Outcomes, baselines: Baselines | None, *, before: Sequence[str]
 ) -> dict[str, dict[str, Any]]:

@@ -132,7 +132,7 @@ def row_format(config: Config, stage: DataStage, tokenizer: Tokenizer) -> RowFor
     return RowFormat(
         tokenizer,
         form.chat,
-        opening="".join(form.openings),
+        opening="".join(form.openings) if config.tasks or prompt.has_answer_block else "",
         turns=config.agent.limit,
         max_tokens=stage.max_tokens,
         omits_ends=get_style(prompt.style).omits_ends,

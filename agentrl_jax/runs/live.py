@@ -122,6 +122,9 @@ def final_table(summary: Mapping[str, Any]) -> Group:
     `gap_closed`, `mean_turns` and `mean_tokens` of sampled episodes, and `by_category`, the same for each category of
     level.
     """
+    if not summary["success"]:
+        learned = f"{', '.join(summary['stages'])}: {counted(summary['gradient_steps'], 'gradient step')}"
+        return Group(Text(f"{learned}; without tasks nothing is played"))
     levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
     stages = summary.get("stages", ["imitation"] if summary["imitated"] else [])
     start = f"after {', '.join(stages)}" if stages else "before RL"

@@ -24,6 +24,8 @@ from agentrl_jax.setup.stored_traits import store_traits
 class RunParts:
     """The components of a run. Nothing is compiled or started yet, and no file is written.
 
+    A run without tasks has `config`, `key`, `programs`, `pretrained`, `tokenizer`, `model` and `tx` alone.
+
     The keys of a run are derived from `key`, see `run_keys`. `pretrained` is None for a freshly initialized decoder,
     and `services` for compiled tasks, whose `train_env` and `eval_env` are the same batched environment. `rollout`,
     `update` and `greedy` are the programs of an iteration, see `iteration.IterationPrograms`; `evaluation` plays
@@ -33,6 +35,8 @@ class RunParts:
     `level_pools` has the levels that tasks choose from, as they are when learning begins, see
     `level_pools.new_pools`.
     """
+
+    services: Services | None = None
 
     def __init__(self, config: Config, folder: Callable[[], Path]):
         """Builds the components; `folder` returns the folder for server logs, when a server is started.
@@ -47,6 +51,19 @@ class RunParts:
         self.programs = Programs.of_run(config, mesh)
         self.pretrained = build.load_model(config.model, self.programs.parameter)
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
+        self.tx = build.build_optimizer(config)
+        if config.tasks:
+            self._add_tasks(folder)
+        else:
+            self._build_model(0)
+
+    def _build_model(self, prefix: int) -> None:
+        """Builds the model; all prompts of the environments begin with the same `prefix` tokens."""
+        self.model = build.build_model(self.config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
+        build.check_divided(self.config.mesh, self.model.decoder)
+
+    def _add_tasks(self, folder: Callable[[], Path]) -> None:
+        config = self.config
         self.services = Services.of(config, folder)
         if self.services is not None:
             self.services.refuse_seen()
@@ -55,10 +72,7 @@ class RunParts:
         build.check_trainable(config, self.train_splits)
         self.eval_splits = self.train_splits if self.eval_env is self.train_env else level_splits(self.eval_env)
         self.level_pools = new_pools(config, self.train_env, self.train_splits)
-        prefix = shared_prefix_len(self.train_env)
-        self.model = build.build_model(config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
-        build.check_divided(config.mesh, self.model.decoder)
-        self.tx = build.build_optimizer(config)
+        self._build_model(shared_prefix_len(self.train_env))
 
         engine = build.engine_config(
             config, self.tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots

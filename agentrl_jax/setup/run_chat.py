@@ -25,6 +25,7 @@ def run_opening(config: Config, chat: Chat) -> str:
     """
     prompt = config.prompt
     if not config.prompt.has_answer_block:  # of tasks of several kinds, those whose answers have tags
-        opening = OPENINGS[prompt.think] if prompt.forced_tag and get_service(config.tasks[0].env).marked else ""
+        marked = bool(config.tasks) and get_service(config.tasks[0].env).marked
+        opening = OPENINGS[prompt.think] if prompt.forced_tag and marked else ""
         return "" if chat.opens(opening) else opening
     return "".join(map(str, chat.opening("<think>" if prompt.think else "<answer>", forced=prompt.forced_tag)))

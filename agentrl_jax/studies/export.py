@@ -89,7 +89,7 @@ def _save_adapter(folder: Path, config: ModelConfig, policy: RunPolicy, files: M
 
 def _described(config: Config, policy: RunPolicy, run: Path) -> PretrainedConfig:
     """Configuration of a decoder trained from random weights, with positions for the run's contexts."""
-    longest = 0
+    longest = 0 if config.tasks else max(stage.max_tokens for stage in config.data_stages)
     for own in (alone(config, index) for index in range(len(config.tasks))):
         engine = build.engine_config(own, policy.tokenizer, group_size=1, slots=0)
         if own.kinds[0].stored:

@@ -18,7 +18,7 @@ from agentrl_jax.errors import counted, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.midway import MidwayCount
 from agentrl_jax.evaluate.seen import learned_levels
-from agentrl_jax.evaluate.summary import machine, success_tables, tables_by_category
+from agentrl_jax.evaluate.summary import machine, no_tables, success_tables, tables_by_category
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.offline.stage_data import resolved
 from agentrl_jax.parallel import hosts
@@ -94,9 +94,10 @@ class Run:
 
     def __init__(self, config: Config):
         self.parts = parts = RunParts(config, lambda: self.folder.path)
-        self.held_out = HeldOut.of_run(
-            config, parts.eval_env, parts.eval_splits, parts.evaluation, parts.programs.replicas
-        )
+        self.held_out = HeldOut.of_no_tasks(config)
+        if config.tasks:
+            played = parts.eval_env, parts.eval_splits, parts.evaluation, parts.programs.replicas
+            self.held_out = HeldOut.of_run(config, *played)
         going_on = config.data_stages and (Path(config.run_dir) / CONFIG).exists()
         stored = read_config(config.run_dir) if going_on else None
         self.config, self._read = resolved(
@@ -169,6 +170,8 @@ class Run:
     def _finish(self, state: TrainState) -> dict[str, Any]:
         """Evaluates the policy, and writes the summary and the curves."""
         progress, held_out, services = self.progress, self.held_out, self.parts.services
+        if not self.config.tasks:
+            return self._finish_without_tasks(state)
         self.view.note(f"evaluating on {counted(sum(held_out.levels), 'level')}")
         final = self.stages[-1]
         last = final.row(state)
@@ -193,16 +196,7 @@ class Run:
             "seen_midway": sum(task["seen_midway"] for task in midway.values()) if midway else None,
             "levels": seen,
             "iterations": last - final.first_row,
-            "stopped_by": progress.monitor.stopped_by,
-            "roll_backs": progress.roll_backs.summary(),
-            "gradient_steps": int(state.gradient_steps),
-            **{k: v for k, v in dataclasses.asdict(progress.totals).items() if k != "seconds"},
-            "programs_compiled": self.parts.programs.count(),
-            "programs": sorted(self.parts.programs.compiled),
-            "seconds": {"total": progress.seconds()},
-            "devices": self.parts.programs.mesh.size,
-            "started_from": next((row["start"] for row in self.folder.processes() if "start" in row), None),
-            **machine(),
+            **self._counted(state),
         }
         self.folder.keep_earlier_end(summary["iterations"])
         progress.plot(
@@ -211,6 +205,35 @@ class Run:
         )
         self.folder.write_summary(summary)
         return summary
+
+    def _finish_without_tasks(self, state: TrainState) -> dict[str, Any]:
+        """Saves the policy, which nothing is played with, and writes the summary."""
+        last = self.stages[-1].row(state)
+        self.progress.replace(last, state)
+        hosts.from_writer(self.progress.checkpoints.wait)
+        summary = {
+            **no_tables(before=[stage.name for stage in self.stages]),
+            "iterations": 0,
+            **self._counted(state),
+        }
+        self.folder.write_summary(summary)
+        return summary
+
+    def _counted(self, state: TrainState) -> dict[str, Any]:
+        """The entries of the summary that count what was done, and on which machine."""
+        progress, programs = self.progress, self.parts.programs
+        return {
+            "stopped_by": progress.monitor.stopped_by,
+            "roll_backs": progress.roll_backs.summary(),
+            "gradient_steps": int(state.gradient_steps),
+            **{k: v for k, v in dataclasses.asdict(progress.totals).items() if k != "seconds"},
+            "programs_compiled": programs.count(),
+            "programs": sorted(programs.compiled),
+            "seconds": {"total": progress.seconds()},
+            "devices": programs.mesh.size,
+            "started_from": next((row["start"] for row in self.folder.processes() if "start" in row), None),
+            **machine(),
+        }
 
     def close(self) -> None:
         """Closes the services."""

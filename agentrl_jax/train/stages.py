@@ -66,7 +66,7 @@ class Stage(Protocol):
 
 
 def stages_of(progress: RunProgress, held_out: HeldOut, read: dict[int, StageData]) -> tuple[Stage, ...]:
-    """The stages of a run, in their order; the last is always reinforcement learning, which may have no iteration.
+    """The stages of a run, in their order; with tasks, the last is reinforcement learning, which may have no iteration.
 
     `read` has data that stages learn from, by their numbers in the configuration, where they are known already.
     """
@@ -83,4 +83,4 @@ def stages_of(progress: RunProgress, held_out: HeldOut, read: dict[int, StageDat
                 of_kind = Evolve if kind == "evolve" else StepPairs if searches else FromData
                 found.append(of_kind(progress, held_out, index, row, read))
             row += found[-1].rows
-    return (*found, Reinforcement(progress, held_out, first_row=row))
+    return (*found, Reinforcement(progress, held_out, first_row=row)) if config.tasks else tuple(found)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
+from made_up import GROUPS, TRAJECTORY
 
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.prompt_information import PromptInformationConfig
@@ -92,3 +93,13 @@ def check_scores(trajectory, config):
     ratio = np.clip(np.concatenate(then) - np.concatenate(now), -20, 20)
     assert found["actor/kl"] == pytest.approx(np.mean(np.clip(np.expm1(ratio) - ratio, -10, 10)), rel=1e-3)
     assert measured(trajectory, config, reference=PARAMS["policy"])["actor/kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+FIRST = np.repeat(np.arange(GROUPS) * GROUP_SIZE, GROUP_SIZE)
+
+
+PLAYED = TRAJECTORY.replace(
+    observation=TRAJECTORY.observation[FIRST],
+    observation_length=jnp.where(TRAJECTORY.turn_mask, jnp.maximum(TRAJECTORY.observation_length[FIRST], 1), 0),
+)
+"""The members of a group begin with the same observation."""

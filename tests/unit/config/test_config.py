@@ -161,7 +161,7 @@ def test_a_part_with_kinds_on_the_command_line(write):
         ("algo: {filter: [1]}", "algo.filter", [1], "a kind, or keys with values"),
         ("algo: 3", "algo", 3, "keys with values"),
         ("optim: {lr: 1.0e+39}", "optim.lr", 1e39, "at most 3e+38"),
-        ("tasks: []", "tasks", [], "at least one entry"),
+        ("model: {lora: {targets: []}}", "model.lora.targets", [], "at least one entry"),
         ("tasks: {env: Bandit}", "tasks", {"env": "Bandit"}, "a list"),
         ("tasks: [{groups: 4}]", "tasks.0.env", None, "missing"),
         ("tasks: [{env: X, groups: 4, group: 3}]", "tasks.0.group", None, "tasks.0.groups"),
