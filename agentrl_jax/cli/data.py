@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,8 +13,8 @@ from agentrl_jax.errors import UserError, counted, shortened
 from agentrl_jax.terminal import Terminal
 
 if TYPE_CHECKING:
-    from agentrl_jax.offline.conversations import Conversation, Pairs
     from agentrl_jax.offline.conversations import Data as Conversations
+    from agentrl_jax.offline.conversations import Message, Pairs
 
 _SHOWN = 2000
 """Characters of each message that are shown."""
@@ -50,10 +51,12 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class Show:
-    """Count what conversations have, and print the first one."""
+    """Count what conversations or preference pairs have, and print the first one."""
 
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
-    """As the sources of `agentrl data import`."""
+    """As the sources of `agentrl data import`; of pairs, a file .jsonl or .json, or a folder of them."""
+    kind: Literal["conversations", "pairs"] = "conversations"
+    """What the source has."""
     split: str = ""
     """As of `agentrl data import`."""
 
@@ -82,9 +85,12 @@ def run(command: Data) -> None:
     elif isinstance(chosen, Export):
         _export(chosen)
     else:
-        from agentrl_jax.offline.read import read_data
+        from agentrl_jax.offline.read import read_data, read_pairs
 
-        _show(read_data([chosen.source], chosen.split))
+        if chosen.kind == "pairs":
+            _show_pairs(read_pairs([chosen.source], chosen.split))
+        else:
+            _show(read_data([chosen.source], chosen.split))
 
 
 def _export(chosen: Export) -> None:
@@ -126,21 +132,42 @@ def _show(data: "Conversations") -> None:
         trained += sum(message.loss for message in conversation.messages)
         rewards += [] if conversation.reward is None else [conversation.reward]
         success += [] if conversation.success is None else [conversation.success]
-    table = Table(title=data.name, title_justify="left", show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")
-    for name, text in {
+    found = {
         "conversations": str(len(rows)),
         "messages": str(messages),
         "trained replies": str(trained),
-        "tasks": ", ".join(f"{shortened(task)} ({count})" for task, count in tasks.most_common(20)),
+        "tasks": _tasks(tasks),
         "rewards": _rewards(rewards, len(rows)),
         "success": f"{sum(success)} of {len(success)}" if success else "unknown",
-        "left out": ", ".join(f"{count} ({reason})" for reason, count in data.dropped.items()) or "none",
-        "digest": data.digest,
-    }.items():
+    }
+    _print(data, found, [f"The first one, {rows[0].source}:", *_messages(rows[0].messages)])
+
+
+def _show_pairs(data: "Pairs") -> None:
+    rows, first = data.pairs, data.pairs[0]
+    found = {
+        "pairs": str(len(rows)),
+        "prompts": str(len({pair.conversation("chosen").content() for pair in rows})),
+        "tasks": _tasks(Counter(pair.task or "(none)" for pair in rows)),
+        "equal answers": str(sum(pair.chosen == pair.rejected for pair in rows)),
+    }
+    lines = [f"The first one, {first.source}:", *_messages(first.prompt)]
+    lines += ["chosen:", *_messages(first.chosen), "rejected:", *_messages(first.rejected)]
+    _print(data, found, lines)
+
+
+def _tasks(tasks: Counter[str]) -> str:
+    return ", ".join(f"{shortened(task)} ({count})" for task, count in tasks.most_common(20))
+
+
+def _print(data: "Conversations | Pairs", found: dict[str, str], lines: list[str]) -> None:
+    table = Table(title=data.name, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    dropped = ", ".join(f"{count} ({reason})" for reason, count in data.dropped.items()) or "none"
+    for name, text in {**found, "left out": dropped, "digest": data.digest}.items():
         table.add_row(name, text)
-    Terminal().print(table, *_first(rows[0]))
+    Terminal().print(table, *lines)
 
 
 def _rewards(rewards: list[float], rows: int) -> str:
@@ -151,9 +178,9 @@ def _rewards(rewards: list[float], rows: int) -> str:
     return f"mean {mean:.4g}, from {min(rewards):.4g} to {max(rewards):.4g}{known}"
 
 
-def _first(conversation: "Conversation") -> list[str]:
-    lines = [f"The first one, {conversation.source}:"]
-    for message in conversation.messages:
+def _messages(messages: "Sequence[Message]") -> list[str]:
+    lines = []
+    for message in messages:
         cut = message.content[:_SHOWN] + (" ..." if len(message.content) > _SHOWN else "")
         trained = ", not trained" if message.role == "assistant" and not message.loss else ""
         lines.append(f"[{message.role}{trained}] {cut}")

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.formats.episodes import Episode, RecordedEpisodes, read_episodes
+from agentrl_jax.formats.episodes import Episode, RecordedEpisodes, Turn, read_episodes
 from agentrl_jax.offline.conversations import Conversation, Data, Message
 from agentrl_jax.runs.rollout_records import ROLLOUTS, recorded_iterations
 
 FAILED = "the environment failed"
 NO_REPLY = "no reply"
 """Why episodes are left out."""
+CUT_REPLY = "reply cut at its limit, not trained"
+"""Counted besides: replies that are part of a conversation, whose end the agent has not sampled."""
 
 
 def is_run(folder: Path) -> bool:
@@ -34,11 +36,13 @@ def read_run(path: Path, split: str = "") -> Data:
     for episode, source in episodes_of(path, int(named[1]) if named else None):
         made = conversations_of(episode, source)
         rows += made
-        if not made:
+        cut = 0 if episode.failed else sum(map(is_cut, episode.turns))
+        dropped[CUT_REPLY] += cut
+        if not made and not cut:
             dropped[FAILED if episode.failed else NO_REPLY] += 1
     if not rows:
         raise UserError.at(path, "has no recorded episode with a reply; train with train.trajectories_every above 0")
-    return Data.of(rows, path.resolve().name + (f" {split}" if split else ""), dropped)
+    return Data.of(rows, path.resolve().name + (f" {split}" if split else ""), +dropped)
 
 
 def episodes_of(path: Path, iteration: int | None = None) -> Iterator[tuple[Episode, RecordedEpisodes]]:
@@ -59,11 +63,19 @@ def conversations_of(episode: Episode, source: RecordedEpisodes) -> list[Convers
     """
     if episode.failed or not episode.turns:
         return []
-    count = len(episode.turns)
+    count, cut = len(episode.turns), [is_cut(turn) for turn in episode.turns]
     if source.context.bounds(source.header.horizon).never_restarts:
-        return [_conversation(episode, source, 0, count, trained=0)]
-    first = source.context.first_read
-    return [_conversation(episode, source, first(turn), turn + 1, trained=turn) for turn in range(count)]
+        return [] if all(cut) else [_conversation(episode, source, 0, count, trained=0)]
+    first, turns = source.context.first_read, [turn for turn in range(count) if not cut[turn]]
+    return [_conversation(episode, source, first(turn), turn + 1, trained=turn) for turn in turns]
+
+
+def is_cut(turn: Turn) -> bool:
+    """Whether a response was cut at its maximum length: it has neither an end nor a complete answer.
+
+    Nobody has sampled an end there, which learning from it would train.
+    """
+    return bool(turn.token_ids) and not turn.ended and not turn.response.rstrip().endswith("</answer>")
 
 
 def _conversation(episode: Episode, source: RecordedEpisodes, first: int, end: int, *, trained: int) -> Conversation:
@@ -71,7 +83,8 @@ def _conversation(episode: Episode, source: RecordedEpisodes, first: int, end: i
     messages = [] if episode.system is None else [Message("system", episode.system)]
     for number in range(first, end):
         turn = episode.turns[number]
-        messages += [Message("user", turn.message), Message("assistant", turn.response, number >= trained)]
+        learned = number >= trained and not is_cut(turn)
+        messages += [Message("user", turn.message), Message("assistant", turn.response, learned)]
     if episode.unanswered is not None and end == len(episode.turns):
         messages.append(Message("user", episode.unanswered))
     return Conversation(

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,7 @@ from agentrl_jax.offline import tfds_folders
 from agentrl_jax.offline.conversations import Conversation, Data, Message
 from agentrl_jax.offline.export import write_agenttraj, write_jsonl, write_rlds
 from agentrl_jax.offline.read import read_data, read_items
-from agentrl_jax.offline.recorded import conversations_of
+from agentrl_jax.offline.recorded import CUT_REPLY, conversations_of, is_cut
 from agentrl_jax.rollout.contexts import Window
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -196,8 +197,10 @@ def test_a_recorded_run_goes_through_every_format(recorded_run, tmp_path):
     """Run, AgentTraj, TFDS, JSONL: the same conversations, with the system message and what was not answered."""
     run, record = recorded_run
     data = read_data([run])
-    assert data.dropped == {"the environment failed": 1}
-    assert len(data) == len(record.task) - 1
+    played = [episode for episode in read_episodes(run) if not episode.failed]
+    cut = [[is_cut(turn) for turn in episode.turns] for episode in played]
+    assert data.dropped == {"the environment failed": 1, CUT_REPLY: sum(map(sum, cut))}
+    assert len(data) == sum(not all(of) for of in cut)
     first = data.conversations[0]
     assert (first.task, first.success, first.reward) == (
         "SimpleSokoban",
@@ -215,7 +218,9 @@ def test_a_recorded_run_goes_through_every_format(recorded_run, tmp_path):
     again = read_data([tmp_path / "a.jsonl"])
     assert (again.digest, list(again.conversations)) == (data.digest, list(data.conversations))
     shown = tiny_run.done("data", "show", str(run), "--split", "iteration-4")
-    for text in ("11", "SimpleSokoban (6), lake (5)", "1 (the environment failed)", first.messages[-1].content):
+    tasks = Counter(conversation.task for conversation in data.conversations)
+    known = ", ".join(f"{task} ({count})" for task, count in tasks.most_common())
+    for text in (str(len(data)), known, first.messages[-1].content):
         assert text in shown
     for split in ("iteration-3", "train"):
         assert refused(read_data, [run], split).key in ("--iteration", "split")
@@ -237,6 +242,15 @@ def test_other_agents_give_a_conversation_for_each_response(recorded_run, turns,
     assert [c.messages[-1].content == episode.unanswered for c in made] == [False, False, True]
     assert len(conversations_of(episode, source)) == 1
     assert conversations_of(dataclasses.replace(episode, turns=()), source) == []
+    # What was cut at its limit is read and not trained, because nobody has sampled its end.
+    whole, closed = ({"ended": ended, "response": "<answer>Up</answer>"} for ended in (True, False))
+    changes = [{"ended": False, "response": "<answer>Up Up"}, whole, closed]
+    turns_ = [dataclasses.replace(turn, **change) for turn, change in zip(episode.turns, changes)]
+    partly = dataclasses.replace(episode, turns=tuple(turns_))
+    (found,) = conversations_of(partly, source)
+    assert [m.loss for m in found.messages if m.role == "assistant"] == [False, True, True]
+    assert len(conversations_of(partly, windowed)) == 2
+    assert conversations_of(dataclasses.replace(episode, turns=(turns_[0],)), source) == []
 
 
 def test_episodes_in_the_schema_of_rlds(recorded_run, tmp_path):
