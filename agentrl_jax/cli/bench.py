@@ -1,4 +1,4 @@
-"""`agentrl bench`: estimators of the policy gradient against the exact one."""
+"""`agentrl bench`: estimators of the policy gradient, and teachers of self-distillation, against exact gradients."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -12,8 +12,9 @@ from agentrl_jax.terminal import to_stderr
 class Bench:
     """Measure estimators of the policy gradient against the exact one, on a task with enumerable trajectories."""
 
-    what: Annotated[tyro.conf.Positional[Literal["estimators"]], tyro.conf.arg(metavar="estimators")]
-    """What is measured."""
+    what: Annotated[tyro.conf.Positional[Literal["estimators", "teachers"]], tyro.conf.arg(metavar="WHAT")]
+    """estimators; or teachers: what self-distillation optimizes, with several of them. Of the options below, teachers
+    read policy and format alone."""
     group_size: tuple[int, ...] = (2, 3)
     """Sizes of the groups; all groups of 2 or 3 are summed over, which takes some seconds per case."""
     policy: Literal["table", "one_layer"] = "table"
@@ -37,11 +38,17 @@ class Bench:
 
 def run(command: Bench) -> None:
     """Prints how good estimators of the policy gradient are."""
-    from agentrl_jax.errors import refusals
+    from agentrl_jax.errors import UserError, refusals
+    from agentrl_jax.studies.estimator_bias import teachers
     from agentrl_jax.studies.estimator_bias.report import run
 
     options = dataclasses.asdict(command)
-    del options["what"]  # the only choice so far
+    if options.pop("what") == "teachers":
+        for field in dataclasses.fields(command):
+            if field.name not in ("what", "policy", "format") and options[field.name] != field.default:
+                raise UserError.of(f"--{field.name}", options[field.name], "which teachers do not read; leave it out")
+        teachers.run(policy=command.policy, format=command.format)
+        return
     options["num_groups"] = options.pop("draws")
     with refusals():
         run(**options, report=to_stderr)

@@ -109,14 +109,14 @@ class Bench:
             drift_size=self.drift_size,
             cosine=_cosine(mean, self.truth),
             scale=scale,
-            bias=self._bias(mean),
+            bias=self.bias(mean),
             noise=noise,
             error=noise / math.sqrt(kept * sampling.num_groups) if sampling else 0.0,
             own_cosine=None if own is None else _cosine(mean, own),
-            limit=None if own is None else self._bias(own),
+            limit=None if own is None else self.bias(own),
         )
 
-    def _bias(self, mean: Float[np.ndarray, " P"]) -> float:
+    def bias(self, mean: Float[np.ndarray, " P"]) -> float:
         """`Result.bias` of a mean gradient."""
         square = self.truth @ self.truth
         return float(np.linalg.norm(mean * (square / (mean @ self.truth)) - self.truth) / math.sqrt(square))

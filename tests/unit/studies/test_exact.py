@@ -10,6 +10,7 @@ from known_biases import KNOWN, MEASURED, bench, check
 from refusing import refusal
 
 from agentrl_jax.config.advantages import Rloo
+from agentrl_jax.studies.estimator_bias import teachers
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, Case
 from agentrl_jax.studies.estimator_bias.exact import Sampling
 from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased, run
@@ -109,3 +110,18 @@ def test_what_is_of_no_use_is_refused():
         words = OPTIONS | ({key: value} if key in OPTIONS else {}) | others
         error = refusal(run, **words, format="table", report=lambda line: None)
         assert (error.key, error.value) == (f"--{key}", value)
+
+
+def test_distillation_is_the_gradient_of_the_divergence_at_the_visited_states():
+    """Whatever the teacher; only one that says how likely each token is to succeed gives the policy gradient."""
+    itself, outcome, plan, wrong = teachers.measure(bench("table", "none"))
+    assert [taught.teacher for taught in (itself, outcome, plan, wrong)] == ["itself", "outcome", "plan", "wrong plan"]
+    assert (itself.gradient, itself.of_return) == (pytest.approx(0, abs=1e-12), None)
+    for taught in (outcome, plan, wrong):
+        assert taught.at_states == pytest.approx(1, abs=1e-12)
+        assert taught.of_episodes < 0.9999
+    assert (outcome.of_return, outcome.gradient, outcome.mixed) == pytest.approx((1, 1, 0), abs=1e-9)
+    assert 0.5 < plan.of_return < 0.7
+    assert wrong.of_return < -0.7
+    assert plan.success > 0.4 > 0 > wrong.success
+    assert plan.gated != pytest.approx(plan.of_return)
