@@ -11,7 +11,7 @@ from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.distillation_checks import check_hints, check_teacher
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
-from agentrl_jax.config.stages import DataStage, DpoStage, EvolveStage
+from agentrl_jax.config.stage_checks import check_stages, check_without_tasks
 from agentrl_jax.environments.kinds import titles
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 
@@ -38,9 +38,9 @@ def validate(config: Config, *, files: bool = True) -> None:
         UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
-    rules = check_teacher, check_hints, _rule, _schedules, _stages, _training
+    rules = check_teacher, check_hints, _rule, _schedules, check_stages, _training
     played = _tasks, _environments, _model, _start, _rollout, *rules, _devices, _hosts
-    for check in played if config.tasks else (_without_tasks, _model, _start, _stages, _devices, _hosts):
+    for check in played if config.tasks else (check_without_tasks, _model, _start, check_stages, _devices, _hosts):
         for key, value, why in check(config):
             raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
@@ -100,21 +100,6 @@ def _tasks(config: Config) -> Iterator[Refused]:
     actions, most = prompt.max_actions_per_turn, prompt.max_actions
     if prompt.has_answer_block and actions > most:
         yield "prompt.max_actions_per_turn", actions, f"expected at most prompt.max_actions = {most}; change one"
-
-
-def _without_tasks(config: Config) -> Iterator[Refused]:
-    kinds = [stage.kind for stage in config.stages]
-    if not kinds or {*kinds} - {"sft", "dpo"}:
-        yield "tasks", [], f"but stages is {kinds}; name a task, or learn from data alone, by sft and dpo"
-    for index, stage in enumerate(config.stages):
-        if isinstance(stage, DpoStage) and stage.levels:
-            yield f"stages.{index}.levels", stage.levels, "but there are no tasks; give data, or name a task"
-    usual = Config()
-    for name in ("env", "rollout", "algo", "evaluation"):
-        now, before = getattr(config, name), getattr(usual, name)
-        for key in type(now).model_fields:
-            if getattr(now, key) != getattr(before, key) and key not in ("packing", "length_buckets"):
-                yield f"{name}.{key}", getattr(now, key), "which nothing reads without tasks; leave it out"
 
 
 def _environments(config: Config) -> Iterator[Refused]:
@@ -299,37 +284,6 @@ def _kept(config: Config) -> tuple[int, int]:
     number = kept.kept(groups) if kept.kind == "fraction" else groups
     turns = config.prompt.max_turns
     return number, number * config.rollout.group_size * (turns - config.agent.visible(turns) + 1)
-
-
-def _stages(config: Config) -> Iterator[Refused]:
-    kinds, imitates = [stage.kind for stage in config.stages], config.imitation.levels > 0
-    for kind in ("imitation", "rl"):
-        if kinds.count(kind) > 1:
-            yield "stages", kinds, f"expected {kind} once at most, since one section of the file says what it does"
-    read = {"imitation", "evolve"} & {*kinds}
-    if kinds and (not read if imitates else "imitation" in read):
-        why = "which nothing reads; add imitation to stages" if imitates else "but stages has imitation; set it above 0"
-        yield "imitation.levels", config.imitation.levels, why
-    if "rl" in kinds[:-1]:
-        yield "stages", kinds, "expected rl as the last one; start another run from this one with --from"
-    if kinds and "rl" not in kinds and config.train.iterations:
-        yield "train.iterations", config.train.iterations, "which nothing reads; add rl to stages"
-    for index, stage in enumerate(config.stages):
-        if isinstance(stage, EvolveStage) and not stage.steps:
-            yield f"stages.{index}.steps", 0, "expected the gradient steps of each round"
-        if isinstance(stage, DpoStage) and stage.loss == "none" and not stage.nll_coef:
-            yield f"stages.{index}.nll_coef", 0.0, "but loss is none, so that nothing is learned; set it above 0"
-        own = stage.levels if isinstance(stage, DpoStage) else imitates and stage.kind == "evolve"
-        if isinstance(stage, DpoStage) and stage.levels:
-            if stage.data:
-                yield f"stages.{index}.levels", stage.levels, "but data has pairs; leave one of them out"
-            if not stage.steps:
-                yield f"stages.{index}.steps", 0, "expected the gradient steps of a stage whose pairs are found by it"
-            if config.on_host:
-                why = "but only compiled environments have planners for it; leave it out"
-                yield f"stages.{index}.levels", stage.levels, why
-        if isinstance(stage, DataStage) and not stage.data and not own:
-            yield f"stages.{index}.data", [], "expected files or folders with conversations"
 
 
 def _training(config: Config) -> Iterator[Refused]:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from refusing import refusal
 
-from agentrl_jax.config import checks, decode, distillation_checks, load, validate
+from agentrl_jax.config import checks, decode, distillation_checks, load, stage_checks, validate
 from agentrl_jax.errors import shown
 
 GRPO = "algo: {preset: grpo}"
@@ -253,7 +253,7 @@ def test_the_limit_of_a_check(limit):
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("module", [checks, distillation_checks], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [checks, distillation_checks, stage_checks], ids=lambda module: module.__name__)
 def test_every_check_has_a_row(module):
     lines, reached = {}, set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):
