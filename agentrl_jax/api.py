@@ -27,7 +27,7 @@ from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.runs.listing import as_records, find_runs
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.setup import policy as run_policy
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs
@@ -151,13 +151,13 @@ def rollout(
         raise UserError.of("split", split, f"expected one of {', '.join(f'Split.{known.name}' for known in SHARES)}")
     with refusals():
         batched_env = build.build_compiled_env(policy.config, policy.tokenizer)
-        engine = build.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)
+        engine = build_inputs.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)
         build.check_positions(policy.pretrained, batched_env, engine)
         levels = EvalSet(
             program=Programs(make_mesh(1)).rollout("rollout", policy.model, batched_env, engine),
             chunk=episodes,
             batched_env=batched_env,
-            settings=build.rollout_settings(policy.config, batched_env, 1, 0.0),
+            settings=build_inputs.rollout_settings(policy.config, batched_env, 1, 0.0),
             prompt=policy.config.prompt,
             task=task,
             levels=level_splits(batched_env).tasks[task],

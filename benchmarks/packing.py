@@ -24,7 +24,7 @@ from agentrl_jax.models import block_attention
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs, build_model
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.setup.service_demonstrations import service_demonstrations
 from agentrl_jax.setup.service_tasks import Services
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=[*VARIANTS])
     names = parser.parse_args().only
     config = load_config("experiments/textcraft.yaml", [word for words in WORDS for word in words.split(" ", 1)])
-    tokenizer = build.load_tokenizer(config.model)
+    tokenizer = build_model.load_tokenizer(config.model)
     services = Services(config, lambda: Path())
     batched_env = services.batched_env(tokenizer, held_out=False)
     trajectory, _ = service_demonstrations(config, services, batched_env, tokenizer, jax.random.key(0))
@@ -63,12 +63,13 @@ def main() -> None:
     lengths = np.asarray(pack_trajectories(trajectory, FULL).length)
     print(f"{len(lengths)} rows of {lengths.min()} to {lengths.max()} tokens, {lengths.mean():.0f} in the mean")
 
-    model, tx = build.build_model(config, tokenizer), build.build_optimizer(config)
-    programs, settings = Programs(make_mesh(1)), build.update_settings(config, 1.0)
+    model, tx = build_model.build_model(config, tokenizer), build_model.build_optimizer(config)
+    programs, settings = Programs(make_mesh(1)), build_inputs.update_settings(config, 1.0)
     start = states.init_state(jax.random.key(1), model, tx, reference=False)
     arguments = trajectory, jnp.ones(EPISODES), jax.random.key(2), settings
     updates = {
-        name: programs.update(model, build.learner_config(config).replace(**VARIANTS[name]), tx) for name in names
+        name: programs.update(model, build_inputs.learner_config(config).replace(**VARIANTS[name]), tx)
+        for name in names
     }
     times: dict[str, list[float]] = {name: [] for name in updates}
     norms = {}

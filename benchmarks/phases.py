@@ -35,7 +35,7 @@ from agentrl_jax.models.io.load import save_pretrained
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.peaks import PEAKS, Peaks, chip_name
 from agentrl_jax.parallel.topology import TopologyError
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs, build_model
 from agentrl_jax.studies.abstract_run import AbstractRun
 from agentrl_jax.studies.costs import Cost, CostModel
 from agentrl_jax.studies.phases import DECODE, PREFILL, SCORE, UPDATE, PhaseBuilder
@@ -103,8 +103,8 @@ class Ours:
     def _rollout(self, name: str) -> Callable[[], float]:
         engine_of, _ = self.builder.engine(self.rows)
         key, model, turns = jax.random.key(1), self.builder.model.decoder, self.run.engine.max_turns
-        ids = build.evaluation_ids(np.arange(self.rows), task=0)
-        settings = build.rollout_settings(self.run.config, self.run.batched_env, self.rows, 1.0)
+        ids = build_inputs.evaluation_ids(np.arange(self.rows), task=0)
+        settings = build_inputs.rollout_settings(self.run.config, self.run.batched_env, self.rows, 1.0)
         prepared = jax.jit(cached_decoder.prepare_for_decode, static_argnums=1)(self.policy, model)
 
         @jax.jit
@@ -149,7 +149,7 @@ class Ours:
             temperature=jnp.ones_like(batch.temperature),
         )
         recorded = (batch.tokens, batch.position, batch.temperature, batch.mask)
-        settings = build.update_settings(self.run.config, 1.0)
+        settings = build_inputs.update_settings(self.run.config, 1.0)
         arguments = {SCORE: (self.state.merged_params(), *recorded), UPDATE: (self.state, batch, settings)}
         programs = {name: jax.jit(self.phases[name].program) for name in arguments}
 
@@ -160,7 +160,7 @@ class Ours:
 
     def save(self, folder: str) -> None:
         """Saves the weights for transformers."""
-        tokenizer = build.load_tokenizer(self.run.config.model)
+        tokenizer = build_model.load_tokenizer(self.run.config.model)
         shape = self.run.model.decoder
         described = describe(
             shape,
@@ -168,7 +168,7 @@ class Ours:
             eos_token_id=tokenizer.end_of_turn_id,
             pad_token_id=tokenizer.pad_id,
         )
-        files = dict(build.tokenizer_files(self.run.config.model))
+        files = dict(build_model.tokenizer_files(self.run.config.model))
         special = {"eos_token": tokenizer.end_of_turn_id, "pad_token": tokenizer.pad_id}
         names = {name: tokenizer.special_name(number) for name, number in special.items()}
         files["tokenizer_config.json"] = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}).encode()

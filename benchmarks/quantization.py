@@ -21,7 +21,7 @@ from agentrl_jax.models import cached_decoder, decoder
 from agentrl_jax.models.kv_cache import init_cache
 from agentrl_jax.models.quantized import INTEGERS
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_model
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -45,17 +45,17 @@ def scores(params: Any, shape: DecoderConfig, tokens: jax.Array) -> tuple[jax.Ar
 def measure(pretrained: str, texts: Sequence[str], count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """`scores` of the first tokens of the texts, for each value of `rollout.quantization`."""
     config = decode({"model": {"pretrained": pretrained}})
-    loaded = build.load_model(config.model)
+    loaded = build_model.load_model(config.model)
     assert loaded is not None
-    tokenizer = build.load_tokenizer(config.model, loaded)
-    model = build.build_model(config, tokenizer, loaded)
+    tokenizer = build_model.load_tokenizer(config.model, loaded)
+    model = build_model.build_model(config, tokenizer, loaded)
     tokens = tokenizer.encode("\n".join(texts))[:count]
     if len(tokens) < count:
         raise SystemExit(f"the texts have {len(tokens)} tokens, but --tokens is {count}; give more texts")
     found = {}
     for kind in INTEGERS:
         changed = config.replace(rollout=config.rollout.replace(quantization=kind))
-        shape = build.rollout_model(changed, model).decoder
+        shape = build_model.rollout_model(changed, model).decoder
         logprobs, likeliest = scores(loaded.params, shape, jnp.asarray(tokens, jnp.int32))
         found[kind] = np.asarray(logprobs), np.asarray(likeliest)
     return found

@@ -18,7 +18,7 @@ import numpy as np
 
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.setup.policy import load_policy
 from agentrl_jax.setup.programs import Programs, total_stats
 
@@ -33,13 +33,13 @@ def main(run: str, episodes: int, slots: int, repeats: int) -> None:
     config = read_config(run)
     policy = load_policy(run, config)
     batched_env = build.build_compiled_env(config, policy.tokenizer)
-    ids = build.evaluation_ids(np.arange(episodes), 0)
-    settings = build.rollout_settings(config, batched_env, episodes, 1.0)
+    ids = build_inputs.evaluation_ids(np.arange(episodes), 0)
+    settings = build_inputs.rollout_settings(config, batched_env, episodes, 1.0)
     programs = Programs(make_mesh(1))
     key = jax.random.key(1)
 
     played, active = {}, {}
-    engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
+    engine = build_inputs.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     for name, changes in variants.items():
         program = programs.rollout(name, policy.model, batched_env, dataclasses.replace(engine, **changes))
         _, stats = jax.block_until_ready(program(policy.params, key, ids, settings))

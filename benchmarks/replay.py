@@ -21,7 +21,7 @@ from agentrl_jax.config.algo import IcePop, NoCorrection, Replay, Tis
 from agentrl_jax.learner.state import init_state, with_reference
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs, build_model
 from agentrl_jax.setup.programs import Programs
 
 REPEATS = 5
@@ -30,24 +30,26 @@ MODES = {"none": NoCorrection(), "replay": Replay(), "tis": Tis(), "icepop": Ice
 
 def main(path: str, *overrides: str) -> None:
     config = load_config(path, overrides)
-    tokenizer = build.load_tokenizer(config.model)
+    tokenizer = build_model.load_tokenizer(config.model)
     batched_env = build.build_compiled_env(config, tokenizer)
-    model = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(batched_env))
-    engine = build.engine_config(config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots)
+    model = build_model.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(batched_env))
+    engine = build_inputs.engine_config(
+        config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
+    )
     programs = Programs(make_mesh(1))
     key = jax.random.key(config.seed)
-    state = init_state(key, model, keep_gradient(), build.needs_reference(config))
-    state = with_reference(state) if build.needs_reference(config) else state
-    ids = build.training_ids(config)
-    settings = build.rollout_settings(config, batched_env, ids.group.shape[0], config.rollout.temperature)
+    state = init_state(key, model, keep_gradient(), build_model.needs_reference(config))
+    state = with_reference(state) if build_model.needs_reference(config) else state
+    ids = build_inputs.training_ids(config)
+    settings = build_inputs.rollout_settings(config, batched_env, ids.group.shape[0], config.rollout.temperature)
 
-    numbers = build.update_settings(config, 1.0).replace(max_grad_norm=jnp.float32(1e30))
+    numbers = build_inputs.update_settings(config, 1.0).replace(max_grad_norm=jnp.float32(1e30))
     playing = state.merged_params(), key, ids, settings
     compiled = {"rollout": programs.rollout("rollout", model, batched_env, engine).lower(*playing).compile()}
     trajectory, _ = compiled["rollout"](*playing)
     learning = trajectory, settings.temperature, key, numbers
     for mode in MODES:
-        rule = build.learner_config(config).replace(mismatch=MODES[mode])
+        rule = build_inputs.learner_config(config).replace(mismatch=MODES[mode])
         program = programs.update(model, rule, keep_gradient(), engine)
         compiled[mode] = program.lower(state, *learning).compile()
 

@@ -33,7 +33,7 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs, build_model
 from agentrl_jax.setup.policy import load_policy
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -134,7 +134,7 @@ def play(
     config: Config, params: dict[str, Any], model: ActorCritic, tokenizer: Tokenizer, episodes: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yields (sampled or greedy, success bool[n, 2], share of turns in format f64[n, 2]), by pieces and canonical."""
-    engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
+    engine = build_inputs.engine_config(config, tokenizer, group_size=1, slots=0)
     programs = Programs(make_mesh(1))
     eval_sets = []
     for encoder in ("pieces", "canonical"):
@@ -142,7 +142,7 @@ def play(
         batched_env = build.build_compiled_env(config.replace(prompt=prompt), tokenizer)
         program = programs.rollout(encoder, model, batched_env, engine)
         levels, seed = level_splits(batched_env).tasks[0], config.evaluation.seed
-        settings = build.rollout_settings(config, batched_env, 1, 0.0)
+        settings = build_inputs.rollout_settings(config, batched_env, 1, 0.0)
         eval_sets.append(
             EvalSet(
                 program=program,
@@ -242,9 +242,9 @@ def main() -> None:
     else:
         wanted = list(cases(chosen.model, chosen.styles))
         config = wanted[0][1]
-        pretrained = build.load_model(config.model)
-        tokenizer = build.load_tokenizer(config.model, pretrained)
-        model = build.build_model(config, tokenizer, pretrained)
+        pretrained = build_model.load_model(config.model)
+        tokenizer = build_model.load_tokenizer(config.model, pretrained)
+        model = build_model.build_model(config, tokenizer, pretrained)
         params = actor_critic.from_decoder(jax.random.key(0), pretrained.params, model)
 
     if chosen.parts != "success":

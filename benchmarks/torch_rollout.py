@@ -34,7 +34,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.rng import level_key
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs, build_model
 from agentrl_jax.setup.programs import Programs, total_stats
 from envs_jax.sokoban.text import SYMBOLS
 
@@ -57,19 +57,19 @@ class Ours:
 
     def __init__(self, name: str, environments: int, precision: str, devices: Sequence[int]):
         self.config = configuration(name, environments, precision)
-        pretrained = build.load_model(self.config.model)
-        tokenizer = build.load_tokenizer(self.config.model, pretrained)
+        pretrained = build_model.load_model(self.config.model)
+        tokenizer = build_model.load_tokenizer(self.config.model, pretrained)
         self.batched_env: CompiledEnv = build.build_compiled_env(self.config, tokenizer)
-        self.model = build.build_model(self.config, tokenizer, pretrained)
-        engine = build.engine_config(self.config, tokenizer, group_size=1, slots=0)
+        self.model = build_model.build_model(self.config, tokenizer, pretrained)
+        engine = build_inputs.engine_config(self.config, tokenizer, group_size=1, slots=0)
         # A token outside the vocabulary is never sampled, so no response ends early.
         self.engine = dataclasses.replace(engine, end_of_turn=(self.model.decoder.vocab_size,))
         self.params = (
             {"policy": pretrained.params} if pretrained else actor_critic.init_params(jax.random.key(0), self.model)
         )
         self.pretrained, self.tokenizer = pretrained, tokenizer
-        self.ids = build.training_ids(self.config)
-        self.settings = build.rollout_settings(self.config, self.batched_env, environments, 1.0)
+        self.ids = build_inputs.training_ids(self.config)
+        self.settings = build_inputs.rollout_settings(self.config, self.batched_env, environments, 1.0)
         self.programs = {
             count: Programs(make_mesh(count)).rollout("rollout", self.model, self.batched_env, self.engine)
             for count in devices
@@ -120,7 +120,7 @@ class Ours:
             eos_token_id=tokenizer.end_of_turn_id,
             pad_token_id=tokenizer.pad_id,
         )
-        files = dict(build.tokenizer_files(self.config.model)) | {
+        files = dict(build_model.tokenizer_files(self.config.model)) | {
             "tokenizer_config.json": json.dumps(
                 {
                     "tokenizer_class": "PreTrainedTokenizerFast",

@@ -31,7 +31,7 @@ from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.services.catalog import success_rule
 from agentrl_jax.services.screenshots import WITHOUT_RECORD, Screenshots, refuse_without
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
@@ -316,14 +316,14 @@ def _load(
         services.log_to(Path(run))
         stack.callback(services.close)
     batched_env = batched_envs(config, policy.tokenizer, services)[1]
-    engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
+    engine = build_inputs.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     build.check_positions(policy.pretrained, batched_env, engine)
     chosen, programs = level_set(config, batched_env, levels, services), Programs(make_mesh(1))
     programs.note = report
     eval_set = EvalSet(
         program=programs.rollout("evaluation", policy.model, batched_env, engine),
         chunk=config.train.validation_episodes,
-        settings=build.rollout_settings(config, batched_env, 1, 0.0),
+        settings=build_inputs.rollout_settings(config, batched_env, 1, 0.0),
         **vars(chosen),
     )
     return eval_set, services

@@ -5,7 +5,7 @@ from agentrl_jax.config.checks import check_sizes
 from agentrl_jax.environments.kinds import kind_of, titles
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs, build_model
 
 
 def with_task(config: Config, run: str, env: str | None, levels: str | None, panel: str | None) -> Config:
@@ -60,8 +60,8 @@ def check_playable(config: Config) -> None:
     if config.on_host:
         return
     with refusals():
-        pretrained = build.load_model(config.model, weights=False)
-        tokenizer = build.load_tokenizer(config.model, pretrained)
+        pretrained = build_model.load_model(config.model, weights=False)
+        tokenizer = build_model.load_tokenizer(config.model, pretrained)
         batched_env = build.build_compiled_env(config, tokenizer)
-        engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
+        engine = build_inputs.engine_config(config, tokenizer, group_size=1, slots=0)
         build.check_positions(None if pretrained is None else pretrained.config, batched_env, engine)

@@ -18,7 +18,7 @@ from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.trajectory import level_ids
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.programs import RolloutProgram
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.budget import Baselines
@@ -67,7 +67,7 @@ class HeldOut:
         `program` has group size 1; the number of episodes per dispatch has to be a multiple of `replicas`.
         """
         chunk = chunk_size(config, replicas)
-        settings, seed = build.rollout_settings(config, batched_env, 1, 0.0), config.evaluation.seed
+        settings, seed = build_inputs.rollout_settings(config, batched_env, 1, 0.0), config.evaluation.seed
 
         def eval_sets(split: Split) -> tuple[EvalSet, ...]:
             return tuple(

@@ -18,7 +18,7 @@ from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.trajectory import EpisodeIds
-from agentrl_jax.setup import build, run_keys
+from agentrl_jax.setup import build_inputs, run_keys
 from agentrl_jax.setup.service_tasks import Services
 from envs_jax import registry
 from envs_jax.budget import Baselines, Budget
@@ -75,9 +75,9 @@ class LevelSet:
         """
         numbers = first + np.arange(count)
         if self.rows is not None:
-            return build.evaluation_ids(numbers, self.task, self.rows[numbers % len(self.rows)], sample=sample)
+            return build_inputs.evaluation_ids(numbers, self.task, self.rows[numbers % len(self.rows)], sample=sample)
         draws = self._different(number)[0] if self.distinct else np.arange(number)
-        return build.evaluation_ids(draws[numbers % len(draws)], self.task, sample=sample)
+        return build_inputs.evaluation_ids(draws[numbers % len(draws)], self.task, sample=sample)
 
     def _different(self, wanted: int) -> tuple[Int[np.ndarray, " n"], Int8[np.ndarray, "n H W"]]:
         """Numbers of the draws that give the first `wanted` different levels, and the levels."""
@@ -108,7 +108,7 @@ class LevelSet:
             return np.asarray(task.env_params.levels)[self.rows[numbers]]
         if self.distinct:
             return self._different(int(numbers.max()) + 1)[1][numbers]
-        keys = rng.level_key(self.key, build.evaluation_ids(numbers, self.task))
+        keys = rng.level_key(self.key, build_inputs.evaluation_ids(numbers, self.task))
         return registry.sample_levels(task.env, task.env_params, keys, self.levels.split(self.split))
 
 
@@ -118,7 +118,7 @@ def _known_draws(task: Task, number: int, seed: int, split: Split, sampled_split
     key = run_keys.of_evaluation(seed, int(split))
 
     def keys(numbers: np.ndarray) -> jax.Array:
-        return rng.level_key(key, build.evaluation_ids(numbers, number))
+        return rng.level_key(key, build_inputs.evaluation_ids(numbers, number))
 
     return Draws(task.env, task.env_params, keys, sampled_split)
 

@@ -26,7 +26,7 @@ from agentrl_jax.evaluate.draws import Draws
 from agentrl_jax.rollout import rng
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.items import parse_ranges
-from agentrl_jax.setup import build, run_keys
+from agentrl_jax.setup import build_inputs, run_keys
 from agentrl_jax.strict_json import parse_object
 from envs_jax import registry
 from envs_jax.environment import NO_PIECE
@@ -119,7 +119,7 @@ def check_shown(panel: Panel, shown: Sequence[str]) -> None:
 def level_keys(seed: int, numbers: Int[np.ndarray, " n"]) -> Key[Array, " n"]:
     """Keys of draws of test levels of a seed, as in an `EvalSet` of the test split."""
     key = run_keys.of_evaluation(seed, int(Split.TEST))
-    return rng.level_key(key, build.evaluation_ids(numbers, 0))
+    return rng.level_key(key, build_inputs.evaluation_ids(numbers, 0))
 
 
 def environment(panel: Panel) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import Response, RolloutSettings
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.terminal import to_stderr
@@ -71,7 +71,7 @@ def _play(env: str, prompt: PromptConfig, batched_env: TaskEnv, seed: int, *, nu
         env_params=batched_env.env_params,
     )
     level = 0 if numbered else seed if task.has_items else -1
-    ids = build.episode_ids(group=[0], member=[0], task=[0], level=[level])
+    ids = build_inputs.episode_ids(group=[0], member=[0], task=[0], level=[level])
     reset, step = compiled_game(batched_env)
 
     def show(tokens: np.ndarray) -> None:

@@ -32,7 +32,7 @@ from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.envs.retry import ATTEMPT, RetryEnv
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.text.pieces import PieceTable
@@ -90,7 +90,7 @@ def load(config: Config, policy: RunPolicy, batched_env: TaskEnv, attempts: int)
     with refusals(name):
         env = retry_env(of_task, config.prompt.max_turns, attempts)
         new = _new_tokens(tokens, batched_env) if attempts > 1 and not policy.pretrained else None
-    engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
+    engine = build_inputs.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     engine = dataclasses.replace(engine, max_turns=turns)
     with refusals(name):
         try:

@@ -31,7 +31,7 @@ from agentrl_jax.runs.rollout_records import Evaluation, Header, RolloutRecord, 
 from agentrl_jax.services.action_parsing import ParsedAction
 from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environment import Service, StepResult
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.play_responses import demonstrate, play_responses
@@ -220,7 +220,7 @@ class PanelPlays:
         self.levels = levels = level_set(config, batched_env, None)
         self._ids = levels.ids(0, len(panel), len(panel))
         self._split = jnp.asarray(levels.levels.split(levels.split))
-        self._settings = build.rollout_settings(config, batched_env, len(panel), 1.0, split=self._split)
+        self._settings = build_inputs.rollout_settings(config, batched_env, len(panel), 1.0, split=self._split)
         context = context_of(config)
         respond = functools.partial(play_responses, batched_env, context=context)
         act = functools.partial(demonstrate, batched_env, _RESPONSE_TOKENS, context=context)

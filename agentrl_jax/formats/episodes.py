@@ -25,7 +25,7 @@ from agentrl_jax.runs.rollout_records import (
     recorded_iterations,
 )
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_model
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.text.tokenizer import Tokenizer
 
@@ -188,7 +188,7 @@ def _read(
 ) -> list[RecordedEpisodes]:
     config = read_config(run)
     with refusals(str(run)):
-        tokenizer = build.load_tokenizer(config.model, build.load_model(config.model, weights=False))
+        tokenizer = build_model.load_tokenizer(config.model, build_model.load_model(config.model, weights=False))
     found = []
     for iteration in iterations:
         path = record_path(run, iteration)

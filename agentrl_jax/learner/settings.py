@@ -14,7 +14,7 @@ from agentrl_jax.rollout.returns import Penalties
 class LearnerConfig(UpdateRule):
     """The rule of an update and the shape of its batches; static under `jax.jit`.
 
-    `build.learner_config` sets the rule's traced numbers to None, because they are in `UpdateSettings`.
+    `build_inputs.learner_config` sets the rule's traced numbers to None, because they are in `UpdateSettings`.
     """
 
     task_names: tuple[str, ...]

@@ -12,7 +12,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.envs.level_splits import level_splits
-from agentrl_jax.setup import build, start
+from agentrl_jax.setup import build, build_inputs, build_model, start
 from agentrl_jax.setup.agents import check_window
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.setup.level_pools import new_pools
@@ -49,9 +49,9 @@ class RunParts:
         self.config = config
         self.key = jax.random.key(config.seed)
         self.programs = Programs.of_run(config, mesh)
-        self.pretrained = build.load_model(config.model, self.programs.parameter)
-        self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
-        self.tx = build.build_optimizer(config)
+        self.pretrained = build_model.load_model(config.model, self.programs.parameter)
+        self.tokenizer = build_model.load_tokenizer(config.model, self.pretrained)
+        self.tx = build_model.build_optimizer(config)
         if config.tasks:
             self._add_tasks(folder)
         else:
@@ -59,8 +59,8 @@ class RunParts:
 
     def _build_model(self, prefix: int) -> None:
         """Builds the model; all prompts of the environments begin with the same `prefix` tokens."""
-        self.model = build.build_model(self.config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
-        build.check_divided(self.config.mesh, self.model.decoder)
+        self.model = build_model.build_model(self.config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
+        build_model.check_divided(self.config.mesh, self.model.decoder)
 
     def _add_tasks(self, folder: Callable[[], Path]) -> None:
         config = self.config
@@ -74,7 +74,7 @@ class RunParts:
         self.level_pools = new_pools(config, self.train_env, self.train_splits)
         self._build_model(shared_prefix_len(self.train_env))
 
-        engine = build.engine_config(
+        engine = build_inputs.engine_config(
             config, self.tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
         )
         check_window(engine, [task.prompt for task in self.train_env.tasks])
@@ -84,9 +84,9 @@ class RunParts:
             engine,
             bootstrap=config.algo.advantage.bootstrap_truncated,
         )
-        single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
+        single = build_inputs.engine_config(config, self.tokenizer, group_size=1, slots=0)
         names = tuple(task.label for task in config.tasks)
-        rollout_model = build.rollout_model(config, self.model)
+        rollout_model = build_model.rollout_model(config, self.model)
         self.rollout = self.programs.rollout(
             "rollout", rollout_model, self.train_env, engine, rounds=config.algo.dynamic_sampling, task_names=names
         )
@@ -98,7 +98,7 @@ class RunParts:
                 self.model, self.recorded_episodes, context=engine.context, context_tokens=limit
             )
         at = int(self.train_env.hint_at.min())
-        learner = build.learner_config(config, recorded_episodes=self.recorded_episodes, hint_at=at)
+        learner = build_inputs.learner_config(config, recorded_episodes=self.recorded_episodes, hint_at=at)
         self.update = self.programs.update(self.model, learner, self.tx, engine)
         remax = config.algo.advantage.kind == "remax"
         self.greedy = self.programs.rollout("baseline", rollout_model, self.train_env, single) if remax else None

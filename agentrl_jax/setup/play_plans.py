@@ -17,7 +17,7 @@ from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.play_responses import demonstrate
 from envs_jax.splits import Split
@@ -61,7 +61,7 @@ class PlayPlans:
         """Returns the trajectories, and which turns are imitated. Raises ValueError if a plan does not fit."""
         actions = split_plans(plans.actions, self._prompt.max_turns, self._per_turn)
         rows = np.arange(len(actions))
-        ids = build.episode_ids(group=rows, member=np.zeros_like(rows), task=plans.task, level=plans.level)
+        ids = build_inputs.episode_ids(group=rows, member=np.zeros_like(rows), task=plans.task, level=plans.level)
         settings = RolloutSettings(
             temperature=jnp.ones(len(actions), jnp.float32),
             horizon=jnp.int32(self._prompt.max_turns),

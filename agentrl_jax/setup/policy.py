@@ -16,7 +16,7 @@ from agentrl_jax.models.io.hf_config import PretrainedConfig
 from agentrl_jax.runs.checkpoint import Checkpoints, incomplete_steps
 from agentrl_jax.runs.config_history import ConfigHistory, edited_keys, read_history
 from agentrl_jax.runs.records import read_rows
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_model
 from agentrl_jax.terminal import to_stderr
 from agentrl_jax.text.tokenizer import Tokenizer
 
@@ -48,14 +48,14 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
         ValueError: the pretrained model or the tokenizer cannot be used.
         OSError: the tokenizer no longer exists.
     """
-    pretrained = build.load_model(config.model)
-    files = build.tokenizer_files(config.model, pretrained)
-    tokenizer = build.load_tokenizer(config.model, pretrained)
-    model = build.build_model(config, tokenizer, pretrained)
+    pretrained = build_model.load_model(config.model)
+    files = build_model.tokenizer_files(config.model, pretrained)
+    tokenizer = build_model.load_tokenizer(config.model, pretrained)
+    model = build_model.build_model(config, tokenizer, pretrained)
     folder = Path(run) / "checkpoints"
     if not folder.is_dir():
         raise _without_checkpoint(run)
-    start = build.initial_state(config, model, pretrained)
+    start = build_model.initial_state(config, model, pretrained)
     like = jax.eval_shape(start, jax.random.key(0))
     with Checkpoints(folder, keep=None) as checkpoints:
         if not checkpoints.steps():

@@ -16,7 +16,7 @@ from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.environment import ScriptedPolicy
 from agentrl_jax.services.environments.python import SEPARATOR
 from agentrl_jax.services.shadow_env import NoisyOracle
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.play_responses import play_responses
 from agentrl_jax.setup.scripted_play import ScriptedEpisode, play_all
@@ -123,7 +123,7 @@ def play_script(config: Config, batched_env: HostEnv, key: jax.Array, script: Sc
     """Plays a script, with at most as many episodes at once as a rollout has; NumPy arrays [E, ...]."""
     count, turns = script.length.shape
     size = min(count, max(config.groups * config.rollout.group_size, config.train.validation_episodes))
-    settings = build.rollout_settings(config, batched_env, size, 1.0)
+    settings = build_inputs.rollout_settings(config, batched_env, size, 1.0)
     nothing = jnp.zeros((size, turns), jnp.int32)
     parsed = ParsedResponse(
         actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0
@@ -133,7 +133,7 @@ def play_script(config: Config, batched_env: HostEnv, key: jax.Array, script: Sc
     for first in range(0, count, size):
         chunk = Script(*(np.resize(x[first : first + size], (size, *x.shape[1:])) for x in script))
         number = np.arange(first, first + size)
-        ids = build.episode_ids(group=number, member=np.zeros(size), task=chunk.task, level=chunk.row)
+        ids = build_inputs.episode_ids(group=number, member=np.zeros(size), task=chunk.task, level=chunk.row)
         played = program(key, settings, ids, jnp.asarray(chunk.tokens), jnp.asarray(chunk.length), parsed)
         chunks.append(jax.tree.map(np.asarray, played))
         batched_env.clear()

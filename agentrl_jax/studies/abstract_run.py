@@ -30,7 +30,7 @@ from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.recording import empty_trajectory
 from agentrl_jax.rollout.trajectory import Hints, Trajectory
-from agentrl_jax.setup import build, start
+from agentrl_jax.setup import build, build_inputs, build_model, start
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, iterate
@@ -63,9 +63,9 @@ def _model(config: Config, name: str | None) -> tuple[DecoderConfig, Tokenizer, 
             )
         shape = PUBLISHED[name]
         return shape, padded(load_small(), shape.vocab_size), "the project's own"
-    pretrained = build.load_model(config.model, weights=False)
-    tokenizer = build.load_tokenizer(config.model, pretrained)
-    return build.build_model(config, tokenizer, pretrained).decoder, tokenizer, "the model's"
+    pretrained = build_model.load_model(config.model, weights=False)
+    tokenizer = build_model.load_tokenizer(config.model, pretrained)
+    return build_model.build_model(config, tokenizer, pretrained).decoder, tokenizer, "the model's"
 
 
 class AbstractRun:
@@ -75,17 +75,17 @@ class AbstractRun:
         self.config, self.mesh = config, mesh
         self.shape, tokenizer, self.tokenizer_source = _model(config, model)
         self.tokenizer = tokenizer
-        build.check_divided(config.mesh, self.shape)
+        build_model.check_divided(config.mesh, self.shape)
         self.batched_env = build.build_compiled_env(config, tokenizer)
-        built = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(self.batched_env))
+        built = build_model.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(self.batched_env))
         computed = {name: getattr(built.decoder, name) for name in ("dtype", "cache_dtype", "attention")}
         self.model = dataclasses.replace(built, decoder=dataclasses.replace(self.shape, **computed))
         self.programs = Programs.of_run(config, mesh)
-        self.engine = build.engine_config(
+        self.engine = build_inputs.engine_config(
             config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
         )
         self.episodes = sum(task.groups for task in config.tasks) * config.rollout.group_size
-        self.tx = build.build_optimizer(config)
+        self.tx = build_model.build_optimizer(config)
         self.state = self.state_of(self.model)
 
     def state_of(self, model: ActorCritic) -> TrainState:
@@ -96,7 +96,7 @@ class AbstractRun:
         def start(key):
             pretrained = decoder.init_params(key, model.decoder)
             pretrained = jax.tree.map(lambda x: x.astype(frozen), pretrained)
-            kept = build.needs_reference(config), pretrained, build.needs_teacher(config)
+            kept = build_model.needs_reference(config), pretrained, build_model.needs_teacher(config)
             return state.init_state(key, model, self.tx, *kept)
 
         return jax.eval_shape(start, jax.random.key(0))
@@ -105,7 +105,7 @@ class AbstractRun:
     def trajectory(self) -> Trajectory:
         """Shapes of the episodes of a rollout."""
         env, engine = self.batched_env, self.engine
-        ids = jax.eval_shape(lambda: build.training_ids(self.config))
+        ids = jax.eval_shape(lambda: build_inputs.training_ids(self.config))
         return jax.eval_shape(lambda ids: empty_trajectory(env, ids, engine.bounds, engine.max_response_tokens), ids)
 
     @functools.cached_property
@@ -130,7 +130,10 @@ class AbstractRun:
     @functools.cached_property
     def _made(self) -> tuple[Batch, TrainedRows]:
         config, group_size = self.config, self.config.rollout.group_size
-        learner, settings = build.learner_config(config), jax.eval_shape(lambda: build.update_settings(config, 1.0))
+        learner, settings = (
+            build_inputs.learner_config(config),
+            jax.eval_shape(lambda: build_inputs.update_settings(config, 1.0)),
+        )
         temperature = jax.ShapeDtypeStruct((self.episodes,), jnp.float32)
         greedy = None
         if config.algo.advantage.kind == "remax":
@@ -152,14 +155,14 @@ class AbstractRun:
         """The programs of a run by name: rollout and update of an iteration, for ReMax baseline, and evaluation."""
         config, group_size = self.config, self.config.rollout.group_size
         rows = Spec(self.programs.rollout_rules.row_axes)
-        single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
-        playing, names = build.rollout_model(config, self.model), tuple(task.label for task in config.tasks)
+        single = build_inputs.engine_config(config, self.tokenizer, group_size=1, slots=0)
+        playing, names = build_model.rollout_model(config, self.model), tuple(task.label for task in config.tasks)
         play = self.programs.rollout(
             "rollout", playing, self.batched_env, self.engine, rounds=config.algo.dynamic_sampling, task_names=names
         )
         play_greedy = self.programs.rollout("baseline", playing, self.batched_env, single)
         evaluate = self.programs.rollout("evaluation", self.model, self.batched_env, single)
-        learner = build.learner_config(config, hint_at=int(self.batched_env.hint_at.min()))
+        learner = build_inputs.learner_config(config, hint_at=int(self.batched_env.hint_at.min()))
         learn = self.programs.update(self.model, learner, self.tx, self.engine)
         plans: dict[str, ProgramPlan] = {}
         trajectories: list[Any] = []
@@ -190,7 +193,7 @@ class AbstractRun:
             return state, {}
 
         def settings_of(episodes: int) -> Any:
-            settings = jax.eval_shape(lambda: build.rollout_settings(config, self.batched_env, episodes, 1.0))
+            settings = jax.eval_shape(lambda: build_inputs.rollout_settings(config, self.batched_env, episodes, 1.0))
             return self._at(settings, Spec()).replace(temperature=self._at(settings.temperature, rows))
 
         remax = config.algo.advantage.kind == "remax"
@@ -198,16 +201,16 @@ class AbstractRun:
         inputs = IterationInputs(
             rollout_key=key,
             update_key=key,
-            ids=self._at(jax.eval_shape(lambda: build.training_ids(config)), rows),
+            ids=self._at(jax.eval_shape(lambda: build_inputs.training_ids(config)), rows),
             rollout=settings_of(self.episodes),
             greedy=settings_of(self.episodes // group_size) if remax else None,
-            update=self._at(jax.eval_shape(lambda: build.update_settings(config, 1.0)), Spec()),
+            update=self._at(jax.eval_shape(lambda: build_inputs.update_settings(config, 1.0)), Spec()),
         )
         placements = self.programs.placement(self.state, self.model.decoder)
         placed = jax.tree.map(_placed, self.state, placements)
         iterate(placed, inputs, IterationPrograms(rollout, update, greedy if remax else None, group_size))
         held_out = chunk_size(config, self.programs.replicas)
-        ids = self._at(jax.eval_shape(lambda: build.evaluation_ids(np.arange(held_out), 0)), rows)
+        ids = self._at(jax.eval_shape(lambda: build_inputs.evaluation_ids(np.arange(held_out), 0)), rows)
         compiled("evaluation", evaluate, read_by_rollout(placed.merged_params()), key, ids, settings_of(held_out))
         return plans
 

@@ -15,7 +15,7 @@ from agentrl_jax.models.io.local_files import parse_json
 from agentrl_jax.models.lora import on_all_layers
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.runs.run_folder import is_run, read_config
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.run_chat import run_chat, run_opening
 from agentrl_jax.setup.service_tasks import Services, batched_envs
@@ -91,7 +91,7 @@ def _described(config: Config, policy: RunPolicy, run: Path) -> PretrainedConfig
     """Configuration of a decoder trained from random weights, with positions for the run's contexts."""
     longest = 0 if config.tasks else max(stage.max_tokens for stage in config.data_stages)
     for own in (alone(config, index) for index in range(len(config.tasks))):
-        engine = build.engine_config(own, policy.tokenizer, group_size=1, slots=0)
+        engine = build_inputs.engine_config(own, policy.tokenizer, group_size=1, slots=0)
         if own.kinds[0].stored:
             longest = max(longest, stored_length(own, policy.tokenizer, engine, run))
             continue

@@ -9,7 +9,7 @@ from agentrl_jax.config.schema import MeshConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.models import block_attention
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.setup.build import check_divided
+from agentrl_jax.setup.build_model import check_divided
 from agentrl_jax.studies.abstract_run import AbstractRun
 from agentrl_jax.studies.costs import divisors
 

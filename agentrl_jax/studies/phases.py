@@ -33,7 +33,7 @@ from agentrl_jax.models.quantized import Quantized
 from agentrl_jax.parallel.mesh import DATA, FSDP, MESH_AXES, SEQUENCE, TENSOR
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout.engine import Engine, LoopState
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs, build_model
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.studies.abstract_run import AbstractRun
 
@@ -90,7 +90,7 @@ class PhaseBuilder:
         if layers is not None:
             shape = dataclasses.replace(shape, num_layers=layers, windows=())
         self.model = dataclasses.replace(run.model, decoder=shape, remat=remat or run.model.remat)
-        self.rollout_shape = build.rollout_model(run.config, self.model).decoder
+        self.rollout_shape = build_model.rollout_model(run.config, self.model).decoder
         self.batch = run.batch
         self.mesh = simple_mesh(devices, tensor=len(devices))
         self.programs = Programs(self.mesh)
@@ -134,9 +134,10 @@ class PhaseBuilder:
         run, shape = self.run, self.rollout_shape
         config = dataclasses.replace(self.programs.suited(run.engine), slots=rows, group_size=1, chunk=0)
         ids = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((rows,), x.dtype), jax.eval_shape(lambda: build.training_ids(run.config))
+            lambda x: jax.ShapeDtypeStruct((rows,), x.dtype),
+            jax.eval_shape(lambda: build_inputs.training_ids(run.config)),
         )
-        settings = jax.eval_shape(lambda: build.rollout_settings(run.config, run.batched_env, rows, 1.0))
+        settings = jax.eval_shape(lambda: build_inputs.rollout_settings(run.config, run.batched_env, rows, 1.0))
         key = jax.eval_shape(lambda: jax.random.key(0))
 
         def engine_of(params, key, ids, settings):
@@ -161,8 +162,8 @@ class PhaseBuilder:
     def update(self, rows: int) -> Phase:
         """Loss and gradient of one microbatch of `rows` rows, without packing."""
         batch = self._batch(rows)
-        config = build.learner_config(self.config).replace(grad_accum_steps=1, packing=False, length_buckets=1)
-        settings = jax.eval_shape(lambda: build.update_settings(self.config, 1.0))
+        config = build_inputs.learner_config(self.config).replace(grad_accum_steps=1, packing=False, length_buckets=1)
+        settings = jax.eval_shape(lambda: build_inputs.update_settings(self.config, 1.0))
 
         def program(state, batch, settings):
             trained = trained_rows(batch.mask, batch.position, rows, Shards())

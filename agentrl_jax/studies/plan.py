@@ -12,7 +12,7 @@ from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.prefill import empty_cache
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_model
 from agentrl_jax.studies.abstract_run import AbstractRun, ProgramPlan, bytes_each, read_by_rollout
 
 TOKEN_LOOP = 2
@@ -81,7 +81,7 @@ def make_plan(
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, run.model), params)
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, shape), policy)
     rows = run.engine.slots or run.episodes // programs.replicas
-    rollout_shape = build.rollout_model(config, run.model).decoder
+    rollout_shape = build_model.rollout_model(config, run.model).decoder
     cache = jax.eval_shape(lambda: empty_cache(rollout_shape, run.batched_env, programs.suited(run.engine), rows))
     specs = programs.cache_specs(cache, shape)
     optimizer = 0 if config.optim.offload else run.bytes_of(run.state.opt_state)

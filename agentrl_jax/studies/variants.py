@@ -31,7 +31,7 @@ from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import hexadecimal
-from agentrl_jax.setup import build, run_keys, start
+from agentrl_jax.setup import build, build_inputs, build_model, run_keys, start
 from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.studies.imitation import SeedImitation
@@ -59,12 +59,12 @@ class Variants:
         devices = devices[: comparison.devices or None]
         self.seeds = Seeds(config.seed, comparison.seeds, devices)
         self.programs = Programs(make_mesh(1))
-        pretrained = build.load_model(config.model, self.programs.parameter)
+        pretrained = build_model.load_model(config.model, self.programs.parameter)
         self.pretrained, self.pretrained_params = pretrained, pretrained.params if pretrained else None
-        self.tokenizer = build.load_tokenizer(config.model, pretrained)
+        self.tokenizer = build_model.load_tokenizer(config.model, pretrained)
         self.batched_env = build.build_compiled_env(config, self.tokenizer)
         self.model = dataclasses.replace(self._model(config), critic="none")
-        self.engine = build.engine_config(
+        self.engine = build_inputs.engine_config(
             config, self.tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
         )
         build.check_positions(
@@ -75,8 +75,8 @@ class Variants:
         )
         if config.imitation.levels:
             check_imitable(self.batched_env, config.prompt.max_response_tokens, config.imitation)
-        self.ids = build.training_ids(config)
-        single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
+        self.ids = build_inputs.training_ids(config)
+        single = build_inputs.engine_config(config, self.tokenizer, group_size=1, slots=0)
         rounds = {variant.algo.dynamic_sampling for variant in comparison.variants.values()}
         self.rollouts = {number: self._rollout(self.engine, number) for number in rounds}
         self.greedy = self._rollout(single)
@@ -91,13 +91,13 @@ class Variants:
 
     def _model(self, config: Config) -> ActorCritic:
         prefix = shared_prefix_len(self.batched_env)
-        return build.build_model(config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
+        return build_model.build_model(config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
 
     def _rollout(self, engine: EngineConfig, rounds: int = 1) -> Any:
         names = tuple(task.label for task in self.config.tasks)
         program = self.programs.rollout(
             f"rollout {rounds}",
-            build.rollout_model(self.config, self.model),
+            build_model.rollout_model(self.config, self.model),
             self.batched_env,
             engine,
             rounds=rounds,
@@ -111,7 +111,7 @@ class Variants:
 
     def _begin(self) -> tuple[Any, Any]:
         """Initial policies [S, ...] of every variant, and their frozen parameters."""
-        config, tx = self.config, build.build_optimizer(self.config)
+        config, tx = self.config, build_model.build_optimizer(self.config)
         frozen_params = jax.jit(lambda key: self._fresh_state(key, self.model, tx).frozen_params)(self.seeds.keys[0])
 
         def begin(key, per_seed, shared):
@@ -190,8 +190,8 @@ class Variants:
 
     def _learner(self, config: Config) -> tuple[TrainState, Any]:
         """The initial states [S, ...] of a variant, and its `IterationPrograms.update`."""
-        tx, model = build.build_optimizer(config), self._model(config)
-        reference = build.needs_reference(config)
+        tx, model = build_model.build_optimizer(config), self._model(config)
+        reference = build_model.needs_reference(config)
 
         def begin(policy, key, shared):
             state = self._fresh_state(key, model, tx)
@@ -199,7 +199,7 @@ class Variants:
             return start.begin_learning(state, tx, reference=reference)
 
         states = self.seeds.each(begin)(self.policies, self.seeds.keys, None)
-        program = self.programs.update(model, build.learner_config(config), tx, self.engine)
+        program = self.programs.update(model, build_inputs.learner_config(config), tx, self.engine)
         return states, self.seeds.update(program)
 
     def _iterate(
@@ -209,20 +209,24 @@ class Variants:
         group_size, split = config.rollout.group_size, self.splits.of(Split.TRAIN)
         turns = np.array([horizon.turns(iteration) for horizon in horizons], np.int32)
 
-        settings = functools.partial(build.rollout_settings, config, self.batched_env, iteration=iteration, split=split)
+        settings = functools.partial(
+            build_inputs.rollout_settings, config, self.batched_env, iteration=iteration, split=split
+        )
 
         def keys(purpose: int) -> jax.Array:
             return jax.vmap(lambda key: run_keys.of_iteration(key, purpose, iteration))(self.seeds.keys)
 
         episodes, remax = self.ids.group.shape[0], config.algo.advantage.kind == "remax"
-        temperature = float(build.schedules(config)["temperature"](iteration))
+        temperature = float(build_inputs.schedules(config)["temperature"](iteration))
         inputs = IterationInputs(
             rollout_key=keys(run_keys.ROLLOUT),
             update_key=keys(run_keys.UPDATE),
             ids=jax.tree.map(lambda x: jnp.broadcast_to(x, (len(turns), *x.shape)), self.ids),
             rollout=settings(episodes, temperature).replace(horizon=turns),
             greedy=settings(episodes // group_size, 0.0).replace(horizon=turns) if remax else None,
-            update=build.update_settings(config, float(build.learning_rates(config)(iteration)), iteration),
+            update=build_inputs.update_settings(
+                config, float(build_inputs.learning_rates(config)(iteration)), iteration
+            ),
         )
         rollout = self.rollouts[config.algo.dynamic_sampling]
         programs = IterationPrograms(rollout, update, self.greedy if remax else None, group_size)

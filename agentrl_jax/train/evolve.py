@@ -27,7 +27,7 @@ from agentrl_jax.offline.rows import Row, TokenRows
 from agentrl_jax.offline.stage_data import StageData
 from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.rollout.trajectory import Trajectory, level_ids
-from agentrl_jax.setup import build, start
+from agentrl_jax.setup import build_model, start
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.stopping import ending_at_once
 from agentrl_jax.train.explored import Explored, ExploredFiles, training_levels
@@ -62,7 +62,7 @@ class Evolve(FromData):
         """Shapes of the policy from before the stage; nothing where rounds go on with the policy that they have."""
         if not self.evolve.restart:
             return None
-        initial = build.initial_state(self.parts.config, self.parts.model, self.parts.pretrained)
+        initial = build_model.initial_state(self.parts.config, self.parts.model, self.parts.pretrained)
         shapes = jax.eval_shape(initial, self.parts.key)
         places = self.progress.placement(shapes)
         return jax.tree.map(

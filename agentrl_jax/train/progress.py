@@ -23,7 +23,7 @@ from agentrl_jax.runs.config_history import edited_keys, to_record
 from agentrl_jax.runs.live import LiveView
 from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.runs.totals import Totals
-from agentrl_jax.setup import build, run_keys
+from agentrl_jax.setup import build_model, run_keys
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.stopping import Stopped
@@ -76,7 +76,7 @@ class RunProgress:
         `frozen_params` are those of the state, if they are already loaded; else they are loaded.
         """
         parts, config = self.parts, self.parts.config
-        initial = build.initial_state(config, parts.model, parts.pretrained, self.placement)
+        initial = build_model.initial_state(config, parts.model, parts.pretrained, self.placement)
         key = jax.random.fold_in(parts.key, run_keys.INIT)
         step = self.roll_backs.newest_step(self.checkpoints)
         for line in self.folder.truncate(-1 if step is None else step):

@@ -17,7 +17,7 @@ from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.trajectory import Trajectory, hexadecimal, level_ids
 from agentrl_jax.runs.live import IterationView
-from agentrl_jax.setup import build, level_pools, run_keys, start
+from agentrl_jax.setup import build_inputs, build_model, level_pools, run_keys, start
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.programs import host_metrics, played_metrics, total_stats
 from agentrl_jax.train import guards
@@ -58,8 +58,8 @@ class Reinforcement:
         evaluated = self.held_out.outcomes(state.merged_params(), lambda: self.progress.stop_if_asked(step, state))
         self.progress.imitation_outcomes = evaluated.success
         self.folder.log_levels_once(step, "test", [*itertools.chain(*evaluated.levels)])
-        tx, reference, going_on = self.parts.tx, build.needs_reference(self.config), self.config.start.optimizer
-        teacher = build.needs_teacher(self.config)
+        tx, reference, going_on = self.parts.tx, build_model.needs_reference(self.config), self.config.start.optimizer
+        teacher = build_model.needs_teacher(self.config)
         begin = functools.partial(start.begin_learning, tx=tx, reference=reference, going_on=going_on, teacher=teacher)
         placement = self.progress.placement(jax.eval_shape(begin, state))
         made_of = ("begin_learning", tx, reference, going_on, teacher, jax.tree.flatten(placement))
@@ -162,18 +162,25 @@ class Reinforcement:
         config, env = self._settings(iteration), self.parts.train_env
         stream = run_keys.after_roll_backs(self.parts.key, self.progress.roll_backs.count)
         turns, split = self.progress.horizon.turns(iteration), self.parts.train_splits.of(Split.TRAIN)
-        ids, temperature = build.training_ids(config), float(build.schedules(config)["temperature"](iteration))
+        ids, temperature = (
+            build_inputs.training_ids(config),
+            float(build_inputs.schedules(config)["temperature"](iteration)),
+        )
         episodes, levels_key = len(ids.group), run_keys.of_iteration(stream, run_keys.LEVELS, iteration)
         greedy = None
         if self.programs.greedy is not None:
-            greedy = build.rollout_settings(config, env, episodes // self.programs.group_size, 0.0, turns, split=split)
+            greedy = build_inputs.rollout_settings(
+                config, env, episodes // self.programs.group_size, 0.0, turns, split=split
+            )
         return IterationInputs(
             rollout_key=run_keys.of_iteration(stream, run_keys.ROLLOUT, iteration),
             update_key=run_keys.of_iteration(stream, run_keys.UPDATE, iteration),
             ids=level_pools.choose(levels, ids, config, levels_key, iteration),
-            rollout=build.rollout_settings(config, env, episodes, temperature, turns, iteration=iteration, split=split),
+            rollout=build_inputs.rollout_settings(
+                config, env, episodes, temperature, turns, iteration=iteration, split=split
+            ),
             greedy=greedy,
-            update=build.update_settings(config, self._rate_factor(iteration), iteration),
+            update=build_inputs.update_settings(config, self._rate_factor(iteration), iteration),
         )
 
     def _service_metrics(self, iteration: int, trajectory: Trajectory, seconds: float) -> dict[str, float]:
@@ -235,7 +242,7 @@ class Reinforcement:
             "actor/lr": 0.0 if iteration < config.train.critic_warmup else chosen.policy * factor,
             **({"critic/lr": chosen.critic * factor} if config.algo.advantage.has_critic else {}),
             "rollout/horizon": progress.horizon.turns(iteration),
-            "rollout/temperature": float(build.schedules(config)["temperature"](iteration)),
+            "rollout/temperature": float(build_inputs.schedules(config)["temperature"](iteration)),
             "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),
             **{f"rollout/{name}": value for name, value in counters.items()},
         }
@@ -280,7 +287,7 @@ class Reinforcement:
 
     def _rate_factor(self, iteration: int) -> float:
         """What the learning rates of an iteration are multiplied by: their schedule, lowered by each roll-back."""
-        rates_of_run = build.learning_rates(self._settings(iteration))
+        rates_of_run = build_inputs.learning_rates(self._settings(iteration))
         return float(rates_of_run(iteration)) * self.config.train.roll_back_factor**self.progress.roll_backs.count
 
 

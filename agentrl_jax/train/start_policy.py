@@ -13,7 +13,7 @@ from agentrl_jax.parallel import hosts
 from agentrl_jax.runs import digests
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_model
 from agentrl_jax.setup.policy import chosen_step
 
 
@@ -65,7 +65,7 @@ def _check_base(config: Config, source: Config) -> None:
     if here.pretrained or there.pretrained:
         same = here.pretrained == there.pretrained
     else:
-        same = build.tokenizer_files(here) == build.tokenizer_files(there)
+        same = build_model.tokenizer_files(here) == build_model.tokenizer_files(there)
     if not same:
         why = f"whose tokenizer may be another than this run's ({there.pretrained or there.tokenizer or 'the default'})"
         raise UserError.of("start.run", config.start.run, f"{why}; use the same model.pretrained and model.tokenizer")

@@ -18,7 +18,7 @@ from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.runs.records import read_rows, to_plain
 from agentrl_jax.runs.rollout_records import RolloutRecord, read_record, record_path, recorded_iterations
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_model
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.setup.stored_traits import stored_traits
 from agentrl_jax.viewer import scenes
@@ -94,7 +94,7 @@ class RunData:
         self._config = read_config(run)
         with refusals(self.place):
             model = self._config.model
-            self._tokenizer = build.load_tokenizer(model, build.load_model(model, weights=False))
+            self._tokenizer = build_model.load_tokenizer(model, build_model.load_model(model, weights=False))
         url = self._config.env.url
         # By themselves, those that were played as services in this process are what they are elsewhere, too.
         kinds = [kind_of(task.env, "" if url == "local" else url) for task in self._config.tasks]

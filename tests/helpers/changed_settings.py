@@ -32,7 +32,7 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.contexts import FULL
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs, build_model
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import load_small
 from agentrl_jax.train.horizon import Horizon
@@ -174,7 +174,7 @@ def _environment(prompt: Any, rollout: Any) -> Any:
 
 @functools.cache
 def _stepped(optim: Any) -> list[Any]:
-    tx, params = build.build_optimizer(Config(optim=optim)), {"matrix": np.ones((2, 2)), "norm": np.ones(2)}
+    tx, params = build_model.build_optimizer(Config(optim=optim)), {"matrix": np.ones((2, 2)), "norm": np.ones(2)}
     return jax.tree.leaves(tx.update(params, tx.init(params), params))
 
 
@@ -182,14 +182,14 @@ def built(config: Config) -> list[Any]:
     """All that is made of a configuration before anything is compiled, as plain data."""
     batched_env, algo, rollout = _environment(config.prompt, config.rollout), config.algo, config.rollout
     texts = [(task.prompt, task.grammar) for task in batched_env.tasks]
-    rates, temperature = build.learning_rates(config), build.schedules(config)["temperature"]
-    updates = [build.update_settings(config, float(rates(i)), i) for i in (0, 3)]
-    arrays = [texts, build.rollout_settings(config, batched_env, 2, float(temperature(1))), updates]
+    rates, temperature = build_inputs.learning_rates(config), build_inputs.schedules(config)["temperature"]
+    updates = [build_inputs.update_settings(config, float(rates(i)), i) for i in (0, 3)]
+    arrays = [texts, build_inputs.rollout_settings(config, batched_env, 2, float(temperature(1))), updates]
     horizon, pairs = Horizon(algo.horizon, config.prompt.max_turns), config.train.mutual_information_pairs
     return [
-        build.engine_config(config, TOKENIZER, group_size=rollout.group_size, slots=rollout.slots),
-        build.learner_config(config),
-        build.rollout_model(config, build.build_model(config, TOKENIZER)),
+        build_inputs.engine_config(config, TOKENIZER, group_size=rollout.group_size, slots=rollout.slots),
+        build_inputs.learner_config(config),
+        build_model.rollout_model(config, build_model.build_model(config, TOKENIZER)),
         [(np.shape(leaf), np.asarray(leaf).tolist()) for leaf in jax.tree.leaves(arrays) + _stepped(config.optim)],
         jax.tree.structure(texts),
         batched_env.shared_noise,
@@ -197,7 +197,7 @@ def built(config: Config) -> list[Any]:
         kept_checkpoints(config.train),
         Programs.of_run(config, make_mesh(1)).offload,
         prompt_information.build_config(config.prompt, rollout, FULL, pairs, TOKENIZER).pairs,
-        (build.needs_reference(config), build.needs_teacher(config)),
+        (build_model.needs_reference(config), build_model.needs_teacher(config)),
     ]
 
 
@@ -274,10 +274,10 @@ def unread(rule: dict[str, Section], seen: set[str], used: set[str]) -> list[str
         traced, algo = part.traced(), config.algo.replace(**{name: part})
         static = {f"{name}.{field}" for field in type(part).model_fields.keys() - traced.keys() - {"kind"}}
         found += static - seen - READ_BEFORE
-        before = build.update_settings(config.replace(algo=algo), 1.0)
+        before = build_inputs.update_settings(config.replace(algo=algo), 1.0)
         for field in traced:
             changed = algo.replace(**{name: part.replace(**{field: 0.25 * getattr(part, field) + 0.125})})
-            after = build.update_settings(config.replace(algo=changed), 1.0)
+            after = build_inputs.update_settings(config.replace(algo=changed), 1.0)
             moved = {of for of in UpdateSettings.__dataclass_fields__ if getattr(before, of) != getattr(after, of)}
             found += [] if moved and moved <= used else [f"{name}.{field}"]
     return found

@@ -16,7 +16,7 @@ from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import host_task
 from agentrl_jax.rollout.trajectory import RolloutSettings
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.text.grammar import ResponseGrammar
 
 TURNS, GROUP_SIZE, EPISODES, BUDGET, DEADLINE = 4, 2, 16, 3, 2.0
@@ -25,7 +25,7 @@ KEY = jax.random.key(3)
 SETTINGS = RolloutSettings(
     temperature=jnp.ones(EPISODES), horizon=jnp.int32(TURNS), max_actions=jnp.int32(BUDGET), env_params=()
 )
-IDS = build.episode_ids(
+IDS = build_inputs.episode_ids(
     group=np.arange(EPISODES) // GROUP_SIZE,
     member=np.arange(EPISODES) % GROUP_SIZE,
     task=np.zeros(EPISODES),

@@ -14,7 +14,7 @@ from agentrl_jax.models.io.hf_config_out import describe
 from agentrl_jax.models.io.load import save_pretrained
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.runs.checkpoint import Checkpoints
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs, build_model
 from agentrl_jax.text import tokenizer as tokenizers
 
 SHAPE = DecoderConfig(
@@ -72,9 +72,9 @@ def write_run(folder: Path, model: str = FRESH, prompt: str = "") -> Path:
     config = decode(data, source="made run")
     folder.mkdir()
     save_resolved(config, folder / "config.yaml")
-    pretrained = build.load_model(config.model)
-    tokenizer = build.load_tokenizer(config.model, pretrained)
-    start = build.initial_state(config, build.build_model(config, tokenizer, pretrained), pretrained)
+    pretrained = build_model.load_model(config.model)
+    tokenizer = build_model.load_tokenizer(config.model, pretrained)
+    start = build_model.initial_state(config, build_model.build_model(config, tokenizer, pretrained), pretrained)
     state = start(jax.random.key(0))
 
     def moved(leaf):
@@ -89,8 +89,8 @@ def write_run(folder: Path, model: str = FRESH, prompt: str = "") -> Path:
 
 
 def first_prompt(config, batched_env, *items) -> list[int]:
-    settings = build.rollout_settings(config, batched_env, 1, 0.0)
-    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(np.arange(1), 0, *items))[1]
+    settings = build_inputs.rollout_settings(config, batched_env, 1, 0.0)
+    message = batched_env.reset(jax.random.key(0), settings, build_inputs.evaluation_ids(np.arange(1), 0, *items))[1]
     return [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]
 
 

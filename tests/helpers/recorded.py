@@ -14,7 +14,7 @@ from agentrl_jax.learner.recorded import RecordedAdvantages, RecordedScores
 from agentrl_jax.models.actor_critic import policy_decoder
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.runs.rollout_records import Header, RolloutRecord, write_record
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs, build_model
 
 GROUP_SIZE = 3
 
@@ -45,14 +45,14 @@ def write_run(folder: Path, text: str = FULL, iteration: int = 4) -> RolloutReco
     (folder / "levels.txt").write_text(tiny_run.LEVELS)
     config = decode(yaml.safe_load(text.replace("LEVELS", str(folder / "levels.txt"))), source="recorded run")
     save_resolved(config, folder / "config.yaml")
-    pretrained = build.load_model(config.model)
-    tokenizer = build.load_tokenizer(config.model, pretrained)
-    model = build.build_model(config, tokenizer, pretrained)
+    pretrained = build_model.load_model(config.model)
+    tokenizer = build_model.load_tokenizer(config.model, pretrained)
+    model = build_model.build_model(config, tokenizer, pretrained)
     batched_env = build.build_compiled_env(config, tokenizer)
-    engine = build.engine_config(config, tokenizer, group_size=GROUP_SIZE, slots=0)
-    state = build.initial_state(config, model, pretrained)(jax.random.key(0))
-    ids = build.training_ids(config)
-    settings = build.rollout_settings(config, batched_env, len(ids.group), 1.0)
+    engine = build_inputs.engine_config(config, tokenizer, group_size=GROUP_SIZE, slots=0)
+    state = build_model.initial_state(config, model, pretrained)(jax.random.key(0))
+    ids = build_inputs.training_ids(config)
+    settings = build_inputs.rollout_settings(config, batched_env, len(ids.group), 1.0)
     texts = [[text] * config.prompt.max_turns for text in RESPONSES] * (len(ids.group) // GROUP_SIZE)
     given = given_responses(tokenizer, texts, config.prompt.max_response_tokens)
 

@@ -13,7 +13,7 @@ from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.retry import RetryEnv
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.text.styles import FEEDBACK
 
 KEY = jax.random.key(7)
@@ -71,7 +71,9 @@ def sure():
 
 def play_scripts(policy, context, **changes):
     count, env = len(SCRIPTS), sure()
-    ids = build.episode_ids(group=np.arange(count), member=0 * np.arange(count), task=[0] * count, level=[-1] * count)
+    ids = build_inputs.episode_ids(
+        group=np.arange(count), member=0 * np.arange(count), task=[0] * count, level=[-1] * count
+    )
     settings = toy_agent.settings(
         count, horizon=jnp.int32(TURNS * ATTEMPTS), max_actions=jnp.int32(ACTIONS), env_params=env.env_params
     )

@@ -17,7 +17,7 @@ from agentrl_jax.config.advantages import Gae
 from agentrl_jax.config.algo import FractionFilter
 from agentrl_jax.models import actor_critic
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs, build_model
 from agentrl_jax.text.tokenizer import load_small, padded
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment
 
@@ -100,8 +100,10 @@ def make_batched_env(**changes: Any) -> CompiledEnv:
 
 
 BATCHED_ENV = make_batched_env()
-MODEL = build.build_model(CONFIG, TOKENIZER)
-SHARED = build.build_model(CONFIG.replace(model=CONFIG.model.replace(heads=4, kv_heads=2)), padded(TOKENIZER, 480))
+MODEL = build_model.build_model(CONFIG, TOKENIZER)
+SHARED = build_model.build_model(
+    CONFIG.replace(model=CONFIG.model.replace(heads=4, kv_heads=2)), padded(TOKENIZER, 480)
+)
 """A model whose heads and whose vocabulary several devices can share; 473 tokens could not be shared."""
 
 
@@ -129,18 +131,18 @@ def talkative_params(seed: int, model: actor_critic.ActorCritic = MODEL):
 
 def mixed_ids(groups: int, group_size: int):
     group = np.repeat(np.arange(groups), group_size)
-    return build.episode_ids(
+    return build_inputs.episode_ids(
         group=group, member=np.tile(np.arange(group_size), groups), task=group % 2, level=np.full(len(group), -1)
     )
 
 
 def settings(episodes: int, **changes: Any):
-    return build.rollout_settings(CONFIG, BATCHED_ENV, episodes, 1.0).replace(**changes)
+    return build_inputs.rollout_settings(CONFIG, BATCHED_ENV, episodes, 1.0).replace(**changes)
 
 
 def engine_config(**changes: Any):
     """The engine's static settings: a turn barrier, one slot per episode, the whole conversation."""
-    plain = build.engine_config(CONFIG, TOKENIZER, group_size=1, slots=0)
+    plain = build_inputs.engine_config(CONFIG, TOKENIZER, group_size=1, slots=0)
     return dataclasses.replace(plain, **changes)
 
 

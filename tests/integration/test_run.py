@@ -11,7 +11,7 @@ from page_runs import decode_page
 from agentrl_jax.config import load_config
 from agentrl_jax.runs.rollout_records import read_record, record_path, recorded_iterations
 from agentrl_jax.runs.run_folder import read_config
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_model
 
 
 def test_what_a_run_leaves_behind(finished):
@@ -68,7 +68,7 @@ def test_a_recorded_rollout_is_that_of_the_text_and_of_the_learner(finished):
     assert [(row["step"], row["iteration"]) for row in rows] == [(6, 3)] * 3 + [(7, 4)] * 3
     assert any("</answer>" in turn["response"] for row in rows for turn in row["turns"])
     record = read_record(record_path(finished.folder, 4))
-    tokenizer = build.load_tokenizer(read_config(finished.folder).model, None)
+    tokenizer = build_model.load_tokenizer(read_config(finished.folder).model, None)
     header = record.header
     assert (header.step, header.iteration, header.roll_backs) == (7, 4, 0)
     assert header.tasks == ("SimpleSokoban", "FrozenLake")

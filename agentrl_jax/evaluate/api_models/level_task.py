@@ -23,7 +23,7 @@ from agentrl_jax.rollout.envs.retry import RetryEnv, RetryState
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.services.items import load_items
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.text.chat_template import Message
 from agentrl_jax.text.conversation import messages_of
@@ -147,7 +147,7 @@ class Game:
         self.grammar = task.response_format
         split = levels.levels.split(levels.split)
         self.horizon = attempts * prompt.max_turns
-        self.settings = build.rollout_settings(config, batched_env, 1, 0.0, self.horizon, split=split)
+        self.settings = build_inputs.rollout_settings(config, batched_env, 1, 0.0, self.horizon, split=split)
         self.reset, self.step = compiled_game(batched_env)
         state_hash = jax.vmap(functools.partial(task.env.state_hash, params=task.env_params))
         self.state_hash = jit_once(state_hash, ("state_hash", task.env, task.env_params))

@@ -14,7 +14,7 @@ from agentrl_jax.learner import state as states
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.contexts import SINGLE_TURN
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.programs import Programs
 
 GROUPS = 8
@@ -23,7 +23,7 @@ IDS = toy_agent.mixed_ids(GROUPS, toy_agent.GROUP_SIZE)
 TEMPERATURE = jnp.asarray(np.where(np.arange(EPISODES) % 3 == 0, 0.7, 1.0), jnp.float32)
 KEY = jax.random.key(7)
 MODEL = dataclasses.replace(toy_agent.MODEL, critic="none")
-RULE = build.learner_config(toy_agent.CONFIG).replace(
+RULE = build_inputs.learner_config(toy_agent.CONFIG).replace(
     **made_up.GRPO, task_names=("short", "long"), kl=FixedKl(estimator="k3"), minibatches=1, mismatch=Replay()
 )
 
@@ -50,7 +50,7 @@ class Iteration:
     def learn(self, *, trajectory=None, **numbers):
         state = jax.tree.map(jnp.copy, self.state)  # the program donates it
         trajectory = self.trajectory if trajectory is None else trajectory
-        settings = build.update_settings(toy_agent.CONFIG, 1.0).replace(**jax.tree.map(jnp.float32, numbers))
+        settings = build_inputs.update_settings(toy_agent.CONFIG, 1.0).replace(**jax.tree.map(jnp.float32, numbers))
         arguments = state, trajectory, TEMPERATURE, KEY, settings
         program = self.programs.update(MODEL, self.rule, made_up.PLAIN, self.engine)
         return jax.tree.map(np.asarray, program.lower(*arguments).compile(xla_settings.SAME_BITS)(*arguments))

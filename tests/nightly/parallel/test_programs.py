@@ -25,7 +25,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.learner import state as states
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.setup import build, start
+from agentrl_jax.setup import build_model, start
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.train.horizon import Horizon
@@ -135,8 +135,8 @@ def trace(config):
     programs = parts.programs
     horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
     placement = functools.partial(programs.placement, shape=parts.model.decoder)
-    state = jax.eval_shape(build.initial_state(config, parts.model, None, placement), jax.random.key(0))
-    begin = functools.partial(start.begin_learning, tx=parts.tx, reference=build.needs_reference(config))
+    state = jax.eval_shape(build_model.initial_state(config, parts.model, None, placement), jax.random.key(0))
+    begin = functools.partial(start.begin_learning, tx=parts.tx, reference=build_model.needs_reference(config))
     state, raw = jax.eval_shape(begin, state), programs.compiled
     chosen = IterationPrograms(raw["rollout"], raw["update"], raw.get("baseline"), config.rollout.group_size)
     inputs = first_inputs(parts, horizon, 0)

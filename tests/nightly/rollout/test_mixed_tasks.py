@@ -9,7 +9,7 @@ from agentrl_jax.config import TaskConfig
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.rollout.recording import empty_response
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.text.grammar import ParsedResponse
 
 
@@ -18,7 +18,7 @@ def test_babyai_whose_planner_sees_all_rows_can_be_mixed():
     tasks = tuple(TaskConfig(env=name, groups=8) for name in ("BabyAI-GoToRedBallNoDists", "FrozenLake"))
     config = toy_agent.CONFIG.replace(tasks=tasks)
     env = build.build_compiled_env(config, toy_agent.TOKENIZER)
-    ids, settings = toy_agent.mixed_ids(16, 1), build.rollout_settings(config, env, 16, 1.0)
+    ids, settings = toy_agent.mixed_ids(16, 1), build_inputs.rollout_settings(config, env, 16, 1.0)
 
     def run(key, actions, count, every):
         state, _ = env.reset(key, settings, ids)

@@ -9,7 +9,7 @@ from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.envs.retry import RetryEnv
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.text.grammar import ParsedResponse
 
 
@@ -49,7 +49,7 @@ def test_single_turns_read_the_feedback(policy):
 
 def test_attempts_have_other_noise():
     env, settings, count = retry_env(toy_agent.BATCHED_ENV.tasks, 3, turns=1), toy_agent.settings(64), 64
-    ids = build.episode_ids(group=np.arange(count), member=[0] * count, task=[1] * count, level=[-1] * count)
+    ids = build_inputs.episode_ids(group=np.arange(count), member=[0] * count, task=[1] * count, level=[-1] * count)
     up, every = jnp.zeros((count, 2), jnp.int32), jnp.ones(count, bool)
     parsed = ParsedResponse(up, num_valid=jnp.full(count, 2), num_parsed=jnp.full(count, 2), format_ok=every)
     response = empty_response(count, 1)

@@ -9,7 +9,7 @@ from agentrl_jax.config import decode
 from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.services.shadow_env import NoisyOracle
-from agentrl_jax.setup import build, service_demonstrations
+from agentrl_jax.setup import build_model, service_demonstrations
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.setup.start import demonstration_rows
 from agentrl_jax.text.tokenizer import load_small
@@ -58,7 +58,7 @@ def test_turns_of_the_random_player_are_read_and_not_imitated(tmp_path, monkeypa
             return action
 
     monkeypatch.setattr(service_demonstrations, "NoisyOracle", Recorded)
-    tokenizer = build.load_tokenizer(config.model)
+    tokenizer = build_model.load_tokenizer(config.model)
     services = Services(config, lambda: tmp_path)
     batched_env, _ = batched_envs(config, tokenizer, services)
     inputs = config, batched_env, level_splits(batched_env), tokenizer, services, jax.random.key(0)

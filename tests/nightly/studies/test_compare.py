@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 
 from agentrl_jax.config.comparison import load_comparison
-from agentrl_jax.setup import build, start
+from agentrl_jax.setup import build_model, start
 from agentrl_jax.studies.imitation import SeedImitation
 from agentrl_jax.studies.variants import Variants
 
@@ -70,7 +70,7 @@ def test_seeds_with_other_numbers_of_bins_imitate_as_if_alone(tmp_path):
     variants = Variants(load_comparison(file), Console(file=io.StringIO()))
     inputs = variants.seeds, variants.batched_env, variants.splits, variants.tokenizer
     imitation = SeedImitation(variants.config, *inputs, lines.append)
-    tx = build.build_optimizer(variants.config)
+    tx = build_model.build_optimizer(variants.config)
     fresh = variants.seeds.each(lambda key, *_: variants._fresh_state(key, variants.model, tx))
 
     def after(batches):

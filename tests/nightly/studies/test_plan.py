@@ -15,7 +15,7 @@ from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.topology import GIB, described_devices
 from agentrl_jax.rollout.prefill import empty_cache
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.studies.abstract_run import AbstractRun
 from agentrl_jax.studies.phases import DECODE, PhaseBuilder
 from agentrl_jax.studies.plan import TOKEN_LOOP, make_plan
@@ -100,8 +100,8 @@ def test_phases_run():
     phase = builder.phase(DECODE, 4)
     engine_of, shapes = builder.engine(4)
     params, prepared = (jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), x) for x in (shapes[0], phase.arguments[0]))
-    key, ids = jax.random.key(0), build.evaluation_ids(np.arange(4), task=0)
-    settings = build.rollout_settings(CONFIG, run.batched_env, 4, 1.0)
+    key, ids = jax.random.key(0), build_inputs.evaluation_ids(np.arange(4), task=0)
+    settings = build_inputs.rollout_settings(CONFIG, run.batched_env, 4, 1.0)
 
     @jax.jit
     def start(params):

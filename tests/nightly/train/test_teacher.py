@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import teacher_parts
 
-from agentrl_jax.setup import build, start
+from agentrl_jax.setup import build_inputs, start
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def parts(tmp_path_factory):
 
 
 def ids_of(parts):
-    return jax.tree.map(np.asarray, build.training_ids(parts.config))
+    return jax.tree.map(np.asarray, build_inputs.training_ids(parts.config))
 
 
 def test_plans_solve_the_levels_that_the_rollout_plays(parts):
@@ -23,8 +23,8 @@ def test_plans_solve_the_levels_that_the_rollout_plays(parts):
     plans, wrong = parts.plan_hints.of_episodes(key, ids, parts.train_splits)
     assert all(plan is not None for plan in plans)
     assert all(np.array_equal(*pair) for pair in zip(plans[::2], plans[1::2]))  # of the members of a group
-    settings = build.rollout_settings(parts.config, env, len(plans), 1.0, split=parts.train_splits.of(0))
-    state, _ = env.reset(key, settings, build.training_ids(parts.config))
+    settings = build_inputs.rollout_settings(parts.config, env, len(plans), 1.0, split=parts.train_splits.of(0))
+    state, _ = env.reset(key, settings, build_inputs.training_ids(parts.config))
     task = env.tasks[0]
     step = jax.jit(task.env.step_env)
     for row, plan in enumerate(plans):

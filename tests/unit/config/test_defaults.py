@@ -12,7 +12,7 @@ from agentrl_jax.config.imitation import IMITATION_CHUNK, ImitationConfig
 from agentrl_jax.config.load import leaves
 from agentrl_jax.config.presets import NAMES, read_preset
 from agentrl_jax.config.rates import note, rates, with_rates
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 
 HOME = GOLDEN / "config"
 
@@ -54,7 +54,7 @@ def test_learning_rates_depend_on_what_is_trained(model, policy, critic, what):
 )
 def test_learning_rates_rise_and_fall(schedule, factors):
     config = decode({"optim": {"schedule": schedule, "warmup": 2}, "train": {"iterations": 4}})
-    rates = build.learning_rates(config)
+    rates = build_inputs.learning_rates(config)
     assert [float(rates(i)) for i in range(4)] == pytest.approx(factors, rel=1e-5)
 
 
@@ -89,7 +89,7 @@ def test_rows_that_can_differ_are_cut_to_several_lengths():
     ):
         config = decode({"algo": {"grad_accum_steps": 2}} | changes)
         assert length_buckets(config) == with_defaults(config).algo.length_buckets == buckets, changes
-        assert build.learner_config(config).length_buckets == buckets, changes
+        assert build_inputs.learner_config(config).length_buckets == buckets, changes
     for name, published in {"demo": 1, "frozen_lake": 1, "sciworld": 1, "textcraft": 4}.items():
         assert load_config(f"experiments/{name}.yaml").algo.length_buckets == published, name
 

@@ -13,7 +13,7 @@ from agentrl_jax.rollout.envs.host_environment import host_task
 from agentrl_jax.rollout.envs.host_retry import check_same_start, retry_observation, with_room
 from agentrl_jax.rollout.envs.retry import RetryEnv
 from agentrl_jax.rollout.recording import empty_response
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.text.grammar import ParsedResponse, PlainResponse
 from agentrl_jax.text.styles import FEEDBACK
 
@@ -72,7 +72,7 @@ def play(scripts, attempts=ATTEMPTS):
     """Results and observations of each turn: dictionaries of arrays by row."""
     Scripted.made, Scripted.gone = [], set()
     env, count = make_env(attempts), len(scripts)
-    ids = build.episode_ids(group=np.arange(count), member=[0] * count, task=[0] * count, level=np.arange(count))
+    ids = build_inputs.episode_ids(group=np.arange(count), member=[0] * count, task=[0] * count, level=np.arange(count))
     settings = toy_agent.settings(count).replace(
         env_params=(), horizon=jnp.int32(TURNS * attempts), max_actions=jnp.int32(TURNS)
     )

@@ -15,7 +15,7 @@ from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.mixed_env import MixedEnv, Part
 from agentrl_jax.rollout.trajectory import RolloutSettings
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.setup.play_responses import play_responses
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.reference import parse_response
@@ -61,7 +61,7 @@ def played(env, rows=None):
         format_ok=array(lambda r: r.format_ok),
     )
     task = TASK[rows] if isinstance(env, MixedEnv) else 0 * rows
-    ids = build.episode_ids(group=rows, member=0 * rows, task=task, level=np.full(len(rows), -1))
+    ids = build_inputs.episode_ids(group=rows, member=0 * rows, task=task, level=np.full(len(rows), -1))
     budget = BUDGET if env.on_host and not isinstance(env, MixedEnv) else 5
     limits = {"horizon": jnp.int32(TURNS), "max_actions": jnp.int32(budget)}
     settings = RolloutSettings(temperature=jnp.ones(len(rows)), env_params=env.env_params, **limits)

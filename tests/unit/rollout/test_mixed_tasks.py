@@ -5,7 +5,7 @@ import toy_agent
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.rollout.recording import empty_response
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build, build_inputs
 from agentrl_jax.text.grammar import ParsedResponse
 from envs_jax.batching import on_rows
 
@@ -17,11 +17,11 @@ def program(*names):
     config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
     batched_env = build.build_compiled_env(config, toy_agent.TOKENIZER)
     group = np.tile(np.arange(GROUPS), len(names))
-    ids = build.episode_ids(
+    ids = build_inputs.episode_ids(
         group=group, member=0 * group, task=np.repeat(np.arange(len(names)), GROUPS), level=0 * group - 1
     )
     rows = len(group)
-    settings = build.rollout_settings(config, batched_env, rows, 1.0)
+    settings = build_inputs.rollout_settings(config, batched_env, rows, 1.0)
     count, every = np.full(rows, 2), np.ones(rows, bool)
     actions = np.stack([group + turn for turn in range(2 * TURNS)]).reshape(TURNS, 2, rows).swapaxes(1, 2) % 2
 

@@ -6,7 +6,7 @@ from refusing import refusal
 
 from agentrl_jax.config import decode, load_config
 from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN, Window
-from agentrl_jax.setup import build
+from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.agents import check_window, context_of
 from agentrl_jax.text.styles import Segment
 
@@ -23,8 +23,8 @@ from agentrl_jax.text.styles import Segment
 )
 def test_the_context_of_a_run(given, context):
     config = decode(given)
-    engine = build.engine_config(config, toy_agent.TOKENIZER, group_size=1, slots=0)
-    assert context_of(config) == engine.context == build.learner_config(config).context == context
+    engine = build_inputs.engine_config(config, toy_agent.TOKENIZER, group_size=1, slots=0)
+    assert context_of(config) == engine.context == build_inputs.learner_config(config).context == context
 
 
 def test_the_key_of_before_is_read_on_the_command_line_and_refused_beside_its_new_name():
@@ -39,7 +39,7 @@ def test_the_key_of_before_is_read_on_the_command_line_and_refused_beside_its_ne
 def test_windows_need_later_messages_that_can_be_first():
     (prompt, *_) = (task.prompt for task in toy_agent.BATCHED_ENV.tasks)
     turns = {"prompt": {"max_turns": 4}}
-    engine = build.engine_config(decode(turns), toy_agent.TOKENIZER, group_size=1, slots=0)
+    engine = build_inputs.engine_config(decode(turns), toy_agent.TOKENIZER, group_size=1, slots=0)
     windows = dataclasses.replace(engine, context=Window(2))
     check_window(windows, [prompt])
     other = prompt.replace(message_parts=(Segment("text", ("[INST]",), when="first"), *prompt.message_parts))

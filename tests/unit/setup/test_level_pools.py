@@ -14,7 +14,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import start_state
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels, level_splits
-from agentrl_jax.setup import build, level_pools
+from agentrl_jax.setup import build, build_inputs, build_model, level_pools
 from envs_jax.splits import Split, split_of_level
 
 LAKE = {"env": "FrozenLake", "groups": 2, "sampling": {"kind": "prioritized", "levels": 12}}
@@ -28,7 +28,7 @@ def config_of(*tasks, seed=0):
 
 
 def pools_of(config):
-    env = build.build_compiled_env(config, build.load_tokenizer(config.model))
+    env = build.build_compiled_env(config, build_model.load_tokenizer(config.model))
     return env, level_pools.new_pools(config, env, level_splits(env))
 
 
@@ -39,7 +39,7 @@ def made():
 
 
 def starts(env, pool, key):
-    ids = build.episode_ids(group=0 * pool.level, member=0 * pool.level, task=0 * pool.level, level=pool.level)
+    ids = build_inputs.episode_ids(group=0 * pool.level, member=0 * pool.level, task=0 * pool.level, level=pool.level)
     task = env.tasks[0]
 
     def start(key, level):
@@ -87,13 +87,13 @@ def test_the_same_levels_are_chosen_on_any_number_of_devices(made):
         rows, same = (NamedSharding(mesh, spec) for spec in (Spec("data"), Spec()))
         state, history = jax.device_put(pools, same), []
         for iteration in range(3):
-            ids = level_pools.choose(state, build.training_ids(config), config, KEY, iteration)
+            ids = level_pools.choose(state, build_inputs.training_ids(config), config, KEY, iteration)
             levels = np.asarray(ids.level).reshape(groups, 4)
             assert (levels == levels[:, :1]).all()
             assert levels[2, 0] == -1
             assert len({*levels[:2, 0]}) == 2
             played = jax.device_put(TRAJECTORY.replace(ids=ids), rows)
-            settings = build.rollout_settings(config, made[1], 16, 1.0, iteration=iteration)
+            settings = build_inputs.rollout_settings(config, made[1], 16, 1.0, iteration=iteration)
             state, metrics = level_pools.after(state, played, settings, config, iteration)
             history.append((levels.tolist(), jax.tree.map(np.asarray, (state, metrics))))
         found.append(history)

@@ -15,7 +15,7 @@ from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environments.python import Budget, service_of
-from agentrl_jax.setup import build, stored_traits
+from agentrl_jax.setup import build_inputs, stored_traits
 from agentrl_jax.setup.level_pools import new_pools
 from agentrl_jax.setup.scripted_play import play_all
 from agentrl_jax.setup.service_demonstrations import response_text
@@ -148,7 +148,7 @@ def test_a_folder_keeps_what_prompts_need(services, tmp_path):
     traits = run.traits()["Count"]
     stored_traits.store_traits(tmp_path, {"Count": (traits, 0), "Lights": (traits, 77)})
     own = run.batched_env(toy_agent.TOKENIZER, held_out=True)
-    engine = build.engine_config(configured(), toy_agent.TOKENIZER, group_size=1, slots=0)
+    engine = build_inputs.engine_config(configured(), toy_agent.TOKENIZER, group_size=1, slots=0)
     count, lights = configured(), configured(tasks=[{"env": "", "name": "Lights", "groups": 4}])
     length = functools.partial(stored_traits.stored_length, tokenizer=toy_agent.TOKENIZER, engine=engine)
     assert length(count, folder=tmp_path) == cache_length(own, engine)

@@ -10,7 +10,7 @@ from refusing import refusal
 from agentrl_jax.config import Config, EvalConfig, TrainConfig, decode, save_resolved
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.rollout.returns import Penalties
-from agentrl_jax.setup import build, start
+from agentrl_jax.setup import build_inputs, start
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import guards
 from agentrl_jax.train.collapse_monitor import CollapseMonitor
@@ -26,16 +26,16 @@ def kept():
 
 def test_rates_reach_the_update_the_notes_and_the_folder(tmp_path):
     config = decode({"model": {"pretrained": "smollm2-135m"}, "run_dir": "x"})
-    numbers = build.update_settings(config, 0.5)
+    numbers = build_inputs.update_settings(config, 0.5)
     assert (float(numbers.lr), float(numbers.critic_lr)) == pytest.approx((5e-7, 5e-6))
     assert "optim.lr 1e-06 (the default)" in start.notes(config)[0]
     save_resolved(config, tmp_path / "config.yaml")
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["optim"]["lr"] == 1e-6
     without = decode({"optim": {"lr": 2e-5}, "algo": {"preset": "grpo"}})
     assert (without.optim.lr, without.optim.critic_lr) == (2e-5, None)
-    assert float(build.update_settings(without, 1.0).critic_lr) == 0.0
+    assert float(build_inputs.update_settings(without, 1.0).critic_lr) == 0.0
     warmed = decode({"train": {"critic_warmup": 3}})
-    held = [float(build.update_settings(warmed, 1.0, i).freeze_policy) for i in range(5)]
+    held = [float(build_inputs.update_settings(warmed, 1.0, i).freeze_policy) for i in range(5)]
     assert held == [1.0, 1.0, 1.0, 0.0, 0.0]
 
 

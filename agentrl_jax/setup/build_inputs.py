@@ -1,0 +1,155 @@
+"""From a configuration to what the programs of a run are given: their settings, and the ids of episodes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Int
+
+from agentrl_jax.config import Config
+from agentrl_jax.config.algo import UpdateRule
+from agentrl_jax.config.defaults import length_buckets
+from agentrl_jax.config.fields import Section
+from agentrl_jax.config.rates import rates
+from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
+from agentrl_jax.rollout.engine_config import EngineConfig
+from agentrl_jax.rollout.envs.mixed_env import TaskEnv
+from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
+from agentrl_jax.setup.agents import context_of
+from agentrl_jax.text.tokenizer import Tokenizer
+from envs_jax.splits import Split
+
+
+def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slots: int) -> EngineConfig:
+    """Builds the static configuration of the rollout engine."""
+    return EngineConfig(
+        max_turns=config.prompt.max_turns,
+        max_response_tokens=config.prompt.max_response_tokens,
+        group_size=group_size,
+        slots=slots,
+        prefill_threshold=config.rollout.prefill_threshold,
+        context=context_of(config),
+        stop_at_answer=config.prompt.stop_at_answer,
+        end_of_turn=tokenizer.stop_ids,
+        chunk=config.rollout.prefill_chunk,
+        prefill_rows=config.rollout.prefill_rows,
+        context_tokens=config.rollout.context_tokens,
+    )
+
+
+def learner_config(config: Config, *, recorded_episodes: int = 0, hint_at: int = 0) -> LearnerConfig:
+    """Builds the static configuration of the learner; `hint_at` is the least of the tasks'."""
+    rule: dict[str, Any] = {name: getattr(config.algo, name) for name in UpdateRule.model_fields}
+    rule = {name: value.static() if isinstance(value, Section) else value for name, value in rule.items()}
+    rule["length_buckets"] = length_buckets(config)
+    return LearnerConfig.model_construct(
+        None,
+        task_names=tuple(task.label for task in config.tasks),
+        group_size=config.rollout.group_size,
+        context=context_of(config),
+        context_tokens=config.rollout.context_tokens,
+        recorded_episodes=recorded_episodes,
+        hint_at=hint_at if config.algo.distillation.kind == "self" else 0,
+        **rule,
+    )
+
+
+def training_ids(config: Config) -> EpisodeIds:
+    """Ids of the E training episodes: tasks in contiguous ranges, then groups; the group's key gives the level."""
+    count, group_size = config.groups, config.rollout.group_size
+    task = np.repeat(np.arange(len(config.tasks)), [task.groups for task in config.tasks])
+    return episode_ids(
+        group=np.repeat(np.arange(count), group_size),
+        member=np.tile(np.arange(group_size), count),
+        task=np.repeat(task, group_size),
+        level=np.full(count * group_size, -1),
+    )
+
+
+def evaluation_ids(
+    numbers: Int[np.ndarray, " n"], task: int, rows: Int[np.ndarray, " n"] | None = None, *, sample: int = 0
+) -> EpisodeIds:
+    """Ids of a task's episodes by their numbers, one per level: sampled levels, or `rows` of the task's pack.
+
+    Every `sample` is another episode on the same levels.
+    """
+    level = np.full(len(numbers), -1) if rows is None else rows
+    member, of_task = np.full(len(numbers), sample), np.full(len(numbers), task)
+    return episode_ids(group=numbers, member=member, task=of_task, level=level)
+
+
+def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds:
+    """Builds `EpisodeIds` from integers or integer arrays."""
+    return EpisodeIds(*(jnp.asarray(x, jnp.int32) for x in (group, member, task, level)))
+
+
+def rollout_settings(
+    config: Config,
+    batched_env: TaskEnv,
+    episodes: int,
+    temperature: float,
+    horizon: int | None = None,
+    *,
+    iteration: int = 0,
+    split: jax.Array | int = Split.ANY,
+) -> RolloutSettings:
+    """Builds the traced settings of a rollout; the default horizon is prompt.max_turns.
+
+    `split` comes from `LevelSplits.of`; by default episodes are on any level.
+    """
+    return RolloutSettings(
+        split=jnp.asarray(split, jnp.int32),
+        format_penalty=jnp.float32(schedules(config)["format_penalty"](iteration)),
+        overlong_buffer=jnp.float32(config.algo.overlong_buffer),
+        overlong_penalty=jnp.float32(config.algo.overlong_penalty),
+        temperature=jnp.full(episodes, temperature, jnp.float32),
+        horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
+        # A response in plain text is one action.
+        max_actions=jnp.int32(config.prompt.max_actions if config.prompt.has_answer_block else config.prompt.max_turns),
+        env_params=batched_env.env_params,
+    )
+
+
+def learning_rates(config: Config) -> optax.Schedule:
+    """Returns the schedule of the learning-rate factor, by iteration."""
+    total = max(config.train.iterations, 1)
+    after: dict[str, optax.Schedule] = {
+        "constant": optax.constant_schedule(1.0),
+        "linear": optax.linear_schedule(1.0, 0.0, total),
+        "cosine": optax.cosine_decay_schedule(1.0, total),
+    }
+    warm = optax.linear_schedule(0.0, 1.0, max(config.optim.warmup, 1)) if config.optim.warmup else None
+    chosen = after[config.optim.schedule]
+    return (lambda i: warm(i + 1) * chosen(i)) if warm else chosen
+
+
+def schedules(config: Config) -> dict[str, optax.Schedule]:
+    """Each value that `algo.schedules` can change, as a function of the iteration."""
+    start = config.schedule_starts()
+    schedules: dict[str, optax.Schedule] = {name: optax.constant_schedule(value) for name, value in start.items()}
+    for name, change in config.algo.schedules.items():
+        if change.shape == "linear":
+            schedules[name] = optax.linear_schedule(start[name], change.end, change.iterations)
+        else:
+            falling = optax.cosine_decay_schedule(1.0, change.iterations)
+            schedules[name] = lambda i, a=start[name], b=change.end, f=falling: b + (a - b) * f(i)
+    return schedules
+
+
+def update_settings(config: Config, factor: float, iteration: int = 0) -> UpdateSettings:
+    """Builds the traced settings of the update of an iteration; `factor` is the value of `learning_rates`."""
+    algo, chosen = config.algo, rates(config)
+    values = dict.fromkeys(UpdateSettings.__dataclass_fields__, 0.0)
+    values["filter_value"] = next(iter(algo.filter.traced().values()), 0.0)
+    values |= {name: schedule(iteration) for name, schedule in schedules(config).items() if name != "temperature"}
+    values |= {
+        "lr": chosen.policy * factor,
+        "critic_lr": chosen.critic * factor,
+        "max_grad_norm": config.optim.max_grad_norm,
+        "freeze_policy": iteration < config.train.critic_warmup,
+        "overlong_buffer": algo.overlong_buffer,
+        "overlong_penalty": algo.overlong_penalty,
+    }
+    return UpdateSettings(**{name: jnp.float32(value) for name, value in values.items()})
