@@ -1,4 +1,4 @@
-"""From a configuration to its tasks in compiled environments, and the checks of what they need. Nothing is compiled here.
+"""From a configuration to its tasks in compiled environments, and checks of them. Nothing is compiled here.
 
 `build_model` builds the model, `build_inputs` what programs are given.
 """

@@ -59,6 +59,23 @@ def test_packed_rows_are_imitated_alike(monkeypatch):
     assert_close(found.params["policy"], moved, 1e-5)
 
 
+def test_a_step_of_imitation_draws_its_own_rows_and_none_without_tokens(monkeypatch):
+    monkeypatch.setattr(supervised, "_steps", lambda state, rows, steps, take, *_, **__: (state, {"take": take}))
+    rows, _ = supervised.prepare_examples(pack_trajectories(TRAJECTORY, SINGLE_TURN), 8)
+    counts = np.asarray(rows.counts())
+    options = {"batch": 64, "model": MODEL, "tx": PLAIN, "shards": Shards()}
+    _, found = supervised.imitation_steps(
+        fresh_state(), rows, rows.counts(), KEY, jnp.int32(1), *map(jnp.float32, (0.01, 10, 1)), **options
+    )
+    first, second = (found["imitation/take"](0, fresh_state().replace(step=jnp.int32(step))) for step in (0, 5))
+    assert 0 in counts
+    for rows_of_step, tokens, _ in (first, second):
+        assert counts[np.asarray(rows_of_step)].min() > 0
+        assert int(tokens) == counts[np.asarray(rows_of_step)].sum()
+    assert first[0].tolist() != second[0].tolist()
+    assert [float(step[2]) for step in (first, second)] == pytest.approx([0.01, 0.005])
+
+
 def test_packing_would_part_pairs():
     with pytest.raises(BadValue) as refused:
         StepShape(packing=True, unit=2)
@@ -105,9 +122,11 @@ def data_program(batch, pairs=None, model=NO_CRITIC, devices=1):
     programs = Programs(make_mesh(devices))
     program = programs.data_steps(model, PLAIN, batch=batch, pairs=pairs)
 
-    def run(rows, weights, rate=0.1, steps=1):
-        arrays = (jnp.array(x, jnp.float32) for x in (weights, [rate] * len(weights)))
-        return program(fresh_state(model), programs.shard_rows(rows), *arrays, jnp.int32(steps), jnp.float32(1e9))
+    def run(rows, weights, rate=0.1, steps=1, state=None):
+        rates = np.broadcast_to(rate, len(weights))
+        arrays = (jnp.array(x, jnp.float32) for x in (weights, rates))
+        state = fresh_state(model) if state is None else jax.tree.map(jnp.copy, state)
+        return program(state, programs.shard_rows(rows), *arrays, jnp.int32(steps), jnp.float32(1e9))
 
     return run
 
@@ -130,10 +149,12 @@ def test_steps_on_data_follow_their_order_and_train_what_is_marked():
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
     assert_close(found.params["policy"], jax.tree.map(lambda x, y: x - 0.1 * y, start, slope), 1e-5)
     assert (int(found.step), int(metrics["skipped"])) == (1, 0)
-    # Two steps of a dispatch, the second on other rows; a step of zeros is skipped, and said to be.
-    two, both = run(rows, counts, steps=2)
-    assert int(two.step) == 2
-    assert float(both["loss"]) != float(metrics["loss"])
+    # Two steps of a dispatch, the second on its own rows, by its own rate, as in a dispatch that begins with them.
+    two, both = run(rows, counts, rate=[0.1, 0.03, 0.1], steps=2)
+    later, after = run(jax.tree.map(lambda x: np.roll(x, -4, axis=0), rows), np.roll(counts, -1), 0.03, state=found)
+    assert (int(two.step), float(both["loss"]) * 2) == (2, pytest.approx(float(metrics["loss"] + after["loss"])))
+    assert_close(two.params, later.params, 1e-6)
+    # A step of zeros is skipped, and said to be.
     empty = jax.tree.map(np.copy, rows)
     empty.mask[:4] = False
     same, skipped = run(empty, [0, *counts[1:]])
