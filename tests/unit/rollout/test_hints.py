@@ -1,12 +1,31 @@
 """A policy that is shown hints reads the tokens that the learner scores for a teacher."""
 
+from types import SimpleNamespace
+
+import jax.numpy as jnp
 import pytest
 import toy_agent
 from hinted_rows import ENV, HINTS
 from toy_rollouts import KEY
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.rollout.hints import HintedEnv
+from agentrl_jax.rollout.hints import HintedEnv, with_hints
+from agentrl_jax.rollout.trajectory import Hints
+
+
+def test_a_hint_is_between_the_parts_of_its_prompt():
+    prompt, length = jnp.array([[1, 2, 3, 4], [5, 6, 7, 0], [8, 9, 0, 0]]), jnp.array([4, 3, 2])
+    hints = Hints(
+        tokens=jnp.array([[20, 21], [22, 0], [0, 0]]),
+        length=jnp.array([2, 1, 0]),
+        at=jnp.array([3, 1, 2]),
+        turns=jnp.ones(3, jnp.int32),
+    )
+    trajectory = SimpleNamespace(prompt=prompt, prompt_length=length, replace=lambda **now: now)
+    found = with_hints(trajectory, hints)
+    assert found["prompt_length"].tolist() == [6, 4, 2]
+    rows = [row[:known].tolist() for row, known in zip(found["prompt"], (6, 4, 2))]
+    assert rows == [[1, 2, 3, 20, 21, 4], [5, 22, 6, 7], [8, 9]]
 
 
 def test_hints_of_other_rows_are_refused():

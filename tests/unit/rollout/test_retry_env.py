@@ -1,8 +1,13 @@
+import chex
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from retry_scripts import SAID, SCRIPTS, check_texts, play_scripts
+import toy_agent
+from retry_scripts import KEY, SAID, SCRIPTS, check_texts, play_scripts
 
 from agentrl_jax.rollout.contexts import FULL
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.retry import ATTEMPT
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 
@@ -42,3 +47,15 @@ def test_limits_count_within_an_attempt(scripted):
     assert (actions[row] >= 0).sum(axis=1).tolist() == [1, 1, 1, 1, 0, 2]
     row = list(SCRIPTS).index("short attempts")
     assert (actions[row] >= 0).sum(axis=1).tolist() == [2, 2, 0, 0, 0, 0]
+
+
+def test_an_attempt_has_the_noise_of_its_number(monkeypatch):
+    env, settings, ids = toy_agent.BATCHED_ENV, toy_agent.settings(4), toy_agent.mixed_ids(4, 1)
+    monkeypatch.setattr(CompiledEnv, "_messages", lambda *_: None)
+    start, _ = env.reset(KEY, settings, ids)
+    every, nothing = jnp.ones(4, bool), jnp.zeros(4)
+    second, _ = env.restart_level(settings, start, start, every, nothing, every)
+    third, _ = env.restart_level(settings, second, start, every, nothing, every)
+    keys = {tuple(jax.random.key_data(state.noise_key).ravel().tolist()) for state in (start, second, third)}
+    assert len(keys) == 3
+    chex.assert_trees_all_equal(second.envs, start.envs)
