@@ -81,9 +81,9 @@ class HintedEnv:
         Raises:
             ValueError: the rows are not those of the hints.
         """
+        if len(ids.task) != len(self.hints.length):
+            raise BadValue.of("slots", len(ids.task), f"but {len(self.hints.length)} episodes have hints")
         state, message = self.env.reset(key, settings, ids, mask)
-        if len(message.length) != len(self.hints.length):
-            raise BadValue.of("slots", len(message.length), f"but {len(self.hints.length)} episodes have hints")
         prefix, length = jnp.asarray(self.env.prefix)[ids.task], jnp.asarray(self.env.prefix_length)[ids.task]
         column, own = jnp.arange(prefix.shape[1]), jnp.arange(self.hints.tokens.shape[1])
         real = [
