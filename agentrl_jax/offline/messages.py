@@ -116,7 +116,7 @@ def _named(row: Mapping[str, Any], where: str) -> tuple[str, str]:
 
 def _no_conversation(row: Mapping[str, Any], where: str) -> NoReturn:
     if "chosen" in row:
-        refuse(where, "chosen", "given", "which makes the row a preference pair, for a stage dpo; expected a conversation")
+        refuse(where, "chosen", "given", "which makes the row a preference pair; expected a conversation")
     if "item_id" in row:
         refuse(where, "conversations", None, "expected messages; a list of items names levels to play, not to learn")
     refuse(where, "messages", None, "expected a list of objects with role and content")

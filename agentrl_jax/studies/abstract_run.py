@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.config import Config
-from agentrl_jax.errors import BadValue
+from agentrl_jax.errors import BadValue, UserError
 from agentrl_jax.evaluate.held_out import chunk_size
 from agentrl_jax.learner import state
 from agentrl_jax.learner.batch import Batch, make_batch
@@ -72,6 +72,8 @@ class AbstractRun:
     """A run's programs with the shapes and placements of their inputs."""
 
     def __init__(self, config: Config, mesh: Mesh, model: str | None):
+        if not config.tasks:
+            raise UserError.of("tasks", [], "but a plan is one of rollouts and updates; name a task")
         self.config, self.mesh = config, mesh
         self.shape, tokenizer, self.tokenizer_source = _model(config, model)
         self.tokenizer = tokenizer
