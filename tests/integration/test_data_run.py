@@ -75,6 +75,7 @@ def test_a_run_without_tasks_learns_the_same_and_another_one_starts_from_it(fold
     (row,) = [json.loads(line) for line in (run / "levels.jsonl").read_text().splitlines()]
     assert not row["known"]
     assert "--env" in tiny_run.refusal("eval", str(run))
+    assert "tasks is []" in tiny_run.refusal("plan", str(config))
     found = json.loads(tiny_run.done("eval", str(run), "--env", "FrozenLake", "--episodes", "4", "--json"))
     assert (found["success"]["n"], found["seen"]["seen_levels"]) == (4, None)
     tiny_run.done("export", str(run), str(tmp_path / "model"))
