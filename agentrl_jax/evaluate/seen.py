@@ -31,8 +31,8 @@ def learned_levels(
     its batch none in levels.jsonl, or the levels of the run that it started from are not known, since the count would
     then be too small.
     """
-    learned = [row for row in rows if row["stage"] in LEARNED and row["step"] <= last]
-    if not all(row.get("known", True) for row in learned):
+    learned = _learned(rows, last)
+    if not _comparable(learned):
         return None
     done = [row for row in metrics if row["step"] <= last]
     known = {row["step"] if row["stage"] == "rl" else row["stage"] for row in learned}
@@ -40,6 +40,15 @@ def learned_levels(
     if not needed <= known or not set(range(1, last + 1)) <= {row["step"] for row in done}:
         return None
     return {level for row in learned for level in row["levels"]}
+
+
+def _learned(rows: Iterable[Mapping[str, Any]], last: int) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["stage"] in LEARNED and row["step"] <= last]
+
+
+def _comparable(learned: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the levels of all rows can be compared with others; those of data without tasks cannot."""
+    return all(row.get("known", True) for row in learned)
 
 
 def learned_from(run: Path, step: int, report: Callable[[str], None]) -> set[str] | None:
@@ -51,7 +60,9 @@ def learned_from(run: Path, step: int, report: Callable[[str], None]) -> set[str
         for name, found in (("levels.jsonl", levels), ("metrics.jsonl", metrics))
         if found.bad
     ]
-    if learned is None:
+    if not bad and not _comparable(_learned([row for _, row in levels.rows], step)):
+        report(f"{run}: learned from data or a run whose levels are not known (seen_levels is null)")
+    elif learned is None:
         gap = " and ".join(bad) or f"metrics.jsonl or levels.jsonl lacks rows of the {step} steps up to the checkpoint"
         report(
             f"{run}: {gap}, so how many levels were learned from is not known (seen_levels is null); restore the "

@@ -9,6 +9,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.formats.episodes import Episode, RecordedEpisodes, Turn, read_episodes
 from agentrl_jax.offline.conversations import Conversation, Data, Message
 from agentrl_jax.runs.rollout_records import ROLLOUTS, recorded_iterations
+from agentrl_jax.text.automaton import CLOSING
 
 FAILED = "the environment failed"
 NO_REPLY = "no reply"
@@ -75,7 +76,7 @@ def is_cut(turn: Turn) -> bool:
 
     Nobody has sampled an end there, which learning from it would train.
     """
-    return bool(turn.token_ids) and not turn.ended and not turn.response.rstrip().endswith("</answer>")
+    return bool(turn.token_ids) and not turn.ended and not turn.response.rstrip().endswith(CLOSING.decode())
 
 
 def _conversation(episode: Episode, source: RecordedEpisodes, first: int, end: int, *, trained: int) -> Conversation:

@@ -132,10 +132,8 @@ class AbstractRun:
     @functools.cached_property
     def _made(self) -> tuple[Batch, TrainedRows]:
         config, group_size = self.config, self.config.rollout.group_size
-        learner, settings = (
-            build_inputs.learner_config(config),
-            jax.eval_shape(lambda: build_inputs.update_settings(config, 1.0)),
-        )
+        learner = build_inputs.learner_config(config)
+        settings = jax.eval_shape(lambda: build_inputs.update_settings(config, 1.0))
         temperature = jax.ShapeDtypeStruct((self.episodes,), jnp.float32)
         greedy = None
         if config.algo.advantage.kind == "remax":

@@ -121,7 +121,11 @@ class Run:
 
     def rebuild(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView, row: int) -> None:
         """Saves the state after a row, after learning again what is between the last checkpoint and it."""
-        state = self._walk(self._restore(folder, checkpoints, view), row)
+        self._save(row, self._walk(self._restore(folder, checkpoints, view), row))
+
+    def _save(self, row: int, state: TrainState) -> None:
+        """Saves the state after a row, if it has not been saved yet, and waits until it is stored."""
+        checkpoints = self.progress.checkpoints
         checkpoints.wait()
         if row not in hosts.from_writer(checkpoints.steps):
             self.progress.save(row, state)
@@ -208,9 +212,7 @@ class Run:
 
     def _finish_without_tasks(self, state: TrainState) -> dict[str, Any]:
         """Saves the policy, which nothing is played with, and writes the summary."""
-        last = self.stages[-1].row(state)
-        self.progress.replace(last, state)
-        hosts.from_writer(self.progress.checkpoints.wait)
+        self._save(self.stages[-1].row(state), state)
         summary = {
             **no_tables(before=[stage.name for stage in self.stages]),
             "iterations": 0,

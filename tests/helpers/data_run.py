@@ -6,8 +6,6 @@ from agentrl_jax.config import load_config
 from agentrl_jax.train.run import train
 
 SYSTEM, ENDS = "Push the box.", ("Up", "Down", "Left||Up", "Right", "Down||Down")
-
-
 CONFIG = """
 tasks: [{env: SimpleSokoban, groups: 1}]
 prompt: {max_turns: 1, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 6}

@@ -11,8 +11,6 @@ from agentrl_jax.setup import demonstrations as setup_demonstrations
 from agentrl_jax.text.tokenizer import load_small
 
 LEVELS, TURNS, BUDGET = 32, 2, 3
-
-
 PROMPT = PromptConfig(max_turns=TURNS, max_response_tokens=40, max_actions=BUDGET)
 
 

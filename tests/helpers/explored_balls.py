@@ -4,11 +4,7 @@ import numpy as np
 from babyai_games import RED_BALLS, small_items
 
 LIMIT = 20
-
-
 BOARDS = small_items(RED_BALLS[:24])
-
-
 NONE = np.full((len(BOARDS), 1), -1, np.int32)
 
 

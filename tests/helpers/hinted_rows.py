@@ -18,11 +18,7 @@ def with_rest(task, rest):
 
 
 ENV = CompiledEnv(tasks=tuple(with_rest(task, rest) for task, rest in zip(toy_agent.BATCHED_ENV.tasks, (0, 2))))
-
-
 IDS = toy_agent.mixed_ids(EPISODES, 1)
-
-
 HINTS = Hints(
     tokens=jnp.asarray(np.random.default_rng(1).integers(1, 400, (EPISODES, 5)), jnp.int32),
     length=jnp.arange(EPISODES, dtype=jnp.int32) % 6,

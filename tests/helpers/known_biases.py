@@ -13,7 +13,6 @@ from agentrl_jax.studies.estimator_bias.report import biased
 
 KNOWN = json.loads((GOLDEN / "known_biases.json").read_text())
 """Bias and cosine of each biased estimator, by drift, policy, group size and name."""
-POLICIES = {"table": policies.table, "one_layer": policies.one_layer}
 MEASURED = [("none", case) for case in CASES] + [(drift, case) for drift in ("small", "large") for case in OFF_POLICY]
 
 every = pytest.mark.parametrize(("drift", "case"), MEASURED, ids=lambda x: x if isinstance(x, str) else x.name)
@@ -21,7 +20,7 @@ every = pytest.mark.parametrize(("drift", "case"), MEASURED, ids=lambda x: x if 
 
 @functools.cache
 def bench(policy, drift):
-    trained = POLICIES[policy]()
+    trained = policies.NAMED[policy]()
     return Bench(trained, policies.drifted(trained, drift, 0))
 
 

@@ -96,8 +96,6 @@ def check_scores(trajectory, config):
 
 
 FIRST = np.repeat(np.arange(GROUPS) * GROUP_SIZE, GROUP_SIZE)
-
-
 PLAYED = TRAJECTORY.replace(
     observation=TRAJECTORY.observation[FIRST],
     observation_length=jnp.where(TRAJECTORY.turn_mask, jnp.maximum(TRAJECTORY.observation_length[FIRST], 1), 0),

@@ -8,8 +8,6 @@ from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.viewer.scenes import run_scenes
 
 LEVELS, SAMPLES = 8, 2
-
-
 WORDS = ("--env", "FrozenLake", "--episodes", str(LEVELS), "--samples", str(SAMPLES))
 
 

@@ -9,15 +9,9 @@ from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.contexts import Window
 
 EPISODES = 64
-
-
 ENV = toy_agent.make_batched_env(legends=((), (("0", "the ground"), ("9", "the top"))))
 """Tasks with prompts of different lengths, because a context begins after its prompt."""
-
-
 REFILLED = {"slots": 16, "prefill_threshold": 0.4, "prefill_rows": 3, "chunk": 5}
-
-
 PAIRS = toy_agent.engine_config(group_size=GROUP_SIZE, context=Window(2), **REFILLED)
 
 

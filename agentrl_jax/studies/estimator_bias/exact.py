@@ -107,12 +107,12 @@ class Bench:
             case=case,
             group_size=group_size,
             drift_size=self.drift_size,
-            cosine=_cosine(mean, self.truth),
+            cosine=cosine(mean, self.truth),
             scale=scale,
             bias=self.bias(mean),
             noise=noise,
             error=noise / math.sqrt(kept * sampling.num_groups) if sampling else 0.0,
-            own_cosine=None if own is None else _cosine(mean, own),
+            own_cosine=None if own is None else cosine(mean, own),
             limit=None if own is None else self.bias(own),
         )
 
@@ -159,5 +159,6 @@ def _paired(
     return (weights @ of_score) @ sums, float(squares @ (np.square(weights) @ of_score) + together) / 2
 
 
-def _cosine(a: Float[np.ndarray, " P"], b: Float[np.ndarray, " P"]) -> float:
+def cosine(a: Float[np.ndarray, " P"], b: Float[np.ndarray, " P"]) -> float:
+    """Of the angle between two gradients."""
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))

@@ -50,6 +50,10 @@ def one_layer() -> TinyPolicy:
     return TinyPolicy("one layer", logits, start)
 
 
+NAMED = {"table": table, "one_layer": one_layer}
+"""The policies that can be chosen."""
+
+
 def drifted(policy: TinyPolicy, drift: Drift, direction: int) -> Float[np.ndarray, " P"]:
     """Parameters of a behavior policy: those of `policy`, moved without regard to any reward.
 

@@ -18,6 +18,8 @@ from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY
 from agentrl_jax.studies.estimator_bias.exact import Bench, Result, Sampling
 from agentrl_jax.terminal import Terminal
 
+_TEXTS = ("estimator", "teacher", "note")
+"""Columns without numbers."""
 UNBIASED = 1e-9
 """Largest measured bias of an unbiased estimator, as a share of the gradient: float64 rounding."""
 
@@ -50,7 +52,7 @@ def run(
     _check(group_size, direction, num_groups, seed, figure)
     if direction and drift == "none":
         raise UserError.of("--direction", direction, "which needs a drift; add --drift small, or leave it out")
-    trained = {"table": policies.table, "one_layer": policies.one_layer}[policy]()
+    trained = policies.NAMED[policy]()
     bench = Bench(trained, policies.drifted(trained, drift, direction))
     sampler = "the policy itself"
     if drift != "none":
@@ -102,20 +104,29 @@ def biased(result: Result) -> bool:
 
 def table(results: Sequence[Result], title: str) -> Table:
     """The results as a terminal table, one estimator per row."""
-    shown = Table(title=title, title_justify="left")
-    for name in _columns(results):
-        # Folded, because shortened names of two estimators can be the same.
-        shown.add_column(name, justify="left" if name in ("estimator", "note") else "right", overflow="fold")
-    for row in _rows(results):
-        shown.add_row(*row)
-    return shown
+    return terminal_table(_columns(results), _rows(results), title)
 
 
 def markdown(results: Sequence[Result]) -> str:
     """The results as a Markdown table, one estimator per row."""
-    columns = _columns(results)
-    rows = [columns, ["---" if name in ("estimator", "note") else "---:" for name in columns], *_rows(results)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return markdown_table(_columns(results), _rows(results))
+
+
+def terminal_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Table:
+    """A table for the terminal, with numbers to the right."""
+    shown = Table(title=title, title_justify="left")
+    for name in columns:
+        # Folded, because shortened names of two estimators can be the same.
+        shown.add_column(name, justify="left" if name in _TEXTS else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
+    return shown
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, with numbers to the right."""
+    lines = [columns, ["---" if name in _TEXTS else "---:" for name in columns], *rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in lines)
 
 
 def plain(results: Sequence[Result]) -> list[dict[str, Any]]:

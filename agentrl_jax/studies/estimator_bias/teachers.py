@@ -14,28 +14,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from rich.table import Table
 
 from agentrl_jax.algos import distillation
 from agentrl_jax.studies.estimator_bias import policies, task
-from agentrl_jax.studies.estimator_bias.exact import Bench
+from agentrl_jax.studies.estimator_bias.exact import Bench, cosine
 from agentrl_jax.studies.estimator_bias.level import Level
+from agentrl_jax.studies.estimator_bias.report import markdown_table, terminal_table
 from agentrl_jax.terminal import Terminal
 
-CARE = 0.1
-"""Share of the student in a teacher that reads a plan, so that no token is impossible."""
+STUDENT_SHARE = 0.1
+"""Of the probabilities of a teacher that reads a plan, so that no token is impossible."""
 COEF = 1.0
 """Weight of distillation beside the policy gradient."""
+NOTHING = 1e-12
+"""Largest length of a gradient that is 0 but for rounding."""
 
 
 class Taught(NamedTuple):
     """The mean gradient for one teacher; cosines are None where it is 0."""
 
     teacher: str
-    success: float
+    gain: float
     """Return of the teacher minus that of the student, both acting alone."""
-    gradient: float
-    """Length of the gradient, as a share of that of the return per token."""
+    length: float
+    """Of the gradient, as a share of that of the return per token."""
     of_return: float | None
     """Cosine with the gradient of the expected return."""
     at_states: float | None
@@ -61,12 +63,7 @@ def action_values(level: Level, *, best: bool) -> Float[np.ndarray, "J S V"]:
         sums, weights = (np.bincount(number, weights=x, minlength=size) for x in (weight * total, weight))
         values = (sums / np.maximum(weights, 1e-300)).reshape(-1, task.VOCABULARY)[t.prefix[:, s]]
         found[:, s] = np.where(here[:, None], values, 0.0)
-        # The mean over all actions is that over the tokens that were sampled.
-        of_prefix = sums.reshape(-1, task.VOCABULARY).sum(axis=1) / np.maximum(
-            weights.reshape(-1, task.VOCABULARY).sum(axis=1), 1e-300
-        )
-        value = values.max(axis=1) if best else of_prefix[t.prefix[:, s]]
-        later = np.where(here, value, total)
+        later = np.where(here, values.max(axis=1) if best else level.values[:, s], total)
     return found
 
 
@@ -74,13 +71,13 @@ def teachers(policy: policies.TinyPolicy, level: Level) -> dict[str, Float[np.nd
     """Log-probabilities of each teacher's tokens after every history.
 
     itself: the student. outcome: the student, reweighted by exp of what follows each token if it goes on. plan: an
-    optimal token, but for a share `CARE`. wrong plan: another token than that.
+    optimal token, but for a share `STUDENT_SHARE`. wrong plan: another token than that.
     """
     student = np.asarray(jax.nn.log_softmax(policy.logits(jnp.asarray(policy.start))))[level.t.context]
     plan = action_values(level, best=True).argmax(axis=2)
 
     def following(tokens: np.ndarray) -> np.ndarray:
-        return np.log((1 - CARE) * np.eye(task.VOCABULARY)[tokens] + CARE * np.exp(student))
+        return np.log((1 - STUDENT_SHARE) * np.eye(task.VOCABULARY)[tokens] + STUDENT_SHARE * np.exp(student))
 
     outcome = np.asarray(jax.nn.log_softmax(student + action_values(level, best=False)))
     others = {"plan": following(plan), "wrong plan": following((plan + 1) % task.VOCABULARY)}
@@ -99,19 +96,15 @@ def _measured(bench: Bench, name: str, logprobs: list[np.ndarray]) -> Taught:
     parts = [_of_level(bench.policy, level, jnp.asarray(q)) for level, q in zip(bench.levels, logprobs)]
     mean, gated, at_states, of_episodes = (np.mean(part, axis=0) / length for part in list(zip(*parts))[:4])
     truth = bench.truth / length
-    nothing = not np.linalg.norm(mean) > 1e-12
-
-    def cosine(one: np.ndarray, other: np.ndarray) -> float | None:
-        return None if nothing else float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
-
+    nothing = np.linalg.norm(mean) <= NOTHING
     return Taught(
         name,
-        success=float(np.mean([part[4] for part in parts])),
-        gradient=float(np.linalg.norm(mean) / np.linalg.norm(truth)),
-        of_return=cosine(mean, truth),
-        at_states=cosine(mean, at_states),
-        of_episodes=cosine(mean, of_episodes),
-        gated=cosine(gated, truth),
+        gain=float(np.mean([part[4] for part in parts])),
+        length=float(np.linalg.norm(mean) / np.linalg.norm(truth)),
+        of_return=None if nothing else cosine(mean, truth),
+        at_states=None if nothing else cosine(mean, at_states),
+        of_episodes=None if nothing else cosine(mean, of_episodes),
+        gated=None if nothing else cosine(gated, truth),
         mixed=bench.bias(truth + COEF * mean),
     )
 
@@ -150,21 +143,14 @@ def _of_level(
 
 
 def run(*, policy: str, format: str) -> list[Taught]:
-    """Runs `agentrl bench teachers`: prints the results and returns them."""
-    trained = {"table": policies.table, "one_layer": policies.one_layer}[policy]()
+    """Runs `agentrl bench teachers`, whose options `cli.bench.Bench` describes: prints the results and returns them."""
+    trained = policies.NAMED[policy]()
     found = measure(Bench(trained, trained.start))
     rows = [[taught.teacher, *("-" if x is None else f"{x:.3f}" for x in taught[1:])] for taught in found]
-    columns = ["teacher", "gain of its own", "length", "return", "at visited states", "episodes", "gated", "mixed bias"]
-    if format == "json":
-        print(json.dumps([taught._asdict() for taught in found], allow_nan=False))
-    elif format == "markdown":
-        rule = ["---", *["---:"] * (len(columns) - 1)]
-        print("\n".join("| " + " | ".join(row) + " |" for row in (columns, rule, *rows)))
+    columns = ["teacher", "gain", "length", "return", "KL at states", "KL of episodes", "return, gated", "bias of sum"]
+    if format == "table":
+        title = f"Exact mean gradient of self-distillation, {trained.name}: length, cosines with other gradients"
+        Terminal().print(terminal_table(columns, rows, title))
     else:
-        shown = Table(title=f"Exact mean gradient of self-distillation: {trained.name}", title_justify="left")
-        for number, name in enumerate(columns):
-            shown.add_column(name, justify="right" if number else "left")
-        for row in rows:
-            shown.add_row(*row)
-        Terminal().print(shown)
+        print(markdown_table(columns, rows) if format == "markdown" else json.dumps([x._asdict() for x in found]))
     return found

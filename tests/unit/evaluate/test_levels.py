@@ -169,6 +169,16 @@ def test_an_evaluation_says_which_rows_it_could_not_read(finished, tmp_path, lin
     assert [line.startswith(f"{tmp_path}: {said}") for line in told] == [True] * (said is not None)
 
 
+def test_an_evaluation_says_that_what_was_learned_from_cannot_be_compared(tmp_path):
+    """All rows are there, unlike those of records with gaps."""
+    row = {"step": 1, "stage": "sft", "levels": ["a"], "known": False}
+    (tmp_path / "levels.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "stage": "sft", "sft/loss": 1.0}) + "\n")
+    told = []
+    assert learned_from(tmp_path, 1, told.append) is None
+    assert [line.count("learned from data") for line in told] == [1]
+
+
 BOARDS = np.array([[1, 1], [2, 2], [3, 3], [4, 4], [5, 5], [1, 5]], np.uint32)
 STATES = np.array([[[1, 1], [2, 2], [5, 1]], [[3, 3], [1, 5], [4, 4]]], np.uint32)
 """Of two episodes: boards 0 and 2 are their starts, and [5, 1] has one word of one board and one of another."""

@@ -116,12 +116,12 @@ def test_distillation_is_the_gradient_of_the_divergence_at_the_visited_states():
     """Whatever the teacher; only one that says how likely each token is to succeed gives the policy gradient."""
     itself, outcome, plan, wrong = teachers.measure(bench("table", "none"))
     assert [taught.teacher for taught in (itself, outcome, plan, wrong)] == ["itself", "outcome", "plan", "wrong plan"]
-    assert (itself.gradient, itself.of_return) == (pytest.approx(0, abs=1e-12), None)
+    assert (itself.length, itself.of_return) == (pytest.approx(0, abs=1e-12), None)
     for taught in (outcome, plan, wrong):
         assert taught.at_states == pytest.approx(1, abs=1e-12)
         assert taught.of_episodes < 0.9999
-    assert (outcome.of_return, outcome.gradient, outcome.mixed) == pytest.approx((1, 1, 0), abs=1e-9)
+    assert (outcome.of_return, outcome.length, outcome.mixed) == pytest.approx((1, 1, 0), abs=1e-9)
     assert 0.5 < plan.of_return < 0.7
     assert wrong.of_return < -0.7
-    assert plan.success > 0.4 > 0 > wrong.success
+    assert plan.gain > 0.4 > 0 > wrong.gain
     assert plan.gated != pytest.approx(plan.of_return)
