@@ -101,13 +101,21 @@ clean:
 	$(PYTHON) -m venv .venv
 	touch $@
 
-.venv/installed: requirements.txt setup.py pyproject.toml | .venv/created
+.venv/packages: requirements.txt | .venv/created
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements.txt
+	touch $@
+
+.venv/packages-dev: requirements-dev.txt | .venv/created
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-dev.txt
+	touch $@
+
+.venv/installed: .venv/packages setup.py pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation --editable .
 	touch $@
 
-.venv/installed-dev: requirements-dev.txt .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-dev.txt
+# Both lists at once: they name different packages, and one process unpacks on one core.
+.venv/installed-dev: requirements.txt requirements-dev.txt setup.py pyproject.toml | .venv/created
+	$(MAKE) --no-print-directory --jobs 2 .venv/installed .venv/packages-dev
 	touch $@
 
 .venv/installed-docs: requirements-docs.txt .venv/installed
