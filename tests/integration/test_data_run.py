@@ -63,8 +63,8 @@ def test_a_run_without_tasks_learns_the_same_and_another_one_starts_from_it(fold
     text = (folder / "data.yaml").read_text()
     stages = text[text.index("stages:") : text.index("  - {kind: dpo")]
     run, config = tmp_path / "run", tmp_path / "alone.yaml"
-    model = next(line for line in text.splitlines() if line.startswith("model:"))
-    config.write_text(f"tasks: []\n{model}\nprompt: {{max_turns: 1}}\n{stages}")
+    shared = "\n".join(line for line in text.splitlines() if line.startswith(("model:", "prompt:")))
+    config.write_text(f"tasks: []\n{shared}\n{stages}")
     tiny_run.trained(run, str(config))
     learned, known = tiny_run.metrics(run), tiny_run.metrics(folder / "run")
     assert [row["sft/loss"] for row in learned] == [row["sft/loss"] for row in known[:2]]
@@ -76,7 +76,7 @@ def test_a_run_without_tasks_learns_the_same_and_another_one_starts_from_it(fold
     assert not row["known"]
     assert "--env" in tiny_run.refusal("eval", str(run))
     assert "tasks is []" in tiny_run.refusal("plan", str(config))
-    found = json.loads(tiny_run.done("eval", str(run), "--env", "FrozenLake", "--episodes", "4", "--json"))
+    found = json.loads(tiny_run.done("eval", str(run), "--env", "SimpleSokoban", "--episodes", "4", "--json"))
     assert (found["success"]["n"], found["seen"]["seen_levels"]) == (4, None)
     tiny_run.done("export", str(run), str(tmp_path / "model"))
     # A process that was killed before the summary was written.
