@@ -18,7 +18,7 @@ def check_without_tasks(config: Config) -> Iterator[Refused]:
         if isinstance(stage, DpoStage) and stage.levels:
             yield f"stages.{index}.levels", stage.levels, "but there are no tasks; give data, or name a task"
     usual = Config()
-    # Data are packed too, and defaults fill in the buckets.
+    # Rows of data are packed too, and a stored configuration has the default number of buckets filled in.
     for name in ("env", "rollout", "algo", "evaluation"):
         now, before = getattr(config, name), getattr(usual, name)
         for key in type(now).model_fields:

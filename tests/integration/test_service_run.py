@@ -25,8 +25,9 @@ def test_a_run_on_a_service_is_trained_evaluated_and_exported(tmp_path):
     assert "Your current position is at position" in text
     assert "Action:" in text
 
-    output = tiny_run.done("eval", str(folder), "--json")
-    found = json.loads(output)
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    found = json.loads(tiny_run.done("eval", str(folder), "--json"))
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
     assert found["success"] == summary["success"]["trained"]
     assert found["episodes"] == found["success"]["n"] == found["random"]["n"] == found["null"]["n"] == 4
     assert found["outcomes"]["null"] == [0.0] * 4

@@ -17,7 +17,7 @@ import pytest
 from changed_settings import Setting, every_setting, put, read
 from jax.sharding import PartitionSpec as Spec
 from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
-from mesh_programs import NO_GATHER, SHAPE, assert_same_update, check_recorded, drawn_state, programs_on, step_on
+from mesh_programs import NO_GATHER, SHAPE, assert_same_update, drawn_state, programs_on, step_on
 from scripted_run import first_inputs
 
 from agentrl_jax.config.algo import FixedKl
@@ -25,8 +25,6 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.learner import state as states
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.contexts import FULL
-from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup import build_model, start
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import Programs
@@ -161,12 +159,3 @@ def test_an_iteration_can_be_traced_or_is_refused(mesh, packing):
             traced += 1
         jax.clear_caches()
     assert traced > SAMPLE / 2
-
-
-ONE_DECODER = ActorCritic(decoder=SHAPE, critic="shared")
-
-
-def test_no_device_holds_the_rows_of_all_devices_and_recorded_tokens_are_those_of_the_batch():
-    text, length = check_recorded(4, 2, 1, ONE_DECODER), pack_trajectories(TRAJECTORY, FULL).tokens.shape[1]
-    assert f"[{EPISODES // 4},{length}]" in text
-    assert f"[{EPISODES},{length}]" not in text

@@ -1,4 +1,4 @@
-"""`agentrl eval` on the checkpoint of a tiny run, and beside another run."""
+"""Which runs `agentrl eval` compares, and on which levels."""
 
 import pytest
 import tiny_run

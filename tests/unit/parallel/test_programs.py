@@ -2,13 +2,24 @@
 
 import optax
 import pytest
-from made_up import BASE
-from mesh_programs import NO_GATHER
+from made_up import BASE, EPISODES, TRAJECTORY
+from mesh_programs import NO_GATHER, SHAPE, check_recorded
 
 from agentrl_jax.config.algo import Replay
 from agentrl_jax.errors import BadValue
+from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
+from agentrl_jax.rollout.contexts import FULL
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup.programs import Programs
+
+ONE_DECODER = ActorCritic(decoder=SHAPE, critic="shared")
+
+
+def test_no_device_holds_the_rows_of_all_devices_and_recorded_tokens_are_those_of_the_batch():
+    text, length = check_recorded(4, 2, 1, ONE_DECODER), pack_trajectories(TRAJECTORY, FULL).tokens.shape[1]
+    assert f"[{EPISODES // 4},{length}]" in text
+    assert f"[{EPISODES},{length}]" not in text
 
 
 def test_devices_that_do_not_fit_and_a_replay_of_sharded_matrices_are_refused():
