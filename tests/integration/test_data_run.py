@@ -56,34 +56,3 @@ def test_levels_of_the_evaluation_are_not_learned_from(folder, tmp_path, monkeyp
     data = Run(config)._read
     assert [found.counts["on a level of the evaluation"] for found in data.values()] == [1, 1]
     assert all(known not in found.contents for found in data.values())
-
-
-def test_a_run_without_tasks_learns_the_same_and_another_one_starts_from_it(folder, tmp_path):
-    """It ends where the first stage of the run with tasks ended, and plays nothing."""
-    text = (folder / "data.yaml").read_text()
-    stages = text[text.index("stages:") : text.index("  - {kind: dpo")]
-    run, config = tmp_path / "run", tmp_path / "alone.yaml"
-    shared = "\n".join(line for line in text.splitlines() if line.startswith(("model:", "prompt:")))
-    config.write_text(f"tasks: []\n{shared}\n{stages}")
-    tiny_run.trained(run, str(config))
-    learned, known = tiny_run.metrics(run), tiny_run.metrics(folder / "run")
-    assert [row["sft/loss"] for row in learned] == [row["sft/loss"] for row in known[:2]]
-    summary = tiny_run.summary(run)
-    steps = load_config(run).stages[0].steps
-    assert (summary["success"], summary["stages"], summary["gradient_steps"]) == ({}, ["sft"], steps)
-    assert tiny_run.checkpoints(run)[-1] == 2
-    (row,) = [json.loads(line) for line in (run / "levels.jsonl").read_text().splitlines()]
-    assert not row["known"]
-    assert "--env" in tiny_run.refusal("eval", str(run))
-    assert "tasks is []" in tiny_run.refusal("plan", str(config))
-    found = json.loads(tiny_run.done("eval", str(run), "--env", "SimpleSokoban", "--episodes", "4", "--json"))
-    assert (found["success"]["n"], found["seen"]["seen_levels"]) == (4, None)
-    tiny_run.done("export", str(run), str(tmp_path / "model"))
-    # A process that was killed before the summary was written.
-    (run / "summary.json").unlink()
-    tiny_run.trained(run, str(config))
-    assert tiny_run.summary(run) | {"seconds": 0} == summary | {"seconds": 0}
-    begun = tiny_run.trained(
-        tmp_path / "rl", str(folder / "data.yaml"), "--stages", "[]", "--train.iterations", "0", "--from", str(run)
-    )
-    assert "starting from the checkpoint of step 2" in begun

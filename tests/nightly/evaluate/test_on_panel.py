@@ -3,9 +3,14 @@
 import dataclasses
 import json
 
-from maze_model import evaluate, lines_in, walk
+import tiny_run
+from fake_api import FakeApi
+from maze_model import evaluate, lines_in, played, walk
+from refusing import refusal
 from serving import running
+from solved_boxes import boxes, solve
 
+from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.level_task import level_task
 from agentrl_jax.evaluate.api_models.on_panel import on_panel
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -52,3 +57,35 @@ def test_a_panel_of_a_compiled_environment(tmp_path):
         options = on_panel(TaskOptions(env="", seed=seed), panel)
         assert (options.seed, options.level_seed) == (seed, panel.seed)
     assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
+
+
+def test_other_levels_in_the_file_are_not_added_to_those_before(tmp_path):
+    first, second = tiny_run.LEVELS.strip("\n").split("\n\n")
+    api, out = FakeApi(solve), tmp_path / "out"
+    with api.running() as url:
+        evaluate_api("m", url, dataclasses.replace(boxes(tmp_path), items="0"), out)
+        both = dataclasses.replace(boxes(tmp_path), items="0,1")
+        (tmp_path / "levels.txt").write_text(f"{second}\n\n{first}\n")
+        assert "item 0 was played on another level" in str(refusal(evaluate_api, "m", url, both, out))
+        (tmp_path / "levels.txt").write_text(f"{first}\n\n{second}\n\n{first}\n")
+        result = evaluate_api("m", url, both, out)
+    assert (len(api.requests), result["success_all"]["mean"]) == (2, 1.0)
+
+
+def test_a_think_block_is_asked_for(tmp_path):
+    def turns(first, later, **options):
+        """How many turns an item takes with these thoughts in the first reply and in later ones."""
+
+        def answer(body):
+            return f"{first if len(body['messages']) == 2 else later}{solve(body)}"
+
+        options = {"items": "0"} | options
+        result, api = played(answer, tmp_path / str(len(asked)), dataclasses.replace(boxes(tmp_path), **options))
+        asked.append("Response with <think> your reasoning" in api.requests[0]["messages"][1]["content"])
+        assert result["success_all"]["mean"] == 1
+        return result["turns_used"]
+
+    asked = []
+    assert turns("", "<think> push it </think>", think=True) == 2
+    assert turns("<think>perhaps <answer>Left</answer>?</think>", "") == 1
+    assert asked == [True, False]

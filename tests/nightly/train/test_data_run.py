@@ -1,5 +1,6 @@
 """A run that learns from data is resumed, and refuses data that changed."""
 
+import json
 import shutil
 
 import data_run
@@ -48,3 +49,34 @@ def test_other_data_are_refused_where_the_run_needs_them(folder, tmp_path):
         (tmp_path / "gone.jsonl").rename(folder / "talk.jsonl")
     assert tiny_run.metrics(run) == tiny_run.metrics(folder / "run")
     assert tiny_run.checkpoint(run, 4) == tiny_run.checkpoint(folder / "run", 4)
+
+
+def test_a_run_without_tasks_learns_the_same_and_another_one_starts_from_it(folder, tmp_path):
+    """It ends where the first stage of the run with tasks ended, and plays nothing."""
+    text = (folder / "data.yaml").read_text()
+    stages = text[text.index("stages:") : text.index("  - {kind: dpo")]
+    run, config = tmp_path / "run", tmp_path / "alone.yaml"
+    shared = "\n".join(line for line in text.splitlines() if line.startswith(("model:", "prompt:")))
+    config.write_text(f"tasks: []\n{shared}\n{stages}")
+    tiny_run.trained(run, str(config))
+    learned, known = tiny_run.metrics(run), tiny_run.metrics(folder / "run")
+    assert [row["sft/loss"] for row in learned] == [row["sft/loss"] for row in known[:2]]
+    summary = tiny_run.summary(run)
+    steps = load_config(run).stages[0].steps
+    assert (summary["success"], summary["stages"], summary["gradient_steps"]) == ({}, ["sft"], steps)
+    assert tiny_run.checkpoints(run)[-1] == 2
+    (row,) = [json.loads(line) for line in (run / "levels.jsonl").read_text().splitlines()]
+    assert not row["known"]
+    assert "--env" in tiny_run.refusal("eval", str(run))
+    assert "tasks is []" in tiny_run.refusal("plan", str(config))
+    found = json.loads(tiny_run.done("eval", str(run), "--env", "SimpleSokoban", "--episodes", "4", "--json"))
+    assert (found["success"]["n"], found["seen"]["seen_levels"]) == (4, None)
+    tiny_run.done("export", str(run), str(tmp_path / "model"))
+    # A process that was killed before the summary was written.
+    (run / "summary.json").unlink()
+    tiny_run.trained(run, str(config))
+    assert tiny_run.summary(run) | {"seconds": 0} == summary | {"seconds": 0}
+    begun = tiny_run.trained(
+        tmp_path / "rl", str(folder / "data.yaml"), "--stages", "[]", "--train.iterations", "0", "--from", str(run)
+    )
+    assert "starting from the checkpoint of step 2" in begun

@@ -68,23 +68,6 @@ def test_the_learner_scores_the_tokens(lakes):
         assert not file.entropy[~tokens].any()
 
 
-def test_two_evaluations_are_on_the_same_levels_of_the_page(finished, lakes, tmp_path):
-    earlier = tmp_path / "earlier"
-    recorded(finished.folder, earlier, *WORDS, "--checkpoint", "5")
-    shown = [RunData(folder).refresh() for folder in (lakes[0], earlier)]
-    for (entry, _), iteration in zip(shown, (4, 2)):
-        assert (entry["stage"], entry["replay"], entry["recorded"]) == ("evaluation", "", "greedy play and 2 samples")
-        assert [info["label"] for info in entry["iterations"]] == ["greedy", "sample 1", "sample 2"]
-        assert entry["about"].endswith(f", iteration {iteration}.")
-    first, second = (unpack(blocks[0])[1] for _, blocks in shown)
-    for name in ("iteration", "task", "group", "level_high", "level_low"):
-        np.testing.assert_array_equal(first[name], second[name])
-    assert len(set(first["level_low"].tolist())) == LEVELS
-    (_, greedy), (_, sample), _ = map(unpack, shown[0][1][1:])
-    assert np.isnan(greedy["gap_table"]).all()  # temperatures differ
-    assert np.isfinite(sample["gap_table"][sample["gap"]]).all()
-
-
 def test_samples_of_a_level_are_epochs_in_inspect(lakes, tmp_path):
     logs = pytest.importorskip("inspect_ai.log")
     folder, result, _ = lakes
@@ -191,23 +174,3 @@ def test_boards_and_actions_of_items(scripted, tmp_path):
     assert run_scenes(folder, remote, record) is None
     moved = config.replace(tasks=(config.tasks[0].replace(held_out="13-17"),))
     assert run_scenes(tmp_path, moved, record) == [[]] * 5
-
-
-def test_conversations_of_a_service(tmp_path):
-    for policy, action in (("oracle", None), ("constant", "go nowhere"), ("null", None)):
-        folder = tmp_path / policy
-        result = evaluate_scripted("maze", policy, action=action, items="0,7", turns=30, record=folder)
-        (record,) = records(folder)
-        np.testing.assert_array_equal(record.success.any(axis=1)[:, None], result["outcomes"]["samples"])
-        assert not record.overflow.any()
-        assert run_scenes(folder, read_config(folder), record) is None
-        for item, episode in zip((0, 7), read_episodes(folder)):
-            instance = get_service("maze").make(False)
-            assert episode.system == get_service("maze").instruction
-            shown = [instance.reset(item).observation]
-            for turn in episode.turns:
-                shown.append(instance.step(turn.response.removeprefix("Action:").strip()).observation)
-            assert [turn.message for turn in episode.turns] == shown[:-1]
-            ended = (None, None) if policy == "oracle" else (shown[-1], "turns")
-            assert (episode.unanswered, episode.truncation) == ended
-            assert policy != "constant" or {turn.response for turn in episode.turns} == {"Action: go nowhere"}

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
-from maze_model import at, evaluate, played, walk
+from maze_model import at, evaluate, walk
 from refusing import refusal
+from solved_boxes import boxes, solve
 
 from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
@@ -26,29 +27,16 @@ from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax import registry
 
-SOLUTIONS = {"#PXO_#": "Right", "#P_###": "Down"}
-"""The action that solves each level of `tiny_run.LEVELS`, by a row of the level."""
 LAKES = TaskOptions(env="FrozenLake", style="compact", turns=3, actions_per_turn=2, seed=9)
 
 
-def solve(body):
-    shown = body["messages"][-1]["content"]
-    return f"<answer>{next(action for row, action in SOLUTIONS.items() if row in shown)}</answer>"
-
-
-@pytest.fixture
-def boxes(tmp_path):
-    (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
-    return TaskOptions(env="SimpleSokoban", levels=str(tmp_path / "levels.txt"), concurrency=1, max_tokens=40)
-
-
-def test_the_levels_of_a_file_in_ragens_words(boxes, tmp_path):
+def test_the_levels_of_a_file_in_ragens_words(tmp_path):
     """The first reply of each episode has the wrong format, which takes a turn; the limit that is sent is shown."""
 
     def answer(body):
         return "Right" if len(body["messages"]) == 2 else solve(body)
 
-    api, options = FakeApi(answer), dataclasses.replace(boxes, max_tokens=512)
+    api, options = FakeApi(answer), dataclasses.replace(boxes(tmp_path), max_tokens=512)
     with api.running() as url:
         wrong = {"max_completion_tokens": "40 tokens"}
         assert refusal(evaluate_api, "m", url, options, tmp_path / "b", extra=wrong).key == "max_completion_tokens"
@@ -65,37 +53,6 @@ def test_the_levels_of_a_file_in_ragens_words(boxes, tmp_path):
     assert second[:3] == [*first, {"role": "assistant", "content": "Right"}]
     assert second[3]["content"].startswith("Reward:\n")
     assert "Turn 2:\nState:\n######\n#PXO_#" in second[3]["content"]
-
-
-def test_other_levels_in_the_file_are_not_added_to_those_before(boxes, tmp_path):
-    first, second = tiny_run.LEVELS.strip("\n").split("\n\n")
-    api, out = FakeApi(solve), tmp_path / "out"
-    with api.running() as url:
-        evaluate_api("m", url, dataclasses.replace(boxes, items="0"), out)
-        both = dataclasses.replace(boxes, items="0,1")
-        (tmp_path / "levels.txt").write_text(f"{second}\n\n{first}\n")
-        assert "item 0 was played on another level" in str(refusal(evaluate_api, "m", url, both, out))
-        (tmp_path / "levels.txt").write_text(f"{first}\n\n{second}\n\n{first}\n")
-        result = evaluate_api("m", url, both, out)
-    assert (len(api.requests), result["success_all"]["mean"]) == (2, 1.0)
-
-
-def test_a_think_block_is_asked_for(boxes, tmp_path):
-    def turns(first, later, **options):
-        """How many turns an item takes with these thoughts in the first reply and in later ones."""
-
-        def answer(body):
-            return f"{first if len(body['messages']) == 2 else later}{solve(body)}"
-
-        result, api = played(answer, tmp_path / str(len(asked)), dataclasses.replace(boxes, items="0", **options))
-        asked.append("Response with <think> your reasoning" in api.requests[0]["messages"][1]["content"])
-        assert result["success_all"]["mean"] == 1
-        return result["turns_used"]
-
-    asked = []
-    assert turns("", "<think> push it </think>", think=True) == 2
-    assert turns("<think>perhaps <answer>Left</answer>?</think>", "") == 1
-    assert asked == [True, False]
 
 
 def test_lines_are_those_of_the_items(tmp_path):
