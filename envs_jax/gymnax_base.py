@@ -1,53 +1,48 @@
-"""gymnax's base classes, without the plotting libraries that its other environments import.
+"""gymnax's base classes, without its own environments, whose import takes a third of what importing JAX takes.
 
-`import gymnax` imports matplotlib, seaborn and pandas, which takes longer than importing JAX. Here they are imported
-when something in gymnax draws.
+`import gymnax` imports all of them, and with them matplotlib, seaborn and pandas. Here its packages run their code when
+something of them is read that is not one of the modules below.
 """
 
-import contextlib
-import importlib
+import importlib.util
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-_PLOTTING = {"matplotlib": ("pyplot", "colors"), "seaborn": ()}
-"""Modules that are only needed to draw, and those of their submodules that gymnax names."""
 
-
-class _Deferred(ModuleType):
-    """Stands for a module until something of it is read."""
+class _Package(ModuleType):
+    """A package that runs its code when a name is read that it does not have yet."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(importlib.import_module(self.__name__), name)
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        spec = self.__spec__
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module(self)
+        return getattr(self, name)
 
 
-@contextlib.contextmanager
-def _without_plotting() -> Iterator[None]:
-    """Imports inside find a `_Deferred` for every plotting module that is not imported yet."""
-    placed = []
-    for name, submodules in _PLOTTING.items():
-        if name in sys.modules:
-            continue
-        module = _Deferred(name)
-        module.__path__ = []
-        for each in submodules:
-            setattr(module, each, _Deferred(f"{name}.{each}"))
-            placed.append((f"{name}.{each}", getattr(module, each)))
-        placed.append((name, module))
-    for name, module in placed:
-        sys.modules[name] = module
-    try:
-        yield
-    finally:
-        for name, module in placed:
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
+def _defer(name: str) -> None:
+    if name in sys.modules:
+        return
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    package = _Package(name)
+    package.__spec__, package.__path__, package.__file__ = spec, spec.submodule_search_locations or [], spec.origin
+    package.__loader__, package.__package__ = spec.loader, name
+    sys.modules[name] = package
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, package)
 
 
-with _without_plotting():
-    from gymnax.environments import environment, spaces
+for _name in ("gymnax", "gymnax.environments"):
+    _defer(_name)
+
+# A `from` import would ask the package first, which does not have them yet.
+import gymnax.environments.environment as environment  # noqa: E402
+import gymnax.environments.spaces as spaces  # noqa: E402
 
 __all__ = ["environment", "spaces"]

@@ -15,7 +15,7 @@ BASELINES = ("null", "random", "optimal")
 
 def baseline_title(result: Mapping[str, Any], name: str) -> str:
     """The title of null, random or optimal play in the table of a result."""
-    # gymnax starts JAX's backends when it is imported, and commands import this module before processes are joined.
+    # Commands import this module whether or not they need JAX, which `envs_jax` imports.
     from envs_jax.budget import EXACT, optimal_label
 
     title = f"{name} play"

@@ -21,7 +21,7 @@ NEAREST = 2
 OWN = ("paths", "xla_settings", "mutant_plugin", "mutant_runs", "mutant_sources", "mutants")
 """Modules of the checkout that a process may have imported, and takes from its copy instead."""
 
-# Processes begin with the libraries, but without gymnax, which starts JAX's devices: they do not outlive a fork.
+# Processes begin with the libraries, but without any that starts JAX's devices: they do not outlive a fork.
 PROCESSES = multiprocessing.get_context("forkserver")
 LIBRARIES = ["jax.numpy", "scipy.stats", "flax.struct", "optax", "orbax.checkpoint", "hypothesis.strategies", "chex"]
 LIBRARIES += ["jaxtyping", "pydantic", "yaml", "rich.console", "httpx", "tensorboardX", "etils.epath", "numpy.testing"]
