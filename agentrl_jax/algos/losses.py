@@ -5,7 +5,7 @@ position. `token_weights` is 0 at tokens that were not sampled, so `sum(loss * w
 at those tokens. Inputs must be finite at every position, padding included.
 """
 
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from agentrl_jax.config.algo import Aggregation, Granularity
 
-Objective = Literal["ppo", "gspo", "cispo", "policy_gradient"]
+Objective = Literal["ppo", "gspo", "gmpo", "cispo", "sapo", "dppo_tv", "dppo_kl", "policy_gradient"]
 Correction = Literal["truncated", "masked"]
 
 MAX_LOG_RATIO = 20.0
@@ -27,7 +27,9 @@ class PolicyStats(struct.PyTreeNode):
     log_ratio: Float[Array, "N S"]
     """Logarithm of the probability under the policy divided by that under the behavior policy, clamped."""
     clipped: Bool[Array, "N S"]
-    """The clip range determined the loss, so the token has no gradient; for CISPO, the weight was clipped."""
+    """The clip range determined the loss, so the token has no gradient; for CISPO, the weight was clipped.
+
+    Of GMPO and DPPO it is the token that was clipped or left out. SAPO clips nothing."""
     clipped_low: Bool[Array, "N S"]
     """The dual clip's bound determined the loss (verl's `pg_clipfrac_lower`)."""
 
@@ -115,6 +117,85 @@ def cispo_loss(
     return -jax.lax.stop_gradient(advantages * weight) * logprob, jax.lax.stop_gradient(stats)
 
 
+def gmpo_loss(
+    logprob: Float[Array, "N S"],
+    old_logprob: Float[Array, "N S"],
+    advantages: Float[Array, "N S"],
+    mask: Bool[Array, "N S"],
+    *,
+    clip_low: jax.Array | float,
+    clip_high: jax.Array | float,
+) -> tuple[Float[Array, "N S"], PolicyStats]:
+    """Minus the mean advantage of a row times the geometric mean of its tokens' clipped ratios (arXiv 2507.20673).
+
+    The logarithm of a ratio is clipped to [-clip_low, clip_high] where that lowers the objective, as in PPO: at the
+    upper bound for A > 0, at the lower for A < 0. All tokens of a row have its loss, so that `seq_mean_token_mean` is
+    the mean over rows (eq. 4 there).
+    """
+    advantages = jax.lax.stop_gradient(advantages)
+    log_ratio = jnp.clip(logprob - jax.lax.stop_gradient(old_logprob), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    bounded = jnp.clip(log_ratio, -clip_low, clip_high)
+    kept = jnp.where(advantages > 0, jnp.minimum(log_ratio, bounded), jnp.maximum(log_ratio, bounded))
+    tokens = jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
+    of_row = jnp.exp(jnp.sum(jnp.where(mask, kept, 0.0), axis=1, keepdims=True) / tokens)
+    mean = jnp.sum(jnp.where(mask, advantages, 0.0), axis=1, keepdims=True) / tokens
+    stats = PolicyStats(log_ratio=log_ratio, clipped=kept != log_ratio, clipped_low=jnp.zeros(mask.shape, bool))
+    return jnp.broadcast_to(-mean * of_row, mask.shape), jax.lax.stop_gradient(stats)
+
+
+def sapo_loss(
+    logprob: Float[Array, "N S"],
+    old_logprob: Float[Array, "N S"],
+    advantages: Float[Array, "N S"],
+    *,
+    tau_pos: jax.Array | float,
+    tau_neg: jax.Array | float,
+) -> tuple[Float[Array, "N S"], PolicyStats]:
+    """-A (4 / tau) sigmoid(tau (r - 1)), where tau is `tau_pos` for A > 0, else `tau_neg` (arXiv 2511.20347, eq. 5-6).
+
+    The gradient is that of -A r times 4 p (1 - p), where p is the sigmoid: 1 at r = 1, and less on both sides.
+    """
+    old_logprob, advantages = jax.lax.stop_gradient((old_logprob, advantages))
+    log_ratio = jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    tau = jnp.where(advantages > 0, tau_pos, tau_neg)
+    gate = 4.0 / tau * jax.nn.sigmoid(tau * (jnp.exp(log_ratio) - 1.0))
+    none = jnp.zeros(log_ratio.shape, bool)
+    stats = PolicyStats(log_ratio=log_ratio, clipped=none, clipped_low=none)
+    return -advantages * gate, jax.lax.stop_gradient(stats)
+
+
+def dppo_loss(
+    logprob: Float[Array, "N S"],
+    old_logprob: Float[Array, "N S"],
+    advantages: Float[Array, "N S"],
+    *,
+    divergence: Literal["tv", "kl"],
+    clip_low: jax.Array | float,
+    clip_high: jax.Array | float,
+    ratio_cap: jax.Array | float,
+) -> tuple[Float[Array, "N S"], PolicyStats]:
+    """-A sg(min(r, cap)) log p; 0 where a step would lead a token further outside a trust region (arXiv 2602.04879).
+
+    The region bounds a divergence of two choices, the sampled token with probability p, before q, or another one: tv,
+    |p - q|; kl, q log(q / p) + (1 - q) log((1 - q) / (1 - p)). Outside it, tokens with A > 0 and p > q (`clip_high`),
+    and tokens with A < 0 and p < q (`clip_low`) are left out. `old_logprob` is that of the policy that sampled.
+    """
+    logprob_here, old_logprob, advantages = jax.lax.stop_gradient((logprob, old_logprob, advantages))
+    log_ratio = jnp.clip(logprob_here - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    here, before = jnp.exp(logprob_here), jnp.exp(old_logprob)
+    if divergence == "tv":
+        apart = jnp.abs(here - before)
+    else:
+        least = jnp.finfo(here.dtype).tiny
+        others = jnp.log(jnp.maximum(1.0 - before, least)) - jnp.log(jnp.maximum(1.0 - here, least))
+        apart = -before * log_ratio + (1.0 - before) * others
+    rising = advantages > 0
+    outside = jnp.where(rising, (here > before) & (apart > clip_high), (here < before) & (apart > clip_low))
+    weight = jnp.where(outside, 0.0, jnp.minimum(jnp.exp(log_ratio), ratio_cap))
+    stats = PolicyStats(log_ratio=log_ratio, clipped=outside, clipped_low=jnp.zeros(outside.shape, bool))
+    return -advantages * weight * logprob, stats
+
+
 def policy_gradient_loss(
     logprob: Float[Array, "N S"], old_logprob: Float[Array, "N S"], advantages: Float[Array, "N S"]
 ) -> tuple[Float[Array, "N S"], PolicyStats]:
@@ -138,18 +219,26 @@ def objective(
     clip_low: jax.Array | float,
     clip_high: jax.Array | float,
     dual_clip: jax.Array | float | None,
+    tau_pos: jax.Array | float,
+    tau_neg: jax.Array | float,
+    ratio_cap: jax.Array | float | None,
 ) -> tuple[Float[Array, "N S"], PolicyStats]:
-    """Dispatches to `policy_loss` (ppo), `gspo_loss`, `cispo_loss` or `policy_gradient_loss`.
-
-    Only gspo reads `mask`, only ppo `dual_clip`; policy_gradient reads no bound.
-    """
+    """Dispatches to the loss of that name, which reads the arguments that it is given here."""
     inputs = logprob, old_logprob, advantages
+    bounds: dict[str, Any] = {"clip_low": clip_low, "clip_high": clip_high}
     if name == "ppo":
-        return policy_loss(*inputs, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+        return policy_loss(*inputs, **bounds, dual_clip=dual_clip)
     if name == "gspo":
-        return gspo_loss(*inputs, mask, clip_low=clip_low, clip_high=clip_high)
+        return gspo_loss(*inputs, mask, **bounds)
+    if name == "gmpo":
+        return gmpo_loss(*inputs, mask, **bounds)
     if name == "cispo":
-        return cispo_loss(*inputs, clip_low=clip_low, clip_high=clip_high)
+        return cispo_loss(*inputs, **bounds)
+    if name == "sapo":
+        return sapo_loss(*inputs, tau_pos=tau_pos, tau_neg=tau_neg)
+    if name == "dppo_tv" or name == "dppo_kl":
+        cap = jnp.inf if ratio_cap is None else ratio_cap
+        return dppo_loss(*inputs, divergence="tv" if name == "dppo_tv" else "kl", **bounds, ratio_cap=cap)
     if name == "policy_gradient":
         return policy_gradient_loss(*inputs)
     assert_never(name)

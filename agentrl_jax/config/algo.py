@@ -22,6 +22,7 @@ from agentrl_jax.config.fields import (
     Share,
     Size,
 )
+from agentrl_jax.config.objectives import Objective, Ppo
 from agentrl_jax.config.presets import check_name
 from agentrl_jax.errors import BadValue
 
@@ -39,50 +40,6 @@ Moving = Literal[
     "distill_coef",
     "distill_rl_coef",
 ]
-
-
-class Ppo(Section):
-    """PPO's clipped surrogate."""
-
-    kind: Literal["ppo"] = "ppo"
-    clip_low: Annotated[Fraction, TRACED] = 0.2
-    """Lowest ratio is 1 - clip_low; 1: no lower bound."""
-    clip_high: Annotated[NonNegative, TRACED] = 0.28
-    """Highest ratio is 1 + clip_high."""
-    dual_clip: Annotated[float, Field(gt=1.0)] | None = 3.0
-    """Bound of the loss for negative advantages, as a multiple of the advantage; none: no bound."""
-
-
-class Gspo(Section):
-    """PPO's surrogate with one ratio per row (Zheng et al. 2025)."""
-
-    kind: Literal["gspo"] = "gspo"
-    clip_low: Annotated[Fraction, TRACED] = 3e-4
-    """Lowest ratio is 1 - clip_low."""
-    clip_high: Annotated[NonNegative, TRACED] = 4e-4
-    """Highest ratio is 1 + clip_high."""
-    dual_clip: ClassVar[None] = None
-
-
-class Cispo(Section):
-    """Clipped importance weights, so that every token has a gradient (MiniMax 2025)."""
-
-    kind: Literal["cispo"] = "cispo"
-    clip_low: Annotated[Fraction, TRACED] = 1.0
-    """Lowest weight is 1 - clip_low; 1: no lower bound."""
-    clip_high: Annotated[NonNegative, TRACED] = 0.28
-    """Highest weight is 1 + clip_high."""
-    dual_clip: ClassVar[None] = None
-
-
-class PolicyGradient(Section):
-    """REINFORCE, without a ratio and without clipping."""
-
-    kind: Literal["policy_gradient"] = "policy_gradient"
-    dual_clip: ClassVar[None] = None
-
-
-Objective = Annotated[Ppo | Gspo | Cispo | PolicyGradient, Field(discriminator="kind")]
 
 
 class NoKl(Section):

@@ -243,6 +243,12 @@ def _rule(config: Config) -> Iterator[Refused]:
     from_rollout = algo.mismatch == NoCorrection(ratio_from="rollout")
     if algo.objective.kind == "policy_gradient" and from_rollout and kl.apply_to != "reward":
         yield "algo.mismatch.ratio_from", "rollout", "but algo.objective policy_gradient has no ratios; use learner"
+    if algo.objective.kind in ("dppo_tv", "dppo_kl") and algo.mismatch.ratio_from != "rollout":
+        why = "which measures from the policy that sampled, but algo.mismatch.ratio_from is learner; use rollout there"
+        yield "algo.objective", algo.objective.kind, why
+    if algo.objective.kind == "gmpo" and algo.aggregation != "seq_mean_token_mean":
+        why = "but algo.objective gmpo has one loss a row, which this would weight by tokens; use seq_mean_token_mean"
+        yield "algo.aggregation", algo.aggregation, why
     if kl.kind != "none" and kl.coef == 0.0 and "kl_coef" not in algo.schedules:
         yield "algo.kl.coef", 0.0, "and stays so, so that it has no effect; set it above 0, or use algo.kl none"
     if kl.apply_to == "reward" and advantage.per_episode:

@@ -24,6 +24,8 @@ _SYNONYMS = {
     "algo.preset": "algorithm algo_name adv_estimator rule",
     "algo.objective.clip_low": "clip_range cliprange clip_ratio clip_eps epsilon eps_clip clip_ratio_low",
     "algo.objective.clip_high": "clip_ratio_high epsilon_high",
+    "algo.objective.tau_pos": "sapo_temperature_pos",
+    "algo.objective.tau_neg": "sapo_temperature_neg",
     "algo.kl.coef": "beta kl_beta init_kl_coef kl_loss_coef kl_penalty",
     "algo.entropy_coef": "ent_coef entropy_coeff entropy_bonus",
     "algo.advantage.lam": "lambda gae_lambda",

@@ -65,6 +65,8 @@ class UpdateSettings(struct.PyTreeNode):
     max_grad_norm: Float[Array, ""]
     clip_low: Float[Array, ""]
     clip_high: Float[Array, ""]
+    tau_pos: Float[Array, ""]
+    tau_neg: Float[Array, ""]
     value_coef: Float[Array, ""]
     entropy_coef: Float[Array, ""]
     kl_coef: Float[Array, ""]

@@ -226,6 +226,9 @@ def _loss(
         clip_low=settings.clip_low,
         clip_high=settings.clip_high,
         dual_clip=config.objective.dual_clip,
+        tau_pos=settings.tau_pos,
+        tau_neg=settings.tau_neg,
+        ratio_cap=config.objective.ratio_cap,
     )
     if before.importance is not None:
         policy = policy * before.importance

@@ -173,8 +173,8 @@ def notes(config: Config) -> list[str]:
         return lines
     keys = []
     if algo.mismatch != NoCorrection(ratio_from="rollout") and algo.objective.kind != "policy_gradient":
-        bounds = ["clip_low", "clip_high", *(["dual_clip"] if algo.objective.dual_clip is not None else [])]
-        keys = [f"objective.{name}" for name in bounds]
+        numbers = algo.objective.model_dump(exclude={"kind"}, exclude_none=True)
+        keys = [f"objective.{name}" for name in numbers]
         if algo.objective.kind != "ppo":
             keys.append(f"objective {algo.objective.kind}")
     if algo.advantage.has_critic and algo.advantage.value_clip is not None:

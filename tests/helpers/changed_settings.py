@@ -54,6 +54,8 @@ BASE: dict[str, Any] = {
 SECTIONS = ("algo", "optim", "prompt", "rollout", "train")
 NUMBERS = (2, 1, 0.5, 8, 4, 3, 0.25, 1.0, -1.0, 0, 20, 300)
 """Of these the first that is accepted is tried."""
+NEEDED = {"algo.objective": {"algo.mismatch.ratio_from": Literal["rollout"]}}
+"""What a kind of a union may need in another one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +137,7 @@ def _fields() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any]]]:
                 below = {f"{key}.{name}": field.annotation for name, field in part.model_fields.items()}
                 kind = {f"{key}.kind": part.model_fields["kind"].default}
                 for name, of in below.items():
-                    yield name, of, {} if name in kind else kind, plain | below
+                    yield name, of, {} if name in kind else kind, NEEDED.get(key, {}) | plain | below
 
 
 def _found(name: str, annotation: Any, kind: dict[str, Any], others: dict[str, Any]) -> Iterator[Setting]:

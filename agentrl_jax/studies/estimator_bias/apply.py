@@ -78,6 +78,9 @@ def logprob_gradient(
             clip_low=case.clip_low,
             clip_high=math.inf if case.clip_high is None else case.clip_high,
             dual_clip=case.dual_clip,
+            tau_pos=case.tau,
+            tau_neg=case.tau,
+            ratio_cap=None,
         )
         return jnp.sum(per_token * importance * weights)
 

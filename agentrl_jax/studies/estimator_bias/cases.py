@@ -21,9 +21,11 @@ class Case:
     objective: losses.Objective = "ppo"
     """On policy, objectives differ in their weights only."""
     clip_low: float = 0.2
-    """Bound of the objective, as the next two, see `losses.objective`; 1 means no bound, None for the others."""
+    """Bound of the objective, as the next two, see `losses`; 1 means no bound of a ratio, None for the others."""
     clip_high: float | None = 0.28
     dual_clip: float | None = 3.0
+    tau: float = 1.0
+    """Of sapo, for all advantages."""
     correction: Literal["ratio", "none", "truncated", "masked", "trajectory", "prefix", "per_decision"] = "ratio"
     """Correction for tokens sampled by another policy. ratio: the objective's ratios are relative to that policy.
 
@@ -136,6 +138,7 @@ CASES: tuple[Case, ...] = (
 """Cases measured on policy, sorted by kind."""
 
 _UNCLIPPED: dict[str, Any] = {"clip_low": 1.0, "clip_high": None, "dual_clip": None}
+_FREE: dict[str, Any] = {"clip_low": losses.MAX_LOG_RATIO, "clip_high": None}
 _PPO: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
 _GSPO: dict[str, Any] = {"objective": "gspo", "dual_clip": None}
 _PAPER: dict[str, Any] = {"clip_low": 3e-4, "clip_high": 4e-4}
@@ -154,7 +157,13 @@ OFF_POLICY: tuple[Case, ...] = (
     _case("gspo, no clip", "rloo", **_UNCLIPPED | _GSPO),
     _case("gspo 0.2, 0.28", "rloo", **_PPO | _GSPO),
     _case("gspo 0.0003, 0.0004", "rloo", **_PAPER | _GSPO, note="the paper's range"),
+    _case("gmpo, no clip", "rloo", **_FREE | {"objective": "gmpo"}),
+    _case("gmpo 0.4", "rloo", clip_low=0.4, clip_high=0.4, objective="gmpo", note="the paper's range"),
     _case("cispo 0.28", "rloo", **_UNCLIPPED | {"objective": "cispo", "clip_high": 0.28}),
+    _case("sapo 1", "rloo", objective="sapo"),
+    _case("sapo 4", "rloo", objective="sapo", tau=4.0),
+    _case("dppo_tv 0.15", "rloo", clip_low=0.15, clip_high=0.15, objective="dppo_tv"),
+    _case("dppo_kl 0.05", "rloo", clip_low=0.05, clip_high=0.05, objective="dppo_kl"),
     # An importance weight accounts for the difference between the policies.
     _case("truncated by token, 2", "rloo", correction="truncated"),
     _case("truncated by token, 1.2", "rloo", correction="truncated", cap=1.2),

@@ -8,7 +8,8 @@ from made_up import BASE, CUT_OFF, GREEDY, GROUP_SIZE, GRPO, KEY, MODEL, NO_CRIT
 
 from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Gae, Gigpo, Remax, Rloo
-from agentrl_jax.config.algo import AdaptiveKl, FixedKl, Gspo, IcePop, UpdateRule
+from agentrl_jax.config.algo import AdaptiveKl, FixedKl, IcePop, UpdateRule
+from agentrl_jax.config.objectives import Gspo
 from agentrl_jax.config.presets import NAMES as PRESETS
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh

@@ -1,3 +1,6 @@
+import math
+from typing import get_args
+
 import algos_oracles as oracle
 import jax
 import jax.numpy as jnp
@@ -153,3 +156,107 @@ def test_cispo_keeps_the_gradient_of_every_token(logprob, old, advantages):
     np.testing.assert_allclose(loss, -advantages * weight * logprob, rtol=1e-4, atol=1e-5)
     clear = np.abs(ratio - 1.28) > 1e-5
     np.testing.assert_array_equal(np.asarray(stats.clipped)[clear], (ratio > 1.28)[clear])
+
+
+@PROPERTY
+@given(numbers, numbers, numbers, masks)
+def test_gmpo_is_the_clipped_geometric_mean_of_a_row(logprob, old, advantages, mask):
+    weights = losses.token_weights(mask, "seq_mean_token_mean", losses.count(mask), norm_length=1.0)
+
+    def total(x):
+        loss, stats = losses.gmpo_loss(x, old, advantages, mask, clip_low=0.4, clip_high=0.7)
+        return jnp.sum(loss * weights), (loss, stats)
+
+    gradient, (loss, stats) = jax.jit(jax.grad(total, has_aux=True))(jnp.asarray(logprob))
+    apart = logprob.astype(np.float64) - old
+    clipped = np.where(advantages > 0, apart > 0.7, apart < -0.4)
+    clear = np.minimum(np.abs(apart - 0.7), np.abs(apart + 0.4)) > 1e-5
+    kept = np.where(advantages > 0, np.minimum(apart, 0.7), np.maximum(apart, -0.4))
+    for row in np.flatnonzero(mask.any(axis=1)):
+        here = mask[row]
+        of_row = -advantages[row][here].mean(dtype=np.float64) * np.exp(kept[row][here].mean())
+        np.testing.assert_allclose(np.asarray(loss)[row], of_row, rtol=1e-4, atol=1e-5)
+        slope = of_row / here.sum() / mask.any(axis=1).sum() * (here & ~clipped[row])
+        np.testing.assert_allclose(np.asarray(gradient)[row][clear[row]], slope[clear[row]], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(np.asarray(stats.clipped)[clear], clipped[clear])
+
+
+@pytest.mark.parametrize("tau", [1e-3, 1.0, 1.05, 200.0])
+def test_sapo_fades_as_the_ratio_leaves_one(tau):
+    apart = np.linspace(-2, 2, 9)
+    logprob, old = jnp.float32(apart - 2), np.full(9, -2.0, np.float32)
+    for advantage, taus in ((1.5, (tau, 9.0)), (-0.5, (9.0, tau)), (0.0, (9.0, tau))):
+
+        def total(x, advantage=advantage, taus=taus):
+            return jnp.sum(losses.sapo_loss(x, old, jnp.full(9, advantage), tau_pos=taus[0], tau_neg=taus[1])[0])
+
+        ratio = np.exp(apart)
+        gate = 1 / (1 + np.exp(-tau * (ratio - 1)))
+        value, gradient = jax.value_and_grad(total)(logprob)
+        assert float(value) == pytest.approx(np.sum(-advantage * 4 / tau * gate), rel=1e-4, abs=1e-6)
+        np.testing.assert_allclose(gradient, -advantage * 4 * gate * (1 - gate) * ratio, rtol=1e-3, atol=1e-5)
+        # At the limits it is the plain ratio's, and that of tokens whose ratio is 1 alone.
+        limit = {1e-3: ratio, 200.0: (apart == 0) * 1.0}.get(tau)
+        if limit is not None:
+            np.testing.assert_allclose(gradient, -advantage * limit, rtol=1e-4, atol=1e-5)
+
+
+def divergence_of(kind, here, before):
+    if kind == "tv":
+        return abs(here - before)
+    others = (1 - before) * math.log((1 - before) / (1 - here)) if before < 1 else 0.0
+    return before * math.log(before / here) + others
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [("tv", 0.1, 0.2), ("kl", 0.02, 0.05), ("tv", 1.0, 1.0)])
+def test_dppo_leaves_out_what_leads_away_from_the_rollout(kind, low, high):
+    draw = np.random.default_rng(3)
+    before, here = draw.uniform(0.01, 0.99, (2, 400))
+    advantages, cap = draw.normal(size=400).astype(np.float32), 3.0
+    logprob, old = (jnp.float32(np.log(x)) for x in (here, before))
+
+    def total(x):
+        bounds = {"divergence": kind, "clip_low": low, "clip_high": high, "ratio_cap": cap}
+        loss, stats = losses.dppo_loss(x, old, advantages, **bounds)
+        return jnp.sum(loss), (loss, stats)
+
+    gradient, (loss, stats) = jax.grad(total, has_aux=True)(logprob)
+    left_out = np.array(
+        [
+            divergence_of(kind, p, q) > (high if a > 0 else low) and (p > q if a > 0 else p < q)
+            for p, q, a in zip(here, before, advantages)
+        ]
+    )
+    np.testing.assert_array_equal(stats.clipped, left_out)
+    assert 20 < left_out.sum() < 300 or low == 1.0
+    expected = -advantages * np.minimum(here / before, cap) * ~left_out
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4)
+    np.testing.assert_allclose(loss, expected * np.log(here), rtol=1e-4, atol=1e-6)
+
+
+def test_dppo_is_finite_where_a_token_is_certain():
+    logprob, old = jnp.float32([0.0, -1e-8, 0.0, -80.0]), jnp.float32([0.0, -80.0, -1e-3, 0.0])
+    for kind in ("tv", "kl"):
+        bounds = {"divergence": kind, "clip_low": 0.1, "clip_high": 0.1, "ratio_cap": 20.0}
+        loss, stats = losses.dppo_loss(logprob, old, jnp.float32([1, 1, 1, -1]), **bounds)
+        assert np.isfinite(loss).all()
+        assert stats.clipped.tolist() == [False, True, False, True]
+
+
+NUMBERS = {"clip_low": 0.1, "clip_high": 0.2, "dual_clip": 2.0, "tau_pos": 1.0, "tau_neg": 2.0, "ratio_cap": 3.0}
+
+
+@pytest.mark.parametrize("name", get_args(losses.Objective))
+def test_every_objective_is_a_policy_gradient_where_nothing_has_changed(name):
+    """Also: no gradient but that of the log-probabilities, and a minus where an advantage is positive."""
+    draw = np.random.default_rng(4)
+    logprob, mask = jnp.float32(draw.uniform(-3, -0.1, (ROWS, LENGTH))), jnp.ones((ROWS, LENGTH), bool)
+    advantages = jnp.broadcast_to(jnp.float32(draw.normal(size=(ROWS, 1))), mask.shape)
+    weights = losses.token_weights(mask, "seq_mean_token_mean", losses.count(mask), norm_length=1.0)
+
+    def total(x, old, advantages):
+        return jnp.sum(losses.objective(name, x, old, advantages, mask, **NUMBERS)[0] * weights)
+
+    of_logprob, *others = jax.grad(total, argnums=(0, 1, 2))(logprob, logprob, advantages)
+    np.testing.assert_allclose(of_logprob, -advantages * weights, rtol=1e-5)
+    assert not any(np.asarray(other).any() for other in others)

@@ -6,10 +6,10 @@ import pytest
 from paths import GOLDEN, module_of
 
 from agentrl_jax.config import decode, load_config, validate
-from agentrl_jax.config.algo import Gspo, Ppo
 from agentrl_jax.config.defaults import length_buckets, with_defaults
 from agentrl_jax.config.imitation import IMITATION_CHUNK, ImitationConfig
 from agentrl_jax.config.load import leaves
+from agentrl_jax.config.objectives import Gspo, Ppo
 from agentrl_jax.config.presets import NAMES, read_preset
 from agentrl_jax.config.rates import note, rates, with_rates
 from agentrl_jax.setup import build_inputs

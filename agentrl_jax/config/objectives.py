@@ -1,0 +1,110 @@
+"""Objectives: a union, discriminated by `kind`, of the losses of the policy; their formulas are in `algos.losses`."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from agentrl_jax.config.fields import LARGEST, TRACED, AboveZero, Fraction, NonNegative, Section
+
+
+class Ppo(Section):
+    """PPO's clipped surrogate."""
+
+    kind: Literal["ppo"] = "ppo"
+    clip_low: Annotated[Fraction, TRACED] = 0.2
+    """Lowest ratio is 1 - clip_low; 1: no lower bound."""
+    clip_high: Annotated[NonNegative, TRACED] = 0.28
+    """Highest ratio is 1 + clip_high."""
+    dual_clip: Annotated[float, Field(gt=1.0)] | None = 3.0
+    """Bound of the loss for negative advantages, as a multiple of the advantage; none: no bound."""
+    ratio_cap: ClassVar[None] = None
+
+
+class Gspo(Section):
+    """PPO's surrogate with one ratio per row (Zheng et al. 2025)."""
+
+    kind: Literal["gspo"] = "gspo"
+    clip_low: Annotated[Fraction, TRACED] = 3e-4
+    """Lowest ratio is 1 - clip_low."""
+    clip_high: Annotated[NonNegative, TRACED] = 4e-4
+    """Highest ratio is 1 + clip_high."""
+    dual_clip: ClassVar[None] = None
+    ratio_cap: ClassVar[None] = None
+
+
+class Gmpo(Section):
+    """One ratio per row, the geometric mean of its tokens' clipped ratios (Zhao et al. 2025, arXiv 2507.20673)."""
+
+    kind: Literal["gmpo"] = "gmpo"
+    clip_low: Annotated[NonNegative, TRACED] = 0.4
+    """Lowest logarithm of a token's ratio is minus this."""
+    clip_high: Annotated[NonNegative, TRACED] = 0.4
+    """Highest logarithm of a token's ratio."""
+    dual_clip: ClassVar[None] = None
+    ratio_cap: ClassVar[None] = None
+
+
+class Cispo(Section):
+    """Clipped importance weights, so that every token has a gradient (MiniMax 2025)."""
+
+    kind: Literal["cispo"] = "cispo"
+    clip_low: Annotated[Fraction, TRACED] = 1.0
+    """Lowest weight is 1 - clip_low; 1: no lower bound."""
+    clip_high: Annotated[NonNegative, TRACED] = 0.28
+    """Highest weight is 1 + clip_high."""
+    dual_clip: ClassVar[None] = None
+    ratio_cap: ClassVar[None] = None
+
+
+class Sapo(Section):
+    """A soft clip: a token's gradient fades as its ratio leaves 1 (Gao et al. 2025, arXiv 2511.20347)."""
+
+    kind: Literal["sapo"] = "sapo"
+    tau_pos: Annotated[AboveZero, TRACED] = 1.0
+    """How fast it fades where the advantage is positive; more is faster."""
+    tau_neg: Annotated[AboveZero, TRACED] = 1.05
+    """How fast it fades where the advantage is negative or 0."""
+    dual_clip: ClassVar[None] = None
+    ratio_cap: ClassVar[None] = None
+
+
+class _Dppo(Section):
+    """Fields of objectives that bound a divergence from the policy that sampled, not a ratio."""
+
+    ratio_cap: Annotated[float, Field(ge=1.0, le=LARGEST, allow_inf_nan=False)] = 20.0
+    """Largest importance weight of a token."""
+    dual_clip: ClassVar[None] = None
+
+
+class DppoTv(_Dppo):
+    """Importance weights, 0 for steps that lead a token further from its probability in the rollout.
+
+    Qi et al. 2026, arXiv 2602.04879.
+    """
+
+    kind: Literal["dppo_tv"] = "dppo_tv"
+    clip_low: Annotated[Fraction, TRACED] = 0.15
+    """How far the probability of a token may fall below that of the rollout before it is lowered no further."""
+    clip_high: Annotated[Fraction, TRACED] = 0.15
+    """How far it may rise before it is raised no further."""
+
+
+class DppoKl(_Dppo):
+    """As dppo_tv, with the KL divergence of the two choices "this token" and "another one"."""
+
+    kind: Literal["dppo_kl"] = "dppo_kl"
+    clip_low: Annotated[NonNegative, TRACED] = 0.05
+    """Divergence in nats up to which the probability of a token is lowered further."""
+    clip_high: Annotated[NonNegative, TRACED] = 0.05
+    """Divergence in nats up to which it is raised further."""
+
+
+class PolicyGradient(Section):
+    """REINFORCE, without a ratio and without clipping."""
+
+    kind: Literal["policy_gradient"] = "policy_gradient"
+    dual_clip: ClassVar[None] = None
+    ratio_cap: ClassVar[None] = None
+
+
+Objective = Annotated[Ppo | Gspo | Gmpo | Cispo | Sapo | DppoTv | DppoKl | PolicyGradient, Field(discriminator="kind")]
