@@ -1,7 +1,8 @@
-"""gymnax's base classes, without its own environments, whose import takes a third of what importing JAX takes.
+"""gymnax's base classes, without its own environments.
 
 `import gymnax` imports all of them, and with them matplotlib, seaborn and pandas. Here its packages run their code when
-something of them is read that is not one of the modules below.
+something is read that they do not have yet. `importlib.util.LazyLoader` would run it at once, because the import of a
+module reads the path of its package.
 """
 
 import importlib.util
@@ -29,10 +30,8 @@ def _defer(name: str) -> None:
     spec = importlib.util.find_spec(name)
     if spec is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    package = _Package(name)
-    package.__spec__, package.__path__, package.__file__ = spec, spec.submodule_search_locations or [], spec.origin
-    package.__loader__, package.__package__ = spec.loader, name
-    sys.modules[name] = package
+    package = sys.modules[name] = importlib.util.module_from_spec(spec)
+    package.__class__ = _Package
     parent, _, child = name.rpartition(".")
     if parent:
         setattr(sys.modules[parent], child, package)

@@ -10,6 +10,7 @@ from typing import Any, Literal, assert_never
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.scipy.special import rel_entr
 from jaxtyping import Array, Bool, Float
 
 from agentrl_jax.config.algo import Aggregation, Granularity
@@ -29,7 +30,8 @@ class PolicyStats(struct.PyTreeNode):
     clipped: Bool[Array, "N S"]
     """The clip range determined the loss, so the token has no gradient; for CISPO, the weight was clipped.
 
-    Of GMPO and DPPO it is the token that was clipped or left out. SAPO clips nothing."""
+    For DPPO, the token was left out. False for losses that clip nothing.
+    """
     clipped_low: Bool[Array, "N S"]
     """The dual clip's bound determined the loss (verl's `pg_clipfrac_lower`)."""
 
@@ -46,6 +48,16 @@ class Denominators(struct.PyTreeNode):
     """Number of sampled tokens."""
     sequences: Float[Array, ""]
     """Number of rows with at least one sampled token."""
+
+
+def _log_ratio(logprob: Float[Array, "N S"], old_logprob: Float[Array, "N S"]) -> Float[Array, "N S"]:
+    return jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def _stats(log_ratio: Float[Array, "N S"], clipped: Bool[Array, "N S"] | None = None) -> PolicyStats:
+    """Those of a loss without a dual clip; None: it clips nothing."""
+    none = jnp.zeros(log_ratio.shape, bool)
+    return jax.lax.stop_gradient(PolicyStats(log_ratio, none if clipped is None else clipped, none))
 
 
 def policy_loss(
@@ -65,7 +77,7 @@ def policy_loss(
     """
     old_logprob, advantages = jax.lax.stop_gradient((old_logprob, advantages))
     bound = jnp.inf if dual_clip is None else dual_clip
-    log_ratio = jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_ratio = _log_ratio(logprob, old_logprob)
     ratio = jnp.exp(log_ratio)
     unclipped = -advantages * ratio
     clipped = -advantages * jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
@@ -110,11 +122,10 @@ def cispo_loss(
 
     -A sg(clip(r, 1 - low, 1 + high)) log p. With `clip_low` 1 there is no lower bound, as in the paper.
     """
-    log_ratio = jnp.clip(jax.lax.stop_gradient(logprob - old_logprob), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_ratio = _log_ratio(logprob, old_logprob)
     ratio = jnp.exp(log_ratio)
     weight = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    stats = PolicyStats(log_ratio=log_ratio, clipped=weight != ratio, clipped_low=jnp.zeros(ratio.shape, bool))
-    return -jax.lax.stop_gradient(advantages * weight) * logprob, jax.lax.stop_gradient(stats)
+    return -jax.lax.stop_gradient(advantages * weight) * logprob, _stats(log_ratio, weight != ratio)
 
 
 def gmpo_loss(
@@ -132,15 +143,14 @@ def gmpo_loss(
     upper bound for A > 0, at the lower for A < 0. All tokens of a row have its loss, so that `seq_mean_token_mean` is
     the mean over rows (eq. 4 there).
     """
-    advantages = jax.lax.stop_gradient(advantages)
-    log_ratio = jnp.clip(logprob - jax.lax.stop_gradient(old_logprob), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    old_logprob, advantages = jax.lax.stop_gradient((old_logprob, advantages))
+    log_ratio = _log_ratio(logprob, old_logprob)
     bounded = jnp.clip(log_ratio, -clip_low, clip_high)
     kept = jnp.where(advantages > 0, jnp.minimum(log_ratio, bounded), jnp.maximum(log_ratio, bounded))
     tokens = jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
     of_row = jnp.exp(jnp.sum(jnp.where(mask, kept, 0.0), axis=1, keepdims=True) / tokens)
     mean = jnp.sum(jnp.where(mask, advantages, 0.0), axis=1, keepdims=True) / tokens
-    stats = PolicyStats(log_ratio=log_ratio, clipped=kept != log_ratio, clipped_low=jnp.zeros(mask.shape, bool))
-    return jnp.broadcast_to(-mean * of_row, mask.shape), jax.lax.stop_gradient(stats)
+    return jnp.broadcast_to(-mean * of_row, mask.shape), _stats(log_ratio, kept != log_ratio)
 
 
 def sapo_loss(
@@ -156,12 +166,10 @@ def sapo_loss(
     The gradient is that of -A r times 4 p (1 - p), where p is the sigmoid: 1 at r = 1, and less on both sides.
     """
     old_logprob, advantages = jax.lax.stop_gradient((old_logprob, advantages))
-    log_ratio = jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_ratio = _log_ratio(logprob, old_logprob)
     tau = jnp.where(advantages > 0, tau_pos, tau_neg)
     gate = 4.0 / tau * jax.nn.sigmoid(tau * (jnp.exp(log_ratio) - 1.0))
-    none = jnp.zeros(log_ratio.shape, bool)
-    stats = PolicyStats(log_ratio=log_ratio, clipped=none, clipped_low=none)
-    return -advantages * gate, jax.lax.stop_gradient(stats)
+    return -advantages * gate, _stats(log_ratio)
 
 
 def dppo_loss(
@@ -180,20 +188,16 @@ def dppo_loss(
     |p - q|; kl, q log(q / p) + (1 - q) log((1 - q) / (1 - p)). Outside it, tokens with A > 0 and p > q (`clip_high`),
     and tokens with A < 0 and p < q (`clip_low`) are left out. `old_logprob` is that of the policy that sampled.
     """
-    logprob_here, old_logprob, advantages = jax.lax.stop_gradient((logprob, old_logprob, advantages))
-    log_ratio = jnp.clip(logprob_here - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
-    here, before = jnp.exp(logprob_here), jnp.exp(old_logprob)
+    log_ratio, here, before = _log_ratio(logprob, old_logprob), jnp.exp(logprob), jnp.exp(old_logprob)
     if divergence == "tv":
         apart = jnp.abs(here - before)
-    else:
-        least = jnp.finfo(here.dtype).tiny
-        others = jnp.log(jnp.maximum(1.0 - before, least)) - jnp.log(jnp.maximum(1.0 - here, least))
-        apart = -before * log_ratio + (1.0 - before) * others
-    rising = advantages > 0
-    outside = jnp.where(rising, (here > before) & (apart > clip_high), (here < before) & (apart > clip_low))
+    else:  # finite where a probability is rounded to 0 or 1
+        choices = jnp.maximum(jnp.stack([here, 1.0 - here]), jnp.finfo(here.dtype).tiny)
+        apart = jnp.sum(rel_entr(jnp.stack([before, 1.0 - before]), choices), axis=0)
+    leading_up, leading_down = (here > before) & (apart > clip_high), (here < before) & (apart > clip_low)
+    outside = jnp.where(advantages > 0, leading_up, leading_down)
     weight = jnp.where(outside, 0.0, jnp.minimum(jnp.exp(log_ratio), ratio_cap))
-    stats = PolicyStats(log_ratio=log_ratio, clipped=outside, clipped_low=jnp.zeros(outside.shape, bool))
-    return -advantages * weight * logprob, stats
+    return -jax.lax.stop_gradient(advantages * weight) * logprob, _stats(log_ratio, outside)
 
 
 def policy_gradient_loss(
@@ -203,10 +207,7 @@ def policy_gradient_loss(
 
     `old_logprob` is used for the statistics only.
     """
-    log_ratio = jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
-    none = jnp.zeros(log_ratio.shape, bool)
-    stats = PolicyStats(log_ratio=log_ratio, clipped=none, clipped_low=none)
-    return -jax.lax.stop_gradient(advantages) * logprob, jax.lax.stop_gradient(stats)
+    return -jax.lax.stop_gradient(advantages) * logprob, _stats(_log_ratio(logprob, old_logprob))
 
 
 def objective(
@@ -223,7 +224,10 @@ def objective(
     tau_neg: jax.Array | float,
     ratio_cap: jax.Array | float | None,
 ) -> tuple[Float[Array, "N S"], PolicyStats]:
-    """Dispatches to the loss of that name, which reads the arguments that it is given here."""
+    """Dispatches to the loss of that name; each reads the numbers that it is given below.
+
+    `ratio_cap` None: no bound.
+    """
     inputs = logprob, old_logprob, advantages
     bounds: dict[str, Any] = {"clip_low": clip_low, "clip_high": clip_high}
     if name == "ppo":

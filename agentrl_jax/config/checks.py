@@ -244,7 +244,10 @@ def _rule(config: Config) -> Iterator[Refused]:
     if algo.objective.kind == "policy_gradient" and from_rollout and kl.apply_to != "reward":
         yield "algo.mismatch.ratio_from", "rollout", "but algo.objective policy_gradient has no ratios; use learner"
     if algo.objective.kind in ("dppo_tv", "dppo_kl") and algo.mismatch.ratio_from != "rollout":
-        why = "which measures from the policy that sampled, but algo.mismatch.ratio_from is learner; use rollout there"
+        why = (
+            f"which measures from the rollout, but ratios of algo.mismatch {algo.mismatch.kind} start from the learner"
+        )
+        why += "; use algo.mismatch {ratio_from: rollout}, or replay"
         yield "algo.objective", algo.objective.kind, why
     if algo.objective.kind == "gmpo" and algo.aggregation != "seq_mean_token_mean":
         why = "but algo.objective gmpo has one loss a row, which this would weight by tokens; use seq_mean_token_mean"

@@ -7,6 +7,13 @@ from pydantic import Field
 from agentrl_jax.config.fields import LARGEST, TRACED, AboveZero, Fraction, NonNegative, Section
 
 
+class _Objective(Section):
+    """Fields of objectives with neither a dual clip nor a largest weight."""
+
+    dual_clip: ClassVar[None] = None
+    ratio_cap: ClassVar[None] = None
+
+
 class Ppo(Section):
     """PPO's clipped surrogate."""
 
@@ -20,7 +27,7 @@ class Ppo(Section):
     ratio_cap: ClassVar[None] = None
 
 
-class Gspo(Section):
+class Gspo(_Objective):
     """PPO's surrogate with one ratio per row (Zheng et al. 2025)."""
 
     kind: Literal["gspo"] = "gspo"
@@ -28,23 +35,22 @@ class Gspo(Section):
     """Lowest ratio is 1 - clip_low."""
     clip_high: Annotated[NonNegative, TRACED] = 4e-4
     """Highest ratio is 1 + clip_high."""
-    dual_clip: ClassVar[None] = None
-    ratio_cap: ClassVar[None] = None
 
 
-class Gmpo(Section):
-    """One ratio per row, the geometric mean of its tokens' clipped ratios (Zhao et al. 2025, arXiv 2507.20673)."""
+class Gmpo(_Objective):
+    """One ratio per row, the geometric mean of its tokens' clipped ratios, and the mean of their advantages.
+
+    Zhao et al. 2025, arXiv 2507.20673.
+    """
 
     kind: Literal["gmpo"] = "gmpo"
     clip_low: Annotated[NonNegative, TRACED] = 0.4
     """Lowest logarithm of a token's ratio is minus this."""
     clip_high: Annotated[NonNegative, TRACED] = 0.4
     """Highest logarithm of a token's ratio."""
-    dual_clip: ClassVar[None] = None
-    ratio_cap: ClassVar[None] = None
 
 
-class Cispo(Section):
+class Cispo(_Objective):
     """Clipped importance weights, so that every token has a gradient (MiniMax 2025)."""
 
     kind: Literal["cispo"] = "cispo"
@@ -52,11 +58,9 @@ class Cispo(Section):
     """Lowest weight is 1 - clip_low; 1: no lower bound."""
     clip_high: Annotated[NonNegative, TRACED] = 0.28
     """Highest weight is 1 + clip_high."""
-    dual_clip: ClassVar[None] = None
-    ratio_cap: ClassVar[None] = None
 
 
-class Sapo(Section):
+class Sapo(_Objective):
     """A soft clip: a token's gradient fades as its ratio leaves 1 (Gao et al. 2025, arXiv 2511.20347)."""
 
     kind: Literal["sapo"] = "sapo"
@@ -64,8 +68,6 @@ class Sapo(Section):
     """How fast it fades where the advantage is positive; more is faster."""
     tau_neg: Annotated[AboveZero, TRACED] = 1.05
     """How fast it fades where the advantage is negative or 0."""
-    dual_clip: ClassVar[None] = None
-    ratio_cap: ClassVar[None] = None
 
 
 class _Dppo(Section):
@@ -77,7 +79,7 @@ class _Dppo(Section):
 
 
 class DppoTv(_Dppo):
-    """Importance weights, 0 for steps that lead a token further from its probability in the rollout.
+    """Importance weights, 0 for tokens that a step would lead further from their probability in the rollout.
 
     Qi et al. 2026, arXiv 2602.04879.
     """
@@ -99,12 +101,10 @@ class DppoKl(_Dppo):
     """Divergence in nats up to which it is raised further."""
 
 
-class PolicyGradient(Section):
+class PolicyGradient(_Objective):
     """REINFORCE, without a ratio and without clipping."""
 
     kind: Literal["policy_gradient"] = "policy_gradient"
-    dual_clip: ClassVar[None] = None
-    ratio_cap: ClassVar[None] = None
 
 
 Objective = Annotated[Ppo | Gspo | Gmpo | Cispo | Sapo | DppoTv | DppoKl | PolicyGradient, Field(discriminator="kind")]

@@ -175,7 +175,7 @@ def notes(config: Config) -> list[str]:
     if algo.mismatch != NoCorrection(ratio_from="rollout") and algo.objective.kind != "policy_gradient":
         numbers = algo.objective.model_dump(exclude={"kind"}, exclude_none=True)
         keys = [f"objective.{name}" for name in numbers]
-        if algo.objective.kind != "ppo":
+        if algo.objective.kind not in ("ppo", "gmpo"):  # gmpo takes the mean of advantages in any case
             keys.append(f"objective {algo.objective.kind}")
     if algo.advantage.has_critic and algo.advantage.value_clip is not None:
         keys.append("advantage.value_clip")
