@@ -1,6 +1,6 @@
 # make demo           train and evaluate the small agent; needs only Python 3.11+ and make
 # make test           the test suite: tests/unit, tests/property, tests/golden and tests/integration
-# make test-nightly   the slow checks: tests/nightly
+# make test-nightly   the slow checks: tests/nightly, and the cases elsewhere that are marked `nightly`
 # make test-mutants   applies faults to copies of the checkout, and fails where the quick tests find none of them
 # make test-coverage  the coverage of lines and branches by the quick tests, by folder
 # make test-all       hours: all of these; then the suite as users compile it (make test-optimized), on the newest Python
@@ -25,7 +25,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # tests/helpers/xla_settings.py says. Tests of one file stay in one of them. Skipped tests are listed at the end, with
 # what they lack.
 PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -rs
-QUICK := tests/unit tests/property tests/golden tests/integration
+# Expensive cases of quick tests are marked: they run at night.
+QUICK := -m "not nightly" tests/unit tests/property tests/golden tests/integration
 
 # Quoted, because the checkout may be in a folder whose name has spaces.
 HERE := "$(CURDIR)"
@@ -43,7 +44,7 @@ test-all: test test-nightly test-mutants test-coverage test-optimized test-newes
 # With arrays compared with their annotations, and with other examples of Hypothesis each day, whose seed is printed.
 test-nightly: .venv/installed-dev
 	TEST_SHAPES=1 TEST_HYPOTHESIS=nightly $(BIN)/python $(PYTEST) --timeout 1800 \
-		--hypothesis-seed=$$(date +%Y%m%d) tests/nightly tests/property
+		--hypothesis-seed=$$(date +%Y%m%d) -m nightly tests
 
 # The first command has run the tests without a fault.
 test-mutants: .venv/installed-dev

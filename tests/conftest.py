@@ -33,8 +33,16 @@ def pytest_configure(config):
     costs.install(config)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items):
-    """Runs the longest tests first, which are whole runs, so that no process is idle at the end."""
+    """Runs the longest tests first, which are whole runs, so that no process is idle at the end.
+
+    At night, whatever Hypothesis draws is new, so that all properties are tried again.
+    """
+    shelves = {"nightly", "property"} if os.environ.get("TEST_HYPOTHESIS") == "nightly" else {"nightly"}
+    for item in items:
+        if shelves & set(item.path.parts):
+            item.add_marker("nightly")
     items.sort(key=lambda item: "integration" not in item.path.parts)
 
 

@@ -25,7 +25,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Compiled programs are kept between runs of tests.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# Thousands of programs are single operations, which two processes would compile both.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")  # one for all processes; with a limit they lock it
 
 # Without the lines of Python that each operation comes from, which no test reads.

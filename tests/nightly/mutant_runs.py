@@ -78,7 +78,7 @@ def _session(root: str, tests: Sequence[str], result: str, output: str, most_rai
     for name in OWN:
         sys.modules.pop(name, None)
     sys.path[:] = [root, nightly, *(path for path in sys.path if not path.startswith(str(ROOT / "tests")))]
-    os._exit(pytest.main(["-p", "mutant_plugin", "-p", "no:cacheprovider", "-n", "0", *tests]))
+    os._exit(pytest.main(["-p", "mutant_plugin", "-p", "no:cacheprovider", "-m", "not nightly", "-n", "0", *tests]))
 
 
 def run_tests(root: Path, tests: Sequence[str], timeout: float, most_raised: int) -> tuple[str, str]:

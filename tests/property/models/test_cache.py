@@ -58,7 +58,9 @@ def programs(windows, block, first):
     return tokens, expected, *start(), read, decode, store
 
 
-@pytest.mark.parametrize(("windows", "block", "first"), [((0, 4), 4, 2), ((), LENGTH, 0)], ids=str)
+@pytest.mark.parametrize(
+    ("windows", "block", "first"), [((0, 4), 4, 2), pytest.param((), LENGTH, 0, marks=pytest.mark.nightly)], ids=str
+)
 @settings(max_examples=25)
 @given(actions=actions)
 def test_what_is_read_through_a_cache_equals_a_plain_forward_pass(windows, block, first, actions):

@@ -22,6 +22,7 @@ def refused(*words):
     return tiny_run.refusal("export", *map(str, words))
 
 
+@pytest.mark.nightly
 def test_what_is_read_again_is_the_policy(runs, tmp_path):
     (model, run), new = runs, tmp_path / "new"
     again, words = check_weights(run("fresh"), new)

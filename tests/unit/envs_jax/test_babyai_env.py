@@ -37,6 +37,7 @@ def follow(env, level, names):
     return state, results
 
 
+@pytest.mark.nightly
 def test_refused_actions_pay_nothing():
     state, results = follow(SMALL, FIRST, ["nonsense", "drop", "check available actions", ""])
     assert [float(reward) for reward, *_ in results] == [0, 0, 0, 0]
@@ -161,6 +162,7 @@ def test_plans_are_shortest_and_replay_and_a_search_that_is_given_up_says_so():
     assert [(plan.actions, plan.complete) for plan in found] == [(None, False), (None, True)]
 
 
+@pytest.mark.nightly
 def test_stored_plans_count_and_other_levels_are_searched_until_a_plan_is_found(monkeypatch):
     shortest = registry.spec("BabyAI-GoToRedBall").plan(SMALL, PARAMS, BOARDS, 20)
     assert [plan is None for plan in baselines.plan(SMALL, PARAMS, BOARDS, 1)] == [length > 1 for length in LENGTHS]
@@ -200,6 +202,7 @@ def test_plans_to_store_come_from_the_next_search_where_one_gives_up(monkeypatch
     assert plans.stored.__wrapped__() == dict.fromkeys(trained) | dict.fromkeys(trained[::50], (4, 5))
 
 
+@pytest.mark.nightly
 def test_a_key_in_a_box_can_be_had_by_default():
     """AgentGym lists nothing that opens the box, so that its level 26 cannot be solved."""
     state = reset(LARGE, item(next(index for index in items.others() if items.number_of(index) == 26)))

@@ -62,6 +62,7 @@ def test_turns_equal_enumeration(number, graph, budget):
         assert found.turns["optimal"][row] == min(turns[solved[position]], default=turns.max())
 
 
+@pytest.mark.nightly
 def test_turns_are_those_of_played_episodes():
     panel = PANELS[1]
     found, levels = known(1, Budget.one_per_turn(panel.max_actions))

@@ -41,6 +41,7 @@ def make(name, split=Split.ANY, **options):
     return env, params, Draws(env, params, keys, split)
 
 
+@pytest.mark.nightly
 def test_contents_are_different_and_those_of_the_draws():
     """The first of each content is kept, whatever number is wanted first."""
     env, params, draws = make("FrozenLake", Split.TEST, height=3, width=3)
@@ -55,6 +56,7 @@ def test_contents_are_different_and_those_of_the_draws():
     np.testing.assert_array_equal(first, numbers)
 
 
+@pytest.mark.nightly
 def test_a_small_space_has_fewer():
     env, params, draws = make("FrozenLake", height=2, width=3)
     numbers, levels = draws.first(512)

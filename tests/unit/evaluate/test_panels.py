@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+import pytest
 from evaluating import refusal
 from paths import ROOT
 
@@ -19,6 +20,7 @@ from envs_jax.splits import Split, splits_of_levels
 CHEAP = ("bandit-v1", "maze-v1", "wordle-v1")
 
 
+@pytest.mark.nightly
 def test_panels_are_made_again_of_the_test_split_or_of_the_published_items():
     assert make_panels.make(CHEAP) == load_panels()
     panel = get_panel("frozen-lake-4x4-slippery-v2")

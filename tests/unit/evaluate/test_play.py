@@ -21,7 +21,7 @@ def test_a_person_reads_what_the_agent_reads(monkeypatch, tmp_path):
     assert "Solved, ended by the environment; return 10.8." in err
 
 
-@pytest.mark.parametrize("text", ["Fly\n", "Fly\nquit\n"])
+@pytest.mark.parametrize("text", ["Fly\nquit\n", pytest.param("Fly\n", marks=pytest.mark.nightly)])
 def test_the_end_of_the_input_and_quit_end_the_game(monkeypatch, text):
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     _, out, err = tiny_run.command("play", "Bandit", "--style", "ragen", "--think", "--seed", "5")

@@ -52,6 +52,7 @@ def played(finished):
     return policy, policy.config.replace(tasks=policy.config.tasks[1:]), api.rollout(policy, EPISODES, task=1)
 
 
+@pytest.mark.nightly
 def test_scores_of_episodes(played):
     policy, config, trajectory = played
     response = trajectory.response
@@ -65,6 +66,7 @@ def test_scores_of_episodes(played):
     assert best_of_selector("shortest", policy, config).judge(trajectory) == (-counts).tolist()
 
 
+@pytest.mark.nightly
 def test_the_value_is_the_critics_before_the_last_token(played):
     policy, config, trajectory = played
     rows = [trajectory.prompt[row, : trajectory.prompt_length[row]].tolist() for row in range(EPISODES)]

@@ -51,6 +51,7 @@ def test_what_was_not_sampled_is_not_read_as_such():
     assert_close(step_of(learn()[0]), step_of(dirty))
 
 
+@pytest.mark.nightly
 def test_the_longest_row_of_skipped_steps_is_reported():
     reward = TRAJECTORY.turn.reward.at[: made_up.GROUP_SIZE, 0].set(jnp.nan)  # one group of four
     broken = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(reward=reward))

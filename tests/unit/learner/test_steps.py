@@ -23,6 +23,7 @@ from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup.programs import Programs
 
 
+@pytest.mark.nightly
 def test_packed_rows_are_imitated_alike(monkeypatch):
     monkeypatch.setattr(supervised, "LEAST_BIN", 64)
     found = pack_trajectories(TRAJECTORY, SINGLE_TURN)
@@ -82,6 +83,7 @@ def test_packing_would_part_pairs():
     assert refused.value.key == "algo.packing"
 
 
+@pytest.mark.nightly
 def test_the_reference_of_an_adapter_is_the_base_with_it_off():
     decoder = MODEL.decoder
     model = actor_critic.ActorCritic(decoder=decoder, critic="none", lora=LoraConfig(rank=2, alpha=4.0))

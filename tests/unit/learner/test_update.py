@@ -145,7 +145,11 @@ def test_an_update_with_a_critic(start):
     assert metrics["grad_norm"].shape == (4,)
 
 
-@pytest.mark.parametrize("mismatch", [Tis(cap=1.1), NoCorrection(ratio_from="learner")], ids=lambda x: x.kind)
+@pytest.mark.parametrize(
+    "mismatch",
+    [Tis(cap=1.1), pytest.param(NoCorrection(ratio_from="learner"), marks=pytest.mark.nightly)],
+    ids=lambda x: x.kind,
+)
 def test_an_update_without_a_critic(start, mismatch):
     """Group advantages, weights from rollout to learner or none, KL in the loss, and two microbatches of one step."""
     model = dataclasses.replace(MODEL, critic="none")

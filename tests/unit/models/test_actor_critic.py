@@ -88,7 +88,7 @@ def test_impossible_adapters_are_refused(rank, targets, key, value):
     assert (refused.value.key, refused.value.value) == (key, value)
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_frozen_layers_have_no_gradient_and_the_others_the_same(tied):
     config = dataclasses.replace(CONFIG, num_layers=2, tied_embeddings=tied, windows=(0, 4))
     whole = lively_params(config, seed=5)

@@ -14,6 +14,7 @@ from agentrl_jax.models import attention_kernels, row_attention
 splash = functools.partial(attention_kernels.attend_splash, interpret=True)
 
 
+@pytest.mark.nightly
 def test_the_splash_kernel_equals_the_plain_form():
     inputs = random_inputs(2, 200, 300, head_dim=64)
     found, plain = compared(splash, inputs, window=90, segment_ids=random_segments(2, 300))

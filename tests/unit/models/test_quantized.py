@@ -39,7 +39,7 @@ def logits_after(params, config):
     return decoder.logits(params, jnp.concatenate([read, decoded[:, None]], axis=1))
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_integer_weights_are_those_numbers(tied):
     config = dataclasses.replace(CONFIG, tied_embeddings=tied)
     params = decoder.init_params(jax.random.key(1), config)

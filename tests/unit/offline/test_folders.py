@@ -275,6 +275,7 @@ def test_episodes_in_the_schema_of_rlds(recorded_run, tmp_path):
     assert "--split" in tiny_run.refusal(*words, "--split", "iteration-4")
 
 
+@pytest.mark.nightly
 def test_tfds_is_imported_only_where_it_is_needed():
     code = (
         "import sys, agentrl_jax.train.run, agentrl_jax.cli.main, agentrl_jax.offline.export, agentrl_jax.offline.read"

@@ -27,7 +27,7 @@ from envs_jax.babyai import codes, items, plans
 from envs_jax.babyai.render import TILE, picture
 
 
-@pytest.mark.parametrize("upstream", [False, True])
+@pytest.mark.parametrize("upstream", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_session_of_agentgyms_client(serve, upstream):
     SERVICE.make(upstream).close()  # compiles it, as `agentrl serve` does before it listens
     url = serve(SERVICE, routes_of("babyai"), upstream=upstream)
@@ -115,6 +115,7 @@ def test_texts_of_any_kind():
         assert (found.reward, found.score, found.done) == (0, 0, False)
 
 
+@pytest.mark.nightly
 def test_items():
     for item in (-1, 2**31):
         with pytest.raises(ItemError, match=f"{item} .*2147483647"):

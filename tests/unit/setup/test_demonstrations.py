@@ -14,6 +14,7 @@ from envs_jax import registry
 from envs_jax.splits import Split
 
 
+@pytest.mark.nightly
 def test_demonstrations_end_where_the_context_is_full():
     """Turns that fit are imitated as without a limit, and nothing after them is."""
     trajectory, imitated = demonstrated(make_batched_env(LAKE, actions=1), "random")

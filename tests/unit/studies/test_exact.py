@@ -20,7 +20,15 @@ def named(cases, name):
     return next(case for case in cases if case.name == name)
 
 
-@pytest.mark.parametrize("name", ["reinforce", "rloo", "grpo", "gigpo", "hgpo, one state of history"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reinforce",
+        "rloo",
+        "grpo",
+        *(pytest.param(x, marks=pytest.mark.nightly) for x in ("gigpo", "hgpo, one state of history")),
+    ],
+)
 def test_estimators_are_as_biased_as_they_are_known_to_be(name):
     """One of each kind of advantages; the nightly tests have them all."""
     check(bench("table", "none").measure(named(CASES, name), 2), KNOWN["none"]["table"]["2"])
@@ -35,6 +43,7 @@ def test_what_is_known_is_all_there_is(drift):
             assert known.keys() == {case.name for case in cases if not case.unbiased}
 
 
+@pytest.mark.nightly
 def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out():
     """E[w g] under the sampling policy is E[g] under the other policy, for any baseline from the other members."""
     result = bench("one_layer", "large").measure(named(OFF_POLICY, "product over the episode"), 2)

@@ -121,6 +121,7 @@ def test_costs_never_fall_with_rows_or_layers(monkeypatch, costs):
     assert found[1] > 0
 
 
+@pytest.mark.nightly
 def test_devices_share_the_matrices_and_add_up_activations(costs):
     alone, shared = (costs.cost(SCORE, 2, tensor=tensor) for tensor in (1, 2))
     assert shared.flops == pytest.approx(alone.flops / 2, rel=0.2)

@@ -39,6 +39,7 @@ def drawn(folder, change=lambda episode: episode, **settings):
     return None if found is None else list(found), notes
 
 
+@pytest.mark.nightly
 def test_boards_are_what_the_model_read(folder):
     found, notes = drawn(folder)
     assert (len(found), notes) == (ITEMS, [])

@@ -45,6 +45,7 @@ def scaled(tmp_path_factory):
     return found, out
 
 
+@pytest.mark.nightly
 def test_points_are_evaluations_and_success_grows_with_the_budget(scaled, tmp_path):
     found, out = scaled
     assert json.loads((out / "scaling.json").read_text()) == found

@@ -30,6 +30,7 @@ from envs_jax import registry
 LAKES = TaskOptions(env="FrozenLake", style="compact", turns=3, actions_per_turn=2, seed=9)
 
 
+@pytest.mark.nightly
 def test_the_levels_of_a_file_in_ragens_words(tmp_path):
     """The first reply of each episode has the wrong format, which takes a turn; the limit that is sent is shown."""
 
@@ -105,6 +106,7 @@ def test_a_panel_of_a_service(tmp_path):
     assert rows["m"].difference["mean"] == pytest.approx(1 - lines["random"]["success"]["mean"])
 
 
+@pytest.mark.nightly
 def test_cut_refused_and_failed_episodes_have_no_outcome_and_cannot_help(tmp_path):
     def answer(body):
         if at(0, body, 1):

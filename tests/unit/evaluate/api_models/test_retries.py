@@ -142,6 +142,7 @@ def test_samples_are_the_control(tmp_path):
     assert second["pass_at_tokens"]["mean"] == second["retry_tokens"]["mean"] == 30 + 10
 
 
+@pytest.mark.nightly
 def test_a_compiled_environment_says_what_it_says_to_runs(tmp_path):
     (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
 
