@@ -28,6 +28,8 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 # Thousands of programs are single operations, which two processes would compile both.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")  # one for all processes; with a limit they lock it
+# A process that reads what another one is still writing compiles the program itself, and need not say so.
+os.environ.setdefault("PYTHONWARNINGS", "ignore:Error reading persistent compilation cache")
 
 # Without the lines of Python that each operation comes from, which no test reads.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
