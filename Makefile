@@ -25,8 +25,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # tests/helpers/xla_settings.py says. Tests of one file stay in one of them. Skipped tests are listed at the end, with
 # what they lack.
 PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -rs
-# Expensive cases of quick tests are marked: they run at night.
-QUICK := -m "not nightly" tests/unit tests/property tests/golden tests/integration
+SHELVES := tests/unit tests/property tests/golden tests/integration
+# Expensive cases on these shelves are marked; they run at night.
+QUICK := -m "not nightly" $(SHELVES)
 
 # Quoted, because the checkout may be in a folder whose name has spaces.
 HERE := "$(CURDIR)"
@@ -44,7 +45,7 @@ test-all: test test-nightly test-mutants test-coverage test-optimized test-newes
 # With arrays compared with their annotations, and with other examples of Hypothesis each day, whose seed is printed.
 test-nightly: .venv/installed-dev
 	TEST_SHAPES=1 TEST_HYPOTHESIS=nightly $(BIN)/python $(PYTEST) --timeout 1800 \
-		--hypothesis-seed=$$(date +%Y%m%d) -m nightly tests
+		--hypothesis-seed=$$(date +%Y%m%d) -m "nightly or property" tests
 
 # The first command has run the tests without a fault.
 test-mutants: .venv/installed-dev
@@ -57,10 +58,10 @@ test-coverage: .venv/installed-dev
 	$(BIN)/python tests/nightly/coverage_by_folder.py .coverage.json
 
 test-optimized: .venv/installed-dev
-	TEST_OPTIMIZED=1 $(BIN)/python $(PYTEST) --timeout 1200 $(QUICK)
+	TEST_OPTIMIZED=1 $(BIN)/python $(PYTEST) --timeout 1200 $(SHELVES)
 
 test-newest: .venv-newest/installed
-	.venv-newest/bin/python $(PYTEST) --timeout 1200 $(QUICK)
+	.venv-newest/bin/python $(PYTEST) --timeout 1200 $(SHELVES)
 
 TPU_TESTS := tests/unit/parallel/test_slices.py tests/nightly/studies/test_plan.py tests/nightly/studies/test_sweep.py \
 	tests/nightly/benchmarks/test_decode_step.py

@@ -29,21 +29,24 @@ hypothesis.settings.register_profile("nightly", deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("TEST_HYPOTHESIS", "quick"))
 
 
+TESTS = Path(__file__).parent
+
+
 def pytest_configure(config):
     costs.install(config)
 
 
+def shelf(item):
+    return item.path.relative_to(TESTS).parts[0]
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items):
-    """Runs the longest tests first, which are whole runs, so that no process is idle at the end.
-
-    At night, whatever Hypothesis draws is new, so that all properties are tried again.
-    """
-    shelves = {"nightly", "property"} if os.environ.get("TEST_HYPOTHESIS") == "nightly" else {"nightly"}
+    """Marks whole shelves, and runs whole runs first, which take longest, so that no process is idle at the end."""
     for item in items:
-        if shelves & set(item.path.parts):
-            item.add_marker("nightly")
-    items.sort(key=lambda item: "integration" not in item.path.parts)
+        if shelf(item) in ("nightly", "property"):
+            item.add_marker(shelf(item))
+    items.sort(key=lambda item: shelf(item) != "integration")
 
 
 if skips.REQUIRED:

@@ -25,7 +25,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Compiled programs are kept between runs of tests.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
-# Thousands of programs are single operations, which two processes would compile both.
+# Thousands of programs are single operations; with JAX's limit, each of the two processes would compile them.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")  # one for all processes; with a limit they lock it
 # A process that reads what another one is still writing compiles the program itself, and need not say so.

@@ -4,7 +4,6 @@ import babyai_fixtures as recorded
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from babyai_games import UPSTREAM
 from babyai_parity import check_sequences
 
@@ -13,11 +12,11 @@ from envs_jax.babyai import physics
 from envs_jax.babyai.view import look
 
 
-@pytest.mark.parametrize("seeds_of_each", [1, pytest.param(3, marks=pytest.mark.nightly)])
-def test_play_of_every_level_equals_the_original(seeds_of_each):
+def test_play_of_every_level_equals_the_original():
+    """One seed of each; the nightly test has them all."""
     traces = recorded.read("traces")
     seeds = recorded.read("levels")["seed"][traces["sequence_item"]]
-    check_sequences(np.flatnonzero(seeds < seeds_of_each))
+    check_sequences(np.flatnonzero(seeds == 0))
 
 
 def test_primitive_actions_equal_the_original():

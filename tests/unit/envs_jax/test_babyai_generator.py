@@ -31,7 +31,6 @@ def found(drawn):
     return Levels(drawn, SHAPE)
 
 
-@pytest.mark.nightly
 def test_the_levels_of_a_key_are_those_of_earlier_versions(drawn):
     """From which recorded runs are played again; that they are right the other tests say, and nightly ones."""
     np.testing.assert_array_equal(drawn, draw(KEYS[::-1])[::-1])  # whatever is drawn beside it

@@ -124,7 +124,6 @@ def scripted(tmp_path_factory):
     return folder, evaluate_scripted("FrozenLake", "random", items="3-6,2", plays=2, turns=7, record=folder)
 
 
-@pytest.mark.nightly
 def test_a_scripted_record_is_the_result_without_invented_numbers(scripted):
     folder, result = scripted
     assert result == evaluate_scripted("FrozenLake", "random", items="3-6,2", plays=2, turns=7)

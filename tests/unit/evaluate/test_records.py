@@ -57,7 +57,6 @@ def of_kind(rows, kind="run"):
     return row
 
 
-@pytest.mark.nightly
 def test_a_record_says_what_was_played(folder, finished):
     record, panel = read_record(folder / "run.json"), panels.get_panel(LAKES)
     agent, decoding, outcomes = record.agent, record.decoding, record.outcomes

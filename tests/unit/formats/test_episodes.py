@@ -26,7 +26,6 @@ def joined(episode, last: int) -> str:
     return f"<|system|>{episode.system}{turns}"
 
 
-@pytest.mark.nightly
 def test_messages_joined_again_are_the_tokens_of_the_rollout(recorded_run):
     folder, record = recorded_run
     source, ended = read_episodes(folder), []

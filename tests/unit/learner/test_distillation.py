@@ -23,9 +23,7 @@ def test_a_teacher_that_reads_the_same_teaches_exactly_nothing():
     check_equal_contexts("sampled")
 
 
-@pytest.mark.parametrize(
-    "rule", [pytest.param(rule, marks=[pytest.mark.nightly][: kind == "full"], id=kind) for kind, rule in RULES.items()]
-)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_an_update_is_that_of_the_written_out_loss(rule):
     numbers = settings(distill_rl_coef=0.25, distill_coef=0.5, lr=1.0, distill_ema_rate=0.25)
     found, metrics, moved = taught(rule, numbers)

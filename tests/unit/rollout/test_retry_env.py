@@ -21,7 +21,6 @@ def attempts_of(trajectory, row):
     return trajectory.turn.info[ATTEMPT][row, : trajectory.num_turns[row]].astype(int).tolist()
 
 
-@pytest.mark.nightly
 def test_a_failed_attempt_is_repeated_until_one_succeeds(scripted):
     check_texts(scripted, FULL)
     assert scripted.num_turns.tolist() == list(map(len, SAID))

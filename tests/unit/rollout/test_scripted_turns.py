@@ -91,7 +91,6 @@ def conversation(play, row):
     return tuple(TOKENIZER.decode(x.tolist(), skip_special=False) for x in (tokens, trained))
 
 
-@pytest.mark.nightly
 def test_length_cut_trains_what_was_drawn_and_inserts_the_end_untrained(forced):
     whole, trained = conversation(forced, CUT)
     cut = "Up</answer>" + "Up" * (MAX_RESPONSE_TOKENS - 2)

@@ -20,15 +20,7 @@ def named(cases, name):
     return next(case for case in cases if case.name == name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "reinforce",
-        "rloo",
-        "grpo",
-        *(pytest.param(x, marks=pytest.mark.nightly) for x in ("gigpo", "hgpo, one state of history")),
-    ],
-)
+@pytest.mark.parametrize("name", ["reinforce", "rloo", "grpo", "gigpo", "hgpo, one state of history"])
 def test_estimators_are_as_biased_as_they_are_known_to_be(name):
     """One of each kind of advantages; the nightly tests have them all."""
     check(bench("table", "none").measure(named(CASES, name), 2), KNOWN["none"]["table"]["2"])

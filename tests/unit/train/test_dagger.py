@@ -79,7 +79,6 @@ def make(parts, tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.nightly
 def test_plans_take_over_from_the_policy_and_are_kept(make, tmp_path):
     """They solve their levels, and only their own turns are imitated; a later process plays nothing again."""
 

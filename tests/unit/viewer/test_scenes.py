@@ -63,7 +63,6 @@ def changed(record, **values):
     return dataclasses.replace(record, header=dataclasses.replace(record.header, **values))
 
 
-@pytest.mark.nightly
 def test_boards_are_what_the_agent_read(three, caplog):
     config, record = three
     found = run_scenes("runs/x", config, record)

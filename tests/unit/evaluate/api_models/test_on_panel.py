@@ -106,7 +106,6 @@ def test_a_panel_of_a_service(tmp_path):
     assert rows["m"].difference["mean"] == pytest.approx(1 - lines["random"]["success"]["mean"])
 
 
-@pytest.mark.nightly
 def test_cut_refused_and_failed_episodes_have_no_outcome_and_cannot_help(tmp_path):
     def answer(body):
         if at(0, body, 1):
