@@ -162,7 +162,6 @@ def test_plans_are_shortest_and_replay_and_a_search_that_is_given_up_says_so():
     assert [(plan.actions, plan.complete) for plan in found] == [(None, False), (None, True)]
 
 
-@pytest.mark.nightly
 def test_stored_plans_count_and_other_levels_are_searched_until_a_plan_is_found(monkeypatch):
     shortest = registry.spec("BabyAI-GoToRedBall").plan(SMALL, PARAMS, BOARDS, 20)
     assert [plan is None for plan in baselines.plan(SMALL, PARAMS, BOARDS, 1)] == [length > 1 for length in LENGTHS]

@@ -28,7 +28,6 @@ def report_on(fault, **options):
 kept_report = functools.cache(report_on)
 
 
-@pytest.mark.nightly
 def test_a_lock_without_fault_passes_everything():
     report = kept_report(Fault.NONE)
     assert {found.name: found.status for found in report.results} == {rule.__name__: "pass" for rule in RULES}

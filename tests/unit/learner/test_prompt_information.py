@@ -14,7 +14,6 @@ from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.text.thought import compile_thought
 
 
-@pytest.mark.nightly
 def test_samples_are_balanced_and_uniform():
     first, _ = samples(PLAYED, dataclasses.replace(BASE, pairs=9))[0]
     chex.assert_shape(first.episode, (8,))
@@ -37,7 +36,6 @@ def test_samples_are_balanced_and_uniform():
     np.testing.assert_allclose(turns, turns.sum() / TURNS, atol=30)
 
 
-@pytest.mark.nightly
 def test_what_is_not_asked_for_is_not_measured():
     def names(config, reference):
         policy, temperature = PARAMS["policy"], jnp.ones(len(PLAYED.num_turns))

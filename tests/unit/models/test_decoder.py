@@ -60,10 +60,7 @@ def test_packed_sequences_equal_rows_of_their_own():
         np.testing.assert_allclose(together[start : start + length], alone, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("changes", "apart"),
-    [({"windows": (0, 4)}, True), pytest.param({"decode_dtype": "int8"}, False, marks=pytest.mark.nightly)],
-)
+@pytest.mark.parametrize(("changes", "apart"), [({"windows": (0, 4)}, True), ({"decode_dtype": "int8"}, False)])
 def test_scanned_layers_and_the_last_token_alone_give_the_same_numbers(changes, apart):
     config = dataclasses.replace(CONFIG, **changes)
     params = PARAMS

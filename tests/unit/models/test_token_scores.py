@@ -52,7 +52,7 @@ def expected():
     return with_gradients(of_whole_logits)
 
 
-@pytest.mark.parametrize("at_once", [10**6, pytest.param(2 * MODEL.decoder.vocab_size, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("at_once", [10**6, 2 * MODEL.decoder.vocab_size])
 def test_scores_are_those_of_whole_logits(at_once, monkeypatch):
     """Two tokens at a time, with a last chunk that is not full; the other policy gets no gradient."""
     monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", at_once)

@@ -1,6 +1,5 @@
 import jax
 import numpy as np
-import pytest
 import toy_agent
 
 from agentrl_jax.config import TaskConfig
@@ -48,7 +47,6 @@ class Together(toy_agent.Ladder):
         return on_rows(jax.vmap(super().describe))(state, params)
 
 
-@pytest.mark.nightly
 def test_an_environment_that_sees_all_of_its_rows_can_be_mixed():
     """As the planner of BabyAI does, see `envs_jax.batching`."""
     envs, prompt = (Together(100), toy_agent.Ladder(100)), toy_agent.CONFIG.prompt

@@ -74,7 +74,6 @@ def test_plans_are_searched_once_for_a_level_and_only_where_there_is_a_planner(p
     assert (refused.value.key, refused.value.value) == ("algo.distillation.context", "plan")
 
 
-@pytest.mark.nightly
 def test_success_is_measured_with_the_parameters_and_the_hints_of_the_teacher(parts):
     splits = parts.eval_splits
     held_out = HeldOut.of_run(parts.config, parts.eval_env, splits, parts.evaluation, parts.programs.replicas)
