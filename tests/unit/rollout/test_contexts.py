@@ -120,7 +120,6 @@ def noted(policy):
     return played(policy, toy_agent.engine_config(group_size=GROUP_SIZE, context=SUMMARIES))
 
 
-@pytest.mark.nightly
 def test_an_agent_that_writes_notes_acts_as_often_and_forgets_all_but_them(policy, paired, noted):
     def read_before(trajectory, episode, turn):
         tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
