@@ -5,6 +5,7 @@ position. `token_weights` is 0 at tokens that were not sampled, so `sum(loss * w
 at those tokens. Inputs must be finite at every position, padding included.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, assert_never
 
 import jax
@@ -15,7 +16,6 @@ from jaxtyping import Array, Bool, Float
 
 from agentrl_jax.config.algo import Aggregation, Granularity
 
-Objective = Literal["ppo", "gspo", "gmpo", "cispo", "sapo", "dppo_tv", "dppo_kl", "policy_gradient"]
 Correction = Literal["truncated", "masked"]
 
 MAX_LOG_RATIO = 20.0
@@ -58,6 +58,13 @@ def _stats(log_ratio: Float[Array, "N S"], clipped: Bool[Array, "N S"] | None = 
     """Those of a loss without a dual clip; None: it clips nothing."""
     none = jnp.zeros(log_ratio.shape, bool)
     return jax.lax.stop_gradient(PolicyStats(log_ratio, none if clipped is None else clipped, none))
+
+
+def with_stats(
+    inputs: "ObjectiveInputs", of_tokens: Float[Array, "N S"], clipped: Bool[Array, "N S"] | None
+) -> tuple[Float[Array, "N S"], PolicyStats]:
+    """Losses of sampled tokens with their statistics; `clipped` None: it clips nothing."""
+    return jnp.where(inputs.mask, of_tokens, 0.0), _stats(_log_ratio(inputs.logprob, inputs.old_logprob), clipped)
 
 
 def policy_loss(
@@ -210,42 +217,51 @@ def policy_gradient_loss(
     return -jax.lax.stop_gradient(advantages) * logprob, _stats(_log_ratio(logprob, old_logprob))
 
 
-def objective(
-    name: Objective,
-    logprob: Float[Array, "N S"],
-    old_logprob: Float[Array, "N S"],
-    advantages: Float[Array, "N S"],
-    mask: Bool[Array, "N S"],
-    *,
-    clip_low: jax.Array | float,
-    clip_high: jax.Array | float,
-    dual_clip: jax.Array | float | None,
-    tau_pos: jax.Array | float,
-    tau_neg: jax.Array | float,
-    ratio_cap: jax.Array | float | None,
-) -> tuple[Float[Array, "N S"], PolicyStats]:
-    """Dispatches to the loss of that name; each reads the numbers that it is given below.
+class ObjectiveInputs(struct.PyTreeNode):
+    """What an objective reads."""
 
-    `ratio_cap` None: no bound.
+    logprob: Float[Array, "N S"]
+    """Log-probability of each token under the policy."""
+    old_logprob: Float[Array, "N S"]
+    """That of the policy that ratios are relative to; equal to `logprob` in the only step of a batch."""
+    behavior_logprob: Float[Array, "N S"]
+    """As computed by the rollout."""
+    advantage: Float[Array, "N S"]
+    mask: Bool[Array, "N S"]
+    """Sampled tokens."""
+    entropy: Float[Array, "N S"]
+    """Of the policy, in nats."""
+
+
+def objective(
+    inputs: ObjectiveInputs, rule: Any, numbers: Mapping[str, jax.Array | float]
+) -> tuple[Float[Array, "N S"], PolicyStats]:
+    """The loss of each token by a member of the union `config.algo.Objective`, see `OBJECTIVES`, and its statistics.
+
+    `numbers` are the traced numbers of the rule, by name.
     """
-    inputs = logprob, old_logprob, advantages
-    bounds: dict[str, Any] = {"clip_low": clip_low, "clip_high": clip_high}
-    if name == "ppo":
-        return policy_loss(*inputs, **bounds, dual_clip=dual_clip)
-    if name == "gspo":
-        return gspo_loss(*inputs, mask, **bounds)
-    if name == "gmpo":
-        return gmpo_loss(*inputs, mask, **bounds)
-    if name == "cispo":
-        return cispo_loss(*inputs, **bounds)
-    if name == "sapo":
-        return sapo_loss(*inputs, tau_pos=tau_pos, tau_neg=tau_neg)
-    if name == "dppo_tv" or name == "dppo_kl":
-        cap = jnp.inf if ratio_cap is None else ratio_cap
-        return dppo_loss(*inputs, divergence="tv" if name == "dppo_tv" else "kl", **bounds, ratio_cap=cap)
-    if name == "policy_gradient":
-        return policy_gradient_loss(*inputs)
-    assert_never(name)
+    return OBJECTIVES[rule.kind](inputs, rule, numbers)
+
+
+def _three(i: ObjectiveInputs) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return i.logprob, i.old_logprob, i.advantage
+
+
+def _bounds(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: numbers[name] for name in ("clip_low", "clip_high")}
+
+
+OBJECTIVES: dict[str, Callable[[ObjectiveInputs, Any, Mapping[str, Any]], tuple[jax.Array, PolicyStats]]] = {
+    "ppo": lambda i, rule, n: policy_loss(*_three(i), **_bounds(n), dual_clip=rule.dual_clip),
+    "gspo": lambda i, rule, n: gspo_loss(*_three(i), i.mask, **_bounds(n)),
+    "gmpo": lambda i, rule, n: gmpo_loss(*_three(i), i.mask, **_bounds(n)),
+    "cispo": lambda i, rule, n: cispo_loss(*_three(i), **_bounds(n)),
+    "sapo": lambda i, rule, n: sapo_loss(*_three(i), tau_pos=n["tau_pos"], tau_neg=n["tau_neg"]),
+    "dppo_tv": lambda i, rule, n: dppo_loss(*_three(i), **_bounds(n), divergence="tv", ratio_cap=rule.ratio_cap),
+    "dppo_kl": lambda i, rule, n: dppo_loss(*_three(i), **_bounds(n), divergence="kl", ratio_cap=rule.ratio_cap),
+    "policy_gradient": lambda i, rule, n: policy_gradient_loss(*_three(i)),
+}
+"""The function of each kind, from (inputs, rule, numbers); its settings are the member of `config.algo.Objective`."""
 
 
 def sequence_log_ratio(

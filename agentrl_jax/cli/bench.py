@@ -26,6 +26,9 @@ class Bench:
     """Seed of the direction in which the behavior policy has drifted."""
     draws: int = 0
     """Groups to sample, for larger groups; 0: sum over all groups."""
+    own: str = ""
+    """An advantage estimator or objective of yours, module:function, or '{kind: module:function, NUMBER: 2.0}'; it is
+    measured first. Objectives need --drift. A function that computes in float32 has no bias below 1e-5."""
     only: str = ""
     """Only estimators whose names contain this text."""
     seed: int = 0

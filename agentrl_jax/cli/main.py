@@ -38,7 +38,7 @@ from agentrl_jax.cli import (
     view,
 )
 from agentrl_jax.cli.checks import one_line_errors
-from agentrl_jax.errors import UserError, text_flaw
+from agentrl_jax.errors import UserError, refusals, text_flaw
 from agentrl_jax.io import sentence
 from agentrl_jax.terminal import to_stderr
 
@@ -94,6 +94,7 @@ def _run(words: list[str]) -> None:
     for word in words:
         if flaw := text_flaw(word):
             raise UserError.at(word, f"has {flaw}; expected plain text")
+    words = _without_rules(words)
     if _names_own_code(words) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     if words[:1] == ["--version"]:
@@ -123,6 +124,26 @@ def _run(words: list[str]) -> None:
     _COMMANDS[type(command)](command)
 
 
+def _without_rules(words: list[str]) -> list[str]:
+    """The words without --rules MODULE, whose modules rules that runs have stored may be imported from."""
+    named, rest, left = [], [], iter(words)
+    for word in left:
+        option, equals, value = word.partition("=")
+        if option == "--rules":
+            named.append(value if equals else next(left, ""))
+        else:
+            rest.append(word)
+    if named:
+        from agentrl_jax.setup.own_sources import name_module
+
+        with refusals():
+            for module in named:
+                name_module(module)
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+    return rest
+
+
 _IMPORT_PATH = re.compile(r"(--?[\w.]+=)?(compiled:)?[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -132,7 +153,8 @@ def _names_own_code(words: list[str]) -> bool:
     Modules of the working directory are found by such a command only, so that no run can bring code with it.
     """
     file = words[1] if len(words) > 1 and words[0] in ("train", "plan", "compare", *train.SHORT) else ""
-    return os.path.isfile(file) or any(_IMPORT_PATH.fullmatch(word) for word in words)
+    own = any(word.partition("=")[0] == "--own" for word in words)
+    return own or os.path.isfile(file) or any(_IMPORT_PATH.fullmatch(word) for word in words)
 
 
 def _version() -> str:

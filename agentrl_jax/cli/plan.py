@@ -56,6 +56,10 @@ def run(words: list[str]) -> None:
                 "--devices is given, but a plan is for the devices of --topology; leave it out", key="--devices"
             )
     config = load_config(command.file, [*overrides, "--devices", "0"])  # the topology sets the devices
+    from agentrl_jax.config.defaults import with_defaults
+    from agentrl_jax.setup.own_rules import resolved
+
+    config = with_defaults(resolved(config))
     if command.sweep:
         _sweep(command, config)
         return

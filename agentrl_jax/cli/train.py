@@ -70,20 +70,26 @@ file, --help shows its values.
 
 --from RUN [--checkpoint N] starts a new run from the policy of another one (start.run, start.checkpoint), with
 --start.optimizer true from its critic and optimizer too. --accept_changes goes on with other learning rates and other
-numbers of the learning rule, from the last checkpoint on; config.history.jsonl keeps the change."""
+numbers of the learning rule, from the last checkpoint on; config.history.jsonl keeps the change.
+
+algo.advantage and algo.objective take functions of yours, module:function, see agentrl_jax.rules. A command that names
+only the folder of such a run needs --rules MODULE; --rules_changed goes on after the module has changed."""
 
 _ACCEPT = "--accept_changes", "--accept-changes"
+_RULES_CHANGED = "--rules_changed", "--rules-changed"
 _SHORT = {"--from": "--start.run", "--checkpoint": "--start.checkpoint"}
 
 
 def run(words: list[str]) -> None:
     """Trains with the words after `agentrl train`, or shows every key with its value."""
-    accept_changes = any(word in _ACCEPT for word in words)
-    words = [_long(word) for word in words if word not in _ACCEPT]
-    if not words:
+    accept_changes, rules_changed = (any(word in given for word in words) for given in (_ACCEPT, _RULES_CHANGED))
+    words = [_long(word) for word in words if word not in (*_ACCEPT, *_RULES_CHANGED)]
+    if not words and accept_changes:
         raise UserError.of(
             _ACCEPT[0], True, "but no run is named; write `agentrl train FOLDER --accept_changes --key value`"
         )
+    if not words:
+        raise UserError.of(_RULES_CHANGED[0], True, "but no run is named; write `agentrl train FOLDER --rules_changed`")
     if words == ["--list"]:
         print(shipped.listing())
         return
@@ -98,7 +104,7 @@ def run(words: list[str]) -> None:
             key="FILE.yaml",
             value=words[0],
         )
-    _train(load_config(file, words[1:]), accept_changes)
+    _train(load_config(file, words[1:]), accept_changes, rules_changed)
 
 
 def run_stage(kind: str, words: list[str]) -> None:
@@ -114,7 +120,7 @@ def run_stage(kind: str, words: list[str]) -> None:
     else:
         given = [stage for stage in data.get("stages", []) if isinstance(stage, dict) and stage.get("kind") == kind]
         data["stages"] = given[:1] or [{"kind": kind}]
-    _train(load_config(data, rest), accept_changes=False)
+    _train(load_config(data, rest))
 
 
 def _with_section(section: str, keys: type[Section], words: list[str]) -> Iterator[str]:
@@ -130,7 +136,7 @@ def _with_section(section: str, keys: type[Section], words: list[str]) -> Iterat
             yield _long(word)
 
 
-def _train(config: Config, accept_changes: bool) -> None:
+def _train(config: Config, accept_changes: bool = False, rules_changed: bool = False) -> None:
     """Trains in this process, after what has to be done before JAX is used."""
 
     def kept() -> str:
@@ -154,7 +160,7 @@ def _train(config: Config, accept_changes: bool) -> None:
                             make(task.env, **task.options)
                 from agentrl_jax.train.run import train
 
-                train(config, accept_changes=accept_changes)
+                train(config, accept_changes=accept_changes, rules_changed=rules_changed)
         except stopping.Stopped as stopped:
             stopping.end(f"stopped by {signal.Signals(stopped.number).name}; {kept()}", 128 + stopped.number)
 

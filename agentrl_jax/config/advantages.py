@@ -2,24 +2,22 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, Tag, model_validator
 
-from agentrl_jax.config.fields import TRACED, Fraction, NonNegative, Section
+from agentrl_jax.config.fields import BY_KIND, OWN, TRACED, Fraction, Needs, NonNegative, Placement, Section
+from agentrl_jax.config.own import OwnAdvantage
 from agentrl_jax.errors import BadValue
 
 Normalization = Literal["identity", "mean", "mean_std", "asym_clip"]
-Placement = Literal["episode", "turn"]
 
 
-class _Advantage(Section):
+class _Advantage(Section, Needs):
     """Fields of all advantage estimators."""
 
-    has_critic: ClassVar[bool] = False
-    """Uses a critic's values, so a critic is trained."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """As that of an own kind."""
     per_episode: ClassVar[bool] = False
     """Compares returns of whole episodes and ignores where in an episode a reward is earned."""
-    per_group: ClassVar[bool] = False
-    """Needs at least two members per group."""
 
     whiten: bool = False
     """Normalize the advantages of the batch to mean 0 and variance 1."""
@@ -33,7 +31,7 @@ class _OfEpisodes(_Advantage):
     """Fields of estimators that compare whole episodes."""
 
     per_episode: ClassVar[bool] = True
-    per_group: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("groups",)
     reward_placement: ClassVar[Placement] = "episode"
     reward_normalization: ClassVar[Normalization] = "identity"
     reward_grouping: ClassVar[str] = "state"
@@ -74,7 +72,7 @@ class _OfRewards(_Advantage):
 class _Critic(_OfRewards):
     """Fields of estimators with a critic."""
 
-    has_critic: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("critic",)
 
     lam: Annotated[Fraction, TRACED] = 1.0
     """Lambda of GAE."""
@@ -135,7 +133,7 @@ class Rloo(_OfEpisodes):
 class Remax(_OfEpisodes):
     """The return minus that of a greedy episode of the group (ReMax)."""
 
-    per_group: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("greedy",)
 
     kind: Literal["remax"] = "remax"
 
@@ -172,5 +170,14 @@ class Gigpo(_OfEpisodes):
 
 
 Advantage = Annotated[
-    Gae | TurnGae | BiLevelGae | RewardToGo | Grpo | Rloo | Remax | Gigpo, Field(discriminator="kind")
+    Annotated[Gae, Tag("gae")]
+    | Annotated[TurnGae, Tag("turn_gae")]
+    | Annotated[BiLevelGae, Tag("bi_level_gae")]
+    | Annotated[RewardToGo, Tag("reward_to_go")]
+    | Annotated[Grpo, Tag("grpo")]
+    | Annotated[Rloo, Tag("rloo")]
+    | Annotated[Remax, Tag("remax")]
+    | Annotated[Gigpo, Tag("gigpo")]
+    | Annotated[OwnAdvantage, Tag(OWN)],
+    BY_KIND,
 ]

@@ -23,23 +23,13 @@ from agentrl_jax.config.fields import (
     Size,
 )
 from agentrl_jax.config.objectives import Objective, Ppo
+from agentrl_jax.config.own import OwnKind
 from agentrl_jax.config.presets import check_name
 from agentrl_jax.errors import BadValue
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 Granularity = Literal["token", "sequence"]
 ScoreKind = Literal["std", "mean", "entropy", "entropy_std", "length"]
-Moving = Literal[
-    "clip_low",
-    "clip_high",
-    "entropy_coef",
-    "kl_coef",
-    "value_coef",
-    "temperature",
-    "format_penalty",
-    "distill_coef",
-    "distill_rl_coef",
-]
 
 
 class NoKl(Section):
@@ -312,6 +302,26 @@ class UpdateRule(Section):
     length_buckets, and one program. A prefix that rows share is computed for each. Helps only with more than one
     microbatch. Imitation packs its plans too."""
 
+    @property
+    def own_kinds(self) -> dict[str, OwnKind]:
+        """The sections that are functions of the user, by their names."""
+        return {name: part for name in UpdateRule.model_fields if isinstance(part := getattr(self, name), OwnKind)}
+
+    @property
+    def has_new_kinds(self) -> bool:
+        """Whether some of these have not been imported yet."""
+        return not all(part.source for part in self.own_kinds.values())
+
+    def traced_keys(self) -> dict[str, float]:
+        """The numbers that the compiled update takes as arguments, by their keys below `algo`."""
+        sections = ((name, getattr(self, name)) for name in UpdateRule.model_fields)
+        return {
+            f"{name}.{key}": value
+            for name, section in sections
+            if isinstance(section, Section)
+            for key, value in section.traced().items()
+        }
+
 
 class AlgoConfig(UpdateRule):
     """The learning rule. The defaults are those of starpo_s; in a file, what is left out comes from the preset."""
@@ -332,8 +342,10 @@ class AlgoConfig(UpdateRule):
     the chosen ones."""
     horizon: Horizon = FixedHorizon()
     """Turns of an episode in training."""
-    schedules: dict[Moving, ScheduleConfig] = Field(default_factory=dict)
-    """Values that change over the iterations, by name; each starts at the value of its key."""
+    schedules: dict[str, ScheduleConfig] = Field(default_factory=dict)
+    """Values that change over the iterations, by key; each starts at the value of its key. Keys are entropy_coef, those
+    of numbers in a section of algo, as objective.clip_high or kl.coef, rollout.temperature and prompt.format_penalty.
+    """
     # Measured: at most 5e-7 in float32 runs of the demo's size, 1e-3 in bfloat16 with two layers. Systems with two
     # engines are known to drift by 0.01 to 0.04; a larger gap means an error.
     logprob_gap_limit: AboveZero | None = 0.05

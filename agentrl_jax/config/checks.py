@@ -9,6 +9,7 @@ from typing import Any
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.distillation_checks import check_hints, check_teacher
+from agentrl_jax.config.fields import is_own, out_of_bounds
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.config.stage_checks import check_stages, check_without_tasks
@@ -17,9 +18,6 @@ from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened, shown
 
 _SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings")
 """Keys of `model` that a pretrained model determines, with the tokenizer."""
-
-_RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
-"""Allowed range of a schedule's final value; for other values it is at least 0."""
 
 Refused = tuple[str, Any, str]
 
@@ -38,6 +36,8 @@ def validate(config: Config, *, files: bool = True) -> None:
         UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
+    if config.algo.has_new_kinds:  # what they need is known when they are imported, see `setup.own_rules`
+        return
     rules = check_teacher, check_hints, _rule, _schedules, check_stages, _training
     played = _tasks, _environments, _model, _start, _rollout, *rules, _devices, _hosts
     for check in played if config.tasks else (check_without_tasks, _model, _start, check_stages, _devices, _hosts):
@@ -223,6 +223,12 @@ def _rule(config: Config) -> Iterator[Refused]:
         yield "algo.advantage.spread_weighted", True, "but algo.filter_group_size is 1; use at least 2, or 0 for all"
     if algo.overlong_buffer == 0.0 and algo.overlong_penalty != AlgoConfig().overlong_penalty:
         yield "algo.overlong_penalty", algo.overlong_penalty, "but algo.overlong_buffer is 0; leave it out"
+    if is_own(advantage.kind) and not advantage.has_critic:
+        for name in ("value_coef", "value_clip", "bootstrap_truncated"):
+            value, default = getattr(advantage, name), type(advantage).model_fields[name].default
+            if value != default:
+                why = f"but {advantage.kind} does not say that it needs a critic; leave it out"
+                yield f"algo.advantage.{name}", value, why
     if turns == 1 and advantage.kind == "bi_level_gae":
         yield "algo.advantage", advantage.kind, "which is gae where prompt.max_turns is 1; use gae, or more turns"
     for name in ("reward_placement", "turn_gamma", "history") if turns == 1 else ():
@@ -241,23 +247,25 @@ def _rule(config: Config) -> Iterator[Refused]:
     if rounds > 1 and algo.mismatch.kind == "replay":
         yield "algo.dynamic_sampling", rounds, "but algo.mismatch replay replays one rollout; use 1, or mismatch none"
     from_rollout = algo.mismatch == NoCorrection(ratio_from="rollout")
-    if algo.objective.kind == "policy_gradient" and from_rollout and kl.apply_to != "reward":
-        yield "algo.mismatch.ratio_from", "rollout", "but algo.objective policy_gradient has no ratios; use learner"
-    if algo.objective.kind in ("dppo_tv", "dppo_kl") and algo.mismatch.ratio_from != "rollout":
+    objective = algo.objective
+    if not objective.has_ratio and from_rollout and kl.apply_to != "reward":
+        yield "algo.mismatch.ratio_from", "rollout", f"but algo.objective {objective.kind} has no ratios; use learner"
+    if objective.from_rollout and algo.mismatch.ratio_from != "rollout":
         why = (
             f"which measures from the rollout, but ratios of algo.mismatch {algo.mismatch.kind} start from the learner"
         )
         why += "; use algo.mismatch {ratio_from: rollout}, or replay"
-        yield "algo.objective", algo.objective.kind, why
-    if algo.objective.kind == "gmpo" and algo.aggregation != "seq_mean_token_mean":
-        why = "but algo.objective gmpo has one loss a row, which this would weight by tokens; use seq_mean_token_mean"
+        yield "algo.objective", objective.kind, why
+    if objective.unit == "row" and algo.aggregation != "seq_mean_token_mean":
+        why = f"but algo.objective {objective.kind} has one loss a row, which this would weight by tokens"
+        why += "; use seq_mean_token_mean"
         yield "algo.aggregation", algo.aggregation, why
-    if kl.kind != "none" and kl.coef == 0.0 and "kl_coef" not in algo.schedules:
+    if kl.kind != "none" and kl.coef == 0.0 and "kl.coef" not in algo.schedules:
         yield "algo.kl.coef", 0.0, "and stays so, so that it has no effect; set it above 0, or use algo.kl none"
     if kl.apply_to == "reward" and advantage.per_episode:
         yield "algo.kl.apply_to", "reward", f"but algo.advantage {advantage.kind} compares returns without it; use loss"
-    if kl.kind == "adaptive" and "kl_coef" in algo.schedules:
-        yield "algo.kl", "adaptive", "which moves algo.kl.coef, and algo.schedules.kl_coef moves it too; leave one out"
+    if kl.kind == "adaptive" and "kl.coef" in algo.schedules:
+        yield "algo.kl", "adaptive", "which moves algo.kl.coef, and algo.schedules.kl.coef moves it too; leave one out"
     episodes = config.groups * group_size
     if kl.kind == "adaptive" and episodes >= 5 * kl.horizon:
         reason = f"with which one step of {episodes} episodes could make the coefficient negative"
@@ -277,14 +285,26 @@ def _schedules(config: Config) -> Iterator[Refused]:
     for name, schedule in algo.schedules.items():
         key, end = f"algo.schedules.{name}.end", schedule.end
         if name not in starts:
-            names = ("advantage", "objective", "kl", "distillation")
-            rule = ", ".join(f"algo.{each} {getattr(algo, each).kind}" for each in names)
-            yield key, end, f"but {rule} do not read {name}; leave it out"
+            meant = [start for start in starts if name in (start.split(".")[-1], start.replace(".", "_"))]
+            why = f"but this run has no {name}; use {' or '.join(meant or starts)}, or leave it out"
+            if part := getattr(algo, name.partition(".")[0], None):
+                why = f"but algo.{name.partition('.')[0]} {part.kind} does not read it; leave it out"
+            yield key, end, why
         elif end == starts[name]:
             yield key, end, f"where {name} starts from, so that nothing changes; give another end, or leave it out"
-        low, high = _RANGES.get(name, (0.0, float("inf")))
-        if not low <= end <= high:
-            yield key, end, f"expected {low:g} to {high:g}"
+        if why := _bound_of(config, name, end):
+            yield key, end, why
+
+
+def _bound_of(config: Config, name: str, end: float) -> str:
+    """Why a schedule of a key of `schedule_starts` may not end with a value; empty if it may."""
+    if name == "rollout.temperature" and end == 0:
+        return "expected more than 0"
+    section, _, field = name.rpartition(".")
+    part: Any = getattr(config.algo, section, None) if section else config.algo
+    part = getattr(config, section) if part is None else part
+    found = type(part).model_fields.get(field)  # parameters of functions have none
+    return out_of_bounds(found, end) if found else ""
 
 
 def _kept(config: Config) -> tuple[int, int]:

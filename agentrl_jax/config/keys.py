@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from agentrl_jax.config.fields import Section
+from agentrl_jax.config.fields import OWN, Section
 from agentrl_jax.config.presets import NAMES
 from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import BadValue, shortened
@@ -63,8 +63,25 @@ def for_value(key: str) -> str:
 
 def sections_of(kind: Any) -> list[type[Section]]:
     """The section classes of a type: itself, or the members of a union."""
-    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return [part for part in get_args(kind) or (kind,) if isinstance(part, type) and issubclass(part, Section)]
+    kind = _plain(kind)
+    parts = map(_plain, get_args(kind) or (kind,))
+    return [part for part in parts if isinstance(part, type) and issubclass(part, Section)]
+
+
+def _plain(kind: Any) -> Any:
+    """A type without what it is annotated with."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def kind_of(part: type[Section]) -> str:
+    """The kind of a section class of a union, or `fields.OWN`."""
+    kind = part.model_fields["kind"].default
+    return kind if isinstance(kind, str) else OWN
+
+
+def takes_own(kind: Any) -> bool:
+    """Whether a section may be a function of the user, whose parameters are keys too."""
+    return any("kind" in part.model_fields and kind_of(part) == OWN for part in sections_of(kind))
 
 
 def child_type(kind: Any, key: str) -> Any:
@@ -94,7 +111,7 @@ def unknown_key(path: Sequence[Any], value: Any = None, kind: Any = None) -> Bad
     *above, key = map(str, path)
     prefix, parts = ".".join(above), sections_of(functools.reduce(child_type, above, Config))
     if kind and len(parts) > 1:
-        kinds = {part.model_fields["kind"].default: part for part in parts}
+        kinds = {kind_of(part): part for part in parts}
         others = [name for name, part in kinds.items() if key in part.model_fields]
         if others:
             why = f"which {prefix}.kind {kind} does not have; leave it out, or use kind {' or '.join(others)}"
@@ -122,7 +139,7 @@ def listing(config: Config) -> str:
 
 def _lines(section: Section, prefix: str) -> Iterator[str]:
     for name, field in type(section).model_fields.items():
-        if name == "kind":
+        if name in FILLED and "kind" in type(section).model_fields:
             continue
         value, key = getattr(section, name), prefix + name
         text = " ".join((field.description or type(value).__doc__ or "").split())
@@ -130,13 +147,13 @@ def _lines(section: Section, prefix: str) -> Iterator[str]:
             yield f"\n{key}: {text}"
             kinds = sections_of(field.annotation)
             if len(kinds) > 1:
-                meanings = (f"{each.model_fields['kind'].default}: {(each.__doc__ or '').strip()}" for each in kinds)
+                meanings = (f"{kind_of(each)}: {(each.__doc__ or '').strip()}" for each in kinds)
                 yield from _entry(f"{key}.kind", value.kind, " ".join(meanings))  # type: ignore[attr-defined]
             yield from _lines(value, f"{key}.")
             for other in (each for each in kinds if not isinstance(value, each)):
-                own = ", ".join(f"{n} {_shown(f.default)}" for n, f in other.model_fields.items() if n != "kind")
+                own = ", ".join(f"{n} {_shown(f.default)}" for n, f in other.model_fields.items() if n not in FILLED)
                 if own:
-                    yield from _wrapped(f"(kind {other.model_fields['kind'].default} has {own})", 2)
+                    yield from _wrapped(f"(kind {kind_of(other)} has {own})", 2)
         elif isinstance(value, tuple) and value and isinstance(value[0], Section):
             yield f"\n{key}: {text}"
             for index, each in enumerate(value):
@@ -145,6 +162,10 @@ def _lines(section: Section, prefix: str) -> Iterator[str]:
             choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
             choices = NAMES if key == "algo.preset" else choices
             yield from _entry(key, value, f"{text} ({', '.join(choices)})" if choices else text)
+
+
+FILLED = ("kind", "needs", "numbers", "static", "source", "unit")
+"""Keys of an own kind that are filled in, and the kind itself."""
 
 
 def _entry(key: str, value: Any, text: str) -> Iterator[str]:

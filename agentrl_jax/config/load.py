@@ -23,8 +23,8 @@ from agentrl_jax.config.agents import MOVED, with_agent
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.checks import validate
 from agentrl_jax.config.defaults import with_defaults
-from agentrl_jax.config.fields import Section
-from agentrl_jax.config.keys import child_type, for_value, sections_of, unknown_key
+from agentrl_jax.config.fields import Section, is_own
+from agentrl_jax.config.keys import child_type, for_value, kind_of, sections_of, takes_own, unknown_key
 from agentrl_jax.config.migrations import FORMAT, migrated
 from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import BadValue, UserError, shortened, text_flaw
@@ -43,6 +43,7 @@ _EXPECTED = {
     "too_short": "at least one entry",
     "string_too_short": "text that is not empty",
     "literal_error": "{expected}",
+    "string_pattern_mismatch": "module:function",
     "greater_than": "a number above {gt:.10g}",
     "greater_than_equal": "a number of at least {ge:.10g}",
     "less_than": "a number below {lt:.10g}",
@@ -74,6 +75,7 @@ def load_config(
     elif os.path.isdir(path):
         name, stem = os.fspath(path), ""
         data = _of_today({"format": 0, **read_yaml(os.path.join(name, "config.yaml"))}, name) | {"run_dir": name}
+        _refuse_new_kinds(data, name)
     else:
         name, stem, data = os.fspath(path), Path(path).stem, _of_today(read_yaml(path), path)
     words = () if isinstance(overrides, Mapping) else overrides
@@ -97,6 +99,7 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
     data = {"format": 0, **read_yaml(path)}
     of_today = data["format"] == FORMAT
     data = _of_today(data, path)
+    _refuse_new_kinds(data, path)
     missing = [name for name in Config.model_fields if name not in data]
     if missing:
         raise UserError.at(
@@ -113,6 +116,15 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
             text += f"; if {folder} was written by another version of agentrl, use that version, or a new run folder"
         raise UserError(f"{path}: {text}", key=error.key, value=error.value) from error
     return config
+
+
+def _refuse_new_kinds(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Refuses the folder of a run that names a function which has not been imported: no run brings code with it."""
+    algo = data.get("algo")
+    for name, part in algo.items() if isinstance(algo, Mapping) else ():
+        if isinstance(part, Mapping) and is_own(part.get("kind")) and not part.get("source"):
+            why = "but lacks its source, so that this is no folder that a run has written; restore config.yaml"
+            raise UserError.after(path, BadValue.of(f"algo.{name}", part["kind"], why))
 
 
 def _of_today(data: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -268,10 +280,13 @@ def _put(data: dict[str, Any], name: str, value: Any) -> None:
     path = MOVED.get(name, name).split(".")
     node: Any = data
     kind: Any = Config
+    if path[:2] == ["algo", "schedules"] and len(path) > 4:  # whose keys are dotted themselves
+        path[2:-1] = [".".join(path[2:-1])]
     for depth, step in enumerate(path, 1):
-        kind, key, above = child_type(kind, step), step, shortened(".".join(path[: depth - 1]))
-        if kind is None:
-            raise UserError.after(option, unknown_key(path[:depth]))
+        parent, key, above = kind, step, shortened(".".join(path[: depth - 1]))
+        kind = child_type(parent, step)
+        if kind is None and not (depth == len(path) and takes_own(parent)):  # else whether there is such a parameter
+            raise UserError.after(option, unknown_key(path[:depth]))  # is asked when the function is imported
         if isinstance(node, list):
             if not (step.isascii() and step.isdigit() and len(step) < 10 and int(step) < len(node)):
                 why = f"{above} has {len(node)} entries; use an index from 0 to {len(node) - 1}"
@@ -310,7 +325,7 @@ def _explain(error: ValidationError) -> Exception:
         kinds = sections_of(kind)
         if len(kinds) > 1:  # the step is the kind of a section, which is no key
             chosen = str(step)
-            kind = next(part for part in kinds if part.model_fields["kind"].default == chosen)
+            kind = next(part for part in kinds if kind_of(part) == chosen)
         elif kind is None or (get_args(kind) and not kinds and get_origin(kind) in (Union, UnionType)):
             # The step is one of the types of the value; there is a problem for each of them.
             same = [each for each in error.errors() if each["loc"][:-1] == problem["loc"][:-1]]
@@ -330,9 +345,10 @@ def _explain(error: ValidationError) -> Exception:
     if len(sections_of(kind)) > 1:
         return BadValue.of(key, given, "expected a kind, or keys with values")
     meant = for_value(key) if code in ("model_type", "tuple_type") else ""
-    return BadValue.of(key, given, f"expected {' or '.join(map(_expected, same))}{meant}")
+    return BadValue.of(key, given, f"expected {' or '.join(map(expected, same))}{meant}")
 
 
-def _expected(problem: Mapping[str, Any]) -> str:
+def expected(problem: Mapping[str, Any]) -> str:
+    """What was expected where pydantic found a problem, in words."""
     known = _EXPECTED.get(problem["type"])
     return known.format(**problem.get("ctx", {})) if known else shortened(problem["msg"])

@@ -169,6 +169,28 @@ def _distillation(data: Data) -> Data:
     return {**data, "algo": algo, "imitation": {"hinted": 0.0, **data["imitation"]}}
 
 
+_SCHEDULED = {
+    "clip_low": "objective.clip_low",
+    "clip_high": "objective.clip_high",
+    "kl_coef": "kl.coef",
+    "value_coef": "advantage.value_coef",
+    "temperature": "rollout.temperature",
+    "format_penalty": "prompt.format_penalty",
+    "distill_coef": "distillation.coef",
+    "distill_rl_coef": "distillation.rl_coef",
+}
+
+
+def by_key(schedules: Mapping[str, Any]) -> Data:
+    """Schedules by the keys of today, whichever version wrote them."""
+    return {_SCHEDULED.get(name, name): value for name, value in schedules.items()}
+
+
+def _scheduled_keys(data: Data) -> Data:
+    """Schedules had names, two of which could be the same once functions of users have numbers; now they have keys."""
+    return {**data, "algo": {**data["algo"], "schedules": by_key(data["algo"]["schedules"])}}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -179,6 +201,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _stages,
     _stages_of_data,
     _distillation,
+    _scheduled_keys,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

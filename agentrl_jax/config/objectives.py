@@ -2,19 +2,31 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, Tag
 
-from agentrl_jax.config.fields import LARGEST, TRACED, AboveZero, Fraction, NonNegative, Section
+from agentrl_jax.config.fields import BY_KIND, LARGEST, OWN, TRACED, AboveZero, Fraction, NonNegative, Section
+from agentrl_jax.config.own import OwnObjective
 
 
-class _Objective(Section):
+class _Traits(Section):
+    """What others need to know of an objective."""
+
+    has_ratio: ClassVar[bool] = True
+    """Reads log-probabilities of before the update."""
+    from_rollout: ClassVar[bool] = False
+    """Measures from the log-probabilities of the rollout."""
+    unit: ClassVar[Literal["token", "row"]] = "token"
+    """What a loss belongs to."""
+
+
+class _Objective(_Traits):
     """Fields of objectives with neither a dual clip nor a largest weight."""
 
     dual_clip: ClassVar[None] = None
     ratio_cap: ClassVar[None] = None
 
 
-class Ppo(Section):
+class Ppo(_Traits):
     """PPO's clipped surrogate."""
 
     kind: Literal["ppo"] = "ppo"
@@ -43,6 +55,8 @@ class Gmpo(_Objective):
     Zhao et al. 2025, arXiv 2507.20673.
     """
 
+    unit: ClassVar[Literal["token", "row"]] = "row"
+
     kind: Literal["gmpo"] = "gmpo"
     clip_low: Annotated[NonNegative, TRACED] = 0.4
     """Lowest logarithm of a token's ratio is minus this."""
@@ -70,9 +84,10 @@ class Sapo(_Objective):
     """How fast it fades where the advantage is negative or 0."""
 
 
-class _Dppo(Section):
+class _Dppo(_Traits):
     """Fields of objectives that bound a divergence from the policy that sampled, not a ratio."""
 
+    from_rollout: ClassVar[bool] = True
     ratio_cap: Annotated[float, Field(ge=1.0, le=LARGEST, allow_inf_nan=False)] = 20.0
     """Largest importance weight of a token."""
     dual_clip: ClassVar[None] = None
@@ -104,7 +119,20 @@ class DppoKl(_Dppo):
 class PolicyGradient(_Objective):
     """REINFORCE, without a ratio and without clipping."""
 
+    has_ratio: ClassVar[bool] = False
+
     kind: Literal["policy_gradient"] = "policy_gradient"
 
 
-Objective = Annotated[Ppo | Gspo | Gmpo | Cispo | Sapo | DppoTv | DppoKl | PolicyGradient, Field(discriminator="kind")]
+Objective = Annotated[
+    Annotated[Ppo, Tag("ppo")]
+    | Annotated[Gspo, Tag("gspo")]
+    | Annotated[Gmpo, Tag("gmpo")]
+    | Annotated[Cispo, Tag("cispo")]
+    | Annotated[Sapo, Tag("sapo")]
+    | Annotated[DppoTv, Tag("dppo_tv")]
+    | Annotated[DppoKl, Tag("dppo_kl")]
+    | Annotated[PolicyGradient, Tag("policy_gradient")]
+    | Annotated[OwnObjective, Tag(OWN)],
+    BY_KIND,
+]

@@ -364,9 +364,6 @@ class Config(Section):
         return sum(task.groups for task in self.tasks)
 
     def schedule_starts(self) -> dict[str, float]:
-        """Initial value of everything that `algo.schedules` can change in this run, by name."""
-        algo = self.algo
-        values = {"temperature": self.rollout.temperature, "format_penalty": self.prompt.format_penalty}
-        values |= {"entropy_coef": algo.entropy_coef, **algo.objective.traced(), **algo.advantage.traced()}
-        values |= {f"distill_{name}": value for name, value in algo.distillation.traced().items()}
-        return values | {f"kl_{name}": value for name, value in algo.kl.traced().items()}
+        """Initial value of everything that `algo.schedules` can change in this run, by its key there."""
+        outside = {"rollout.temperature": self.rollout.temperature, "prompt.format_penalty": self.prompt.format_penalty}
+        return {**outside, "entropy_coef": self.algo.entropy_coef, **self.algo.traced_keys()}

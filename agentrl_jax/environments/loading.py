@@ -34,11 +34,11 @@ def load(path: str) -> type[Any]:
     """
     module, _, name = path.partition(":")
     if module in ADAPTERS:
-        adapted: type[Any] = _imported(path, ADAPTERS[module]).load(name)
+        adapted: type[Any] = imported(path, ADAPTERS[module]).load(name)
         return adapted
     if not all(part.isidentifier() for part in [*module.split("."), *name.split(".")]):
         raise BadValue.of("env", path, "expected an import path, package.module:Class")
-    found = _imported(path, module)
+    found = imported(path, module)
     for part in name.split("."):
         if not hasattr(found, part):
             raise BadValue.of("env", path, f"but {module} has no {name}") from None
@@ -48,15 +48,20 @@ def load(path: str) -> type[Any]:
     return found
 
 
-def _imported(path: str, module: str) -> Any:
+def imported(path: str, module: str, key: str = "env") -> Any:
+    """Imports a module, which the import path at a key of a configuration names.
+
+    Raises:
+        BadValue: there is no such module, or it fails.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise BadValue.of("env", path, f"whose module needs {error.name}, which is not installed") from None
-        why = f"but there is no module {error.name}; name the class in the command, where it lies, or install it"
-        raise BadValue.of("env", path, why) from None
+            raise BadValue.of(key, path, f"whose module needs {error.name}, which is not installed") from None
+        why = f"but there is no module {error.name}; give the command in the folder where it lies, or install it"
+        raise BadValue.of(key, path, why) from None
     except BaseException as error:  # SystemExit too
         raise BadValue.of(
-            "env", path, f"whose module fails: {type(error).__name__}: {shortened(error, MAX_FOREIGN)}"
+            key, path, f"whose module fails: {type(error).__name__}: {shortened(error, MAX_FOREIGN)}"
         ) from error

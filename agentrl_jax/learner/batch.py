@@ -18,6 +18,7 @@ from agentrl_jax.algos import diagnostics, filters, gigpo, kl, masked
 from agentrl_jax.algos.advantages import whiten
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.algos.rewards import normalize, place_rewards
+from agentrl_jax.config.advantages import Gigpo
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.gradient import TeacherRows
 from agentrl_jax.learner.measures import Groups, groups_of, measure
@@ -199,8 +200,9 @@ def _choose_episodes(
             kept = filters.top_groups(scores, most, largest=rule.largest)
             of_groups = jnp.zeros(number, bool).at[kept].set(True)
         else:
+            value = settings.numbers["filter.k" if rule.kind == "top_k" else "filter.p"]
             options = {"largest": rule.largest, "include_zero": rule.include_zero}
-            of_groups = filters.chosen_groups(scores, rule.kind, value=settings.filter_value, **options)
+            of_groups = filters.chosen_groups(scores, rule.kind, value=value, **options)
         chosen &= shards.block(of_groups)[:, None]
     if config.filter_group_size:
         chosen &= filters.within_groups(*groups, config.filter_group_size)
@@ -273,10 +275,10 @@ def _advantages(
         assert before.old_logprob is not None
         divergence = kl.estimate(before.old_logprob, before.ref_logprob, config.kl.estimator)
         divergence = jnp.where(mask, divergence, 0.0)
-        rewards -= settings.kl_coef * by_episode(divergence)
+        rewards -= settings.numbers["kl.coef"] * by_episode(divergence)
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask, shards)[0]
     anchor_state = trajectory.turn.state_hash
-    if rule.kind == "gigpo" and rule.anchor == "observation":
+    if isinstance(rule, Gigpo) and rule.anchor == "observation":
         seen = jnp.arange(trajectory.observation.shape[-1]) < trajectory.observation_length[..., None]
         anchor_state = gigpo.hash_tokens(trajectory.observation, seen)
     inputs = AdvantageInputs(
@@ -292,8 +294,9 @@ def _advantages(
         state=anchor_state,
         turn_mask=trajectory.turn_mask,
         final_value=here.final_value,
+        devices=shards,
     )
-    advantage, target = (here.layout.of_rows(x) for x in estimate(inputs, rule, settings, shards))
+    advantage, target = (here.layout.of_rows(x) for x in estimate(inputs, rule, settings.of("advantage")))
     measured = {"reward": (jnp.sum(rewards, axis=1), jnp.any(of_episode, axis=1)), "advantage": (advantage, mask)}
     if rule.has_critic:
         measured |= {"value": (before.value, mask), "return": (target, mask)}

@@ -47,44 +47,33 @@ class LearnerConfig(UpdateRule):
         if self.mismatch.ratio_from == "rollout":
             return "rollout"
         weighs = self.distillation.kind == "self" and self.distillation.loss == "sampled"
-        single = self.epochs * self.minibatches == 1 or (self.objective.kind == "policy_gradient" and not weighs)
+        single = self.epochs * self.minibatches == 1 or not (self.objective.has_ratio or weighs)
         if self.mismatch.kind == "none" and single and self.kl.apply_to != "reward":
             return "same_pass"
         return "learner"
 
 
 class UpdateSettings(struct.PyTreeNode):
-    """Traced numbers of an update; changing one does not recompile. Numbers that the rule ignores are 0.
+    """Traced numbers of an update; changing one does not recompile.
 
-    `freeze_policy` is 1 while only the critic is trained, else 0; `overlong_buffer` is a share of the longest response;
-    `filter_value` is the `p` or `k` of the filter.
+    `numbers` are those of the rule by their keys below `algo`, such as objective.clip_low. `freeze_policy` is 1 while
+    only the critic is trained, else 0; `overlong_buffer` is a share of the longest response.
     """
 
     lr: Float[Array, ""]
     critic_lr: Float[Array, ""]
     max_grad_norm: Float[Array, ""]
-    clip_low: Float[Array, ""]
-    clip_high: Float[Array, ""]
-    tau_pos: Float[Array, ""]
-    tau_neg: Float[Array, ""]
-    value_coef: Float[Array, ""]
     entropy_coef: Float[Array, ""]
-    kl_coef: Float[Array, ""]
-    gamma: Float[Array, ""]
-    lam: Float[Array, ""]
-    turn_gamma: Float[Array, ""]
-    step_weight: Float[Array, ""]
-    history_power: Float[Array, ""]
-    filter_value: Float[Array, ""]
-    kl_target: Float[Array, ""]
-    kl_horizon: Float[Array, ""]
     format_penalty: Float[Array, ""]
     freeze_policy: Float[Array, ""]
     overlong_buffer: Float[Array, ""]
     overlong_penalty: Float[Array, ""]
-    distill_coef: Float[Array, ""]
-    distill_rl_coef: Float[Array, ""]
-    distill_ema_rate: Float[Array, ""]
+    numbers: dict[str, Float[Array, ""]]
+
+    def of(self, section: str) -> dict[str, Float[Array, ""]]:
+        """The numbers of a section of `algo`, by their names there."""
+        keys = (key for key in self.numbers if key.startswith(f"{section}."))
+        return {key.removeprefix(f"{section}."): self.numbers[key] for key in keys}
 
     @property
     def penalties(self) -> Penalties:

@@ -62,7 +62,9 @@ def update(
         ValueError: the groups cannot be divided among the devices, or `engine` is not that of the rollout.
     """
     replay = replayer(trajectory, temperature, model, config, engine, shards)
-    settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)
+    if config.kl.kind != "none":
+        numbers = settings.numbers | {"kl.coef": settings.numbers["kl.coef"] * state.kl.coef}
+        settings = settings.replace(numbers=numbers)
     batch, trained, means = make_batch(
         state, trajectory, temperature, settings, model, config, shards, replay, greedy, hints
     )
@@ -73,12 +75,13 @@ def update(
     state, of_steps = _learn(state, batch, trained, key, settings, model, config, tx, shards, replay)
     metrics |= of_steps
     if config.kl.kind != "none":
-        metrics["actor/kl_coef"] = settings.kl_coef
+        metrics["actor/kl_coef"] = settings.numbers["kl.coef"]
     if config.kl.kind == "adaptive":
         seen = metrics["actor/kl" if config.kl.apply_to == "loss" else "actor/reward_kl_penalty"]
         seen = jnp.where(metrics["update/trained_tokens"] > 0, seen, jnp.nan)  # NaN leaves the coefficient unchanged
         episodes = len(temperature) * shards.count
-        state = state.replace(kl=kl.update(state.kl, seen, episodes, settings.kl_target, settings.kl_horizon))
+        target, horizon = (settings.numbers[f"kl.{name}"] for name in ("target", "horizon"))
+        state = state.replace(kl=kl.update(state.kl, seen, episodes, target, horizon))
     return state.replace(step=state.step + 1), metrics
 
 
@@ -129,7 +132,7 @@ def _learn(
             norm=shards.norm,
         )
         if state.teacher is not None:
-            rate = jnp.where(good, settings.distill_ema_rate, 0.0)
+            rate = jnp.where(good, settings.numbers["distillation.ema_rate"], 0.0)
             average = distillation.moving_average(state.teacher, state.params["policy"], rate)
             state = state.replace(teacher=average)
         metrics["loss"] = loss
@@ -217,19 +220,15 @@ def _loss(
     if batch.replayed_logprob is not None:
         logprob = with_gradient_of(batch.replayed_logprob, scores.logprob)
     weights = losses.token_weights(mask, config.aggregation, denominators, norm_length=mask.shape[1])
-    policy, stats = losses.objective(
-        config.objective.kind,
-        logprob,
-        jax.lax.stop_gradient(logprob) if before.old_logprob is None else before.old_logprob,
-        batch.advantage,
-        mask,
-        clip_low=settings.clip_low,
-        clip_high=settings.clip_high,
-        dual_clip=config.objective.dual_clip,
-        tau_pos=settings.tau_pos,
-        tau_neg=settings.tau_neg,
-        ratio_cap=config.objective.ratio_cap,
+    inputs = losses.ObjectiveInputs(
+        logprob=logprob,
+        old_logprob=jax.lax.stop_gradient(logprob) if before.old_logprob is None else before.old_logprob,
+        behavior_logprob=batch.behavior_logprob,
+        advantage=batch.advantage,
+        mask=mask,
+        entropy=scores.entropy,
     )
+    policy, stats = losses.objective(inputs, config.objective, settings.of("objective"))
     if before.importance is not None:
         policy = policy * before.importance
     loss = jnp.sum(policy * weights) - settings.entropy_coef * jnp.sum(scores.entropy * weights)
@@ -247,7 +246,8 @@ def _loss(
         if batch.teacher is not None:
             measured["taught"] = batch.teacher.mask.astype(jnp.float32)
             of_teacher = of_teacher * measured["taught"]
-        loss = settings.distill_rl_coef * loss + settings.distill_coef * jnp.sum(of_teacher * weights)
+        weight = settings.of("distillation")
+        loss = weight["rl_coef"] * loss + weight["coef"] * jnp.sum(of_teacher * weights)
         sums |= {f"distill/{name}": masked.total(x, mask) for name, x in measured.items()}
     peaks: dict[str, jax.Array] = {}
     _add_gaps("rollout/logprob", logprob, batch, sums, peaks)
@@ -257,7 +257,7 @@ def _loss(
         clip = config.advantage.value_clip
         value, clipped = losses.value_loss(scores.value, before.value, batch.target, clip=clip)
         value_weights = losses.token_weights(mask, "token_mean", denominators, norm_length=mask.shape[1])
-        loss += settings.value_coef * jnp.sum(value * value_weights)
+        loss += settings.numbers["advantage.value_coef"] * jnp.sum(value * value_weights)
         sums["critic/value_loss"] = masked.total(value, mask)
         sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)
     if config.kl.kind != "none":
@@ -266,7 +266,7 @@ def _loss(
             divergence = kl.estimate(logprob, before.ref_logprob, config.kl.estimator)
         sums["actor/kl"] = masked.total(divergence, mask)
         if config.kl.apply_to == "loss":
-            loss += settings.kl_coef * jnp.sum(divergence * weights)
+            loss += settings.numbers["kl.coef"] * jnp.sum(divergence * weights)
     return loss, (sums, peaks)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from agentrl_jax.config import Config, decode, differences, to_dict
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.fields import TRACED
-from agentrl_jax.config.keys import sections_of
-from agentrl_jax.config.migrations import FORMAT, migrated
+from agentrl_jax.config.keys import sections_of, takes_own
+from agentrl_jax.config.migrations import FORMAT, by_key, migrated
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import atomic_write
 from agentrl_jax.strict_json import parse_object
@@ -66,22 +66,44 @@ the returns of validations, which are compared with earlier ones, depend on them
 
 
 def changed_keys(stored: Config, config: Config) -> list[str]:
-    """Dotted keys in which two configurations of a run differ, its folder aside; schedules are one key, and loggers."""
-    keys = (key for key in differences(stored, config) if key != "run_dir")
-    wholes = (_SCHEDULES, "train.loggers")
+    """Dotted keys in which two configurations of a run differ, its folder aside.
+
+    Schedules are one key, loggers are, and the section of a rule of the user whose code has changed.
+    """
+    keys = [key for key in differences(stored, config) if key != "run_dir"]
+    wholes = [_SCHEDULES, "train.loggers", *(key.removesuffix(_SOURCE) for key in keys if key.endswith(_SOURCE))]
     return [*dict.fromkeys(next((whole for whole in wholes if key.startswith(whole)), key) for key in keys)]
 
 
+_SOURCE = ".source"
+_OWN = tuple(f"algo.{name}" for name, field in AlgoConfig.model_fields.items() if takes_own(field.annotation))
+"""Sections that may be rules of the user."""
+
+
+def _is_number(key: str) -> bool:
+    """Whether a key is a traced number of a rule of the user."""
+    return key.startswith(tuple(f"{section}.numbers." for section in _OWN))
+
+
 def check_changes(
-    folder: Path, keys: Sequence[str], stored: Config, config: Config, done: int, *, accept: bool
+    folder: Path,
+    keys: Sequence[str],
+    stored: Config,
+    config: Config,
+    done: int,
+    *,
+    accept: bool,
+    rules_changed: bool = False,
 ) -> None:
     """Refuses changes of a run that has done `done` iterations; `accept` is the request to change what may be changed.
+
+    `rules_changed` is the request to go on with other code of the user's rules.
 
     Raises:
         UserError: a key is none that may change, or may only on request.
     """
     old, new = to_dict(stored), to_dict(config)
-    reason = _why_refused(keys, stored, config, done, accept)
+    reason = _why_refused([key for key in keys if not (rules_changed and key in _OWN)], stored, config, done, accept)
     if not reason:
         return
     shown = ", ".join(f"{key} ({value_at(old, key)} there, {value_at(new, key)} now)" for key in keys[:8])
@@ -95,7 +117,9 @@ def check_changes(
 
 def _why_refused(keys: Sequence[str], stored: Config, config: Config, done: int, accept: bool) -> str:
     other = "give another folder with --run_dir, or delete this one"
-    fixed = [key for key in keys if key not in MAY_CHANGE | FROM_NOW_ON]
+    fixed = [key for key in keys if key not in MAY_CHANGE | FROM_NOW_ON and not _is_number(key)]
+    if fixed and fixed[0] in _OWN:
+        return f"the code of {fixed[0]} has changed; add --rules_changed to go on with it from here on, or {other}"
     if fixed:
         return f"{fixed[0]} decides what has been done already; {other}"
     moved = [key for key in keys if key in ROUNDING]
@@ -105,7 +129,7 @@ def _why_refused(keys: Sequence[str], stored: Config, config: Config, done: int,
         return f"{done} iterations have been done; {other}"
     if accept:
         return ""
-    later = [key for key in keys if key in FROM_NOW_ON]
+    later = [key for key in keys if key in FROM_NOW_ON or _is_number(key)]
     if "train.iterations" in keys and "constant" not in (stored.optim.schedule, config.optim.schedule):
         later.append("train.iterations")
     if not later:
@@ -147,7 +171,7 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-_COUNTS = FROM_NOW_ON | ROUNDING | {"train.iterations"}
+_COUNTS = FROM_NOW_ON | ROUNDING | {"train.iterations", *_OWN}
 """Keys on whose earlier values computed numbers depend."""
 
 
@@ -174,7 +198,7 @@ class ConfigHistory:
         values: dict[str, str] = {}
         for row, is_passed in zip(self._rows, passed):
             for key, (old, new) in row["changed"].items():
-                if key not in _COUNTS:
+                if not (key in _COUNTS or _is_number(key)):
                     continue
                 if is_passed:
                     values[key] = new
@@ -183,7 +207,8 @@ class ConfigHistory:
         data = to_dict(self.config)
         for key, text in values.items():
             *above, name = key.split(".")
-            functools.reduce(operator.getitem, above, data)[name] = json.loads(text)
+            value = json.loads(text)
+            functools.reduce(operator.getitem, above, data)[name] = by_key(value) if key == _SCHEDULES else value
         return decode(data, source=HISTORY)
 
 

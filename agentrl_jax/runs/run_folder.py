@@ -69,11 +69,13 @@ class RunFolder:
         path: str | os.PathLike[str] | None = None,
         *,
         accept_changes: bool = False,
+        rules_changed: bool = False,
         loggers: Sequence[Logger] = (),
     ):
         """Creates the folder of a run or reopens it; `path` defaults to `config.run_dir`.
 
-        With `accept_changes` the run goes on with other values of the keys that `config_history.FROM_NOW_ON` names.
+        With `accept_changes` the run goes on with other values of the keys that `config_history.FROM_NOW_ON` names,
+        with `rules_changed` with other code of the user's rules.
         `loggers` get the rows of metrics.jsonl besides those that `train.loggers` names.
 
         Raises:
@@ -82,7 +84,8 @@ class RunFolder:
         """
         self.place = place = os.path.expanduser(path if path is not None else config.run_dir)
         _check_place(place)
-        self._accept_changes, self._chunks = accept_changes, config.rows_before_rl
+        self._accepted = {"accept": accept_changes, "rules_changed": rules_changed}
+        self._chunks = config.rows_before_rl
         self._iterations, self._changed = config.train.iterations, False
         self._mirror: Mirror | None = None
         self.path, self.checkpoints = Path(place), os.path.join(place, CHECKPOINTS)
@@ -200,7 +203,7 @@ class RunFolder:
             if not keys:
                 return
             done = max((row.get("iteration", 0) for row in self._rows("metrics.jsonl")), default=0)
-            config_history.check_changes(self.path, keys, stored, config, done, accept=self._accept_changes)
+            config_history.check_changes(self.path, keys, stored, config, done, **self._accepted)
             refuse_older(self.checkpoints)  # before anything is written: the version that can go on reads it, too
             step = max(complete_steps(self.checkpoints), default=0)  # where the run goes on
             config_history.record_changes(self.path, step, keys, stored, config)

@@ -42,7 +42,7 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slot
 def learner_config(config: Config, *, recorded_episodes: int = 0, hint_at: int = 0) -> LearnerConfig:
     """Builds the static configuration of the learner; `hint_at` is the least of the tasks'."""
     rule: dict[str, Any] = {name: getattr(config.algo, name) for name in UpdateRule.model_fields}
-    rule = {name: value.static() if isinstance(value, Section) else value for name, value in rule.items()}
+    rule = {name: value.untraced() if isinstance(value, Section) else value for name, value in rule.items()}
     rule["length_buckets"] = length_buckets(config)
     return LearnerConfig.model_construct(
         None,
@@ -101,7 +101,7 @@ def rollout_settings(
     """
     return RolloutSettings(
         split=jnp.asarray(split, jnp.int32),
-        format_penalty=jnp.float32(schedules(config)["format_penalty"](iteration)),
+        format_penalty=jnp.float32(schedules(config)["prompt.format_penalty"](iteration)),
         overlong_buffer=jnp.float32(config.algo.overlong_buffer),
         overlong_penalty=jnp.float32(config.algo.overlong_penalty),
         temperature=jnp.full(episodes, temperature, jnp.float32),
@@ -141,10 +141,10 @@ def schedules(config: Config) -> dict[str, optax.Schedule]:
 def update_settings(config: Config, factor: float, iteration: int = 0) -> UpdateSettings:
     """Builds the traced settings of the update of an iteration; `factor` is the value of `learning_rates`."""
     algo, chosen = config.algo, rates(config)
-    values = dict.fromkeys(UpdateSettings.__dataclass_fields__, 0.0)
-    values["filter_value"] = next(iter(algo.filter.traced().values()), 0.0)
-    values |= {name: schedule(iteration) for name, schedule in schedules(config).items() if name != "temperature"}
-    values |= {
+    now = {key: schedule(iteration) for key, schedule in schedules(config).items()}
+    values = {
+        "entropy_coef": now["entropy_coef"],
+        "format_penalty": now["prompt.format_penalty"],
         "lr": chosen.policy * factor,
         "critic_lr": chosen.critic * factor,
         "max_grad_norm": config.optim.max_grad_norm,
@@ -152,4 +152,5 @@ def update_settings(config: Config, factor: float, iteration: int = 0) -> Update
         "overlong_buffer": algo.overlong_buffer,
         "overlong_penalty": algo.overlong_penalty,
     }
-    return UpdateSettings(**{name: jnp.float32(value) for name, value in values.items()})
+    numbers = {key: now[key] for key in algo.traced_keys()}
+    return jax.tree.map(jnp.float32, UpdateSettings(**values, numbers=numbers))

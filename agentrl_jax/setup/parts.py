@@ -100,7 +100,7 @@ class RunParts:
         at = int(self.train_env.hint_at.min())
         learner = build_inputs.learner_config(config, recorded_episodes=self.recorded_episodes, hint_at=at)
         self.update = self.programs.update(self.model, learner, self.tx, engine)
-        remax = config.algo.advantage.kind == "remax"
+        remax = config.algo.advantage.has_greedy
         self.greedy = self.programs.rollout("baseline", rollout_model, self.train_env, single) if remax else None
         self.evaluation = self.programs.rollout("evaluation", self.model, self.eval_env, single)
         self.prompt_information = None

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool
 
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
+from agentrl_jax.config.fields import is_own
 from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference, with_teacher
@@ -172,7 +173,8 @@ def notes(config: Config) -> list[str]:
     if algo.epochs * algo.minibatches > 1:
         return lines
     keys = []
-    if algo.mismatch != NoCorrection(ratio_from="rollout") and algo.objective.kind != "policy_gradient":
+    clips = algo.objective.has_ratio and not is_own(algo.objective.kind)
+    if algo.mismatch != NoCorrection(ratio_from="rollout") and clips:
         numbers = algo.objective.model_dump(exclude={"kind"}, exclude_none=True)
         keys = [f"objective.{name}" for name in numbers]
         if algo.objective.kind not in ("ppo", "gmpo"):  # gmpo takes the mean of advantages in any case

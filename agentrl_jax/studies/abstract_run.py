@@ -136,7 +136,7 @@ class AbstractRun:
         settings = jax.eval_shape(lambda: build_inputs.update_settings(config, 1.0))
         temperature = jax.ShapeDtypeStruct((self.episodes,), jnp.float32)
         greedy = None
-        if config.algo.advantage.kind == "remax":
+        if config.algo.advantage.has_greedy:
             greedy = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct((len(x) // group_size, *x.shape[1:]), x.dtype), self.trajectory
             )
@@ -196,7 +196,7 @@ class AbstractRun:
             settings = jax.eval_shape(lambda: build_inputs.rollout_settings(config, self.batched_env, episodes, 1.0))
             return self._at(settings, Spec()).replace(temperature=self._at(settings.temperature, rows))
 
-        remax = config.algo.advantage.kind == "remax"
+        remax = config.algo.advantage.has_greedy
         key = self._at(jax.eval_shape(lambda: jax.random.key(0)), Spec())
         inputs = IterationInputs(
             rollout_key=key,

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from agentrl_jax.config import decode
 from agentrl_jax.config.comparison import Comparison, check_same
+from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import FULL, atomic_write, try_writing
+from agentrl_jax.setup.own_rules import resolved
 from agentrl_jax.studies.comparison_report import page
 from agentrl_jax.studies.variants import Record, Variants
 from agentrl_jax.terminal import Terminal
@@ -29,7 +31,9 @@ def compare(
         UserError: the folder cannot be written, one of its variants was run with another configuration or evaluated on
             other levels, or an entry of the comparison is invalid.
     """
-    folder = Path(out)
+    with refusals():
+        found = {name: with_defaults(resolved(config)) for name, config in comparison.variants.items()}
+    comparison, folder = comparison._replace(variants=found), Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try_writing(folder)  # checked now, since a variant is written only at its end

@@ -252,7 +252,7 @@ def _times(config: Config, footprint: Footprint, peaks: Peaks) -> Iterator[Phase
     yield time(RESHARD, 1, 0.0, sizes.decoder + sizes.resharded, footprint.sent_by_reshard)
     yield of(PREFILL, waves * (engine.max_turns - 1) + first, of_replica(PREFILL, rows))
     yield of(DECODE, waves * engine.max_turns * engine.max_response_tokens, of_replica(DECODE, rows))
-    if config.algo.advantage.kind == "remax":
+    if config.algo.advantage.has_greedy:
         heads = run.episodes // config.rollout.group_size / replicas_of(config)
         prefill, decode = (of_replica(name, heads) for name in (PREFILL, DECODE))
         whole = zip(prefill, decode)

@@ -216,8 +216,8 @@ class Variants:
         def keys(purpose: int) -> jax.Array:
             return jax.vmap(lambda key: run_keys.of_iteration(key, purpose, iteration))(self.seeds.keys)
 
-        episodes, remax = self.ids.group.shape[0], config.algo.advantage.kind == "remax"
-        temperature = float(build_inputs.schedules(config)["temperature"](iteration))
+        episodes, remax = self.ids.group.shape[0], config.algo.advantage.has_greedy
+        temperature = float(build_inputs.schedules(config)["rollout.temperature"](iteration))
         inputs = IterationInputs(
             rollout_key=keys(run_keys.ROLLOUT),
             update_key=keys(run_keys.UPDATE),

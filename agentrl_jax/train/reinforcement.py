@@ -164,7 +164,7 @@ class Reinforcement:
         turns, split = self.progress.horizon.turns(iteration), self.parts.train_splits.of(Split.TRAIN)
         ids, temperature = (
             build_inputs.training_ids(config),
-            float(build_inputs.schedules(config)["temperature"](iteration)),
+            float(build_inputs.schedules(config)["rollout.temperature"](iteration)),
         )
         episodes, levels_key = len(ids.group), run_keys.of_iteration(stream, run_keys.LEVELS, iteration)
         greedy = None
@@ -242,7 +242,7 @@ class Reinforcement:
             "actor/lr": 0.0 if iteration < config.train.critic_warmup else chosen.policy * factor,
             **({"critic/lr": chosen.critic * factor} if config.algo.advantage.has_critic else {}),
             "rollout/horizon": progress.horizon.turns(iteration),
-            "rollout/temperature": float(build_inputs.schedules(config)["temperature"](iteration)),
+            "rollout/temperature": float(build_inputs.schedules(config)["rollout.temperature"](iteration)),
             "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),
             **{f"rollout/{name}": value for name, value in counters.items()},
         }

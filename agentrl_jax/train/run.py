@@ -28,6 +28,8 @@ from agentrl_jax.runs.live import LiveView, final_table
 from agentrl_jax.runs.loggers import Logger
 from agentrl_jax.runs.run_folder import CONFIG, RunFolder, read_config
 from agentrl_jax.setup import start
+from agentrl_jax.setup.own_rules import copy_own_rules
+from agentrl_jax.setup.own_rules import resolved as resolved_rules
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.stopping import closed_at_stop, deferring
 from agentrl_jax.terminal import Terminal, literal
@@ -39,15 +41,21 @@ from envs_jax.budget import EXACT, optimal_label
 
 
 def train(
-    config: Config, console: Console | None = None, *, accept_changes: bool = False, loggers: Sequence[Logger] = ()
+    config: Config,
+    console: Console | None = None,
+    *,
+    accept_changes: bool = False,
+    rules_changed: bool = False,
+    loggers: Sequence[Logger] = (),
 ) -> dict[str, Any]:
     """Trains an agent, or resumes a run that was stopped, and returns its summary.
 
     The same configuration gives the same metrics and parameters bit for bit on the same hardware, however often the
     process was killed. Only entries named time/, seconds or programs differ; programs are those of the last process.
     The summary is the content of summary.json. With `accept_changes` a run goes on with other learning rates and other
-    numbers of its rule, from its last checkpoint on, see `runs.config_history`. `loggers` get every row of
-    metrics.jsonl, besides those that `train.loggers` names, see `runs.loggers.Logger`.
+    numbers of its rule, from its last checkpoint on, see `runs.config_history`; with `rules_changed` with other code of
+    the user's rules. `loggers` get every row of metrics.jsonl, besides those that `train.loggers` names, see
+    `runs.loggers.Logger`.
 
     On several hosts it is called in every process, after `hosts.start`, and process 0 alone writes and prints.
 
@@ -58,11 +66,11 @@ def train(
     """
     console = (console or Terminal()) if hosts.is_writer() else Terminal(quiet=True)
     with refusals():
-        config = with_defaults(config).replace(devices=counted_devices(config.devices))
+        config = with_defaults(resolved_rules(config)).replace(devices=counted_devices(config.devices))
         run = Run(config)  # first, so that no folder is created with an unusable configuration
         config = run.config
     with (
-        RunFolder(config, accept_changes=accept_changes, loggers=loggers) as folder,
+        RunFolder(config, accept_changes=accept_changes, rules_changed=rules_changed, loggers=loggers) as folder,
         Checkpoints(
             folder.checkpoints,
             keep=kept_checkpoints(config.train),
@@ -135,6 +143,7 @@ class Run:
         """The state of the newest checkpoint, or that before the first stage."""
         self.folder, self.view, self.parts.programs.note = folder, view, view.note
         hosts.from_writer(lambda: self.parts.store_traits(folder.path))
+        hosts.from_writer(lambda: copy_own_rules(folder.path, self.config))
         if self.parts.services is not None:
             self.parts.services.log_to(folder.path)
         for line in hosts.from_writer(checkpoints.rename_damaged):

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
 from made_up import BASE as RULE
-from made_up import EPISODES, GROUP_SIZE, HINTS, KEY, PLAIN, SHAPE, TRAJECTORY, fresh_state
+from made_up import EPISODES, GROUP_SIZE, HINTS, KEY, NUMBERS, PLAIN, SHAPE, TRAJECTORY, fresh_state, settings
 
 from agentrl_jax.config import Config, TaskConfig, decode, validate
 from agentrl_jax.config.algo import Replay, UpdateRule
-from agentrl_jax.config.fields import Section
-from agentrl_jax.config.keys import sections_of
+from agentrl_jax.config.fields import OWN, Section
+from agentrl_jax.config.keys import kind_of, sections_of
 from agentrl_jax.errors import UserError
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.learner.settings import UpdateSettings
@@ -52,10 +52,18 @@ BASE: dict[str, Any] = {
 }
 """A critic, several turns and members of a group, more than one step so that clipping occurs; else the defaults."""
 SECTIONS = ("algo", "optim", "prompt", "rollout", "train")
-NUMBERS = (2, 1, 0.5, 8, 4, 3, 0.25, 1.0, -1.0, 0, 20, 300)
+VALUES = (2, 1, 0.5, 8, 4, 3, 0.25, 1.0, -1.0, 0, 20, 300)
 """Of these the first that is accepted is tried."""
 NEEDED = {"algo.objective": {"algo.mismatch.ratio_from": Literal["rollout"]}}
 """What a kind of a union may need in another one."""
+
+
+SCHEDULED = ("entropy_coef", "rollout.temperature", "prompt.format_penalty", *NUMBERS)
+
+
+def comes_with_it(part: Any) -> bool:
+    """Whether a member of a union is none of the user."""
+    return kind_of(part) != OWN if "kind" in part.model_fields else True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +95,7 @@ def put(data: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         if last == "kind":
             section, union = path
             annotation = Config.model_fields[section].annotation.model_fields[union].annotation
-            kinds = {kind.model_fields["kind"].default: kind for kind in sections_of(annotation)}
+            kinds = {kind_of(kind): kind for kind in sections_of(annotation)}
             for key in node.keys() - kinds[values[name]].model_fields.keys():
                 del node[key]
         node[last] = values[name]
@@ -113,13 +121,15 @@ def _values(annotation: Any) -> tuple[list[Any], bool]:
     if get_origin(annotation) is Literal:
         return options, True
     if get_origin(annotation) is dict:
-        return [{name: {"end": end, "iterations": 1}} for name in get_args(options[0]) for end in (0.5, -2.0)], True
+        if options[0] is not str:
+            return [], True
+        return [{name: {"end": end, "iterations": 1}} for name in SCHEDULED for end in (0.5, -2.0)], True
     if get_origin(annotation) is tuple:
         entry = get_args(annotation)[0]
         return [(name,) for name in get_args(entry)] if get_origin(entry) is Literal else [(1,), (1, 2)], True
     if annotation is bool:
         return [True, False], True
-    return (["|"] if annotation is str else list(NUMBERS)), False
+    return (["|"] if annotation is str else list(VALUES)), False
 
 
 def _fields() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any]]]:
@@ -133,7 +143,7 @@ def _fields() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any]]]:
         for key, annotation in plain.items():
             yield key, annotation, {}, plain
         for key, parts in unions.items():
-            for part in parts:
+            for part in filter(comes_with_it, parts):
                 below = {f"{key}.{name}": field.annotation for name, field in part.model_fields.items()}
                 kind = {f"{key}.kind": part.model_fields["kind"].default}
                 for name, of in below.items():
@@ -184,7 +194,7 @@ def built(config: Config) -> list[Any]:
     """All that is made of a configuration before anything is compiled, as plain data."""
     batched_env, algo, rollout = _environment(config.prompt, config.rollout), config.algo, config.rollout
     texts = [(task.prompt, task.grammar) for task in batched_env.tasks]
-    rates, temperature = build_inputs.learning_rates(config), build_inputs.schedules(config)["temperature"]
+    rates, temperature = build_inputs.learning_rates(config), build_inputs.schedules(config)["rollout.temperature"]
     updates = [build_inputs.update_settings(config, float(rates(i)), i) for i in (0, 3)]
     arrays = [texts, build_inputs.rollout_settings(config, batched_env, 2, float(temperature(1))), updates]
     horizon, pairs = Horizon(algo.horizon, config.prompt.max_turns), config.train.mutual_information_pairs
@@ -235,7 +245,7 @@ def _members(name: str) -> list[Section]:
     """The members of a union of the learning rule, with values with which every field matters."""
     values = {"history": 1, "reward_normalization": "mean", "bootstrap_truncated": True, "ratio": 0.5, "k": 2}
     values |= {"estimator": "k2"}
-    parts = sections_of(UpdateRule.model_fields[name].annotation)
+    parts = filter(comes_with_it, sections_of(UpdateRule.model_fields[name].annotation))
     return [part(**{key: x for key, x in values.items() if key in part.model_fields}) for part in parts]
 
 
@@ -250,9 +260,9 @@ UNIONS["mismatch"] = [part for part in UNIONS["mismatch"] if not isinstance(part
 def read_by_the_update(rule: dict[str, Section], context: str) -> tuple[set[str], set[str]]:
     """Fields that an update by a rule reads, and numbers on which its new state depends."""
     seen: set[str] = set()
-    config = RULE.replace(**{name: part.static() for name, part in rule.items()}, epochs=2, context=context)
+    config = RULE.replace(**{name: part.untraced() for name, part in rule.items()}, epochs=2, context=context)
     model = ActorCritic(decoder=SHAPE, critic="shared" if rule["advantage"].has_critic else "none")
-    state, names = fresh_state(model, reference=rule["kl"].kind != "none"), UpdateSettings.__dataclass_fields__
+    state = fresh_state(model, reference=rule["kl"].kind != "none")
     teaches = rule["distillation"].kind == "self"
     state, hints = (with_teacher(state), HINTS) if teaches else (state, None)
     greedy = jax.tree.map(lambda x: x[2::GROUP_SIZE], TRAJECTORY)
@@ -261,9 +271,16 @@ def read_by_the_update(rule: dict[str, Section], context: str) -> tuple[set[str]
         options = {"model": model, "config": _Reads(config, seen), "tx": PLAIN, "shards": Shards()}
         return update(state, TRAJECTORY, jnp.ones(EPISODES), KEY, numbers, greedy, hints, **options)[0]
 
-    jaxpr = jax.make_jaxpr(learn)(UpdateSettings(**dict.fromkeys(names, jnp.float32(0.5)))).jaxpr
+    numbers = jax.tree.map(lambda _: jnp.float32(0.5), settings())
+    jaxpr = jax.make_jaxpr(learn)(numbers).jaxpr
     _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return seen, {name for name, of in zip(names, used, strict=True) if of}
+    return seen, {name for name, of in zip(leaves(numbers), used, strict=True) if of}
+
+
+def leaves(numbers: UpdateSettings) -> dict[str, Any]:
+    """Traced numbers by name, those of the rule by key."""
+    found = jax.tree.leaves_with_path(numbers)
+    return {jax.tree_util.keystr(path[-1:], simple=True): leaf for path, leaf in found}
 
 
 READ_BEFORE = {"distillation.accept_weak_teacher"}
@@ -280,6 +297,6 @@ def unread(rule: dict[str, Section], seen: set[str], used: set[str]) -> list[str
         for field in traced:
             changed = algo.replace(**{name: part.replace(**{field: 0.25 * getattr(part, field) + 0.125})})
             after = build_inputs.update_settings(config.replace(algo=changed), 1.0)
-            moved = {of for of in UpdateSettings.__dataclass_fields__ if getattr(before, of) != getattr(after, of)}
+            moved = {of for of, value in leaves(before).items() if leaves(after)[of] != value}
             found += [] if moved and moved <= used else [f"{name}.{field}"]
     return found

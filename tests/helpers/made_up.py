@@ -8,7 +8,9 @@ import numpy as np
 import optax
 
 from agentrl_jax.config.advantages import Grpo
-from agentrl_jax.config.algo import NoCorrection, NoFilter
+from agentrl_jax.config.algo import NoCorrection, NoFilter, UpdateRule
+from agentrl_jax.config.fields import TRACED
+from agentrl_jax.config.keys import sections_of
 from agentrl_jax.learner import state as states
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.learner.update import update
@@ -36,12 +38,25 @@ BASE = LearnerConfig(
 GRPO = {"advantage": Grpo()}
 
 
+NUMBERS = dict.fromkeys(
+    f"{name}.{number}"
+    for name, field in UpdateRule.model_fields.items()
+    for part in sections_of(field.annotation)
+    for number, of in part.model_fields.items()
+    if TRACED in of.metadata
+)
+"""Every traced number of every kind."""
+
+
 def settings(**changes):
-    values = dict.fromkeys(UpdateSettings.__dataclass_fields__, 1.0)
-    values |= {"lr": 0.1, "critic_lr": 0.1, "max_grad_norm": 1e9, "clip_low": 0.2, "clip_high": 0.28}
-    values |= {"entropy_coef": 0.01, "kl_coef": 0.0, "turn_gamma": 0.95, "filter_value": 0.9, "kl_target": 0.1}
-    values |= {"kl_horizon": 100.0, "format_penalty": -0.1, "freeze_policy": 0.0, "overlong_buffer": 0.0}
-    return jax.tree.map(jnp.float32, UpdateSettings(**values | changes))
+    """Numbers of the rule are given with two underscores for a dot."""
+    numbers = dict.fromkeys(NUMBERS, 1.0) | {"objective.clip_low": 0.2, "objective.clip_high": 0.28, "kl.coef": 0.0}
+    numbers |= {"advantage.turn_gamma": 0.95, "filter.p": 0.9, "kl.target": 0.1, "kl.horizon": 100.0}
+    values = {"lr": 0.1, "critic_lr": 0.1, "max_grad_norm": 1e9, "entropy_coef": 0.01, "format_penalty": -0.1}
+    values |= {"freeze_policy": 0.0, "overlong_buffer": 0.0, "overlong_penalty": 1.0}
+    for name, value in changes.items():
+        (numbers if "__" in name else values)[name.replace("__", ".")] = value
+    return jax.tree.map(jnp.float32, UpdateSettings(**values, numbers=numbers))
 
 
 def fresh_state(model=MODEL, reference=False, tx=PLAIN):

@@ -8,7 +8,7 @@ from made_up import GRPO, HINTS, NO_CRITIC, fresh_state, learn, settings
 from agentrl_jax.config.distillation import SelfDistillation
 from agentrl_jax.learner import state as states
 
-PURE = settings(distill_rl_coef=0.0, lr=1.0)
+PURE = settings(distillation__rl_coef=0.0, lr=1.0)
 RULES = {
     "sampled": SelfDistillation(ratio_cap=1.5, gate="sdar", gate_slope=2.0, teacher="reference"),
     "full": SelfDistillation(loss="full", gate="sdar", teacher="ema"),

@@ -4,7 +4,6 @@ Dimensions: `N` rows are trajectories of a level, in contiguous groups of `M`; `
 """
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from agentrl_jax.algos.advantages import whiten
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.algos.groups import center_and_std
 from agentrl_jax.algos.rewards import place_rewards
+from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.studies.estimator_bias import task
 from agentrl_jax.studies.estimator_bias.cases import Case
 
@@ -33,6 +33,8 @@ class Rows(NamedTuple):
     """Under the trained policy."""
     behavior_logprob: Float[Array, "N S"]
     """Under the behavior policy, which sampled the tokens."""
+    entropy: Float[Array, "N S"]
+    """Of the trained policy."""
     slopes: Float[Array, "N S P"]
     """Derivatives of `logprob` with respect to the parameters."""
 
@@ -69,19 +71,8 @@ def logprob_gradient(
     importance = _importance(case, rows)
 
     def loss(logprob):
-        per_token, _ = losses.objective(
-            case.objective,
-            logprob,
-            old,
-            advantage,
-            rows.mask,
-            clip_low=case.clip_low,
-            clip_high=math.inf if case.clip_high is None else case.clip_high,
-            dual_clip=case.dual_clip,
-            tau_pos=case.tau,
-            tau_neg=case.tau,
-            ratio_cap=None,
-        )
+        inputs = losses.ObjectiveInputs(logprob, old, rows.behavior_logprob, advantage, rows.mask, rows.entropy)
+        per_token, _ = losses.objective(inputs, case.objective, case.objective.traced())
         return jnp.sum(per_token * importance * weights)
 
     return -jax.grad(loss)(rows.logprob)
@@ -108,8 +99,9 @@ def advantages(case: Case, rows: Rows, group_size: int, baseline: Float[Array, "
         turn_rewards=rows.reward,
         state=jnp.stack([state, state], axis=-1).astype(jnp.uint32),
         turn_mask=rows.last >= 0,
+        devices=Shards(),
     )
-    found, _ = estimate(inputs, case.rule, case.rule)
+    found, _ = estimate(inputs, case.rule, case.rule.traced())
     return whiten(found, rows.mask) if case.rule.whiten else found
 
 

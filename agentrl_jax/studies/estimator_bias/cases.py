@@ -1,13 +1,19 @@
 """The estimators that are measured, and what is known about each."""
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from agentrl_jax.algos import losses
 from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Advantage
+from agentrl_jax.config.fields import LARGEST, is_own
+from agentrl_jax.config.keys import kind_of, sections_of
+from agentrl_jax.config.objectives import Cispo, DppoKl, DppoTv, Gmpo, Gspo, Objective, Ppo, Sapo
+from agentrl_jax.config.own import OwnAdvantage, OwnObjective
 
 Pairing = Literal["none", "best_of_two", "informative", "spread_of_two"]
+UNBIASED = 1e-9
+"""Largest measured bias of an unbiased estimator, as a share of the gradient: float64 rounding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,14 +24,8 @@ class Case:
     rule: Advantage
     """The token discount is 1."""
     aggregation: losses.Aggregation = "seq_mean_token_sum"
-    objective: losses.Objective = "ppo"
+    objective: Objective = dataclasses.field(default_factory=Ppo)
     """On policy, objectives differ in their weights only."""
-    clip_low: float = 0.2
-    """Bound of the objective, as the next two, see `losses`; 1 means no bound of a ratio, None for the others."""
-    clip_high: float | None = 0.28
-    dual_clip: float | None = 3.0
-    tau: float = 1.0
-    """Of sapo, for all advantages."""
     correction: Literal["ratio", "none", "truncated", "masked", "trajectory", "prefix", "per_decision"] = "ratio"
     """Correction for tokens sampled by another policy. ratio: the objective's ratios are relative to that policy.
 
@@ -56,8 +56,13 @@ class Case:
     """The mean is a multiple of the true gradient; proven, and tested."""
     note: str = ""
 
+    @property
+    def rounding(self) -> float:
+        """`UNBIASED`, or more with a function of the user, which may compute in float32."""
+        return 1e-5 if is_own(self.rule.kind) or is_own(self.objective.kind) else UNBIASED
 
-_RULES = {rule.model_fields["kind"].default: rule for rule in get_args(get_args(Advantage)[0])}
+
+_RULES: dict[str, Any] = {kind_of(rule): rule for rule in sections_of(Advantage)}
 
 
 def _case(name: str, kind: str, *, rule: dict[str, Any] | None = None, **options: Any) -> Case:
@@ -72,7 +77,7 @@ def _preset(name: str, **options: Any) -> Case:
         name=f"preset {name}",
         rule=algo.advantage,
         aggregation=algo.aggregation,
-        objective=algo.objective.kind,
+        objective=algo.objective,
         placement=algo.advantage.reward_placement,
         **options,
     )
@@ -122,8 +127,8 @@ CASES: tuple[Case, ...] = (
     _case("grpo, token_mean", "grpo", aggregation="token_mean"),
     _case("grpo, seq_mean_token_mean", "grpo", aggregation="seq_mean_token_mean"),
     # The objective: on policy, only its weights matter.
-    _case("gspo", "grpo", aggregation="seq_mean_token_mean", objective="gspo"),
-    _case("cispo", "grpo", aggregation="token_mean", objective="cispo"),
+    _case("gspo", "grpo", aggregation="seq_mean_token_mean", objective=Gspo()),
+    _case("cispo", "grpo", aggregation="token_mean", objective=Cispo()),
     # Filters.
     _case("rloo, better of two groups", "rloo", pairing="best_of_two"),
     _case("grpo, better of two groups", "grpo", pairing="best_of_two"),
@@ -137,11 +142,7 @@ CASES: tuple[Case, ...] = (
 )
 """Cases measured on policy, sorted by kind."""
 
-_UNCLIPPED: dict[str, Any] = {"clip_low": 1.0, "clip_high": None, "dual_clip": None}
-_FREE: dict[str, Any] = {"clip_low": losses.MAX_LOG_RATIO, "clip_high": None}
-_PPO: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
-_GSPO: dict[str, Any] = {"objective": "gspo", "dual_clip": None}
-_PAPER: dict[str, Any] = {"clip_low": 3e-4, "clip_high": 4e-4}
+_PAPER = Gspo(clip_low=3e-4, clip_high=4e-4)
 _BY_ROW: dict[str, Any] = {"aggregation": "seq_mean_token_mean"}
 
 # Advantage and aggregation are unbiased on policy, so that any bias found comes from the drift; the last three are
@@ -150,20 +151,20 @@ OFF_POLICY: tuple[Case, ...] = (
     _case("reinforce, drift ignored", "reward_to_go", **_TURNS, correction="none"),
     _case("rloo, drift ignored", "rloo", correction="none"),
     # The objective's ratio is relative to the behavior policy.
-    _case("token ratio, no clip", "rloo", **_UNCLIPPED),
-    _case("clip 0.2, 0.2", "rloo", **_PPO | {"clip_high": 0.2}),
-    _case("clip 0.2, 0.28", "rloo", **_PPO),
-    _case("clip 0.2, 0.28, dual clip 3", "rloo", **_PPO | {"dual_clip": 3.0}),
-    _case("gspo, no clip", "rloo", **_UNCLIPPED | _GSPO),
-    _case("gspo 0.2, 0.28", "rloo", **_PPO | _GSPO),
-    _case("gspo 0.0003, 0.0004", "rloo", **_PAPER | _GSPO, note="the paper's range"),
-    _case("gmpo, no clip", "rloo", **_FREE | {"objective": "gmpo"}),
-    _case("gmpo 0.4", "rloo", clip_low=0.4, clip_high=0.4, objective="gmpo", note="the paper's range"),
-    _case("cispo 0.28", "rloo", **_UNCLIPPED | {"objective": "cispo", "clip_high": 0.28}),
-    _case("sapo 1", "rloo", objective="sapo"),
-    _case("sapo 4", "rloo", objective="sapo", tau=4.0),
-    _case("dppo_tv 0.15", "rloo", clip_low=0.15, clip_high=0.15, objective="dppo_tv"),
-    _case("dppo_kl 0.05", "rloo", clip_low=0.05, clip_high=0.05, objective="dppo_kl"),
+    _case("token ratio, no clip", "rloo", objective=Ppo(clip_low=1.0, clip_high=LARGEST, dual_clip=None)),
+    _case("clip 0.2, 0.2", "rloo", objective=Ppo(clip_high=0.2, dual_clip=None)),
+    _case("clip 0.2, 0.28", "rloo", objective=Ppo(dual_clip=None)),
+    _case("clip 0.2, 0.28, dual clip 3", "rloo"),
+    _case("gspo, no clip", "rloo", objective=Gspo(clip_low=1.0, clip_high=LARGEST)),
+    _case("gspo 0.2, 0.28", "rloo", objective=Gspo(clip_low=0.2, clip_high=0.28)),
+    _case("gspo 0.0003, 0.0004", "rloo", objective=_PAPER, note="the paper's range"),
+    _case("gmpo, no clip", "rloo", objective=Gmpo(clip_low=losses.MAX_LOG_RATIO, clip_high=LARGEST)),
+    _case("gmpo 0.4", "rloo", objective=Gmpo(), note="the paper's range"),
+    _case("cispo 0.28", "rloo", objective=Cispo()),
+    _case("sapo 1", "rloo", objective=Sapo(tau_pos=1.0, tau_neg=1.0)),
+    _case("sapo 4", "rloo", objective=Sapo(tau_pos=4.0, tau_neg=4.0)),
+    _case("dppo_tv 0.15", "rloo", objective=DppoTv(ratio_cap=LARGEST)),
+    _case("dppo_kl 0.05", "rloo", objective=DppoKl(ratio_cap=LARGEST)),
     # An importance weight accounts for the difference between the policies.
     _case("truncated by token, 2", "rloo", correction="truncated"),
     _case("truncated by token, 1.2", "rloo", correction="truncated", cap=1.2),
@@ -179,8 +180,23 @@ OFF_POLICY: tuple[Case, ...] = (
     _case("product over the episode, reinforce", "reward_to_go", **_TURNS, correction="trajectory", unbiased=True),
     _case("product up to each reward, reinforce", "reward_to_go", **_TURNS, correction="per_decision", unbiased=True),
     # As published, divided by the standard deviation and with the aggregation of each paper.
-    _case("grpo, clip 0.2, 0.2", "grpo", **_PPO | _BY_ROW | {"clip_high": 0.2}),
-    _case("gspo as published", "grpo", **_PAPER | _GSPO | _BY_ROW),
-    _case("dapo's clip, token_mean", "grpo", **_PPO, aggregation="token_mean"),
+    _case("grpo, clip 0.2, 0.2", "grpo", **_BY_ROW, objective=Ppo(clip_high=0.2, dual_clip=None)),
+    _case("gspo as published", "grpo", **_BY_ROW, objective=_PAPER),
+    _case("dapo's clip, token_mean", "grpo", objective=Ppo(dual_clip=None), aggregation="token_mean"),
 )
 """Cases measured off policy, sorted by their correction."""
+
+
+def own_case(section: OwnAdvantage | OwnObjective) -> Case:
+    """The case of a function of the user: its advantage with PPO's unclipped ratios, or its objective with RLOO's."""
+    if isinstance(section, OwnObjective):
+        by_row = _BY_ROW if section.unit == "row" else {}
+        return _case(section.kind, "rloo", objective=section, **by_row)
+    critic: dict[str, Any] = {"critic": "true", **_TURNS} if section.has_critic else {}
+    return Case(
+        name=section.kind,
+        rule=section.replace(whiten=False),
+        objective=Ppo(clip_low=1.0, clip_high=LARGEST, dual_clip=None),
+        placement=critic.pop("placement", section.reward_placement),
+        **critic,
+    )

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from agentrl_jax.algos.groups import STD_FLOOR
+from agentrl_jax.config.fields import is_own
 from agentrl_jax.studies.estimator_bias import task
 from agentrl_jax.studies.estimator_bias.cases import Case, Pairing
 from agentrl_jax.studies.estimator_bias.level import Level
@@ -51,7 +52,15 @@ class Result:
     own_cosine: float | None
     """Between the mean and the gradient of the estimator's own objective, see `own_objective`; None without one."""
     limit: float | None
-    """Bias of that objective: what is left with infinitely large groups."""
+    """Bias of that objective: what is left with infinitely large groups; of own estimators, with `MANY` members."""
+    limit_error: float = 0.0
+    """Standard error of the limit, which is from sampled groups then."""
+
+
+MANY = 64
+"""Members of a group that stand for infinitely many, for estimators of which nothing is known."""
+_OF_LIMIT = 2000
+"""Groups of so many members that are sampled."""
 
 
 class Sampling(NamedTuple):
@@ -88,21 +97,17 @@ class Bench:
         Beyond 3 trajectories there are too many groups to sum over: `sampling` samples half of its groups from each
         level.
         """
-        if sampling is None:
-            groups = [level.all_groups(group_size) for level in self.levels]
-        else:
-            rng = np.random.default_rng(sampling.seed)
-            groups = [level.sampled_groups(group_size, sampling.num_groups // 2, rng) for level in self.levels]
+        mean, square, kept = self._moments(case, group_size, sampling)
         with jax.enable_x64(True):
-            parts = [level.gradients(case, *these) for level, these in zip(self.levels, groups)]
             own = self.own_objective(case)
-        chances, scores, gradients = (np.concatenate(part) for part in zip(*parts))
-        chances /= len(self.levels)
-        mean, square = _paired(case.pairing, chances, scores, gradients)
-        kept = chances[scores > 0].sum() if case.pairing == "informative" else 1.0
         size = np.linalg.norm(self.truth)
         scale = float(mean @ self.truth / size**2)
-        noise = float(np.sqrt(max(square - mean @ mean, 0.0)) / (abs(scale) * size))
+        noise = _noise(mean, square) / (abs(scale) * size)
+        limit, limit_error = None if own is None else self.bias(own), 0.0
+        if own is None and is_own(case.rule.kind) and case.pairing == "none":
+            many, square_of_many, _ = self._moments(case, MANY, Sampling(_OF_LIMIT, 0))
+            along = abs(many @ self.truth) / size
+            limit, limit_error = self.bias(many), float(_noise(many, square_of_many) / along / math.sqrt(_OF_LIMIT))
         return Result(
             case=case,
             group_size=group_size,
@@ -110,11 +115,28 @@ class Bench:
             cosine=cosine(mean, self.truth),
             scale=scale,
             bias=self.bias(mean),
-            noise=noise,
-            error=noise / math.sqrt(kept * sampling.num_groups) if sampling else 0.0,
+            noise=float(noise),
+            error=float(noise) / math.sqrt(kept * sampling.num_groups) if sampling else 0.0,
             own_cosine=None if own is None else cosine(mean, own),
-            limit=None if own is None else self.bias(own),
+            limit=limit,
+            limit_error=limit_error,
         )
+
+    def _moments(
+        self, case: Case, group_size: int, sampling: Sampling | None
+    ) -> tuple[Float[np.ndarray, " P"], float, float]:
+        """Mean and mean squared length of the gradients of groups, and the share of groups that count."""
+        if sampling is None:
+            groups = [level.all_groups(group_size) for level in self.levels]
+        else:
+            rng = np.random.default_rng(sampling.seed)
+            groups = [level.sampled_groups(group_size, sampling.num_groups // 2, rng) for level in self.levels]
+        with jax.enable_x64(True):
+            parts = [level.gradients(case, *these) for level, these in zip(self.levels, groups)]
+        chances, scores, gradients = (np.concatenate(part) for part in zip(*parts))
+        chances /= len(self.levels)
+        mean, square = _paired(case.pairing, chances, scores, gradients)
+        return mean, square, float(chances[scores > 0].sum()) if case.pairing == "informative" else 1.0
 
     def bias(self, mean: Float[np.ndarray, " P"]) -> float:
         """`Result.bias` of a mean gradient."""
@@ -127,9 +149,9 @@ class Bench:
         Means and standard deviations of groups, lengths in denominators and moments of a whitened batch are then those
         of the behavior policy on the group's level. The mean's difference from this gradient is the bias of small
         groups; this gradient's difference from the true one is that of the objective, which no size of a group
-        removes. None for pairings: infinite groups of a level are alike.
+        removes. None for pairings, as infinite groups of a level are alike, and for advantages of the user.
         """
-        if case.pairing != "none":
+        if case.pairing != "none" or is_own(case.rule.kind):
             return None
         return np.mean([level.own_gradient(case) for level in self.levels], axis=0)
 
@@ -157,6 +179,10 @@ def _paired(
     squares = np.bincount(number, weights=chances * np.square(gradients).sum(axis=1), minlength=len(distinct))
     together = np.einsum("st,ts,sp,tp->", weights, weights, sums, sums)
     return (weights @ of_score) @ sums, float(squares @ (np.square(weights) @ of_score) + together) / 2
+
+
+def _noise(mean: Float[np.ndarray, " P"], square: float) -> float:
+    return float(np.sqrt(max(square - mean @ mean, 0.0)))
 
 
 def cosine(a: Float[np.ndarray, " P"], b: Float[np.ndarray, " P"]) -> float:

@@ -8,11 +8,13 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import entr
 from jaxtyping import Float, Int
 
 from agentrl_jax.algos import gigpo
 from agentrl_jax.algos.groups import STD_FLOOR
 from agentrl_jax.algos.rewards import place_rewards
+from agentrl_jax.config.advantages import Gigpo, Grpo, Remax, Rloo
 from agentrl_jax.studies.estimator_bias import apply, task
 from agentrl_jax.studies.estimator_bias.cases import Case
 from agentrl_jax.studies.estimator_bias.policies import TinyPolicy
@@ -26,6 +28,7 @@ class Level:
     Attributes:
         t: the trajectories.
         logprob, behavior_logprob: f64[J, S] of their sampled tokens under the trained and under the behavior policy.
+        entropy: f64[J, S] of the trained policy.
         slopes: f64[J, S, P] derivatives of `logprob` with respect to the parameters.
         chance: f64[J], their probabilities under the behavior policy.
         gradient: f64[P] of the trained policy's expected return with respect to its parameters.
@@ -45,6 +48,8 @@ class Level:
 
         trained, sampling = jnp.asarray(policy.start), jnp.asarray(behavior)
         self.logprob, self.behavior_logprob = np.asarray(logprobs(trained)), np.asarray(logprobs(sampling))
+        shares = jax.nn.softmax(policy.logits(trained))
+        self.entropy = np.asarray(jnp.sum(entr(shares), axis=1)[t.context])
         self.slopes = np.asarray(jax.jacobian(logprobs)(trained))
         self.chance = np.asarray(chances(sampling))
         self.gradient = np.asarray(jax.grad(lambda x: jnp.sum(chances(x) * t.returns))(trained))
@@ -60,8 +65,8 @@ class Level:
             earned = place_rewards(jnp.asarray(t.reward), jnp.asarray(t.last), task.ROW, "turn")
             before = np.cumsum(earned, axis=1) - earned if case.placement == "episode" else 0.0
             values = self.values + before + (0.3 * np.sin(1.0 + t.context) if case.critic == "wrong" else 0.0)
-        arrays = (t.mask, t.last, t.reward, t.state, values, self.logprob, self.behavior_logprob, self.slopes)
-        return apply.Rows(*map(jnp.asarray, arrays))
+        of_tokens = self.logprob, self.behavior_logprob, self.entropy, self.slopes
+        return apply.Rows(*map(jnp.asarray, (t.mask, t.last, t.reward, t.state, values, *of_tokens)))
 
     def population(self, case: Case) -> Float[np.ndarray, "J S"]:
         """Advantages in a batch of one infinitely large group: of the behavior policy instead of its members."""
@@ -83,12 +88,12 @@ class Level:
         """Advantages before weights of rows and before whitening."""
         returns, mean = self.t.returns, self.chance @ self.t.returns
         rule = case.rule
-        if rule.kind == "gigpo":
+        if isinstance(rule, Gigpo):
             return self._gigpo(case)
-        if rule.kind == "grpo" or rule.kind == "rloo" or rule.kind == "remax":
+        if isinstance(rule, Grpo | Rloo | Remax):
             baseline = sum(p * r for p, r in self.baselines) if rule.kind == "remax" else mean
             std = math.sqrt(self.chance @ np.square(returns - mean))
-            divided = std if rule.kind == "grpo" and rule.normalize_by_std else 1.0
+            divided = std if isinstance(rule, Grpo) and rule.normalize_by_std else 1.0
             return np.broadcast_to(((returns - baseline) / divided)[:, None], self.t.mask.shape)
         unwhitened = dataclasses.replace(case, rule=rule.replace(whiten=False))
         # Each trajectory is passed as a group, which these estimators ignore.
@@ -97,7 +102,7 @@ class Level:
     def _gigpo(self, case: Case) -> Float[np.ndarray, "J S"]:
         """Advantages from gigpo's two comparisons: episodes of the level, and turns in the same state."""
         rule = case.rule
-        assert rule.kind == "gigpo"
+        assert isinstance(rule, Gigpo)
         t, of_turns = self.t, np.zeros(self.t.turn_mask.shape)
         if case.anchor == "state":
             of_turns += _relative(t.returns, np.zeros(len(t), int), self.chance, rule.normalize_by_std)[:, None]
@@ -150,7 +155,7 @@ class Level:
             ]
             return [np.concatenate(part)[: len(index)] for part in zip(*parts)]
 
-        baselines = self.baselines if case.rule.kind == "remax" else [(1.0, 0.0)]
+        baselines = self.baselines if case.rule.has_greedy else [(1.0, 0.0)]
         parts = [(chance * weight, *of_baseline(value)) for weight, value in baselines]
         chances, spreads, gradients = (np.concatenate(x) for x in zip(*parts))
         return chances, spreads, gradients

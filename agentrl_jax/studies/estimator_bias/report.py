@@ -12,16 +12,22 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from agentrl_jax.errors import UserError
+from agentrl_jax import safe_yaml
+from agentrl_jax.algos.losses import ObjectiveInputs
+from agentrl_jax.algos.own import Rule
+from agentrl_jax.config import decode
+from agentrl_jax.config.fields import is_own
+from agentrl_jax.config.own import OwnAdvantage, OwnObjective
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.setup.own_rules import resolved_kind
+from agentrl_jax.setup.own_sources import import_rules
 from agentrl_jax.studies.estimator_bias import policies, task
-from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY
+from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, own_case
 from agentrl_jax.studies.estimator_bias.exact import Bench, Result, Sampling
 from agentrl_jax.terminal import Terminal
 
 _TEXTS = ("estimator", "teacher", "note")
 """Columns without numbers."""
-UNBIASED = 1e-9
-"""Largest measured bias of an unbiased estimator, as a share of the gradient: float64 rounding."""
 
 
 def run(
@@ -36,6 +42,7 @@ def run(
     figure: str | None,
     format: str,
     report: Callable[[str], None],
+    own: str = "",
 ) -> list[Result]:
     """Runs `agentrl bench estimators`, whose options `cli.bench.Bench` describes: prints the results and returns them.
 
@@ -50,6 +57,8 @@ def run(
         known = "; ".join(case.name for case in all_cases)
         raise UserError.of("--only", only, f"which no estimator under --drift {drift} is called; known are {known}")
     _check(group_size, direction, num_groups, seed, figure)
+    if own:
+        cases = [own_case(_own_section(own, drift)), *cases]
     if direction and drift == "none":
         raise UserError.of("--direction", direction, "which needs a drift; add --drift small, or leave it out")
     trained = policies.NAMED[policy]()
@@ -77,6 +86,22 @@ def run(
     return results
 
 
+def _own_section(own: str, drift: policies.Drift) -> OwnAdvantage | OwnObjective:
+    """The section of a function of the user: `module:function`, or YAML with its kind and its numbers."""
+    given = safe_yaml.parse(own) if own.lstrip().startswith("{") else {"kind": own}
+    if not isinstance(given, dict) or not is_own(given.get("kind")):
+        raise UserError.of("--own", own, "expected module:function, or '{kind: module:function, NUMBER: 2.0}'")
+    with refusals():
+        module = import_rules("--own", given["kind"], stored=False)
+        rule = getattr(module, given["kind"].partition(":")[2], None)
+        objective = isinstance(rule, Rule) and rule.inputs is ObjectiveInputs
+        section = "objective" if objective else "advantage"
+        found = resolved_kind("--own", getattr(decode({"algo": {section: given}}).algo, section))
+    if objective and drift == "none":
+        raise UserError.of("--own", own, "an objective, of which all are alike on policy; add --drift small or large")
+    return found  # type: ignore[return-value]
+
+
 def _check(group_size: tuple[int, ...], direction: int, num_groups: int, seed: int, figure: str | None) -> None:
     for size in group_size:
         if size < 2 or (size > 3 and not num_groups):
@@ -99,7 +124,7 @@ def _check(group_size: tuple[int, ...], direction: int, num_groups: int, seed: i
 
 def biased(result: Result) -> bool:
     """Whether the mean is not a multiple of the true gradient, beyond rounding and three standard errors."""
-    return result.bias > UNBIASED + 3 * result.error
+    return result.bias > result.case.rounding + 3 * result.error
 
 
 def table(results: Sequence[Result], title: str) -> Table:
@@ -135,7 +160,7 @@ def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
         {name: value for name, value in vars(r).items() if name not in ("case", "drift_size")}
         | r.drift_size._asdict()
         | dataclasses.asdict(r.case)
-        | {"rule": r.case.rule.model_dump()}
+        | {"rule": r.case.rule.model_dump(), "objective": r.case.objective.model_dump()}
         for r in results
     ]
 
@@ -178,6 +203,7 @@ def _rows(results: Sequence[Result]) -> list[list[str]]:
 def _cells(r: Result) -> tuple[str, ...]:
     bias = f"{r.bias:.3f} ± {r.error:.3f}" if r.error else f"{r.bias:.3f}" if biased(r) else "0"
     own_cosine = "" if r.own_cosine is None else f"{r.own_cosine:.3f}"
-    limit = "" if r.limit is None else f"{r.limit:.3f}" if r.limit > UNBIASED else "0"
+    limit = "" if r.limit is None else f"{r.limit:.3f}" if r.limit > r.case.rounding else "0"
+    limit += f" ± {r.limit_error:.3f}" if r.limit_error else ""
     cosine = f"{r.cosine:.3f}" if biased(r) else "1"
     return bias, f"{r.noise:.2f}", cosine, own_cosine, limit, f"{r.scale:.2f}"

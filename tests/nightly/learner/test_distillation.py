@@ -19,7 +19,7 @@ from agentrl_jax.setup.programs import Programs
 @pytest.mark.parametrize("name", ["sampled", "full"])
 def test_microbatches_lengths_and_devices_change_nothing(name):
     rule = RULES[name]
-    numbers = settings(distill_rl_coef=0.5, lr=1.0)
+    numbers = settings(distillation__rl_coef=0.5, lr=1.0)
     _, metrics, whole = taught(rule, numbers)
     _, parts, split = taught(rule, numbers, grad_accum_steps=4, length_buckets=3)
     assert_close(whole, split, 1e-3)

@@ -55,7 +55,7 @@ def test_every_preset_makes_a_step(name):
     ],
 )
 def test_parts_equal_the_whole(model, rule, parts):
-    start, numbers = fresh_state(model, reference="kl" in rule), made_up.settings(kl_coef=0.5)
+    start, numbers = fresh_state(model, reference="kl" in rule), made_up.settings(kl__coef=0.5)
     same(*(learn(state=start, numbers=numbers, model=model, **rule, **more) for more in ({}, parts)))
 
 
@@ -75,7 +75,7 @@ def test_parts_equal_the_whole(model, rule, parts):
 def test_devices_change_nothing(rule, model, trajectory, devices):
     """Half of the devices have long responses, half short ones, so means per device would be wrong."""
     greedy = GREEDY if model is NO_CRITIC else None
-    numbers = made_up.settings(kl_coef=0.3, lam=0.7, kl_target=1e9, kl_horizon=64)
+    numbers = made_up.settings(kl__coef=0.3, advantage__lam=0.7, kl__target=1e9, kl__horizon=64)
     start = fresh_state(model, reference="kl" in rule)
     one = learn(trajectory, start, numbers, model=model, greedy=greedy, **rule)
     programs = Programs(make_mesh(devices[0], fsdp=devices[1]))
@@ -88,6 +88,6 @@ def test_devices_change_nothing(rule, model, trajectory, devices):
 
 def test_the_adaptive_coefficient_in_the_loss_follows_the_divergence():
     other = TRAJECTORY.replace(response=TRAJECTORY.response.replace(logprob=TRAJECTORY.response.logprob + 1.0))
-    numbers = made_up.settings(kl_coef=0.5, kl_target=1e9, kl_horizon=2.0 * made_up.EPISODES)
+    numbers = made_up.settings(kl__coef=0.5, kl__target=1e9, kl__horizon=2.0 * made_up.EPISODES)
     after, metrics = learn(other, fresh_state(reference=True), numbers, kl=AdaptiveKl(estimator="k3"))
     assert (metrics["actor/kl_coef"], float(after.kl.coef)) == (0.5, pytest.approx(0.9))

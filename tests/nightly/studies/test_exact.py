@@ -7,9 +7,9 @@ import pytest
 from known_biases import KNOWN, bench, check, every
 
 from agentrl_jax.studies.estimator_bias import apply
-from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY
+from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, UNBIASED
 from agentrl_jax.studies.estimator_bias.exact import Sampling
-from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased
+from agentrl_jax.studies.estimator_bias.report import biased
 
 
 @every

@@ -15,7 +15,7 @@ RULE = """{
   preset: remax, kl: {kind: adaptive, estimator: k2, coef: 0.1, target: 1.0e-6, horizon: 100}, minibatches: 1,
   entropy_coef: 0.001,
   horizon: {kind: adaptive, turns: [1, 2], every: 1, min_gain: 2.0},
-  schedules: {temperature: {end: 0.5, iterations: 2}, entropy_coef: {end: 0, iterations: 4, shape: cosine}}}"""
+  schedules: {rollout.temperature: {end: 0.5, iterations: 2}, entropy_coef: {end: 0, iterations: 4, shape: cosine}}}"""
 
 
 def rl_rows(run):

@@ -1,6 +1,5 @@
 import functools
 from types import SimpleNamespace
-from typing import get_args
 
 import algos_oracles
 import jax
@@ -9,15 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_jax.algos.estimate import AdvantageInputs, estimate
+from agentrl_jax.algos.estimate import ESTIMATORS, AdvantageInputs, estimate
 from agentrl_jax.config.advantages import Advantage
+from agentrl_jax.config.fields import OWN
+from agentrl_jax.config.keys import kind_of, sections_of
 from agentrl_jax.errors import BadValue
 
 GROUPS, GROUP_SIZE, TURNS, SAID = 3, 4, 2, 3
 EPISODES, LENGTH = GROUPS * GROUP_SIZE, TURNS * SAID
-KINDS = {kind.model_fields["kind"].default: kind for kind in get_args(get_args(Advantage)[0])}
-NAMES = tuple(KINDS)
-NUMBERS = SimpleNamespace(**dict.fromkeys(("gamma", "lam", "turn_gamma"), 0.9), step_weight=0.5, history_power=1.0)
+KINDS = {kind_of(kind): kind for kind in sections_of(Advantage)}
+NAMES = tuple(ESTIMATORS)
+NUMBERS = dict.fromkeys(("gamma", "lam", "turn_gamma"), 0.9) | {"step_weight": 0.5, "history_power": 1.0}
+
+
+def test_every_kind_of_advantage_has_its_function():
+    assert KINDS.keys() - {OWN} == ESTIMATORS.keys()
 
 
 @functools.cache
@@ -27,7 +32,7 @@ def program(rule):
 
 @functools.partial(jax.jit, static_argnums=1)
 def every_kind(evidence, rules, numbers):
-    return [estimate(evidence, rule, SimpleNamespace(**numbers)) for rule in rules]
+    return [estimate(evidence, rule, numbers) for rule in rules]
 
 
 def advantages(rule, evidence):

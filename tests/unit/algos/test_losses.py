@@ -1,5 +1,4 @@
 import math
-from typing import get_args
 
 import algos_oracles as oracle
 import jax
@@ -11,6 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentrl_jax.algos import losses
+from agentrl_jax.config.fields import OWN
+from agentrl_jax.config.keys import kind_of, sections_of
+from agentrl_jax.config.objectives import Objective
 
 MODES = ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 NORM = 50.0
@@ -243,19 +245,25 @@ def test_dppo_is_finite_where_a_token_is_certain():
         assert stats.clipped.tolist() == [False, True, False, True]
 
 
-NUMBERS = {"clip_low": 0.1, "clip_high": 0.2, "dual_clip": 2.0, "tau_pos": 1.0, "tau_neg": 2.0, "ratio_cap": 3.0}
+OBJECTIVES = {kind_of(part): part for part in sections_of(Objective)}
 
 
-@pytest.mark.parametrize("name", get_args(losses.Objective))
+def test_every_kind_of_objective_has_its_function():
+    assert OBJECTIVES.keys() - {OWN} == losses.OBJECTIVES.keys()
+
+
+@pytest.mark.parametrize("name", tuple(losses.OBJECTIVES))
 def test_every_objective_is_a_policy_gradient_where_nothing_has_changed(name):
     """Also: no gradient but that of the log-probabilities, and a minus where an advantage is positive."""
     draw = np.random.default_rng(4)
     logprob, mask = jnp.float32(draw.uniform(-3, -0.1, (ROWS, LENGTH))), jnp.ones((ROWS, LENGTH), bool)
     advantages = jnp.broadcast_to(jnp.float32(draw.normal(size=(ROWS, 1))), mask.shape)
     weights = losses.token_weights(mask, "seq_mean_token_mean", losses.count(mask), norm_length=1.0)
+    rule = OBJECTIVES[name]()
 
     def total(x, old, advantages):
-        return jnp.sum(losses.objective(name, x, old, advantages, mask, **NUMBERS)[0] * weights)
+        inputs = losses.ObjectiveInputs(x, old, old, advantages, mask, jnp.ones(mask.shape))
+        return jnp.sum(losses.objective(inputs, rule, rule.traced())[0] * weights)
 
     of_logprob, *others = jax.grad(total, argnums=(0, 1, 2))(logprob, logprob, advantages)
     np.testing.assert_allclose(of_logprob, -advantages * weights, rtol=1e-5)

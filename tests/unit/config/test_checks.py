@@ -25,7 +25,9 @@ MIXED = f"tasks: [{SERVICE}, {{env: X, groups: 4}}, {{env: 'my_module:Guess', gr
 POOL = "tasks: [{env: X, groups: 4, sampling: {kind: distinct}}]"
 SPREAD = "algo: {filter: none, advantage: {spread_weighted: true}}"
 MEAN = "algo: {filter: none, advantage: {reward_normalization: mean}}"
-VALUE_COEF = "algo: {schedules: {value_coef: {end: 2, iterations: 5}}}"
+VALUE_COEF = "algo: {schedules: {advantage.value_coef: {end: 2, iterations: 5}}}"
+OWN = "algo: {preset: grpo, advantage: {kind: 'my_rules:mine', source: x}}"
+AGGREGATIONS = "seq_mean_token_mean", "token_mean"
 SINGLE = "agent: single_turn"
 IMITATION = "imitation: {levels: 8, steps: 50}"
 SFT = {"kind": "sft", "data": ["a.jsonl"]}
@@ -142,21 +144,43 @@ LIMITS = [
     ("algo: {mismatch: tis}", "algo.objective", "sapo", "dppo_kl"),
     ("algo: {objective: gmpo}", "algo.aggregation", "seq_mean_token_mean", "token_mean"),
     ("algo: {kl: fixed}", "algo.kl.coef", 0.001, 0.0),
-    ("algo: {kl: fixed, schedules: {kl_coef: {end: 1, iterations: 5}}}", "algo.kl.coef", 0.0, None),
+    ("algo: {kl: fixed, schedules: {kl.coef: {end: 1, iterations: 5}}}", "algo.kl.coef", 0.0, None),
     ("algo: {preset: grpo, kl: {kind: fixed, estimator: k1}}", "algo.kl.apply_to", "loss", "reward"),
     ("algo: {kl: {kind: fixed, estimator: k1}}", "algo.kl.apply_to", "reward", None),
-    ("algo: {schedules: {kl_coef: {end: 1, iterations: 5}}}", "algo.kl.kind", "fixed", "adaptive"),
+    ("algo: {schedules: {kl.coef: {end: 1, iterations: 5}}}", "algo.kl.kind", "fixed", "adaptive"),
     ("algo: {kl: adaptive}", "algo.kl.horizon", 25.7, 25.6),
     ("algo: {horizon: stepwise}", "algo.horizon.turns", [2, 5], [2, 6]),
     ("algo: {horizon: adaptive}", "algo.horizon.turns", [2, 3], [2]),
     ("algo: {horizon: stepwise}", "algo.horizon.turns", [4], [5]),
+    (OWN, "algo.advantage.bootstrap_truncated", False, True),
+    ("algo: {objective: {kind: 'my_rules:mine', source: x, unit: row}}", "algo.aggregation", *AGGREGATIONS),
     # Schedules.
-    ("algo: {schedules: {clip_low: {end: 0.1, iterations: 5}}}", "algo.schedules.clip_low.end", 1.0, 1.01),
-    ("algo: {schedules: {clip_low: {end: 0.1, iterations: 5}}}", "algo.schedules.clip_low.end", 0.1, 0.2),
-    ("algo: {schedules: {format_penalty: {end: -1, iterations: 5}}}", "algo.schedules.format_penalty.end", 0.0, 0.1),
-    ("algo: {schedules: {temperature: {end: 2, iterations: 5}}}", "algo.schedules.temperature.end", 1e-6, 0.0),
+    (
+        "algo: {schedules: {objective.clip_low: {end: 0.1, iterations: 5}}}",
+        "algo.schedules.objective.clip_low.end",
+        1.0,
+        1.01,
+    ),
+    (
+        "algo: {schedules: {objective.clip_low: {end: 0.1, iterations: 5}}}",
+        "algo.schedules.objective.clip_low.end",
+        0.1,
+        0.2,
+    ),
+    (
+        "algo: {schedules: {prompt.format_penalty: {end: -1, iterations: 5}}}",
+        "algo.schedules.prompt.format_penalty.end",
+        0.0,
+        0.1,
+    ),
+    (
+        "algo: {schedules: {rollout.temperature: {end: 2, iterations: 5}}}",
+        "algo.schedules.rollout.temperature.end",
+        1e-6,
+        0.0,
+    ),
     ("algo: {schedules: {entropy_coef: {end: 2, iterations: 5}}}", "algo.schedules.entropy_coef.end", 0.0, -0.1),
-    (VALUE_COEF, "algo.advantage.kind", "gae", "grpo", "algo.schedules.value_coef.end is 2"),
+    (VALUE_COEF, "algo.advantage.kind", "gae", "grpo", "algo.schedules.advantage.value_coef.end is 2"),
     # Training.
     ("", "algo.filter.ratio", 0.125, 0.12),
     ("algo: {minibatches: 1}", "algo.grad_accum_steps", 32, 64, "algo.minibatches x algo.grad_accum_steps is 64"),

@@ -25,7 +25,7 @@ def test_a_teacher_that_reads_the_same_teaches_exactly_nothing():
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_an_update_is_that_of_the_written_out_loss(rule):
-    numbers = settings(distill_rl_coef=0.25, distill_coef=0.5, lr=1.0, distill_ema_rate=0.25)
+    numbers = settings(distillation__rl_coef=0.25, distillation__coef=0.5, lr=1.0, distillation__ema_rate=0.25)
     found, metrics, moved = taught(rule, numbers)
     start = started(rule)
     rows = pack_trajectories(TRAJECTORY, FULL)

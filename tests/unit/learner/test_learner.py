@@ -71,7 +71,7 @@ def test_the_longest_row_of_skipped_steps_is_reported():
 def test_the_adaptive_coefficient_follows_the_divergence(target, factor):
     """clip(error, -0.2, 0.2) * episodes / horizon per step; the coefficient is in the state and so in checkpoints."""
     other = TRAJECTORY.replace(response=TRAJECTORY.response.replace(logprob=TRAJECTORY.response.logprob + 1.0))
-    numbers = settings(kl_coef=0.5, kl_target=target, kl_horizon=2.0 * EPISODES)
+    numbers = settings(kl__coef=0.5, kl__target=target, kl__horizon=2.0 * EPISODES)
     start, kind = fresh_state(reference=True), AdaptiveKl(apply_to="reward", estimator="k1")
     after, metrics = learn(other, start, numbers, kl=kind)
     assert metrics["actor/kl_coef"] == 0.5

@@ -130,7 +130,7 @@ def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_obse
     program = jax.jit(
         lambda numbers: make_batch(fresh_state(), CUT_OFF, ONES, numbers, made_up.MODEL, config, Shards(), None, None)
     )
-    batch, _, metrics = program(settings(gamma=0.5))
+    batch, _, metrics = program(settings(advantage__gamma=0.5))
     target = of_slots(batch.target, batch)
     value = np.cos(np.asarray(CUT_OFF.final_observation)[np.arange(EPISODES), FINAL_LENGTH - 1]) * (FINAL_LENGTH > 0)
     trained = np.isfinite(target).any(axis=1)
@@ -162,7 +162,7 @@ def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypat
     monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
     monkeypatch.setattr(actor_critic, "logprobs", lambda params, model, *row: -3.0 + jnp.sin(token_before(*row[:2])))
     config = rule(**changes)
-    numbers = settings(gamma=0.8, lam=0.7, turn_gamma=0.6, kl_coef=0.3)
+    numbers = settings(advantage__gamma=0.8, advantage__lam=0.7, advantage__turn_gamma=0.6, kl__coef=0.3)
     state = fresh_state(model_of(config), reference=True)
     failed = MET.turn.failed.at[EPISODES - 1, 0].set(True)
     trajectory = CUT_OFF.replace(turn=MET.turn.replace(failed=failed))
@@ -191,7 +191,7 @@ def test_turn_ends_are_those_of_the_trajectory(advantage):
     config = rule(advantage=advantage(whiten=False, reward_placement="turn"))
     state = fresh_state()
     zero = state.replace(params=jax.tree.map(jnp.zeros_like, state.params))
-    batch = made(config, numbers=settings(turn_gamma=1.0), state=zero)[0]
+    batch = made(config, numbers=settings(advantage__turn_gamma=1.0), state=zero)[0]
     to_come = np.cumsum(REWARDS[:, ::-1], axis=1)[:, ::-1]
     assert_advantages(batch, np.repeat(to_come, batch.mask.shape[1] // TURNS, axis=1))
 
@@ -222,7 +222,7 @@ def test_returns_are_normalized_among_those_that_belong_together_and_are_learned
     config = rule(advantage=advantage, task_names=("a", "b"), **changes)
     turn = MET.turn.replace(failed=MET.turn.failed.at[1, 0].set(broken))
     trajectory = MET.replace(turn=turn, ids=MET.ids.replace(task=jnp.asarray(groups // 2)))
-    batch = made(config, trajectory, settings(filter_value=3.0))[0]
+    batch = made(config, trajectory, settings(filter__k=3.0))[0]
     learned = np.asarray(batch.mask).any(axis=1)
     assert sorted(np.bincount(groups[~learned], minlength=made_up.GROUPS)) == left_out
     label = {"state": groups, "task": groups // 2, "batch": 0 * groups}[grouping]

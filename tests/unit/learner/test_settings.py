@@ -6,13 +6,14 @@ import re
 import changed_settings
 import pytest
 from changed_settings import BASE, SECTIONS, UNIONS, changes_what_is_built, every_setting, put, read, read_by_the_update
+from made_up import settings
 from paths import ROOT
 
-from agentrl_jax.config.keys import every_key
+from agentrl_jax.config.keys import FILLED, every_key
 from agentrl_jax.config.load import leaves
 from agentrl_jax.config.presets import NAMES, read_preset
 from agentrl_jax.errors import UserError
-from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
+from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 
 BY_THE_RUN = {
@@ -27,7 +28,10 @@ BY_THE_RUN = {
 def test_every_setting_is_tried_or_read_by_name():
     every = {key for key in every_key() if key.startswith(tuple(f"{section}." for section in SECTIONS))}
     tried = {setting.name for setting in every_setting()}
-    assert {key for key in every if not any(k.startswith(f"{key}.") for k in every)} - tried == {"algo.preset"}
+    assert {key for key in every if not any(k.startswith(f"{key}.") for k in every)} - tried == {
+        "algo.preset",
+        *FILLED_IN,
+    }
     files = [path for path in (ROOT / "agentrl_jax").rglob("*.py") if path.parent.name != "config"]
     code = "\n".join(path.read_text() for path in files)
     assert [key for key in BY_THE_RUN if not re.search(rf"\.{key.split('.')[-1]}\b", code)] == []
@@ -37,6 +41,9 @@ def test_every_other_setting_changes_what_a_run_is_built_of():
     assert {setting.name for setting in every_setting() if not changes_what_is_built(setting)} == BY_THE_RUN
 
 
+OWN = "algo.advantage.", "algo.objective."
+FILLED_IN = {key for key in every_key() if key.startswith(OWN) and key.split(".")[-1] in FILLED[1:]}
+"""Of functions of the user, see tests/unit/setup/test_own_rules.py."""
 RULES = [{name: of[i % len(of)] for name, of in UNIONS.items()} for i in range(max(map(len, UNIONS.values())))]
 """Rules that together have every member of every union."""
 
@@ -54,7 +61,7 @@ def test_an_update_reads_every_field_of_its_rule(number):
 def test_an_update_reads_every_other_field_and_number():
     fields, numbers = (set.union(*found) for found in zip(*map(read_by, range(len(RULES)))))
     assert LearnerConfig.model_fields.keys() - fields == set()
-    assert UpdateSettings.__dataclass_fields__.keys() - numbers == set()
+    assert changed_settings.leaves(settings()).keys() - numbers == set()
 
 
 @pytest.mark.parametrize("name", NAMES)

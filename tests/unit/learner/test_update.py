@@ -87,7 +87,13 @@ def start():
 
 def test_an_update_with_a_critic(start):
     """PPO from the rollout's log-probabilities, KL in the reward, half of the groups, two epochs of two minibatches."""
-    numbers = NUMBERS | {"gamma": 0.9, "lam": 0.8, "kl_coef": 0.3, "value_coef": 0.6, "critic_lr": 0.05}
+    numbers = NUMBERS | {
+        "advantage__gamma": 0.9,
+        "advantage__lam": 0.8,
+        "kl__coef": 0.3,
+        "advantage__value_coef": 0.6,
+        "critic_lr": 0.05,
+    }
     rule = {"advantage": Gae(value_clip=0.1), "objective": Ppo(dual_clip=1.5), "filter": FractionFilter(ratio=0.5)}
     rule |= {"kl": FixedKl(apply_to="reward"), "aggregation": "seq_mean_token_mean", "epochs": 2, "minibatches": 2}
     state, metrics = learn(start, MODEL, numbers, **rule)
@@ -154,7 +160,7 @@ def test_an_update_without_a_critic(start, mismatch):
     """Group advantages, weights from rollout to learner or none, KL in the loss, and two microbatches of one step."""
     model = dataclasses.replace(MODEL, critic="none")
     start = start.replace(params={"policy": start.params["policy"]}, opt_state={"policy": start.opt_state["policy"]})
-    numbers = NUMBERS | {"kl_coef": 0.4}
+    numbers = NUMBERS | {"kl__coef": 0.4}
     rule = {"advantage": Grpo(), "objective": Ppo(dual_clip=None), "kl": FixedKl(estimator="k3")}
     aggregation = "token_mean" if mismatch.kind == "tis" else "seq_mean_token_sum_norm"
     rule |= {"mismatch": mismatch, "grad_accum_steps": 2, "aggregation": aggregation}
@@ -222,7 +228,7 @@ def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
 
     def loss(logprob, distance=None):
         scores = actor_critic.TokenScores(logprob, zeros, zeros, distance)
-        return updates._loss(scores, batch, losses.count(mask), settings(kl_coef=0.5), rule)
+        return updates._loss(scores, batch, losses.count(mask), settings(kl__coef=0.5), rule)
 
     (found, (sums, peaks)), slope = jax.value_and_grad(loss, has_aux=True)(passed)
     tokens = int(mask.sum())

@@ -13,7 +13,7 @@ from agentrl_jax.runs.config_history import FROM_NOW_ON, MAY_CHANGE, ConfigHisto
 from agentrl_jax.runs.run_folder import RunFolder, read_config
 
 BASE = with_defaults(Config(run_dir="x"))
-SCHEDULES = {"temperature": {"shape": "linear", "end": 0.5, "iterations": 9}}
+SCHEDULES = {"rollout.temperature": {"shape": "linear", "end": 0.5, "iterations": 9}}
 
 
 def with_keys(**changes):

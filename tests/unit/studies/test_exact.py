@@ -11,9 +11,9 @@ from refusing import refusal
 
 from agentrl_jax.config.advantages import Rloo
 from agentrl_jax.studies.estimator_bias import teachers
-from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, Case
+from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, UNBIASED, Case
 from agentrl_jax.studies.estimator_bias.exact import Sampling
-from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased, run
+from agentrl_jax.studies.estimator_bias.report import biased, run
 
 
 def named(cases, name):

@@ -1,0 +1,136 @@
+"""Functions of the user as estimators and objectives: entries of the same tables as the kinds that come with it."""
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+
+from agentrl_jax.algos import losses
+from agentrl_jax.algos.estimate import ESTIMATORS, AdvantageInputs
+from agentrl_jax.algos.losses import OBJECTIVES, ObjectiveInputs
+from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
+from agentrl_jax.errors import BadValue
+
+READ_BY: dict[type, dict[str, tuple[str, ...]]] = {
+    AdvantageInputs: {
+        "groups": ("scores", "valid", "state"),
+        "critic": ("values", "final_value"),
+        "greedy": ("baseline",),
+        "devices": ("devices",),
+    },
+    ObjectiveInputs: {"ratio": ("old_logprob", "behavior_logprob")},
+}
+"""By the inputs of a function, what it may need, and the fields that only a function with this need reads."""
+SECTIONS: dict[type, type[OwnKind]] = {AdvantageInputs: OwnAdvantage, ObjectiveInputs: OwnObjective}
+_TYPES = (float, int, bool, str)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A function of the user, with what it declares; a call calls the function.
+
+    Attributes:
+        inputs: the class of its first argument.
+        parameters: the annotations of its keyword-only parameters, with their bounds, and their defaults
+            (`inspect.Parameter.empty` without one). Floats are traced, the others static.
+    """
+
+    function: Callable[..., Any]
+    inputs: type
+    needs: tuple[str, ...]
+    unit: Literal["token", "row"]
+    parameters: dict[str, tuple[Any, Any]]
+
+    def __call__(self, *arguments: Any, **parameters: Any) -> Any:
+        """The result of the function itself."""
+        return self.function(*arguments, **parameters)
+
+    @property
+    def traced(self) -> frozenset[str]:
+        """Names of the parameters that programs take as arguments."""
+        return frozenset(name for name, (kind, _) in self.parameters.items() if _plain(kind) is float)
+
+    def hidden(self) -> dict[str, str]:
+        """Fields of the inputs that it may not read, with the need that it would have to declare."""
+        found = READ_BY[self.inputs].items()
+        return {field: need for need, fields in found if need not in self.needs for field in fields}
+
+
+def rule(
+    *, needs: tuple[str, ...] = (), unit: Literal["token", "row"] = "token"
+) -> Callable[[Callable[..., Any]], Rule]:
+    """Declares a function of the user as an advantage estimator or as an objective, by its first argument.
+
+    `inputs: AdvantageInputs`: returns the advantage of every token, f32[E, S], 0 outside the mask, or with the need
+    critic (advantage, target of the critic). `inputs: ObjectiveInputs`: returns the loss of every token, f32[N, S], or
+    (losses, clipped), bool[N, S], where a bound determined the loss. Its other parameters are keyword-only, of the
+    types float (traced: another value does not compile again), int, bool or str (static), with bounds by `Annotated`.
+
+    `needs` has what else it reads. Advantages: groups (`scores`, `valid`, `state`; whole groups are on one device),
+    critic (`values`, `final_value`), greedy (`baseline`), devices (`devices`, for sums over all groups). Objectives:
+    ratio (`old_logprob`, `behavior_logprob`). `unit` is what a loss belongs to: a token, or its whole row.
+
+    Raises:
+        ValueError: a need or a unit that there is none of, or a signature that is not as above.
+    """
+
+    def declared(function: Callable[..., Any]) -> Rule:
+        hints = typing.get_type_hints(function, include_extras=True)
+        first, *others = inspect.signature(function).parameters.values()
+        inputs = hints.get(first.name)
+        if inputs not in READ_BY:
+            why = "expected AdvantageInputs or ObjectiveInputs as the annotation of the first argument"
+            raise BadValue.of(f"{function.__name__}: {first.name}", str(inputs), why)
+        for need in needs:
+            if need not in READ_BY[inputs]:
+                why = f"expected {' or '.join(READ_BY[inputs])}, as a tuple: needs=({next(iter(READ_BY[inputs]))!r},)"
+                raise BadValue.of(f"{function.__name__}: needs", needs, why)
+        if unit not in ("token", "row") or (unit == "row" and inputs is not ObjectiveInputs):
+            raise BadValue.of(f"{function.__name__}: unit", unit, "expected token, or row for an objective")
+        for each in others:
+            if each.kind is not inspect.Parameter.KEYWORD_ONLY or _plain(hints.get(each.name)) not in _TYPES:
+                why = "expected a parameter behind *, annotated with float, int, bool or str"
+                raise BadValue.of(f"{function.__name__}: parameter", each.name, why)
+            if each.name in SECTIONS[inputs].model_fields:
+                why = "which is a key of every such section; give it another name"
+                raise BadValue.of(f"{function.__name__}: parameter", each.name, why)
+        parameters = {each.name: (hints[each.name], each.default) for each in others}
+        return Rule(function, inputs, tuple(needs), unit, parameters)
+
+    return declared
+
+
+def register(kind: str, rule: Rule) -> None:
+    """Makes a rule an entry of the table of its kinds."""
+    if rule.inputs is AdvantageInputs:
+        ESTIMATORS[kind] = lambda inputs, section, numbers: advantage(rule, inputs, section, numbers)
+    else:
+        OBJECTIVES[kind] = lambda inputs, section, numbers: objective(rule, inputs, section, numbers)
+
+
+def advantage(rule: Rule, inputs: AdvantageInputs, section: Any, numbers: Any) -> Any:
+    """As an entry of `ESTIMATORS`."""
+    if "devices" not in rule.needs:
+        inputs = inputs.replace(devices=None)
+    found = rule.function(jax.lax.stop_gradient(inputs), **parameters(section, numbers))
+    return found if "critic" in rule.needs else (found, None)
+
+
+def objective(rule: Rule, inputs: ObjectiveInputs, section: Any, numbers: Any) -> Any:
+    """As an entry of `OBJECTIVES`; gradients reach the log-probabilities only."""
+    stopped = jax.lax.stop_gradient(inputs).replace(logprob=inputs.logprob)
+    found = rule.function(stopped, **parameters(section, numbers))
+    of_tokens, clipped = found if isinstance(found, tuple) else (found, None)
+    return losses.with_stats(inputs, of_tokens, clipped)
+
+
+def parameters(section: OwnKind, numbers: Any) -> dict[str, Any]:
+    """The arguments of a function behind its inputs."""
+    return {name: numbers[name] for name in section.numbers} | section.static
+
+
+def _plain(annotation: Any) -> Any:
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation

@@ -1,0 +1,113 @@
+"""The user's rules at the start of a run: imported, filled in, checked, and put into the tables of their kinds."""
+
+import hashlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from pydantic import ConfigDict, ValidationError, create_model
+
+from agentrl_jax.algos import own
+from agentrl_jax.config import Config, validate
+from agentrl_jax.config.load import expected
+from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
+from agentrl_jax.errors import BadValue, UserError, refusals
+from agentrl_jax.parallel import hosts
+from agentrl_jax.setup.own_checks import check
+from agentrl_jax.setup.own_sources import COPIES, copy_sources, import_rules, source_of
+
+_WHAT: dict[type[OwnKind], str] = {OwnAdvantage: "an AdvantageInputs", OwnObjective: "an ObjectiveInputs"}
+_checked: set[tuple[str, OwnKind]] = set()
+
+
+def resolved(config: Config, *, unchanged: bool = False) -> Config:
+    """The configuration with the user's rules imported and checked, their numbers complete, and their code's digest.
+
+    A configuration without own rules is returned as it is. Call it before anything is built of the configuration, on
+    all hosts.
+
+    Raises:
+        UserError: a function cannot be imported or is not as `rules.rule` says, its numbers are not as it declares, or
+            its code is not the same on all hosts, or, with `unchanged`, not that which a run has stored.
+    """
+    found = {}
+    with refusals():
+        for name, section in config.algo.own_kinds.items():
+            key = f"algo.{name}"
+            found[name] = resolved_kind(key, section)
+            if unchanged and found[name].source != section.source:
+                why = f"whose code is not that of the run; its folder has a copy in {COPIES}"
+                raise BadValue.of(key, section.kind, why)
+    if not found:
+        return config
+    digest = hashlib.sha256(" ".join(part.source for part in found.values()).encode()).digest()
+    if not hosts.same(np.frombuffer(digest, np.uint8)):
+        kinds = " and ".join(part.kind for part in found.values())
+        raise UserError(f"algo: the code of {kinds} differs between hosts; copy it from one to the others", key="algo")
+    config = config.replace(algo=config.algo.replace(**found))
+    validate(config, files=False)
+    return config
+
+
+def resolved_kind(key: str, section: OwnKind) -> OwnKind:
+    """A section at a key, as `resolved`.
+
+    Raises:
+        ValueError: as `resolved`.
+    """
+    module = import_rules(key, section.kind, stored=bool(section.source))
+    rule = _rule_of(key, section, module)
+    values = _values(key, section, rule)
+    numbers = {name: float(value) for name, value in values.items() if name in rule.traced}
+    static = {name: value for name, value in values.items() if name not in rule.traced}
+    section = section.replace(needs=rule.needs, numbers=numbers, static=static, source=source_of(module))
+    if isinstance(section, OwnObjective):
+        section = section.replace(unit=rule.unit)
+    if (key, section) not in _checked:
+        check(key, section, rule)
+        _checked.add((key, section))
+    own.register(section.kind, rule)
+    return section
+
+
+def copy_own_rules(folder: Path, config: Config) -> None:
+    """Writes the code of the rules of a resolved configuration into the folder of a run."""
+    kinds = config.algo.own_kinds
+    copy_sources(folder, [import_rules(f"algo.{name}", part.kind, stored=False) for name, part in kinds.items()])
+
+
+def _rule_of(key: str, section: OwnKind, module: ModuleType) -> own.Rule:
+    name = section.kind.partition(":")[2]
+    if not hasattr(module, name):
+        raise BadValue.of(key, section.kind, f"but {module.__name__} has no {name}")
+    rule = getattr(module, name)
+    if not isinstance(rule, own.Rule):
+        why = f"which is no rule; write @rule() above the function {name}, from agentrl_jax.rules"
+        raise BadValue.of(key, section.kind, why)
+    if own.SECTIONS[rule.inputs] is not type(section):
+        raise BadValue.of(key, section.kind, f"which takes {rule.inputs.__name__}; expected {_WHAT[type(section)]}")
+    return rule
+
+
+def _values(key: str, section: OwnKind, rule: own.Rule) -> dict[str, Any]:
+    """The parameters, those that are not given at their defaults."""
+    required = inspect.Parameter.empty
+    fields: dict[str, Any] = {
+        name: (kind, ... if default is required else default) for name, (kind, default) in rule.parameters.items()
+    }
+    settings = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+    model = create_model("Parameters", __config__=settings, **fields)
+    try:
+        return dict(model.model_validate(section.parameters))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = str(problem["loc"][0])
+        if problem["type"] == "extra_forbidden":
+            known = ", ".join(rule.parameters) or "none"
+            why = f"but {section.kind} has no such parameter; it has {known}"
+            raise BadValue.of(f"{key}.{name}", problem["input"], why) from None
+        if problem["type"] == "missing":
+            raise BadValue(f"the key {key}.{name} is missing; give it a value", key=f"{key}.{name}") from None
+        raise BadValue.of(f"{key}.{name}", problem["input"], f"expected {expected(problem)}") from None

@@ -1,0 +1,256 @@
+"""Functions of the user take the place of an estimator or an objective; what they do wrong is refused by name."""
+
+import itertools
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from refusing import refusal
+
+from agentrl_jax.algos import losses
+from agentrl_jax.algos.estimate import estimate
+from agentrl_jax.config import decode, load_resolved, save_resolved, to_dict
+from agentrl_jax.config.advantages import Grpo
+from agentrl_jax.config.objectives import Cispo
+from agentrl_jax.setup.own_checks import advantage_inputs, objective_inputs
+from agentrl_jax.setup.own_rules import copy_own_rules, resolved
+from agentrl_jax.setup.own_sources import name_module
+
+HEAD = """
+from typing import Annotated
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pydantic import Field
+from agentrl_jax.rules import AdvantageInputs, ObjectiveInputs, groups, rule
+"""
+RULES = """
+@rule(needs=("groups",))
+def centered(inputs: AdvantageInputs, *, strength: Annotated[float, Field(gt=0)] = 1, whole: bool = True):
+    base = groups.group_mean(inputs.scores, inputs.valid)[:, None]
+    return strength * (inputs.scores - base).reshape(-1, 1) * inputs.mask
+
+@rule(needs=("ratio",))
+def capped(inputs: ObjectiveInputs, *, cap: float = 2.0):
+    ratio = jnp.exp(inputs.logprob - inputs.old_logprob)
+    return -jax.lax.stop_gradient(jnp.minimum(ratio, cap)) * inputs.advantage * inputs.logprob
+
+@rule(needs=("critic", "devices"))
+def above(inputs: AdvantageInputs, *, scale: float):
+    mean = inputs.devices.sum(jnp.sum(inputs.rewards)) / inputs.devices.sum(jnp.sum(inputs.mask))
+    return inputs.mask * (mean - scale * inputs.values), inputs.rewards
+
+@rule(needs=("ratio",), unit="row")
+def of_rows(inputs: ObjectiveInputs):
+    gap = jnp.where(inputs.mask, jnp.clip(inputs.logprob - inputs.old_logprob, -1, 1), 0.0)
+    mean = jnp.mean(gap, axis=1, keepdims=True)
+    return -inputs.advantage * jnp.exp(mean), jnp.abs(gap) >= 1
+
+def plain(inputs):
+    return inputs
+"""
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes a module, and returns its name; no two have the same."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(text, head=HEAD):
+        name = f"rules_of_test_{next(_numbers)}"
+        (tmp_path / f"{name}.py").write_text(head + textwrap.dedent(text))
+        return name
+
+    return write
+
+
+def with_rules(**kinds):
+    return decode({"algo": {"preset": "grpo", "aggregation": "token_mean", **kinds}})
+
+
+def test_numbers_defaults_and_needs_are_filled_in_and_stored(module, tmp_path):
+    name = module(RULES)
+    algo = resolved(with_rules(advantage={"kind": f"{name}:centered", "strength": 2}, objective=f"{name}:capped")).algo
+    assert (algo.advantage.numbers, algo.advantage.static) == ({"strength": 2.0}, {"whole": True})
+    assert (algo.advantage.needs, algo.objective.numbers, algo.objective.unit) == (("groups",), {"cap": 2.0}, "token")
+    assert algo.advantage.source.startswith("sha256:")
+    numbers = {"advantage.value_coef": 1.0, "advantage.strength": 2.0, "objective.cap": 2.0}
+    assert algo.traced_keys() == numbers | {"kl.coef": algo.kl.coef}
+    config = resolved(with_rules(advantage={"kind": f"{name}:centered", "strength": 2}))
+    assert with_rules(advantage=to_dict(config)["algo"]["advantage"]).algo.advantage == config.algo.advantage
+    save_resolved(config, tmp_path / "config.yaml")
+    stored = load_resolved(tmp_path / "config.yaml")
+    assert stored.algo == config.algo
+    assert (stored.algo.advantage.per_group, stored.algo.advantage.has_critic) == (True, False)
+    assert hash(stored.algo.advantage.untraced()) == hash(config.algo.advantage.untraced())
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ({"kind": "NAME:centered", "strenght": 2.0}, "algo.advantage.strenght", 2.0),
+        ({"kind": "NAME:centered", "strength": 0.0}, "algo.advantage.strength", 0.0),
+        ({"kind": "NAME:centered", "whole": 1}, "algo.advantage.whole", 1),
+        ({"kind": "NAME:above"}, "algo.advantage.scale", None),
+        ({"kind": "NAME:capped"}, "algo.advantage", "NAME:capped"),
+        ({"kind": "NAME:plain"}, "algo.advantage", "NAME:plain"),
+        ({"kind": "NAME:gone"}, "algo.advantage", "NAME:gone"),
+        ({"kind": "NAME.gone:x"}, "algo.advantage", "NAME.gone:x"),
+        ({"kind": "NAME:centered", "value_coef": 2.0}, "algo.advantage.value_coef", 2.0),
+    ],
+)
+def test_what_a_function_does_not_have_is_refused(given, key, value, module):
+    name = module(RULES)
+    given = given | {"kind": given["kind"].replace("NAME", name)}
+    error = refusal(resolved, with_rules(advantage=given))
+    value = value.replace("NAME", name) if isinstance(value, str) else value
+    assert (error.key, error.value) == (key, value)
+
+
+def test_only_a_module_that_the_user_names_is_imported_for_a_stored_run(module, tmp_path):
+    name = module(RULES)
+    held = to_dict(with_rules(advantage={"kind": f"{name}:centered", "source": "sha256:0"}))
+    error = refusal(resolved, decode(held))
+    assert (error.key, f"--rules {name}" in str(error)) == ("algo.advantage", True)
+    save_resolved(with_rules(advantage=f"{name}:centered"), tmp_path / "config.yaml")
+    assert refusal(load_resolved, tmp_path / "config.yaml").value == f"{name}:centered"
+    name_module(name)
+    assert resolved(decode(held)).algo.advantage.numbers == {"strength": 1.0}
+    assert refusal(resolved, decode(held), unchanged=True).value == f"{name}:centered"
+
+
+def test_the_digest_and_the_copy_have_what_a_module_imports_from_its_folder(module, tmp_path):
+    helper = module("SIZE = 1.0", head="")
+    name = module(f"from {helper} import SIZE\n{RULES}")
+    kind = f"{name}:centered"
+    before = resolved(with_rules(advantage=kind))
+    copy_own_rules(tmp_path, before)
+    assert {path.name.partition(".")[0] for path in (tmp_path / "rules").iterdir()} == {helper, name}
+    (tmp_path / f"{helper}.py").write_text("SIZE = 2.0")
+    after = resolved(with_rules(advantage=kind))
+    assert after.algo.advantage.source != before.algo.advantage.source
+    copy_own_rules(tmp_path, after)
+    assert len(list((tmp_path / "rules").iterdir())) == 3
+
+
+def test_an_objective_of_the_user_has_the_bits_of_the_one_that_it_writes_out(module):
+    section = resolved(with_rules(objective=f"{module(RULES)}:capped")).algo.objective
+    inputs, cispo = objective_inputs(), Cispo(clip_low=1.0, clip_high=1.0)
+
+    def loss(rule, numbers):
+        def total(logprob):
+            found, stats = losses.objective(inputs.replace(logprob=logprob), rule, numbers)
+            return jnp.sum(jnp.where(inputs.mask, found, 0.0)), stats
+
+        return jax.jit(jax.value_and_grad(total, has_aux=True))(inputs.logprob)
+
+    (mine, stats), gradient = loss(section, {"cap": jnp.float32(2.0)})
+    (known, of_known), known_gradient = loss(cispo, cispo.traced())
+    assert mine == known
+    np.testing.assert_array_equal(gradient, known_gradient)
+    np.testing.assert_array_equal(stats.log_ratio, of_known.log_ratio)
+
+
+def test_advantages_of_the_user_are_whitened_and_weighted_like_others(module):
+    name, inputs = module(RULES), advantage_inputs()
+    rule = resolved(with_rules(advantage={"kind": f"{name}:centered", "spread_weighted": True})).algo.advantage
+    found, target = estimate(inputs, rule, {"strength": jnp.float32(1.0)})
+    known, _ = estimate(inputs, Grpo(normalize_by_std=False, spread_weighted=True), {})
+    counted = np.asarray(inputs.valid).reshape(-1)
+    np.testing.assert_allclose(np.asarray(found)[counted], np.asarray(known)[counted], atol=1e-6)
+    assert not np.any(target)
+    critic = resolved(with_rules(advantage={"kind": f"{name}:above", "scale": 0.5})).algo.advantage
+    assert critic.has_critic
+    _, target = estimate(inputs, critic, {"scale": jnp.float32(0.5)})
+    np.testing.assert_array_equal(target, inputs.rewards)
+
+
+def test_a_row_objective_refuses_an_aggregation_that_would_change_it(module):
+    error = refusal(resolved, with_rules(objective=f"{module(RULES)}:of_rows"))
+    assert (error.key, error.value) == ("algo.aggregation", "token_mean")
+
+
+ADVANTAGES = {
+    "raise ValueError('no')": "ValueError: no",
+    "return inputs.rewards[:, 0]": "shape [12]",
+    "return 3.0": "shape []",
+    "return (inputs.rewards, inputs.rewards)": "tuple",
+    "return inputs.rewards / 0": "not finite",
+    "return inputs.rewards * jnp.log(jnp.sum(inputs.mask, axis=1, keepdims=True))": "not finite",
+    "return inputs.rewards + 1": "outside the mask",
+    "return inputs.mask * jnp.cumsum(inputs.rewards, axis=1) * inputs.scores.reshape(-1, 1)": "reads scores",
+    "return inputs.mask * inputs.values": "reads values",
+    "return inputs.mask * jnp.repeat(inputs.baseline, 3)[:, None]": "reads baseline",
+    "return inputs.mask * inputs.state.sum()": "reads state",
+    "return inputs.mask * (inputs.rewards - jnp.mean(inputs.turn_rewards))": "divided among devices",
+    "return inputs.mask * inputs.devices.sum(1.0)": "AttributeError",
+    "jax.debug.print('{}', inputs.rewards); return inputs.rewards": "calls Python",
+    "return jax.pure_callback(np.asarray, inputs.rewards, inputs.rewards)": "calls Python",
+    "return inputs.rewards if x > 0 else 0": "decides in Python",
+    "return inputs.rewards * int(x)": "decides in Python",
+}
+OF_GROUPS = {
+    "return inputs.mask * jnp.mean(inputs.scores, 1).repeat(inputs.scores.shape[1])[:, None]": "not valid",
+    "return inputs.mask * (inputs.scores / jnp.std(inputs.scores, 1)[:, None]).reshape(-1, 1)": "not finite",
+    "return inputs.mask * (inputs.scores * jnp.mean(inputs.scores)).reshape(-1, 1)": "not valid",
+}
+OBJECTIVES = {
+    "return -inputs.advantage": "no gradient",
+    "return jnp.sum(inputs.logprob)": "shape []",
+    "return -inputs.advantage * jnp.exp(inputs.logprob - inputs.old_logprob)": "reads old_logprob",
+    "return -inputs.advantage * inputs.logprob / jnp.sum(inputs.mask, 1, keepdims=True)": "not finite",
+    "return -inputs.advantage * jnp.mean(inputs.logprob, 1, keepdims=True)": "outside the mask",
+    "m = inputs.mask; return -jnp.sum(m * inputs.advantage, 1, keepdims=True) * inputs.logprob": "other tokens",
+    "m = inputs.mask; return -jnp.sum(m * inputs.advantage) * inputs.logprob": "other tokens",
+    "return inputs.logprob, inputs.logprob, inputs.logprob": "(losses, clipped)",
+}
+OF_RATIOS = {
+    "return -inputs.advantage * jnp.exp(2 * (inputs.logprob - inputs.old_logprob))": "log-ratio of 50",
+    "return -inputs.advantage * jnp.sqrt(jnp.abs(inputs.logprob - inputs.old_logprob))": "log-ratio of 0",
+}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "needs", "body", "why"),
+    [
+        *(("AdvantageInputs", "", body, why) for body, why in ADVANTAGES.items()),
+        *(("AdvantageInputs", '"groups",', body, why) for body, why in OF_GROUPS.items()),
+        *(("ObjectiveInputs", "", body, why) for body, why in OBJECTIVES.items()),
+        *(("ObjectiveInputs", '"ratio",', body, why) for body, why in OF_RATIOS.items()),
+    ],
+)
+def test_what_a_function_does_wrong_is_one_sentence(inputs, needs, body, why, module):
+    name = module(f"""
+        @rule(needs=({needs}))
+        def mine(inputs: {inputs}, *, x: float = 1.0):
+            {body}
+        """)
+    section = "advantage" if inputs == "AdvantageInputs" else "objective"
+    error = refusal(resolved, with_rules(**{section: f"{name}:mine"}))
+    assert (error.key, error.value) == (f"algo.{section}", f"{name}:mine")
+    assert why in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("raise SystemExit(3)", "SystemExit"),
+        ("import not_there_at_all", "not_there_at_all"),
+        ("@rule(needs=('magic',))\ndef mine(inputs: AdvantageInputs): return 0", "magic"),
+        ("@rule(unit='row')\ndef mine(inputs: AdvantageInputs): return 0", "unit"),
+        ("@rule()\ndef mine(inputs): return 0", "annotation"),
+        ("@rule()\ndef mine(inputs: AdvantageInputs, x: float = 1): return 0", "behind *"),
+        ("@rule()\ndef mine(inputs: AdvantageInputs, *, x: list = 1): return 0", "annotated"),
+        ("@rule()\ndef mine(inputs: AdvantageInputs, *, whiten: bool = True): return 0", "another name"),
+    ],
+)
+def test_a_module_that_fails_is_one_sentence(text, why, module, capsys):
+    name = module(f"print('hello')\n{text}")
+    error = refusal(resolved, with_rules(advantage=f"{name}:mine"))
+    assert (error.key, error.value) == ("algo.advantage", f"{name}:mine")
+    assert why in str(error)
+    assert capsys.readouterr().out == ""
