@@ -154,7 +154,7 @@ def pack_trajectories(trajectory: Trajectory, context: Context, limit: int = 0) 
 
 
 def context_ends(trajectory: Trajectory, context: Context) -> Int[Array, "E T"]:
-    """Tokens of the context of each turn, its response included; 1 where nothing was sampled."""
+    """Tokens of the context of each turn, its response included; at most 1 where nothing was sampled."""
     rows = pack_trajectories(trajectory, context)
     ends = jnp.where(rows.response_mask, rows.position + 1, 1)
     by_turn = layout(trajectory, context).of_episodes(ends)

@@ -74,7 +74,7 @@ def generated(folder: str, seed: int, root: Path = ROOT) -> Iterator[Mutant]:
         nodes = list(ast_nodes(get_ast((root / file).read_text())))
         for name, operator in operators.items():
             for number, node in enumerate(nodes):
-                if not _is_arithmetic(node):
+                if not _is_arithmetic(node) or _is_of_decorator(node):
                     continue
                 for index, (start, _) in enumerate(operator.mutation_positions(node)):
                     places[file, start].append((name, number, index))
@@ -103,6 +103,13 @@ def _is_arithmetic(node: Any) -> bool:
             return False
         node = node.parent
     return True
+
+
+def _is_of_decorator(node: Any) -> bool:
+    """Whether a node is an argument of a decorator: a class that could be assigned to behaves alike."""
+    while node is not None and node.type != "decorator":
+        node = node.parent
+    return node is not None
 
 
 def _is_used(name: str) -> bool:

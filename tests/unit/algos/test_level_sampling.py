@@ -32,8 +32,9 @@ def shares(kind="rank", pool=POOL, temperature=1.0, staleness=0.0, new=0.0):
         (shares(pool=sampling.new_pool(jnp.arange(4)), new=0.5), np.full(4, 0.25)),
         (shares(pool=POOL.replace(played=POOL.played + 1), new=0.5)[:2], [1 / 1, 1 / 3] / np.sum([1, 1 / 3, 1, 0.5])),
         (shares("proportional", POOL.replace(score=jnp.zeros(5))), [0.25, 0.25, 0.25, 0.25, 0]),
+        (shares("proportional", POOL.replace(score=jnp.zeros(5), played=NEW)), NEW),
     ],
-    ids=["rank", "spread", "temperature", "age and new", "none played", "all played", "no spread"],
+    ids=["rank", "spread", "temperature", "age and new", "none played", "all played", "no spread", "one played"],
 )
 def test_the_probabilities_of_levels_are_those_of_prioritized_replay(found, expected):
     found, expected = found[: len(expected)], np.asarray(expected)

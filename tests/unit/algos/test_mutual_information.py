@@ -108,3 +108,9 @@ def test_the_smoothed_zscore_follows_an_average_of_the_std():
     for std, before in ((3.0, None), (3.0, math.nan), (math.nan, 3.0)):
         found = smoothed({"mi": 1.0, "marginal_std": std}, {"marginal_std_smoothed": before})
         assert found["marginal_std_smoothed"] == 3
+
+
+def test_texts_of_one_prompt_say_nothing_of_prompts():
+    scores, own = np.full((TEXTS, PROMPTS), -3.0, np.float32), np.zeros(TEXTS, int)
+    found = measure(scores, np.ones(TEXTS, int), own, np.ones(TEXTS, bool), np.arange(PROMPTS))
+    assert (int(found["pairs"]), int(found["prompts"]), np.isnan(found["mi"])) == (TEXTS, 1, True)

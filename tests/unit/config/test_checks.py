@@ -248,6 +248,7 @@ LIMITS = [
     ("devices: 4", "rollout.slots", 32, 48),
     ("", "rollout.prefill_rows", 127, 128),
     ("rollout: {slots: 16}", "rollout.prefill_rows", 15, 16),
+    ("algo: {filter: none}\nrollout: {slots: 1, group_size: 1}", "rollout.prefill_rows", 0, 1),
     ("devices: 2", "rollout.prefill_rows", 63, 64),
     ("devices: 2\nmesh: {fsdp: 2, rollout: wide}", "rollout.prefill_rows", 127, 128),
     # Hosts.

@@ -276,3 +276,9 @@ def test_the_folder_of_an_older_version_is_refused_with_what_to_do(tmp_path):
         old = held | {section: held[section] | {key: "none"}}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(old))
         assert "another version of agentrl" in str(refusal(load_resolved, tmp_path / "config.yaml"))
+
+
+def test_the_context_of_a_rollout_is_read_as_the_agent_that_it_is_called_today():
+    given = {"rollout": {"context": "single_turn", "group_size": 4}}
+    assert decode(given) == decode({"agent": "single_turn", "rollout": {"group_size": 4}})
+    assert refusal(decode, {**given, "agent": "full"}).key == "rollout.context"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envs_jax.babyai.bits import nth, nth_bit, nth_number, pack
-from envs_jax.batching import in_turns, while_active
+from envs_jax.batching import in_turns, on_rows, while_active
 
 
 @pytest.mark.parametrize("rows", [1, 31, 128, 600])
@@ -48,3 +48,11 @@ def test_numbers_of_a_set_are_found_by_rank(size, words):
     np.testing.assert_array_equal(groups, np.repeat(np.arange(4), counts))
     np.testing.assert_array_equal(ranks, np.concatenate([np.arange(count) for count in counts]))
     assert int(nth_bit(jnp.int32(0b1011000), jnp.int32(2))) == 6
+
+
+def test_a_function_on_rows_sees_all_rows_of_every_level_of_vmap():
+    function = on_rows(lambda x, y: x + y - jnp.min(x + y))
+    x, y = jnp.arange(12.0).reshape(2, 3, 2), jnp.array([10.0, 20.0])
+    np.testing.assert_array_equal(function(x[0, 0], y), [0.0, 11.0])
+    found = jax.vmap(lambda x, y: jax.vmap(function, (0, None))(x, y))(x, jnp.broadcast_to(y, (2, 2)))
+    np.testing.assert_array_equal(found, x + y - 10.0)

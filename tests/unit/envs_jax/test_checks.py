@@ -196,3 +196,9 @@ def test_batches_that_are_computed_at_the_same_time_keep_their_order(count):
     assert np.array_equal(found[0], rows[0])
     assert np.array_equal(found[1], rows[1]["squares"] + 1)
     assert called == [4] * -(-count // 4), "batches have one size, so that one program is enough"
+
+
+def test_a_range_of_rewards_is_widened_by_what_sums_are_rounded_by_and_no_more():
+    low, high = evidence._widened(-2.0, 3.0)
+    assert -2.001 < float(low) < -2.0 < 3.0 < float(high) < 3.001
+    assert [float(x) for x in evidence._widened(float("-inf"), float("inf"))] == [float("-inf"), float("inf")]

@@ -11,6 +11,7 @@ from made_up import GROUPS, TURNS
 from prompt_scores import BASE, GROUP_SIZE, PARAMS, PLAYED, samples
 
 from agentrl_jax.learner import prompt_information as dependence
+from agentrl_jax.rollout.contexts import FULL
 from agentrl_jax.text.thought import compile_thought
 
 
@@ -34,6 +35,15 @@ def test_samples_are_balanced_and_uniform():
     # An episode is expected 400 x 9 / 16 times, and each of its two turns half of that.
     assert turns.sum() == pytest.approx(225, abs=45)
     np.testing.assert_allclose(turns, turns.sum() / TURNS, atol=30)
+
+
+def test_prompts_end_where_responses_begin():
+    sample = dependence.any_turns(PLAYED.turn_mask, jax.random.key(1), BASE)
+    prompts = jax.tree.map(np.asarray, dependence.prompts_of(PLAYED, sample, FULL))
+    after = np.arange(prompts.tokens.shape[1]) >= prompts.length[:, None]
+    assert len({*prompts.length.tolist()}) > 1
+    assert not prompts.tokens[after].any()
+    assert prompts.tokens[~after].all()
 
 
 def test_what_is_not_asked_for_is_not_measured():

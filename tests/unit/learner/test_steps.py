@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -202,3 +203,17 @@ def test_pairs_begin_with_a_margin_of_zero_whatever_the_devices():
     state, metrics = data_program(6, DpoStage())(even, [6])
     assert_close(state.params["policy"], fresh_state(NO_CRITIC).params["policy"], 1e-6)
     assert float(metrics["grad_norm"]) < 1e-5
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_pairs_are_compared_by_sums_or_by_means(per_token):
+    rows, _ = supervised.prepare_examples(pack_trajectories(TRAJECTORY, FULL), 8)
+    rows = jax.tree.map(lambda x: np.array(x[:6]), rows)
+    draw = np.random.default_rng(0)
+    logprob, reference = draw.uniform(-3, 0, rows.mask.shape).astype(np.float32), draw.uniform(-9, 0, 6)
+    loss = supervised._pair_loss(DpoStage(per_token=per_token, beta=0.5), jnp.float32(3))
+    found, _ = loss(SimpleNamespace(logprob=logprob), rows.replace(reference=jnp.float32(reference)))
+    tokens = rows.mask.sum(axis=1)
+    assert len({*tokens}) > 2
+    gained = (np.where(rows.mask, logprob, 0.0).sum(axis=1) - reference) / (tokens if per_token else 1)
+    assert float(found) == pytest.approx(np.mean(np.log1p(np.exp(-0.5 * (gained[::2] - gained[1::2])))), rel=1e-5)

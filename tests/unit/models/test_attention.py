@@ -1,9 +1,12 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from agentrl_jax.models import attention
+from agentrl_jax.models import heads as axes
 from agentrl_jax.models.attention import Segment
 from agentrl_jax.models.kv_cache import Opening, SharedPrefix
 from agentrl_jax.models.quantized import quantize
@@ -91,3 +94,13 @@ def test_an_opening_holds_a_copy_of_its_groups_prefix():
             position = [0, 1, 2, int(start[row]), int(start[row]) + 1]
             expected[row] &= ~np.isin(position, hidden)
         np.testing.assert_array_equal(seen, expected)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "found"),
+    [(8, 4, (("tensor",), 1)), (8, 1, (("tensor",), 2)), (6, 3, ((), 1)), (3, 1, ((), 1)), (3, 3, ((), 1))],
+)
+def test_heads_are_divided_among_two_devices_where_both_kinds_can_be(heads, kv_heads, found, monkeypatch):
+    monkeypatch.setattr(axes, "compiler_axes", lambda: ("tensor",))
+    monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: SimpleNamespace(shape={"tensor": 2}))
+    assert axes._head_axes(heads, kv_heads) == found

@@ -2,10 +2,12 @@
 
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import toy_agent
-from hinted_rows import ENV, HINTS
+from hinted_rows import ENV, EPISODES, HINTS, IDS
 from toy_rollouts import KEY
 
 from agentrl_jax.errors import BadValue
@@ -32,3 +34,13 @@ def test_hints_of_other_rows_are_refused():
     with pytest.raises(BadValue) as refused:
         HintedEnv(ENV, HINTS).reset(KEY, toy_agent.settings(4), toy_agent.mixed_ids(4, 1))
     assert (refused.value.key, refused.value.value) == ("slots", 4)
+
+
+def test_a_hinted_message_is_the_hint_the_rest_of_the_prefix_and_the_message():
+    settings, env = toy_agent.settings(EPISODES), HintedEnv(ENV, HINTS)
+    _, plain = jax.jit(ENV.reset)(KEY, settings, IDS)
+    _, found = jax.jit(lambda: env.reset(KEY, settings, IDS))()
+    for row, task in enumerate(np.asarray(IDS.task)):
+        rest = ENV.prefix[task, ENV.hint_at[task] : ENV.prefix_length[task]]
+        message = [*HINTS.tokens[row, : HINTS.length[row]], *rest, *plain.tokens[row, : plain.length[row]]]
+        assert found.tokens[row, : found.length[row]].tolist() == [*map(int, message)]

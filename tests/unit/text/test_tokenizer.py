@@ -9,7 +9,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.text import build_small_tokenizer, tokenizer
+from agentrl_jax.text import build_small_tokenizer, tokenizer, tokenizer_file
 from agentrl_jax.text.chat_template import ChatTemplate
 from agentrl_jax.text.conversation import conversation_ids
 from agentrl_jax.text.tokenizer_file import byte_alphabet
@@ -195,3 +195,13 @@ def test_the_end_of_sequence_is_special_even_if_its_file_does_not_say_so(small):
     # Settings that are null are not set.
     files = tokenizer.small_files() | {"generation_config.json": b'{"eos_token_id": null}'}
     assert tokenizer.from_files(files, "model").stop_ids == tokenizer.load_small().stop_ids
+
+
+@pytest.mark.parametrize(
+    "part", [{}, {"type": 3}, "text", {"type": "a", "children": {"type": "b"}}, {"type": "a", "children": [3]}]
+)
+def test_a_part_of_a_tokenizer_file_without_a_type_is_refused(part):
+    with pytest.raises(BadValue) as refused:
+        tokenizer_file._kinds(part, "children")
+    assert refused.value.key == "tokenizer.json"
+    assert tokenizer_file._kinds({"type": "a", "children": [{"type": "b"}, None]}, "children") == {"a", "b"}

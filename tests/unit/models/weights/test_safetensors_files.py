@@ -201,3 +201,11 @@ def test_weights_are_never_held_twice_and_a_config_of_a_larger_model_allocates_n
         assert tracemalloc.get_traced_memory()[1] < 20e6
     finally:
         tracemalloc.stop()
+
+
+def test_only_a_folder_of_the_hub_s_cache_has_a_name_on_the_hub(tmp_path):
+    for name, expected in (("snapshots", ("some/model", "0123")), ("refs", None), ("zips", None)):
+        folder = tmp_path / "models--some--model" / name / "0123"
+        folder.mkdir(parents=True)
+        assert load.name_on_hub(str(folder), "main") == (expected or (str(folder), None))
+    assert load.name_on_hub("some/model", "main") == ("some/model", "main")
