@@ -79,6 +79,7 @@ class Bench:
         `behavior` are the parameters of the behavior policy; on policy `policy.start`.
         """
         self.policy = policy
+        self._sampled_limits: dict[Case, tuple[float, float]] = {}
         with jax.enable_x64(True):
             self.levels = [Level(policy, behavior, level) for level in range(task.LEVELS)]
             self.truth = np.mean([level.gradient for level in self.levels], axis=0)
@@ -104,10 +105,10 @@ class Bench:
         scale = float(mean @ self.truth / size**2)
         noise = _noise(mean, square) / (abs(scale) * size)
         limit, limit_error = None if own is None else self.bias(own), 0.0
-        if own is None and is_own(case.rule.kind) and case.pairing == "none":
-            many, square_of_many, _ = self._moments(case, MANY, Sampling(_OF_LIMIT, 0))
-            along = abs(many @ self.truth) / size
-            limit, limit_error = self.bias(many), float(_noise(many, square_of_many) / along / math.sqrt(_OF_LIMIT))
+        if is_own(case.rule.kind):
+            if case not in self._sampled_limits:
+                self._sampled_limits[case] = self._sampled_limit(case)
+            limit, limit_error = self._sampled_limits[case]
         return Result(
             case=case,
             group_size=group_size,
@@ -121,6 +122,12 @@ class Bench:
             limit=limit,
             limit_error=limit_error,
         )
+
+    def _sampled_limit(self, case: Case) -> tuple[float, float]:
+        """Bias with `MANY` members, and its standard error."""
+        mean, square, _ = self._moments(case, MANY, Sampling(_OF_LIMIT, 0))
+        along = abs(mean @ self.truth) / np.linalg.norm(self.truth)
+        return self.bias(mean), float(_noise(mean, square) / along / math.sqrt(_OF_LIMIT))
 
     def _moments(
         self, case: Case, group_size: int, sampling: Sampling | None

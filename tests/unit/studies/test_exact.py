@@ -1,12 +1,14 @@
 """The mean of every estimator, summed over all groups of two, compared with the exact gradient; and its report."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from known_biases import KNOWN, MEASURED, bench, check
+from paths import ROOT
 from refusing import refusal
 
 from agentrl_jax.config.advantages import Rloo
@@ -74,7 +76,53 @@ def test_a_mistake_is_found(monkeypatch):
 
 
 OPTIONS = {"group_size": (2,), "policy": "table", "drift": "small", "direction": 0, "num_groups": 0}
-OPTIONS |= {"only": "drift ignored", "seed": 0, "figure": None}
+OPTIONS |= {"only": "drift ignored", "seed": 0, "figure": None, "own": ""}
+
+
+OWN_GRPO = """
+from agentrl_jax.rules import AdvantageInputs, groups, rule
+
+@rule(needs=("groups",))
+def grpo(inputs: AdvantageInputs, *, floor: float = 1e-6):
+    centered, std = groups.center_and_std(inputs.scores, inputs.valid)
+    return (centered / (std[:, None] + floor)).reshape(-1, 1) * inputs.mask
+"""
+
+
+@pytest.fixture(scope="module")
+def own_rules(tmp_path_factory):
+    """The module of the guide, and one with GRPO written out."""
+    folder = tmp_path_factory.mktemp("rules")
+    guide = (ROOT / "docs" / "guides" / "own_rules.md").read_text()
+    (folder / "rules_of_the_guide.py").write_text(re.search(r"```python\n(.*?)```", guide, re.DOTALL)[1])
+    (folder / "written_out.py").write_text(OWN_GRPO)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("own", "known", "drift"),
+    [
+        ("rules_of_the_guide:centered", "dr_grpo", "none"),
+        ("written_out:grpo", "grpo", "none"),
+        ("{kind: rules_of_the_guide:capped, cap: 1.28}", "cispo 0.28", "large"),
+    ],
+)
+def test_a_rule_of_the_user_has_the_bias_of_the_one_that_it_writes_out(own, known, drift, own_rules, capsys):
+    options = OPTIONS | {"drift": drift, "only": known, "own": own}
+    found, *others = run(**options, format="markdown", report=lambda line: None)
+    other = next(result for result in others if result.case.name == known)
+    assert (found.bias, found.noise, found.scale) == pytest.approx((other.bias, other.noise, other.scale), abs=1e-7)
+    assert (found.limit_error > 0) == (drift == "none")
+    assert found.case.name in capsys.readouterr().out
+
+
+def test_a_biased_rule_of_the_user_says_so(own_rules):
+    options = OPTIONS | {"drift": "none", "only": "dr_grpo", "own": "rules_of_the_guide:over_worst"}
+    found, *_ = run(**options, format="json", report=lambda line: None)
+    assert biased(found)
+    assert found.bias == pytest.approx(0.083742, abs=1e-6)
 
 
 def test_off_policy_it_says_how_far_the_policies_are_apart_and_another_direction_is_another_drift(capsys):
@@ -98,6 +146,9 @@ def test_off_policy_it_says_how_far_the_policies_are_apart_and_another_direction
 def test_what_is_of_no_use_is_refused():
     for key, value, others in (
         ("only", "gigpo", {}),
+        ("own", "rules", {}),
+        ("own", "[1]", {}),
+        ("own", "gone:x", {}),
         ("only", "truncated", {"drift": "none"}),
         ("direction", -1, {}),
         ("direction", 1, {"drift": "none", "only": "rloo"}),
