@@ -1,4 +1,4 @@
-"""Your own rule: an advantage estimator or an objective as a function of a module of yours.
+"""Your own rule: an advantage estimator, an objective or a filter as a function of a module of yours.
 
     from agentrl_jax.rules import AdvantageInputs, groups, rule
 
@@ -12,7 +12,8 @@ In a file or a command it is `algo.advantage: my_rules:centered`; see docs/guide
 
 from agentrl_jax.algos import groups
 from agentrl_jax.algos.estimate import AdvantageInputs
+from agentrl_jax.algos.filters import FilterInputs
 from agentrl_jax.algos.losses import ObjectiveInputs
 from agentrl_jax.algos.own import rule
 
-__all__ = ["AdvantageInputs", "ObjectiveInputs", "groups", "rule"]
+__all__ = ["AdvantageInputs", "FilterInputs", "ObjectiveInputs", "groups", "rule"]

@@ -7,14 +7,16 @@ Scores that differ by a share of at most 2e-6 count as equal, and of equal ones 
 rounded depends on the shape of the batch.
 """
 
-from typing import Literal, assert_never
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, assert_never
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std, group_mean
-from agentrl_jax.config.algo import ScoreKind
+from agentrl_jax.config.filters import ScoreKind
 from agentrl_jax.errors import BadValue
 
 Rule = Literal["top_p", "top_p_softmax", "top_k", "min_p"]
@@ -47,6 +49,57 @@ def top_groups(scores: Float[Array, " Gr"], k: int, *, largest: bool = True) -> 
         raise BadValue.of("k", k, f"expected 1 to {scores.shape[0]}, the number of groups")
     order = _order(-scores if largest else scores)
     return jnp.sort(order[:k]).astype(jnp.int32)
+
+
+class FilterInputs(struct.PyTreeNode):
+    """What a filter reads: numbers of the episodes of all devices."""
+
+    returns: Float[Array, "Gr M"]
+    """Penalties included, not normalized."""
+    entropy: Float[Array, "Gr M"]
+    """Mean entropy of the episode's tokens in nats, estimated from those that were sampled."""
+    length: Float[Array, "Gr M"]
+    """Number of sampled tokens."""
+    valid: Bool[Array, "Gr M"]
+    """Episodes that count."""
+
+
+def kept_groups(inputs: FilterInputs, rule: Any, numbers: Mapping[str, jax.Array | float]) -> Bool[Array, " Gr"]:
+    """The groups that a member of the union `config.filters.Filter` keeps, by the function of its kind in `FILTERS`.
+
+    `numbers` are the traced numbers of the rule, by name.
+    """
+    return FILTERS[rule.kind](inputs, rule, numbers)
+
+
+def _scores(inputs: FilterInputs, rule: Any) -> Float[Array, " Gr"]:
+    if rule.by in ("std", "mean"):
+        return group_scores(inputs.returns, inputs.valid, rule.by)
+    values = inputs.length if rule.by == "length" else inputs.entropy
+    return group_scores(values, inputs.valid & (inputs.length > 0), rule.by)
+
+
+def _fraction(inputs: FilterInputs, rule: Any, numbers: Mapping[str, Any]) -> Bool[Array, " Gr"]:
+    groups = len(inputs.valid)
+    kept = top_groups(_scores(inputs, rule), rule.kept(groups), largest=rule.largest)
+    return jnp.zeros(groups, bool).at[kept].set(True)
+
+
+def _chosen(inputs: FilterInputs, rule: Any, numbers: Mapping[str, Any]) -> Bool[Array, " Gr"]:
+    value = numbers["k" if rule.kind == "top_k" else "p"]
+    options = {"largest": rule.largest, "include_zero": rule.include_zero}
+    return chosen_groups(_scores(inputs, rule), rule.kind, value=value, **options)
+
+
+FILTERS: dict[str, Callable[[FilterInputs, Any, Mapping[str, Any]], Bool[Array, " Gr"]]] = {
+    "none": lambda inputs, rule, numbers: jnp.ones(len(inputs.valid), bool),
+    "fraction": _fraction,
+    "top_p": _chosen,
+    "top_p_softmax": _chosen,
+    "top_k": _chosen,
+    "min_p": _chosen,
+}
+"""The function of each kind, from (inputs, rule, numbers); its settings are the member of `config.filters.Filter`."""
 
 
 def chosen_groups(

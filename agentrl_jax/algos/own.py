@@ -1,4 +1,4 @@
-"""Functions of the user as estimators and objectives: entries of the same tables as the kinds that come with it."""
+"""Functions of the user as estimators, objectives and filters: entries of the tables of the kinds that come with it."""
 
 import dataclasses
 import inspect
@@ -10,8 +10,9 @@ import jax
 
 from agentrl_jax.algos import losses
 from agentrl_jax.algos.estimate import ESTIMATORS, AdvantageInputs
+from agentrl_jax.algos.filters import FILTERS, FilterInputs
 from agentrl_jax.algos.losses import OBJECTIVES, ObjectiveInputs
-from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
+from agentrl_jax.config.own import OwnAdvantage, OwnFilter, OwnKind, OwnObjective
 from agentrl_jax.errors import BadValue
 
 READ_BY: dict[type, dict[str, tuple[str, ...]]] = {
@@ -22,9 +23,14 @@ READ_BY: dict[type, dict[str, tuple[str, ...]]] = {
         "devices": ("devices",),
     },
     ObjectiveInputs: {"ratio": ("old_logprob", "behavior_logprob")},
+    FilterInputs: {},
 }
 """By the inputs of a function, what it may need, and the fields that only a function with this need reads."""
-SECTIONS: dict[type, type[OwnKind]] = {AdvantageInputs: OwnAdvantage, ObjectiveInputs: OwnObjective}
+SECTIONS: dict[type, type[OwnKind]] = {
+    AdvantageInputs: OwnAdvantage,
+    ObjectiveInputs: OwnObjective,
+    FilterInputs: OwnFilter,
+}
 _TYPES = (float, int, bool, str)
 
 
@@ -62,12 +68,13 @@ class Rule:
 def rule(
     *, needs: tuple[str, ...] = (), unit: Literal["token", "row"] = "token"
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Declares a function of the user as an advantage estimator or as an objective, by its first argument.
+    """Declares a function of the user as an advantage estimator, an objective or a filter, by its first argument.
 
     `inputs: AdvantageInputs`: returns the advantage of every token, f32[E, S], 0 outside the mask, or with the need
     critic (advantage, target of the critic). `inputs: ObjectiveInputs`: returns the loss of every token, f32[N, S], or
-    (losses, clipped), bool[N, S], where a bound determined the loss. Its other parameters are keyword-only, of the
-    types float (traced: another value does not compile again), int, bool or str (static), with bounds by `Annotated`.
+    (losses, clipped), bool[N, S], where a bound determined the loss. `inputs: FilterInputs`: returns which groups of a
+    batch are trained on, bool[Gr]. Its other parameters are keyword-only, of the types float (traced: another value
+    does not compile again), int, bool or str (static), with bounds by `Annotated`.
 
     `needs` has what else it reads. Advantages: groups (`scores`, `valid`, `state`; whole groups are on one device),
     critic (`values`, `final_value`), greedy (`baseline`), devices (`devices`, for sums over all groups). Objectives:
@@ -82,11 +89,11 @@ def rule(
         first, *others = inspect.signature(function).parameters.values()
         inputs = hints.get(first.name)
         if inputs not in READ_BY:
-            why = "expected AdvantageInputs or ObjectiveInputs as the annotation of the first argument"
+            why = "expected AdvantageInputs, ObjectiveInputs or FilterInputs as the annotation of the first argument"
             raise BadValue.of(f"{function.__name__}: {first.name}", str(inputs), why)
         for need in needs:
             if need not in READ_BY[inputs]:
-                why = f"expected {' or '.join(READ_BY[inputs])}, as a tuple: needs=({next(iter(READ_BY[inputs]))!r},)"
+                why = f"expected a tuple of {' or '.join(READ_BY[inputs]) or 'nothing'}"
                 raise BadValue.of(f"{function.__name__}: needs", needs, why)
         if unit not in ("token", "row") or (unit == "row" and inputs is not ObjectiveInputs):
             raise BadValue.of(f"{function.__name__}: unit", unit, "expected token, or row for an objective")
@@ -107,6 +114,8 @@ def register(kind: str, rule: Rule) -> None:
     """Makes a rule an entry of the table of its kinds."""
     if rule.inputs is AdvantageInputs:
         ESTIMATORS[kind] = lambda inputs, section, numbers: advantage(rule, inputs, section, numbers)
+    elif rule.inputs is FilterInputs:
+        FILTERS[kind] = lambda inputs, section, numbers: rule.function(inputs, **parameters(section, numbers))
     else:
         OBJECTIVES[kind] = lambda inputs, section, numbers: objective(rule, inputs, section, numbers)
 

@@ -10,6 +10,7 @@ from typing import Any
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.distillation_checks import check_hints, check_teacher
 from agentrl_jax.config.fields import is_own, out_of_bounds
+from agentrl_jax.config.filters import FractionFilter, TopKFilter
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.config.stage_checks import check_stages, check_without_tasks
@@ -236,7 +237,7 @@ def _rule(config: Config) -> Iterator[Refused]:
         if field and value != field.default:
             key = f"algo.advantage.{name}"
             yield key, value, f"which prompt.max_turns 1 does not read; leave it at {field.default}"
-    if kept.kind == "top_k" and kept.k >= config.groups and kept.include_zero:
+    if isinstance(kept, TopKFilter) and kept.k >= config.groups and kept.include_zero:
         yield "algo.filter.k", kept.k, f"but a batch has {config.groups} groups, so that all are kept; use fewer"
     if kept.kind not in ("none", "fraction") and config.train.max_bad_updates == 1:
         yield "algo.filter", kept.kind, "which may skip updates, but train.max_bad_updates is 1; use at least 2"
@@ -310,14 +311,14 @@ def _bound_of(config: Config, name: str, end: float) -> str:
 def _kept(config: Config) -> tuple[int, int]:
     """Groups and rows that are trained on, as far as their numbers are known in advance."""
     kept, groups = config.algo.filter, config.groups
-    number = kept.kept(groups) if kept.kind == "fraction" else groups
+    number = kept.kept(groups)
     turns = config.prompt.max_turns
     return number, number * config.rollout.group_size * (turns - config.agent.visible(turns) + 1)
 
 
 def _training(config: Config) -> Iterator[Refused]:
     algo, optim, train, groups, (kept, rows) = config.algo, config.optim, config.train, config.groups, _kept(config)
-    if algo.filter.kind == "fraction" and not kept:
+    if isinstance(algo.filter, FractionFilter) and not kept:
         why = f"which keeps none of {groups} groups; use at least {1 / max(groups, 1):g}"
         yield "algo.filter.ratio", algo.filter.ratio, why
     microbatches = algo.minibatches * algo.grad_accum_steps

@@ -70,6 +70,11 @@ class Needs:
         """Needs a greedy episode of each group."""
         return "greedy" in self.needs
 
+    @property
+    def by_observation(self) -> bool:
+        """Takes turns with the same observation for turns in the same state."""
+        return getattr(self, "anchor", "state") == "observation"
+
 
 OWN = "module:function"
 """Stands for the kinds of the user where kinds are listed."""

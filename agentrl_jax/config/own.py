@@ -87,6 +87,14 @@ class OwnAdvantage(OwnKind, Needs):
     """As in gae, of a function with a critic."""
 
 
+class OwnFilter(OwnKind):
+    """A filter of groups of the user."""
+
+    def kept(self, groups: int) -> int:
+        """Largest number of groups that are kept of so many."""
+        return groups
+
+
 class OwnObjective(OwnKind):
     """An objective of the user."""
 

@@ -18,7 +18,6 @@ from agentrl_jax.algos import diagnostics, filters, gigpo, kl, masked
 from agentrl_jax.algos.advantages import whiten
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.algos.rewards import normalize, place_rewards
-from agentrl_jax.config.advantages import Gigpo
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.gradient import TeacherRows
 from agentrl_jax.learner.measures import Groups, groups_of, measure
@@ -192,37 +191,19 @@ def _choose_episodes(
     number, rule = len(groups.scores) * shards.count, config.filter
     chosen, most = jnp.ones(groups.scores.shape, bool), number
     if rule.kind != "none":
+        tokens = jnp.sum(trajectory.response.length, axis=1)
+        # The mean of -log p over tokens sampled from p is an unbiased estimate of the mean entropy.
+        total = -jnp.sum(jnp.where(trajectory.response_mask, trajectory.response.logprob, 0.0), axis=(1, 2))
+        entropy, length = total / jnp.maximum(tokens, 1), tokens.astype(jnp.float32)
+        of_groups = (x.reshape(groups.scores.shape) for x in (groups.scores, entropy, length, groups.valid))
         # Groups are ranked among those of all devices.
-        values = _values_to_rank(trajectory, groups, rule.by)
-        scores = shards.all_gather_blocks(filters.group_scores(*values, rule.by))
-        if rule.kind == "fraction":
-            most = rule.kept(number)
-            kept = filters.top_groups(scores, most, largest=rule.largest)
-            of_groups = jnp.zeros(number, bool).at[kept].set(True)
-        else:
-            value = settings.numbers["filter.k" if rule.kind == "top_k" else "filter.p"]
-            options = {"largest": rule.largest, "include_zero": rule.include_zero}
-            of_groups = filters.chosen_groups(scores, rule.kind, value=value, **options)
-        chosen &= shards.block(of_groups)[:, None]
+        everywhere = filters.FilterInputs(*shards.all_gather_blocks(tuple(of_groups)))
+        kept = filters.kept_groups(everywhere, rule, settings.of("filter"))
+        most = rule.kept(number)
+        chosen &= shards.block(kept)[:, None]
     if config.filter_group_size:
         chosen &= filters.within_groups(*groups, config.filter_group_size)
     return chosen, most * config.group_size
-
-
-def _values_to_rank(
-    trajectory: Trajectory, groups: Groups, kind: filters.ScoreKind
-) -> tuple[Float[Array, "Gr M"], Bool[Array, "Gr M"]]:
-    """The episodes' values that groups are ranked by, and which episodes count."""
-    if kind in ("std", "mean"):
-        return groups
-    tokens = jnp.sum(trajectory.response.length, axis=1)
-    if kind == "length":
-        value = tokens.astype(jnp.float32)
-    else:
-        # The mean of -log p over tokens sampled from p is an unbiased estimate of the mean entropy.
-        total = -jnp.sum(jnp.where(trajectory.response_mask, trajectory.response.logprob, 0.0), axis=(1, 2))
-        value = total / jnp.maximum(tokens, 1)
-    return value.reshape(groups.scores.shape), groups.valid & (tokens > 0).reshape(groups.scores.shape)
 
 
 def _normalized_rewards(episodes: _Episodes, config: LearnerConfig, shards: Shards) -> Float[Array, "E T"]:
@@ -278,7 +259,7 @@ def _advantages(
         rewards -= settings.numbers["kl.coef"] * by_episode(divergence)
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask, shards)[0]
     anchor_state = trajectory.turn.state_hash
-    if isinstance(rule, Gigpo) and rule.anchor == "observation":
+    if rule.by_observation:
         seen = jnp.arange(trajectory.observation.shape[-1]) < trajectory.observation_length[..., None]
         anchor_state = gigpo.hash_tokens(trajectory.observation, seen)
     inputs = AdvantageInputs(

@@ -12,6 +12,7 @@ import numpy as np
 
 from agentrl_jax.algos import own
 from agentrl_jax.algos.estimate import AdvantageInputs
+from agentrl_jax.algos.filters import FilterInputs
 from agentrl_jax.algos.losses import ObjectiveInputs
 from agentrl_jax.config.own import OwnKind
 from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
@@ -56,9 +57,7 @@ def check(key: str, section: OwnKind, rule: own.Rule) -> None:
         ValueError: what the rule does wrong.
     """
     numbers = {name: jnp.float32(value) for name, value in section.numbers.items()}
-    of_advantage = rule.inputs is AdvantageInputs
-    checks: Callable[..., Iterator[str]] = _advantage_checks if of_advantage else _objective_checks
-    made: Any = advantage_inputs() if of_advantage else objective_inputs()
+    made, checks = _CHECKS[rule.inputs][0](), _CHECKS[rule.inputs][1]
 
     def call(inputs: Any) -> Any:
         return rule.function(inputs, **numbers, **section.static)
@@ -222,6 +221,27 @@ def _objective_checks(rule: own.Rule, call: Callable[..., Any], i: ObjectiveInpu
             yield "whose loss has no gradient in logprob, so that nothing would be learned"
 
 
+def filter_inputs() -> FilterInputs:
+    """Groups of which one has equal returns, one no member that counts, and one an episode without tokens."""
+    draw, shape = np.random.default_rng(3), (6, GROUP_SIZE)
+    returns, length, valid = draw.normal(size=shape), draw.integers(1, 9, shape), draw.random(shape) < 0.8
+    returns[0], valid[1], length[2, 0] = 0.5, False, 0
+    entropy = np.where(length > 0, draw.uniform(0.1, 2.0, shape), 0.0)
+    returns, entropy, length = (jnp.asarray(x, jnp.float32) for x in (returns, entropy, length))
+    return FilterInputs(returns, entropy, length, jnp.asarray(valid))
+
+
+def _filter_checks(rule: own.Rule, call: Callable[..., Any], i: FilterInputs) -> Iterator[str]:
+    found = call(i)
+    if getattr(found, "shape", None) != (len(i.valid),) or found.dtype != bool:
+        what = f"{found.dtype} of shape {list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
+        yield f"which returns {what}; expected bool of shape [{len(i.valid)}], one for each group"
+    other = jax.tree.map(lambda x: x if x.dtype == bool else jnp.where(i.valid, x, 7.0), i)
+    counted = np.any(i.valid, axis=1)
+    if not _same(np.asarray(call(other))[counted], np.asarray(found)[counted]):
+        yield "which depends on episodes that are not valid; leave them out, as groups.group_mean does"
+
+
 def _array(found: Any, shape: tuple[int, ...]) -> Iterator[str]:
     if getattr(found, "shape", None) != shape:
         what = f"an array of shape {list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
@@ -247,3 +267,10 @@ def _undeclared(rule: own.Rule, run: Callable[..., Any], inputs: Any, found: Any
 
 def _same(a: Any, b: Any) -> bool:
     return np.array_equal(np.asarray(a), np.asarray(b))
+
+
+_CHECKS: dict[type, tuple[Callable[[], Any], Callable[..., Iterator[str]]]] = {
+    AdvantageInputs: (advantage_inputs, _advantage_checks),
+    ObjectiveInputs: (objective_inputs, _objective_checks),
+    FilterInputs: (filter_inputs, _filter_checks),
+}

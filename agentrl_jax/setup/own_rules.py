@@ -12,13 +12,12 @@ from pydantic import ConfigDict, ValidationError, create_model
 from agentrl_jax.algos import own
 from agentrl_jax.config import Config, validate
 from agentrl_jax.config.load import expected
-from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
+from agentrl_jax.config.own import OwnKind, OwnObjective
 from agentrl_jax.errors import BadValue, UserError, refusals
 from agentrl_jax.parallel import hosts
 from agentrl_jax.setup.own_checks import check
 from agentrl_jax.setup.own_sources import COPIES, copy_sources, import_rules, source_of
 
-_WHAT: dict[type[OwnKind], str] = {OwnAdvantage: "an AdvantageInputs", OwnObjective: "an ObjectiveInputs"}
 _checked: set[tuple[str, OwnKind]] = set()
 
 
@@ -87,7 +86,9 @@ def _rule_of(key: str, section: OwnKind, module: ModuleType) -> own.Rule:
         why = f"which is no rule; write @rule() above the function {name}, from agentrl_jax.rules"
         raise BadValue.of(key, section.kind, why)
     if own.SECTIONS[rule.inputs] is not type(section):
-        raise BadValue.of(key, section.kind, f"which takes {rule.inputs.__name__}; expected {_WHAT[type(section)]}")
+        expected_inputs = next(inputs for inputs, of in own.SECTIONS.items() if of is type(section))
+        why = f"which takes {rule.inputs.__name__}; expected {expected_inputs.__name__}"
+        raise BadValue.of(key, section.kind, why)
     return rule
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import optax
 
 from agentrl_jax.config.advantages import Grpo
-from agentrl_jax.config.algo import NoCorrection, NoFilter, UpdateRule
+from agentrl_jax.config.algo import NoCorrection, UpdateRule
 from agentrl_jax.config.fields import TRACED
+from agentrl_jax.config.filters import NoFilter
 from agentrl_jax.config.keys import sections_of
 from agentrl_jax.learner import state as states
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings

@@ -14,7 +14,7 @@ from flax import struct
 
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, RolloutConfig, TaskConfig
 from agentrl_jax.config.advantages import Gae
-from agentrl_jax.config.algo import FractionFilter
+from agentrl_jax.config.filters import FractionFilter
 from agentrl_jax.models import actor_critic
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.setup import build, build_inputs, build_model

@@ -9,7 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentrl_jax.algos import filters
-from agentrl_jax.config.algo import FractionFilter
+from agentrl_jax.config.fields import OWN, is_own
+from agentrl_jax.config.filters import Filter, FractionFilter
+from agentrl_jax.config.keys import kind_of, sections_of
 from agentrl_jax.errors import BadValue
 
 GROUPS = 8
@@ -22,6 +24,12 @@ group_scores = jax.jit(filters.group_scores, static_argnames="kind")
 within_groups = jax.jit(filters.within_groups, static_argnums=2)
 # Sixteenths have exact sums; few distinct values produce ties.
 few = st.integers(0, 12).map(lambda n: n / 16)
+
+
+def test_every_kind_of_filter_has_its_function():
+    assert {kind_of(part) for part in sections_of(Filter)} - {OWN} == {
+        kind for kind in filters.FILTERS if not is_own(kind)
+    }
 
 
 def test_a_ratio_means_the_number_it_is_written_as():

@@ -14,7 +14,8 @@ from made_up import BASE, EPISODES, GROUP_SIZE, GROUPS, KEY, MODEL, ONES, SAID, 
 
 from agentrl_jax.algos import losses
 from agentrl_jax.config.advantages import Gae, Grpo
-from agentrl_jax.config.algo import FixedKl, FractionFilter, NoCorrection, Tis
+from agentrl_jax.config.algo import FixedKl, NoCorrection, Tis
+from agentrl_jax.config.filters import FractionFilter
 from agentrl_jax.config.objectives import PolicyGradient, Ppo
 from agentrl_jax.learner import update as updates
 from agentrl_jax.learner.batch import Batch

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from refusing import refusal
 
-from agentrl_jax.algos import losses
+from agentrl_jax.algos import filters, losses
 from agentrl_jax.algos.estimate import estimate
 from agentrl_jax.config import decode, load_resolved, save_resolved, to_dict
 from agentrl_jax.config.advantages import Grpo
 from agentrl_jax.config.objectives import Cispo
-from agentrl_jax.setup.own_checks import advantage_inputs, objective_inputs
+from agentrl_jax.setup.own_checks import advantage_inputs, filter_inputs, objective_inputs
 from agentrl_jax.setup.own_rules import copy_own_rules, resolved
 from agentrl_jax.setup.own_sources import name_module
 
@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from pydantic import Field
-from agentrl_jax.rules import AdvantageInputs, ObjectiveInputs, groups, rule
+from agentrl_jax.rules import AdvantageInputs, FilterInputs, ObjectiveInputs, groups, rule
 """
 RULES = """
 @rule(needs=("groups",))
@@ -47,6 +47,10 @@ def of_rows(inputs: ObjectiveInputs):
     gap = jnp.where(inputs.mask, jnp.clip(inputs.logprob - inputs.old_logprob, -1, 1), 0.0)
     mean = jnp.mean(gap, axis=1, keepdims=True)
     return -inputs.advantage * jnp.exp(mean), jnp.abs(gap) >= 1
+
+@rule()
+def uneven(inputs: FilterInputs, *, least: float = 0.1):
+    return groups.center_and_std(inputs.returns, inputs.valid)[1] >= least
 
 def plain(inputs):
     return inputs
@@ -168,6 +172,14 @@ def test_advantages_of_the_user_are_whitened_and_weighted_like_others(module):
     np.testing.assert_array_equal(target, inputs.rewards)
 
 
+def test_a_filter_of_the_user_keeps_what_it_says(module):
+    rule = resolved(with_rules(filter={"kind": f"{module(RULES)}:uneven", "least": 0.5})).algo.filter
+    inputs = filter_inputs()
+    found = filters.kept_groups(inputs, rule, {"least": jnp.float32(0.5)})
+    kept = [np.std(row[known], ddof=1) >= 0.5 for row, known in zip(inputs.returns, inputs.valid) if known.sum() > 1]
+    assert found.tolist() == [False, False, *kept[1:]]
+
+
 def test_a_row_objective_refuses_an_aggregation_that_would_change_it(module):
     error = refusal(resolved, with_rules(objective=f"{module(RULES)}:of_rows"))
     assert (error.key, error.value) == ("algo.aggregation", "token_mean")
@@ -207,6 +219,12 @@ OBJECTIVES = {
     "m = inputs.mask; return -jnp.sum(m * inputs.advantage) * inputs.logprob": "other tokens",
     "return inputs.logprob, inputs.logprob, inputs.logprob": "(losses, clipped)",
 }
+FILTERS = {
+    "return inputs.valid": "bool of shape [6, 3]",
+    "return jnp.max(inputs.returns, axis=1)": "float32 of shape [6]",
+    "return jnp.max(inputs.returns, axis=1) > 0.1": "not valid",
+    "return jnp.mean(inputs.length) > 3": "bool of shape []",
+}
 OF_RATIOS = {
     "return -inputs.advantage * jnp.exp(2 * (inputs.logprob - inputs.old_logprob))": "log-ratio of 50",
     "return -inputs.advantage * jnp.sqrt(jnp.abs(inputs.logprob - inputs.old_logprob))": "log-ratio of 0",
@@ -220,6 +238,7 @@ OF_RATIOS = {
         *(("AdvantageInputs", '"groups",', body, why) for body, why in OF_GROUPS.items()),
         *(("ObjectiveInputs", "", body, why) for body, why in OBJECTIVES.items()),
         *(("ObjectiveInputs", '"ratio",', body, why) for body, why in OF_RATIOS.items()),
+        *(("FilterInputs", "", body, why) for body, why in FILTERS.items()),
     ],
 )
 def test_what_a_function_does_wrong_is_one_sentence(inputs, needs, body, why, module):
@@ -228,7 +247,7 @@ def test_what_a_function_does_wrong_is_one_sentence(inputs, needs, body, why, mo
         def mine(inputs: {inputs}, *, x: float = 1.0):
             {body}
         """)
-    section = "advantage" if inputs == "AdvantageInputs" else "objective"
+    section = inputs.removesuffix("Inputs").lower()
     error = refusal(resolved, with_rules(**{section: f"{name}:mine"}))
     assert (error.key, error.value) == (f"algo.{section}", f"{name}:mine")
     assert why in str(error)
