@@ -27,8 +27,9 @@ class Bench:
     draws: int = 0
     """Groups to sample, for larger groups; 0: sum over all groups."""
     own: str = ""
-    """An advantage estimator or objective of yours, module:function, or '{kind: module:function, NUMBER: 2.0}'; it is
-    measured first. Objectives need --drift. A function that computes in float32 has no bias below 1e-5."""
+    """An advantage estimator, objective or filter of yours, module:function, or '{kind: module:function, NUMBER: 2.0}';
+    it is measured first. Objectives need --drift; a filter keeps some of two groups, with rloo, by their returns. A
+    function may compute in float32, so that a bias below 1e-5 counts as none."""
     only: str = ""
     """Only estimators whose names contain this text."""
     seed: int = 0

@@ -227,8 +227,7 @@ def filter_inputs() -> FilterInputs:
     returns, length, valid = draw.normal(size=shape), draw.integers(1, 9, shape), draw.random(shape) < 0.8
     returns[0], valid[1], length[2, 0] = 0.5, False, 0
     entropy = np.where(length > 0, draw.uniform(0.1, 2.0, shape), 0.0)
-    returns, entropy, length = (jnp.asarray(x, jnp.float32) for x in (returns, entropy, length))
-    return FilterInputs(returns, entropy, length, jnp.asarray(valid))
+    return FilterInputs(jnp.float32(returns), jnp.float32(entropy), jnp.float32(length), jnp.asarray(valid))
 
 
 def _filter_checks(rule: own.Rule, call: Callable[..., Any], i: FilterInputs) -> Iterator[str]:

@@ -9,9 +9,9 @@ from agentrl_jax.config.advantages import Advantage
 from agentrl_jax.config.fields import LARGEST, is_own
 from agentrl_jax.config.keys import kind_of, sections_of
 from agentrl_jax.config.objectives import Cispo, DppoKl, DppoTv, Gmpo, Gspo, Objective, Ppo, Sapo
-from agentrl_jax.config.own import OwnAdvantage, OwnObjective
+from agentrl_jax.config.own import OwnAdvantage, OwnFilter, OwnKind, OwnObjective
 
-Pairing = Literal["none", "best_of_two", "informative", "spread_of_two"]
+Pairing = Literal["none", "best_of_two", "informative", "spread_of_two", "own"]
 UNBIASED = 1e-9
 """Largest measured bias of an unbiased estimator, as a share of the gradient: float64 rounding."""
 
@@ -48,7 +48,9 @@ class Case:
     pairing: Pairing = "none"
     """How other groups affect a group. best_of_two: of two groups, the one whose returns differ more is kept
     (StarPO-S); informative: groups are resampled until one has different returns (DAPO's dynamic sampling);
-    spread_of_two: two groups are weighted by `groups.spread_weights`."""
+    spread_of_two: two groups are weighted by `groups.spread_weights`; own: `filter` keeps some of two groups."""
+    filter: OwnFilter | None = None
+    """Of the user, for the pairing own; it sees the returns."""
     anchor: Literal["state", "turn"] = "state"
     """How gigpo groups turns: by state, or by turn number; the latter without the comparison of episodes, which is the
     per-turn normalization of verl's issue 7244."""
@@ -59,7 +61,8 @@ class Case:
     @property
     def rounding(self) -> float:
         """`UNBIASED`, or more with a function of the user, which may compute in float32."""
-        return 1e-5 if is_own(self.rule.kind) or is_own(self.objective.kind) else UNBIASED
+        of_user = is_own(self.rule.kind) or is_own(self.objective.kind) or self.filter is not None
+        return 1e-5 if of_user else UNBIASED
 
 
 _RULES: dict[str, Any] = {kind_of(rule): rule for rule in sections_of(Advantage)}
@@ -187,11 +190,14 @@ OFF_POLICY: tuple[Case, ...] = (
 """Cases measured off policy, sorted by their correction."""
 
 
-def own_case(section: OwnAdvantage | OwnObjective) -> Case:
-    """The case of a function of the user: its advantage with PPO's unclipped ratios, or its objective with RLOO's."""
+def own_case(section: OwnKind) -> Case:
+    """The case of a function of the user: its advantage with PPO's unclipped ratios, others with RLOO's advantage."""
+    if isinstance(section, OwnFilter):
+        return _case(section.kind, "rloo", pairing="own", filter=section, note="of two groups")
     if isinstance(section, OwnObjective):
         by_row = _BY_ROW if section.unit == "row" else {}
         return _case(section.kind, "rloo", objective=section, **by_row)
+    assert isinstance(section, OwnAdvantage)
     critic: dict[str, Any] = {"critic": "true", **_TURNS} if section.has_critic else {}
     return Case(
         name=section.kind,

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from agentrl_jax.algos.groups import STD_FLOOR
 from agentrl_jax.config.fields import is_own
-from agentrl_jax.studies.estimator_bias import task
+from agentrl_jax.studies.estimator_bias import own_filter, task
 from agentrl_jax.studies.estimator_bias.cases import Case, Pairing
 from agentrl_jax.studies.estimator_bias.level import Level
 from agentrl_jax.studies.estimator_bias.policies import TinyPolicy
@@ -142,6 +142,9 @@ class Bench:
             parts = [level.gradients(case, *these) for level, these in zip(self.levels, groups)]
         chances, scores, gradients = (np.concatenate(part) for part in zip(*parts))
         chances /= len(self.levels)
+        if case.filter is not None:
+            returns = np.concatenate([level.t.returns[index] for level, (index, _) in zip(self.levels, groups)])
+            return own_filter.moments(case.filter, returns, chances, gradients)
         mean, square = _paired(case.pairing, chances, scores, gradients)
         return mean, square, float(chances[scores > 0].sum()) if case.pairing == "informative" else 1.0
 

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from agentrl_jax import safe_yaml
+from agentrl_jax.algos.filters import FilterInputs
 from agentrl_jax.algos.losses import ObjectiveInputs
 from agentrl_jax.algos.own import Rule
 from agentrl_jax.config import decode
 from agentrl_jax.config.fields import is_own
-from agentrl_jax.config.own import OwnAdvantage, OwnObjective
+from agentrl_jax.config.own import OwnKind
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.setup.own_rules import resolved_kind
 from agentrl_jax.setup.own_sources import import_rules
@@ -73,7 +74,8 @@ def run(
     sampling = Sampling(num_groups, seed) if num_groups else None
     results = []
     for size, case in itertools.product(group_size, cases):
-        results.append(bench.measure(case, size, sampling))
+        with refusals():
+            results.append(bench.measure(case, size, sampling))
         report(f"{len(results)}/{len(group_size) * len(cases)} {size} members, {case.name}")
     how = f"{num_groups} sampled groups a case" if num_groups else "all groups"
     if format == "table":
@@ -86,7 +88,10 @@ def run(
     return results
 
 
-def _own_section(own: str, drift: policies.Drift) -> OwnAdvantage | OwnObjective:
+_SECTIONS: dict[type, str] = {ObjectiveInputs: "objective", FilterInputs: "filter"}
+
+
+def _own_section(own: str, drift: policies.Drift) -> OwnKind:
     """The section of a function of the user: `module:function`, or YAML with its kind and its numbers."""
     given = safe_yaml.parse(own) if own.lstrip().startswith("{") else {"kind": own}
     if not isinstance(given, dict) or not is_own(given.get("kind")):
@@ -94,12 +99,11 @@ def _own_section(own: str, drift: policies.Drift) -> OwnAdvantage | OwnObjective
     with refusals():
         module = import_rules("--own", given["kind"], stored=False)
         rule = getattr(module, given["kind"].partition(":")[2], None)
-        objective = isinstance(rule, Rule) and rule.inputs is ObjectiveInputs
-        section = "objective" if objective else "advantage"
+        section = _SECTIONS.get(rule.inputs, "advantage") if isinstance(rule, Rule) else "advantage"
         found = resolved_kind("--own", getattr(decode({"algo": {section: given}}).algo, section))
-    if objective and drift == "none":
+    if section == "objective" and drift == "none":
         raise UserError.of("--own", own, "an objective, of which all are alike on policy; add --drift small or large")
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _check(group_size: tuple[int, ...], direction: int, num_groups: int, seed: int, figure: str | None) -> None:
@@ -161,6 +165,7 @@ def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
         | r.drift_size._asdict()
         | dataclasses.asdict(r.case)
         | {"rule": r.case.rule.model_dump(), "objective": r.case.objective.model_dump()}
+        | {"filter": r.case.filter and r.case.filter.model_dump()}
         for r in results
     ]
 

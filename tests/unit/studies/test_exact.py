@@ -80,7 +80,26 @@ OPTIONS |= {"only": "drift ignored", "seed": 0, "figure": None, "own": ""}
 
 
 OWN_GRPO = """
-from agentrl_jax.rules import AdvantageInputs, groups, rule
+import jax.numpy as jnp
+from agentrl_jax.algos.filters import group_scores, top_groups
+from agentrl_jax.rules import AdvantageInputs, FilterInputs, groups, rule
+
+@rule()
+def better(inputs: FilterInputs):
+    kept = top_groups(group_scores(inputs.returns, inputs.valid, "std"), 1)
+    return jnp.zeros(len(inputs.valid), bool).at[kept].set(True)
+
+@rule()
+def informative(inputs: FilterInputs, *, least: float = 1e-6):
+    return groups.center_and_std(inputs.returns, inputs.valid)[1] > least
+
+@rule()
+def long(inputs: FilterInputs):
+    return jnp.max(jnp.where(inputs.valid, inputs.length, 0.0), axis=1) > 4
+
+@rule()
+def none(inputs: FilterInputs):
+    return jnp.max(jnp.where(inputs.valid, inputs.returns, 0.0), axis=1) > 9
 
 @rule(needs=("groups",))
 def grpo(inputs: AdvantageInputs, *, floor: float = 1e-6):
@@ -106,6 +125,7 @@ def own_rules(tmp_path_factory):
     [
         ("rules_of_the_guide:centered", "dr_grpo", "none"),
         ("written_out:grpo", "grpo", "none"),
+        ("written_out:better", "rloo, better of two groups", "none"),
         ("{kind: rules_of_the_guide:capped, cap: 1.28}", "cispo 0.28", "large"),
     ],
 )
@@ -114,8 +134,18 @@ def test_a_rule_of_the_user_has_the_bias_of_the_one_that_it_writes_out(own, know
     found, *others = run(**options, format="markdown", report=lambda line: None)
     other = next(result for result in others if result.case.name == known)
     assert (found.bias, found.noise, found.scale) == pytest.approx((other.bias, other.noise, other.scale), abs=1e-7)
-    assert (found.limit_error > 0) == (drift == "none")
+    assert (found.limit_error > 0) == (drift == "none" and found.case.filter is None)
     assert found.case.name in capsys.readouterr().out
+
+
+def test_a_filter_of_the_user_may_keep_both_groups_or_none(own_rules):
+    options = OPTIONS | {"drift": "none", "only": "rloo, informative", "format": "json", "report": lambda line: None}
+    found, known = run(**options | {"own": "written_out:informative"})
+    assert not biased(found)
+    assert (found.scale, found.cosine) == pytest.approx((known.scale, 1.0), rel=1e-6)
+    assert found.noise < known.noise
+    for name in ("long", "none"):
+        assert refusal(run, **options | {"own": f"written_out:{name}"}).value == f"written_out:{name}"
 
 
 def test_a_biased_rule_of_the_user_says_so(own_rules):
