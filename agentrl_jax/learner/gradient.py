@@ -93,7 +93,7 @@ class StepShape:
         if self.packing and self.unit > 1:
             raise BadValue.of("algo.packing", True, f"but bins would part units of {self.unit} rows; use false")
 
-    def rows_of(self, units: Int[Array, " n"], shards: Shards) -> Int[Array, " n*U"]:
+    def rows_of(self, units: Int[Array, " n"], shards: Shards) -> Int[Array, " rows"]:
         """The numbers of the rows of units, in an order in which `Shards.fetch_rows` parts no unit."""
         rows = units.reshape(-1, 1, shards.count) * self.unit + jnp.arange(self.unit)[:, None]
         return rows.reshape(-1)

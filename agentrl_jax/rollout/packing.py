@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
@@ -45,19 +46,19 @@ class Layout(struct.PyTreeNode):
     shape: tuple[int, int] = struct.field(pytree_node=False)
     """Z and U."""
 
-    def by_row(self, x: Shaped[Array, "E T *rest"]) -> Shaped[Array, "N U *rest"]:
+    def by_row(self, x: Shaped[Array | np.ndarray, "E T *rest"]) -> Shaped[Array | np.ndarray, "N U *rest"]:
         """Fields of turns by row; 0 where there is no turn."""
         if self.turn is None:
             return x.reshape(-1, self.shape[1], *x.shape[2:])
         found = jax.vmap(lambda x, turn: x.at[turn].get(mode="fill", fill_value=0))(x, self.turn)
         return found.reshape(-1, *found.shape[2:])
 
-    def of_rows(self, x: Shaped[Array, "E T*L"]) -> Shaped[Array, "N K"]:
+    def of_rows(self, x: Shaped[Array, "E S"]) -> Shaped[Array, "N K"]:
         """Values of the response positions of episodes, in the order of their turns, as those of rows."""
         by_turn = x.reshape(len(x), self.turns, -1)
         return self.by_row(by_turn).reshape(-1, self.shape[1] * by_turn.shape[2])
 
-    def of_episodes(self, x: Shaped[Array, "N K"]) -> Shaped[Array, "E T*L"]:
+    def of_episodes(self, x: Shaped[Array, "N K"]) -> Shaped[Array, "E S"]:
         """The inverse of `of_rows`; 0 where no row has the turn."""
         rows, sampled = self.shape
         episodes = len(x) // rows

@@ -50,7 +50,7 @@ def first_read(join: Join) -> Int[Array, " N"]:
     return jnp.where(join.restart & ~recalls, join.lead, 0)
 
 
-def compact(tokens: Int[Array, "N S"], real: Bool[Array, "N S"], size: int | None = None) -> Int[Array, "N S"]:
+def compact(tokens: Int[Array, "N S"], real: Bool[Array, "N S"], size: int | None = None) -> Int[Array, "N W"]:
     """The real tokens of each row moved to the left, 0 behind them, in rows of `size` tokens (None: as before)."""
     order = jnp.argsort(~real, axis=1, stable=True)[:, :size]
     return jnp.take_along_axis(jnp.where(real, tokens, 0), order, axis=1)

@@ -50,7 +50,10 @@ class Iteration:
     def learn(self, *, trajectory=None, **numbers):
         state = jax.tree.map(jnp.copy, self.state)  # the program donates it
         trajectory = self.trajectory if trajectory is None else trajectory
-        settings = build_inputs.update_settings(toy_agent.CONFIG, 1.0).replace(**jax.tree.map(jnp.float32, numbers))
+        settings = build_inputs.update_settings(toy_agent.CONFIG, 1.0)
+        given = {name.replace("__", "."): jnp.float32(value) for name, value in numbers.items()}
+        of_rule = {key: given.pop(key) for key in [*given] if "." in key}
+        settings = settings.replace(**given, numbers=settings.numbers | of_rule)
         arguments = state, trajectory, TEMPERATURE, KEY, settings
         program = self.programs.update(MODEL, self.rule, made_up.PLAIN, self.engine)
         return jax.tree.map(np.asarray, program.lower(*arguments).compile(xla_settings.SAME_BITS)(*arguments))
@@ -66,7 +69,7 @@ REFILLED = {"slots": 4, "prefill_threshold": 0.5}
 def test_nothing_has_moved(devices, fsdp, engine):
     """Rollout and learner distribute rows differently, minibatches are shuffled, and shards are all-gathered."""
     several = Iteration(devices, engine, fsdp=fsdp, epochs=1, minibatches=2)
-    _, metrics = several.learn(lr=0.0, critic_lr=0.0, kl_coef=0.3)
+    _, metrics = several.learn(lr=0.0, critic_lr=0.0, kl__coef=0.3)
     assert metrics["update/trained_tokens"] > 50
     assert metrics["actor/ratio_mean"] == metrics["rollout/logprob_bit_equal"] == 1
     for name in ("actor/kl", "actor/ppo_kl", "rollout/logprob_gap_mean", "rollout/logprob_gap_max"):
