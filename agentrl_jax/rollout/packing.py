@@ -56,7 +56,7 @@ class Layout(struct.PyTreeNode):
     def of_rows(self, x: Shaped[Array, "E S"]) -> Shaped[Array, "N K"]:
         """Values of the response positions of episodes, in the order of their turns, as those of rows."""
         by_turn = x.reshape(len(x), self.turns, -1)
-        return self.by_row(by_turn).reshape(-1, self.shape[1] * by_turn.shape[2])
+        return jnp.reshape(self.by_row(by_turn), (-1, self.shape[1] * by_turn.shape[2]))
 
     def of_episodes(self, x: Shaped[Array, "N K"]) -> Shaped[Array, "E S"]:
         """The inverse of `of_rows`; 0 where no row has the turn."""
