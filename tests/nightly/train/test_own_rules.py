@@ -1,4 +1,4 @@
-"""A run by rules of the user: stopped and resumed it has the same bits, devices do not matter, changed code is noticed."""
+"""A run by rules of the user: a stop changes no bit, devices do not matter, and changed code is noticed."""
 
 import json
 import shutil
