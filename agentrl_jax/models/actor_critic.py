@@ -244,7 +244,7 @@ def _score_tokens(
     return TokenScores(logprob, entropy, value, distance, taught, teacher_distance)
 
 
-def _read_by(teacher: Teacher, params: dict[str, Any], tokens: Tokens) -> tuple[Any, Tokens]:
+def _read_by(teacher: Teacher, params: dict[str, Any], tokens: Tokens) -> tuple[Any, Int[Array, "N R"]]:
     """The trained part of the teacher, and its rows."""
     policy = params["policy"] if teacher.policy is None else teacher.policy
     return jax.lax.stop_gradient(policy), tokens if teacher.tokens is None else teacher.tokens

@@ -53,7 +53,7 @@ class Iteration:
         settings = build_inputs.update_settings(toy_agent.CONFIG, 1.0)
         given = {name.replace("__", "."): jnp.float32(value) for name, value in numbers.items()}
         of_rule = {key: given.pop(key) for key in [*given] if "." in key}
-        settings = settings.replace(**given, numbers=settings.numbers | of_rule)
+        settings = settings.replace(**given, numbers={"kl.coef": jnp.float32(0.0), **settings.numbers, **of_rule})
         arguments = state, trajectory, TEMPERATURE, KEY, settings
         program = self.programs.update(MODEL, self.rule, made_up.PLAIN, self.engine)
         return jax.tree.map(np.asarray, program.lower(*arguments).compile(xla_settings.SAME_BITS)(*arguments))
