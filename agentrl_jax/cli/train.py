@@ -72,7 +72,7 @@ file, --help shows its values.
 --start.optimizer true from its critic and optimizer too. --accept_changes goes on with other learning rates and other
 numbers of the learning rule, from the last checkpoint on; config.history.jsonl keeps the change.
 
-algo.advantage, algo.objective and algo.filter take functions of yours, module:function, see agentrl_jax.rules. A command
+algo.advantage, algo.objective and algo.filter take your functions, module:function, see agentrl_jax.rules. A command
 that names only the folder of such a run needs --rules MODULE; --rules_changed goes on after the module has changed."""
 
 _ACCEPT = "--accept_changes", "--accept-changes"

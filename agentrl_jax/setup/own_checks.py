@@ -68,8 +68,16 @@ def check(key: str, section: OwnKind, rule: own.Rule) -> None:
     made = made.replace(**{name: None for name in rule.hidden() if name == "devices"})
     with jax.debug_nans(False):
         _check_traced(key, section, traced, made, numbers)
-        for why in checks(rule, call, made):
+        try:
+            why = next(checks(rule, call, made), "")
+        except Exception as error:  # in groups of one, say
+            raise BadValue.of(key, section.kind, _failure(error)) from error
+        if why:
             raise BadValue.of(key, section.kind, why)
+
+
+def _failure(error: Exception) -> str:
+    return f"which fails: {type(error).__name__}: {shortened(error, MAX_FOREIGN)}"
 
 
 def _check_traced(key: str, section: OwnKind, traced: Callable[..., Any], made: Any, numbers: Any) -> None:
@@ -82,8 +90,7 @@ def _check_traced(key: str, section: OwnKind, traced: Callable[..., Any], made: 
         why += f", or annotate a parameter as int or bool to make it static (traced are {names})" if names else ""
         raise BadValue.of(key, section.kind, why) from error
     except Exception as error:
-        why = f"which fails: {type(error).__name__}: {shortened(error, MAX_FOREIGN)}"
-        raise BadValue.of(key, section.kind, why) from error
+        raise BadValue.of(key, section.kind, _failure(error)) from error
     for name in _primitives(program.jaxpr):
         if "callback" in name or name.startswith("debug"):
             why = f"which calls Python while the program runs ({name}); leave out callbacks and jax.debug.print"

@@ -46,7 +46,7 @@ def resolved(config: Config, *, unchanged: bool = False) -> Config:
         kinds = " and ".join(part.kind for part in found.values())
         raise UserError(f"algo: the code of {kinds} differs between hosts; copy it from one to the others", key="algo")
     config = config.replace(algo=config.algo.replace(**found))
-    validate(config, files=False)
+    validate(config, files=not unchanged)  # `load_config` leaves that to this function
     return config
 
 

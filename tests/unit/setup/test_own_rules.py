@@ -205,6 +205,7 @@ ADVANTAGES = {
     "return inputs.rewards * int(x)": "decides in Python",
 }
 OF_GROUPS = {
+    "return inputs.mask * jnp.where(inputs.valid, inputs.scores, 0).reshape(4, 3).reshape(-1, 1)": "which fails",
     "return inputs.mask * jnp.mean(inputs.scores, 1).repeat(inputs.scores.shape[1])[:, None]": "not valid",
     "return inputs.mask * (inputs.scores / jnp.std(inputs.scores, 1)[:, None]).reshape(-1, 1)": "not finite",
     "return inputs.mask * (inputs.scores * jnp.mean(inputs.scores)).reshape(-1, 1)": "not valid",
