@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
@@ -100,10 +101,8 @@ def _check_traced(key: str, section: OwnKind, traced: Callable[..., Any], made: 
 def _primitives(jaxpr: Any) -> Iterator[str]:
     for equation in jaxpr.eqns:
         yield equation.primitive.name
-        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from _primitives(inner)
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from _primitives(inner)
 
 
 def advantage_inputs(group_size: int = GROUP_SIZE) -> AdvantageInputs:
@@ -240,7 +239,8 @@ def filter_inputs() -> FilterInputs:
 def _filter_checks(rule: own.Rule, call: Callable[..., Any], i: FilterInputs) -> Iterator[str]:
     found = call(i)
     if getattr(found, "shape", None) != (len(i.valid),) or found.dtype != bool:
-        what = f"{found.dtype} of shape {list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
+        shaped = getattr(found, "shape", None)
+        what = type(found).__name__ if shaped is None else f"{found.dtype} of shape {list(shaped)}"
         yield f"which returns {what}; expected bool of shape [{len(i.valid)}], one for each group"
     other = jax.tree.map(lambda x: x if x.dtype == bool else jnp.where(i.valid, x, 7.0), i)
     counted = np.any(i.valid, axis=1)
@@ -250,7 +250,8 @@ def _filter_checks(rule: own.Rule, call: Callable[..., Any], i: FilterInputs) ->
 
 def _array(found: Any, shape: tuple[int, ...]) -> Iterator[str]:
     if getattr(found, "shape", None) != shape:
-        what = f"an array of shape {list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
+        shaped = getattr(found, "shape", None)
+        what = type(found).__name__ if shaped is None else f"an array of shape {list(shaped)}"
         yield f"which returns {what}; expected {list(shape)}, one number for each token"
 
 

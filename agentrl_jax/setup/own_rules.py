@@ -79,9 +79,9 @@ def copy_own_rules(folder: Path, config: Config) -> None:
 
 def _rule_of(key: str, section: OwnKind, module: ModuleType) -> own.Rule:
     name = section.kind.partition(":")[2]
-    if not hasattr(module, name):
+    rule = getattr(module, name, None)
+    if rule is None:
         raise BadValue.of(key, section.kind, f"but {module.__name__} has no {name}")
-    rule = getattr(module, name)
     if not isinstance(rule, own.Rule):
         why = f"which is no rule; write @rule() above the function {name}, from agentrl_jax.rules"
         raise BadValue.of(key, section.kind, why)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from agentrl_jax.config import Config
-from agentrl_jax.config.keys import sections_of
+from agentrl_jax.config.keys import kind_of, sections_of
 
 MARK = "<!-- keys -->"
 Row = tuple[str, str, str]
@@ -36,7 +36,7 @@ def _sections(field: Any) -> list[type]:
 def _rows(parts: list[type], prefix: str) -> Iterator[Row]:
     """The keys of a section, or of all kinds of one, each once."""
     if len(parts) > 1:
-        kinds = {part.model_fields["kind"].default: part for part in parts}
+        kinds = {kind_of(part): part for part in parts}
         meanings = (f"`{kind}`: {' '.join((part.__doc__ or '').split())}" for kind, part in kinds.items())
         yield f"{prefix}.kind", "", "<br>".join(meanings)
     known: set[str] = set()
@@ -52,8 +52,8 @@ def _rows(parts: list[type], prefix: str) -> Iterator[Row]:
                 key, default, text = _row(f"{prefix}.{name}", field)
                 for other in {_row(key, each.model_fields[name])[1]: each for each in reversed(own)}.items():
                     if other[0] != default:
-                        text += f" Default of {other[1].model_fields['kind'].default}: `{other[0]}`."
-                names = ", ".join(each.model_fields["kind"].default for each in own) if len(own) < len(parts) else ""
+                        text += f" Default of {kind_of(other[1])}: `{other[0]}`."
+                names = ", ".join(kind_of(each) for each in own) if len(own) < len(parts) else ""
                 only = f" (kind {names})" if names else ""
                 yield key, default, text + only
 

@@ -8,7 +8,7 @@ from paths import ROOT
 PACKAGE = ROOT / "agentrl_jax"
 LAYERS = (
     ("__main__",),
-    ("api", "cli"),
+    ("api", "cli", "rules"),
     ("studies",),
     ("model_server", "train"),
     ("viewer",),

@@ -111,7 +111,7 @@ def test_a_mistake_in_a_configuration(tmp_path):
 def test_train_hands_the_configuration_to_the_loop_and_shows_its_errors_and_interrupts(monkeypatch, tmp_path):
     ends, seen = [UserError("runs/a: holds a run\nwith another configuration"), *[KeyboardInterrupt()] * 2], []
 
-    def end(config, *, accept_changes):
+    def end(config, *, accept_changes, rules_changed):
         seen.append((config.seed, config.train.iterations, config.run_dir, config.start.run, accept_changes))
         raise ends.pop(0)
 

@@ -14,7 +14,7 @@ def trained(monkeypatch, tmp_path):
     file.write_text(
         "seed: 7\nimitation: {levels: 4, steps: 2}\nstages: [imitation, {kind: dpo, data: [own.jsonl], beta: 0.3}, rl]"
     )
-    monkeypatch.setattr(train, "_train", lambda config, accept_changes: found.append(config))
+    monkeypatch.setattr(train, "_train", lambda config: found.append(config))
 
     def command(kind, *words):
         train.run_stage(kind, [str(file), *words])
