@@ -50,6 +50,22 @@ class Denominators(struct.PyTreeNode):
     """Number of rows with at least one sampled token."""
 
 
+class ObjectiveInputs(struct.PyTreeNode):
+    """What an objective reads."""
+
+    logprob: Float[Array, "N S"]
+    """Log-probability of each token under the policy."""
+    old_logprob: Float[Array, "N S"]
+    """That of the policy that ratios are relative to; equal to `logprob` in the only step of a batch."""
+    behavior_logprob: Float[Array, "N S"]
+    """As computed by the rollout."""
+    advantage: Float[Array, "N S"]
+    mask: Bool[Array, "N S"]
+    """Sampled tokens."""
+    entropy: Float[Array, "N S"]
+    """Of the policy, in nats."""
+
+
 def _log_ratio(logprob: Float[Array, "N S"], old_logprob: Float[Array, "N S"]) -> Float[Array, "N S"]:
     return jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
 
@@ -61,7 +77,7 @@ def _stats(log_ratio: Float[Array, "N S"], clipped: Bool[Array, "N S"] | None = 
 
 
 def with_stats(
-    inputs: "ObjectiveInputs", of_tokens: Float[Array, "N S"], clipped: Bool[Array, "N S"] | None
+    inputs: ObjectiveInputs, of_tokens: Float[Array, "N S"], clipped: Bool[Array, "N S"] | None
 ) -> tuple[Float[Array, "N S"], PolicyStats]:
     """Losses of sampled tokens with their statistics; `clipped` None: it clips nothing."""
     return jnp.where(inputs.mask, of_tokens, 0.0), _stats(_log_ratio(inputs.logprob, inputs.old_logprob), clipped)
@@ -215,22 +231,6 @@ def policy_gradient_loss(
     `old_logprob` is used for the statistics only.
     """
     return -jax.lax.stop_gradient(advantages) * logprob, _stats(_log_ratio(logprob, old_logprob))
-
-
-class ObjectiveInputs(struct.PyTreeNode):
-    """What an objective reads."""
-
-    logprob: Float[Array, "N S"]
-    """Log-probability of each token under the policy."""
-    old_logprob: Float[Array, "N S"]
-    """That of the policy that ratios are relative to; equal to `logprob` in the only step of a batch."""
-    behavior_logprob: Float[Array, "N S"]
-    """As computed by the rollout."""
-    advantage: Float[Array, "N S"]
-    mask: Bool[Array, "N S"]
-    """Sampled tokens."""
-    entropy: Float[Array, "N S"]
-    """Of the policy, in nats."""
 
 
 def objective(

@@ -12,7 +12,8 @@ from agentrl_jax.algos import losses
 from agentrl_jax.algos.estimate import ESTIMATORS, AdvantageInputs
 from agentrl_jax.algos.filters import FILTERS, FilterInputs
 from agentrl_jax.algos.losses import OBJECTIVES, ObjectiveInputs
-from agentrl_jax.config.own import OwnAdvantage, OwnFilter, OwnKind, OwnObjective
+from agentrl_jax.config.filters import OwnFilter
+from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
 from agentrl_jax.errors import BadValue
 
 READ_BY: dict[type, dict[str, tuple[str, ...]]] = {

@@ -57,9 +57,9 @@ def run(words: list[str]) -> None:
             )
     config = load_config(command.file, [*overrides, "--devices", "0"])  # the topology sets the devices
     from agentrl_jax.config.defaults import with_defaults
-    from agentrl_jax.setup.own_rules import resolved
+    from agentrl_jax.setup.own_rules import with_own_rules
 
-    config = with_defaults(resolved(config))
+    config = with_defaults(with_own_rules(config))
     if command.sweep:
         _sweep(command, config)
         return

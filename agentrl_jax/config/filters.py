@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, Tag, model_validator
 
 from agentrl_jax.config.fields import BY_KIND, OWN, TRACED, AboveZero, Positive, Section, Share
-from agentrl_jax.config.own import OwnFilter
+from agentrl_jax.config.own import OwnKind
 from agentrl_jax.errors import BadValue
 
 ScoreKind = Literal["std", "mean", "entropy", "entropy_std", "length"]
@@ -98,6 +98,10 @@ class MinPFilter(_Masked):
     """Score by which groups are ranked, as in fraction; mean is not allowed, since scores must be at least 0."""
     p: Annotated[Share, TRACED] = 0.9
     """Share of the best score that a group needs."""
+
+
+class OwnFilter(OwnKind, _Filter):
+    """A filter of groups of the user."""
 
 
 Filter = Annotated[

@@ -8,7 +8,7 @@ from agentrl_jax.config.fields import BY_KIND, LARGEST, OWN, TRACED, AboveZero, 
 from agentrl_jax.config.own import OwnObjective
 
 
-class _Traits(Section):
+class _Objective(Section):
     """What others need to know of an objective."""
 
     has_ratio: ClassVar[bool] = True
@@ -19,14 +19,7 @@ class _Traits(Section):
     """What a loss belongs to."""
 
 
-class _Objective(_Traits):
-    """Fields of objectives with neither a dual clip nor a largest weight."""
-
-    dual_clip: ClassVar[None] = None
-    ratio_cap: ClassVar[None] = None
-
-
-class Ppo(_Traits):
+class Ppo(_Objective):
     """PPO's clipped surrogate."""
 
     kind: Literal["ppo"] = "ppo"
@@ -36,7 +29,6 @@ class Ppo(_Traits):
     """Highest ratio is 1 + clip_high."""
     dual_clip: Annotated[float, Field(gt=1.0)] | None = 3.0
     """Bound of the loss for negative advantages, as a multiple of the advantage; none: no bound."""
-    ratio_cap: ClassVar[None] = None
 
 
 class Gspo(_Objective):
@@ -84,13 +76,12 @@ class Sapo(_Objective):
     """How fast it fades where the advantage is negative or 0."""
 
 
-class _Dppo(_Traits):
+class _Dppo(_Objective):
     """Fields of objectives that bound a divergence from the policy that sampled, not a ratio."""
 
     from_rollout: ClassVar[bool] = True
     ratio_cap: Annotated[float, Field(ge=1.0, le=LARGEST, allow_inf_nan=False)] = 20.0
     """Largest importance weight of a token."""
-    dual_clip: ClassVar[None] = None
 
 
 class DppoTv(_Dppo):

@@ -47,7 +47,7 @@ class OwnKind(Section):
             "static": {**static, **{name: value for name, value in given.items() if name not in floats}},
         }
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # of a section with mappings, which have none
         return hash((self.kind, self.source, *sorted(self.numbers), *sorted(self.static.items())))
 
     @property
@@ -87,19 +87,9 @@ class OwnAdvantage(OwnKind, Needs):
     """As in gae, of a function with a critic."""
 
 
-class OwnFilter(OwnKind):
-    """A filter of groups of the user."""
-
-    def kept(self, groups: int) -> int:
-        """Largest number of groups that are kept of so many."""
-        return groups
-
-
 class OwnObjective(OwnKind):
     """An objective of the user."""
 
-    dual_clip: ClassVar[None] = None
-    ratio_cap: ClassVar[None] = None
     from_rollout: ClassVar[bool] = False
 
     unit: Literal["token", "row"] = "token"

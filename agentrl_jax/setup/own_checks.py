@@ -3,6 +3,7 @@
 Shapes: `E` episodes in `Gr` groups of `M`, `T` turns, `S` positions; `N` rows of `S`.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from agentrl_jax.algos.filters import FilterInputs
 from agentrl_jax.algos.losses import ObjectiveInputs
 from agentrl_jax.config.own import OwnKind
 from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
+from agentrl_jax.parallel.shards import Shards
 
 GROUPS, GROUP_SIZE, TURNS, SAID = 4, 3, 2, 3
 LENGTH = TURNS * SAID
@@ -25,7 +27,7 @@ FAR = 50.0
 _AXIS = "devices"
 
 
-class Halves:
+class _Halves:
     """`masked.Devices` for the parts of a batch under `jax.vmap`."""
 
     def sum(self, tree: Any) -> Any:
@@ -35,20 +37,6 @@ class Halves:
     def largest(self, tree: Any) -> Any:
         """Maximum over the parts."""
         return jax.lax.pmax(tree, _AXIS)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Halves)
-
-    def __hash__(self) -> int:
-        return hash(Halves)
-
-
-class _One(Halves):
-    def sum(self, tree: Any) -> Any:
-        return tree
-
-    def largest(self, tree: Any) -> Any:
-        return tree
 
 
 def check(key: str, section: OwnKind, rule: own.Rule) -> None:
@@ -60,13 +48,12 @@ def check(key: str, section: OwnKind, rule: own.Rule) -> None:
     numbers = {name: jnp.float32(value) for name, value in section.numbers.items()}
     made, checks = _CHECKS[rule.inputs][0](), _CHECKS[rule.inputs][1]
 
-    def call(inputs: Any) -> Any:
-        return rule.function(inputs, **numbers, **section.static)
-
     def traced(inputs: Any, numbers: Any) -> Any:
         return rule.function(inputs, **numbers, **section.static)
 
-    made = made.replace(**{name: None for name in rule.hidden() if name == "devices"})
+    call = functools.partial(traced, numbers=numbers)
+    if "devices" in rule.hidden():
+        made = made.replace(devices=None)
     with jax.debug_nans(False):
         _check_traced(key, section, traced, made, numbers)
         try:
@@ -132,7 +119,7 @@ def advantage_inputs(group_size: int = GROUP_SIZE) -> AdvantageInputs:
         state=jnp.asarray(draw.integers(0, 3, (count, TURNS, 2)), jnp.uint32),
         turn_mask=jnp.asarray(length > 0),
         final_value=jnp.zeros(count, jnp.float32),
-        devices=_One(),
+        devices=Shards(),
     )
 
 
@@ -184,7 +171,7 @@ def _alone(e: AdvantageInputs) -> AdvantageInputs:
 def _divided(rule: own.Rule, call: Callable[..., Any], e: AdvantageInputs, found: Any) -> Iterator[str]:
     """The same on two devices, each with half of the groups."""
     halves = jax.tree.map(lambda x: x.reshape(2, len(x) // 2, *x.shape[1:]), e.replace(devices=None))
-    devices = Halves() if "devices" in rule.needs else None
+    devices = _Halves() if "devices" in rule.needs else None
     apart = jax.vmap(lambda part: call(part.replace(devices=devices)), axis_name=_AXIS)(halves)
     apart = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), apart)
     if not all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(jax.tree.leaves(apart), jax.tree.leaves(found))):

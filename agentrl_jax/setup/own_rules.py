@@ -1,12 +1,10 @@
 """The user's rules at the start of a run: imported, filled in, checked, and put into the tables of their kinds."""
 
-import hashlib
 import inspect
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from pydantic import ConfigDict, ValidationError, create_model
 
 from agentrl_jax.algos import own
@@ -21,7 +19,7 @@ from agentrl_jax.setup.own_sources import COPIES, copy_sources, import_rules, so
 _checked: set[tuple[str, OwnKind]] = set()
 
 
-def resolved(config: Config, *, unchanged: bool = False) -> Config:
+def with_own_rules(config: Config, *, unchanged: bool = False) -> Config:
     """The configuration with the user's rules imported and checked, their numbers complete, and their code's digest.
 
     A configuration without own rules is returned as it is. Call it before anything is built of the configuration, on
@@ -35,14 +33,13 @@ def resolved(config: Config, *, unchanged: bool = False) -> Config:
     with refusals():
         for name, section in config.algo.own_kinds.items():
             key = f"algo.{name}"
-            found[name] = resolved_kind(key, section)
+            found[name] = own_section(key, section)
             if unchanged and found[name].source != section.source:
                 why = f"whose code is not that of the run; its folder has a copy in {COPIES}"
                 raise BadValue.of(key, section.kind, why)
     if not found:
         return config
-    digest = hashlib.sha256(" ".join(part.source for part in found.values()).encode()).digest()
-    if not hosts.same(np.frombuffer(digest, np.uint8)):
+    if len({*hosts.gather(" ".join(part.source for part in found.values()))}) > 1:
         kinds = " and ".join(part.kind for part in found.values())
         raise UserError(f"algo: the code of {kinds} differs between hosts; copy it from one to the others", key="algo")
     config = config.replace(algo=config.algo.replace(**found))
@@ -50,11 +47,11 @@ def resolved(config: Config, *, unchanged: bool = False) -> Config:
     return config
 
 
-def resolved_kind(key: str, section: OwnKind) -> OwnKind:
-    """A section at a key, as `resolved`.
+def own_section(key: str, section: OwnKind) -> OwnKind:
+    """A section at a key, as in `with_own_rules`.
 
     Raises:
-        ValueError: as `resolved`.
+        ValueError: as `with_own_rules`.
     """
     module = import_rules(key, section.kind, stored=bool(section.source))
     rule = _rule_of(key, section, module)
@@ -72,7 +69,7 @@ def resolved_kind(key: str, section: OwnKind) -> OwnKind:
 
 
 def copy_own_rules(folder: Path, config: Config) -> None:
-    """Writes the code of the rules of a resolved configuration into the folder of a run."""
+    """Writes the code of the rules of such a configuration into the folder of a run."""
     kinds = config.algo.own_kinds
     copy_sources(folder, [import_rules(f"algo.{name}", part.kind, stored=False) for name, part in kinds.items()])
 

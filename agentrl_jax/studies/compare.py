@@ -13,7 +13,7 @@ from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import FULL, atomic_write, try_writing
-from agentrl_jax.setup.own_rules import resolved
+from agentrl_jax.setup.own_rules import with_own_rules
 from agentrl_jax.studies.comparison_report import page
 from agentrl_jax.studies.variants import Record, Variants
 from agentrl_jax.terminal import Terminal
@@ -32,7 +32,7 @@ def compare(
             other levels, or an entry of the comparison is invalid.
     """
     with refusals():
-        found = {name: with_defaults(resolved(config)) for name, config in comparison.variants.items()}
+        found = {name: with_defaults(with_own_rules(config)) for name, config in comparison.variants.items()}
     comparison, folder = comparison._replace(variants=found), Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ from agentrl_jax.runs.rollout_records import (
     sampled_fields,
 )
 from agentrl_jax.runs.run_folder import RunFolder, read_config, write_config
-from agentrl_jax.setup.own_rules import resolved
+from agentrl_jax.setup.own_rules import with_own_rules
 from agentrl_jax.terminal import Terminal
 from agentrl_jax.train.roll_back import RollBacks
 from agentrl_jax.train.run import Run
@@ -89,7 +89,7 @@ def _replay_row(folder: Path, run: str, iteration: int, row: int, console: Termi
     with tempfile.TemporaryDirectory(prefix="agentrl-replay-") as scratch:
         config, start = _begin(folder, run, Path(scratch), record.header)
         with refusals():
-            again = Run(with_defaults(resolved(config, unchanged=True)))
+            again = Run(with_defaults(with_own_rules(config, unchanged=True)))
         with (
             RunFolder(again.config) as copy,
             Checkpoints(copy.checkpoints, keep=config.train.keep) as checkpoints,
@@ -133,7 +133,7 @@ def rebuild(run: str | os.PathLike[str], step: int, out: str, console: Terminal)
         os.makedirs(out)
         config, start = _begin(folder, str(run), Path(out), place)
         with refusals():
-            again = Run(with_defaults(resolved(config, unchanged=True)))
+            again = Run(with_defaults(with_own_rules(config, unchanged=True)))
         with (
             RunFolder(again.config) as copy,
             Checkpoints(copy.checkpoints, keep=config.train.keep) as checkpoints,

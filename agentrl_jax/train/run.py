@@ -28,8 +28,7 @@ from agentrl_jax.runs.live import LiveView, final_table
 from agentrl_jax.runs.loggers import Logger
 from agentrl_jax.runs.run_folder import CONFIG, RunFolder, read_config
 from agentrl_jax.setup import start
-from agentrl_jax.setup.own_rules import copy_own_rules
-from agentrl_jax.setup.own_rules import resolved as resolved_rules
+from agentrl_jax.setup.own_rules import copy_own_rules, with_own_rules
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.stopping import closed_at_stop, deferring
 from agentrl_jax.terminal import Terminal, literal
@@ -66,7 +65,7 @@ def train(
     """
     console = (console or Terminal()) if hosts.is_writer() else Terminal(quiet=True)
     with refusals():
-        config = with_defaults(resolved_rules(config)).replace(devices=counted_devices(config.devices))
+        config = with_defaults(with_own_rules(config)).replace(devices=counted_devices(config.devices))
         run = Run(config)  # first, so that no folder is created with an unusable configuration
         config = run.config
     with (

@@ -7,9 +7,10 @@ from agentrl_jax.algos import losses
 from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Advantage
 from agentrl_jax.config.fields import LARGEST, is_own
+from agentrl_jax.config.filters import OwnFilter
 from agentrl_jax.config.keys import kind_of, sections_of
 from agentrl_jax.config.objectives import Cispo, DppoKl, DppoTv, Gmpo, Gspo, Objective, Ppo, Sapo
-from agentrl_jax.config.own import OwnAdvantage, OwnFilter, OwnKind, OwnObjective
+from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
 
 Pairing = Literal["none", "best_of_two", "informative", "spread_of_two", "own"]
 UNBIASED = 1e-9

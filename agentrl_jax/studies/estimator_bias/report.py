@@ -20,7 +20,7 @@ from agentrl_jax.config import decode
 from agentrl_jax.config.fields import is_own
 from agentrl_jax.config.own import OwnKind
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.setup.own_rules import resolved_kind
+from agentrl_jax.setup.own_rules import own_section
 from agentrl_jax.setup.own_sources import import_rules
 from agentrl_jax.studies.estimator_bias import policies, task
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, own_case
@@ -100,7 +100,7 @@ def _own_section(own: str, drift: policies.Drift) -> OwnKind:
         module = import_rules("--own", given["kind"], stored=False)
         rule = getattr(module, given["kind"].partition(":")[2], None)
         section = _SECTIONS.get(rule.inputs, "advantage") if isinstance(rule, Rule) else "advantage"
-        found = resolved_kind("--own", getattr(decode({"algo": {section: given}}).algo, section))
+        found = own_section("--own", getattr(decode({"algo": {section: given}}).algo, section))
     if section == "objective" and drift == "none":
         raise UserError.of("--own", own, "an objective, of which all are alike on policy; add --drift small or large")
     return found

@@ -10,11 +10,13 @@ from paths import TESTS
 from refusing import refusal
 
 from agentrl_jax.config import Config, TaskConfig, load_config, load_resolved, save_resolved
+from agentrl_jax.config.algo import ScheduleConfig
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.keys import child_type, every_key, sections_of
 from agentrl_jax.config.migrations import FORMAT
 
 FORMATS = TESTS / "golden" / "formats"
+FALLS = {"end": 0.1, "iterations": 9, "shape": "linear"}
 
 
 def test_a_run_of_the_flat_rule_is_read():
@@ -53,6 +55,9 @@ def test_a_run_without_a_format_is_read():
         ({"logprobs": "masked", "importance_cap": 3.0}, "mismatch.cap", 3.0),
         ({"horizon": "adaptive", "horizons": [2, 4], "horizon_gain": 0.1}, "horizon.min_gain", 0.1),
         ({"max_rollouts": 3, "filter_ratio": 1.0}, "dynamic_sampling", 3),
+        ({"schedules": {"clip_low": FALLS}}, "schedules", {"objective.clip_low": ScheduleConfig(**FALLS)}),
+        ({"schedules": {"temperature": FALLS}}, "schedules", {"rollout.temperature": ScheduleConfig(**FALLS)}),
+        ({"schedules": {"entropy_coef": FALLS}}, "schedules", {"entropy_coef": ScheduleConfig(**FALLS)}),
     ],
 )
 def test_each_kind_of_the_flat_rule_has_its_section(flat, key, value, tmp_path):

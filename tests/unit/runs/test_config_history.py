@@ -36,7 +36,10 @@ def test_a_value_is_that_of_the_last_change_before_the_step():
         {"step": 10, "changed": {"optim.lr": ["0.1", "0.2"], "train.keep": ["2", "5"]}},
         {"step": 30, "changed": {"optim.lr": ["0.2", "0.3"], "rollout.slots": ["0", "4"]}},
         {"step": 20, "changed": {"optim.lr": ["0.3", "0.4"]}},  # the run went back to step 20
-        {"step": 40, "changed": {"algo.schedules": ["{}", json.dumps(SCHEDULES)]}},
+        {
+            "step": 40,
+            "changed": {"algo.schedules": ["{}", json.dumps({"temperature": SCHEDULES["rollout.temperature"]})]},
+        },
     ]
     last = with_keys(optim__lr=0.4, algo__schedules=SCHEDULES, rollout__slots=4)
     history = ConfigHistory(last, rows)

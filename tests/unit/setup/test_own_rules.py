@@ -15,7 +15,7 @@ from agentrl_jax.config import decode, load_resolved, save_resolved, to_dict
 from agentrl_jax.config.advantages import Grpo
 from agentrl_jax.config.objectives import Cispo
 from agentrl_jax.setup.own_checks import advantage_inputs, filter_inputs, objective_inputs
-from agentrl_jax.setup.own_rules import copy_own_rules, resolved
+from agentrl_jax.setup.own_rules import copy_own_rules, with_own_rules
 from agentrl_jax.setup.own_sources import name_module
 
 HEAD = """
@@ -71,20 +71,22 @@ def module(tmp_path, monkeypatch):
     return write
 
 
-def with_rules(**kinds):
+def config_of(**kinds):
     return decode({"algo": {"preset": "grpo", "aggregation": "token_mean", **kinds}})
 
 
 def test_numbers_defaults_and_needs_are_filled_in_and_stored(module, tmp_path):
     name = module(RULES)
-    algo = resolved(with_rules(advantage={"kind": f"{name}:centered", "strength": 2}, objective=f"{name}:capped")).algo
+    algo = with_own_rules(
+        config_of(advantage={"kind": f"{name}:centered", "strength": 2}, objective=f"{name}:capped")
+    ).algo
     assert (algo.advantage.numbers, algo.advantage.static) == ({"strength": 2.0}, {"whole": True})
     assert (algo.advantage.needs, algo.objective.numbers, algo.objective.unit) == (("groups",), {"cap": 2.0}, "token")
     assert algo.advantage.source.startswith("sha256:")
     numbers = {"advantage.value_coef": 1.0, "advantage.strength": 2.0, "objective.cap": 2.0}
     assert algo.traced_keys() == numbers | {"kl.coef": algo.kl.coef}
-    config = resolved(with_rules(advantage={"kind": f"{name}:centered", "strength": 2}))
-    assert with_rules(advantage=to_dict(config)["algo"]["advantage"]).algo.advantage == config.algo.advantage
+    config = with_own_rules(config_of(advantage={"kind": f"{name}:centered", "strength": 2}))
+    assert config_of(advantage=to_dict(config)["algo"]["advantage"]).algo.advantage == config.algo.advantage
     save_resolved(config, tmp_path / "config.yaml")
     stored = load_resolved(tmp_path / "config.yaml")
     assert stored.algo == config.algo
@@ -109,39 +111,39 @@ def test_numbers_defaults_and_needs_are_filled_in_and_stored(module, tmp_path):
 def test_what_a_function_does_not_have_is_refused(given, key, value, module):
     name = module(RULES)
     given = given | {"kind": given["kind"].replace("NAME", name)}
-    error = refusal(resolved, with_rules(advantage=given))
+    error = refusal(with_own_rules, config_of(advantage=given))
     value = value.replace("NAME", name) if isinstance(value, str) else value
     assert (error.key, error.value) == (key, value)
 
 
 def test_only_a_module_that_the_user_names_is_imported_for_a_stored_run(module, tmp_path):
     name = module(RULES)
-    held = to_dict(with_rules(advantage={"kind": f"{name}:centered", "source": "sha256:0"}))
-    error = refusal(resolved, decode(held))
+    held = to_dict(config_of(advantage={"kind": f"{name}:centered", "source": "sha256:0"}))
+    error = refusal(with_own_rules, decode(held))
     assert (error.key, f"--rules {name}" in str(error)) == ("algo.advantage", True)
-    save_resolved(with_rules(advantage=f"{name}:centered"), tmp_path / "config.yaml")
+    save_resolved(config_of(advantage=f"{name}:centered"), tmp_path / "config.yaml")
     assert refusal(load_resolved, tmp_path / "config.yaml").value == f"{name}:centered"
     name_module(name)
-    assert resolved(decode(held)).algo.advantage.numbers == {"strength": 1.0}
-    assert refusal(resolved, decode(held), unchanged=True).value == f"{name}:centered"
+    assert with_own_rules(decode(held)).algo.advantage.numbers == {"strength": 1.0}
+    assert refusal(with_own_rules, decode(held), unchanged=True).value == f"{name}:centered"
 
 
 def test_the_digest_and_the_copy_have_what_a_module_imports_from_its_folder(module, tmp_path):
     helper = module("SIZE = 1.0", head="")
     name = module(f"from {helper} import SIZE\n{RULES}")
     kind = f"{name}:centered"
-    before = resolved(with_rules(advantage=kind))
+    before = with_own_rules(config_of(advantage=kind))
     copy_own_rules(tmp_path, before)
     assert {path.name.partition(".")[0] for path in (tmp_path / "rules").iterdir()} == {helper, name}
     (tmp_path / f"{helper}.py").write_text("SIZE = 2.0")
-    after = resolved(with_rules(advantage=kind))
+    after = with_own_rules(config_of(advantage=kind))
     assert after.algo.advantage.source != before.algo.advantage.source
     copy_own_rules(tmp_path, after)
     assert len(list((tmp_path / "rules").iterdir())) == 3
 
 
 def test_an_objective_of_the_user_has_the_bits_of_the_one_that_it_writes_out(module):
-    section = resolved(with_rules(objective=f"{module(RULES)}:capped")).algo.objective
+    section = with_own_rules(config_of(objective=f"{module(RULES)}:capped")).algo.objective
     inputs, cispo = objective_inputs(), Cispo(clip_low=1.0, clip_high=1.0)
 
     def loss(rule, numbers):
@@ -160,20 +162,20 @@ def test_an_objective_of_the_user_has_the_bits_of_the_one_that_it_writes_out(mod
 
 def test_advantages_of_the_user_are_whitened_and_weighted_like_others(module):
     name, inputs = module(RULES), advantage_inputs()
-    rule = resolved(with_rules(advantage={"kind": f"{name}:centered", "spread_weighted": True})).algo.advantage
+    rule = with_own_rules(config_of(advantage={"kind": f"{name}:centered", "spread_weighted": True})).algo.advantage
     found, target = estimate(inputs, rule, {"strength": jnp.float32(1.0)})
     known, _ = estimate(inputs, Grpo(normalize_by_std=False, spread_weighted=True), {})
     counted = np.asarray(inputs.valid).reshape(-1)
     np.testing.assert_allclose(np.asarray(found)[counted], np.asarray(known)[counted], atol=1e-6)
     assert not np.any(target)
-    critic = resolved(with_rules(advantage={"kind": f"{name}:above", "scale": 0.5})).algo.advantage
+    critic = with_own_rules(config_of(advantage={"kind": f"{name}:above", "scale": 0.5})).algo.advantage
     assert critic.has_critic
     _, target = estimate(inputs, critic, {"scale": jnp.float32(0.5)})
     np.testing.assert_array_equal(target, inputs.rewards)
 
 
 def test_a_filter_of_the_user_keeps_what_it_says(module):
-    rule = resolved(with_rules(filter={"kind": f"{module(RULES)}:uneven", "least": 0.5})).algo.filter
+    rule = with_own_rules(config_of(filter={"kind": f"{module(RULES)}:uneven", "least": 0.5})).algo.filter
     inputs = filter_inputs()
     found = filters.kept_groups(inputs, rule, {"least": jnp.float32(0.5)})
     kept = [np.std(row[known], ddof=1) >= 0.5 for row, known in zip(inputs.returns, inputs.valid) if known.sum() > 1]
@@ -181,7 +183,7 @@ def test_a_filter_of_the_user_keeps_what_it_says(module):
 
 
 def test_a_row_objective_refuses_an_aggregation_that_would_change_it(module):
-    error = refusal(resolved, with_rules(objective=f"{module(RULES)}:of_rows"))
+    error = refusal(with_own_rules, config_of(objective=f"{module(RULES)}:of_rows"))
     assert (error.key, error.value) == ("algo.aggregation", "token_mean")
 
 
@@ -249,7 +251,7 @@ def test_what_a_function_does_wrong_is_one_sentence(inputs, needs, body, why, mo
             {body}
         """)
     section = inputs.removesuffix("Inputs").lower()
-    error = refusal(resolved, with_rules(**{section: f"{name}:mine"}))
+    error = refusal(with_own_rules, config_of(**{section: f"{name}:mine"}))
     assert (error.key, error.value) == (f"algo.{section}", f"{name}:mine")
     assert why in str(error)
     assert "\n" not in str(error)
@@ -270,7 +272,7 @@ def test_what_a_function_does_wrong_is_one_sentence(inputs, needs, body, why, mo
 )
 def test_a_module_that_fails_is_one_sentence(text, why, module, capsys):
     name = module(f"print('hello')\n{text}")
-    error = refusal(resolved, with_rules(advantage=f"{name}:mine"))
+    error = refusal(with_own_rules, config_of(advantage=f"{name}:mine"))
     assert (error.key, error.value) == ("algo.advantage", f"{name}:mine")
     assert why in str(error)
     assert capsys.readouterr().out == ""
