@@ -268,3 +268,16 @@ def test_every_objective_is_a_policy_gradient_where_nothing_has_changed(name):
     of_logprob, *others = jax.grad(total, argnums=(0, 1, 2))(logprob, logprob, advantages)
     np.testing.assert_allclose(of_logprob, -advantages * weights, rtol=1e-5)
     assert not any(np.asarray(other).any() for other in others)
+
+
+@pytest.mark.parametrize("name", ["ppo", "gspo", "gmpo", "cispo", "dppo_tv", "dppo_kl"])
+def test_a_bound_of_an_objective_is_that_of_its_side(name):
+    """The probability of each token has risen far, so that a wide upper bound clips nothing, whatever the lower one."""
+    old, mask = jnp.full((1, 4), -2.0), jnp.ones((1, 4), bool)
+    inputs = losses.ObjectiveInputs(old + 0.5, old, old, jnp.ones((1, 4)), mask, jnp.ones((1, 4)))
+    clipped = [
+        losses.objective(inputs, OBJECTIVES[name](), {"clip_low": low, "clip_high": high})[1].clipped
+        for low, high in ((1e-3, 0.9), (0.9, 1e-3))
+    ]
+    assert [bool(np.all(x)) for x in clipped] == [False, True]
+    assert not np.any(clipped[0])
