@@ -1,4 +1,4 @@
-"""Functions of the user as estimators, objectives and filters: entries of the tables of the kinds that come with it."""
+"""Functions of the user as estimators, objectives, filters and optimizers: entries of the tables of their kinds."""
 
 import dataclasses
 import inspect
@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+import optax
 
 from agentrl_jax.algos import losses
 from agentrl_jax.algos.estimate import ESTIMATORS, AdvantageInputs
 from agentrl_jax.algos.filters import FILTERS, FilterInputs
 from agentrl_jax.algos.losses import OBJECTIVES, ObjectiveInputs
+from agentrl_jax.algos.optimizers import OPTIMIZERS
 from agentrl_jax.config.filters import OwnFilter
+from agentrl_jax.config.optim import OwnOptimizer
 from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
 from agentrl_jax.errors import BadValue
 
@@ -25,13 +28,23 @@ READ_BY: dict[type, dict[str, tuple[str, ...]]] = {
     },
     ObjectiveInputs: {"ratio": ("old_logprob", "behavior_logprob")},
     FilterInputs: {},
+    optax.GradientTransformation: {},
 }
-"""By the inputs of a function, what it may need, and the fields that only a function with this need reads."""
+"""By the inputs of a function (of an optimizer, what it returns), what it may need, and the fields that only a function
+with this need reads."""
 SECTIONS: dict[type, type[OwnKind]] = {
     AdvantageInputs: OwnAdvantage,
     ObjectiveInputs: OwnObjective,
     FilterInputs: OwnFilter,
+    optax.GradientTransformation: OwnOptimizer,
 }
+KINDS: dict[type, str] = {
+    AdvantageInputs: "an advantage estimator",
+    ObjectiveInputs: "an objective",
+    FilterInputs: "a filter",
+    optax.GradientTransformation: "an optimizer",
+}
+"""What a function with such inputs is called."""
 _TYPES = (float, int, bool, str)
 
 
@@ -40,7 +53,7 @@ class Rule:
     """A function of the user, with what it declares; a call calls the function.
 
     Attributes:
-        inputs: the class of its first argument.
+        inputs: the class of its first argument; of an optimizer, `optax.GradientTransformation`.
         parameters: the annotations of its keyword-only parameters, with their bounds, and their defaults
             (`inspect.Parameter.empty` without one). Floats are traced, the others static.
     """
@@ -56,8 +69,8 @@ class Rule:
         return self.function(*arguments, **parameters)
 
     @property
-    def traced(self) -> frozenset[str]:
-        """Names of the parameters that programs take as arguments."""
+    def floats(self) -> frozenset[str]:
+        """Names of the parameters that are floats, which programs take as arguments, but for those of optimizers."""
         return frozenset(name for name, (kind, _) in self.parameters.items() if _plain(kind) is float)
 
     def hidden(self) -> dict[str, str]:
@@ -69,13 +82,15 @@ class Rule:
 def rule(
     *, needs: tuple[str, ...] = (), unit: Literal["token", "row"] = "token"
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Declares a function of the user as an advantage estimator, an objective or a filter, by its first argument.
+    """Declares a function of the user as an advantage estimator, an objective or a filter, by its first argument, or as
+    an optimizer, which has none.
 
     `inputs: AdvantageInputs`: returns the advantage of every token, f32[E, S], 0 outside the mask, or with the need
     critic (advantage, target of the critic). `inputs: ObjectiveInputs`: returns the loss of every token, f32[N, S], or
     (losses, clipped), bool[N, S], where a bound determined the loss. `inputs: FilterInputs`: returns which groups of a
-    batch are trained on, bool[Gr]. Its other parameters are keyword-only, of the types float (traced: another value
-    does not compile again), int, bool or str (static), with bounds by `Annotated`.
+    batch are trained on, bool[Gr]. Without such an argument: returns an `optax.GradientTransformation` with learning
+    rate 1, such as `optax.adamw(1.0)`. Its other parameters are keyword-only, of the types float (traced: another value
+    does not compile again; not those of an optimizer), int, bool or str (static), with bounds by `Annotated`.
 
     `needs` has what else it reads. Advantages: groups (`scores`, `valid`, `state`; whole groups are on one device),
     critic (`values`, `final_value`), greedy (`baseline`), devices (`devices`, for sums over all groups). Objectives:
@@ -87,9 +102,12 @@ def rule(
 
     def declared(function: Callable[..., Any]) -> Rule:
         hints = typing.get_type_hints(function, include_extras=True)
-        first, *others = inspect.signature(function).parameters.values()
-        inputs = hints.get(first.name)
-        if inputs not in READ_BY:
+        others = list(inspect.signature(function).parameters.values())
+        inputs: Any = optax.GradientTransformation
+        first = others.pop(0) if others and others[0].kind is not inspect.Parameter.KEYWORD_ONLY else None
+        if first is not None:
+            inputs = hints.get(first.name)
+        if first is not None and (inputs not in READ_BY or inputs is optax.GradientTransformation):
             why = "expected AdvantageInputs, ObjectiveInputs or FilterInputs as the annotation of the first argument"
             raise BadValue.of(f"{function.__name__}: {first.name}", str(inputs), why)
         for need in needs:
@@ -115,6 +133,8 @@ def register(kind: str, rule: Rule) -> None:
     """Makes a rule an entry of the table of its kinds."""
     if rule.inputs is AdvantageInputs:
         ESTIMATORS[kind] = lambda inputs, section, numbers: advantage(rule, inputs, section, numbers)
+    elif rule.inputs is optax.GradientTransformation:
+        OPTIMIZERS[kind] = lambda section: rule.function(**section.parameters)
     elif rule.inputs is FilterInputs:
         FILTERS[kind] = lambda inputs, section, numbers: rule.function(inputs, **parameters(section, numbers))
     else:

@@ -23,7 +23,6 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.config.filters import Filter, FractionFilter
 from agentrl_jax.config.objectives import Objective, Ppo
-from agentrl_jax.config.own import OwnKind
 from agentrl_jax.config.presets import check_name
 from agentrl_jax.errors import BadValue
 
@@ -214,16 +213,6 @@ class UpdateRule(Section):
     """Pack rows of different lengths together, as long as they fit into the longest row: less padding than with
     length_buckets, and one program. A prefix that rows share is computed for each. Helps only with more than one
     microbatch. Imitation packs its plans too."""
-
-    @property
-    def own_kinds(self) -> dict[str, OwnKind]:
-        """The sections that are functions of the user, by their names."""
-        return {name: part for name in UpdateRule.model_fields if isinstance(part := getattr(self, name), OwnKind)}
-
-    @property
-    def has_new_kinds(self) -> bool:
-        """Whether some of these have not been imported yet."""
-        return not all(part.source for part in self.own_kinds.values())
 
     def traced_keys(self) -> dict[str, float]:
         """The numbers that the compiled update takes as arguments, by their keys below `algo`."""

@@ -23,8 +23,8 @@ from agentrl_jax.errors import BadValue, UserError, shortened, shown
 
 _SECTIONS = ("algo", "optim")
 """Sections that a variant may change; all variants share the starting point, levels and budget."""
-_READ_BY_IMITATION = ("weight_decay", "decay", "max_grad_norm", "b1", "b2")
-"""Settings of the optimizer that imitation reads too."""
+_ONLY_RL = ("lr", "critic_lr", "warmup", "warmup_share", "schedule", "offload")
+"""Settings of the optimizer that imitation does not read."""
 
 _ONLY_TRAIN = (
     *(
@@ -167,8 +167,9 @@ def _differing_imitations(comparison: Comparison) -> Iterator[Refused]:
     """Names settings of imitation, which all variants share, that are not those of the first variant."""
     (usual, first), *others = comparison.variants.items()
     for name, config in others:
+        optims = [each.optim.model_dump(exclude={*_ONLY_RL}) for each in (first, config)]
         pairs = {
-            **{f"optim.{key}": (getattr(first.optim, key), getattr(config.optim, key)) for key in _READ_BY_IMITATION},
+            **{f"optim.{key}": tuple(optim.get(key) for optim in optims) for key in {**optims[0], **optims[1]}},
             "algo.packing": (first.algo.packing, config.algo.packing),
         }
         for key, (expected, given) in pairs.items():

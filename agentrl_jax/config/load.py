@@ -26,6 +26,7 @@ from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.fields import Section, is_own
 from agentrl_jax.config.keys import child_type, for_value, kind_of, sections_of, takes_own, unknown_key
 from agentrl_jax.config.migrations import FORMAT, migrated
+from agentrl_jax.config.optim import with_optimizer
 from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import BadValue, UserError, shortened, text_flaw
 from agentrl_jax.io import atomic_write
@@ -121,10 +122,11 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
 def _refuse_new_kinds(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Refuses the folder of a run that names a function which has not been imported: no run brings code with it."""
     algo = data.get("algo")
-    for name, part in algo.items() if isinstance(algo, Mapping) else ():
+    parts = {f"algo.{name}": part for name, part in algo.items()} if isinstance(algo, Mapping) else {}
+    for key, part in (parts | {"optim": data.get("optim")}).items():
         if isinstance(part, Mapping) and is_own(part.get("kind")) and not part.get("source"):
             why = "but lacks its source, so that this is no folder that a run has written; restore config.yaml"
-            raise UserError.after(path, BadValue.of(f"algo.{name}", part["kind"], why))
+            raise UserError.after(path, BadValue.of(key, part["kind"], why))
 
 
 def _of_today(data: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     Raises:
         UserError: an unknown key, a missing one, a wrong type or a value out of range.
     """
-    data = with_agent(dict(data))
+    data = with_optimizer(with_agent(dict(data)))
     algo = data.get("algo") or {}
     if isinstance(algo, Mapping):
         name = algo.get("preset", AlgoConfig().preset)

@@ -191,6 +191,20 @@ def _scheduled_keys(data: Data) -> Data:
     return {**data, "algo": {**data["algo"], "schedules": by_key(data["algo"]["schedules"])}}
 
 
+def _kinds_of_optimizers(data: Data) -> Data:
+    """The optimizer was AdamW, for all parameters alike, and a schedule of its rates ended with the run, at 0."""
+    optim = {"kind": "adamw", "warmup_share": 0.0, "groups": [], **data["optim"]}
+    optim["schedule"] = scheduled_rates(optim["schedule"])
+    return {**data, "optim": optim}
+
+
+def scheduled_rates(schedule: Any) -> Any:
+    """A schedule of learning rates as it is today, whichever version wrote it."""
+    if not isinstance(schedule, str):
+        return schedule
+    return {"kind": schedule} | ({} if schedule == "constant" else {"end_factor": 0.0, "iterations": 0})
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -202,6 +216,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _stages_of_data,
     _distillation,
     _scheduled_keys,
+    _kinds_of_optimizers,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

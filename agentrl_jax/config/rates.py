@@ -15,11 +15,15 @@ class Rates(NamedTuple):
 
 def _defaults(config: Config) -> tuple[Rates, str]:
     """The default learning rates of a run, and what they are for, with their source."""
+    factor, found = config.optim.lr_factor, (3e-4, 1e-3)
+    what = "a small decoder from scratch (ours)"
     if config.model.lora.rank:
-        return Rates(1e-5, 1e-4), "low-rank adapters (RAGEN, base-lora.yaml: ten times those of the whole model)"
-    if config.model.pretrained:
-        return Rates(1e-6, 1e-5), "the weights of a pretrained model (RAGEN, base.yaml; verl's examples)"
-    return Rates(3e-4, 1e-3), "a small decoder from scratch (ours)"
+        found, what = (1e-5, 1e-4), "low-rank adapters (RAGEN, base-lora.yaml: ten times those of the whole model)"
+    elif config.model.pretrained:
+        found, what = (1e-6, 1e-5), "the weights of a pretrained model (RAGEN, base.yaml; verl's examples)"
+    if factor != 1:
+        what += f", times {factor:g} for {config.optim.kind}"
+    return Rates(*(factor * rate for rate in found)), what
 
 
 def rates(config: Config) -> Rates:
@@ -35,12 +39,16 @@ def with_rates(config: Config) -> Config:
     chosen, critic_lr = rates(config), config.optim.critic_lr
     if config.algo.advantage.has_critic:
         critic_lr = chosen.critic
-    usual = 1e-4 if config.model.lora.rank else 1e-5 if config.model.pretrained else 3e-4
+    factor = config.optim.lr_factor
+    usual = factor * (1e-4 if config.model.lora.rank else 1e-5 if config.model.pretrained else 3e-4)
     stages = tuple(
         stage.replace(lr=usual / stage.slower) if isinstance(stage, DataStage) and stage.lr is None else stage
         for stage in config.stages
     )
-    return config.replace(optim=config.optim.replace(lr=chosen.policy, critic_lr=critic_lr), stages=stages)
+    imitation, optim = config.imitation, config.optim.replace(lr=chosen.policy, critic_lr=critic_lr)
+    if factor != 1 and "lr" not in imitation.model_fields_set:
+        imitation = imitation.replace(lr=factor * imitation.lr)
+    return config.replace(optim=optim, imitation=imitation, stages=stages)
 
 
 def note(config: Config) -> str:

@@ -4,16 +4,16 @@ The string below each field is its help text in `agentrl train --help`. The lear
 the decoder in `model`, and imitation in `imitation`.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from agentrl_jax.config.agents import Agent, FullContext
-from agentrl_jax.config.algo import AlgoConfig
+from agentrl_jax.config.algo import AlgoConfig, UpdateRule
 from agentrl_jax.config.fields import (
     AboveZero,
     Count,
-    Decay,
     Fraction,
     NonNegative,
     Positive,
@@ -25,6 +25,8 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.config.imitation import ImitationConfig
 from agentrl_jax.config.model import ModelConfig
+from agentrl_jax.config.optim import AdamW, Optim
+from agentrl_jax.config.own import OwnKind
 from agentrl_jax.config.sampling import Draws, Sampling
 from agentrl_jax.config.stages import DataStage, Stage
 from agentrl_jax.environments.kinds import Kind, kind_of
@@ -172,33 +174,6 @@ class RolloutConfig(Section):
     and evaluation are not quantized."""
 
 
-class OptimConfig(Section):
-    """AdamW and its schedule, for reinforcement learning."""
-
-    lr: NonNegative | None = None
-    """Learning rate of the policy; none: 3e-4 for a decoder from scratch, 1e-5 for adapters, 1e-6 for a pretrained
-    model."""
-    critic_lr: NonNegative | None = None
-    """Learning rate of the critic (of a shared critic's value head); none: 1e-3, 1e-4 or 1e-5 in the same cases."""
-    warmup: Count = 0
-    """Iterations over which the learning rates rise from 0."""
-    weight_decay: NonNegative = 0.01
-    """Decoupled weight decay."""
-    decay: Literal["matrices", "all"] = "matrices"
-    """Which parameters decay. matrices: all except norm scales and biases; all: these too, as in verl."""
-    max_grad_norm: AboveZero = 1.0
-    """The gradients of policy and critic are each clipped to this global norm."""
-    b1: Decay = 0.9
-    """Decay of Adam's first moment."""
-    b2: Decay = 0.999
-    """Decay of Adam's second moment."""
-    offload: bool = False
-    """Keep the optimizer's state in the memory of the hosts; every step moves it to the devices and back, which saves 8
-    bytes a trained parameter on the devices and takes time."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rates after the warmup; linear and cosine would reach 0 one iteration after the last."""
-
-
 class TrainConfig(Section):
     """Length of the run, checkpoints, validation and logs."""
 
@@ -325,7 +300,8 @@ class Config(Section):
     agent: Agent = FullContext()
     rollout: RolloutConfig = RolloutConfig()
     algo: AlgoConfig = AlgoConfig()
-    optim: OptimConfig = OptimConfig()
+    optim: Optim = AdamW()
+    """Optimizer of the run, and its learning rates in reinforcement learning."""
     imitation: ImitationConfig = ImitationConfig()
     stages: tuple[Stage, ...] = ()
     """What the run walks through, in this order; rl is the last, or left out. Empty: imitation, where
@@ -362,6 +338,22 @@ class Config(Section):
     def groups(self) -> int:
         """Number of groups of a batch."""
         return sum(task.groups for task in self.tasks)
+
+    @property
+    def own_kinds(self) -> dict[str, OwnKind]:
+        """The sections that are functions of the user, by their keys."""
+        found = {f"algo.{name}": getattr(self.algo, name) for name in UpdateRule.model_fields} | {"optim": self.optim}
+        return {key: part for key, part in found.items() if isinstance(part, OwnKind)}
+
+    @property
+    def has_new_kinds(self) -> bool:
+        """Whether some of these have not been imported yet."""
+        return not all(part.source for part in self.own_kinds.values())
+
+    def with_kinds(self, found: Mapping[str, OwnKind]) -> "Config":
+        """The configuration with other sections at keys as in `own_kinds`."""
+        algo = {key.removeprefix("algo."): part for key, part in found.items() if key != "optim"}
+        return self.replace(algo=self.algo.replace(**algo), optim=found.get("optim", self.optim))
 
     def schedule_starts(self) -> dict[str, float]:
         """Initial value of everything that `algo.schedules` can change in this run, by its key there."""

@@ -1,8 +1,7 @@
 """`TrainState`: everything that is needed to continue a run."""
 
-import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos.kl import KLController
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 
@@ -54,27 +54,10 @@ class TrainState(struct.PyTreeNode):
         return self.replace(stage=self.stage + 1, step=jnp.zeros_like(self.step), stage_state=None)
 
 
-# Kept, because programs are kept by what they were made of, and functions are equal only to themselves.
-@functools.lru_cache(maxsize=64)
-def optimizer(
-    b1: float, b2: float, weight_decay: float, decay: Literal["matrices", "all"] = "matrices"
-) -> optax.GradientTransformation:
-    """AdamW with learning rate 1 (Loshchilov and Hutter 2019); the step multiplies by the traced learning rates.
-
-    `decay` "matrices": no weight decay for norms and biases; "all": weight decay for all parameters.
-    """
-    return optax.adamw(1.0, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays if decay == "matrices" else None)
-
-
-def decays(params: Any) -> Any:
-    """Mask of the leaves with weight decay: all but norms and biases, by name, because stacked ones have two axes."""
-    return jax.tree.map_with_path(lambda path, _: not str(path[-1].key).endswith(("norm", "bias")), params)
-
-
 def init_state(
     key: Key[Array, ""],
     model: ActorCritic,
-    tx: optax.GradientTransformation,
+    tx: Optimizer,
     reference: bool,
     pretrained: decoder.Params | None = None,
     teacher: bool = False,
@@ -100,8 +83,13 @@ def init_state(
     return with_teacher(state) if teacher else state
 
 
-def init_optimizer(tx: optax.GradientTransformation, params: dict[str, Any]) -> dict[str, Any]:
-    """Initial optimizer state for each entry of the parameters, so that one entry can be held fixed."""
+def init_optimizer(tx: Optimizer, params: dict[str, Any]) -> dict[str, Any]:
+    """Initial optimizer state for each entry of the parameters, so that one entry can be held fixed.
+
+    Raises:
+        ValueError: a group of the optimizer matches no parameter.
+    """
+    tx.check(params.values())
     return {name: tx.init(tree) for name, tree in params.items()}
 
 
@@ -117,7 +105,7 @@ def with_teacher(state: TrainState) -> TrainState:
 
 def apply_gradients(
     state: TrainState,
-    tx: optax.GradientTransformation,
+    tx: Optimizer,
     loss: Float[Array, ""],
     grads: Any,
     *,
@@ -138,6 +126,7 @@ def apply_gradients(
     Returns the state, both global norms before clipping, by name, and whether the step was applied. If the critic
     shares the policy's decoder, the policy's norm includes the gradient of the value loss.
     """
+    grads = {name: tx.trained(grad) for name, grad in grads.items()}
     norms = {name: norm(grad) for name, grad in grads.items()}
     good = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values())))) & (tokens > 0)
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos import preferences
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import bins as binning
@@ -90,7 +90,7 @@ def imitation_steps(
     *,
     batch: int,
     model: ActorCritic,
-    tx: optax.GradientTransformation,
+    tx: Optimizer,
     shards: Shards,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """Runs gradient steps on the mean cross-entropy of the demonstrated tokens.
@@ -141,7 +141,7 @@ def data_steps(
     batch: int,
     pairs: DpoStage | None,
     model: ActorCritic,
-    tx: optax.GradientTransformation,
+    tx: Optimizer,
     shards: Shards,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """Runs the first `steps` of C gradient steps; step i learns from the i-th `batch` of the rows, with `lr[i]`.
@@ -161,8 +161,7 @@ def data_steps(
     def loss_of(weight):
         return _cross_entropy(weight) if pairs is None else _pair_loss(pairs, weight)
 
-    options = {"model": model, "tx": tx, "shards": shards}
-    return _steps(state, rows, steps, take, loss_of, shape, max_grad_norm, **options)
+    return _steps(state, rows, steps, take, loss_of, shape, max_grad_norm, model=model, tx=tx, shards=shards)
 
 
 def _cross_entropy(tokens: Float[Array, ""]) -> Loss:
@@ -205,7 +204,7 @@ def _steps(
     max_grad_norm: Float[Array, ""],
     *,
     model: ActorCritic,
-    tx: optax.GradientTransformation,
+    tx: Optimizer,
     shards: Shards,
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """The state after so many steps, and the means of their metrics."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int, Key
 
 from agentrl_jax.algos import distillation, kl, losses, masked
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config.distillation import SelfDistillation
 from agentrl_jax.learner.batch import Batch, make_batch
 from agentrl_jax.learner.gradient import Teaching, gradient
@@ -40,7 +40,7 @@ def update(
     *,
     model: ActorCritic,
     config: LearnerConfig,
-    tx: optax.GradientTransformation,
+    tx: Optimizer,
     shards: Shards,
     engine: EngineConfig | None = None,
 ) -> tuple[TrainState, dict[str, Any]]:
@@ -93,7 +93,7 @@ def _learn(
     settings: UpdateSettings,
     model: ActorCritic,
     config: LearnerConfig,
-    tx: optax.GradientTransformation,
+    tx: Optimizer,
     shards: Shards,
     replay: Replayer | None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:

@@ -136,6 +136,9 @@ def shardings(tree: Any, mesh: Mesh, rules: Rules, *, head_dim: int) -> Any:
         ValueError: the rules conflict, or there is no rule for a leaf.
     """
 
+    if mesh.shape[FSDP] * mesh.shape[TENSOR] == 1:  # whatever its axes, nothing divides a tensor
+        return jax.tree.map(lambda _: NamedSharding(mesh, Spec()), tree)
+
     def sharding(path, leaf):
         names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
         axes = logical_axes(names, leaf.ndim)

@@ -15,8 +15,9 @@ from typing import Any
 from agentrl_jax.config import Config, decode, differences, to_dict
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.fields import TRACED
-from agentrl_jax.config.keys import sections_of, takes_own
-from agentrl_jax.config.migrations import FORMAT, by_key, migrated
+from agentrl_jax.config.keys import FILLED, sections_of, takes_own
+from agentrl_jax.config.migrations import FORMAT, by_key, migrated, scheduled_rates
+from agentrl_jax.config.optim import Optim
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import atomic_write
 from agentrl_jax.strict_json import parse_object
@@ -47,14 +48,15 @@ MAY_CHANGE = (
 not among them, because the initial policy was evaluated with it and is compared with the final one. Neither are
 `validation_temperature` and `validation_episodes`, because validations are compared with earlier ones."""
 
-_SCHEDULES = "algo.schedules"
+_SCHEDULES, _RATES = "algo.schedules", "optim.schedule"
+_SECTIONS = {f"algo.{name}": field.annotation for name, field in AlgoConfig.model_fields.items()}
 FROM_NOW_ON = frozenset(
-    ["optim.lr", "optim.critic_lr", "optim.warmup", "optim.schedule", "optim.max_grad_norm", "train.critic_warmup"]
+    ["optim.warmup", "optim.warmup_share", _RATES, "train.critic_warmup"]
     + ["algo.entropy_coef", "rollout.temperature", _SCHEDULES]
     + [
-        f"algo.{name}.{traced}"
-        for name, field in AlgoConfig.model_fields.items()
-        for part in sections_of(field.annotation)
+        f"{key}.{traced}"
+        for key, kind in {**_SECTIONS, "optim": Optim}.items()
+        for part in sections_of(kind)
         for traced, number in part.model_fields.items()
         if TRACED in number.metadata
     ]
@@ -71,18 +73,21 @@ def changed_keys(stored: Config, config: Config) -> list[str]:
     Schedules are one key, loggers are, and the section of a rule of the user whose code has changed.
     """
     keys = [key for key in differences(stored, config) if key != "run_dir"]
-    wholes = [_SCHEDULES, "train.loggers", *(key.removesuffix(_SOURCE) for key in keys if key.endswith(_SOURCE))]
-    return [*dict.fromkeys(next((whole for whole in wholes if key.startswith(whole)), key) for key in keys)]
+    changed = [key.removesuffix(_SOURCE) for key in keys if key.endswith(_SOURCE)]
+    wholes = {_SCHEDULES: _SCHEDULES, _RATES: _RATES, "train.loggers": "train.loggers"}
+    wholes |= {f"{section}.{name}": section for section in changed for name in FILLED}
+    return [*dict.fromkeys(next((wholes[each] for each in wholes if key.startswith(each)), key) for key in keys)]
 
 
 _SOURCE = ".source"
-_OWN = tuple(f"algo.{name}" for name, field in AlgoConfig.model_fields.items() if takes_own(field.annotation))
-"""Sections that may be rules of the user."""
+_OF_RULES = tuple(key for key, kind in _SECTIONS.items() if takes_own(kind))
+_OWN = (*_OF_RULES, "optim")
+"""Sections that may be rules of the user; those before have numbers that programs take as arguments."""
 
 
 def _is_number(key: str) -> bool:
     """Whether a key is a traced number of a rule of the user."""
-    return key.startswith(tuple(f"{section}.numbers." for section in _OWN))
+    return key.startswith(tuple(f"{section}.numbers." for section in _OF_RULES))
 
 
 def check_changes(
@@ -130,14 +135,20 @@ def _why_refused(keys: Sequence[str], stored: Config, config: Config, done: int,
     if accept:
         return ""
     later = [key for key in keys if key in FROM_NOW_ON or _is_number(key)]
-    if "train.iterations" in keys and "constant" not in (stored.optim.schedule, config.optim.schedule):
+    if "train.iterations" in keys and any(_ends_with_run(each) for each in (stored, config)):
         later.append("train.iterations")
     if not later:
         return ""
     why = f"{later[0]} decides what has been done already"
     if later == ["train.iterations"]:
-        why = f"the learning rates of optim.schedule {stored.optim.schedule} depend on train.iterations"
+        why = "the learning rates depend on train.iterations (optim.schedule, optim.warmup_share)"
     return f"{why}; add --accept_changes to go on with the new value from here on, or {other}"
+
+
+def _ends_with_run(config: Config) -> bool:
+    """Whether learning rates depend on the number of iterations."""
+    optim, schedule = config.optim, config.optim.schedule
+    return bool(optim.warmup_share) or (schedule.kind != "constant" and not schedule.iterations)
 
 
 def record_changes(folder: Path, step: int, keys: Sequence[str], stored: Config, config: Config) -> None:
@@ -208,7 +219,8 @@ class ConfigHistory:
         for key, text in values.items():
             *above, name = key.split(".")
             value = json.loads(text)
-            functools.reduce(operator.getitem, above, data)[name] = by_key(value) if key == _SCHEDULES else value
+            older = {_SCHEDULES: by_key, _RATES: scheduled_rates}
+            functools.reduce(operator.getitem, above, data)[name] = older.get(key, lambda x: x)(value)
         return decode(data, source=HISTORY)
 
 

@@ -114,15 +114,20 @@ def rollout_settings(
 
 def learning_rates(config: Config) -> optax.Schedule:
     """Returns the schedule of the learning-rate factor, by iteration."""
-    total = max(config.train.iterations, 1)
-    after: dict[str, optax.Schedule] = {
-        "constant": optax.constant_schedule(1.0),
-        "linear": optax.linear_schedule(1.0, 0.0, total),
-        "cosine": optax.cosine_decay_schedule(1.0, total),
-    }
-    warm = optax.linear_schedule(0.0, 1.0, max(config.optim.warmup, 1)) if config.optim.warmup else None
-    chosen = after[config.optim.schedule]
-    return (lambda i: warm(i + 1) * chosen(i)) if warm else chosen
+    rising = config.optim.warmup or round(config.optim.warmup_share * config.train.iterations)
+    warm, chosen = optax.linear_schedule(0.0, 1.0, max(rising, 1)), _after_warmup(config)
+    return (lambda i: warm(i + 1) * chosen(i)) if rising else chosen
+
+
+def _after_warmup(config: Config) -> optax.Schedule:
+    schedule = config.optim.schedule
+    if schedule.kind == "constant":
+        return optax.constant_schedule(1.0)
+    total, end = schedule.iterations or max(config.train.iterations, 1), schedule.end_factor
+    if schedule.kind == "cosine":
+        return optax.cosine_decay_schedule(1.0, total, alpha=end)
+    falling = total if schedule.kind == "linear" else max(round(schedule.decay_share * total), 1)
+    return optax.linear_schedule(1.0, end, falling, transition_begin=total - falling)
 
 
 def schedules(config: Config) -> dict[str, optax.Schedule]:

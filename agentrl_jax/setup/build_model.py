@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import optax
 
+from agentrl_jax.algos import optimizers
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config import Config, ModelConfig
 from agentrl_jax.config.schema import MeshConfig
 from agentrl_jax.errors import UserError
-from agentrl_jax.learner import state
-from agentrl_jax.learner.state import TrainState
+from agentrl_jax.learner.state import TrainState, init_state
 from agentrl_jax.models import quantized
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.io.load import Pretrained, load_pretrained
@@ -109,7 +109,7 @@ def initial_state(
     tx, reference, teacher = build_optimizer(config), needs_reference(config), needs_teacher(config)
 
     def start(key, decoder):
-        return state.init_state(key, model, tx, reference, decoder, teacher)
+        return init_state(key, model, tx, reference, decoder, teacher)
 
     given = None if pretrained is None else pretrained.params
     shardings = place(jax.eval_shape(start, jax.random.key(0), given))
@@ -163,6 +163,6 @@ def _teacher(config: Config) -> str:
     return config.algo.distillation.teacher if config.algo.distillation.kind == "self" else ""
 
 
-def build_optimizer(config: Config) -> optax.GradientTransformation:
-    """Builds AdamW with learning rate 1, see `state.optimizer`."""
-    return state.optimizer(config.optim.b1, config.optim.b2, config.optim.weight_decay, config.optim.decay)
+def build_optimizer(config: Config) -> Optimizer:
+    """Builds the optimizer of a run with learning rate 1, see `optimizers.optimizer`."""
+    return optimizers.optimizer(config.optim.of_program())

@@ -4,21 +4,25 @@ Shapes: `E` episodes in `Gr` groups of `M`, `T` turns, `S` positions; `N` rows o
 """
 
 import functools
+import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from agentrl_jax.algos import own
 from agentrl_jax.algos.estimate import AdvantageInputs
 from agentrl_jax.algos.filters import FilterInputs
 from agentrl_jax.algos.losses import ObjectiveInputs
+from agentrl_jax.config.optim import OwnOptimizer
 from agentrl_jax.config.own import OwnKind
 from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.runs.checkpoint import Checkpoints
 
 GROUPS, GROUP_SIZE, TURNS, SAID = 4, 3, 2, 3
 LENGTH = TURNS * SAID
@@ -45,6 +49,10 @@ def check(key: str, section: OwnKind, rule: own.Rule) -> None:
     Raises:
         ValueError: what the rule does wrong.
     """
+    if isinstance(section, OwnOptimizer):
+        with jax.debug_nans(False):
+            check_optimizer(key, section, rule)
+        return
     numbers = {name: jnp.float32(value) for name, value in section.numbers.items()}
     made, checks = _CHECKS[rule.inputs][0](), _CHECKS[rule.inputs][1]
 
@@ -62,6 +70,62 @@ def check(key: str, section: OwnKind, rule: own.Rule) -> None:
             raise BadValue.of(key, section.kind, _failure(error)) from error
         if why:
             raise BadValue.of(key, section.kind, why)
+
+
+def check_optimizer(key: str, section: OwnOptimizer, rule: own.Rule) -> None:
+    """Checks an optimizer by three steps on a tiny decoder's tree, of which the state is saved and restored once.
+
+    Raises:
+        ValueError: what it does wrong.
+    """
+
+    def refuse(why: str) -> NoReturn:
+        raise BadValue.of(key, section.kind, why)
+
+    draw = np.random.default_rng(4)
+    shapes = {"embedding": (5, 4), "layers": {"query": (2, 4, 6), "attention_norm": (2, 4)}, "final_norm": (4,)}
+    params, grads = (
+        jax.tree.map(lambda n: jnp.float32(draw.normal(size=n)), shapes, is_leaf=lambda n: isinstance(n, tuple))
+        for _ in range(2)
+    )
+    try:
+        tx = rule.function(**section.parameters)
+        state = tx.init(params) if isinstance(tx, optax.GradientTransformation) else None
+    except Exception as error:
+        raise BadValue.of(key, section.kind, _failure(error)) from error
+    if not isinstance(tx, optax.GradientTransformation):
+        refuse(f"which returns {type(tx).__name__}; expected an optax.GradientTransformation")
+    if not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(state)):
+        refuse("whose state has values that are no arrays; keep them outside of it")
+
+    def step(inputs: Any, _: Any) -> Any:
+        return tx.update(*inputs)
+
+    _check_traced(key, section, step, (grads, state, params), {})
+    run, first, moved = jax.jit(step), state, params
+    for _ in range(3):
+        updates, after = run((grads, state, moved), {})
+        if _kinds_of(updates) != _kinds_of(params):
+            refuse("whose updates are not like the parameters in shape and type")
+        if _kinds_of(after) != _kinds_of(state):
+            refuse("whose state changes its shape or its types in a step, so that no program could be kept")
+        state, moved = after, jax.tree.map(jnp.add, moved, updates)
+    still = run((jax.tree.map(jnp.zeros_like, grads), first, params), {})
+    if why := next(_finite((updates, state, still)), ""):
+        refuse(f"{why} in its steps, or where the gradient is 0")
+    change = jax.tree.map(lambda a, b, g: jnp.sum((a - b) * g), moved, params, grads)
+    if not sum(map(float, jax.tree.leaves(change))) < 0:
+        refuse("which does not step against the gradient; return one with learning rate 1, such as optax.sgd(1.0)")
+    if jax.process_count() == 1:
+        with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=None) as checkpoints:
+            checkpoints.save(1, {"state": state}, {}, wait=True)
+            restored = checkpoints.restore(1, {"state": state})["state"]
+        if not all(map(_same, jax.tree.leaves(restored), jax.tree.leaves(state))):
+            refuse("whose state is another one after it was saved and restored")
+
+
+def _kinds_of(tree: Any) -> Any:
+    return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x).name), tree)
 
 
 def _failure(error: Exception) -> str:

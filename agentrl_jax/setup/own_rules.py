@@ -31,18 +31,18 @@ def with_own_rules(config: Config, *, unchanged: bool = False) -> Config:
     """
     found = {}
     with refusals():
-        for name, section in config.algo.own_kinds.items():
-            key = f"algo.{name}"
-            found[name] = own_section(key, section)
-            if unchanged and found[name].source != section.source:
+        for key, section in config.own_kinds.items():
+            found[key] = own_section(key, section)
+            if unchanged and found[key].source != section.source:
                 why = f"whose code is not that of the run; its folder has a copy in {COPIES}"
                 raise BadValue.of(key, section.kind, why)
     if not found:
         return config
     if len({*hosts.gather(" ".join(part.source for part in found.values()))}) > 1:
         kinds = " and ".join(part.kind for part in found.values())
-        raise UserError(f"algo: the code of {kinds} differs between hosts; copy it from one to the others", key="algo")
-    config = config.replace(algo=config.algo.replace(**found))
+        why = "differs between hosts; copy it from one to the others"
+        raise UserError(f"{next(iter(found))}: the code of {kinds} {why}", key=next(iter(found)))
+    config = config.with_kinds(found)
     validate(config, files=not unchanged)  # `load_config` leaves that to this function
     return config
 
@@ -56,8 +56,8 @@ def own_section(key: str, section: OwnKind) -> OwnKind:
     module = import_rules(key, section.kind, stored=bool(section.source))
     rule = _rule_of(key, section, module)
     values = _values(key, section, rule)
-    numbers = {name: float(value) for name, value in values.items() if name in rule.traced}
-    static = {name: value for name, value in values.items() if name not in rule.traced}
+    numbers = {name: float(value) for name, value in values.items() if name in rule.floats}
+    static = {name: value for name, value in values.items() if name not in rule.floats}
     section = section.replace(needs=rule.needs, numbers=numbers, static=static, source=source_of(module))
     if isinstance(section, OwnObjective):
         section = section.replace(unit=rule.unit)
@@ -70,8 +70,8 @@ def own_section(key: str, section: OwnKind) -> OwnKind:
 
 def copy_own_rules(folder: Path, config: Config) -> None:
     """Writes the code of the rules of such a configuration into the folder of a run."""
-    kinds = config.algo.own_kinds
-    copy_sources(folder, [import_rules(f"algo.{name}", part.kind, stored=False) for name, part in kinds.items()])
+    modules = [import_rules(key, part.kind, stored=False) for key, part in config.own_kinds.items()]
+    copy_sources(folder, modules)
 
 
 def _rule_of(key: str, section: OwnKind, module: ModuleType) -> own.Rule:
@@ -83,8 +83,8 @@ def _rule_of(key: str, section: OwnKind, module: ModuleType) -> own.Rule:
         why = f"which is no rule; write @rule() above the function {name}, from agentrl_jax.rules"
         raise BadValue.of(key, section.kind, why)
     if own.SECTIONS[rule.inputs] is not type(section):
-        expected_inputs = next(inputs for inputs, of in own.SECTIONS.items() if of is type(section))
-        why = f"which takes {rule.inputs.__name__}; expected {expected_inputs.__name__}"
+        wanted = next(inputs for inputs, of in own.SECTIONS.items() if of is type(section))
+        why = f"which is {own.KINDS[rule.inputs]}; expected {own.KINDS[wanted]}"
         raise BadValue.of(key, section.kind, why)
     return rule
 

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config import Config
 from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
@@ -178,7 +178,7 @@ class Programs:
         self,
         model: ActorCritic,
         config: LearnerConfig,
-        tx: optax.GradientTransformation,
+        tx: Optimizer,
         engine: EngineConfig | None = None,
     ) -> Any:
         """(state, trajectory, temperature, key, settings, greedy for ReMax, hints) -> (state, metrics).
@@ -256,14 +256,14 @@ class Programs:
 
         return self._keep("recorded", program, (model, episodes, context, context_tokens))
 
-    def imitation(self, model: ActorCritic, tx: optax.GradientTransformation, *, batch: int):
+    def imitation(self, model: ActorCritic, tx: Optimizer, *, batch: int):
         """(state, examples, their token counts, key, steps, lr, decay_steps, max_grad_norm) -> (state, metrics).
 
         Donates the state. The examples are sharded by row, see `shard_rows`.
         """
         return self._learning("imitation", imitation_steps, model, by_row=1, batch=batch, tx=tx)
 
-    def data_steps(self, model: ActorCritic, tx: optax.GradientTransformation, *, batch: int, pairs: DpoStage | None):
+    def data_steps(self, model: ActorCritic, tx: Optimizer, *, batch: int, pairs: DpoStage | None):
         """(state, examples, weights, lr, steps, max_grad_norm) -> (state, metrics), see `supervised.data_steps`.
 
         Donates the state. The examples are sharded by row, see `shard_rows`.

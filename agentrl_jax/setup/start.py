@@ -7,9 +7,9 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool
 
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.config.fields import is_own
@@ -192,7 +192,7 @@ def notes(config: Config) -> list[str]:
 
 def begin_learning(
     state: TrainState,
-    tx: optax.GradientTransformation,
+    tx: Optimizer,
     *,
     reference: bool,
     going_on: bool = False,

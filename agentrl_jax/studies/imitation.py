@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool
 
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config import Config
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.errors import refusals
@@ -66,7 +66,7 @@ class SeedImitation:
         frozen_params: Any,
         programs: Programs,
         model: ActorCritic,
-        tx: optax.GradientTransformation,
+        tx: Optimizer,
     ) -> TrainState:
         """Returns the states [S, ...] after all steps."""
         # With packing, seeds can differ in the bins of a step, which are a constant of the program.

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Int, UInt32
 
 from agentrl_jax.algos import collapse
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config import Config, to_dict
 from agentrl_jax.config.comparison import Comparison
 from agentrl_jax.errors import UserError, refusals
@@ -106,7 +106,7 @@ class Variants:
 
         return self.seeds.rollout(program)
 
-    def _fresh_state(self, key: jax.Array, model: ActorCritic, tx: optax.GradientTransformation) -> TrainState:
+    def _fresh_state(self, key: jax.Array, model: ActorCritic, tx: Optimizer) -> TrainState:
         return init_state(jax.random.fold_in(key, run_keys.INIT), model, tx, False, self.pretrained_params)
 
     def _begin(self) -> tuple[Any, Any]:

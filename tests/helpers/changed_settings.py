@@ -22,7 +22,8 @@ from made_up import EPISODES, GROUP_SIZE, HINTS, KEY, NUMBERS, PLAIN, SHAPE, TRA
 from agentrl_jax.config import Config, TaskConfig, decode, validate
 from agentrl_jax.config.algo import Replay, UpdateRule
 from agentrl_jax.config.fields import OWN, Section
-from agentrl_jax.config.keys import kind_of, sections_of
+from agentrl_jax.config.keys import child_type, kind_of, sections_of
+from agentrl_jax.config.optim import ParameterGroup
 from agentrl_jax.errors import UserError
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.learner.settings import UpdateSettings
@@ -47,7 +48,7 @@ BASE: dict[str, Any] = {
         "objective": {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": None},
         "minibatches": 2,
     },
-    "optim": {"lr": 0.05, "max_grad_norm": 1e4, "schedule": "linear"},
+    "optim": {"lr": 0.05, "max_grad_norm": 1e4, "schedule": {"kind": "linear"}},
     "train": {"iterations": 4},
 }
 """A critic, several turns and members of a group, more than one step so that clipping occurs; else the defaults."""
@@ -93,9 +94,7 @@ def put(data: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         for step in path:
             node = node.setdefault(step, {})
         if last == "kind":
-            section, union = path
-            annotation = Config.model_fields[section].annotation.model_fields[union].annotation
-            kinds = {kind_of(kind): kind for kind in sections_of(annotation)}
+            kinds = {kind_of(kind): kind for kind in sections_of(functools.reduce(child_type, path, Config))}
             for key in node.keys() - kinds[values[name]].model_fields.keys():
                 del node[key]
         node[last] = values[name]
@@ -126,6 +125,9 @@ def _values(annotation: Any) -> tuple[list[Any], bool]:
         return [{name: {"end": end, "iterations": 1}} for name in SCHEDULED for end in (0.5, -2.0)], True
     if get_origin(annotation) is tuple:
         entry = get_args(annotation)[0]
+        if entry is ParameterGroup:
+            changes = ({"lr_factor": 0}, {"lr_factor": 0.5}, {"weight_decay": 0.5})
+            return [({"match": "*", **change},) for change in changes], True
         return [(name,) for name in get_args(entry)] if get_origin(entry) is Literal else [(1,), (1, 2)], True
     if annotation is bool:
         return [True, False], True
@@ -135,9 +137,17 @@ def _values(annotation: Any) -> tuple[list[Any], bool]:
 def _fields() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any]]]:
     """Names of settings with their types, the kind of their section that has them, and the other names there."""
     for section in SECTIONS:
-        fields = Config.model_fields[section].annotation.model_fields
-        plain = {f"{section}.{name}": field.annotation for name, field in fields.items()}
-        unions = {key: parts for key, of in plain.items() if get_origin(of) is not dict and (parts := sections_of(of))}
+        whole, *others = filter(comes_with_it, sections_of(Config.model_fields[section].annotation))
+        for part in others:  # of a union, whose first member is the usual one
+            for name in part.model_fields.keys() - whole.model_fields.keys() | {"kind"}:
+                kind = {} if name == "kind" else {f"{section}.kind": kind_of(part)}
+                yield f"{section}.{name}", part.model_fields[name].annotation, kind, {}
+        plain = {f"{section}.{name}": field.annotation for name, field in whole.model_fields.items()}
+        unions = {
+            key: parts
+            for key, of in plain.items()
+            if get_origin(of) not in (dict, tuple) and (parts := sections_of(of))
+        }
         plain = {key: annotation for key, annotation in plain.items() if key not in unions}
         plain.pop("algo.preset", None)
         for key, annotation in plain.items():
@@ -186,8 +196,16 @@ def _environment(prompt: Any, rollout: Any) -> Any:
 
 @functools.cache
 def _stepped(optim: Any) -> list[Any]:
-    tx, params = build_model.build_optimizer(Config(optim=optim)), {"matrix": np.ones((2, 2)), "norm": np.ones(2)}
-    return jax.tree.leaves(tx.update(params, tx.init(params), params))
+    shapes = {"embedding": (4, 3), "layers": {"query": (2, 3, 4), "norm": (2, 3)}, "norm": (3,)}
+    draw, shaped = np.random.default_rng(0), functools.partial(jax.tree.map, is_leaf=lambda x: isinstance(x, tuple))
+    params, *steps = (shaped(lambda shape: jnp.float32(draw.normal(size=shape)), shapes) for _ in range(3))
+    tx, found = build_model.build_optimizer(Config(optim=optim)), []
+    state = tx.init(params)
+    for size, grads in enumerate(steps, 1):
+        grads = jax.tree.map(lambda g, s=3.0**size: s * g, grads)
+        updates, state = tx.update(tx.trained(grads), state, params)
+        found += jax.tree.leaves(updates)
+    return found
 
 
 def built(config: Config) -> list[Any]:
@@ -195,7 +213,7 @@ def built(config: Config) -> list[Any]:
     batched_env, algo, rollout = _environment(config.prompt, config.rollout), config.algo, config.rollout
     texts = [(task.prompt, task.grammar) for task in batched_env.tasks]
     rates, temperature = build_inputs.learning_rates(config), build_inputs.schedules(config)["rollout.temperature"]
-    updates = [build_inputs.update_settings(config, float(rates(i)), i) for i in (0, 3)]
+    updates = [build_inputs.update_settings(config, float(rates(i)), i) for i in (0, 3, 4)]
     arrays = [texts, build_inputs.rollout_settings(config, batched_env, 2, float(temperature(1))), updates]
     horizon, pairs = Horizon(algo.horizon, config.prompt.max_turns), config.train.mutual_information_pairs
     return [

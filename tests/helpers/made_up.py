@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config.advantages import Grpo
 from agentrl_jax.config.algo import NoCorrection, UpdateRule
 from agentrl_jax.config.fields import TRACED
@@ -26,7 +27,7 @@ EPISODES = GROUPS * GROUP_SIZE
 SHAPE = DecoderConfig(vocab_size=19, num_layers=1, embed_dim=8, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12)
 MODEL = ActorCritic(decoder=SHAPE, critic="shared")
 NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
-PLAIN = optax.sgd(1.0)
+PLAIN = Optimizer(*optax.sgd(1.0))
 """Steps equal the gradient; Adam would amplify rounding errors where a gradient is zero."""
 KEY = jax.random.key(0)
 BASE = LearnerConfig(

@@ -9,7 +9,8 @@ import pytest
 from jax.sharding import PartitionSpec as Spec
 from made_up import EPISODES, KEY, MODEL, NO_CRITIC, TRAJECTORY, assert_close, fresh_state
 
-from agentrl_jax.learner import state as states
+from agentrl_jax.algos.optimizers import optimizer
+from agentrl_jax.config.optim import AdamW
 from agentrl_jax.learner import supervised
 from agentrl_jax.learner.gradient import StepShape, gradient
 from agentrl_jax.models import actor_critic
@@ -21,7 +22,7 @@ from agentrl_jax.setup.programs import Programs
 
 
 def test_imitation_lowers_the_loss_whatever_the_devices():
-    tx = states.optimizer(0.9, 0.999, 0.0)
+    tx = optimizer(AdamW(b2=0.999, weight_decay=0.0))
     rows, _ = supervised.prepare_examples(pack_trajectories(TRAJECTORY, FULL), 8)
     numbers = (jnp.float32(0.01), jnp.float32(jnp.inf), jnp.float32(1.0))
     program = jax.jit(functools.partial(supervised.imitation_steps, batch=6, model=MODEL, tx=tx, shards=Shards()))

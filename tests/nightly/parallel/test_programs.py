@@ -20,9 +20,10 @@ from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 from mesh_programs import NO_GATHER, SHAPE, assert_same_update, drawn_state, programs_on, step_on
 from scripted_run import first_inputs
 
+from agentrl_jax.algos.optimizers import optimizer
 from agentrl_jax.config.algo import FixedKl
+from agentrl_jax.config.optim import AdamW
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.learner import state as states
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup import build_model, start
@@ -58,7 +59,7 @@ def test_recorded_tokens_and_imitation_are_those_of_one_device():
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (4, 2, 2)], ids=str)
 def test_optimizer_state_on_the_host_changes_nothing(mesh):
     """With more than one step a batch, so that the loop carries it."""
-    tx = states.optimizer(0.9, 0.999, 0.01)
+    tx = optimizer(AdamW(b2=0.999, weight_decay=0.01))
     after = []
     for offload in (False, True):
         programs = Programs(make_mesh(mesh[0], fsdp=mesh[1], tensor=mesh[2]), offload=offload)
@@ -105,7 +106,7 @@ def test_a_device_with_nothing_to_learn_from_takes_part():
 
 def test_minibatches_parts_and_adam_on_a_mesh():
     options = {"minibatches": 2, "grad_accum_steps": 1, "epochs": 2}
-    tx = states.optimizer(0.9, 0.99, 0.01)
+    tx = optimizer(AdamW(b2=0.99, weight_decay=0.01))
     _, known, one = step_on(1, 1, 1, NO_GATHER, tx, **options)
     _, metrics, after = step_on(4, 2, 2, NO_GATHER, tx, **options)
     up, known_up = (np.asarray(state.params["policy"]["layers"]["up"]) for state in (after, one))

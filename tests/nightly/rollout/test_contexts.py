@@ -11,6 +11,7 @@ from noting_agent import SUMMARIES
 from toy_agent import GROUP_SIZE, TURNS
 from toy_rollouts import KEY, assert_same
 
+from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config.advantages import Grpo
 from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.config.filters import NoFilter
@@ -53,7 +54,7 @@ def test_notes_are_trained(compiled, policy):
         advantage=Grpo(),
         context=SUMMARIES,
     )
-    tx = optax.sgd(1.0)
+    tx = Optimizer(*optax.sgd(1.0))
     params = toy_agent.talkative_params(5)
     state = init_state(jax.random.key(0), toy_agent.MODEL, tx, reference=False).replace(params=params)
     learn = functools.partial(update, model=toy_agent.MODEL, config=config, tx=tx, shards=Shards())

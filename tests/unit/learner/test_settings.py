@@ -41,7 +41,7 @@ def test_every_other_setting_changes_what_a_run_is_built_of():
     assert {setting.name for setting in every_setting() if not changes_what_is_built(setting)} == BY_THE_RUN
 
 
-OWN = "algo.advantage.", "algo.objective.", "algo.filter."
+OWN = "algo.advantage.", "algo.objective.", "algo.filter.", "optim."
 FILLED_IN = {key for key in every_key() if key.startswith(OWN) and key.split(".")[-1] in FILLED[1:]}
 """Of functions of the user, see tests/unit/setup/test_own_rules.py."""
 RULES = [{name: of[i % len(of)] for name, of in UNIONS.items()} for i in range(max(map(len, UNIONS.values())))]

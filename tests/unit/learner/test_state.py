@@ -5,7 +5,9 @@ import optax
 import pytest
 
 from agentrl_jax.algos.kl import KLController
-from agentrl_jax.learner.state import TrainState, apply_gradients, init_optimizer, optimizer
+from agentrl_jax.algos.optimizers import Optimizer, optimizer
+from agentrl_jax.config.optim import AdamW
+from agentrl_jax.learner.state import TrainState, apply_gradients, init_optimizer
 
 PARAMS = {
     "policy": {"query": jnp.array([1.0, 2.0]), "final_norm": jnp.array([3.0]), "query_bias": jnp.array([0.5])},
@@ -41,7 +43,7 @@ def step(tx, grads=GRADS, loss=1.0, *, bad_updates=2, **changes):
 
 @pytest.mark.parametrize(("bound", "policy", "critic"), [(10.0, 1.0, 1.0), (2.5, 0.5, 1.0), (1.0, 0.2, 0.5)])
 def test_rates_scale_their_own_part_and_each_norm_is_bounded(bound, policy, critic):
-    state, moved, norms, good = step(optax.sgd(1.0), max_grad_norm=bound)
+    state, moved, norms, good = step(Optimizer(*optax.sgd(1.0)), max_grad_norm=bound)
     assert (good, int(state.gradient_steps), int(state.bad_updates)) == (True, 8, 0)
     np.testing.assert_allclose(moved["policy"]["final_norm"], [-0.4 * policy], rtol=1e-4)
     np.testing.assert_allclose(moved["critic"]["head"], [0.02 * critic], rtol=1e-4)
@@ -50,7 +52,7 @@ def test_rates_scale_their_own_part_and_each_norm_is_bounded(bound, policy, crit
 
 @pytest.mark.parametrize("bad", [{"loss": jnp.nan}, {"tokens": jnp.float32(0)}, {"grads": "infinite"}])
 def test_a_step_that_is_not_finite_or_of_nothing_is_skipped(bad):
-    tx = optimizer(0.9, 0.999, 0.1)
+    tx = optimizer(AdamW(weight_decay=0.1))
     if bad.get("grads"):
         bad = {"grads": {**GRADS, "critic": {"head": jnp.array([jnp.inf])}}}
     state, moved, _, good = step(tx, **bad)
@@ -60,7 +62,7 @@ def test_a_step_that_is_not_finite_or_of_nothing_is_skipped(bad):
 
 
 def test_a_frozen_policy_and_its_moments_stay():
-    tx = optimizer(0.9, 0.999, 0.1)
+    tx = optimizer(AdamW(weight_decay=0.1))
     state, moved, _, good = step(tx, freeze_policy=jnp.bool_(True))
     assert good
     assert not any(np.asarray(x).any() for x in jax.tree.leaves(moved["policy"]))
@@ -72,8 +74,8 @@ def test_a_frozen_policy_and_its_moments_stay():
 
 def test_matrices_alone_decay():
     zero = jax.tree.map(jnp.zeros_like, GRADS)
-    moved = step(optimizer(0.9, 0.999, 0.5), zero)[1]["policy"]
+    moved = step(optimizer(AdamW(weight_decay=0.5)), zero)[1]["policy"]
     np.testing.assert_allclose(moved["query"], [-0.05, -0.1], rtol=1e-5)
     assert not np.asarray(moved["final_norm"]).any()
-    everything = step(optimizer(0.9, 0.999, 0.5, "all"), zero)[1]["policy"]
+    everything = step(optimizer(AdamW(weight_decay=0.5, decay="all")), zero)[1]["policy"]
     np.testing.assert_allclose(everything["final_norm"], [-0.15], rtol=1e-5)

@@ -9,6 +9,7 @@ from agentrl_jax.config import Config, decode, to_dict
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.keys import every_key
 from agentrl_jax.config.migrations import FORMAT
+from agentrl_jax.config.optim import Constant, Linear
 from agentrl_jax.runs.config_history import FROM_NOW_ON, MAY_CHANGE, ConfigHistory, edited_keys, read_history, to_record
 from agentrl_jax.runs.run_folder import RunFolder, read_config
 
@@ -53,7 +54,7 @@ def test_a_value_is_that_of_the_last_change_before_the_step():
 
 @pytest.fixture
 def begun(tmp_path):
-    config = BASE.replace(run_dir=str(tmp_path / "run"), optim=BASE.optim.replace(schedule="linear"))
+    config = BASE.replace(run_dir=str(tmp_path / "run"), optim=BASE.optim.replace(schedule=Linear()))
     with RunFolder(config) as folder:
         folder.log({"step": 1, "stage": "rl", "iteration": 1})
     return config
@@ -62,7 +63,7 @@ def begun(tmp_path):
 @pytest.mark.parametrize(
     ("section", "changes"),
     [
-        *[("optim", {"lr": 0.5}), ("train", {"iterations": 300}), ("optim", {"schedule": "constant"})],
+        *[("optim", {"lr": 0.5}), ("train", {"iterations": 300}), ("optim", {"schedule": Constant()})],
         ("algo", {"schedules": with_keys(algo__schedules=SCHEDULES).algo.schedules}),
     ],
 )

@@ -13,6 +13,7 @@ from refusing import refusal
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.migrations import FORMAT
+from agentrl_jax.config.optim import Linear
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.runs.run_folder import RunFolder, read_config
 
@@ -93,13 +94,13 @@ def test_a_run_may_go_on_for_longer_and_its_configuration_keeps_a_history(config
 
 
 def test_what_would_change_what_was_done_is_refused_with_the_reason(config):
-    linear = config.replace(optim=config.optim.replace(schedule="linear"))
+    linear = config.replace(optim=config.optim.replace(schedule=Linear()))
     with RunFolder(linear) as folder:
         folder.log({"step": 1, "stage": "rl", "iteration": 7})
         assert "no complete checkpoint" in str(refusal(folder.truncate, -1))
         assert len(folder.metrics()) == 1
     for change, reason in (
-        (train(linear, iterations=400), "optim.schedule linear"),
+        (train(linear, iterations=400), "optim.schedule"),
         (train(linear, keep=3, validation_temperature=1.0), "train.validation_temperature decides"),
         (train(linear, validation_episodes=2), "train.validation_episodes decides"),
         (linear.replace(seed=5), "seed decides"),

@@ -10,7 +10,8 @@ import toy_agent
 from refusing import refusal
 
 import envs_jax
-from agentrl_jax.learner.state import optimizer
+from agentrl_jax.algos.optimizers import optimizer
+from agentrl_jax.config.optim import AdamW
 from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
@@ -32,7 +33,7 @@ def test_keys_and_environments_are_equal_for_equal_content():
         (1, 1, 1.0, True),
         ((1, (2,)), (1, (2,)), [1, (2,)]),
         (functools.partial(plus, more=1), functools.partial(plus, more=1), functools.partial(plus, more=2)),
-        (optimizer(0.9, 0.99, 0.1), optimizer(0.9, 0.99, 0.1), optimizer(0.9, 0.98, 0.1)),
+        (optimizer(AdamW(b2=0.99)), optimizer(AdamW(b2=0.99)), optimizer(AdamW(b2=0.98))),
     ):
         assert content_key(one) == content_key(same)
         assert content_key(one) not in list(map(content_key, others))
