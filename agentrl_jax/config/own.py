@@ -34,8 +34,8 @@ class OwnKind(Section):
         """Moves parameters that are given beside the kind into `numbers` or `static`, by their types."""
         if not isinstance(data, Mapping):
             return data
-        if isinstance(data.get("needs"), list):  # of a file
-            data = {**data, "needs": tuple(data["needs"])}
+        listed = {name: tuple(data[name]) for name in ("needs", "groups") if isinstance(data.get(name), list)}
+        data = {**data, **listed}  # a file has lists
         given = {name: value for name, value in data.items() if name not in cls.model_fields}
         found = {name: value for name, value in data.items() if name not in given}
         numbers, static = found.get("numbers", {}), found.get("static", {})

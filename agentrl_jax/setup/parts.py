@@ -7,6 +7,7 @@ import jax
 
 from agentrl_jax.config import Config, validate
 from agentrl_jax.environments.protocol import Traits
+from agentrl_jax.errors import refusals
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
@@ -61,6 +62,9 @@ class RunParts:
         """Builds the model; all prompts of the environments begin with the same `prefix` tokens."""
         self.model = build_model.build_model(self.config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
         build_model.check_divided(self.config.mesh, self.model.decoder)
+        if self.config.optim.groups:  # whether each matches a parameter
+            with refusals():
+                build_model.initial_state(self.config, self.model, self.pretrained)
 
     def _add_tasks(self, folder: Callable[[], Path]) -> None:
         config = self.config

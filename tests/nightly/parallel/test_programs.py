@@ -22,7 +22,7 @@ from scripted_run import first_inputs
 
 from agentrl_jax.algos.optimizers import optimizer
 from agentrl_jax.config.algo import FixedKl
-from agentrl_jax.config.optim import AdamW
+from agentrl_jax.config.optim import Adafactor, AdamW, Muon
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
@@ -114,6 +114,18 @@ def test_minibatches_parts_and_adam_on_a_mesh():
     np.testing.assert_allclose(metrics["grad_norm"], known["grad_norm"], rtol=1e-4)
     moments = after.opt_state["policy"][0].mu["layers"]["up"]
     assert moments.sharding.spec == Spec(None, "fsdp", "tensor")
+
+
+@pytest.mark.parametrize(("section", "tensor"), [(Muon(), 2), (Muon(), 1), (Adafactor(min_dim=4), 1)], ids=str)
+def test_optimizers_that_see_whole_matrices_on_a_mesh(section, tensor):
+    tx, options = optimizer(section.of_program()), {"minibatches": 2, "grad_accum_steps": 1}
+    (one, known, _), (spread, metrics, _) = (
+        step_on(*mesh, NO_GATHER, tx, **options) for mesh in ((1, 1, 1), (2, 1, tensor))
+    )
+    for name in ("up", "query", "output"):
+        wanted = one["policy"]["layers"][name]
+        np.testing.assert_allclose(spread["policy"]["layers"][name], wanted, atol=1e-3 * np.abs(wanted).max() + 1e-6)
+    np.testing.assert_allclose(metrics["grad_norm"], known["grad_norm"], rtol=1e-4)
 
 
 @pytest.mark.parametrize(
