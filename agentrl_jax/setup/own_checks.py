@@ -118,9 +118,10 @@ def check_optimizer(key: str, section: OwnOptimizer, rule: own.Rule) -> None:
         refuse("which does not step against the gradient; return one with learning rate 1, such as optax.sgd(1.0)")
     if jax.process_count() == 1:
         with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=None) as checkpoints:
-            checkpoints.save(1, {"state": state}, {}, wait=True)
-            restored = checkpoints.restore(1, {"state": state})["state"]
-        if not all(map(_same, jax.tree.leaves(restored), jax.tree.leaves(state))):
+            kept = {"params": params, "state": state}
+            checkpoints.save(1, kept, {}, wait=True)
+            restored = checkpoints.restore(1, kept)
+        if not all(map(_same, jax.tree.leaves(restored), jax.tree.leaves(kept))):
             refuse("whose state is another one after it was saved and restored")
 
 

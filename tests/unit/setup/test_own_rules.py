@@ -14,6 +14,7 @@ from agentrl_jax.algos.estimate import estimate
 from agentrl_jax.config import decode, load_resolved, save_resolved, to_dict
 from agentrl_jax.config.advantages import Grpo
 from agentrl_jax.config.objectives import Cispo
+from agentrl_jax.setup import build_model
 from agentrl_jax.setup.own_checks import advantage_inputs, filter_inputs, objective_inputs
 from agentrl_jax.setup.own_rules import copy_own_rules, with_own_rules
 from agentrl_jax.setup.own_sources import name_module
@@ -255,6 +256,54 @@ def test_what_a_function_does_wrong_is_one_sentence(inputs, needs, body, why, mo
     assert (error.key, error.value) == (f"algo.{section}", f"{name}:mine")
     assert why in str(error)
     assert "\n" not in str(error)
+
+
+OPTIMIZERS = {
+    "return optax.sgd": "returns function",
+    "return optax.scale_by_adam(x)": "against the gradient",
+    "return optax.adamw(1.0, b1=y)": "'y'",
+    "return optax.chain(optax.sgd(1.0), optax.stateless(lambda u, p: jax.tree.map(jnp.sqrt, u)))": "finite",
+    "return optax.stateless(lambda u, p: jax.tree.map(lambda g: -g / jnp.abs(g).sum(), u))": "gradient is 0",
+    "return optax.stateless(lambda u, p: jax.tree.map(lambda g: -jnp.sum(g), u))": "in shape and type",
+    "return optax.stateless(lambda u, p: jax.tree.map(lambda g: -g if g.sum() > 0 else g, u))": "jnp.where",
+    "return optax.stateless(lambda u, p: (jax.debug.print('x'), jax.tree.map(jnp.negative, u))[1])": "calls",
+    "return optax.GradientTransformation(lambda p: 'text', optax.sgd(1.0).update)": "no arrays",
+    "return optax.GradientTransformation(lambda p: jnp.int32(0), lambda u, s, p: (jax.tree.map(jnp.negative, u), 0.5))":
+        "its types",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "why"), OPTIMIZERS.items())
+def test_what_an_optimizer_does_wrong_is_one_sentence(body, why, module):
+    name = module(f"import optax\n@rule()\ndef mine(*, x: float = 0.9):\n    {body}\n")
+    error = refusal(with_own_rules, decode({"optim": f"{name}:mine"}))
+    assert (error.key, error.value) == ("optim", f"{name}:mine")
+    assert why in str(error)
+    assert "\n" not in str(error)
+
+
+def test_an_optimizer_of_the_user_steps_with_its_numbers(module, tmp_path):
+    name = module("""
+        import optax
+
+        @rule()
+        def mine(*, x: float = 0.5, nesterov: bool = False):
+            return optax.sgd(1.0, momentum=x, nesterov=nesterov)
+        """)
+    optim = {"kind": f"{name}:mine", "x": 0.25, "lr": 0.1, "groups": [{"match": "b", "lr_factor": 0.0}]}
+    config = with_own_rules(decode({"optim": optim}))
+    assert (config.optim.parameters, config.optim.lr) == ({"x": 0.25, "nesterov": False}, 0.1)
+    save_resolved(config.replace(run_dir=str(tmp_path)), tmp_path / "config.yaml")
+    assert load_resolved(tmp_path / "config.yaml").optim == config.optim
+    tx, params = build_model.build_optimizer(config), {"a": jnp.float32(1.0), "b": jnp.float32(1.0)}
+    state = tx.init(params)
+    for expected in (-1.0, -1.25):
+        updates, state = tx.update(params, state, params)
+        assert (float(updates["a"]), float(updates["b"])) == (expected, 0.0)
+    other = build_model.build_optimizer(with_own_rules(decode({"optim": optim | {"x": 0.5}})))
+    assert other is not tx
+    error = refusal(with_own_rules, config_of(advantage=f"{name}:mine"))
+    assert (error.key, "an optimizer" in str(error)) == ("algo.advantage", True)
 
 
 @pytest.mark.parametrize(
