@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from agentrl_jax.config import load_config
-from agentrl_jax.config.algo import IcePop, NoCorrection, Replay, Tis
+from agentrl_jax.config.mismatch import IcePop, NoCorrection, Replay, Tis
 from agentrl_jax.learner.state import init_state, with_reference
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len

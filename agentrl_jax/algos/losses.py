@@ -14,9 +14,7 @@ from flax import struct
 from jax.scipy.special import rel_entr
 from jaxtyping import Array, Bool, Float
 
-from agentrl_jax.config.algo import Aggregation, Granularity
-
-Correction = Literal["truncated", "masked"]
+from agentrl_jax.config.algo import Aggregation
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this, far outside any clip range, so that no ratio overflows."""
@@ -270,37 +268,6 @@ def sequence_log_ratio(
     """Mean log-ratio of each row's sampled tokens; 0 for a row without sampled tokens."""
     total = jnp.sum(jnp.where(mask, logprob - old_logprob, 0.0), axis=1, keepdims=True)
     return total / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
-
-
-def importance_weights(
-    logprob: Float[Array, "N S"],
-    behavior_logprob: Float[Array, "N S"],
-    mask: Bool[Array, "N S"],
-    *,
-    cap: jax.Array | float,
-    correction: Correction = "truncated",
-    level: Granularity = "token",
-) -> tuple[Float[Array, "N S"], Bool[Array, "N S"]]:
-    """Importance weights for the mismatch of rollout and learner, and where they were truncated or masked.
-
-    They correct for the rollout computing log-probabilities differently from the learner (`logprob`, before the
-    update). The ratio of `policy_loss` is then relative to the learner's log-probabilities. No gradient flows through
-    the weights.
-
-    The ratio r is that of each token, or, with level sequence, the geometric mean of the ratios of its row. truncated:
-    min(r, cap) (Yao et al. 2025, TIS). masked: r inside [1/cap, cap], 0 outside, which excludes the token (Zhao et al.
-    2025, IcePop; MIS). `cap` is at least 1.
-    """
-    log_ratio = logprob - behavior_logprob
-    if level == "sequence":
-        log_ratio = jnp.broadcast_to(sequence_log_ratio(logprob, behavior_logprob, mask), log_ratio.shape)
-    ratio = jax.lax.stop_gradient(jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO)))
-    if correction == "truncated":
-        return jnp.minimum(ratio, cap), ratio > cap
-    if correction == "masked":
-        outside = (ratio > cap) | (ratio < 1.0 / cap)
-        return jnp.where(outside, 0.0, ratio), outside
-    assert_never(correction)
 
 
 def value_loss(

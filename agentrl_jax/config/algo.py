@@ -22,12 +22,12 @@ from agentrl_jax.config.fields import (
     Size,
 )
 from agentrl_jax.config.filters import Filter, FractionFilter
+from agentrl_jax.config.mismatch import Mismatch, NoCorrection
 from agentrl_jax.config.objectives import Objective, Ppo
 from agentrl_jax.config.presets import check_name
 from agentrl_jax.errors import BadValue
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
-Granularity = Literal["token", "sequence"]
 
 
 class NoKl(Section):
@@ -77,51 +77,6 @@ class AdaptiveKl(_Penalty):
 
 
 Kl = Annotated[NoKl | FixedKl | AdaptiveKl, Field(discriminator="kind")]
-
-
-class NoCorrection(Section):
-    """No correction of differences between the log-probabilities of rollout and learner."""
-
-    kind: Literal["none"] = "none"
-    ratio_from: Literal["learner", "rollout"] = "learner"
-    """Where the old log-probabilities of the ratio are from. learner: computed by the learner before the first step;
-    with more than one step this takes another forward pass. rollout: those of the rollout, which saves that pass. Use
-    it only where both are close (in float32 they differ in their last bits, by up to 1.8e-5 nats where measured): any
-    difference counts as a change of the policy."""
-
-
-class Replay(Section):
-    """Recomputes log-probabilities by replaying the rollout in the engine, equal to the rollout's bit for bit."""
-
-    ratio_from: ClassVar[Literal["rollout"]] = "rollout"
-
-    kind: Literal["replay"] = "replay"
-
-
-class _Weighted(Section):
-    """Importance weights from rollout to learner."""
-
-    ratio_from: ClassVar[Literal["learner"]] = "learner"
-
-    cap: Annotated[float, Field(ge=1.0, le=LARGEST, allow_inf_nan=False)] = 2.0
-    """Largest importance weight."""
-    level: Granularity = "token"
-    """token: one weight per token; sequence: one weight per row, the geometric mean over its tokens."""
-
-
-class Tis(_Weighted):
-    """Truncated importance sampling (Yao et al. 2025): importance weights from rollout to learner, at most cap."""
-
-    kind: Literal["tis"] = "tis"
-
-
-class IcePop(_Weighted):
-    """Importance weights from rollout to learner; tokens whose weight is above cap or below 1 / cap are dropped."""
-
-    kind: Literal["icepop"] = "icepop"
-
-
-Mismatch = Annotated[NoCorrection | Replay | Tis | IcePop, Field(discriminator="kind")]
 
 
 class FixedHorizon(Section):

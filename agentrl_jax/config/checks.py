@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_jax.config.algo import AlgoConfig, NoCorrection
+from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.distillation_checks import check_hints, check_teacher
 from agentrl_jax.config.fields import is_own, out_of_bounds
 from agentrl_jax.config.filters import FractionFilter, TopKFilter
 from agentrl_jax.config.imitation import IMITATION_CHUNK
+from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.config.optim import OwnOptimizer
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.config.stage_checks import check_stages, check_without_tasks

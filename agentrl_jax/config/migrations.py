@@ -205,6 +205,17 @@ def scheduled_rates(schedule: Any) -> Any:
     return {"kind": schedule} | ({} if schedule == "constant" else {"end_factor": 0.0, "iterations": 0})
 
 
+def _bounds_of_mismatch(data: Data) -> Data:
+    """Weights from rollout to learner had one cap, whose inverse was the lower bound of icepop, and levels."""
+    mismatch = dict(data["algo"]["mismatch"])
+    if mismatch["kind"] in ("tis", "icepop"):
+        cap, level = mismatch.pop("cap"), mismatch.pop("level")
+        mismatch |= {"high": cap, "reduction": "mean" if level == "sequence" else "token", "low": 0.0}
+        if mismatch["kind"] == "icepop":
+            mismatch |= {"low": 1.0 / cap, "criterion": "ratio", "weighted": True}
+    return {**data, "algo": {**data["algo"], "mismatch": mismatch}}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -217,6 +228,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _distillation,
     _scheduled_keys,
     _kinds_of_optimizers,
+    _bounds_of_mismatch,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
-from agentrl_jax.algos import losses, masked
+from agentrl_jax.algos import masked
+from agentrl_jax.algos.importance import importance_weights
 from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.replay_logprobs import Replayer
 from agentrl_jax.learner.settings import LearnerConfig
@@ -138,14 +139,7 @@ def score_rows(
     importance = None
     if config.mismatch.kind == "tis" or config.mismatch.kind == "icepop":
         assert old_logprob is not None
-        importance, changed = losses.importance_weights(
-            old_logprob,
-            rows.logprob,
-            mask,
-            cap=config.mismatch.cap,
-            correction="truncated" if config.mismatch.kind == "tis" else "masked",
-            level=config.mismatch.level,
-        )
+        importance, changed = importance_weights(old_logprob, rows.logprob, mask, config.mismatch)
         metrics["rollout/importance_weight_mean"] = masked.moments(importance, mask, shards)[0]
         metrics["rollout/importance_truncated"] = masked.moments(changed.astype(jnp.float32), mask, shards)[0]
     return RowScores(value, ref_logprob, old_logprob, importance), final_value, metrics

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool
 
 from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config import Config, rates
-from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.config.fields import is_own
+from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference, with_teacher

@@ -20,9 +20,10 @@ from made_up import BASE as RULE
 from made_up import EPISODES, GROUP_SIZE, HINTS, KEY, NUMBERS, PLAIN, SHAPE, TRAJECTORY, fresh_state, settings
 
 from agentrl_jax.config import Config, TaskConfig, decode, validate
-from agentrl_jax.config.algo import Replay, UpdateRule
+from agentrl_jax.config.algo import UpdateRule
 from agentrl_jax.config.fields import OWN, Section
 from agentrl_jax.config.keys import child_type, kind_of, sections_of
+from agentrl_jax.config.mismatch import Replay
 from agentrl_jax.config.optim import ParameterGroup
 from agentrl_jax.errors import UserError
 from agentrl_jax.learner import prompt_information

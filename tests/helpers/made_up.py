@@ -9,10 +9,11 @@ import optax
 
 from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config.advantages import Grpo
-from agentrl_jax.config.algo import NoCorrection, UpdateRule
+from agentrl_jax.config.algo import UpdateRule
 from agentrl_jax.config.fields import TRACED
 from agentrl_jax.config.filters import NoFilter
 from agentrl_jax.config.keys import sections_of
+from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.learner import state as states
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.learner.update import update

@@ -14,6 +14,7 @@ from agentrl_jax.algos import losses
 from agentrl_jax.algos.advantages import whiten
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.algos.groups import center_and_std
+from agentrl_jax.algos.importance import importance_weights
 from agentrl_jax.algos.rewards import place_rewards
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.studies.estimator_bias import task
@@ -107,11 +108,8 @@ def advantages(case: Case, rows: Rows, group_size: int, baseline: Float[Array, "
 
 def _importance(case: Case, rows: Rows) -> Float[Array, "N S"]:
     """Weights of the tokens' losses."""
-    if case.correction == "truncated" or case.correction == "masked":
-        weights, _ = losses.importance_weights(
-            rows.logprob, rows.behavior_logprob, rows.mask, cap=case.cap, correction=case.correction, level=case.level
-        )
-        return weights
+    if case.mismatch is not None:
+        return importance_weights(rows.logprob, rows.behavior_logprob, rows.mask, case.mismatch)[0]
     if case.correction == "trajectory":
         return jnp.broadcast_to(_ratio_up_to(rows)[:, -1:], rows.mask.shape)
     return _ratio_up_to(rows) if case.correction == "prefix" else jnp.ones(rows.mask.shape)

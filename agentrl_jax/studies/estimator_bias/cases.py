@@ -9,6 +9,7 @@ from agentrl_jax.config.advantages import Advantage
 from agentrl_jax.config.fields import LARGEST, is_own
 from agentrl_jax.config.filters import OwnFilter
 from agentrl_jax.config.keys import kind_of, sections_of
+from agentrl_jax.config.mismatch import IcePop, Tis
 from agentrl_jax.config.objectives import Cispo, DppoKl, DppoTv, Gmpo, Gspo, Objective, Ppo, Sapo
 from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
 
@@ -27,18 +28,17 @@ class Case:
     aggregation: losses.Aggregation = "seq_mean_token_sum"
     objective: Objective = dataclasses.field(default_factory=Ppo)
     """On policy, objectives differ in their weights only."""
-    correction: Literal["ratio", "none", "truncated", "masked", "trajectory", "prefix", "per_decision"] = "ratio"
+    correction: Literal["ratio", "none", "mismatch", "trajectory", "prefix", "per_decision"] = "ratio"
     """Correction for tokens sampled by another policy. ratio: the objective's ratios are relative to that policy.
 
     In all other cases they are relative to the trained policy itself, as in the first step of an update whose learner
-    has recomputed the log-probabilities, and each token's loss gets a weight. none: no weight; truncated, masked:
-    `losses.importance_weights`, as in the learner; trajectory: the product of the ratios of all tokens of the episode;
+    has recomputed the log-probabilities, and each token's loss gets a weight. none: no weight; mismatch: those of
+    `mismatch`, as in the learner; trajectory: the product of the ratios of all tokens of the episode;
     prefix: the product up to the token. per_decision: instead of the loss, each reward is multiplied by the product up
     to where it is earned (Precup et al. 2000, per-decision importance sampling); only for estimators that read rewards
     instead of returns."""
-    level: losses.Granularity = "token"
-    """Of truncated and masked, as `cap`, see `losses.importance_weights`."""
-    cap: float = 2.0
+    mismatch: Tis | IcePop | None = None
+    """Rule of the weights, for the correction mismatch."""
     critic: Literal["none", "true", "wrong"] = "none"
     """Values used as the critic: none, the exact ones, or these with an error that depends on the state.
 
@@ -85,6 +85,10 @@ def _preset(name: str, **options: Any) -> Case:
         placement=algo.advantage.reward_placement,
         **options,
     )
+
+
+def _weighted(name: str, mismatch: Tis | IcePop) -> Case:
+    return _case(name, "rloo", correction="mismatch", mismatch=mismatch)
 
 
 _NO_STD, _DISCOUNTED = {"normalize_by_std": False}, {"turn_gamma": 0.95}
@@ -170,14 +174,21 @@ OFF_POLICY: tuple[Case, ...] = (
     _case("dppo_tv 0.15", "rloo", objective=DppoTv(ratio_cap=LARGEST)),
     _case("dppo_kl 0.05", "rloo", objective=DppoKl(ratio_cap=LARGEST)),
     # An importance weight accounts for the difference between the policies.
-    _case("truncated by token, 2", "rloo", correction="truncated"),
-    _case("truncated by token, 1.2", "rloo", correction="truncated", cap=1.2),
-    _case("masked by token, 2", "rloo", correction="masked"),
-    _case("masked by token, 1.2", "rloo", correction="masked", cap=1.2),
-    _case("truncated by sequence, 2", "rloo", correction="truncated", level="sequence"),
-    _case("truncated by sequence, 1.2", "rloo", correction="truncated", level="sequence", cap=1.2),
-    _case("masked by sequence, 2", "rloo", correction="masked", level="sequence"),
-    _case("masked by sequence, 1.2", "rloo", correction="masked", level="sequence", cap=1.2),
+    _weighted("truncated by token, 2", Tis()),
+    _weighted("truncated by token, 1.2", Tis(high=1.2)),
+    _weighted("masked by token, 2", IcePop()),
+    _weighted("masked by token, 1.2", IcePop(low=1 / 1.2, high=1.2)),
+    _weighted("masked by token, 2, weight 1", IcePop(weighted=False)),
+    _weighted("masked by token, k3 0.05", IcePop(criterion="k3", low=None, high=0.05)),
+    _weighted("truncated by sequence, 2", Tis(reduction="mean")),
+    _weighted("truncated by sequence, 1.2", Tis(reduction="mean", high=1.2)),
+    _weighted("truncated product, 1.2", Tis(reduction="sum", high=1.2)),
+    _weighted("masked by sequence, 2", IcePop(reduction="mean")),
+    _weighted("masked by sequence, 1.2", IcePop(reduction="mean", low=1 / 1.2, high=1.2)),
+    _weighted("masked product, 1.2", IcePop(reduction="sum", low=1 / 1.2, high=1.2)),
+    _weighted("masked by the furthest token, 2", IcePop(reduction="max")),
+    _weighted("masked by sequence, k1 0.05", IcePop(criterion="k1", low=None, high=0.05, reduction="mean")),
+    _weighted("masked by sequence, k3 0.05", IcePop(criterion="k3", low=None, high=0.05, reduction="mean")),
     # Products of ratios.
     _case("product up to the token", "rloo", correction="prefix"),
     _case("product over the episode", "rloo", correction="trajectory", unbiased=True),

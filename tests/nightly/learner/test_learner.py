@@ -8,7 +8,8 @@ from made_up import BASE, CUT_OFF, GREEDY, GROUP_SIZE, GRPO, KEY, MODEL, NO_CRIT
 
 from agentrl_jax.config import decode
 from agentrl_jax.config.advantages import Gae, Gigpo, Remax, Rloo
-from agentrl_jax.config.algo import AdaptiveKl, FixedKl, IcePop, UpdateRule
+from agentrl_jax.config.algo import AdaptiveKl, FixedKl, UpdateRule
+from agentrl_jax.config.mismatch import IcePop
 from agentrl_jax.config.objectives import Gspo
 from agentrl_jax.config.presets import NAMES as PRESETS
 from agentrl_jax.models.actor_critic import ActorCritic
@@ -45,7 +46,7 @@ def test_every_preset_makes_a_step(name):
     ("model", "rule", "parts"),
     [
         (NO_CRITIC, {"objective": Gspo(), "advantage": Rloo()}, ROWS),
-        (NO_CRITIC, {"advantage": Gigpo(length_weighted=True), "mismatch": IcePop(level="sequence")}, ROWS),
+        (NO_CRITIC, {"advantage": Gigpo(length_weighted=True), "mismatch": IcePop(reduction="mean")}, ROWS),
         (MODEL, {"aggregation": "seq_mean_token_mean"}, BUCKETS),
         (MODEL, {"minibatches": 2}, BUCKETS),
         (MODEL, {"minibatches": 2, "kl": FixedKl(estimator="full")}, BINS),

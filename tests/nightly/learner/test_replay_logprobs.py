@@ -9,7 +9,8 @@ import pytest
 import toy_agent
 import xla_settings
 
-from agentrl_jax.config.algo import FixedKl, Replay
+from agentrl_jax.config.algo import FixedKl
+from agentrl_jax.config.mismatch import Replay
 from agentrl_jax.learner import state as states
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh

@@ -13,8 +13,8 @@ from toy_rollouts import KEY, assert_same
 
 from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config.advantages import Grpo
-from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.config.filters import NoFilter
+from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.learner.state import init_state
 from agentrl_jax.learner.update import update

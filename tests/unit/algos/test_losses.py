@@ -20,7 +20,6 @@ NORM = 50.0
 policy_loss = jax.jit(losses.policy_loss, static_argnames="dual_clip")
 value_loss = jax.jit(losses.value_loss, static_argnames="clip")
 gspo_loss = jax.jit(losses.gspo_loss)
-importance_weights = jax.jit(losses.importance_weights, static_argnames=("correction", "level"))
 
 
 @jax.jit
@@ -76,41 +75,6 @@ def test_weighted_sums_equal_the_four_means(loss, mask):
     found = whole_losses(loss, mask)
     for mode in MODES:
         assert float(found[mode]) == pytest.approx(oracle.aggregate(loss, mask, mode, NORM), rel=1e-4, abs=1e-4)
-
-
-@pytest.mark.parametrize("correction", ["truncated", "masked"])
-@pytest.mark.parametrize("level", ["token", "sequence"])
-@PROPERTY
-@given(numbers, numbers, masks, st.sampled_from([1.0, 2.0, 5.0]))
-def test_importance_weights_equal_the_reference(correction, level, logprob, behavior, mask, cap):
-    weight, hit = importance_weights(logprob, behavior, mask, cap=cap, correction=correction, level=level)
-    difference = logprob.astype(np.float64) - behavior
-    if level == "sequence":
-        mean = [row[kept].mean() if kept.any() else 0.0 for row, kept in zip(difference, mask)]
-        difference = np.broadcast_to(np.array(mean)[:, None], difference.shape)
-    ratio = np.exp(difference)
-    outside = (ratio > cap) | ((ratio < 1 / cap) & (correction == "masked"))
-    expected = np.minimum(ratio, cap) if correction == "truncated" else np.where(outside, 0.0, ratio)
-    # Within rounding of a bound, either result is correct.
-    clear = (np.abs(ratio - cap) > 1e-5) & (np.abs(ratio - 1 / cap) > 1e-5)
-    np.testing.assert_allclose(np.asarray(weight)[clear], expected[clear], rtol=1e-4)
-    np.testing.assert_array_equal(np.asarray(hit)[clear], outside[clear])
-
-
-@pytest.mark.parametrize("correction", ["truncated", "masked"])
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_equal_log_probabilities_leave_the_loss_as_it_is(correction, level):
-    logprob = jnp.asarray(-np.geomspace(1e-6, 50, 64, dtype=np.float32)).reshape(4, 16)
-    mask = np.arange(64).reshape(4, 16) % 3 > 0
-    options = {"mask": mask, "correction": correction, "level": level}
-    weight, hit = losses.importance_weights(logprob, logprob, cap=1.0, **options)
-    assert (np.asarray(weight) == 1.0).all()
-    assert not np.asarray(hit).any()
-
-    def total(x):
-        return jnp.sum(losses.importance_weights(x, logprob - 0.1, cap=2.0, **options)[0])
-
-    assert not np.asarray(jax.grad(total)(logprob)).any()
 
 
 @PROPERTY

@@ -52,7 +52,7 @@ def test_a_run_without_a_format_is_read():
         ({"filter_rule": "top_k", "filter_value": 3}, "filter.k", 3),
         ({"filter_rule": "min_p", "filter_value": 0.5, "filter_zero": False}, "filter.include_zero", False),
         ({"filter_rule": "top_p", "filter_value": 0.5}, "filter.p", 0.5),
-        ({"logprobs": "masked", "importance_cap": 3.0}, "mismatch.cap", 3.0),
+        ({"logprobs": "masked", "importance_cap": 3.0}, "mismatch.high", 3.0),
         ({"horizon": "adaptive", "horizons": [2, 4], "horizon_gain": 0.1}, "horizon.min_gain", 0.1),
         ({"max_rollouts": 3, "filter_ratio": 1.0}, "dynamic_sampling", 3),
         ({"schedules": {"clip_low": FALLS}}, "schedules", {"objective.clip_low": ScheduleConfig(**FALLS)}),

@@ -113,7 +113,7 @@ def test_hints_without_a_teacher_that_reads_them_are_refused():
 
 
 def test_a_rule_whose_loss_has_no_ratio_has_one_for_its_teacher():
-    from agentrl_jax.config.algo import NoCorrection
+    from agentrl_jax.config.mismatch import NoCorrection
     from agentrl_jax.config.objectives import PolicyGradient
 
     config = made_up.BASE.replace(objective=PolicyGradient(), mismatch=NoCorrection(), epochs=2)

@@ -5,7 +5,7 @@ import pytest
 import toy_agent
 from made_up import BASE, GROUP_SIZE, GRPO, KEY, MODEL, ONES, PLAIN, SAID, TRAJECTORY, TURNS, fresh_state, settings
 
-from agentrl_jax.config.algo import Replay
+from agentrl_jax.config.mismatch import Replay
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.update import update
 from agentrl_jax.parallel.shards import Shards

@@ -9,8 +9,9 @@ from made_up import CUT_OFF, EPISODES, FINAL_LENGTH, GREEDY, GROUP_SIZE, ONES, T
 
 from agentrl_jax.algos import gigpo
 from agentrl_jax.config.advantages import BiLevelGae, Gae, Gigpo, Grpo, Remax, RewardToGo, TurnGae
-from agentrl_jax.config.algo import FixedKl, NoCorrection
+from agentrl_jax.config.algo import FixedKl
 from agentrl_jax.config.filters import FractionFilter, TopKFilter
+from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner.batch import make_batch
 from agentrl_jax.models import actor_critic

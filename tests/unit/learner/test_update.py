@@ -14,8 +14,9 @@ from made_up import BASE, EPISODES, GROUP_SIZE, GROUPS, KEY, MODEL, ONES, SAID, 
 
 from agentrl_jax.algos import losses
 from agentrl_jax.config.advantages import Gae, Grpo
-from agentrl_jax.config.algo import FixedKl, NoCorrection, Tis
+from agentrl_jax.config.algo import FixedKl
 from agentrl_jax.config.filters import FractionFilter
+from agentrl_jax.config.mismatch import NoCorrection, Tis
 from agentrl_jax.config.objectives import PolicyGradient, Ppo
 from agentrl_jax.learner import update as updates
 from agentrl_jax.learner.batch import Batch
@@ -154,7 +155,7 @@ def test_an_update_with_a_critic(start):
 
 @pytest.mark.parametrize(
     "mismatch",
-    [Tis(cap=1.1), pytest.param(NoCorrection(ratio_from="learner"), marks=pytest.mark.nightly)],
+    [Tis(high=1.1), pytest.param(NoCorrection(ratio_from="learner"), marks=pytest.mark.nightly)],
     ids=lambda x: x.kind,
 )
 def test_an_update_without_a_critic(start, mismatch):

@@ -5,7 +5,7 @@ import pytest
 from made_up import BASE, EPISODES, TRAJECTORY
 from mesh_programs import NO_GATHER, SHAPE, check_recorded
 
-from agentrl_jax.config.algo import Replay
+from agentrl_jax.config.mismatch import Replay
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
