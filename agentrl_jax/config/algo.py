@@ -19,6 +19,7 @@ from agentrl_jax.config.fields import (
     NonNegative,
     Positive,
     Section,
+    Share,
     Size,
 )
 from agentrl_jax.config.filters import Filter, FractionFilter
@@ -47,6 +48,13 @@ class _Penalty(Section):
     estimator: Literal["k1", "k2", "k3", "abs", "mse", "full"] = "k1"
     """Estimator of the divergence. Of the estimates, in the loss only k2 has the gradient of the divergence (that of
     k1 is noise), in the reward only k1. full: no estimate, but the exact divergence over the whole vocabulary."""
+    sync_every: Count = 0
+    """Iterations after which the reference moves to the policy, by sync_mix; 0: it stays the policy at the start of
+    learning. `actor/kl`, its target and its alarms then measure from the reference as it is, as do a teacher of
+    reference and the distance of `train.mutual_information_every`."""
+    sync_mix: Annotated[Share, TRACED] = 1.0
+    """Share of the policy in the reference after a move; the rest is that of before. With sync_every 1 and a small share
+    it is a moving average."""
 
     @model_validator(mode="after")
     def _check_estimator(self) -> Self:

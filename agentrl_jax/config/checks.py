@@ -247,6 +247,8 @@ def _rule(config: Config) -> Iterator[Refused]:
     if number and not least <= number < group_size:
         limits = f"at least {least} and fewer than rollout.group_size = {group_size}"
         yield "algo.filter_group_size", number, f"expected {limits}, or 0 for all"
+    if algo.kl.kind != "none" and algo.kl.sync_mix != 1.0 and not algo.kl.sync_every:
+        yield "algo.kl.sync_mix", algo.kl.sync_mix, "but algo.kl.sync_every is 0; set it above 0"
     if rounds > 1 and algo.mismatch.kind == "replay":
         yield "algo.dynamic_sampling", rounds, "but algo.mismatch replay replays one rollout; use 1, or mismatch none"
     from_rollout = algo.mismatch == NoCorrection(ratio_from="rollout")

@@ -216,6 +216,13 @@ def _bounds_of_mismatch(data: Data) -> Data:
     return {**data, "algo": {**data["algo"], "mismatch": mismatch}}
 
 
+def _still_reference(data: Data) -> Data:
+    """The reference of the KL divergence did not move."""
+    kl = data["algo"]["kl"]
+    still = {} if kl["kind"] == "none" else {"sync_every": 0, "sync_mix": 1.0}
+    return {**data, "algo": {**data["algo"], "kl": {**still, **kl}}}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -229,6 +236,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _scheduled_keys,
     _kinds_of_optimizers,
     _bounds_of_mismatch,
+    _still_reference,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

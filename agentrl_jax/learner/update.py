@@ -82,7 +82,19 @@ def update(
         episodes = len(temperature) * shards.count
         target, horizon = (settings.numbers[f"kl.{name}"] for name in ("target", "horizon"))
         state = state.replace(kl=kl.update(state.kl, seen, episodes, target, horizon))
-    return state.replace(step=state.step + 1), metrics
+    state = state.replace(step=state.step + 1)
+    return _with_moved_reference(state, settings, config), metrics
+
+
+def _with_moved_reference(state: TrainState, settings: UpdateSettings, config: LearnerConfig) -> TrainState:
+    """The state after an iteration, whose reference has moved if its turn has come."""
+    if config.kl.kind == "none" or not config.kl.sync_every:
+        return state
+    mix = jnp.where(state.step % config.kl.sync_every == 0, settings.numbers["kl.sync_mix"], 0.0)
+    moved = jax.tree.map(
+        lambda old, new: jnp.where(mix == 1, new, old + mix * (new - old)), state.reference, state.params["policy"]
+    )
+    return state.replace(reference=moved)
 
 
 def _learn(

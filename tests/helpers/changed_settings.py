@@ -263,7 +263,7 @@ class _Reads:
 def _members(name: str) -> list[Section]:
     """The members of a union of the learning rule, with values with which every field matters."""
     values = {"history": 1, "reward_normalization": "mean", "bootstrap_truncated": True, "ratio": 0.5, "k": 2}
-    values |= {"estimator": "k2"}
+    values |= {"estimator": "k2", "sync_every": 2}
     parts = filter(comes_with_it, sections_of(UpdateRule.model_fields[name].annotation))
     return [part(**{key: x for key, x in values.items() if key in part.model_fields}) for part in parts]
 

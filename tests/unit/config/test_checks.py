@@ -189,6 +189,7 @@ LIMITS = [
     ("algo: {packing: true}", "algo.length_buckets", 1, 2),
     ("optim: {decay: all}", "optim.weight_decay", 0.01, 0.0, "optim.decay is all"),
     (GRPO, "optim.critic_lr", None, 1e-3),
+    ("algo: {preset: grpo, kl: {kind: fixed}}", "algo.kl.sync_mix", 1.0, 0.5),
     ("optim: {warmup: 2}", "optim.warmup_share", 0.0, 0.5),
     ("", "optim.groups", [{"match": "x", "lr_factor": 2.0}], [{"match": "x"}], "optim.groups.0.match is x"),
     (

@@ -244,3 +244,18 @@ def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
     gaps = np.abs(np.asarray(passed) - np.asarray(replayed))[np.asarray(mask)]
     assert float(peaks["rollout/parallel_gap_max"]) == pytest.approx(gaps.max())
     assert float(sums["rollout/parallel_gap_mean"]) == pytest.approx(gaps.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("mix", "step"), [(1.0, 3), (0.25, 3), (1.0, 2)])
+def test_a_reference_moves_every_few_iterations_by_a_share(mix, step, start):
+    """After the second iteration, not after the third."""
+    before = start.replace(step=jnp.int32(step))
+    numbers = settings(kl__coef=0.3, kl__sync_mix=mix)
+    found, metrics = made_up.learn(state=before, numbers=numbers, kl=FixedKl(sync_every=2).untraced())
+    share = mix if step == 3 else 0.0
+    expected = jax.tree.map(lambda old, new: (1 - share) * old + share * new, start.reference, found.params["policy"])
+    assert_close(expected, found.reference)
+    if share in (0.0, 1.0):
+        kept = found.params["policy"] if share else start.reference
+        assert jax.tree.all(jax.tree.map(np.array_equal, kept, found.reference))
+    assert float(metrics["actor/kl"]) != 0  # measured before the move
