@@ -53,8 +53,8 @@ class _Penalty(Section):
     learning. `actor/kl`, its target and its alarms then measure from the reference as it is, as do a teacher of
     reference and the distance of `train.mutual_information_every`."""
     sync_mix: Annotated[Share, TRACED] = 1.0
-    """Share of the policy in the reference after a move; the rest is that of before. With sync_every 1 and a small share
-    it is a moving average."""
+    """Share of the policy in the reference after a move; the rest is that of before. With sync_every 1 and a small
+    share it is a moving average."""
 
     @model_validator(mode="after")
     def _check_estimator(self) -> Self:

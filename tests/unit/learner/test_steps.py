@@ -10,6 +10,7 @@ import optax
 import pytest
 from made_up import KEY, MODEL, NO_CRITIC, PLAIN, TRAJECTORY, assert_close, fresh_state
 
+from agentrl_jax.algos.optimizers import decays
 from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
 from agentrl_jax.learner import state as states
@@ -114,7 +115,7 @@ def test_norms_and_biases_do_not_decay(changes):
     """A stacked norm has two axes, like a matrix."""
     shape = dataclasses.replace(MODEL.decoder, qkv_bias=True, output_bias=True, mlp_bias=True, qk_norm=True)
     params = actor_critic.init_params(KEY, actor_critic.ActorCritic(decoder=shape, **changes))
-    decaying = jax.tree.leaves_with_path(states.decays(params))
+    decaying = jax.tree.leaves_with_path(decays(params))
     found = {jax.tree_util.keystr(path, simple=True, separator="/"): bool(leaf) for path, leaf in decaying}
     assert found == {name: not ("norm" in name or "bias" in name) for name in found}
     assert {"critic/bias", "critic/head"} <= found.keys()
