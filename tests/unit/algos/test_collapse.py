@@ -132,3 +132,20 @@ def test_a_run_that_succeeds_is_solved():
     validation = Alarm("a", "validation/success", "unit", "falls", 0.5, 2, True, "about", "source", start=3)
     of_validation = [{**row, "validation/success": row["x"]} for row in rows(values, **columns)]
     assert not collapse.is_solved(of_validation, examine(validation, of_validation))
+
+
+def test_a_fall_is_over_where_values_are_above_half_of_what_they_were():
+    """Below the limit of 0.5, which is more than half of the reference."""
+    values = [0.6, 0.62] * 10 + [0.0] * 8 + [0.45] * 12
+    found = examine(alarm("significant_fall", 0.5, patience=4, longest=6), rows(values))
+    assert (found.began, found.lasts) == (21, False)
+    assert 28 <= found.raised[-1] < 33
+
+
+def test_success_in_training_is_compared_with_its_start():
+    success_fallen = next(published for published in collapse.ALARMS if published.name == "success_fallen")
+    counts = {"rollout/episodes": [1000.0] * 60}
+    for later, raised_at_last in ((0.3, False), (0.1, True)):
+        of_run = rows([0.4] * 30 + [later] * 30, **counts)
+        of_run = [{**row, "train/success": row["x"]} for row in of_run]
+        assert bool(examine(success_fallen, of_run).raised) == raised_at_last

@@ -1,8 +1,12 @@
 """Functions of the user are called as the kinds that come with the package are."""
 
+import typing
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pydantic import Field
 
 from agentrl_jax.algos import own
 from agentrl_jax.config.own import OwnAdvantage, OwnObjective
@@ -16,6 +20,11 @@ def product(inputs: ObjectiveInputs, *, scale: float = 1.0, plus: int = 0):
     return (scale * inputs.advantage * inputs.old_logprob * inputs.entropy + plus) * inputs.logprob
 
 
+@rule()
+def bounded(inputs: ObjectiveInputs, *, scale: Annotated[float, Field(gt=0)] = 0.5, plus: int = 0):
+    return (scale + plus) * inputs.logprob
+
+
 @rule(needs=("groups",))
 def of_groups(inputs: AdvantageInputs):
     return inputs.rewards
@@ -24,6 +33,12 @@ def of_groups(inputs: AdvantageInputs):
 @rule(needs=("critic",))
 def of_critic(inputs: AdvantageInputs):
     return inputs.rewards - inputs.values, inputs.rewards
+
+
+def test_the_bounds_of_a_parameter_are_kept():
+    kind, default = bounded.parameters["scale"]
+    assert (typing.get_args(kind)[1].metadata[0].gt, default) == (0, 0.5)
+    assert bounded.floats == {"scale"}
 
 
 def test_gradients_reach_the_log_probabilities_alone():

@@ -5,9 +5,11 @@ import json
 import pytest
 from paths import GOLDEN, module_of
 
-from agentrl_jax.config import decode, load_config, validate
+from agentrl_jax.config import Config, decode, load_config, validate
+from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.defaults import length_buckets, with_defaults
 from agentrl_jax.config.imitation import IMITATION_CHUNK, ImitationConfig
+from agentrl_jax.config.keys import takes_own
 from agentrl_jax.config.load import leaves
 from agentrl_jax.config.objectives import Gspo, Ppo
 from agentrl_jax.config.presets import NAMES, read_preset
@@ -102,3 +104,23 @@ def test_every_preset_is_a_valid_rule_whose_values_have_sources(name):
     assert preset.sources.keys() == written
     assert all(len(source) > 5 for source in preset.sources.values())
     validate(decode({"algo": {"preset": name}, "prompt": {"max_turns": 10}}))
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("adamw", 1.0), ("muon", 1.0), ("lion", 0.2), ("sgd", 100.0)])
+def test_default_rates_depend_on_the_optimizer(kind, factor):
+    stages = [{"kind": "sft", "data": ["a.jsonl"], "steps": 5}, "rl"]
+    config = decode({"optim": kind, "stages": stages})
+    assert config.optim.lr == pytest.approx(3e-4 * factor)
+    assert config.optim.critic_lr == pytest.approx(1e-3 * factor)
+    assert config.imitation.lr == pytest.approx(1e-3 * factor)
+    assert config.stages[0].lr == pytest.approx(3e-4 * factor)
+    assert with_defaults(config) == config
+    given = decode({"optim": {"kind": kind, "lr": 0.5}, "imitation": {"lr": 0.25}})
+    assert (given.optim.lr, given.imitation.lr) == (0.5, 0.25)
+
+
+def test_only_some_sections_may_be_functions_of_the_user():
+    kinds = {name: takes_own(field.annotation) for name, field in AlgoConfig.model_fields.items()}
+    assert {name for name, own in kinds.items() if own} == {"advantage", "objective", "filter"}
+    assert takes_own(Config.model_fields["optim"].annotation)
+    assert not takes_own(Config.model_fields["agent"].annotation)

@@ -202,3 +202,9 @@ def test_a_range_of_rewards_is_widened_by_what_sums_are_rounded_by_and_no_more()
     low, high = evidence._widened(-2.0, 3.0)
     assert -2.001 < float(low) < -2.0 < 3.0 < float(high) < 3.001
     assert [float(x) for x in evidence._widened(float("-inf"), float("inf"))] == [float("-inf"), float("inf")]
+
+
+def test_a_path_has_every_action_from_the_start():
+    """Node 1 is reached from 0 by action 3, node 2 from 1 by action 5."""
+    assert reachable._path([(0, -1), (0, 3), (1, 5)], 2) == (3, 5)
+    assert reachable._path([(0, -1)], 0) == ()

@@ -8,7 +8,8 @@ import pytest
 from made_up import MODEL, fresh_state
 
 from agentrl_jax.algos import kl
-from agentrl_jax.models import actor_critic, decoder, token_scores
+from agentrl_jax.models import actor_critic, cached_decoder, decoder, token_scores
+from agentrl_jax.models.cross_scores import logprobs_after
 
 TOKENS = jax.random.randint(jax.random.key(3), (3, 7), 0, MODEL.decoder.vocab_size)
 POSITION = jnp.array([[1, 2, 6], [3, 4, 5], [6, 1, 1]])
@@ -66,3 +67,14 @@ def test_scores_are_those_of_whole_logits(at_once, monkeypatch):
     masked = jax.jit(lambda *policies: scored(*policies, MASK))(PARAMS["policy"], OTHER)
     for some, all_of_them in zip(masked, found):
         np.testing.assert_allclose(some[MASK], all_of_them[MASK], atol=1e-6)
+
+
+def test_responses_of_greedy_play_are_scored_as_at_temperature_1():
+    shape = MODEL.decoder
+    params = cached_decoder.prepare_for_decode(PARAMS["policy"], shape)
+    responses, length = jnp.arange(6).reshape(2, 3) % 5, jnp.array([3, 2])
+    score = jax.jit(functools.partial(logprobs_after, params, shape, jnp.arange(1, 5), jnp.int32(4), responses, length))
+    found = score(jnp.array([0.0, 1.0]))
+    np.testing.assert_array_equal(found, score(jnp.ones(2)))
+    assert np.isfinite(found).all()
+    assert np.any(found != score(jnp.array([0.5, 1.0])))

@@ -80,8 +80,10 @@ def test_another_prompt_gives_a_second_view_of_the_same_sampled_tokens(trajector
         np.testing.assert_array_equal((two.position - one.position)[mask], moved[mask])
 
 
-@pytest.mark.parametrize(("context", "limit"), [(FULL, 0), (FULL, 40), (SINGLE_TURN, 0)])
+@pytest.mark.parametrize(("context", "limit"), [(FULL, 0), (FULL, "longest"), (SINGLE_TURN, 0)])
 def test_final_states_end_with_the_observation_that_was_not_answered(trajectory, context, limit):
+    if limit == "longest":  # of what was answered
+        limit = max(len(joined(trajectory, row, range(turns))[0]) for row, turns in enumerate(trajectory.num_turns))
     found = jax.tree.map(np.asarray, jax.jit(final_states, static_argnums=(1, 2))(trajectory, context, limit))
     count = trajectory.final_observation_length
     np.testing.assert_array_equal(found.known[:, 0], count > 0)
