@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -23,7 +24,8 @@ class Eval:
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
     """Folder of the run, e.g. runs/demo; left out with --policy."""
     checkpoint: str = "last"
-    """last, best (the highest success in validation), or the step of a checkpoint."""
+    """last, best (the highest success in validation), the step of a checkpoint, or all: one table of all checkpoints,
+    with differences from the first and the best, paired by level; with --out FILE.json also FILE.png."""
     env: str | None = None
     """Another environment than the run's first one; `agentrl envs` lists them. With --policy or --api also a text
     environment, e.g. textcraft, or the import path of a Python environment. A run on Python environments plays only
@@ -135,6 +137,9 @@ def run(command: Eval) -> None:
     options = {name: getattr(command, name) for name in (*_OPTIONS, "clusters", "seed")}
     options["best_of"] = () if command.best_of is None else (command.best_of,)
     options["report"] = to_stderr
+    if command.checkpoint == "all":
+        _eval_all(command, options)
+        return
     if command.against is None:
         from agentrl_jax.evaluate.eval_set import evaluate_run
 
@@ -160,6 +165,42 @@ def run(command: Eval) -> None:
         line = f"{command.run} over {command.against}, {how}: {mean} points [{low}, {high}], paired over "
         line += counted(difference["n"], "level")
         terminal.print(line)
+
+
+def _eval_all(command: Eval, options: dict[str, Any]) -> None:
+    """Evaluates every checkpoint of a run."""
+    given = {name: getattr(command, name) for name in ("against", "record", "best_of")}
+    if command.panel is not None and command.out is not None:
+        given["out"] = command.out  # a record is of one checkpoint
+    for name, value in given.items():
+        if value is not None:
+            raise UserError.of(f"--{name}", value, "which is for one checkpoint, but --checkpoint is all; leave it out")
+    from agentrl_jax.evaluate.axis_tables import axis_tables
+    from agentrl_jax.evaluate.checkpoints import evaluate_checkpoints
+    from agentrl_jax.evaluate.interval_text import BASELINES, rate
+    from agentrl_jax.evaluate.scaling import plot_scaling
+
+    for name in ("checkpoint", "best_of", "selector"):
+        del options[name]
+    result = evaluate_checkpoints(command.run or "", **options)
+    _keep(command, result)
+    if command.out is not None:
+        figure = Path(command.out).with_suffix(".png")
+        plot_scaling(result, figure)
+        to_stderr(f"figure: {figure}")
+    if command.json:
+        print(json.dumps(result, allow_nan=False))
+        return
+    terminal = Terminal()
+    points = [{k: x for k, x in point.items() if k not in BASELINES} for point in result["axes"]["step"]]
+    terminal.print(*axis_tables("step", points))
+    settings = ", ".join(f"{name} {result[name]}" for name in ("env", "episodes", "temperature", "seed"))
+    lines = {name: result["axes"]["step"][0].get(name) for name in BASELINES}
+    lines = {name: rate(interval) for name, interval in lines.items() if interval is not None}
+    terminal.print(literal(f"{result['run']}, {settings}; differences from the first step"), soft_wrap=True)
+    terminal.print("; ".join(f"{name} {text}" for name, text in lines.items()), soft_wrap=True)
+    if result["best"] is not None:
+        terminal.print(f"best in validation: step {result['best']}")
 
 
 def _show(command: Eval, result: dict[str, Any], table: Callable[[dict[str, Any]], None]) -> None:

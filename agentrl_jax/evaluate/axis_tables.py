@@ -16,7 +16,7 @@ _RATES = (
 _GROUPS: dict[str, dict[str, Callable[[Any], str]]] = {
     "Success": {
         **dict.fromkeys(_RATES, rate),
-        "difference": points,
+        **dict.fromkeys(("difference", "over_best"), points),
         **dict.fromkeys(("gap_closed", "gap_closed_all"), "{:.1%}".format),
     },
     "Null, random and optimal play": dict.fromkeys(BASELINES, rate),

@@ -32,6 +32,7 @@ TITLES = {
     "tokens": ("success by tokens of a response", "most tokens of a response"),
     "samples": ("success by samples of a level", "samples"),
     "attempts": ("success by attempts at a level", "most attempts (a retry reads the success signal)"),
+    "step": ("success by checkpoint", "step: chunks of imitation, then iterations"),
 }
 """Title and horizontal axis of the subplot of each axis."""
 
@@ -44,6 +45,7 @@ _LIMIT_LINES = {
 _LINES = {
     "turns": _LIMIT_LINES,
     "tokens": _LIMIT_LINES,
+    "step": _LIMIT_LINES,
     "samples": {"pass_at": "pass@k", "pass_all": "pass^k", "best_of": "best of k by {selector}"},
     "attempts": {
         "retry": "retries with feedback",
@@ -54,10 +56,11 @@ _LINES = {
         "pass_at_all": "pass@k, no feedback, all items",
     },
 }
-_KEPT = (
+KEPT = (
     *("success", "success_greedy", "null", "random", "optimal", "optimal_is", "baseline_turns"),
     *("gap_closed", "mean_turns", "mean_tokens"),
 )
+"""What is kept of a result of `evaluate_run` at a point of an axis."""
 
 
 def scale(
@@ -111,7 +114,7 @@ def scale(
         for number in reversed(numbers):  # the largest first: what does not fit is refused early
             report(f"{axis} {number}")
             found = evaluate_run(run, limits=Limits(**{axis: number}), report=report, **options)
-            axes[axis].insert(0, {axis: number, **{name: found[name] for name in _KEPT if name in found}})
+            axes[axis].insert(0, {axis: number, **{name: found[name] for name in KEPT if name in found}})
     named = {name: found[name] for name in ("env", "iteration", "episodes", "seed", "temperature")}
     named |= {"panel": found["panel"]} if "panel" in found else {}
     named |= {"selector": selector} if selector is not None else {}
@@ -204,11 +207,12 @@ def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | No
     if trained is not None and numbers[0] <= trained <= numbers[-1]:
         axis.axvline(trained, color=GRAY, linewidth=0.8, alpha=0.5)
         axis.annotate("in training", xy=(trained, 0.02), fontsize=7, color=GRAY, rotation=90, ha="right", va="bottom")
-    if len(numbers) > 1 and numbers[-1] > 4 * numbers[0]:
-        axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_locator(FixedLocator(numbers))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(ScalarFormatter())
+    if name != "step":
+        if len(numbers) > 1 and numbers[-1] > 4 * numbers[0]:
+            axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_locator(FixedLocator(numbers))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter(ScalarFormatter())
     set_style(axis, Subplot(title, (), is_share=True), label)
     if axis.lines:
         # Below the axis, where no line or band is.
