@@ -355,6 +355,11 @@ def _training(config: Config) -> Iterator[Refused]:
         yield "optim.critic_lr", optim.critic_lr, no_critic
     if train.critic_warmup and not algo.advantage.has_critic:
         yield "train.critic_warmup", train.critic_warmup, no_critic
+    if not train.validate_every and train.best != type(train.best)():
+        yield "train.best.metric", train.best.metric, "which is read in validations, but train.validate_every is 0"
+    if not train.validate_every and (train.stop.at is not None or train.stop.patience):
+        key = "patience" if train.stop.at is None else "at"
+        yield f"train.stop.{key}", getattr(train.stop, key), "but train.validate_every is 0; set it above 0"
     if train.keep_every % train.checkpoint_every:
         why = f"expected 0 or a multiple of train.checkpoint_every = {train.checkpoint_every}"
         yield "train.keep_every", train.keep_every, why

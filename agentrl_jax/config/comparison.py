@@ -36,7 +36,7 @@ _ONLY_TRAIN = (
         "max_roll_backs",
         "mutual_information_pairs",
     ),
-    *("trajectories_every", "trajectories", "recorded_mb"),
+    *("trajectories_every", "trajectories", "recorded_mb", "best", "stop"),
 )
 """Settings of `train` that a comparison does not read."""
 

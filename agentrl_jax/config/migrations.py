@@ -223,6 +223,12 @@ def _still_reference(data: Data) -> Data:
     return {**data, "algo": {**data["algo"], "kl": {**still, **kl}}}
 
 
+def _best_and_stop(data: Data) -> Data:
+    """The best checkpoint was that with the highest success in validation, and no success ended a run."""
+    best, stop = {"metric": "validation/success", "mode": "max"}, {"at": None, "alpha": 0.05, "patience": 0}
+    return {**data, "train": {"best": best, "stop": stop, **data["train"]}}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -237,6 +243,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _kinds_of_optimizers,
     _bounds_of_mismatch,
     _still_reference,
+    _best_and_stop,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

@@ -174,6 +174,27 @@ class RolloutConfig(Section):
     and evaluation are not quantized."""
 
 
+class BestConfig(Section):
+    """Which checkpoint is the best one."""
+
+    metric: Text = "validation/success"
+    """Name in metrics.jsonl, read in iterations with a validation."""
+    mode: Literal["max", "min"] = "max"
+    """Whether higher or lower values are better."""
+
+
+class StopConfig(Section):
+    """The end of reinforcement learning before train.iterations, by validations."""
+
+    at: Share | None = None
+    """Success in validation that ends the run once it is sure: when its one-sided lower bound (Clopper and Pearson) is
+    at least this in the k-th validation, at the level alpha / (k (k + 1)). none: it goes on."""
+    alpha: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
+    """Probability of ending by chance, over all validations together."""
+    patience: Count = 0
+    """Validations without a better value of train.best after which the run ends; 0: it goes on."""
+
+
 class TrainConfig(Section):
     """Length of the run, checkpoints, validation and logs."""
 
@@ -185,8 +206,12 @@ class TrainConfig(Section):
     checkpoint_every: Positive = 10
     """Iterations, or chunks of 25 steps of imitation, between two checkpoints; the last iteration, and one with a
     better validation than all before, are saved too."""
+    best: BestConfig = BestConfig()
+    """Which checkpoint is the best one, which is kept, and which commands call best."""
+    stop: StopConfig = StopConfig()
+    """When the run ends before train.iterations, by its validations."""
     keep: Positive = 2
-    """Number of newest checkpoints that are kept, beside the one with the highest success in validation."""
+    """Number of newest checkpoints that are kept, beside the best one, see train.best."""
     keep_every: Count = 0
     """Checkpoints of every so many iterations are kept for good, a multiple of checkpoint_every; 0: none."""
     validate_every: Count = 10

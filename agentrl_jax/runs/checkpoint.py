@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -108,8 +109,8 @@ class Checkpoints:
         return max(known)[1] if known else None
 
     def best_score(self) -> float:
-        """The highest score of a complete checkpoint; -1 if none has one."""
-        return max(self._scores(), default=(-1.0, 0))[0]
+        """The highest score of a complete checkpoint; minus infinity if none has one."""
+        return max(self._scores(), default=(-math.inf, 0))[0]
 
     def _scores(self) -> list[tuple[float, int]]:
         scores = {step: _record(self.path / str(step)).get(_SCORE) for step in self.steps()}

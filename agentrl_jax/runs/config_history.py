@@ -42,7 +42,7 @@ MAY_CHANGE = (
     frozenset(f"train.{name}" for name in _FREE.split())
     | frozenset(f"env.{name}" for name in _SERVICES.split())
     | ROUNDING
-    | {"algo.distillation.accept_weak_teacher"}
+    | {"algo.distillation.accept_weak_teacher", "train.stop.at", "train.stop.alpha", "train.stop.patience"}
 )
 """Keys that may change when a run is resumed or has ended, since no computed number depends on them. `evaluation` is
 not among them, because the initial policy was evaluated with it and is compared with the final one. Neither are

@@ -31,6 +31,7 @@ from agentrl_jax.train.collapse_monitor import CollapseMonitor, learning
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.roll_back import RollBacks
 from agentrl_jax.train.start_policy import start_from
+from agentrl_jax.train.target import Target
 
 if TYPE_CHECKING:
     from agentrl_jax.train.stages import Stage
@@ -65,6 +66,7 @@ class RunProgress:
         self.imitation_outcomes: dict[str, list[bool]] = {}
         self.stages: Sequence[Stage] = ()
         self.monitor: CollapseMonitor
+        self.target: Target
         self.history = folder.history(parts.config)
         self._started, self._seconds_before = time.monotonic(), 0.0
         self._stage: int | None = None
@@ -82,6 +84,7 @@ class RunProgress:
         for line in self.folder.truncate(-1 if step is None else step):
             self.view.note(line)
         self.monitor = CollapseMonitor(config.train.on_collapse != "go_on", self.folder.metrics(), self.view.note)
+        self.target = Target(config.train, self.folder.metrics())
         if step is None:
             return self._first(initial(key))
         self._read(step)
@@ -191,7 +194,10 @@ class RunProgress:
         self.checkpoints.save(step, _stored(state), meta, score=score, regular=regular, wait=False)
 
     def best_score(self) -> float:
-        """The highest success in validation of a saved state; -1 if none has one. Waits for one being written."""
+        """The highest score of a saved state, see `Target.score`; minus infinity if none has one.
+
+        Waits for one being written.
+        """
 
         def known() -> float:
             self.checkpoints.wait()

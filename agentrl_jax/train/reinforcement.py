@@ -96,8 +96,9 @@ class Reinforcement:
         return self.first_row + int(state.step)
 
     def ended(self, state: TrainState) -> bool:
-        """Whether all iterations are done, or a collapse ends them."""
-        return int(state.step) >= self.rows or bool(self.progress.monitor.stopped_by)
+        """Whether all iterations are done, or a collapse or a validation ends them."""
+        progress = self.progress
+        return int(state.step) >= self.rows or bool(progress.monitor.stopped_by or progress.target.reached)
 
     def recovered(self, state: TrainState) -> TrainState:
         """The state of before a collapse; without one, or if the run has gone back often enough, the state itself.
@@ -231,7 +232,7 @@ class Reinforcement:
     def _record(
         self, iteration: int, state: TrainState, played: Played, metrics: dict[str, Any], seconds: dict[str, float]
     ) -> float | None:
-        """Validates if that is due, and logs and shows the metrics of an iteration; returns success in validation."""
+        """Validates if that is due, and logs and shows the metrics of an iteration; returns the score of train.best."""
         config, progress = self._settings(iteration), self.progress
         step = self.first_row + iteration + 1
         counters, chosen, factor = total_stats(played.stats), rates.rates(config), self._rate_factor(iteration)
@@ -254,6 +255,8 @@ class Reinforcement:
         progress.totals.skipped_updates += int(metrics["update/skipped"])
         if _due(self.config.train.validate_every, iteration + 1, self.config.train.iterations):
             row |= self.held_out.validation(state.merged_params())
+        score = progress.target.score(row)
+        progress.target.see(row)
         progress.monitor.see(row)
         rate = counters["sampled_tokens"] / (seconds["time/rollout"] + seconds["time/update"])
         # Since the row before: checkpoint, validation, records.
@@ -264,7 +267,9 @@ class Reinforcement:
         heads = jax.tree.map(lambda x: x[:: config.rollout.group_size], played.trajectory.replace(response=None))
         self.folder.log_levels(step, self.name, level_ids(heads))
         self.view.update(IterationView.of_row(row, rate, progress.totals.skipped_updates))
-        return row.get("validation/success")
+        if progress.target.reached:
+            self.view.note(f"iteration {iteration + 1}: the run ends by train.stop ({progress.target.reached})")
+        return score
 
     def _check_and_save(self, iteration: int, state: TrainState, metrics: dict[str, Any], score: float | None) -> None:
         """Stops a run that goes wrong, and saves the state if a checkpoint is due or no validation was better."""
@@ -275,7 +280,7 @@ class Reinforcement:
         # While updates are not finite, older checkpoints are not replaced: they may be the last good ones.
         unsound = int(state.bad_updates) > progress.monitor.empty_in_a_row
         collapsed = bool(progress.monitor.stopped_by)
-        last = iteration + 1 == config.iterations or collapsed
+        last = iteration + 1 == config.iterations or collapsed or bool(progress.target.reached)
         best = score is not None and not unsound and score > progress.best_score()
         regular = last or _due(config.checkpoint_every, iteration + 1, 0)
         due = last or ((best or regular) and not unsound)

@@ -233,7 +233,7 @@ class Run:
         """The entries of the summary that count what was done, and on which machine."""
         progress, programs = self.progress, self.parts.programs
         return {
-            "stopped_by": progress.monitor.stopped_by,
+            "stopped_by": progress.monitor.stopped_by or progress.target.reached,
             "roll_backs": progress.roll_backs.summary(),
             "gradient_steps": int(state.gradient_steps),
             **{k: v for k, v in dataclasses.asdict(progress.totals).items() if k != "seconds"},

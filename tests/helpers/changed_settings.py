@@ -156,7 +156,7 @@ def _fields() -> Iterator[tuple[str, Any, dict[str, Any], dict[str, Any]]]:
         for key, parts in unions.items():
             for part in filter(comes_with_it, parts):
                 below = {f"{key}.{name}": field.annotation for name, field in part.model_fields.items()}
-                kind = {f"{key}.kind": part.model_fields["kind"].default}
+                kind = {f"{key}.kind": part.model_fields["kind"].default} if "kind" in part.model_fields else {}
                 for name, of in below.items():
                     yield name, of, {} if name in kind else kind, NEEDED.get(key, {}) | plain | below
 

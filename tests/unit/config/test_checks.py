@@ -190,6 +190,9 @@ LIMITS = [
     ("optim: {decay: all}", "optim.weight_decay", 0.01, 0.0, "optim.decay is all"),
     (GRPO, "optim.critic_lr", None, 1e-3),
     ("algo: {preset: grpo, kl: {kind: fixed}}", "algo.kl.sync_mix", 1.0, 0.5),
+    ("train: {validate_every: 0}", "train.best.metric", "validation/success", "actor/kl"),
+    ("train: {validate_every: 0}", "train.stop.patience", 0, 3),
+    ("train: {validate_every: 0}", "train.stop.at", None, 0.5),
     ("optim: {warmup: 2}", "optim.warmup_share", 0.0, 0.5),
     ("", "optim.groups", [{"match": "x", "lr_factor": 2.0}], [{"match": "x"}], "optim.groups.0.match is x"),
     (
