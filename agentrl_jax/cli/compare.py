@@ -46,7 +46,7 @@ def run(command: Compare) -> None:
         file.write(reports.page(records, comparison.pairs, stem, "curves.png"))
     table = Table(title="Success on held-out levels, sampled", title_justify="left")
     for name in ("variant", "start", "end", "low", "high", "gain", "gap", "turns", "tokens"):
-        table.add_column(name, justify="left" if name == "variant" else "right")
+        table.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
     for found in reports.findings(records):
         end = found.sampled
         rates = (f"{rate:.1%}" for rate in (found.start["mean"], end["mean"], end["low"], end["high"]))

@@ -6,8 +6,12 @@ run:                      # as a file of `agentrl train`
 variants:
   grpo: {algo: {preset: grpo}}
   rloo: {algo: {preset: rloo}, optim: {lr: 1.0e-3}}
+grid:                     # optional: each variant with every combination of these
+  optim.lr: [3.0e-4, 1.0e-3]
 """
 
+import functools
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -23,6 +27,8 @@ from agentrl_jax.errors import BadValue, UserError, shortened, shown
 
 _SECTIONS = ("algo", "optim")
 """Sections that a variant may change; all variants share the starting point, levels and budget."""
+_MOST_CELLS = 256
+_MARKS = str.maketrans("", "", "_-.=")
 _ONLY_RL = ("lr", "critic_lr", "warmup", "warmup_share", "schedule", "offload")
 """Settings of the optimizer that imitation does not read."""
 
@@ -45,7 +51,8 @@ class _File(Section):
     seeds: Positive = 5
     devices: Count = 1
     run: dict[str, Any] = Field(default_factory=dict)
-    variants: Annotated[dict[str, dict[str, dict[str, Any]]], Field(min_length=1)]
+    variants: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     pairs: tuple[tuple[str, str], ...] = ()
 
 
@@ -82,7 +89,11 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
         known = ", ".join(_File.model_fields)
         why = f"{where}: {shortened(first['msg'])}; the keys are {known}"
         raise UserError(f"{path}: {why}", key=where) from error
-    variants = {name: _variant(path, file.run, name, changes) for name, changes in file.variants.items()}
+    try:
+        cells = _cells(file)
+    except BadValue as error:
+        raise UserError.after(path, error) from error
+    variants = {name: _variant(path, file.run, name, changes) for name, changes in cells.items()}
     for name in (name for pair in file.pairs for name in pair if name not in variants):
         known = shortened(", ".join(variants))
         raise UserError.after(path, BadValue.of("pairs", name, f"but the variants are {known}; use one of them"))
@@ -92,9 +103,48 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
     return comparison
 
 
+def _cells(file: _File) -> dict[str, dict[str, dict[str, Any]]]:
+    """The variants, each with every combination of the values of the grid, by their names."""
+    if not (file.variants or file.grid):
+        raise BadValue("there are no variants; give variants, or a grid", key="variants")
+    for key, values in file.grid.items():
+        if key.partition(".")[0] not in _SECTIONS or "." not in key:
+            raise BadValue.of("grid", key, f"expected keys below {' or '.join(_SECTIONS)}, such as optim.lr")
+        if len({json.dumps(value) for value in values}) < len(values):
+            raise BadValue.of(f"grid.{key}", values, "where a value stands twice")
+    cells = {}
+    for name, changes in (file.variants or {"": {}}).items():
+        for combination in itertools.product(*file.grid.values()):
+            chosen = dict(zip(file.grid, combination))
+            parts = [f"{key.rpartition('.')[2]}={_short(value)}" for key, value in chosen.items()]
+            cell = "-".join(filter(None, [name, *parts]))
+            if cell in cells:
+                raise BadValue.of("grid", cell, "which names two cells; give one of the keys as variants")
+            cells[cell] = functools.reduce(_with_value, chosen.items(), changes)
+    if len(cells) > _MOST_CELLS:
+        raise BadValue.of("grid", len(cells), f"cells with the variants; expected at most {_MOST_CELLS}")
+    return cells
+
+
+def _with_value(changes: Mapping[str, Any], item: tuple[str, Any]) -> dict[str, Any]:
+    """Changes with a value at a dotted key; what is there by its kind alone gets keys."""
+    (name, _, below), value = item[0].partition("."), item[1]
+    if below:
+        inner = changes.get(name, {})
+        value = _with_value({"kind": inner} if isinstance(inner, str) else inner, (below, value))
+    return {**changes, name: value}
+
+
+def _short(value: Any) -> str:
+    """A value in the name of a cell."""
+    text = value.get("kind", "") if isinstance(value, dict) else value
+    text = f"{text:g}" if isinstance(text, float) else str(text)
+    return "".join(letter if letter.isalnum() or letter in "_-." else "_" for letter in text)
+
+
 def _variant(path: Any, run: Mapping[str, Any], name: str, changes: Mapping[str, dict[str, Any]]) -> Config:
-    if not name.replace("_", "").replace("-", "").isalnum() or len(name) > 100:
-        why = "which names a file; use 1 to 100 letters, digits, _ and -"
+    if name.startswith(".") or not name.translate(_MARKS).isalnum() or len(name) > 100:
+        why = "which names a file; use 1 to 100 letters, digits, _, - and ., and shorter values in a grid"
         raise UserError.after(path, BadValue.of("variants", name, why))
     data = dict(run)
     for section, values in changes.items():
@@ -102,6 +152,7 @@ def _variant(path: Any, run: Mapping[str, Any], name: str, changes: Mapping[str,
             why = f"but variants share all except {' and '.join(_SECTIONS)}; put it under run, or compare two files"
             raise UserError.after(path, BadValue.of(f"variants.{name}.{section}", values, why))
         shared = run.get(section) or {}
+        shared = {"kind": shared} if section == "optim" and isinstance(shared, str) else shared
         if not isinstance(shared, dict):
             raise UserError.after(path, BadValue.of(f"run.{section}", shared, "expected keys with values"))
         data[section] = merged(shared, values) if section == "algo" else {**shared, **values}

@@ -24,7 +24,7 @@ def load(tmp_path, **changes):
             node = node.setdefault(name, {})
         node[last] = value
     path = tmp_path / "compare.yaml"
-    path.write_text(yaml.safe_dump(data))
+    path.write_text(yaml.safe_dump(data, sort_keys=False))
     return load_comparison(path)
 
 
@@ -66,7 +66,7 @@ IMITATES = {"run__imitation": {"levels": 8, "steps": 25}}
         ({"run__train__validate_every": 1}, {"run__train__validate_every": 0}, "validate_every"),
         ({"run__train__iterations": 1}, {"run__train__iterations": 0}, "iterations"),
         ({}, {"variants__two__model": {"layers": 2}}, "model"),
-        ({"variants__a-b_1": {}}, {"variants__a.b": {}}, "a.b"),
+        ({"variants__a-b_1": {}}, {"variants__a/b": {}}, "a/b"),
         ({"variants__" + "a" * 100: {}}, {"variants__" + "a" * 101: {}}, "1 to 100"),
         ({"pairs": []}, {"pairs": [["one", "three"]]}, "three"),
         ({}, {"variants": {}}, "variants"),
@@ -81,3 +81,45 @@ def test_what_cannot_be_compared_is_refused(tmp_path, accepted, refused, named):
     load(tmp_path, **accepted)
     error = refusal(load, tmp_path, **refused)
     assert named in error.key or named in str(error)
+
+
+GRID = {"optim.lr": [3e-4, 0.5], "algo.objective": ["ppo", {"kind": "cispo"}], "algo.objective.clip_high": [0.25]}
+
+
+def test_a_grid_gives_every_variant_every_combination(tmp_path):
+    found = load(tmp_path, grid=GRID, pairs=[]).variants
+    assert [*found][:3] == [
+        "one-lr=0.0003-objective=ppo-clip_high=0.25",
+        "one-lr=0.0003-objective=cispo-clip_high=0.25",
+        "one-lr=0.5-objective=ppo-clip_high=0.25",
+    ]
+    assert len(found) == 8
+    cell = found["two-lr=0.5-objective=cispo-clip_high=0.25"]
+    assert (cell.optim.lr, cell.algo.objective.kind, cell.algo.objective.clip_high) == (0.5, "cispo", 0.25)
+    assert (cell.algo.kl.coef, cell.optim.weight_decay) == (0.5, 0.1)  # of the variant and the run
+    alone = load(tmp_path, grid={"optim.kind": ["muon", "lion"]}, variants={}, pairs=[], run={"optim": "sgd"}).variants
+    assert {name: config.optim.kind for name, config in alone.items()} == {"kind=muon": "muon", "kind=lion": "lion"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"grid": {"train.iterations": [1, 2]}}, "grid"),
+        ({"grid": {"optim": ["muon"]}}, "grid"),
+        ({"grid": {"optim.lr": [0.1, 0.1]}}, "grid.optim.lr"),
+        (
+            {
+                "grid": {
+                    "optim.lr": [0.1],
+                    "algo.kl.coef": [],
+                }
+            },
+            "grid.algo.kl.coef",
+        ),
+        ({"grid": {"optim.lr": [i / 1000 for i in range(200)]}}, "grid"),
+        ({"grid": {"optim.rate": [0.1]}}, "variants.one-rate=0.1: unknown key optim.rate"),
+        ({"variants": {}}, "variants"),
+    ],
+)
+def test_a_grid_that_cannot_be_played_is_refused(tmp_path, changes, key):
+    assert key in str(refusal(load, tmp_path, **changes, pairs=[]))
