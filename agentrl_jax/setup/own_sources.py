@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import sys
 import sysconfig
+import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,10 +14,13 @@ from types import ModuleType
 from agentrl_jax.environments.loading import imported
 from agentrl_jax.errors import BadValue
 from agentrl_jax.io import atomic_write
+from agentrl_jax.terminal import to_stderr
 
 COPIES = "rules"
 """Folder of a run with copies of the files, as text."""
 MAX_BYTES = 1 << 20
+PATIENCE = 5.0
+"""Seconds of an import after which it is said."""
 _named: set[str] = set()
 
 
@@ -43,8 +47,13 @@ def import_rules(key: str, path: str, *, stored: bool) -> ModuleType:
     if stored and module not in _named and module not in sys.modules:
         why = f"which only the folder of a run names; add --rules {module} to import it"
         raise BadValue.of(key, path, why)
-    with contextlib.redirect_stdout(sys.stderr):
-        return imported(path, module, key)
+    said = threading.Timer(PATIENCE, to_stderr, [f"importing {module}, which takes a while"])
+    said.start()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return imported(path, module, key)
+    finally:
+        said.cancel()
 
 
 def source_of(module: ModuleType) -> str:

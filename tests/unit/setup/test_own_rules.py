@@ -14,7 +14,7 @@ from agentrl_jax.algos.estimate import estimate
 from agentrl_jax.config import decode, load_resolved, save_resolved, to_dict
 from agentrl_jax.config.advantages import Grpo
 from agentrl_jax.config.objectives import Cispo
-from agentrl_jax.setup import build_model
+from agentrl_jax.setup import build_model, own_sources
 from agentrl_jax.setup.own_checks import advantage_inputs, filter_inputs, objective_inputs
 from agentrl_jax.setup.own_rules import copy_own_rules, with_own_rules
 from agentrl_jax.setup.own_sources import name_module
@@ -280,6 +280,13 @@ def test_what_an_optimizer_does_wrong_is_one_sentence(body, why, module):
     assert (error.key, error.value) == ("optim", f"{name}:mine")
     assert why in str(error)
     assert "\n" not in str(error)
+
+
+def test_an_import_that_takes_a_while_is_said(module, monkeypatch, capsys):
+    monkeypatch.setattr(own_sources, "PATIENCE", 0.01)
+    name = module("import threading\nthreading.Event().wait(1.0)\n" + RULES)
+    with_own_rules(config_of(advantage=f"{name}:centered"))
+    assert f"importing {name}" in capsys.readouterr().err
 
 
 def test_an_optimizer_of_the_user_steps_with_its_numbers(module, tmp_path):
