@@ -43,7 +43,7 @@ def start_from(config: Config, state: TrainState) -> tuple[TrainState, dict[str,
                 "start.run",
                 start.run,
                 f"whose checkpoint {step} this run cannot start from ({error}); start from a run with the same model"
-                f"{', critic and learning rule' if start.optimizer else ''}, or export it (agentrl export) and name "
+                f"{', critic, optimizer and learning rule' if start.optimizer else ''}, or export it (agentrl export) and name "
                 "the folder as model.pretrained",
             ) from error
     file = run / "checkpoints" / str(step) / digests.FILE
