@@ -43,8 +43,8 @@ def start_from(config: Config, state: TrainState) -> tuple[TrainState, dict[str,
                 "start.run",
                 start.run,
                 f"whose checkpoint {step} this run cannot start from ({error}); start from a run with the same model"
-                f"{', critic, optimizer and learning rule' if start.optimizer else ''}, or export it (agentrl export) and name "
-                "the folder as model.pretrained",
+                f"{', critic, optimizer and learning rule' if start.optimizer else ''}, or export it (agentrl export) "
+                "and name the folder as model.pretrained",
             ) from error
     file = run / "checkpoints" / str(step) / digests.FILE
     digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
