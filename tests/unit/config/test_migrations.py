@@ -53,6 +53,9 @@ def test_a_run_without_a_format_is_read():
         ({"filter_rule": "min_p", "filter_value": 0.5, "filter_zero": False}, "filter.include_zero", False),
         ({"filter_rule": "top_p", "filter_value": 0.5}, "filter.p", 0.5),
         ({"logprobs": "masked", "importance_cap": 3.0}, "mismatch.high", 3.0),
+        ({"logprobs": "masked", "importance_cap": 4.0}, "mismatch.low", 0.25),
+        ({"logprobs": "truncated", "importance_cap": 4.0}, "mismatch.low", 0.0),
+        ({"logprobs": "truncated", "importance_level": "sequence"}, "mismatch.reduction", "mean"),
         ({"horizon": "adaptive", "horizons": [2, 4], "horizon_gain": 0.1}, "horizon.min_gain", 0.1),
         ({"max_rollouts": 3, "filter_ratio": 1.0}, "dynamic_sampling", 3),
         ({"schedules": {"clip_low": FALLS}}, "schedules", {"objective.clip_low": ScheduleConfig(**FALLS)}),
@@ -67,6 +70,17 @@ def test_each_kind_of_the_flat_rule_has_its_section(flat, key, value, tmp_path):
     config = load_resolved(tmp_path / "config.yaml")
     assert operator.attrgetter(key)(config.algo) == value
     assert config.optim.critic_lr == (data["optim"]["critic_lr"] if config.algo.advantage.has_critic else None)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_an_optimizer_without_a_kind_is_adamw_whose_rates_end_with_the_run(schedule, tmp_path):
+    data = yaml.safe_load((FORMATS / "no_format.yaml").read_text())
+    data["optim"] |= {"schedule": schedule, "b2": 0.95}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
+    optim = load_resolved(tmp_path / "config.yaml").optim
+    assert (optim.kind, optim.b2, optim.groups, optim.warmup_share) == ("adamw", 0.95, (), 0.0)
+    ends = {} if schedule == "constant" else {"end_factor": 0.0, "iterations": 0}
+    assert optim.schedule.model_dump() == {"kind": schedule, **ends}
 
 
 def test_a_stored_configuration_is_read_without_the_files_that_it_names(tmp_path):
