@@ -142,7 +142,7 @@ def shardings(tree: Any, mesh: Mesh, rules: Rules, *, head_dim: int) -> Any:
     def sharding(path, leaf):
         names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
         # What ends in a field is no parameter, nor like one: a number or an array of an optimizer.
-        like_a_parameter = isinstance(path[-1], jax.tree_util.DictKey)
+        like_a_parameter = bool(path) and isinstance(path[-1], jax.tree_util.DictKey)
         axes = logical_axes(names, leaf.ndim) if like_a_parameter else (None,) * leaf.ndim
         counts = [n // head_dim if axis in ("heads", "kv_heads") else n for axis, n in zip(axes, leaf.shape)]
         return NamedSharding(mesh, rules.spec(axes, counts, mesh, "/".join(names)))

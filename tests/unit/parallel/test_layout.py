@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec as Spec
+from optax import contrib
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.models import actor_critic
@@ -40,6 +41,14 @@ def test_every_leaf_of_parameters_and_optimizer_has_a_place(model):
         for moments in (state[0].mu, state[0].nu):
             assert specs(moments, make_mesh(8, fsdp=2, tensor=2), rules) == placed
     assert specs(state, make_mesh(8, fsdp=2, tensor=2), layout.UPDATE)[0].count == Spec()
+
+
+def test_numbers_and_arrays_of_an_optimizer_are_on_every_device():
+    mesh = make_mesh(8, fsdp=2, tensor=2)
+    assert specs(jax.ShapeDtypeStruct((), jnp.int32), mesh, layout.UPDATE) == Spec()
+    state = contrib.MuonState(count=jnp.int32(0), mu={"query": jnp.zeros((2, 8, 8))}, ns_coeffs=jnp.zeros(3))
+    placed = specs({"policy": {"muon": state}}, mesh, layout.UPDATE)["policy"]["muon"]
+    assert (placed.count, placed.ns_coeffs, placed.mu["query"]) == (Spec(), Spec(), Spec(None, "fsdp", "tensor"))
 
 
 def test_matrices_of_the_two_layouts():
