@@ -46,9 +46,9 @@ def test_every_leaf_of_parameters_and_optimizer_has_a_place(model):
 def test_numbers_and_arrays_of_an_optimizer_are_on_every_device():
     mesh = make_mesh(8, fsdp=2, tensor=2)
     assert specs(jax.ShapeDtypeStruct((), jnp.int32), mesh, layout.UPDATE) == Spec()
-    state = contrib.MuonState(count=jnp.int32(0), mu={"query": jnp.zeros((2, 8, 8))}, ns_coeffs=jnp.zeros(3))
+    state = contrib.MuonState(count=jnp.int32(0), mu={"up": jnp.zeros((2, 8, 8))}, ns_coeffs=jnp.zeros(3))
     placed = specs({"policy": {"muon": state}}, mesh, layout.UPDATE)["policy"]["muon"]
-    assert (placed.count, placed.ns_coeffs, placed.mu["query"]) == (Spec(), Spec(), Spec(None, "fsdp", "tensor"))
+    assert (placed.count, placed.ns_coeffs, placed.mu["up"]) == (Spec(), Spec(), Spec(None, "fsdp", "tensor"))
 
 
 def test_matrices_of_the_two_layouts():
