@@ -85,7 +85,7 @@ def test_numbers_defaults_and_needs_are_filled_in_and_stored(module, tmp_path):
     assert (algo.advantage.needs, algo.objective.numbers, algo.objective.unit) == (("groups",), {"cap": 2.0}, "token")
     assert algo.advantage.source.startswith("sha256:")
     numbers = {"advantage.value_coef": 1.0, "advantage.strength": 2.0, "objective.cap": 2.0}
-    assert algo.traced_keys() == numbers | {"kl.coef": algo.kl.coef}
+    assert algo.traced_keys() == numbers | {"kl.coef": algo.kl.coef, "kl.sync_mix": 1.0}
     config = with_own_rules(config_of(advantage={"kind": f"{name}:centered", "strength": 2}))
     assert config_of(advantage=to_dict(config)["algo"]["advantage"]).algo.advantage == config.algo.advantage
     save_resolved(config, tmp_path / "config.yaml")

@@ -1,3 +1,4 @@
+import math
 import re
 import signal
 from types import SimpleNamespace
@@ -155,6 +156,7 @@ class Saved(RunProgress):
         self.saved, self.checkpoints, self.view = {}, self, SimpleNamespace(note=print)
         self._asked_to_stop = lambda: signal.SIGHUP
         self.monitor = SimpleNamespace(stopped_by="", empty_in_a_row=0)
+        self.target = SimpleNamespace(reached="")
         self.wait = self.raise_failure = lambda: None
         self.kept, self.plot = (lambda: ""), (lambda: None)
         self.latest_step = lambda: max(self.saved, default=None)
@@ -163,7 +165,7 @@ class Saved(RunProgress):
         self.saved[step] = score
 
     def best_score(self):
-        return max((score for score in self.saved.values() if score is not None), default=-1.0)
+        return max((score for score in self.saved.values() if score is not None), default=-math.inf)
 
 
 @pytest.fixture
@@ -198,6 +200,11 @@ def test_finite_states_are_saved_when_due_or_best_and_any_state_at_a_signal(stag
     for number, score, bad in ((10, 0.3, 0), (20, 0.8, 1), (30, 0.7, 0), (40, 0.75, 0), (50, 0.5, 0)):
         iteration(stage, number, score=score, bad=bad)
     assert stage.progress.saved == {10: 0.3, 30: 0.7, 40: 0.75}
+    stage.progress.target.reached = "target"
+    iteration(stage, 55)
+    assert stage.progress.saved[55] is None
+    stage.rows = 200
+    assert stage.ended(SimpleNamespace(step=55))
     for tokens, saved in ((0, {100: None}), (1, {})):
         stage.progress = Saved()
         iteration(stage, 99, bad=1, tokens=tokens)
