@@ -1,4 +1,4 @@
-"""Your own rule: an advantage estimator, an objective or a filter as a function of a module of yours.
+"""Your own rule: an advantage estimator, an objective, a filter or an optimizer as a function of a module of yours.
 
     from agentrl_jax.rules import AdvantageInputs, groups, rule
 

@@ -18,6 +18,7 @@ from agentrl_jax.errors import BadValue
 
 MUON, ADAMW = "muon", "adamw"
 _RMS = 0.2
+"""Root mean square of a step of Muon, about that of AdamW (Liu et al. 2025, section 2.2)."""
 
 
 class Optimizer(NamedTuple):
@@ -92,6 +93,8 @@ def _descending(section: Any, direction: optax.GradientTransformation) -> optax.
 
 
 def _muon(section: Any) -> optax.GradientTransformation:
+    # Not optax.contrib.muon, whose other parameters get Adam with Nesterov's momentum.
+
     def dimensions(params: Any) -> Any:
         return _like(params, contrib.MuonDimensionNumbers(1, 2))  # axis 0 is that of the layers
 

@@ -175,6 +175,8 @@ def _eval_all(command: Eval, options: dict[str, Any]) -> None:
     for name, value in given.items():
         if value is not None:
             raise UserError.of(f"--{name}", value, "which is for one checkpoint, but --checkpoint is all; leave it out")
+    if command.out is not None and Path(command.out).suffix == ".png":
+        raise UserError.of("--out", command.out, "the name of the figure beside the result; give FILE.json")
     from agentrl_jax.evaluate.axis_tables import axis_tables
     from agentrl_jax.evaluate.checkpoints import evaluate_checkpoints
     from agentrl_jax.evaluate.interval_text import BASELINES, rate

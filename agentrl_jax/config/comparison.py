@@ -23,7 +23,7 @@ from agentrl_jax.config.checks import Refused, validate
 from agentrl_jax.config.fields import Count, Positive, Section
 from agentrl_jax.config.load import decode, differences, merged, read_yaml
 from agentrl_jax.config.schema import Config, HostsConfig, MeshConfig, TrainConfig
-from agentrl_jax.errors import BadValue, UserError, shortened, shown
+from agentrl_jax.errors import BadValue, UserError, refusals, shortened, shown
 
 _SECTIONS = ("algo", "optim")
 """Sections that a variant may change; all variants share the starting point, levels and budget."""
@@ -89,10 +89,8 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
         known = ", ".join(_File.model_fields)
         why = f"{where}: {shortened(first['msg'])}; the keys are {known}"
         raise UserError(f"{path}: {why}", key=where) from error
-    try:
+    with refusals(f"{path}"):
         cells = _cells(file)
-    except BadValue as error:
-        raise UserError.after(path, error) from error
     variants = {name: _variant(path, file.run, name, changes) for name, changes in cells.items()}
     for name in (name for pair in file.pairs for name in pair if name not in variants):
         known = shortened(", ".join(variants))

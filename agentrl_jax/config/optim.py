@@ -1,4 +1,4 @@
-"""Optimizers of reinforcement learning: a union, discriminated by `kind`; their functions are in `algos.optimizers`."""
+"""Optimizers of a run: a union, discriminated by `kind`; their functions are in `algos.optimizers`."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 

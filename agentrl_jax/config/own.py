@@ -34,8 +34,8 @@ class OwnKind(Section):
         """Moves parameters that are given beside the kind into `numbers` or `static`, by their types."""
         if not isinstance(data, Mapping):
             return data
-        listed = {name: tuple(data[name]) for name in ("needs", "groups") if isinstance(data.get(name), list)}
-        data = {**data, **listed}  # a file has lists
+        # A file has lists where fields are tuples.
+        data = {name: tuple(x) if name in cls.model_fields and isinstance(x, list) else x for name, x in data.items()}
         given = {name: value for name, value in data.items() if name not in cls.model_fields}
         found = {name: value for name, value in data.items() if name not in given}
         numbers, static = found.get("numbers", {}), found.get("static", {})

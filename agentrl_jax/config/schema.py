@@ -1,7 +1,7 @@
 """The fields of a run's configuration: one tree of frozen sections.
 
-The string below each field is its help text in `agentrl train --help`. The learning rule is in `algo`,
-the decoder in `model`, and imitation in `imitation`.
+The string below each field is its help text in `agentrl train --help`. The learning rule is in `algo`, the
+optimizer in `optim`, the decoder in `model`, and imitation in `imitation`.
 """
 
 from collections.abc import Mapping

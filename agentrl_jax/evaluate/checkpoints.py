@@ -54,4 +54,4 @@ def evaluate_checkpoints(
         points.append(point)
     named = {name: found[0][name] for name in ("env", "episodes", "samples", "seed", "temperature")}
     named |= {"panel": found[0]["panel"]} if "panel" in found[0] else {}
-    return {"run": os.fspath(run), **named, "best": best, "trained": {}, "axes": {"step": points}}
+    return {"run": os.fspath(run), **named, "best": best, "axes": {"step": points}}

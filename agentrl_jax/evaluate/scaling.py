@@ -174,7 +174,7 @@ def plot_scaling(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     figure = Figure(figsize=(4.6 * len(axes), 4.0), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     for axis, (name, points) in zip(figure.subplots(1, len(axes), squeeze=False).flat, axes.items()):
-        _draw(axis, name, points, found["trained"].get(name), found.get("selector", ""))
+        _draw(axis, name, points, found.get("trained", {}).get(name), found.get("selector", ""))
     title = f"{found['run']} on {counted(found['episodes'], 'level')} of {found['env']}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", parse_math=False)
     with atomic_write(path, binary=True) as file:

@@ -21,7 +21,7 @@ class TrainState(struct.PyTreeNode):
     params: Any
     """"policy" and "critic", f32."""
     reference: Any
-    """Frozen reference policy of the KL divergence; None if nothing reads it."""
+    """Reference policy of the KL divergence, without gradient; None if nothing reads it."""
     opt_state: Any
     """Optimizer state for each entry of `params`, by name."""
     stage: Int[Array, ""]

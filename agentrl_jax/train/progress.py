@@ -83,8 +83,9 @@ class RunProgress:
         step = self.roll_backs.newest_step(self.checkpoints)
         for line in self.folder.truncate(-1 if step is None else step):
             self.view.note(line)
-        self.monitor = CollapseMonitor(config.train.on_collapse != "go_on", self.folder.metrics(), self.view.note)
-        self.target = Target(config.train, self.folder.metrics())
+        rows = self.folder.metrics()
+        self.monitor = CollapseMonitor(config.train.on_collapse != "go_on", rows, self.view.note)
+        self.target = Target(config.train, rows)
         if step is None:
             return self._first(initial(key))
         self._read(step)

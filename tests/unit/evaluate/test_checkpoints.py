@@ -46,7 +46,8 @@ def test_each_is_compared_with_the_first_and_the_best(finished, played, tmp_path
 
 
 def test_what_is_for_one_checkpoint_is_refused(finished, played, tmp_path):
-    for words in (("--against", str(finished.folder)), ("--record", str(tmp_path / "new")), ("--best_of", "2")):
+    refused = ("--against", str(finished.folder)), ("--record", str(tmp_path / "new")), ("--best_of", "2")
+    for words in (*refused, ("--out", str(tmp_path / "all.png"))):
         error = refusal("eval", finished.folder, "--checkpoint", "all", *words)
         assert error.key == words[0]
 

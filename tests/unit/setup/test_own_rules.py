@@ -286,7 +286,7 @@ def test_an_import_that_takes_a_while_is_said(module, monkeypatch, capsys):
     monkeypatch.setattr(own_sources, "PATIENCE", 0.01)
     name = module("import threading\nthreading.Event().wait(1.0)\n" + RULES)
     with_own_rules(config_of(advantage=f"{name}:centered"))
-    assert f"importing {name}" in capsys.readouterr().err
+    assert name in capsys.readouterr().err
 
 
 def test_an_optimizer_of_the_user_steps_with_its_numbers(module, tmp_path):
