@@ -13,7 +13,7 @@ from agentrl_jax.config.fields import is_own, out_of_bounds
 from agentrl_jax.config.filters import FractionFilter, TopKFilter
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.mismatch import NoCorrection
-from agentrl_jax.config.optim import OwnOptimizer
+from agentrl_jax.config.optim_checks import check_optimizer
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.config.stage_checks import check_stages, check_without_tasks
 from agentrl_jax.environments.kinds import titles
@@ -41,9 +41,10 @@ def validate(config: Config, *, files: bool = True) -> None:
     check_sizes(config)
     if config.has_new_kinds:  # what they need is known when they are imported, see `setup.own_rules`
         return
-    rules = check_teacher, check_hints, _rule, _schedules, check_stages, _training
+    rules = check_teacher, check_hints, _rule, _schedules, check_stages, check_optimizer, _training
     played = _tasks, _environments, _model, _start, _rollout, *rules, _devices, _hosts
-    for check in played if config.tasks else (check_without_tasks, _model, _start, check_stages, _devices, _hosts):
+    unplayed = check_without_tasks, _model, _start, check_stages, check_optimizer, _devices, _hosts
+    for check in played if config.tasks else unplayed:
         for key, value, why in check(config):
             raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
@@ -337,19 +338,6 @@ def _training(config: Config) -> Iterator[Refused]:
         yield "algo.minibatches x algo.grad_accum_steps", microbatches, reason
     if algo.packing and algo.length_buckets is not None and algo.length_buckets > 1:
         yield "algo.length_buckets", algo.length_buckets, "but with algo.packing bins have one length; use 1"
-    if not isinstance(optim, OwnOptimizer) and optim.decay != "matrices" and optim.weight_decay == 0.0:
-        yield "optim.decay", optim.decay, "but optim.weight_decay is 0; set it above 0, or leave optim.decay out"
-    if optim.warmup and optim.warmup_share:
-        yield "optim.warmup_share", optim.warmup_share, f"but optim.warmup is {optim.warmup}; leave one of them out"
-    for index, group in enumerate(optim.groups):
-        key = f"optim.groups.{index}"
-        if group.lr_factor == 1 and group.weight_decay is None:
-            yield f"{key}.match", group.match, "but nothing is different there; give lr_factor or weight_decay"
-        if group.weight_decay is not None and (isinstance(optim, OwnOptimizer) or not group.lr_factor):
-            why = (
-                "but the parameters are frozen" if not group.lr_factor else "which a function of the user does not read"
-            )
-            yield f"{key}.weight_decay", group.weight_decay, f"{why}; leave it out"
     no_critic = f"but algo.advantage {algo.advantage.kind} has no critic; leave it out, or use algo.advantage gae"
     if optim.critic_lr is not None and not algo.advantage.has_critic:
         yield "optim.critic_lr", optim.critic_lr, no_critic
@@ -396,9 +384,6 @@ def _devices(config: Config) -> Iterator[Refused]:
     if config.device_count % (mesh.fsdp * mesh.sequence * mesh.tensor):
         given = f"but mesh.fsdp x mesh.sequence x mesh.tensor is {mesh.fsdp} x {mesh.sequence} x {mesh.tensor}"
         yield *this, f"{given}, which does not divide it; use a divisor"
-    for axis in config.optim.whole:
-        if (size := getattr(mesh, axis)) > 1:
-            yield f"mesh.{axis}", size, f"but optim {config.optim.kind} needs whole matrices; use 1, or optim adamw"
     if mesh.rollout == "wide" and mesh.fsdp == 1:
         yield "mesh.rollout", "wide", "but mesh.fsdp is 1, so that no devices share a matrix; use rows, or more fsdp"
     if algo.mismatch.kind == "replay" and (mesh.sequence > 1 or mesh.tensor > 1 or mesh.rollout != "rows"):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from refusing import refusal
 
-from agentrl_jax.config import checks, decode, distillation_checks, load, stage_checks, validate
+from agentrl_jax.config import checks, decode, distillation_checks, load, optim_checks, stage_checks, validate
 from agentrl_jax.errors import shown
 
 GRPO = "algo: {preset: grpo}"
@@ -298,7 +298,10 @@ def test_the_limit_of_a_check(limit):
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("module", [checks, distillation_checks, stage_checks], ids=lambda module: module.__name__)
+MODULES = checks, distillation_checks, optim_checks, stage_checks
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_check_has_a_row(module):
     lines, reached = {}, set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):
