@@ -1,4 +1,4 @@
-"""Your own rule: an advantage estimator, an objective, a filter or an optimizer as a function of a module of yours.
+"""Your own rule: an estimator, objective, filter, part of the reward, metric or optimizer as a function of yours.
 
     from agentrl_jax.rules import AdvantageInputs, groups, rule
 
@@ -14,6 +14,7 @@ from agentrl_jax.algos import groups
 from agentrl_jax.algos.estimate import AdvantageInputs
 from agentrl_jax.algos.filters import FilterInputs
 from agentrl_jax.algos.losses import ObjectiveInputs
-from agentrl_jax.algos.own import rule
+from agentrl_jax.learner.own import rule
+from agentrl_jax.rollout.trajectory import Trajectory
 
-__all__ = ["AdvantageInputs", "FilterInputs", "ObjectiveInputs", "groups", "rule"]
+__all__ = ["AdvantageInputs", "FilterInputs", "ObjectiveInputs", "Trajectory", "groups", "rule"]

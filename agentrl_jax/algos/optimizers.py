@@ -144,7 +144,7 @@ OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "sgd": lambda s: _descending(s, optax.trace(s.momentum) if s.momentum else optax.identity()),
     "muon": _muon,
 }
-"""The transformation of each kind, from its section; functions of the user are added, see `algos.own`."""
+"""The transformation of each kind, from its section; functions of the user are added, see `learner.own`."""
 
 
 def _like(tree: Any, value: Any) -> Any:

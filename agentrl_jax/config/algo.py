@@ -26,6 +26,7 @@ from agentrl_jax.config.filters import Filter, FractionFilter
 from agentrl_jax.config.mismatch import Mismatch, NoCorrection
 from agentrl_jax.config.objectives import Objective, Ppo
 from agentrl_jax.config.presets import check_name
+from agentrl_jax.config.rewards import RewardParts
 from agentrl_jax.errors import BadValue
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
@@ -200,6 +201,17 @@ class AlgoConfig(UpdateRule):
     overlong_penalty; truncated responses pay it in full (DAPO's soft overlong punishment); 0: no penalty."""
     overlong_penalty: AboveZero = 1.0
     """Subtracted from a turn whose response has prompt.max_response_tokens tokens, if overlong_buffer is above 0."""
+    rewards: RewardParts = Field(default_factory=dict)
+    """Parts of the reward beside that of the environment, by name: {tokens: {weight: -0.01}}. Kinds are environment,
+    success, format, overlong, tokens, turns, truncated, cut, info (a number that the environment tells) and functions
+    of yours, of a Trajectory. A part without a kind has its name as its kind. Reported as reward/NAME."""
+    normalize_rewards: Literal["none", "group"] = "none"
+    """group: each part, and the reward of the environment, is divided by its standard deviation inside its group after
+    its mean is subtracted; advantages come from the weighted sum of these (GDPO, Liu et al. 2026, arXiv 2601.05242,
+    which whitens it over the batch). Filters and metrics read the weighted sum of the parts as they are. All members of
+    a group are compared at the end of an episode."""
+    skip_truncated: tuple[Literal["turns", "actions", "context"], ...] = ()
+    """Episodes that are truncated by these causes count in their groups, but are not trained on."""
     dynamic_sampling: Positive = 1
     """Maximum number of rollouts per iteration: groups whose members all have the same return (penalties included) are
     resampled, on other levels, until the returns of every group vary (DAPO's dynamic sampling, which compares
@@ -215,3 +227,8 @@ class AlgoConfig(UpdateRule):
     # engines are known to drift by 0.01 to 0.04; a larger gap means an error.
     logprob_gap_limit: AboveZero | None = 0.05
     """The run stops if training and rollout log-probabilities differ by more on average (nats); none: no limit."""
+
+    def traced_keys(self) -> dict[str, float]:
+        """As in `UpdateRule`, with the numbers of the rewards."""
+        of_rewards = {f"{name}.{key}": x for name, part in self.rewards.items() for key, x in part.traced().items()}
+        return super().traced_keys() | {f"rewards.{key}": value for key, value in of_rewards.items()}

@@ -14,6 +14,7 @@ from agentrl_jax.config.filters import FractionFilter, TopKFilter
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.config.optim_checks import check_optimizer
+from agentrl_jax.config.reward_checks import check_normalized, check_rewards
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.config.stage_checks import check_stages, check_without_tasks
 from agentrl_jax.environments.kinds import titles
@@ -41,10 +42,11 @@ def validate(config: Config, *, files: bool = True) -> None:
     check_sizes(config)
     if config.has_new_kinds:  # what they need is known when they are imported, see `setup.own_rules`
         return
-    rules = check_teacher, check_hints, _rule, _schedules, check_stages, check_optimizer, _training
-    played = _tasks, _environments, _model, _start, _rollout, *rules, _devices, _hosts
-    unplayed = check_without_tasks, _model, _start, check_stages, check_optimizer, _devices, _hosts
-    for check in played if config.tasks else unplayed:
+    rules = check_teacher, check_hints, _rule, check_rewards, check_normalized, _schedules
+    everywhere = check_stages, check_optimizer
+    played = _tasks, _environments, _model, _start, _rollout, *rules, *everywhere, _training
+    unplayed = check_without_tasks, _model, _start, *everywhere
+    for check in (*(played if config.tasks else unplayed), _devices, _hosts):
         for key, value, why in check(config):
             raise UserError.of(key, value, shortened(why, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
@@ -293,8 +295,8 @@ def _schedules(config: Config) -> Iterator[Refused]:
         if name not in starts:
             meant = [start for start in starts if name in (start.split(".")[-1], start.replace(".", "_"))]
             why = f"but this run has no {name}; use {' or '.join(meant or starts)}, or leave it out"
-            if part := getattr(algo, name.partition(".")[0], None):
-                why = f"but algo.{name.partition('.')[0]} {part.kind} does not read it; leave it out"
+            if kind := getattr(getattr(algo, name.partition(".")[0], None), "kind", ""):
+                why = f"but algo.{name.partition('.')[0]} {kind} does not read it; leave it out"
             yield key, end, why
         elif end == starts[name]:
             yield key, end, f"where {name} starts from, so that nothing changes; give another end, or leave it out"

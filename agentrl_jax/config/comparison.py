@@ -42,7 +42,7 @@ _ONLY_TRAIN = (
         "max_roll_backs",
         "mutual_information_pairs",
     ),
-    *("trajectories_every", "trajectories", "recorded_mb", "best", "stop"),
+    *("trajectories_every", "trajectories", "recorded_mb", "best", "stop", "metrics"),
 )
 """Settings of `train` that a comparison does not read."""
 

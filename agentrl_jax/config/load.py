@@ -27,6 +27,7 @@ from agentrl_jax.config.fields import Section, is_own
 from agentrl_jax.config.keys import child_type, for_value, kind_of, sections_of, takes_own, unknown_key
 from agentrl_jax.config.migrations import FORMAT, migrated
 from agentrl_jax.config.optim import with_optimizer
+from agentrl_jax.config.rewards import with_kinds
 from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import BadValue, UserError, shortened, text_flaw
 from agentrl_jax.io import atomic_write
@@ -121,12 +122,18 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
 
 def _refuse_new_kinds(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Refuses the folder of a run that names a function which has not been imported: no run brings code with it."""
-    algo = data.get("algo")
-    parts = {f"algo.{name}": part for name, part in algo.items()} if isinstance(algo, Mapping) else {}
-    for key, part in (parts | {"optim": data.get("optim")}).items():
+    parts = {"optim": data.get("optim"), **_below(data, "algo")}
+    for key, part in (parts | _below(data, "algo", "rewards") | _below(data, "train", "metrics")).items():
         if isinstance(part, Mapping) and is_own(part.get("kind")) and not part.get("source"):
             why = "but lacks its source, so that this is no folder that a run has written; restore config.yaml"
             raise UserError.after(path, BadValue.of(key, part["kind"], why))
+
+
+def _below(data: Any, *path: str) -> dict[str, Any]:
+    """What a mapping in the data has, by dotted keys."""
+    for name in path:
+        data = data.get(name) if isinstance(data, Mapping) else None
+    return {".".join((*path, f"{name}")): part for name, part in data.items()} if isinstance(data, Mapping) else {}
 
 
 def _of_today(data: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -153,7 +160,7 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     Raises:
         UserError: an unknown key, a missing one, a wrong type or a value out of range.
     """
-    data = with_optimizer(with_agent(dict(data)))
+    data = with_kinds(with_optimizer(with_agent(dict(data))))
     algo = data.get("algo") or {}
     if isinstance(algo, Mapping):
         name = algo.get("preset", AlgoConfig().preset)

@@ -229,6 +229,12 @@ def _best_and_stop(data: Data) -> Data:
     return {**data, "train": {"best": best, "stop": stop, **data["train"]}}
 
 
+def _rewards_of_the_environment(data: Data) -> Data:
+    """Rewards had no parts beside penalties, truncated episodes were trained on, and there were no own metrics."""
+    algo = {"rewards": {}, "normalize_rewards": "none", "skip_truncated": [], **data["algo"]}
+    return {**data, "algo": algo, "train": {"metrics": {}, **data["train"]}}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -244,6 +250,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _bounds_of_mismatch,
     _still_reference,
     _best_and_stop,
+    _rewards_of_the_environment,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

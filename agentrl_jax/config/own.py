@@ -7,7 +7,7 @@ and fills in what the function declares.
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from agentrl_jax.config.fields import TRACED, Needs, NonNegative, Placement, Section
 
@@ -62,6 +62,15 @@ class OwnKind(Section):
     def untraced(self) -> Self:
         """As in `Section`."""
         return super().untraced().replace(numbers=dict.fromkeys(self.numbers))
+
+
+class OwnMetric(OwnKind):
+    """A metric of the user."""
+
+
+MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+Metrics = Annotated[dict[MetricName, OwnMetric], Field(max_length=_MOST)]
+"""By their names."""
 
 
 class OwnAdvantage(OwnKind, Needs):

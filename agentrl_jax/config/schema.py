@@ -5,7 +5,7 @@ optimizer in `optim`, the decoder in `model`, and imitation in `imitation`.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -26,7 +26,7 @@ from agentrl_jax.config.fields import (
 from agentrl_jax.config.imitation import ImitationConfig
 from agentrl_jax.config.model import ModelConfig
 from agentrl_jax.config.optim import AdamW, Optim
-from agentrl_jax.config.own import OwnKind
+from agentrl_jax.config.own import Metrics, OwnKind
 from agentrl_jax.config.sampling import Draws, Sampling
 from agentrl_jax.config.stages import DataStage, Stage
 from agentrl_jax.environments.kinds import Kind, kind_of
@@ -236,6 +236,9 @@ class TrainConfig(Section):
     iteration is always measured; 0: none."""
     mutual_information_pairs: Annotated[int, Field(ge=2, le=2**16)] = 64
     """Maximum responses of a measurement; each is scored under the prompts of all of them."""
+    metrics: Metrics = Field(default_factory=dict)
+    """Your functions of the episodes of an iteration, by name: with short: my_rules:short, rows have own/short. Numbers
+    of a function are keys beside its kind."""
     trajectories_every: Count = 10
     """Iterations between two that are recorded, as text in trajectories.jsonl and token by token in rollouts/, which
     `agentrl view` reads; the last one is recorded too; 0: none."""
@@ -368,6 +371,8 @@ class Config(Section):
     def own_kinds(self) -> dict[str, OwnKind]:
         """The sections that are functions of the user, by their keys."""
         found = {f"algo.{name}": getattr(self.algo, name) for name in UpdateRule.model_fields} | {"optim": self.optim}
+        found |= {f"algo.rewards.{name}": part for name, part in self.algo.rewards.items()}
+        found |= {f"train.metrics.{name}": part for name, part in self.train.metrics.items()}
         return {key: part for key, part in found.items() if isinstance(part, OwnKind)}
 
     @property
@@ -377,8 +382,13 @@ class Config(Section):
 
     def with_kinds(self, found: Mapping[str, OwnKind]) -> "Config":
         """The configuration with other sections at keys as in `own_kinds`."""
-        algo = {key.removeprefix("algo."): part for key, part in found.items() if key != "optim"}
-        return self.replace(algo=self.algo.replace(**algo), optim=found.get("optim", self.optim))
+        data: dict[str, Any] = {"algo": {}, "algo.rewards": {}, "train.metrics": {}}
+        for key, part in found.items():
+            section, _, name = key.rpartition(".")
+            data.setdefault(section, {})[name] = part
+        algo = self.algo.replace(**data["algo"], rewards=self.algo.rewards | data["algo.rewards"])
+        train = self.train.replace(metrics=self.train.metrics | data["train.metrics"])
+        return self.replace(algo=algo, train=train, optim=found.get("optim", self.optim))
 
     def schedule_starts(self) -> dict[str, float]:
         """Initial value of everything that `algo.schedules` can change in this run, by its key there."""

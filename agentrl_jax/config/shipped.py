@@ -21,7 +21,7 @@ def folder() -> Path:
 def names() -> dict[str, Path]:
     """The files by name, without those of comparisons."""
     found = {file.stem: file for file in sorted(folder().glob("*.yaml"))}
-    return {name: file for name, file in found.items() if "\nvariants:" not in file.read_text(encoding="utf-8")}
+    return {name: file for name, file in found.items() if "\nrun:" not in file.read_text(encoding="utf-8")}
 
 
 def find(path: str | os.PathLike[str]) -> Path | None:

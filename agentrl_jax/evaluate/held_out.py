@@ -16,7 +16,7 @@ from agentrl_jax.evaluate.seen import seen_levels
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.metrics import trajectory_metrics
-from agentrl_jax.rollout.returns import Penalties
+from agentrl_jax.rollout.returns import RewardRule, rule_of
 from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.programs import RolloutProgram
@@ -48,7 +48,7 @@ class HeldOut:
 
     evaluation: EvalConfig
     train: TrainConfig
-    penalties: Penalties
+    rule: RewardRule
     labels: tuple[str, ...]
     eval_sets: tuple[EvalSet, ...]
     validations: tuple[EvalSet, ...]
@@ -88,7 +88,7 @@ class HeldOut:
         return cls(
             config.evaluation,
             config.train,
-            Penalties(config.prompt.format_penalty, config.algo.overlong_buffer, config.algo.overlong_penalty),
+            rule_of(settings, build_inputs.reward_parts(config)),
             tuple(task.label for task in config.tasks),
             eval_sets(Split.TEST),
             eval_sets(Split.VALIDATION),
@@ -97,7 +97,7 @@ class HeldOut:
     @classmethod
     def of_no_tasks(cls, config: Config) -> "HeldOut":
         """That of a run that plays nothing."""
-        return cls(config.evaluation, config.train, Penalties(0.0, 0.0, 0.0), (), (), ())
+        return cls(config.evaluation, config.train, RewardRule(0.0, 0.0, 0.0), (), (), ())
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ class HeldOut:
             number = eval_set.number(self.train.validation_episodes)
             episodes += number
             trajectory = eval_set.play(params, number, self.train.validation_temperature)
-            metrics = trajectory_metrics(trajectory, (label,), 1, self.penalties)
+            metrics = trajectory_metrics(trajectory, (label,), 1, self.rule)
             row |= {f"validation/{label}/{key}": float(value) for key, value in metrics.items()}
             success.append(row[f"validation/{label}/success"])
         return row | {"validation/success": float(np.mean(success)), "validation/episodes": episodes}

@@ -30,8 +30,8 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.hints import Hints, with_hints
 from agentrl_jax.rollout.packing import Layout, Sequences, final_states, layout, pack_trajectories
-from agentrl_jax.rollout.returns import overlong, penalized_returns, turn_rewards
-from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.returns import RewardRule, overlong, reward_parts, total_returns, turn_rewards
+from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 
 
 class Batch(struct.PyTreeNode):
@@ -65,7 +65,7 @@ class _Episodes(NamedTuple):
     groups: Groups
     """Their returns, and which of them are trained on."""
     rewards: Float[Array, "E T"]
-    """Reward of each turn, penalties included."""
+    """Reward of each turn, penalties and parts included."""
     trained_tokens: Int[Array, "E T"]
     """Number of trained tokens of each turn."""
     baseline: Float[Array, " Gr"] | None
@@ -103,17 +103,18 @@ def make_batch(
             f"but {len(temperature) * shards.count} episodes in such groups cannot be divided among {shards.count} "
             f"devices; use a multiple of {config.group_size * shards.count}",
         )
-    rewards = turn_rewards(trajectory, settings.penalties)
+    rule = settings.rewards(config.reward_parts)
+    rewards = turn_rewards(trajectory, rule)
     groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.group_size)
-    means = shards.sum(measure(trajectory, groups, config.task_names, settings.penalties))
+    means = shards.sum(measure(trajectory, groups, config.task_names, rule))
     metrics = {name: x.value for name, x in means.items()}
-    over = overlong(trajectory, settings.penalties)
+    over = overlong(trajectory, rule)
     metrics["rollout/overlong"] = masked.moments(over, trajectory.turn_mask, shards)[0]
     chosen, most = _choose_episodes(trajectory, groups, settings, config, shards)
     baseline = None
     if greedy is not None:
         # Without the baseline of a greedy episode that failed, a group has nothing to learn from.
-        returns = jnp.where(greedy.failed, jnp.nan, penalized_returns(greedy, settings.penalties))
+        returns = jnp.where(greedy.failed, jnp.nan, total_returns(greedy, rule))
         baseline = shards.block(returns)
         chosen &= jnp.isfinite(baseline)[:, None]
     groups = groups._replace(valid=groups.valid & chosen)
@@ -122,9 +123,12 @@ def make_batch(
     solved = trajectory.success.astype(jnp.float32).reshape(chosen.shape)
     metrics["rollout/chosen_success"] = shards.sum(masked.mean(solved, groups.valid)).value
     metrics["rollout/filter_kept_groups"] = masked.count(jnp.any(groups.valid, axis=1), shards)
+    if config.normalize_rewards == "group":
+        groups = groups._replace(scores=_normalized_sums(trajectory, groups, rule))
 
-    # Episodes that were filtered out, or whose environment failed, have no trained tokens.
-    trained_tokens = jnp.where(groups.valid.reshape(-1, 1), trajectory.response.length, 0)
+    # Episodes that were filtered out, whose environment failed, or that are skipped have no trained tokens.
+    learned = groups.valid.reshape(-1) & ~_skipped(trajectory, config)
+    trained_tokens = jnp.where(learned[:, None], trajectory.response.length, 0)
     learnable = trajectory.replace(response=trajectory.response.replace(length=trained_tokens))
     rows = pack_trajectories(learnable, config.context, config.context_tokens)
     rows_per_episode = len(rows.tokens) // len(temperature)
@@ -169,6 +173,12 @@ def make_batch(
     return shards.after(metrics, batch), trained, metrics
 
 
+def _skipped(trajectory: Trajectory, config: LearnerConfig) -> Bool[Array, " E"]:
+    """Episodes that count in their groups, but are not trained on."""
+    causes = [1 + TRUNCATIONS.index(cause) for cause in config.skip_truncated]
+    return jnp.isin(trajectory.truncation, jnp.array(causes, jnp.int32))
+
+
 def _teacher_rows(trajectory: Trajectory, hints: Hints | None, config: LearnerConfig) -> TeacherRows | None:
     """The rows of `pack_trajectories` after prompts with hints; None where the teacher reads none.
 
@@ -206,6 +216,22 @@ def _choose_episodes(
     return chosen, most * config.group_size
 
 
+def _normalized_sums(trajectory: Trajectory, groups: Groups, rule: RewardRule) -> Float[Array, "Gr M"]:
+    """The weighted sum of the parts of each return, each normalized inside its group over members that count (GDPO).
+
+    A part that does not apply to a group, or is the same for its members, adds exactly 0.
+    """
+    shape, segments = groups.valid.shape, groups.valid.size + len(groups.valid)
+    group = jnp.repeat(jnp.arange(len(groups.valid)), shape[1])
+    # An episode that does not count is compared with none.
+    group = jnp.where(groups.valid.reshape(-1), group, len(groups.valid) + jnp.arange(groups.valid.size))
+
+    def normalized(part):
+        return part.weight * normalize(jnp.sum(part.value, axis=1), group, segments, "mean_std")
+
+    return sum(normalized(part) for part in reward_parts(trajectory, rule).values()).reshape(shape)
+
+
 def _normalized_rewards(episodes: _Episodes, config: LearnerConfig, shards: Shards) -> Float[Array, "E T"]:
     """Rewards of turns; with a normalization, the whole normalized return is at the last turn.
 
@@ -214,6 +240,9 @@ def _normalized_rewards(episodes: _Episodes, config: LearnerConfig, shards: Shar
     inside groups this is the same, because its filters keep whole groups.
     """
     rule, rewards = config.advantage, episodes.rewards
+    last = jnp.arange(rewards.shape[1]) == episodes.trajectory.num_turns[:, None] - 1
+    if config.normalize_rewards == "group":
+        return jnp.where(last, episodes.groups.scores.reshape(-1, 1), 0.0)
     if rule.reward_normalization == "identity":
         return rewards
     # The episodes of all devices.
@@ -230,7 +259,6 @@ def _normalized_rewards(episodes: _Episodes, config: LearnerConfig, shards: Shar
     segments = max(groups, len(config.task_names)) + 1
     group = jnp.where(valid, compared, segments - 1)
     scores = shards.block(normalize(returns, group, segments, rule.reward_normalization))
-    last = jnp.arange(rewards.shape[1]) == episodes.trajectory.num_turns[:, None] - 1
     return jnp.where(last, scores[:, None], 0.0)
 
 

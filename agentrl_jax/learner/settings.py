@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from agentrl_jax.config.algo import UpdateRule
 from agentrl_jax.learner.gradient import StepShape
 from agentrl_jax.rollout.contexts import FULL, Context
-from agentrl_jax.rollout.returns import Penalties
+from agentrl_jax.rollout.returns import RewardPart, RewardRule
 
 
 class LearnerConfig(UpdateRule):
@@ -28,6 +28,9 @@ class LearnerConfig(UpdateRule):
     length_buckets: int = 1
     hint_at: int = 0
     """Least tokens of a task's prefix before a hint, which a teacher's rows have in common as far as a student's do."""
+    reward_parts: tuple[RewardPart, ...] = ()
+    normalize_rewards: Literal["none", "group"] = "none"
+    skip_truncated: tuple[str, ...] = ()
     recorded_episodes: int = 0
     """First episodes of the batch whose advantages are returned as the metric "recorded"; 0: none."""
 
@@ -75,7 +78,7 @@ class UpdateSettings(struct.PyTreeNode):
         keys = (key for key in self.numbers if key.startswith(f"{section}."))
         return {key.removeprefix(f"{section}."): self.numbers[key] for key in keys}
 
-    @property
-    def penalties(self) -> Penalties:
-        """Penalties that are added to the rewards of the environment."""
-        return Penalties(self.format_penalty, self.overlong_buffer, self.overlong_penalty)
+    def rewards(self, parts: tuple[RewardPart, ...]) -> RewardRule:
+        """What is added to the rewards of the environment, with these parts."""
+        penalties = self.format_penalty, self.overlong_buffer, self.overlong_penalty
+        return RewardRule(*penalties, self.of("rewards"), parts)

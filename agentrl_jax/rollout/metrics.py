@@ -5,42 +5,42 @@ from jaxtyping import Array, Bool, Float
 
 from agentrl_jax.algos import masked
 from agentrl_jax.algos.masked import Mean
-from agentrl_jax.rollout.returns import Penalties, penalized_returns
+from agentrl_jax.rollout.returns import RewardRule, total_returns
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 
 
 def trajectory_metrics(
-    trajectory: Trajectory, task_names: tuple[str, ...], group_size: int, penalties: Penalties
+    trajectory: Trajectory, task_names: tuple[str, ...], group_size: int, rule: RewardRule
 ) -> dict[str, Float[Array, ""]]:
     """The means of `trajectory_means` as values."""
-    return {name: x.value for name, x in trajectory_means(trajectory, task_names, group_size, penalties).items()}
+    return {name: x.value for name, x in trajectory_means(trajectory, task_names, group_size, rule).items()}
 
 
 def trajectory_means(
-    trajectory: Trajectory, task_names: tuple[str, ...], group_size: int, penalties: Penalties
+    trajectory: Trajectory, task_names: tuple[str, ...], group_size: int, rule: RewardRule
 ) -> dict[str, Mean]:
     """Means over the episodes of a batch (RAGEN's `train/*`, reference section 3.2).
 
     Episodes whose environment failed count in "failed" and in nothing else. The rows of a group are contiguous; M is
     `group_size`. First over all episodes; with several tasks also under each task's name, with "episodes":
 
-    success, return (penalties included), raw_return, turns, actions, response_tokens (per turn), valid_format (share of
-    turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated and by cause
-    truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information as a mean per
-    turn, and non-zero/... as the mean over the episodes where it is not 0.
+    success, return (with penalties and parts), raw_return, turns, actions, response_tokens (per turn), valid_format
+    (share of turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated
+    and by cause truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information
+    as a mean per turn, and non-zero/... as the mean over the episodes where it is not 0.
     """
-    metrics = _means(trajectory, jnp.ones(trajectory.num_turns.shape, bool), group_size, penalties)
+    metrics = _means(trajectory, jnp.ones(trajectory.num_turns.shape, bool), group_size, rule)
     if len(task_names) > 1:
         for index, name in enumerate(task_names):
             chosen = trajectory.ids.task == index
-            part = _means(trajectory, chosen, group_size, penalties)
+            part = _means(trajectory, chosen, group_size, rule)
             # A sum, so the weight is 0.
             part["episodes"] = Mean(masked.count(chosen), jnp.float32(0))
             metrics |= {f"{name}/{key}": value for key, value in part.items()}
     return metrics
 
 
-def _means(trajectory: Trajectory, chosen: Bool[Array, " E"], group_size: int, penalties: Penalties) -> dict[str, Mean]:
+def _means(trajectory: Trajectory, chosen: Bool[Array, " E"], group_size: int, rule: RewardRule) -> dict[str, Mean]:
     valid = chosen & ~trajectory.failed
     played = trajectory.turn_mask & valid[:, None]
 
@@ -52,7 +52,7 @@ def _means(trajectory: Trajectory, chosen: Bool[Array, " E"], group_size: int, p
     metrics = {
         "success": mean(trajectory.success),
         f"pass@{group_size}": mean(jnp.repeat(jnp.any(solved, axis=1), group_size)),
-        "return": mean(penalized_returns(trajectory, penalties)),
+        "return": mean(total_returns(trajectory, rule)),
         "raw_return": mean(trajectory.returns),
         "turns": mean(trajectory.num_turns),
         "actions": mean(jnp.sum(turn.actions >= 0, axis=(1, 2))),

@@ -4,13 +4,29 @@ Shapes: `Gr` groups of `M` members, `E` = Gr x M episodes.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.algos import masked
+from agentrl_jax.rollout.returns import RewardPart
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutStats, Trajectory
+
+
+class Resampling(NamedTuple):
+    """How a rollout resamples groups whose members are alike; hashable."""
+
+    rounds: int = 1
+    """Most rounds; 1: groups are as they come."""
+    parts: tuple[RewardPart, ...] = ()
+    """Parts of the returns that are compared."""
+    separately: bool = False
+    """A group is kept if any part varies, not only their sum."""
+
+
+ONE_ROUND = Resampling()
 
 
 def until_informative(

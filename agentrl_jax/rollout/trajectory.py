@@ -39,7 +39,7 @@ class Hints(struct.PyTreeNode):
 class RolloutSettings(struct.PyTreeNode):
     """Traced settings: changing a value does not recompile the program.
 
-    The engine does not read the penalties, see `returns.Penalties`.
+    The engine does not read what is added to rewards, see `returns.RewardRule`.
     """
 
     temperature: Float[Array, " E"]
@@ -53,6 +53,7 @@ class RolloutSettings(struct.PyTreeNode):
     format_penalty: Float[Array, ""] | float = 0.0
     overlong_buffer: Float[Array, ""] | float = 0.0
     overlong_penalty: Float[Array, ""] | float = 0.0
+    reward_numbers: dict[str, Float[Array, ""]] = struct.field(default_factory=dict)
     split: Int[Array, "*K"] | int = int(Split.ANY)
     """The `envs_jax.splits.Split` that compiled tasks sample levels from, one for each task or for all."""
     hints: Hints | None = None

@@ -42,7 +42,13 @@ MAY_CHANGE = (
     frozenset(f"train.{name}" for name in _FREE.split())
     | frozenset(f"env.{name}" for name in _SERVICES.split())
     | ROUNDING
-    | {"algo.distillation.accept_weak_teacher", "train.stop.at", "train.stop.alpha", "train.stop.patience"}
+    | {
+        "algo.distillation.accept_weak_teacher",
+        "train.stop.at",
+        "train.stop.alpha",
+        "train.stop.patience",
+        "train.metrics",
+    }
 )
 """Keys that may change when a run is resumed or has ended, since no computed number depends on them. `evaluation` is
 not among them, because the initial policy was evaluated with it and is compared with the final one. Neither are
@@ -75,6 +81,9 @@ def changed_keys(stored: Config, config: Config) -> list[str]:
     keys = [key for key in differences(stored, config) if key != "run_dir"]
     changed = [key.removesuffix(_SOURCE) for key in keys if key.endswith(_SOURCE)]
     wholes = {_SCHEDULES: _SCHEDULES, _RATES: _RATES, "train.loggers": "train.loggers"}
+    wholes |= (
+        {"train.metrics.": "train.metrics"} if not any(key.startswith("train.metrics.") for key in changed) else {}
+    )
     wholes |= {f"{section}.{name}": section for section in changed for name in FILLED}
     return [*dict.fromkeys(next((wholes[each] for each in wholes if key.startswith(each)), key) for key in keys)]
 
@@ -88,6 +97,11 @@ _OWN = (*_OF_RULES, "optim")
 def _is_number(key: str) -> bool:
     """Whether a key is a traced number of a rule of the user."""
     return key.startswith(tuple(f"{section}.numbers." for section in _OF_RULES))
+
+
+def _is_rule(key: str) -> bool:
+    """Whether a key is a section that may be a rule of the user."""
+    return key in _OWN or (key.startswith(("algo.rewards.", "train.metrics.")) and key.count(".") == 2)
 
 
 def check_changes(
@@ -108,7 +122,7 @@ def check_changes(
         UserError: a key is none that may change, or may only on request.
     """
     old, new = to_dict(stored), to_dict(config)
-    reason = _why_refused([key for key in keys if not (rules_changed and key in _OWN)], stored, config, done, accept)
+    reason = _why_refused([key for key in keys if not (rules_changed and _is_rule(key))], stored, config, done, accept)
     if not reason:
         return
     shown = ", ".join(f"{key} ({value_at(old, key)} there, {value_at(new, key)} now)" for key in keys[:8])
@@ -123,7 +137,7 @@ def check_changes(
 def _why_refused(keys: Sequence[str], stored: Config, config: Config, done: int, accept: bool) -> str:
     other = "give another folder with --run_dir, or delete this one"
     fixed = [key for key in keys if key not in MAY_CHANGE | FROM_NOW_ON and not _is_number(key)]
-    if fixed and fixed[0] in _OWN:
+    if fixed and _is_rule(fixed[0]):
         return f"the code of {fixed[0]} has changed; add --rules_changed to go on with it from here on, or {other}"
     if fixed:
         return f"{fixed[0]} decides what has been done already; {other}"

@@ -16,6 +16,8 @@ from agentrl_jax.config.rates import rates
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
+from agentrl_jax.rollout.resampling import ONE_ROUND, Resampling
+from agentrl_jax.rollout.returns import RewardPart
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -50,10 +52,30 @@ def learner_config(config: Config, *, recorded_episodes: int = 0, hint_at: int =
         group_size=config.rollout.group_size,
         context=context_of(config),
         context_tokens=config.rollout.context_tokens,
+        reward_parts=reward_parts(config),
+        normalize_rewards=config.algo.normalize_rewards,
+        skip_truncated=config.algo.skip_truncated,
         recorded_episodes=recorded_episodes,
         hint_at=hint_at if config.algo.distillation.kind == "self" else 0,
         **rule,
     )
+
+
+def reward_parts(config: Config) -> tuple[RewardPart, ...]:
+    """The parts of the reward of a run, whose numbers are in the settings of rollouts and updates."""
+    labels = [task.label for task in config.tasks]
+    return tuple(
+        RewardPart(name, part.untraced(), tuple(map(labels.index, part.tasks)))
+        for name, part in config.algo.rewards.items()
+    )
+
+
+def resampling(config: Config) -> Resampling:
+    """How a training rollout resamples groups."""
+    rounds = config.algo.dynamic_sampling
+    if rounds == 1:
+        return ONE_ROUND
+    return Resampling(rounds, reward_parts(config), config.algo.normalize_rewards == "group")
 
 
 def training_ids(config: Config) -> EpisodeIds:
@@ -99,9 +121,12 @@ def rollout_settings(
 
     `split` comes from `LevelSplits.of`; by default episodes are on any level.
     """
+    now = {key: schedule(iteration) for key, schedule in schedules(config).items()}
+    numbers = {key.removeprefix("rewards."): jnp.float32(x) for key, x in now.items() if key.startswith("rewards.")}
     return RolloutSettings(
         split=jnp.asarray(split, jnp.int32),
-        format_penalty=jnp.float32(schedules(config)["prompt.format_penalty"](iteration)),
+        format_penalty=jnp.float32(now["prompt.format_penalty"]),
+        reward_numbers=numbers,
         overlong_buffer=jnp.float32(config.algo.overlong_buffer),
         overlong_penalty=jnp.float32(config.algo.overlong_penalty),
         temperature=jnp.full(episodes, temperature, jnp.float32),

@@ -26,8 +26,9 @@ from agentrl_jax.learner.measures import groups_of
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
-from agentrl_jax.rollout.returns import Penalties, penalized_returns
+from agentrl_jax.rollout.returns import RewardRule, rule_of, total_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, Trajectory
+from agentrl_jax.setup import build_inputs
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split, first_try
 
@@ -156,22 +157,22 @@ def after(
     """The pools after the episodes of an iteration, and metrics levels/TASK/NAME, see `level_sampling.summary`."""
     if pools is None:
         return None, {}
-    penalties = Penalties(settings.format_penalty, settings.overlong_buffer, settings.overlong_penalty)
+    rule = rule_of(settings, build_inputs.reward_parts(config))
     labels = tuple(task.label for task in config.tasks)
-    return _after(pools, trajectory, penalties, jnp.int32(iteration), labels=labels, size=config.rollout.group_size)
+    return _after(pools, trajectory, rule, jnp.int32(iteration), labels=labels, size=config.rollout.group_size)
 
 
 @functools.partial(jax.jit, static_argnames=("labels", "size"))
 def _after(
     pools: Pools,
     trajectory: Trajectory,
-    penalties: Penalties,
+    rule: RewardRule,
     iteration: Int[Array, ""],
     *,
     labels: tuple[str, ...],
     size: int,
 ) -> tuple[Pools, dict[str, jax.Array]]:
-    groups = groups_of(trajectory, penalized_returns(trajectory, penalties), size)
+    groups = groups_of(trajectory, total_returns(trajectory, rule), size)
     spread = center_and_std(*groups)[1]
     spread = jnp.where(spread <= STD_FLOOR, 0.0, spread)
     level, task, known = trajectory.ids.level[::size], trajectory.ids.task[::size], jnp.any(groups.valid, axis=1)

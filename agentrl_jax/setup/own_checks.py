@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from agentrl_jax.algos import own
 from agentrl_jax.algos.estimate import AdvantageInputs
 from agentrl_jax.algos.filters import FilterInputs
 from agentrl_jax.algos.losses import ObjectiveInputs
 from agentrl_jax.config.optim import OwnOptimizer
 from agentrl_jax.config.own import OwnKind
 from agentrl_jax.errors import MAX_FOREIGN, BadValue, shortened
+from agentrl_jax.learner import own
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.runs.checkpoint import Checkpoints
 
@@ -53,6 +53,8 @@ def check(key: str, section: OwnKind, rule: own.Rule) -> None:
         with jax.debug_nans(False):
             check_optimizer(key, section, rule)
         return
+    if rule.inputs not in _CHECKS:  # see `own_episodes`
+        return
     numbers = {name: jnp.float32(value) for name, value in section.numbers.items()}
     made, checks = _CHECKS[rule.inputs][0](), _CHECKS[rule.inputs][1]
 
@@ -63,11 +65,11 @@ def check(key: str, section: OwnKind, rule: own.Rule) -> None:
     if "devices" in rule.hidden():
         made = made.replace(devices=None)
     with jax.debug_nans(False):
-        _check_traced(key, section, traced, made, numbers)
+        refuse_untraceable(key, section, traced, made, numbers)
         try:
             why = next(checks(rule, call, made), "")
         except Exception as error:  # in groups of one, say
-            raise BadValue.of(key, section.kind, _failure(error)) from error
+            raise BadValue.of(key, section.kind, failure(error)) from error
         if why:
             raise BadValue.of(key, section.kind, why)
 
@@ -92,7 +94,7 @@ def check_optimizer(key: str, section: OwnOptimizer, rule: own.Rule) -> None:
         tx = rule.function(**section.parameters)
         state = tx.init(params) if isinstance(tx, optax.GradientTransformation) else None
     except Exception as error:
-        raise BadValue.of(key, section.kind, _failure(error)) from error
+        raise BadValue.of(key, section.kind, failure(error)) from error
     if not isinstance(tx, optax.GradientTransformation):
         refuse(f"which returns {type(tx).__name__}; expected an optax.GradientTransformation")
     if not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(state)):
@@ -101,7 +103,7 @@ def check_optimizer(key: str, section: OwnOptimizer, rule: own.Rule) -> None:
     def step(inputs: Any, _: Any) -> Any:
         return tx.update(*inputs)
 
-    _check_traced(key, section, step, (grads, state, params), {})
+    refuse_untraceable(key, section, step, (grads, state, params), {})
     run, first, moved = jax.jit(step), state, params
     for _ in range(3):
         updates, after = run((grads, state, moved), {})
@@ -129,12 +131,17 @@ def _kinds_of(tree: Any) -> Any:
     return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x).name), tree)
 
 
-def _failure(error: Exception) -> str:
+def failure(error: Exception) -> str:
+    """What is said of a function that raises an error."""
     return f"which fails: {type(error).__name__}: {shortened(error, MAX_FOREIGN)}"
 
 
-def _check_traced(key: str, section: OwnKind, traced: Callable[..., Any], made: Any, numbers: Any) -> None:
-    """Refuses a function that cannot be compiled, or that calls back to Python while it runs."""
+def refuse_untraceable(key: str, section: OwnKind, traced: Callable[..., Any], made: Any, numbers: Any) -> None:
+    """Refuses a function of (inputs, numbers) that cannot be compiled, or that calls back to Python while it runs.
+
+    Raises:
+        ValueError: why.
+    """
     try:
         program = jax.make_jaxpr(traced)(made, numbers)
     except (jax.errors.ConcretizationTypeError, jax.errors.NonConcreteBooleanIndexError) as error:
@@ -143,7 +150,7 @@ def _check_traced(key: str, section: OwnKind, traced: Callable[..., Any], made: 
         why += f", or annotate a parameter as int or bool to make it static (traced are {names})" if names else ""
         raise BadValue.of(key, section.kind, why) from error
     except Exception as error:
-        raise BadValue.of(key, section.kind, _failure(error)) from error
+        raise BadValue.of(key, section.kind, failure(error)) from error
     for name in _primitives(program.jaxpr):
         if "callback" in name or name.startswith("debug"):
             why = f"which calls Python while the program runs ({name}); leave out callbacks and jax.debug.print"

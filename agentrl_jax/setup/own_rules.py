@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from agentrl_jax.algos import own
 from agentrl_jax.config import Config, validate
 from agentrl_jax.config.load import expected
 from agentrl_jax.config.own import OwnKind, OwnObjective
 from agentrl_jax.errors import BadValue, UserError, refusals
+from agentrl_jax.learner import own
 from agentrl_jax.parallel import hosts
 from agentrl_jax.setup.own_checks import check
 from agentrl_jax.setup.own_sources import COPIES, copy_sources, import_rules, source_of
@@ -82,8 +82,7 @@ def _rule_of(key: str, section: OwnKind, module: ModuleType) -> own.Rule:
     if not isinstance(rule, own.Rule):
         why = f"which is no rule; write @rule() above the function {name}, from agentrl_jax.rules"
         raise BadValue.of(key, section.kind, why)
-    if own.SECTIONS[rule.inputs] is not type(section):
-        wanted = next(inputs for inputs, of in own.SECTIONS.items() if of is type(section))
+    if rule.inputs is not (wanted := own.INPUTS[type(section)]):
         why = f"which is {own.KINDS[rule.inputs]}; expected {own.KINDS[wanted]}"
         raise BadValue.of(key, section.kind, why)
     return rule

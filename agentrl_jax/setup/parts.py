@@ -17,6 +17,7 @@ from agentrl_jax.setup import build, build_inputs, build_model, start
 from agentrl_jax.setup.agents import check_window
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.setup.level_pools import new_pools
+from agentrl_jax.setup.own_episodes import check_episode_functions
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.setup.stored_traits import store_traits
@@ -27,14 +28,14 @@ class RunParts:
 
     A run without tasks has `config`, `key`, `programs`, `pretrained`, `tokenizer`, `model` and `tx` alone.
 
-    The keys of a run are derived from `key`, see `run_keys`. `pretrained` is None for a freshly initialized decoder,
-    and `services` for compiled tasks, whose `train_env` and `eval_env` are the same batched environment. `rollout`,
-    `update` and `greedy` are the programs of an iteration, see `iteration.IterationPrograms`; `evaluation` plays
-    held-out episodes, one per level; `prompt_information` measures whether responses depend on their prompts, None if
-    the run does not measure it; `recorded` scores the first `recorded_episodes` of a rollout, None if nothing is
-    recorded. `plan_hints` searches the plans that a teacher or demonstrations read in their prompts, None if none do.
-    `level_pools` has the levels that tasks choose from, as they are when learning begins, see
-    `level_pools.new_pools`.
+    The keys of a run are derived from `key`, see `run_keys`. `pretrained` is None for a freshly initialized
+    decoder, and `services` for compiled tasks, whose `train_env` and `eval_env` are the same batched environment.
+    `rollout`, `update` and `greedy` are the programs of an iteration, see `iteration.IterationPrograms`;
+    `evaluation` plays held-out episodes, one per level; `prompt_information` measures whether responses depend on
+    their prompts, None if the run does not measure it; `recorded` scores the first `recorded_episodes` of a
+    rollout, None if nothing is recorded. `metrics` are those of the user, None without some. `plan_hints` searches
+    the plans that a teacher or demonstrations read in their prompts, None if none do. `level_pools` has the levels
+    that tasks choose from, as they are when learning begins, see `level_pools.new_pools`.
     """
 
     services: Services | None = None
@@ -92,7 +93,9 @@ class RunParts:
         names = tuple(task.label for task in config.tasks)
         rollout_model = build_model.rollout_model(config, self.model)
         self.rollout = self.programs.rollout(
-            "rollout", rollout_model, self.train_env, engine, rounds=config.algo.dynamic_sampling, task_names=names
+            *("rollout", rollout_model, self.train_env, engine),
+            resampling=build_inputs.resampling(config),
+            task_names=names,
         )
         self.recorded, self.recorded_episodes = None, 0
         if config.train.trajectories_every and config.train.iterations:
@@ -102,6 +105,9 @@ class RunParts:
                 self.model, self.recorded_episodes, context=engine.context, context_tokens=limit
             )
         at = int(self.train_env.hint_at.min())
+        with refusals():
+            check_episode_functions(config, self.train_env.info_keys)
+        self.metrics = self.programs.metrics(config.train.metrics) if config.train.metrics else None
         learner = build_inputs.learner_config(config, recorded_episodes=self.recorded_episodes, hint_at=at)
         self.update = self.programs.update(self.model, learner, self.tx, engine)
         remax = config.algo.advantage.has_greedy

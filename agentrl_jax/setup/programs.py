@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,8 +15,10 @@ from jax.sharding import PartitionSpec as Spec
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
 from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config import Config
+from agentrl_jax.config.own import OwnMetric
 from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
+from agentrl_jax.learner import own
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.measures import groups_of, measure
 from agentrl_jax.learner.prompt_information import PromptInformationConfig
@@ -39,8 +41,8 @@ from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.hints import HintedEnv
-from agentrl_jax.rollout.resampling import until_informative
-from agentrl_jax.rollout.returns import Penalties, penalized_returns
+from agentrl_jax.rollout.resampling import ONE_ROUND, Resampling, until_informative
+from agentrl_jax.rollout.returns import reward_parts, rule_of, total_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.setup import build
 from agentrl_jax.setup.jit_once import jit_once
@@ -109,21 +111,21 @@ class Programs:
         batched_env: TaskEnv,
         config: EngineConfig,
         *,
-        rounds: int = 1,
+        resampling: Resampling = ONE_ROUND,
         task_names: tuple[str, ...] = (),
     ) -> RolloutProgram:
         """(params, key, ids, settings) -> (Trajectory, RolloutStats); every replica plays its share of the episodes.
 
-        `params` comes from `TrainState.merged_params`. With `rounds` > 1, each replica resamples groups whose returns
-        (computed as in the learner) are all equal, in at most so many rounds; which groups are kept then depends on the
-        number of replicas. The counters then also hold the metrics of all episodes played, also by task if `task_names`
-        has several, see `played_metrics`.
+        `params` comes from `TrainState.merged_params`. With several rounds, each replica resamples groups whose
+        returns (computed as in the learner), or each part of them, are all equal, in at most so many rounds;
+        which groups are kept then depends on the number of replicas. The counters then also hold the metrics of
+        all episodes played, also by task if `task_names` has several, see `played_metrics`.
 
         Raises:
             ValueError: host environments on a mesh where a replica has several devices, or with several rounds.
         """
-        if batched_env.on_host and rounds > 1:
-            raise BadValue.of("algo.dynamic_sampling", rounds, "but host environments play one round; use 1")
+        if batched_env.on_host and resampling.rounds > 1:
+            raise BadValue.of("algo.dynamic_sampling", resampling.rounds, "but host environments play one round; use 1")
         if batched_env.on_host and self.replicas < self.mesh.size:
             raise BadValue(
                 f"host environments need one device a replica, but a mesh {dict(self.mesh.shape)} has {self.replicas} "
@@ -140,24 +142,28 @@ class Programs:
             def once(ids):
                 return rollout(policy, model.decoder, env, config, key, ids, settings, constrain_sharding)
 
-            penalties = Penalties(settings.format_penalty, settings.overlong_buffer, settings.overlong_penalty)
+            rule = rule_of(settings, resampling.parts)
 
             def groups_in(trajectory):
-                return groups_of(trajectory, penalized_returns(trajectory, penalties), config.group_size)
+                return groups_of(trajectory, total_returns(trajectory, rule), config.group_size)
 
             def informative(trajectory):
-                return center_and_std(*groups_in(trajectory))[1] > STD_FLOOR
+                if not resampling.separately:
+                    return center_and_std(*groups_in(trajectory))[1] > STD_FLOOR
+                of_parts = [jnp.sum(part.value, axis=1) for part in reward_parts(trajectory, rule).values()]
+                stds = [center_and_std(*groups_of(trajectory, x, config.group_size))[1] for x in of_parts]
+                return jnp.max(jnp.stack(stds), axis=0) > STD_FLOOR
 
             def measured(ids):
                 trajectory, stats = once(ids)
-                means = measure(trajectory, groups_in(trajectory), task_names, penalties)
+                means = measure(trajectory, groups_in(trajectory), task_names, rule)
                 return trajectory, stats.replace(measured=means)
 
-            if rounds == 1:
+            if resampling.rounds == 1:
                 trajectory, stats = once(ids)
             else:
                 trajectory, stats = until_informative(
-                    measured, informative, ids, group_size=config.group_size, rounds=rounds, stride=groups
+                    measured, informative, ids, group_size=config.group_size, rounds=resampling.rounds, stride=groups
                 )
             return trajectory, jax.tree.map(lambda x: x[None], stats)
 
@@ -171,7 +177,7 @@ class Programs:
             groups = jnp.max(ids.group) + 1
             return shared(self._reshard(policy, model.decoder, self.rollout_rules), key, ids, groups, settings)
 
-        made_of = None if batched_env.on_host else (model, batched_env, config, rounds, task_names)
+        made_of = None if batched_env.on_host else (model, batched_env, config, resampling, task_names)
         return self._keep(name, program, made_of)
 
     def update(
@@ -255,6 +261,19 @@ class Programs:
             return jax.tree.map(lambda x: x[:episodes], found)
 
         return self._keep("recorded", program, (model, episodes, context, context_tokens))
+
+    def metrics(self, sections: Mapping[str, OwnMetric]) -> Any:
+        """(trajectory, numbers by metric) -> the metrics of the user, own/NAME; 0 where nothing was counted."""
+        functions = {name: (own.METRICS[part.kind], part.untraced()) for name, part in sections.items()}
+
+        def program(trajectory, numbers):
+            found = {name: of(trajectory, part, numbers[name]) for name, (of, part) in functions.items()}
+            return {
+                f"own/{name}": jnp.where(count == 0, 0.0, total / jnp.where(count == 0, 1, count))
+                for name, (total, count) in found.items()
+            }
+
+        return self._keep("own_metrics", program, tuple((name, part) for name, (_, part) in functions.items()))
 
     def imitation(self, model: ActorCritic, tx: Optimizer, *, batch: int):
         """(state, examples, their token counts, key, steps, lr, decay_steps, max_grad_norm) -> (state, metrics).

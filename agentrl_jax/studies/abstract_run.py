@@ -158,7 +158,9 @@ class AbstractRun:
         single = build_inputs.engine_config(config, self.tokenizer, group_size=1, slots=0)
         playing, names = build_model.rollout_model(config, self.model), tuple(task.label for task in config.tasks)
         play = self.programs.rollout(
-            "rollout", playing, self.batched_env, self.engine, rounds=config.algo.dynamic_sampling, task_names=names
+            *("rollout", playing, self.batched_env, self.engine),
+            resampling=build_inputs.resampling(config),
+            task_names=names,
         )
         play_greedy = self.programs.rollout("baseline", playing, self.batched_env, single)
         evaluate = self.programs.rollout("evaluation", self.model, self.batched_env, single)

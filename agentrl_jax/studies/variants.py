@@ -30,9 +30,11 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.envs.level_splits import level_splits
+from agentrl_jax.rollout.resampling import ONE_ROUND, Resampling
 from agentrl_jax.rollout.trajectory import hexadecimal
 from agentrl_jax.setup import build, build_inputs, build_model, run_keys, start
 from agentrl_jax.setup.demonstrations import check_imitable
+from agentrl_jax.setup.own_episodes import check_episode_functions
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.studies.imitation import SeedImitation
 from agentrl_jax.studies.seeds import Seeds, rollout_params
@@ -73,12 +75,14 @@ class Variants:
             self.engine,
             bootstrap=any(variant.algo.advantage.bootstrap_truncated for variant in comparison.variants.values()),
         )
+        for variant in comparison.variants.values():
+            check_episode_functions(variant, self.batched_env.info_keys)
         if config.imitation.levels:
             check_imitable(self.batched_env, config.prompt.max_response_tokens, config.imitation)
         self.ids = build_inputs.training_ids(config)
         single = build_inputs.engine_config(config, self.tokenizer, group_size=1, slots=0)
-        rounds = {variant.algo.dynamic_sampling for variant in comparison.variants.values()}
-        self.rollouts = {number: self._rollout(self.engine, number) for number in rounds}
+        resampled = {build_inputs.resampling(variant) for variant in comparison.variants.values()}
+        self.rollouts = {each: self._rollout(self.engine, each) for each in resampled}
         self.greedy = self._rollout(single)
         self.evaluation = self.programs.rollout("evaluation", self.model, self.batched_env, single)
         self.evaluate_seeds = self.seeds.each(self._evaluate_seed)
@@ -93,14 +97,14 @@ class Variants:
         prefix = shared_prefix_len(self.batched_env)
         return build_model.build_model(config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
 
-    def _rollout(self, engine: EngineConfig, rounds: int = 1) -> Any:
+    def _rollout(self, engine: EngineConfig, resampling: Resampling = ONE_ROUND) -> Any:
         names = tuple(task.label for task in self.config.tasks)
         program = self.programs.rollout(
-            f"rollout {rounds}",
+            f"rollout {resampling}",
             build_model.rollout_model(self.config, self.model),
             self.batched_env,
             engine,
-            rounds=rounds,
+            resampling=resampling,
             task_names=names,
         )
 
@@ -228,7 +232,7 @@ class Variants:
                 config, float(build_inputs.learning_rates(config)(iteration)), iteration
             ),
         )
-        rollout = self.rollouts[config.algo.dynamic_sampling]
+        rollout = self.rollouts[build_inputs.resampling(config)]
         programs = IterationPrograms(rollout, update, self.greedy if remax else None, group_size)
         states, played, metrics = iterate(states.replace(frozen_params=self.frozen_params), inputs, programs)
         steps = played.stats.environment_steps

@@ -127,6 +127,7 @@ class Reinforcement:
         services = self._service_metrics(iteration, played.trajectory, rolled - began)
         prompts = self._prompt_metrics(state, played.trajectory, inputs.rollout.temperature)
         looked = time.monotonic()
+        measured = self._own_metrics(played.trajectory)
         taken = self.recorder.take(state, played.trajectory, inputs) if self.recorder.due(iteration) else None
         planning = time.monotonic()
         if self.teacher is not None:
@@ -150,7 +151,8 @@ class Reinforcement:
             step = self.first_row + iteration + 1
             self.recorder.write(self.folder, step, iteration + 1, inputs, taken, advantages, roll_backs)
             seconds["time/record"] = planning - looked + time.monotonic() - learned
-        score = self._record(iteration, state, played, metrics | services | prompts | teacher, seconds)
+        more = services | prompts | teacher | host_metrics(measured)
+        score = self._record(iteration, state, played, metrics | more, seconds)
         self._check_and_save(iteration, state, metrics, score)
         return state
 
@@ -216,6 +218,13 @@ class Reinforcement:
         if not iteration:
             self.view.note(check_teacher(self.config, measured))
         return measured
+
+    def _own_metrics(self, trajectory: Trajectory) -> dict[str, jax.Array]:
+        """The metrics of the user, not waited for."""
+        if self.parts.metrics is None:
+            return {}
+        numbers = {name: part.numbers for name, part in self.config.train.metrics.items()}
+        return self.parts.metrics(trajectory, numbers)
 
     def _prompt_metrics(self, state: TrainState, trajectory: Trajectory, temperature: jax.Array) -> dict[str, float]:
         """Measures, when due, how much responses depend on their prompts, under the policy that sampled them."""

@@ -122,7 +122,8 @@ def _values(annotation: Any) -> tuple[list[Any], bool]:
         return options, True
     if get_origin(annotation) is dict:
         if options[0] is not str:
-            return [], True
+            has_parts = "tokens" in map(kind_of, sections_of(options[1]))
+            return [{"tokens": {"kind": "tokens", "weight": 0.5}}] if has_parts else [], True
         return [{name: {"end": end, "iterations": 1}} for name in SCHEDULED for end in (0.5, -2.0)], True
     if get_origin(annotation) is tuple:
         entry = get_args(annotation)[0]

@@ -15,11 +15,11 @@ from rich.table import Table
 from agentrl_jax import safe_yaml
 from agentrl_jax.algos.filters import FilterInputs
 from agentrl_jax.algos.losses import ObjectiveInputs
-from agentrl_jax.algos.own import Rule
 from agentrl_jax.config import decode
 from agentrl_jax.config.fields import is_own
 from agentrl_jax.config.own import OwnKind
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.learner.own import Rule
 from agentrl_jax.setup.own_rules import own_section
 from agentrl_jax.setup.own_sources import import_rules
 from agentrl_jax.studies.estimator_bias import policies, task

@@ -11,6 +11,7 @@ from toy_rollouts import GROUPED, KEY, assert_same
 
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.contexts import SINGLE_TURN
+from agentrl_jax.rollout.resampling import Resampling
 from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
 
 
@@ -65,7 +66,9 @@ SETTINGS = dataclasses.replace(
 
 def program(devices):
     programs = Programs(make_mesh(devices))
-    return programs.rollout("rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, GROUPED, rounds=3, task_names=NAMES)
+    return programs.rollout(
+        "rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, GROUPED, resampling=Resampling(3), task_names=NAMES
+    )
 
 
 def spread(trajectory, paid=0.0):

@@ -10,7 +10,16 @@ import pytest
 import yaml
 from refusing import refusal
 
-from agentrl_jax.config import checks, decode, distillation_checks, load, optim_checks, stage_checks, validate
+from agentrl_jax.config import (
+    checks,
+    decode,
+    distillation_checks,
+    load,
+    optim_checks,
+    reward_checks,
+    stage_checks,
+    validate,
+)
 from agentrl_jax.errors import shown
 
 GRPO = "algo: {preset: grpo}"
@@ -28,6 +37,9 @@ MEAN = "algo: {filter: none, advantage: {reward_normalization: mean}}"
 VALUE_COEF = "algo: {schedules: {advantage.value_coef: {end: 2, iterations: 5}}}"
 OWN = "algo: {preset: grpo, advantage: {kind: 'my_rules:mine', source: x}}"
 AGGREGATIONS = "seq_mean_token_mean", "token_mean"
+PARTS = "tasks: [{env: X, groups: 8}]\nalgo: {rewards: {tokens: {weight: 0.5}}}"
+APART = "prompt: {format_penalty: 0}\nalgo: {filter: none, advantage: KIND, rewards: {tokens: tokens}, "
+APART += "normalize_rewards: group}"
 SINGLE = "agent: single_turn"
 IMITATION = "imitation: {levels: 8, steps: 50}"
 SFT = {"kind": "sft", "data": ["a.jsonl"]}
@@ -154,6 +166,18 @@ LIMITS = [
     ("algo: {horizon: stepwise}", "algo.horizon.turns", [4], [5]),
     (OWN, "algo.advantage.bootstrap_truncated", False, True),
     ("algo: {objective: {kind: 'my_rules:mine', source: x, unit: row}}", "algo.aggregation", *AGGREGATIONS),
+    # Parts of the reward.
+    (f"{PARTS}", "algo.rewards.tokens.tasks", ["X"], ["Y"], "algo.rewards.tokens.tasks is Y"),
+    (f"{PARTS}", "algo.rewards.tokens.weight", 1.0, 0.0),
+    ("", "algo.rewards", {}, {"environment": "tokens"}, "algo.rewards.environment.kind is tokens"),
+    ("", "algo.skip_truncated", ["turns"], ["turns", "turns"]),
+    (APART.replace("KIND", "gae"), "rollout.group_size", 2, 1, "algo.normalize_rewards is group"),
+    (APART.replace("KIND", "gae"), "algo.rewards", {"tokens": "tokens"}, {}, "algo.normalize_rewards is group"),
+    (APART.replace("KIND", "gae"), "algo.overlong_buffer", 0.0, 0.2),
+    (APART.replace("KIND", "gae"), "prompt.format_penalty", 0.0, -0.1),
+    (APART.replace("KIND", "gae"), "algo.advantage.reward_placement", "episode", "turn"),
+    (APART.replace("KIND", "rloo"), "algo.advantage", "rloo", "remax"),
+    (APART.replace("KIND", "grpo"), "algo.advantage.normalize_by_std", False, True),
     # Schedules.
     (
         "algo: {schedules: {objective.clip_low: {end: 0.1, iterations: 5}}}",
@@ -298,7 +322,7 @@ def test_the_limit_of_a_check(limit):
         assert "\n" not in str(error)
 
 
-MODULES = checks, distillation_checks, optim_checks, stage_checks
+MODULES = checks, distillation_checks, optim_checks, reward_checks, stage_checks
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

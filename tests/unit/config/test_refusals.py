@@ -14,8 +14,10 @@ from agentrl_jax.config.fields import OWN
 from agentrl_jax.config.keys import child_type, every_key, kind_of, sections_of
 from agentrl_jax.errors import shown
 
+MAPPINGS = "algo.schedules", "algo.rewards", "train.metrics", "tasks"
 
-@pytest.mark.parametrize("key", [key for key in every_key() if key not in ("algo.schedules", "tasks")])
+
+@pytest.mark.parametrize("key", [key for key in every_key() if key not in MAPPINGS])
 def test_a_value_of_a_wrong_type_is_refused_for_every_key(key):
     above, _, name = key.rpartition(".")
     kind, data, node = Config, {}, None

@@ -7,7 +7,7 @@ from made_up import EPISODES, GROUP_SIZE, GROUPS, TRAJECTORY
 from agentrl_jax.learner.measures import groups_of, measure
 from agentrl_jax.learner.trained_rows import trained_rows
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.returns import Penalties
+from agentrl_jax.rollout.returns import RewardRule
 
 RETURNS = jnp.arange(float(EPISODES))
 
@@ -33,7 +33,7 @@ def test_metrics_of_episodes_and_groups():
     @jax.jit
     def measured(trajectory):
         trajectory = trajectory.replace(response=trajectory.response.replace(tokens=same, length=lengths))
-        found = measure(trajectory, groups_of(trajectory, RETURNS, GROUP_SIZE), ("toy",), Penalties(0.0))
+        found = measure(trajectory, groups_of(trajectory, RETURNS, GROUP_SIZE), ("toy",), RewardRule(0.0))
         return {name: x.value for name, x in found.items()}
 
     def shares(*failed):

@@ -31,6 +31,8 @@ def test_every_setting_is_tried_or_read_by_name():
     tried = {setting.name for setting in every_setting()}
     assert {key for key in every if not any(k.startswith(f"{key}.") for k in every)} - tried == {
         "algo.preset",
+        "algo.normalize_rewards",
+        "train.metrics",
         *FILLED_IN,
     }
     files = [path for path in (ROOT / "agentrl_jax").rglob("*.py") if path.parent.name != "config"]
@@ -44,7 +46,7 @@ def test_every_other_setting_changes_what_a_run_is_built_of():
 
 OWN = "algo.advantage.", "algo.objective.", "algo.filter.", "optim."
 FILLED_IN = {key for key in every_key() if key.startswith(OWN) and key.split(".")[-1] in FILLED[1:]}
-"""Of functions of the user, see tests/unit/setup/test_own_rules.py."""
+"""Of functions of the user, see tests/unit/setup; normalized rewards are in test_reward_parts.py."""
 RULES = [{name: of[i % len(of)] for name, of in UNIONS.items()} for i in range(max(map(len, UNIONS.values())))]
 """Rules that together have every member of every union."""
 

@@ -5,10 +5,10 @@ import pytest
 from made_up import EPISODES, GROUP_SIZE, TRAJECTORY, TURNS
 
 from agentrl_jax.rollout.metrics import trajectory_metrics
-from agentrl_jax.rollout.returns import Penalties, overlong, penalized_returns, turn_rewards
+from agentrl_jax.rollout.returns import RewardRule, overlong, total_returns, turn_rewards
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 
-PENALTIES = Penalties(-0.25, 0.4, 0.5)
+PENALTIES = RewardRule(-0.25, 0.4, 0.5)
 LIMIT = TRAJECTORY.response.tokens.shape[-1]
 
 
@@ -78,10 +78,10 @@ def test_returns_and_penalties():
     played = np.asarray(t.turn_mask)
     rewards = [[reward_of(t, e, turn) if played[e, turn] else 0.0 for turn in range(TURNS)] for e in range(EPISODES)]
     np.testing.assert_allclose(turn_rewards(t, PENALTIES), rewards, rtol=1e-5)
-    np.testing.assert_allclose(penalized_returns(t, PENALTIES), np.sum(rewards, axis=1), rtol=1e-4, atol=1e-5)
-    assert not np.asarray(overlong(t, Penalties(-0.25))).any()
+    np.testing.assert_allclose(total_returns(t, PENALTIES), np.sum(rewards, axis=1), rtol=1e-4, atol=1e-5)
+    assert not np.asarray(overlong(t, RewardRule(-0.25))).any()
     plain = np.where(played, np.asarray(t.turn.reward) - 0.25 * np.asarray(t.turn.format_error), 0.0)
-    np.testing.assert_allclose(turn_rewards(t, Penalties(-0.25)), plain, rtol=1e-5)
+    np.testing.assert_allclose(turn_rewards(t, RewardRule(-0.25)), plain, rtol=1e-5)
 
 
 def test_metrics_of_all_episodes_and_of_each_task():

@@ -9,7 +9,7 @@ from made_up import EPISODES, GROUP_SIZE, GROUPS, make_trajectory
 
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.host import HostEnv
-from agentrl_jax.rollout.resampling import until_informative
+from agentrl_jax.rollout.resampling import Resampling, until_informative
 from agentrl_jax.rollout.trajectory import RolloutStats
 from agentrl_jax.setup.programs import Programs
 
@@ -76,4 +76,4 @@ def test_missing_groups_are_filled_in_their_order(varied, sources, played):
 def test_host_environments_play_one_round():
     programs, batched_env = Programs(make_mesh(1)), object.__new__(HostEnv)
     with pytest.raises(ValueError, match="dynamic_sampling"):
-        programs.rollout("rollout", toy_agent.MODEL, batched_env, toy_agent.engine_config(), rounds=2)
+        programs.rollout("rollout", toy_agent.MODEL, batched_env, toy_agent.engine_config(), resampling=Resampling(2))

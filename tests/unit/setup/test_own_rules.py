@@ -1,8 +1,5 @@
 """Functions of the user take the place of an estimator or an objective; what they do wrong is refused by name."""
 
-import itertools
-import textwrap
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,14 +16,6 @@ from agentrl_jax.setup.own_checks import advantage_inputs, filter_inputs, object
 from agentrl_jax.setup.own_rules import copy_own_rules, with_own_rules
 from agentrl_jax.setup.own_sources import name_module
 
-HEAD = """
-from typing import Annotated
-import jax
-import jax.numpy as jnp
-import numpy as np
-from pydantic import Field
-from agentrl_jax.rules import AdvantageInputs, FilterInputs, ObjectiveInputs, groups, rule
-"""
 RULES = """
 @rule(needs=("groups",))
 def centered(inputs: AdvantageInputs, *, strength: Annotated[float, Field(gt=0)] = 1, whole: bool = True):
@@ -56,20 +45,6 @@ def uneven(inputs: FilterInputs, *, least: float = 0.1):
 def plain(inputs):
     return inputs
 """
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    """Writes a module, and returns its name; no two have the same."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def write(text, head=HEAD):
-        name = f"rules_of_test_{next(_numbers)}"
-        (tmp_path / f"{name}.py").write_text(head + textwrap.dedent(text))
-        return name
-
-    return write
 
 
 def config_of(**kinds):

@@ -10,7 +10,7 @@ from refusing import refusal
 
 from agentrl_jax.config import Config, EvalConfig, TrainConfig, decode, save_resolved
 from agentrl_jax.evaluate.held_out import HeldOut
-from agentrl_jax.rollout.returns import Penalties
+from agentrl_jax.rollout.returns import RewardRule
 from agentrl_jax.setup import build_inputs, start
 from agentrl_jax.stopping import Stopped
 from agentrl_jax.train import guards
@@ -64,7 +64,7 @@ def test_a_validation_plays_as_many_levels_at_the_temperature_that_is_set():
     levels = SimpleNamespace(number=lambda wanted: wanted - 1, play=play)
     train = TrainConfig(validation_episodes=7, validation_temperature=0.125)
     with pytest.raises(KeyError) as found:
-        HeldOut(EvalConfig(), train, Penalties(0.0), ("X",), eval_sets=(), validations=(levels,)).validation({})
+        HeldOut(EvalConfig(), train, RewardRule(0.0), ("X",), eval_sets=(), validations=(levels,)).validation({})
     assert found.value.args == (6, 0.125)
 
 

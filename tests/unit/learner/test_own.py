@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import Field
 
-from agentrl_jax.algos import own
 from agentrl_jax.config.own import OwnAdvantage, OwnObjective
+from agentrl_jax.learner import own
 from agentrl_jax.rules import AdvantageInputs, ObjectiveInputs, rule
 
 MASK = jnp.array([[True, True, False]])

@@ -1,4 +1,4 @@
-"""Functions of the user as estimators, objectives, filters and optimizers: entries of the tables of their kinds."""
+"""Functions of the user as entries of the tables of their kinds: estimators, objectives, filters, metrics and more."""
 
 import dataclasses
 import inspect
@@ -16,8 +16,11 @@ from agentrl_jax.algos.losses import OBJECTIVES, ObjectiveInputs
 from agentrl_jax.algos.optimizers import OPTIMIZERS
 from agentrl_jax.config.filters import OwnFilter
 from agentrl_jax.config.optim import OwnOptimizer
-from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
+from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnMetric, OwnObjective
+from agentrl_jax.config.rewards import OwnPart
 from agentrl_jax.errors import BadValue
+from agentrl_jax.rollout.returns import PARTS
+from agentrl_jax.rollout.trajectory import Trajectory
 
 READ_BY: dict[type, dict[str, tuple[str, ...]]] = {
     AdvantageInputs: {
@@ -28,23 +31,30 @@ READ_BY: dict[type, dict[str, tuple[str, ...]]] = {
     },
     ObjectiveInputs: {"ratio": ("old_logprob", "behavior_logprob")},
     FilterInputs: {},
+    Trajectory: {},
     optax.GradientTransformation: {},
 }
 """By the inputs of a function (of an optimizer, what it returns), what it may need, and the fields that only a function
 with this need reads."""
-SECTIONS: dict[type, type[OwnKind]] = {
-    AdvantageInputs: OwnAdvantage,
-    ObjectiveInputs: OwnObjective,
-    FilterInputs: OwnFilter,
-    optax.GradientTransformation: OwnOptimizer,
+INPUTS: dict[type[OwnKind], type] = {
+    OwnAdvantage: AdvantageInputs,
+    OwnObjective: ObjectiveInputs,
+    OwnFilter: FilterInputs,
+    OwnPart: Trajectory,
+    OwnMetric: Trajectory,
+    OwnOptimizer: optax.GradientTransformation,
 }
+"""The inputs of the functions of each section."""
 KINDS: dict[type, str] = {
     AdvantageInputs: "an advantage estimator",
     ObjectiveInputs: "an objective",
     FilterInputs: "a filter",
+    Trajectory: "a function of a Trajectory",
     optax.GradientTransformation: "an optimizer",
 }
 """What a function with such inputs is called."""
+METRICS: dict[str, Callable[..., Any]] = {}
+"""The metrics of the user, from (trajectory, section, numbers), by kind."""
 _TYPES = (float, int, bool, str)
 
 
@@ -82,15 +92,17 @@ class Rule:
 def rule(
     *, needs: tuple[str, ...] = (), unit: Literal["token", "row"] = "token"
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Declares a function of the user as an advantage estimator, an objective or a filter, by its first argument, or as
-    an optimizer, which has none.
+    """Declares a function of the user as an advantage estimator, an objective, a filter, or a part of the reward or a
+    metric, by its first argument, or as an optimizer, which has none.
 
     `inputs: AdvantageInputs`: returns the advantage of every token, f32[E, S], 0 outside the mask, or with the need
     critic (advantage, target of the critic). `inputs: ObjectiveInputs`: returns the loss of every token, f32[N, S], or
     (losses, clipped), bool[N, S], where a bound determined the loss. `inputs: FilterInputs`: returns which groups of a
-    batch are trained on, bool[Gr]. Without such an argument: returns an `optax.GradientTransformation` with learning
-    rate 1, such as `optax.adamw(1.0)`. Its other parameters are keyword-only, of the types float (traced: another value
-    does not compile again; not those of an optimizer), int, bool or str (static), with bounds by `Annotated`.
+    batch are trained on, bool[Gr]. `trajectory: Trajectory`: as a part of the reward returns that of every turn,
+    f32[E, T], of each episode for itself; as a metric (sum, count), whose ratio is reported. Without such an argument:
+    returns an `optax.GradientTransformation` with learning rate 1, such as `optax.adamw(1.0)`. Its other parameters are
+    keyword-only, of the types float (traced: another value does not compile again; not those of an optimizer), int,
+    bool or str (static), with bounds by `Annotated`.
 
     `needs` has what else it reads. Advantages: groups (`scores`, `valid`, `state`; whole groups are on one device),
     critic (`values`, `final_value`), greedy (`baseline`), devices (`devices`, for sums over all groups). Objectives:
@@ -108,7 +120,8 @@ def rule(
         if first is not None:
             inputs = hints.get(first.name)
         if first is not None and (inputs not in READ_BY or inputs is optax.GradientTransformation):
-            why = "expected AdvantageInputs, ObjectiveInputs or FilterInputs as the annotation of the first argument"
+            known = "AdvantageInputs, ObjectiveInputs, FilterInputs or Trajectory"
+            why = f"expected {known} as the annotation of the first argument"
             raise BadValue.of(f"{function.__name__}: {first.name}", str(inputs), why)
         for need in needs:
             if need not in READ_BY[inputs]:
@@ -120,7 +133,7 @@ def rule(
             if each.kind is not inspect.Parameter.KEYWORD_ONLY or _plain(hints.get(each.name)) not in _TYPES:
                 why = "expected a parameter behind *, annotated with float, int, bool or str"
                 raise BadValue.of(f"{function.__name__}: parameter", each.name, why)
-            if each.name in SECTIONS[inputs].model_fields:
+            if any(each.name in of.model_fields for of, made in INPUTS.items() if made is inputs):
                 why = "which is a key of every such section; give it another name"
                 raise BadValue.of(f"{function.__name__}: parameter", each.name, why)
         parameters = {each.name: (hints[each.name], each.default) for each in others}
@@ -131,7 +144,11 @@ def rule(
 
 def register(kind: str, rule: Rule) -> None:
     """Makes a rule an entry of the table of its kinds."""
-    if rule.inputs is AdvantageInputs:
+    if rule.inputs is Trajectory:  # a part of the reward, or a metric: its section says which
+        PARTS[kind] = METRICS[kind] = lambda trajectory, section, numbers: rule.function(
+            trajectory, **parameters(section, numbers)
+        )
+    elif rule.inputs is AdvantageInputs:
         ESTIMATORS[kind] = lambda inputs, section, numbers: advantage(rule, inputs, section, numbers)
     elif rule.inputs is optax.GradientTransformation:
         OPTIMIZERS[kind] = lambda section: rule.function(**section.parameters)
