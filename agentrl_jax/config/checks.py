@@ -309,8 +309,10 @@ def _bound_of(config: Config, name: str, end: float) -> str:
     if name == "rollout.temperature" and end == 0:
         return "expected more than 0"
     section, _, field = name.rpartition(".")
-    part: Any = getattr(config.algo, section, None) if section else config.algo
-    part = getattr(config, section) if part is None else part
+    parts = {f"rewards.{name}": part for name, part in config.algo.rewards.items()}
+    part: Any = (
+        parts.get(section, getattr(config.algo, section, getattr(config, section, None))) if section else config.algo
+    )
     found = type(part).model_fields.get(field)  # parameters of functions have none
     return out_of_bounds(found, end) if found else ""
 

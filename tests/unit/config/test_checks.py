@@ -40,6 +40,9 @@ AGGREGATIONS = "seq_mean_token_mean", "token_mean"
 PARTS = "tasks: [{env: X, groups: 8}]\nalgo: {rewards: {tokens: {weight: 0.5}}}"
 APART = "prompt: {format_penalty: 0}\nalgo: {filter: none, advantage: KIND, rewards: {tokens: tokens}, "
 APART += "normalize_rewards: group}"
+FADING = {"rewards.tokens.buffer": {"end": 1.0, "iterations": 5}}
+FADING_TOO_FAR = {"rewards.tokens.buffer": {"end": 1.5, "iterations": 5}}
+OVERSHOT = "algo.schedules.rewards.tokens.buffer.end is 1.5"
 SINGLE = "agent: single_turn"
 IMITATION = "imitation: {levels: 8, steps: 50}"
 SFT = {"kind": "sft", "data": ["a.jsonl"]}
@@ -170,6 +173,7 @@ LIMITS = [
     (f"{PARTS}", "algo.rewards.tokens.tasks", ["X"], ["Y"], "algo.rewards.tokens.tasks is Y"),
     (f"{PARTS}", "algo.rewards.tokens.weight", 1.0, 0.0),
     ("", "algo.rewards", {}, {"environment": "tokens"}, "algo.rewards.environment.kind is tokens"),
+    (PARTS.replace("weight: 0.5", "kind: overlong"), "algo.schedules", FADING, FADING_TOO_FAR, OVERSHOT),
     ("", "algo.skip_truncated", ["turns"], ["turns", "turns"]),
     (APART.replace("KIND", "gae"), "rollout.group_size", 2, 1, "algo.normalize_rewards is group"),
     (APART.replace("KIND", "gae"), "algo.rewards", {"tokens": "tokens"}, {}, "algo.normalize_rewards is group"),
