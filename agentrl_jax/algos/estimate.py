@@ -4,6 +4,7 @@ Shapes: `E` episodes of `T` turns and `S` positions, in `Gr` groups of `M` conti
 episodes into rows of single turns; estimators always see whole episodes, so that advantages do not depend on the cut.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -130,6 +131,17 @@ def _of_tokens(e: AdvantageInputs, of_turn: Float[Array, "E T"]) -> Float[Array,
     return jnp.take_along_axis(of_turn, e.turn, axis=1)
 
 
+def _sum(e: AdvantageInputs, rule: Any, n: Numbers) -> Advantages:
+    """The weighted sum of the terms, and the target of the one with a critic."""
+    found, target = [], None
+    for index, term in enumerate(rule.rules):
+        numbers = {key.removeprefix(f"{index}."): x for key, x in n.items() if key.startswith(f"{index}.")}
+        advantage, of_critic = ESTIMATORS[term.kind](e, term, numbers)
+        found.append(numbers["weight"] * jnp.where(e.mask, advantage, 0.0))
+        target = of_critic if of_critic is not None else target
+    return functools.reduce(jnp.add, found), target
+
+
 ESTIMATORS: dict[str, Callable[[AdvantageInputs, Any, Numbers], Advantages]] = {
     "gae": _gae,
     "turn_gae": _turn_gae,
@@ -139,5 +151,6 @@ ESTIMATORS: dict[str, Callable[[AdvantageInputs, Any, Numbers], Advantages]] = {
     "rloo": _rloo,
     "remax": _remax,
     "gigpo": _gigpo,
+    "sum": _sum,
 }
 """The function of each kind, from (inputs, rule, numbers); its settings are the member of `config.algo.Advantage`."""

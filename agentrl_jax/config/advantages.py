@@ -1,10 +1,11 @@
 """Advantage estimators: a union, discriminated by `kind`, so that each has the parameters that it reads."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
-from agentrl_jax.config.fields import BY_KIND, OWN, TRACED, Fraction, Needs, NonNegative, Placement, Section
+from agentrl_jax.config.fields import BY_KIND, LARGEST, OWN, TRACED, Fraction, Needs, NonNegative, Placement, Section
 from agentrl_jax.config.own import OwnAdvantage
 from agentrl_jax.errors import BadValue
 
@@ -169,7 +170,7 @@ class Gigpo(_OfEpisodes):
         return self
 
 
-Advantage = Annotated[
+_Kinds = (
     Annotated[Gae, Tag("gae")]
     | Annotated[TurnGae, Tag("turn_gae")]
     | Annotated[BiLevelGae, Tag("bi_level_gae")]
@@ -178,6 +179,145 @@ Advantage = Annotated[
     | Annotated[Rloo, Tag("rloo")]
     | Annotated[Remax, Tag("remax")]
     | Annotated[Gigpo, Tag("gigpo")]
-    | Annotated[OwnAdvantage, Tag(OWN)],
-    BY_KIND,
-]
+    | Annotated[OwnAdvantage, Tag(OWN)]
+)
+
+
+class WeightedTerm(Section):
+    """A term of a sum."""
+
+    weight: Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)] = 1.0
+    """Factor on its advantages, traced."""
+    rule: Annotated[_Kinds, BY_KIND] = Gae()
+    """The estimator."""
+
+
+class Sum(Section, Needs):
+    """The weighted sum of several estimators, which a file gives as a list: [gae, {kind: gigpo, weight: 0.5}].
+
+    At most one term has a critic, which its target trains. What is done with rewards before must be the same for all.
+    """
+
+    kind: Literal["sum"] = "sum"
+    terms: Annotated[tuple[WeightedTerm, ...], Field(min_length=1, max_length=8)] = (WeightedTerm(),)
+    """Whitening and weights of groups and episodes are those of the sum, not of terms."""
+    whiten: bool = False
+    """Normalize the advantages of the batch to mean 0 and variance 1."""
+    spread_weighted: bool = False
+    """Weight groups by the standard deviation of their returns."""
+    length_weighted: bool = False
+    """Weight episodes by the inverse of their number of sampled tokens."""
+
+    @model_validator(mode="after")
+    def _check_terms(self) -> Self:
+        for index, rule in enumerate(self.rules):
+            for name in ("whiten", "spread_weighted", "length_weighted"):
+                if (value := getattr(rule, name)) != type(rule).model_fields[name].default:
+                    why = f"but this is a key of the sum; give algo.advantage {{kind: sum, {name}: ..., terms: [...]}}"
+                    raise BadValue.of(f"algo.advantage.{index}.{name}", value, why)
+        if (critics := sum(rule.has_critic for rule in self.rules)) > 1:
+            why = "terms with a critic, but there is one critic; use at most one"
+            raise BadValue.of("algo.advantage", critics, why)
+        for name in _SHARED:
+            found = list(dict.fromkeys(getattr(rule, name) for rule in self._reading(name)))
+            if len(found) > 1:
+                why = f"and {found[0]} in another term; give all terms the same"
+                raise BadValue.of(f"algo.advantage.{name}", found[1], why)
+        return self
+
+    @property
+    def rules(self) -> tuple[Any, ...]:
+        """The estimators."""
+        return tuple(term.rule for term in self.terms)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What some term needs."""
+        return tuple(dict.fromkeys(need for rule in self.rules for need in rule.needs))
+
+    @property
+    def per_episode(self) -> bool:
+        """No term reads where in an episode a reward is earned."""
+        return all(rule.per_episode for rule in self.rules)
+
+    @property
+    def of_critic(self) -> str:
+        """Where the numbers of the term with a critic are."""
+        return next((f"{index}." for index, rule in enumerate(self.rules) if rule.has_critic), "")
+
+    @property
+    def reward_placement(self) -> Placement:
+        """That of the terms that read it; as are those below."""
+        return self._shared("reward_placement")
+
+    @property
+    def reward_normalization(self) -> Normalization:
+        """See `reward_placement`."""
+        return self._shared("reward_normalization")
+
+    @property
+    def reward_grouping(self) -> str:
+        """See `reward_placement`."""
+        return self._shared("reward_grouping")
+
+    @property
+    def by_observation(self) -> bool:
+        """See `reward_placement`."""
+        return any(rule.by_observation for rule in self.rules)
+
+    @property
+    def value_clip(self) -> float | None:
+        """That of the term with a critic; as is that below."""
+        return next((rule.value_clip for rule in self.rules if rule.has_critic), None)
+
+    @property
+    def bootstrap_truncated(self) -> bool:
+        """See `value_clip`."""
+        return any(rule.bootstrap_truncated for rule in self.rules)
+
+    def with_rules(self, found: Mapping[str, Any]) -> Self:
+        """The sum with other estimators, by the number of their term."""
+        rules = enumerate(self.rules)
+        terms = zip(self.terms, (found.get(f"{index}", rule) for index, rule in rules))
+        return self.replace(terms=tuple(term.replace(rule=rule) for term, rule in terms))
+
+    def _reading(self, name: str) -> list[Any]:
+        """The estimators that have a setting, which others fix."""
+        return [rule for rule in self.rules if name in type(rule).model_fields]
+
+    def _shared(self, name: str) -> Any:
+        return getattr((*self._reading(name), *self.rules)[0], name)
+
+    def traced(self) -> dict[str, float]:
+        """As in `Section`, by the number of the term: 0.weight, 0.gamma."""
+        numbers = ({"weight": term.weight, **term.rule.traced()} for term in self.terms)
+        return {f"{index}.{name}": value for index, of in enumerate(numbers) for name, value in of.items()}
+
+    def untraced(self) -> Self:
+        """As in `Section`."""
+        terms = tuple(term.replace(weight=None, rule=term.rule.untraced()) for term in self.terms)
+        return self.replace(terms=terms)
+
+
+_SHARED = ("reward_placement", "reward_normalization", "reward_grouping", "anchor")
+
+
+def with_terms(advantage: Any) -> Any:
+    """An advantage as it is stored, from a list of terms as a file has it."""
+    if isinstance(advantage, dict) and isinstance(terms := advantage.get("terms"), list | tuple):
+        return {**advantage, "terms": [_term(term) for term in terms]}
+    if isinstance(advantage, list | tuple):
+        return {"kind": "sum", "terms": [_term(term) for term in advantage]}
+    return advantage
+
+
+def _term(term: Any) -> Any:
+    if isinstance(term, str):
+        return {"rule": {"kind": term}}
+    if not isinstance(term, dict) or "rule" in term:
+        return term
+    weight = {"weight": term["weight"]} if "weight" in term else {}
+    return {**weight, "rule": {name: value for name, value in term.items() if name != "weight"}}
+
+
+Advantage = Annotated[_Kinds | Annotated[Sum, Tag("sum")], BY_KIND]

@@ -229,19 +229,18 @@ def _rule(config: Config) -> Iterator[Refused]:
         yield "algo.advantage.spread_weighted", True, "but algo.filter_group_size is 1; use at least 2, or 0 for all"
     if algo.overlong_buffer == 0.0 and algo.overlong_penalty != AlgoConfig().overlong_penalty:
         yield "algo.overlong_penalty", algo.overlong_penalty, "but algo.overlong_buffer is 0; leave it out"
-    if is_own(advantage.kind) and not advantage.has_critic:
-        for name in ("value_coef", "value_clip", "bootstrap_truncated"):
-            value, default = getattr(advantage, name), type(advantage).model_fields[name].default
-            if value != default:
-                why = f"but {advantage.kind} does not say that it needs a critic; leave it out"
-                yield f"algo.advantage.{name}", value, why
-    if turns == 1 and advantage.kind == "bi_level_gae":
-        yield "algo.advantage", advantage.kind, "which is gae where prompt.max_turns is 1; use gae, or more turns"
-    for name in ("reward_placement", "turn_gamma", "history") if turns == 1 else ():
-        field, value = type(advantage).model_fields.get(name), getattr(advantage, name, None)
-        if field and value != field.default:
-            key = f"algo.advantage.{name}"
-            yield key, value, f"which prompt.max_turns 1 does not read; leave it at {field.default}"
+    for index, rule in enumerate(advantage.rules):
+        key = "algo.advantage" + (f".{index}" if rule is not advantage else "")
+        if is_own(rule.kind) and not rule.has_critic:
+            for name in ("value_coef", "value_clip", "bootstrap_truncated"):
+                if (value := getattr(rule, name)) != type(rule).model_fields[name].default:
+                    yield f"{key}.{name}", value, f"but {rule.kind} does not say that it needs a critic; leave it out"
+        if turns == 1 and rule.kind == "bi_level_gae":
+            yield key, rule.kind, "which is gae where prompt.max_turns is 1; use gae, or more turns"
+        for name in ("reward_placement", "turn_gamma", "history") if turns == 1 else ():
+            field, value = type(rule).model_fields.get(name), getattr(rule, name, None)
+            if field and value != field.default:
+                yield f"{key}.{name}", value, f"which prompt.max_turns 1 does not read; leave it at {field.default}"
     if isinstance(kept, TopKFilter) and kept.k >= config.groups and kept.include_zero:
         yield "algo.filter.k", kept.k, f"but a batch has {config.groups} groups, so that all are kept; use fewer"
     if kept.kind not in ("none", "fraction") and config.train.max_bad_updates == 1:
@@ -309,7 +308,8 @@ def _bound_of(config: Config, name: str, end: float) -> str:
     if name == "rollout.temperature" and end == 0:
         return "expected more than 0"
     section, _, field = name.rpartition(".")
-    parts = {f"rewards.{name}": part for name, part in config.algo.rewards.items()}
+    parts: dict[str, Any] = {f"rewards.{name}": part for name, part in config.algo.rewards.items()}
+    parts |= {f"advantage.{index}": rule for index, rule in enumerate(config.algo.advantage.rules)}
     part: Any = (
         parts.get(section, getattr(config.algo, section, getattr(config, section, None))) if section else config.algo
     )

@@ -71,6 +71,16 @@ class Needs:
         return "greedy" in self.needs
 
     @property
+    def rules(self) -> tuple[Any, ...]:
+        """The estimators of a sum; else itself."""
+        return (self,)
+
+    @property
+    def of_critic(self) -> str:
+        """Where in the traced numbers those of the estimator with a critic are."""
+        return ""
+
+    @property
     def by_observation(self) -> bool:
         """Takes turns with the same observation for turns in the same state."""
         return getattr(self, "anchor", "state") == "observation"

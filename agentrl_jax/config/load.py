@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from agentrl_jax import safe_yaml
 from agentrl_jax.config import presets, shipped
+from agentrl_jax.config.advantages import with_terms
 from agentrl_jax.config.agents import MOVED, with_agent
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.checks import validate
@@ -123,6 +124,9 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
 def _refuse_new_kinds(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Refuses the folder of a run that names a function which has not been imported: no run brings code with it."""
     parts = {"optim": data.get("optim"), **_below(data, "algo")}
+    terms = parts["algo.advantage"].get("terms") if isinstance(parts.get("algo.advantage"), Mapping) else ()
+    terms = [term.get("rule") if isinstance(term, Mapping) else None for term in terms or ()]
+    parts |= {f"algo.advantage.{index}": rule for index, rule in enumerate(terms)}
     for key, part in (parts | _below(data, "algo", "rewards") | _below(data, "train", "metrics")).items():
         if isinstance(part, Mapping) and is_own(part.get("kind")) and not part.get("source"):
             why = "but lacks its source, so that this is no folder that a run has written; restore config.yaml"
@@ -180,6 +184,7 @@ def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides keys of `algo`. A field with a kind is merged key by key if the kind is the same, else replaced."""
     result = {key: _with_kind(value) if key in _KINDS else value for key, value in base.items()}
     for key, value in given.items():
+        value = with_terms(value) if key == "advantage" else value
         if key in _KINDS:
             value, below = _with_kind(value), result.get(key)
             if isinstance(value, dict) and isinstance(below, dict):

@@ -42,11 +42,13 @@ def check_normalized(config: Config) -> Iterator[tuple[str, Any, str]]:
     ):
         if value:
             yield penalty, value, "which is part of no sum of normalized parts; use 0, and the parts format or overlong"
-    if advantage.kind == "gigpo" or advantage.has_greedy:
-        why = "which reads more than the returns of whole episodes; use another kind, or algo.normalize_rewards none"
-        yield "algo.advantage", advantage.kind, why
+    for rule in advantage.rules:
+        if rule.kind == "gigpo" or rule.has_greedy:
+            why = "which reads more than returns of whole episodes; use another kind, or algo.normalize_rewards none"
+            yield "algo.advantage", rule.kind, why
     wanted = {"reward_placement": "episode", "reward_normalization": "identity", "normalize_by_std": False}
     for name, needed in wanted.items():
-        if (given := getattr(advantage, name, needed)) != needed:
-            why = f"but algo.normalize_rewards normalizes each part of a return; use {str(needed).lower()}"
-            yield f"algo.advantage.{name}", given, why
+        for given in (getattr(rule, name, needed) for rule in advantage.rules):
+            if given != needed:
+                why = f"but algo.normalize_rewards normalizes each part of a return; use {str(needed).lower()}"
+                yield f"algo.advantage.{name}", given, why

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from agentrl_jax.config.advantages import Sum
 from agentrl_jax.config.agents import Agent, FullContext
 from agentrl_jax.config.algo import AlgoConfig, UpdateRule
 from agentrl_jax.config.fields import (
@@ -371,6 +372,8 @@ class Config(Section):
     def own_kinds(self) -> dict[str, OwnKind]:
         """The sections that are functions of the user, by their keys."""
         found = {f"algo.{name}": getattr(self.algo, name) for name in UpdateRule.model_fields} | {"optim": self.optim}
+        if isinstance(self.algo.advantage, Sum):
+            found |= {f"algo.advantage.{index}": rule for index, rule in enumerate(self.algo.advantage.rules)}
         found |= {f"algo.rewards.{name}": part for name, part in self.algo.rewards.items()}
         found |= {f"train.metrics.{name}": part for name, part in self.train.metrics.items()}
         return {key: part for key, part in found.items() if isinstance(part, OwnKind)}
@@ -382,11 +385,13 @@ class Config(Section):
 
     def with_kinds(self, found: Mapping[str, OwnKind]) -> "Config":
         """The configuration with other sections at keys as in `own_kinds`."""
-        data: dict[str, Any] = {"algo": {}, "algo.rewards": {}, "train.metrics": {}}
+        data: dict[str, Any] = {"algo": {}, "algo.rewards": {}, "train.metrics": {}, "algo.advantage": {}}
         for key, part in found.items():
             section, _, name = key.rpartition(".")
             data.setdefault(section, {})[name] = part
         algo = self.algo.replace(**data["algo"], rewards=self.algo.rewards | data["algo.rewards"])
+        if isinstance(self.algo.advantage, Sum):
+            algo = algo.replace(advantage=self.algo.advantage.with_rules(data["algo.advantage"]))
         train = self.train.replace(metrics=self.train.metrics | data["train.metrics"])
         return self.replace(algo=algo, train=train, optim=found.get("optim", self.optim))
 

@@ -269,7 +269,7 @@ def _loss(
         clip = config.advantage.value_clip
         value, clipped = losses.value_loss(scores.value, before.value, batch.target, clip=clip)
         value_weights = losses.token_weights(mask, "token_mean", denominators, norm_length=mask.shape[1])
-        loss += settings.numbers["advantage.value_coef"] * jnp.sum(value * value_weights)
+        loss += settings.numbers[f"advantage.{config.advantage.of_critic}value_coef"] * jnp.sum(value * value_weights)
         sums["critic/value_loss"] = masked.total(value, mask)
         sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)
     if config.kl.kind != "none":

@@ -20,6 +20,7 @@ from made_up import BASE as RULE
 from made_up import EPISODES, GROUP_SIZE, HINTS, KEY, NUMBERS, PLAIN, SHAPE, TRAJECTORY, fresh_state, settings
 
 from agentrl_jax.config import Config, TaskConfig, decode, validate
+from agentrl_jax.config.advantages import WeightedTerm
 from agentrl_jax.config.algo import UpdateRule
 from agentrl_jax.config.fields import OWN, Section
 from agentrl_jax.config.keys import child_type, kind_of, sections_of
@@ -127,6 +128,8 @@ def _values(annotation: Any) -> tuple[list[Any], bool]:
         return [{name: {"end": end, "iterations": 1}} for name in SCHEDULED for end in (0.5, -2.0)], True
     if get_origin(annotation) is tuple:
         entry = get_args(annotation)[0]
+        if entry is WeightedTerm:
+            return [({"weight": 0.5, "rule": {"kind": "gae"}},)], True
         if entry is ParameterGroup:
             changes = ({"lr_factor": 0}, {"lr_factor": 0.5}, {"weight_decay": 0.5})
             return [({"match": "*", **change},) for change in changes], True
@@ -307,6 +310,16 @@ READ_BEFORE = {"distillation.accept_weak_teacher"}
 """Fields of the rule that a run reads before its first update."""
 
 
+def _moved(part: Any, field: str) -> Any:
+    """A section with another traced number."""
+    number, _, name = field.rpartition(".")
+    if number:
+        term = part.terms[int(number)]
+        moved = _moved(term, name) if name == "weight" else term.replace(rule=_moved(term.rule, name))
+        return part.replace(terms=(*part.terms[: int(number)], moved, *part.terms[int(number) + 1 :]))
+    return part.replace(**{field: 0.25 * getattr(part, field) + 0.125})
+
+
 def unread(rule: dict[str, Section], seen: set[str], used: set[str]) -> list[str]:
     config, found = accepted({}), []
     for name, part in rule.items():
@@ -315,7 +328,7 @@ def unread(rule: dict[str, Section], seen: set[str], used: set[str]) -> list[str
         found += static - seen - READ_BEFORE
         before = build_inputs.update_settings(config.replace(algo=algo), 1.0)
         for field in traced:
-            changed = algo.replace(**{name: part.replace(**{field: 0.25 * getattr(part, field) + 0.125})})
+            changed = algo.replace(**{name: _moved(part, field)})
             after = build_inputs.update_settings(config.replace(algo=changed), 1.0)
             moved = {of for of, value in leaves(before).items() if leaves(after)[of] != value}
             found += [] if moved and moved <= used else [f"{name}.{field}"]

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from agentrl_jax.algos.optimizers import Optimizer
-from agentrl_jax.config.advantages import Grpo
+from agentrl_jax.config.advantages import Grpo, Sum
 from agentrl_jax.config.algo import UpdateRule
 from agentrl_jax.config.fields import TRACED
 from agentrl_jax.config.filters import NoFilter
@@ -48,6 +48,7 @@ NUMBERS = dict.fromkeys(
     for number, of in part.model_fields.items()
     if TRACED in of.metadata
 )
+NUMBERS |= dict.fromkeys(f"advantage.{name}" for name in Sum().traced())
 """Every traced number of every kind."""
 
 

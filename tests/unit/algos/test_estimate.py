@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_jax.algos.estimate import ESTIMATORS, AdvantageInputs, estimate
-from agentrl_jax.config.advantages import Advantage
+from agentrl_jax.config.advantages import Advantage, Sum, WeightedTerm
 from agentrl_jax.config.fields import OWN, is_own
 from agentrl_jax.config.keys import kind_of, sections_of
 from agentrl_jax.errors import BadValue
@@ -19,6 +19,7 @@ EPISODES, LENGTH = GROUPS * GROUP_SIZE, TURNS * SAID
 KINDS = {kind_of(kind): kind for kind in sections_of(Advantage)}
 NAMES = tuple(ESTIMATORS)
 NUMBERS = dict.fromkeys(("gamma", "lam", "turn_gamma"), 0.9) | {"step_weight": 0.5, "history_power": 1.0}
+NUMBERS |= {"0.weight": 1.0, "0.gamma": 0.9, "0.lam": 0.9}
 
 
 def test_every_kind_of_advantage_has_its_function():
@@ -97,6 +98,16 @@ def test_weights_of_groups_and_rows_multiply(e):
     np.testing.assert_allclose(found, plain * factor[:, None], atol=1e-5)
 
 
+SUM = Sum(terms=(WeightedTerm(rule=KINDS["rloo"]()), WeightedTerm(rule=KINDS["gae"]())))
+
+
+@algos_oracles.PROPERTY
+@given(evidence())
+def test_one_term_has_the_bits_of_its_kind(e):
+    found = program(rule_of("sum"))(e)  # gae with weight 1
+    np.testing.assert_array_equal(np.asarray(found), advantages(rule_of("gae"), e))
+
+
 @algos_oracles.PROPERTY
 @given(evidence())
 def test_every_kind_is_computed_by_its_rule(e):
@@ -127,7 +138,10 @@ def test_every_kind_is_computed_by_its_rule(e):
         rule_of("remax"): ((e.valid * (e.scores - e.baseline[:, None])).reshape(-1, 1).repeat(LENGTH, axis=1), 0.0),
         rule_of("gigpo"): (gigpo(0), 0.0),
         rule_of("gigpo", history=1): (gigpo(1), 0.0),
+        SUM: tuple(np.array([2.0, 1.0])[:, None, None] * algos_oracles.gae(*steps, n.gamma, n.lam)),
     }
-    for (rule, (advantage, target)), found in zip(expected.items(), every_kind(e, tuple(expected), vars(n))):
+    expected[SUM][0][...] -= 0.5 * of_episodes(algos_oracles.leave_one_out)
+    of_sum = {"0.weight": -0.5, "1.weight": 2.0, "1.gamma": n.gamma, "1.lam": n.lam}
+    for (rule, (advantage, target)), found in zip(expected.items(), every_kind(e, tuple(expected), vars(n) | of_sum)):
         np.testing.assert_allclose(found[0], np.where(e.mask, advantage, 0.0), atol=3e-5, err_msg=rule.kind)
         np.testing.assert_allclose(found[1], np.broadcast_to(target, e.mask.shape), atol=3e-5, err_msg=rule.kind)

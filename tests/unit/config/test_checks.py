@@ -43,6 +43,7 @@ APART += "normalize_rewards: group}"
 FADING = {"rewards.tokens.buffer": {"end": 1.0, "iterations": 5}}
 FADING_TOO_FAR = {"rewards.tokens.buffer": {"end": 1.5, "iterations": 5}}
 OVERSHOT = "algo.schedules.rewards.tokens.buffer.end is 1.5"
+ONE = "prompt: {max_turns: 1}\nalgo: {preset: grpo}"
 SINGLE = "agent: single_turn"
 IMITATION = "imitation: {levels: 8, steps: 50}"
 SFT = {"kind": "sft", "data": ["a.jsonl"]}
@@ -169,6 +170,13 @@ LIMITS = [
     ("algo: {horizon: stepwise}", "algo.horizon.turns", [4], [5]),
     (OWN, "algo.advantage.bootstrap_truncated", False, True),
     ("algo: {objective: {kind: 'my_rules:mine', source: x, unit: row}}", "algo.aggregation", *AGGREGATIONS),
+    (
+        "prompt: {max_turns: 1}\nalgo: {preset: grpo}",
+        "algo.advantage",
+        ["gae"],
+        ["bi_level_gae"],
+        "algo.advantage.0 is bi",
+    ),
     # Parts of the reward.
     (f"{PARTS}", "algo.rewards.tokens.tasks", ["X"], ["Y"], "algo.rewards.tokens.tasks is Y"),
     (f"{PARTS}", "algo.rewards.tokens.weight", 1.0, 0.0),

@@ -282,3 +282,32 @@ def test_the_context_of_a_rollout_is_read_as_the_agent_that_it_is_called_today()
     given = {"rollout": {"context": "single_turn", "group_size": 4}}
     assert decode(given) == decode({"agent": "single_turn", "rollout": {"group_size": 4}})
     assert refusal(decode, {**given, "agent": "full"}).key == "rollout.context"
+
+
+def test_advantages_may_be_a_list_with_weights():
+    terms = [{"kind": "gae", "lam": 0.9, "weight": 0.5}, "gigpo"]
+    config = decode({"algo": {"preset": "grpo", "advantage": terms}})
+    advantage = config.algo.advantage
+    assert [(term.weight, term.rule.kind) for term in advantage.terms] == [(0.5, "gae"), (1.0, "gigpo")]
+    assert (advantage.has_critic, advantage.per_group, advantage.per_episode) == (True, True, False)
+    assert (advantage.reward_placement, advantage.value_clip, advantage.bootstrap_truncated) == ("episode", 0.5, False)
+    assert config.algo.traced_keys()["advantage.0.lam"] == 0.9
+    assert config.algo.traced_keys()["advantage.1.weight"] == 1.0
+    assert decode(to_dict(config)) == config
+    whole = {"kind": "sum", "whiten": True, "terms": terms}
+    assert decode({"algo": {"preset": "grpo", "advantage": whole}}).algo.advantage.terms == advantage.terms
+
+
+@pytest.mark.parametrize(
+    ("terms", "key"),
+    [
+        (["gae", "turn_gae"], "algo.advantage"),
+        ([{"kind": "gae", "reward_placement": "turn"}, "reward_to_go"], "algo.advantage.reward_placement"),
+        ([{"kind": "grpo", "whiten": True}], "algo.advantage.0.whiten"),
+        ([], "algo.advantage.terms"),
+        (["sum"], "algo.advantage.terms.0.rule.kind"),
+        ([{"kind": "gigpo", "anchor": "observation"}, "gigpo"], "algo.advantage.anchor"),
+    ],
+)
+def test_terms_that_do_not_go_together_are_refused(terms, key):
+    assert refusal(decode, {"algo": {"preset": "grpo", "advantage": terms}}).key == key
