@@ -20,7 +20,7 @@ from agentrl_jax.learner.update import update
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.contexts import no_join
+from agentrl_jax.rollout.contexts import Join
 from agentrl_jax.rollout.trajectory import EpisodeIds, Hints, Response, Trajectory, unplayed
 
 GROUPS, GROUP_SIZE, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
@@ -84,6 +84,11 @@ def _first_state(model, reference, tx):
     return states.with_reference(state) if reference else state
 
 
+def _no_join(shape):
+    zeros = np.zeros(shape, np.int32)
+    return Join(restart=np.zeros(shape, bool), recall=None, lead=zeros, kind=zeros)
+
+
 def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
     """Episodes of one or two turns; the first have much longer responses than the last. Larger arrays add padding."""
     draw = np.random.default_rng(seed)
@@ -99,35 +104,36 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
     logprob = np.zeros((EPISODES, TURNS, said), np.float32)
     logprob[..., :SAID] = -3.0 + draw.normal(0, 0.3, (EPISODES, TURNS, SAID))
     reward = np.where(played, draw.normal(0, 1, (EPISODES, TURNS)), 0.0)
-    empty = unplayed(EPISODES * TURNS, 2, ())
+    empty = unplayed(EPISODES * TURNS, 2, (), np)
     turn = jax.tree.map(lambda x: x.reshape(EPISODES, TURNS, *x.shape[1:]), empty)
     error = np.where(played, draw.integers(0, 2, (EPISODES, TURNS)), 0)
-    number = jnp.arange(EPISODES)
-    return Trajectory(
-        prompt=jnp.full((EPISODES, 2), 3),
-        prompt_length=jnp.full(EPISODES, 2),
-        observation=jnp.asarray(observation),
-        observation_length=jnp.asarray(seen_length, jnp.int32),
-        join=jax.tree.map(lambda x: x.reshape(EPISODES, TURNS), no_join(EPISODES * TURNS)),
+    number = np.arange(EPISODES, dtype=np.int32)
+    found = Trajectory(
+        prompt=np.full((EPISODES, 2), 3, np.int32),
+        prompt_length=np.full(EPISODES, 2, np.int32),
+        observation=np.asarray(observation),
+        observation_length=np.asarray(seen_length, np.int32),
+        join=_no_join((EPISODES, TURNS)),
         response=Response(
-            tokens=jnp.asarray(tokens),
-            length=jnp.asarray(length, jnp.int32),
-            logprob=jnp.asarray(logprob),
-            ended=jnp.zeros((EPISODES, TURNS), bool),
+            tokens=np.asarray(tokens),
+            length=np.asarray(length, np.int32),
+            logprob=np.asarray(logprob),
+            ended=np.zeros((EPISODES, TURNS), bool),
         ),
-        turn=turn.replace(reward=jnp.asarray(reward, jnp.float32), format_error=jnp.asarray(error, jnp.int32)),
-        num_turns=jnp.asarray(num_turns, jnp.int32),
+        turn=turn.replace(reward=np.asarray(reward, np.float32), format_error=np.asarray(error, np.int32)),
+        num_turns=np.asarray(num_turns, np.int32),
         ids=EpisodeIds(group=number // GROUP_SIZE, member=number % GROUP_SIZE, task=0 * number, level=0 * number - 1),
-        overflow=jnp.zeros(EPISODES, bool),
-        truncation=jnp.zeros(EPISODES, jnp.int32),
-        final_observation=jnp.zeros((EPISODES, seen), jnp.int32),
-        final_observation_length=jnp.zeros(EPISODES, jnp.int32),
-        final_join=no_join(EPISODES),
+        overflow=np.zeros(EPISODES, bool),
+        truncation=np.zeros(EPISODES, np.int32),
+        final_observation=np.zeros((EPISODES, seen), np.int32),
+        final_observation_length=np.zeros(EPISODES, np.int32),
+        final_join=_no_join((EPISODES,)),
     )
+    return jax.tree.map(jnp.asarray, found)
 
 
 TRAJECTORY = make_trajectory()
-GREEDY = jax.tree.map(lambda x: x[1::GROUP_SIZE], TRAJECTORY)
+GREEDY = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[1::GROUP_SIZE]), TRAJECTORY)
 """An episode of each group in the place of its greedy one."""
 FINAL_LENGTH = np.arange(EPISODES) % 3
 CUT_OFF = TRAJECTORY.replace(
@@ -136,12 +142,12 @@ CUT_OFF = TRAJECTORY.replace(
     final_observation_length=jnp.asarray(FINAL_LENGTH, jnp.int32),
 )
 """Two of three episodes were truncated after an observation without a response."""
-ONES = jnp.ones(EPISODES)
+ONES = jnp.asarray(np.ones(EPISODES, np.float32))
 HINTS = Hints(
     tokens=jnp.asarray(np.random.default_rng(3).integers(0, 19, (EPISODES, 4)), jnp.int32),
-    length=jnp.arange(EPISODES, dtype=jnp.int32) % 5,
-    at=jnp.ones(EPISODES, jnp.int32),
-    turns=jnp.arange(EPISODES, dtype=jnp.int32) % 3,
+    length=jnp.asarray(np.arange(EPISODES, dtype=np.int32) % 5),
+    at=jnp.asarray(np.ones(EPISODES, np.int32)),
+    turns=jnp.asarray(np.arange(EPISODES, dtype=np.int32) % 3),
 )
 """Of 0 to 4 tokens, between the two of the prefix, and about 0 to 2 turns."""
 ROUNDING = 1e-7

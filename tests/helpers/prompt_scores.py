@@ -18,10 +18,15 @@ from agentrl_jax.setup.programs import Programs
 
 GROUP_SIZE = toy_agent.GROUP_SIZE
 MODEL = toy_agent.SHARED
-PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
-START = toy_agent.talkative_params(6, MODEL)["policy"]
+NOW, BEFORE = 5, 6
+"""Seeds of policies."""
 KEY = jax.random.key(3)
 BASE = PromptInformationConfig(pairs=9, group_size=GROUP_SIZE, context=FULL, context_tokens=0, thought=None)
+
+
+@functools.cache
+def policy(seed):
+    return toy_agent.talkative_params(seed, MODEL)["policy"]
 
 
 @functools.cache
@@ -30,9 +35,9 @@ def program_on(devices, fsdp, tensor, config):
     return programs, programs.mutual_information(MODEL, config)
 
 
-def measured(trajectory, config, reference=START, devices=1, fsdp=1, tensor=1, key=KEY):
+def measured(trajectory, config, reference=None, devices=1, fsdp=1, tensor=1, key=KEY):
     programs, program = program_on(devices, fsdp, tensor, config)
-    trees = (PARAMS, {"policy": reference})
+    trees = ({"policy": policy(NOW)}, {"policy": policy(BEFORE) if reference is None else reference})
     params, reference = (jax.device_put(tree, programs.placement(tree, MODEL.decoder)) for tree in trees)
     found = program(params, reference["policy"], trajectory, jnp.full(len(trajectory.num_turns), 0.8), key)
     return {name: float(value) for name, value in found.items()}
@@ -61,10 +66,10 @@ def plain(policy, tokens):
     return jnp.take_along_axis(logprob[:-1], tokens[1:, None], axis=1)[:, 0]
 
 
-def slowly(policy, prompt, response):
+def slowly(params, prompt, response):
     row = np.zeros(WIDTH, np.int32)
     row[: len(prompt) + len(response)] = [*prompt, *response]
-    return np.asarray(plain(policy, jnp.asarray(row)))[len(prompt) - 1 : len(prompt) + len(response) - 1]
+    return np.asarray(plain(params, jnp.asarray(row)))[len(prompt) - 1 : len(prompt) + len(response) - 1]
 
 
 first_turns, any_turns = (jax.jit(f, static_argnums=2) for f in (dependence.first_turns, dependence.any_turns))
@@ -80,7 +85,7 @@ def check_scores(trajectory, config):
     for name, (sample, seen_in) in zip(("first_turn", "trajectory"), samples(trajectory, config)):
         prompts = [seen(trajectory, int(e), int(t), seen_in) for e, t in zip(sample.prompt_episode, sample.prompt_turn)]
         texts = [said(trajectory, int(e), int(t)) for e, t in zip(sample.episode, sample.turn)]
-        scores = np.array([[slowly(PARAMS["policy"], x, z).sum() for x in prompts] for z in texts])
+        scores = np.array([[slowly(policy(NOW), x, z).sum() for x in prompts] for z in texts])
         matched = scores[np.arange(len(texts)), sample.own]
         marginal = np.log(np.mean(np.exp(scores), axis=1))
         assert found[f"collapse/{name}_response_pairs"] == len(texts)
@@ -88,11 +93,11 @@ def check_scores(trajectory, config):
         assert found[f"collapse/{name}_response_mi"] == pytest.approx(np.mean(matched - marginal), abs=2e-4)
         assert found[f"collapse/{name}_response_marginal_entropy"] == pytest.approx(-np.mean(marginal), abs=2e-4)
         assert found[f"collapse/{name}_response_conditional_entropy"] == pytest.approx(-np.mean(matched), abs=2e-4)
-    then = [slowly(START, x, z) for x, z in zip(prompts, texts)]
-    now = [slowly(PARAMS["policy"], x, z) for x, z in zip(prompts, texts)]
+    then = [slowly(policy(BEFORE), x, z) for x, z in zip(prompts, texts)]
+    now = [slowly(policy(NOW), x, z) for x, z in zip(prompts, texts)]
     ratio = np.clip(np.concatenate(then) - np.concatenate(now), -20, 20)
     assert found["actor/kl"] == pytest.approx(np.mean(np.clip(np.expm1(ratio) - ratio, -10, 10)), rel=1e-3)
-    assert measured(trajectory, config, reference=PARAMS["policy"])["actor/kl"] == pytest.approx(0.0, abs=1e-6)
+    assert measured(trajectory, config, reference=policy(NOW))["actor/kl"] == pytest.approx(0.0, abs=1e-6)
 
 
 FIRST = np.repeat(np.arange(GROUPS) * GROUP_SIZE, GROUP_SIZE)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from prompt_scores import BASE, GROUP_SIZE, MODEL, PARAMS, measured, samples
+from prompt_scores import BASE, GROUP_SIZE, MODEL, NOW, measured, policy, samples
 
 from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
 from agentrl_jax.rollout.engine import rollout
@@ -19,7 +19,7 @@ def test_a_response_has_the_score_with_which_it_was_sampled_also_on_a_mesh(conte
     program = jax.jit(lambda params, *of: rollout(params, MODEL.decoder, toy_agent.BATCHED_ENV, engine, *of)[0])
     settings = toy_agent.settings(GROUPS * GROUP_SIZE, temperature=jnp.full(GROUPS * GROUP_SIZE, 0.8))
     ids = toy_agent.mixed_ids(GROUPS, GROUP_SIZE)
-    trajectory = program(PARAMS["policy"], jax.random.key(7), ids, settings)
+    trajectory = program(policy(NOW), jax.random.key(7), ids, settings)
     config = dataclasses.replace(BASE, context=context)
     found = measured(trajectory, config)
     for name, (sample, _) in zip(("first_turn", "trajectory"), samples(trajectory, config)):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import toy_agent
 from made_up import GROUPS
-from prompt_scores import BASE, GROUP_SIZE, PARAMS, PLAYED, check_scores, measured, seen, slowly
+from prompt_scores import BASE, GROUP_SIZE, NOW, PLAYED, check_scores, measured, policy, seen, slowly
 
 from agentrl_jax.rollout.contexts import SINGLE_TURN
 from agentrl_jax.text.thought import compile_thought
@@ -36,7 +36,7 @@ def test_responses_and_their_thoughts_have_the_scores_of_forward_passes():
     for episode in np.flatnonzero(spoken):
         inside = len(toy_agent.vocabulary(texts[episode % len(texts)].split("</think>")[0]))
         prompt = seen(trajectory, episode, 0, SINGLE_TURN)
-        expected.append(slowly(PARAMS["policy"], prompt, rows[episode])[:inside].sum())
+        expected.append(slowly(policy(NOW), prompt, rows[episode])[:inside].sum())
     assert found["collapse/first_turn_conditional_entropy"] == pytest.approx(-np.mean(expected), rel=1e-4)
     silent = trajectory.replace(response=response.replace(length=jnp.minimum(response.length, 1)))
     found = measured(silent, config)

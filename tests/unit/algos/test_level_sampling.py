@@ -25,19 +25,22 @@ def shares(kind="rank", pool=POOL, temperature=1.0, staleness=0.0, new=0.0):
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (shares(), BY_RANK),
-        (shares("proportional"), BY_SPREAD),
-        (shares(temperature=0.5), BY_RANK**2 / np.sum(BY_RANK**2)),
-        (shares(staleness=0.25, new=0.2), 0.8 * (0.75 * BY_RANK + 0.25 * BY_AGE) + 0.2 * NEW),
-        (shares(pool=sampling.new_pool(jnp.arange(4)), new=0.5), np.full(4, 0.25)),
-        (shares(pool=POOL.replace(played=POOL.played + 1), new=0.5)[:2], [1 / 1, 1 / 3] / np.sum([1, 1 / 3, 1, 0.5])),
-        (shares("proportional", POOL.replace(score=jnp.zeros(5))), [0.25, 0.25, 0.25, 0.25, 0]),
-        (shares("proportional", POOL.replace(score=jnp.zeros(5), played=NEW)), NEW),
+        (lambda: shares(), BY_RANK),
+        (lambda: shares("proportional"), BY_SPREAD),
+        (lambda: shares(temperature=0.5), BY_RANK**2 / np.sum(BY_RANK**2)),
+        (lambda: shares(staleness=0.25, new=0.2), 0.8 * (0.75 * BY_RANK + 0.25 * BY_AGE) + 0.2 * NEW),
+        (lambda: shares(pool=sampling.new_pool(jnp.arange(4)), new=0.5), np.full(4, 0.25)),
+        (
+            lambda: shares(pool=POOL.replace(played=POOL.played + 1), new=0.5)[:2],
+            [1 / 1, 1 / 3] / np.sum([1, 1 / 3, 1, 0.5]),
+        ),
+        (lambda: shares("proportional", POOL.replace(score=jnp.zeros(5))), [0.25, 0.25, 0.25, 0.25, 0]),
+        (lambda: shares("proportional", POOL.replace(score=jnp.zeros(5), played=NEW)), NEW),
     ],
     ids=["rank", "spread", "temperature", "age and new", "none played", "all played", "no spread", "one played"],
 )
 def test_the_probabilities_of_levels_are_those_of_prioritized_replay(found, expected):
-    found, expected = found[: len(expected)], np.asarray(expected)
+    found, expected = found()[: len(expected)], np.asarray(expected)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

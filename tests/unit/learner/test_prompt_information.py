@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import toy_agent
 from made_up import GROUPS, TURNS
-from prompt_scores import BASE, GROUP_SIZE, PARAMS, PLAYED, samples
+from prompt_scores import BASE, GROUP_SIZE, NOW, PLAYED, policy, samples
 
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.rollout.contexts import FULL
@@ -48,14 +48,14 @@ def test_prompts_end_where_responses_begin():
 
 def test_what_is_not_asked_for_is_not_measured():
     def names(config, reference):
-        policy, temperature = PARAMS["policy"], jnp.ones(len(PLAYED.num_turns))
+        now, temperature = policy(NOW), jnp.ones(len(PLAYED.num_turns))
         scorer = functools.partial(dependence.score, model=toy_agent.SHARED.decoder)
         measure = functools.partial(dependence.measure, config=config, scorer=scorer)
-        return jax.eval_shape(measure, policy, reference, PLAYED, temperature, jax.random.key(0)).keys()
+        return jax.eval_shape(measure, now, reference, PLAYED, temperature, jax.random.key(0)).keys()
 
     plain = names(BASE, None)
     thought = dataclasses.replace(BASE, thought=compile_thought(toy_agent.TOKENIZER, forced=True))
-    assert names(BASE, PARAMS["policy"]) - plain == {"actor/kl"}
+    assert names(BASE, policy(NOW)) - plain == {"actor/kl"}
     more = names(thought, None) - plain
     assert "collapse/valid_thinking_rate" in more
     assert not any("response_" in name for name in more)
