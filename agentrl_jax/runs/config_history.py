@@ -7,7 +7,7 @@ are again with these when the run resumes from an earlier checkpoint, or a rollo
 
 import functools
 import json
-import operator
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,8 @@ def changed_keys(stored: Config, config: Config) -> list[str]:
     keys = [key for key in differences(stored, config) if key != "run_dir"]
     changed = [key.removesuffix(_SOURCE) for key in keys if key.endswith(_SOURCE)]
     wholes = {_SCHEDULES: _SCHEDULES, _RATES: _RATES, "train.loggers": "train.loggers"}
-    wholes |= (
-        {"train.metrics.": "train.metrics"} if not any(key.startswith("train.metrics.") for key in changed) else {}
-    )
+    if not any(key.startswith("train.metrics.") for key in changed):
+        wholes["train.metrics."] = "train.metrics"
     wholes |= {f"{section}.{name}": section for section in changed for name in FILLED}
     return [*dict.fromkeys(next((wholes[each] for each in wholes if key.startswith(each)), key) for key in keys)]
 
@@ -94,14 +93,20 @@ _OWN = (*_OF_RULES, "optim")
 """Sections that may be rules of the user; those before have numbers that programs take as arguments."""
 
 
-def _is_number(key: str) -> bool:
-    """Whether a key is a traced number of a rule of the user."""
-    return key.startswith(tuple(f"{section}.numbers." for section in _OF_RULES))
+_TERM = re.compile(r"algo\.advantage\.terms\.\d+\.rule\b")
+
+
+def _from_now_on(key: str) -> bool:
+    """Whether a key may change on request, as those of a term of a sum may, and numbers of a rule of the user."""
+    key, terms = _TERM.subn("algo.advantage", key)
+    weight = not terms and re.fullmatch(r"algo\.advantage\.terms\.\d+\.weight", key)
+    return bool(weight) or key in FROM_NOW_ON or key.startswith(tuple(f"{section}.numbers." for section in _OF_RULES))
 
 
 def _is_rule(key: str) -> bool:
     """Whether a key is a section that may be a rule of the user."""
-    return key in _OWN or (key.startswith(("algo.rewards.", "train.metrics.")) and key.count(".") == 2)
+    below = key.startswith(("algo.rewards.", "train.metrics.")) and key.count(".") == 2
+    return key in _OWN or below or bool(_TERM.fullmatch(key))
 
 
 def check_changes(
@@ -136,7 +141,7 @@ def check_changes(
 
 def _why_refused(keys: Sequence[str], stored: Config, config: Config, done: int, accept: bool) -> str:
     other = "give another folder with --run_dir, or delete this one"
-    fixed = [key for key in keys if key not in MAY_CHANGE | FROM_NOW_ON and not _is_number(key)]
+    fixed = [key for key in keys if key not in MAY_CHANGE and not _from_now_on(key)]
     if fixed and _is_rule(fixed[0]):
         return f"the code of {fixed[0]} has changed; add --rules_changed to go on with it from here on, or {other}"
     if fixed:
@@ -148,7 +153,7 @@ def _why_refused(keys: Sequence[str], stored: Config, config: Config, done: int,
         return f"{done} iterations have been done; {other}"
     if accept:
         return ""
-    later = [key for key in keys if key in FROM_NOW_ON or _is_number(key)]
+    later = [key for key in keys if _from_now_on(key)]
     if "train.iterations" in keys and any(_ends_with_run(each) for each in (stored, config)):
         later.append("train.iterations")
     if not later:
@@ -196,8 +201,8 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-_COUNTS = FROM_NOW_ON | ROUNDING | {"train.iterations", *_OWN}
-"""Keys on whose earlier values computed numbers depend."""
+_COUNTS = ROUNDING | {"train.iterations"}
+"""Keys on whose earlier values computed numbers depend, beside those that change on request and rules of the user."""
 
 
 class ConfigHistory:
@@ -223,7 +228,7 @@ class ConfigHistory:
         values: dict[str, str] = {}
         for row, is_passed in zip(self._rows, passed):
             for key, (old, new) in row["changed"].items():
-                if not (key in _COUNTS or _is_number(key)):
+                if not (key in _COUNTS or _from_now_on(key) or _is_rule(key)):
                     continue
                 if is_passed:
                     values[key] = new
@@ -234,8 +239,12 @@ class ConfigHistory:
             *above, name = key.split(".")
             value = json.loads(text)
             older = {_SCHEDULES: by_key, _RATES: scheduled_rates}
-            functools.reduce(operator.getitem, above, data)[name] = older.get(key, lambda x: x)(value)
+            functools.reduce(_item, above, data)[name] = older.get(key, lambda x: x)(value)
         return decode(data, source=HISTORY)
+
+
+def _item(tree: Any, name: str) -> Any:
+    return tree[int(name)] if isinstance(tree, list) else tree[name]
 
 
 def edited_keys(stored: Mapping[str, Any] | None, config: Config) -> Iterator[tuple[str, str, str]]:

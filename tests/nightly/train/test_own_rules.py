@@ -13,7 +13,7 @@ from agentrl_jax.train.run import train
 
 RULES = """
 import jax.numpy as jnp
-from agentrl_jax.rules import AdvantageInputs, FilterInputs, ObjectiveInputs, groups, rule
+from agentrl_jax.rules import AdvantageInputs, FilterInputs, ObjectiveInputs, Trajectory, groups, rule
 
 @rule(needs=("groups", "devices"))
 def scaled(inputs: AdvantageInputs, *, strength: float = 1.0):
@@ -28,9 +28,18 @@ def soft(inputs: ObjectiveInputs, *, cap: float = 2.0):
 @rule()
 def uneven(inputs: FilterInputs, *, least: float = 1e-6):
     return groups.center_and_std(inputs.returns, inputs.valid)[1] > least
+
+@rule()
+def moves(trajectory: Trajectory, *, power: float = 1.0):
+    return jnp.sum(trajectory.turn.actions >= 0, axis=2) ** power
+
+@rule()
+def length(trajectory: Trajectory):
+    return jnp.sum(trajectory.response.length), jnp.sum(trajectory.num_turns)
 """
-RULE = """{preset: grpo, minibatches: 2, advantage: {kind: NAME:scaled, strength: 2.0}, objective: NAME:soft,
-  filter: NAME:uneven, schedules: {advantage.strength: {end: 0.5, iterations: 4}}}"""
+RULE = """{preset: grpo, minibatches: 2, advantage: [{kind: NAME:scaled, strength: 2.0}, {kind: rloo, weight: 0.5}],
+  objective: NAME:soft, filter: NAME:uneven, rewards: {busy: {kind: NAME:moves, weight: 0.1}},
+  schedules: {advantage.0.strength: {end: 0.5, iterations: 4}, rewards.busy.power: {end: 2.0, iterations: 4}}}"""
 
 
 @pytest.fixture
@@ -40,7 +49,8 @@ def file(tmp_path, monkeypatch):
     name = f"own_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(RULES)
     rule = " ".join(RULE.replace("NAME", name).split())
-    return tiny_run.write_config(tmp_path, tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", rule))
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", rule)
+    return tiny_run.write_config(tmp_path, text.replace("train: {", f"train: {{metrics: {{told: {name}:length}}, "))
 
 
 def test_a_stopped_run_has_the_bits_of_one_that_was_not(file, tmp_path):
@@ -56,7 +66,8 @@ def test_two_devices_learn_what_one_does(file, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     tiny_run.trained(one, file)
     train(load_config(file, ["--run_dir", str(two), "--devices", "2"]))
-    for name in ("actor/policy_loss", "critic/advantage_max", "rollout/filter_kept_groups"):
+    measured = "own/told", "reward/busy_mean", "reward/busy_success"
+    for name in ("actor/policy_loss", "critic/advantage_max", "rollout/filter_kept_groups", *measured):
         values = [[row[name] for row in tiny_run.metrics(run) if row["stage"] == "rl"] for run in (one, two)]
         np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-5, err_msg=name)
 
@@ -73,6 +84,6 @@ def test_changed_code_is_a_change_of_the_run(file, tmp_path):
     assert (run / "config.yaml").read_bytes() == before
     train(load_config(file, more), accept_changes=True, rules_changed=True)
     row = json.loads((run / "config.history.jsonl").read_text().splitlines()[-1])
-    assert {"algo.advantage", "algo.objective", "algo.filter"} < {*row["changed"]}
+    assert {"algo.advantage.terms.0.rule", "algo.objective", "algo.filter", "algo.rewards.busy"} < {*row["changed"]}
     assert len(list((run / "rules").iterdir())) == 2
     shutil.rmtree(run)

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 import scipy.ndimage
 from babyai_games import PARAMS, SMALL, walk
 from explored_balls import BOARDS, LIMIT, NONE, names_ball
@@ -30,6 +31,7 @@ def test_a_plan_that_would_be_too_long_is_cut_off_or_none_where_nothing_is_looke
     assert asked[1] is first
 
 
+@pytest.mark.nightly
 def test_what_is_imitated_after_other_actions_solves_the_level():
     first = np.where(np.arange(len(BOARDS))[:, None] % 2, macros.TURN_LEFT, NONE)
     for board, taken, plan in zip(BOARDS, first, SPEC.exploring_after(SMALL, PARAMS, BOARDS, LIMIT, first)):

@@ -25,6 +25,7 @@ from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.setup.programs import Programs
 
 
+@pytest.mark.nightly
 def test_packed_rows_are_imitated_alike(monkeypatch):
     monkeypatch.setattr(supervised, "LEAST_BIN", 64)
     found = pack_trajectories(TRAJECTORY, SINGLE_TURN)

@@ -123,9 +123,9 @@ def own_rules(tmp_path_factory):
 @pytest.mark.parametrize(
     ("own", "known", "drift"),
     [
-        ("rules_of_the_guide:centered", "dr_grpo", "none"),
+        pytest.param("rules_of_the_guide:centered", "dr_grpo", "none", marks=pytest.mark.nightly),
         ("written_out:grpo", "grpo", "none"),
-        ("written_out:better", "rloo, better of two groups", "none"),
+        pytest.param("written_out:better", "rloo, better of two groups", "none", marks=pytest.mark.nightly),
         ("{kind: rules_of_the_guide:capped, cap: 1.28}", "cispo 0.28", "large"),
     ],
 )

@@ -61,6 +61,7 @@ def test_boards_are_what_the_model_read(folder):
     assert not LogData(folder, boards=False).refresh()[0]["drawn"]
 
 
+@pytest.mark.nightly
 def test_other_levels_outcomes_and_texts_have_no_boards(folder):
     found, (note,) = drawn(folder, seed_of_levels=10)
     assert f"{ITEMS} of {ITEMS} episodes have no boards" in note
