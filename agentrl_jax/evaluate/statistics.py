@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 from agentrl_jax.errors import BadValue
 
+MOST_SEEDS = 1000
+_POWER = 0.8
 Clusters = Sequence[str] | None
 """The cluster of each outcome, for example the template that an item was made from; None for independent outcomes."""
 
@@ -332,3 +334,20 @@ def _newcombe(a: np.ndarray, b: np.ndarray, z: float) -> tuple[float, float]:
 
     difference = (only_a - only_b) / n
     return difference - width(p - p_low, q_high - q), difference + width(p_high - p, q - q_low)
+
+
+def seeds_needed(differences: ArrayLike) -> int | None:
+    """Smallest number of seeds with which a paired t test would tell a mean as large as that of S differences from 0.
+
+    At 5 % (two-sided), in 80 % of the cases, if the seeds spread as these do; `MOST_SEEDS` stands for at least so many.
+    None for fewer than two seeds, or where the mean is 0 or nothing varies.
+    """
+    found = np.asarray(differences, np.float64)
+    if len(found) < 2 or not (spread := np.std(found, ddof=1)) or not (mean := np.mean(found)):
+        return None
+    from scipy import special
+
+    number = np.arange(2, MOST_SEEDS + 1)
+    bound = special.stdtrit(number - 1, 0.975)
+    enough = special.nctdtr(number - 1, np.sqrt(number) * abs(mean) / spread, bound) <= 1 - _POWER
+    return int(number[np.argmax(enough)]) if enough.any() else MOST_SEEDS

@@ -8,6 +8,7 @@ from scipy import stats
 from agentrl_jax.errors import BadValue
 from agentrl_jax.evaluate.interval_text import cells, number, points, rate
 from agentrl_jax.evaluate.statistics import (
+    MOST_SEEDS,
     best_of,
     cost_until_success,
     crossed_interval,
@@ -17,6 +18,7 @@ from agentrl_jax.evaluate.statistics import (
     paired_interval,
     pass_all,
     pass_at,
+    seeds_needed,
     success_interval,
 )
 
@@ -200,3 +202,21 @@ def test_clusters_of_different_sizes_have_the_error_of_the_jackknife():
     error = math.sqrt(2 / 3 * np.sum((left - x.mean()) ** 2))
     degrees = 1.3272  # of a scaled chi-square with the relative variance of these squares, as simulation confirms
     assert (found["high"] - found["mean"]) / error == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-4)
+
+
+@pytest.mark.parametrize(("differences", "least", "most"), [([0.1, 0.0, 0.05], 10, 12), ([0.09, 0.11, 0.1], 3, 3)])
+def test_so_many_seeds_tell_a_difference(differences, least, most):
+    number = seeds_needed(differences)
+    assert least <= number <= most
+
+    def told(seeds):
+        draws = np.random.default_rng(0).normal(np.mean(differences), np.std(differences, ddof=1), (20_000, seeds))
+        return np.mean(stats.ttest_1samp(draws, 0.0, axis=1).statistic > stats.t.ppf(0.975, seeds - 1))
+
+    assert told(number) >= 0.79
+    assert number == 2 or told(number - 1) < 0.81
+
+
+def test_a_difference_that_nothing_tells_needs_as_many_as_there_are():
+    assert seeds_needed([0.1, -0.1, 1e-6]) == MOST_SEEDS
+    assert [seeds_needed(x) for x in ([0.1], [0.1, 0.1], [0.1, -0.1])] == [None] * 3
