@@ -42,6 +42,8 @@ def run(command: Compare) -> None:
     with stopping.ends_with(lambda: "the same command goes on with the variant it was at"):
         records = compare(comparison, out, only=command.only, console=terminal)
     reports.draw(records, out / "curves.png", stem)
+    if reports.by_value(records)[0]:
+        reports.draw_values(records, out / "values.png", stem)
     with atomic_write(out / "report.md") as file:
         file.write(reports.page(records, comparison.pairs, stem, "curves.png"))
     table = Table(title="Success on held-out levels, sampled", title_justify="left")

@@ -5,6 +5,7 @@ Records are those of `variants.Variants.run`. Dimensions: `S` seeds, `n` held-ou
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -243,6 +244,46 @@ def _percent(x: Interval) -> str:
 
 def _points(x: Interval) -> str:
     return f"{100 * x['mean']:+.1f} [{100 * x['low']:+.1f}, {100 * x['high']:+.1f}]"
+
+
+def by_value(records: Mapping[str, Record]) -> tuple[str, dict[str, dict[float, Record]]]:
+    """The key of a grid of one number, and its records by variant and by value; ("", {}) where records are of no such
+    grid."""
+    found: dict[str, dict[float, Record]] = {}
+    named = [(re.fullmatch(r"(?:(.+)-)?(\w+)=([0-9.e+-]+)", name), record) for name, record in records.items()]
+    keys = {match[2] if match else "" for match, _ in named}
+    if keys == {""} or len(keys) > 1:
+        return "", {}
+    for match, record in named:
+        assert match is not None
+        found.setdefault(match[1] or "all", {})[float(match[3])] = record
+    return keys.pop(), found
+
+
+def draw_values(records: Mapping[str, Record], path: str | os.PathLike[str], title: str) -> None:
+    """Success at the end (sampled, 95 % intervals) by the value of a grid, a line for each variant, see `by_value`."""
+    key, found = by_value(records)
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    for index, (name, of_value) in enumerate(found.items()):
+        values = np.array(sorted(of_value))
+        rates = [_rate(_outcomes(of_value[value], "end", "sampled")) for value in values]
+        mean, low, high = (np.array([rate[bound] for rate in rates]) for bound in ("mean", "low", "high"))
+        shifted = values * 1.04 ** (index - (len(found) - 1) / 2)  # so that intervals do not cover each other
+        axis.errorbar(shifted, mean, (mean - low, high - mean), label=name, marker="o", markersize=4, linewidth=1.5)
+        axis.lines[-1].set_alpha(0.9)
+    starts = np.mean([np.mean(_outcomes(record, "start", "sampled")) for record in records.values()])
+    axis.axhline(starts, color="#334155", linewidth=1.0, linestyle=":", label="start")
+    axis.set_xscale("log")
+    axis.set_xlabel(key, fontsize=9)
+    axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.tick_params(labelsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8)
+    with atomic_write(path, binary=True) as file:
+        figure.savefig(file, format="png", dpi=120)
 
 
 def draw(records: Mapping[str, Record], path: str | os.PathLike[str], title: str) -> None:

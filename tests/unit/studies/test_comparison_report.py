@@ -10,8 +10,9 @@ from rich.console import Console
 
 from agentrl_jax.config import to_dict
 from agentrl_jax.config.comparison import load_comparison
+from agentrl_jax.evaluate.statistics import seeds_needed
 from agentrl_jax.studies import compare as comparisons
-from agentrl_jax.studies.comparison_report import baselines_line, findings, page
+from agentrl_jax.studies.comparison_report import baselines_line, by_value, draw_values, findings, page
 
 LEVELS, ITERATIONS = 8, 2
 
@@ -96,3 +97,24 @@ def test_stored_variants_that_cannot_be_compared_are_named_before_anything_runs(
     made.test_levels = "another"
     (tmp_path / "b.json").unlink()
     assert "a.json: was evaluated on other held-out levels" in str(refusal(compare, shown))
+
+
+def test_the_cells_of_a_grid_of_one_number_are_lines_by_value(tmp_path):
+    cells = {"a-lr=0.001": record(success=0.25), "a-lr=0.01": record(success=0.5), "b-lr=0.001": record()}
+    key, found = by_value(cells)
+    assert (key, {name: [*of] for name, of in found.items()}) == ("lr", {"a": [0.001, 0.01], "b": [0.001]})
+    assert found["a"][0.001] is cells["a-lr=0.001"]
+    assert {*by_value({"lr=0.1": record()})[1]} == {"all"}
+    for names in (["a", "b"], ["a-lr=0.1", "b"], ["a-lr=0.1", "a-coef=0.1"]):
+        assert by_value(dict.fromkeys(names, record())) == ("", {})
+    draw_values(cells, tmp_path / "values.png", "cells")
+    assert (tmp_path / "values.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_difference_says_how_many_seeds_it_needs():
+    less, more = record(seeds=3, success=0.5), record(seeds=3, success=0.5)
+    more["end"] = {"sampled": (np.array(less["end"]["sampled"]) | (np.arange(LEVELS) == [[7], [7], [0]])).tolist()}
+    more["end"] |= {"greedy": more["end"]["sampled"]}
+    text = page({"a": more, "b": less}, [("a", "b")], "t", "f")
+    (row,) = [line.split(" | ") for line in text.splitlines() if line.startswith("| a − b")]
+    assert row[2] == str(seeds_needed([1 / 8, 1 / 8, 0.0]))
