@@ -160,6 +160,11 @@ class UpdateRule(Section):
     """Correction of differences between the log-probabilities of rollout and learner."""
     aggregation: Aggregation = "seq_mean_token_mean"
     """How token losses are reduced to one number; denominators are those of the whole minibatch on all devices."""
+    balance_tasks: bool = False
+    """Every task has the same weight in the losses of a batch, however many of its tokens are trained; on this
+    tasks.N.loss_weight is a factor."""
+    whiten_by: Literal["batch", "task"] = "batch"
+    """Which advantages algo.advantage.whiten normalizes together."""
     epochs: Positive = 1
     """Passes over the kept rows per iteration."""
     minibatches: Positive = 1

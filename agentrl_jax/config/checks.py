@@ -103,6 +103,15 @@ def _tasks(config: Config) -> Iterator[Refused]:
         if 0 < levels < task.groups:
             why = f"but a batch has {task.groups} groups, all on different levels; use at least so many"
             yield f"tasks.{index}.sampling.levels", levels, why
+    algo = config.algo
+    of_several: list[tuple[str, Any, Any]] = [("algo.balance_tasks", algo.balance_tasks, False)]
+    of_several += [("algo.whiten_by", algo.whiten_by, "batch")]
+    of_several += [("tasks.0.loss_weight", task.loss_weight, 1.0) for task in config.tasks]
+    for key, value, usual in of_several if len(config.tasks) == 1 else ():
+        if value != usual:
+            yield key, value, f"but there is one task; use {str(usual).lower()}, or several tasks"
+    if algo.whiten_by == "task" and not algo.advantage.whiten:
+        yield "algo.whiten_by", "task", "but algo.advantage.whiten is false; use batch, or whiten true"
     actions, most = prompt.max_actions_per_turn, prompt.max_actions
     if prompt.has_answer_block and actions > most:
         yield "prompt.max_actions_per_turn", actions, f"expected at most prompt.max_actions = {most}; change one"

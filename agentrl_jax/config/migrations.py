@@ -230,9 +230,11 @@ def _best_and_stop(data: Data) -> Data:
 
 
 def _rewards_of_the_environment(data: Data) -> Data:
-    """Rewards had no parts beside penalties, truncated episodes were trained on, and there were no own metrics."""
+    """Rewards had no parts, truncated episodes were trained on, tasks had equal weights; there were no own metrics."""
     algo = {"rewards": {}, "normalize_rewards": "none", "skip_truncated": [], **data["algo"]}
-    return {**data, "algo": algo, "train": {"metrics": {}, **data["train"]}}
+    algo = {"balance_tasks": False, "whiten_by": "batch", **algo}
+    tasks = [{"loss_weight": 1.0, **task} for task in data["tasks"]]
+    return {**data, "algo": algo, "tasks": tasks, "train": {"metrics": {}, **data["train"]}}
 
 
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (

@@ -47,6 +47,8 @@ class TaskConfig(Section):
     compiled:my_module:LightsOut."""
     groups: Size
     """Groups per batch; every member of a group plays the same level."""
+    loss_weight: AboveZero = 1.0
+    """Factor on the losses of the task's tokens."""
     name: str = ""
     """Name of the task in metrics; empty: the environment's name, or that of its class, with -2 and so on where it has
     several tasks."""

@@ -7,6 +7,7 @@ Shapes: `E` episodes of a device in `Gr` groups of `M` episodes, `T` turns, `N` 
 positions (see `rollout.packing.Sequences`).
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -52,6 +53,8 @@ class Batch(struct.PyTreeNode):
     target: Float[Array, "N K"]
     """Target of the critic."""
     temperature: Float[Array, " N"]
+    weight: Float[Array, " N"] | None = None
+    """Factor on the losses of a row; None: 1."""
     teacher: TeacherRows | None = None
     """What the teacher reads; None: the rows of the student, or there is no teacher."""
     segment: None = None
@@ -160,6 +163,7 @@ def make_batch(
         advantage=advantage,
         target=target,
         temperature=temperature,
+        weight=_task_weights(trajectory.ids.task[rows.episode], rows, settings, config, shards),
         teacher=_teacher_rows(learnable, hints, config),
     )
     has_tokens, length = jnp.any(batch.mask, axis=1), rows.length.astype(jnp.float32)
@@ -177,6 +181,25 @@ def _skipped(trajectory: Trajectory, config: LearnerConfig) -> Bool[Array, " E"]
     """Episodes that count in their groups, but are not trained on."""
     causes = [1 + TRUNCATIONS.index(cause) for cause in config.skip_truncated]
     return jnp.isin(trajectory.truncation, jnp.array(causes, jnp.int32))
+
+
+def _task_weights(
+    task: Int[Array, " N"], rows: Sequences, settings: UpdateSettings, config: LearnerConfig, shards: Shards
+) -> Float[Array, " N"] | None:
+    """The weight of each row in the losses, by its task; None where all are 1.
+
+    Balanced, tasks with trained tokens share the weight of the batch evenly, by which the weight of all tokens is the
+    same as without.
+    """
+    if not config.weighs_tasks:
+        return None
+    weights = settings.task_weight
+    if config.balance_tasks:
+        here = jnp.sum(rows.response_mask, axis=1, dtype=jnp.float32)
+        tokens = shards.sum(jax.ops.segment_sum(here, task, len(config.task_names)))
+        share = jnp.sum(tokens) / jnp.maximum(jnp.sum(tokens > 0), 1)
+        weights = weights * share / jnp.maximum(tokens, 1.0)
+    return weights[task]
 
 
 def _teacher_rows(trajectory: Trajectory, hints: Hints | None, config: LearnerConfig) -> TeacherRows | None:
@@ -313,4 +336,7 @@ def _advantages(
     for name, (x, where) in measured.items():
         statistics = diagnostics.masked_stats(x, where, shards)
         metrics |= {f"critic/{name}_{statistic}": y for statistic, y in statistics.items()}
+    if rule.whiten and config.whiten_by == "task":
+        parts = [mask & (trajectory.ids.task[rows.episode] == k)[:, None] for k in range(len(config.task_names))]
+        return functools.reduce(jnp.add, [whiten(advantage, part, shards) for part in parts]), target, metrics
     return whiten(advantage, mask, shards) if rule.whiten else advantage, target, metrics

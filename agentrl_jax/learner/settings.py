@@ -28,6 +28,8 @@ class LearnerConfig(UpdateRule):
     length_buckets: int = 1
     hint_at: int = 0
     """Least tokens of a task's prefix before a hint, which a teacher's rows have in common as far as a student's do."""
+    weighs_tasks: bool = False
+    """Some task has another weight than 1 in the losses, or `balance_tasks` is set."""
     reward_parts: tuple[RewardPart, ...] = ()
     normalize_rewards: Literal["none", "group"] = "none"
     skip_truncated: tuple[str, ...] = ()
@@ -71,6 +73,7 @@ class UpdateSettings(struct.PyTreeNode):
     freeze_policy: Float[Array, ""]
     overlong_buffer: Float[Array, ""]
     overlong_penalty: Float[Array, ""]
+    task_weight: Float[Array, " K"]
     numbers: dict[str, Float[Array, ""]]
 
     def of(self, section: str) -> dict[str, Float[Array, ""]]:

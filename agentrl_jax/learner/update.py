@@ -232,6 +232,8 @@ def _loss(
     if batch.replayed_logprob is not None:
         logprob = with_gradient_of(batch.replayed_logprob, scores.logprob)
     weights = losses.token_weights(mask, config.aggregation, denominators, norm_length=mask.shape[1])
+    if batch.weight is not None:
+        weights *= batch.weight[:, None]
     inputs = losses.ObjectiveInputs(
         logprob=logprob,
         old_logprob=jax.lax.stop_gradient(logprob) if before.old_logprob is None else before.old_logprob,
@@ -269,6 +271,8 @@ def _loss(
         clip = config.advantage.value_clip
         value, clipped = losses.value_loss(scores.value, before.value, batch.target, clip=clip)
         value_weights = losses.token_weights(mask, "token_mean", denominators, norm_length=mask.shape[1])
+        if batch.weight is not None:
+            value_weights *= batch.weight[:, None]
         loss += settings.numbers[f"advantage.{config.advantage.of_critic}value_coef"] * jnp.sum(value * value_weights)
         sums["critic/value_loss"] = masked.total(value, mask)
         sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)

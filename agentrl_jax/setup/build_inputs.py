@@ -52,6 +52,7 @@ def learner_config(config: Config, *, recorded_episodes: int = 0, hint_at: int =
         group_size=config.rollout.group_size,
         context=context_of(config),
         context_tokens=config.rollout.context_tokens,
+        weighs_tasks=config.algo.balance_tasks or any(task.loss_weight != 1 for task in config.tasks),
         reward_parts=reward_parts(config),
         normalize_rewards=config.algo.normalize_rewards,
         skip_truncated=config.algo.skip_truncated,
@@ -181,6 +182,7 @@ def update_settings(config: Config, factor: float, iteration: int = 0) -> Update
         "freeze_policy": iteration < config.train.critic_warmup,
         "overlong_buffer": algo.overlong_buffer,
         "overlong_penalty": algo.overlong_penalty,
+        "task_weight": np.array([task.loss_weight for task in config.tasks]),
     }
     numbers = {key: now[key] for key in algo.traced_keys()}
     return jax.tree.map(jnp.float32, UpdateSettings(**values, numbers=numbers))

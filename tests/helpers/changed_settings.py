@@ -283,7 +283,9 @@ UNIONS["mismatch"] = [part for part in UNIONS["mismatch"] if not isinstance(part
 def read_by_the_update(rule: dict[str, Section], context: str) -> tuple[set[str], set[str]]:
     """Fields that an update by a rule reads, and numbers on which its new state depends."""
     seen: set[str] = set()
-    config = RULE.replace(**{name: part.untraced() for name, part in rule.items()}, epochs=2, context=context)
+    rule_of_tasks = {"weighs_tasks": True, "balance_tasks": True, "whiten_by": "task"}
+    parts = {name: part.untraced() for name, part in rule.items()}
+    config = RULE.replace(**parts, **rule_of_tasks, epochs=2, context=context)
     model = ActorCritic(decoder=SHAPE, critic="shared" if rule["advantage"].has_critic else "none")
     state = fresh_state(model, reference=rule["kl"].kind != "none")
     teaches = rule["distillation"].kind == "self"
@@ -294,7 +296,7 @@ def read_by_the_update(rule: dict[str, Section], context: str) -> tuple[set[str]
         options = {"model": model, "config": _Reads(config, seen), "tx": PLAIN, "shards": Shards()}
         return update(state, TRAJECTORY, jnp.ones(EPISODES), KEY, numbers, greedy, hints, **options)[0]
 
-    numbers = jax.tree.map(lambda _: jnp.float32(0.5), settings())
+    numbers = jax.tree.map(lambda x: jnp.full(x.shape, 0.5), settings())
     jaxpr = jax.make_jaxpr(learn)(numbers).jaxpr
     _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return seen, {name for name, of in zip(leaves(numbers), used, strict=True) if of}
@@ -330,6 +332,6 @@ def unread(rule: dict[str, Section], seen: set[str], used: set[str]) -> list[str
         for field in traced:
             changed = algo.replace(**{name: _moved(part, field)})
             after = build_inputs.update_settings(config.replace(algo=changed), 1.0)
-            moved = {of for of, value in leaves(before).items() if leaves(after)[of] != value}
+            moved = {of for of, value in leaves(before).items() if np.any(leaves(after)[of] != value)}
             found += [] if moved and moved <= used else [f"{name}.{field}"]
     return found

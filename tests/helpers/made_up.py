@@ -57,7 +57,7 @@ def settings(**changes):
     numbers = dict.fromkeys(NUMBERS, 1.0) | {"objective.clip_low": 0.2, "objective.clip_high": 0.28, "kl.coef": 0.0}
     numbers |= {"advantage.turn_gamma": 0.95, "filter.p": 0.9, "kl.target": 0.1, "kl.horizon": 100.0}
     values = {"lr": 0.1, "critic_lr": 0.1, "max_grad_norm": 1e9, "entropy_coef": 0.01, "format_penalty": -0.1}
-    values |= {"freeze_policy": 0.0, "overlong_buffer": 0.0, "overlong_penalty": 1.0}
+    values |= {"freeze_policy": 0.0, "overlong_buffer": 0.0, "overlong_penalty": 1.0, "task_weight": np.ones(1)}
     for name, value in changes.items():
         (numbers if "__" in name else values)[name.replace("__", ".")] = value
     return jax.tree.map(jnp.float32, UpdateSettings(**values, numbers=numbers))

@@ -44,6 +44,7 @@ FADING = {"rewards.tokens.buffer": {"end": 1.0, "iterations": 5}}
 FADING_TOO_FAR = {"rewards.tokens.buffer": {"end": 1.5, "iterations": 5}}
 OVERSHOT = "algo.schedules.rewards.tokens.buffer.end is 1.5"
 ONE = "prompt: {max_turns: 1}\nalgo: {preset: grpo}"
+TWO = "tasks: [{env: X, groups: 4}, {env: Y, groups: 4}]"
 SINGLE = "agent: single_turn"
 IMITATION = "imitation: {levels: 8, steps: 50}"
 SFT = {"kind": "sft", "data": ["a.jsonl"]}
@@ -69,6 +70,11 @@ LIMITS = [
     (POOL, "tasks.0.sampling.levels", 4, 3),
     (POOL, "algo.dynamic_sampling", 1, 2, "tasks.0.sampling is distinct"),
     ("prompt: {max_actions: 7}", "prompt.max_actions_per_turn", 7, 8),
+    (TWO, "algo.balance_tasks", True, None),
+    ("tasks: [{env: X, groups: 8}]", "algo.balance_tasks", False, True),
+    ("tasks: [{env: X, groups: 8}]", "tasks.0.loss_weight", 1.0, 2.0),
+    (f"{TWO}\nalgo: {{preset: grpo, advantage: {{whiten: true}}}}", "algo.whiten_by", "task", None),
+    (f"{TWO}\nalgo: {{preset: grpo}}", "algo.whiten_by", "batch", "task"),
     # Services.
     ("", "prompt.style", "ragen", "chat"),
     (SERVED, "prompt.style", "bare", "ragen"),
