@@ -22,10 +22,10 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 # Two processes (three compile more, and take longer on two cores), which share compiled programs, as
-# tests/helpers/xla_settings.py says. Tests of one file stay in one of them; the longest files come first. Skipped tests are listed at the end, with
+# tests/helpers/xla_settings.py says. Tests of one file stay in one of them. Skipped tests are listed at the end, with
 # what they lack.
 PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -rs
-SHELVES := tests/integration tests/golden tests/unit tests/property
+SHELVES := tests/unit tests/property tests/golden tests/integration
 # Expensive cases on these shelves are marked; they run at night.
 QUICK := -m "not nightly" $(SHELVES)
 

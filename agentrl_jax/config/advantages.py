@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
-from agentrl_jax.config.fields import BY_KIND, LARGEST, OWN, TRACED, Fraction, Needs, NonNegative, Placement, Section
+from agentrl_jax.config.fields import BY_KIND, OWN, TRACED, Finite, Fraction, Needs, NonNegative, Placement, Section
 from agentrl_jax.config.own import OwnAdvantage
 from agentrl_jax.errors import BadValue
 
@@ -186,7 +186,7 @@ _Kinds = (
 class WeightedTerm(Section):
     """A term of a sum."""
 
-    weight: Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)] = 1.0
+    weight: Finite = 1.0
     """Factor on its advantages, traced."""
     rule: Annotated[_Kinds, BY_KIND] = Gae()
     """The estimator."""
@@ -215,8 +215,9 @@ class Sum(Section, Needs):
                 if (value := getattr(rule, name)) != type(rule).model_fields[name].default:
                     why = f"but this is a key of the sum; give algo.advantage {{kind: sum, {name}: ..., terms: [...]}}"
                     raise BadValue.of(f"algo.advantage.{index}.{name}", value, why)
-        if (critics := sum(rule.has_critic for rule in self.rules)) > 1:
-            why = "terms with a critic, but there is one critic; use at most one"
+        critics = [rule.kind for rule in self.rules if rule.has_critic]
+        if len(critics) > 1:
+            why = "which all train a critic, but there is one; use at most one of them"
             raise BadValue.of("algo.advantage", critics, why)
         for name in _SHARED:
             found = list(dict.fromkeys(getattr(rule, name) for rule in self._reading(name)))

@@ -11,10 +11,10 @@ from pydantic import AfterValidator, Field, model_validator
 from agentrl_jax.config.advantages import Advantage, Gae
 from agentrl_jax.config.distillation import Distillation, NoDistillation
 from agentrl_jax.config.fields import (
-    LARGEST,
     TRACED,
     AboveZero,
     Count,
+    Finite,
     Fraction,
     NonNegative,
     Positive,
@@ -133,7 +133,7 @@ Horizon = Annotated[FixedHorizon | StepwiseHorizon | AdaptiveHorizon, Field(disc
 class ScheduleConfig(Section):
     """Schedule of a value that changes over the iterations."""
 
-    end: Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+    end: Finite
     """Final value, which is kept afterwards."""
     iterations: Positive
     """Iterations until the final value is reached."""

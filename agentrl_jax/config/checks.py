@@ -9,12 +9,13 @@ from typing import Any
 
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.distillation_checks import check_hints, check_teacher
-from agentrl_jax.config.fields import is_own, out_of_bounds
+from agentrl_jax.config.fields import is_own
 from agentrl_jax.config.filters import FractionFilter, TopKFilter
 from agentrl_jax.config.imitation import IMITATION_CHUNK
 from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.config.optim_checks import check_optimizer
 from agentrl_jax.config.reward_checks import check_normalized, check_rewards
+from agentrl_jax.config.schedule_checks import check_schedules
 from agentrl_jax.config.schema import Config, ModelConfig, PromptConfig, ServiceConfig, StartConfig
 from agentrl_jax.config.stage_checks import check_stages, check_without_tasks
 from agentrl_jax.environments.kinds import titles
@@ -42,7 +43,7 @@ def validate(config: Config, *, files: bool = True) -> None:
     check_sizes(config)
     if config.has_new_kinds:  # what they need is known when they are imported, see `setup.own_rules`
         return
-    rules = check_teacher, check_hints, _rule, check_rewards, check_normalized, _schedules
+    rules = check_teacher, check_hints, _rule, check_rewards, check_normalized, check_schedules
     everywhere = check_stages, check_optimizer
     played = _tasks, _environments, _model, _start, _rollout, *rules, *everywhere, _training
     unplayed = check_without_tasks, _model, _start, *everywhere
@@ -294,36 +295,6 @@ def _rule(config: Config) -> Iterator[Refused]:
             yield key, value, "which leaves algo.horizon adaptive nothing to decide; give several, or use stepwise"
         if value == (turns,):
             yield key, value, "which is prompt.max_turns from the start; use algo.horizon fixed"
-
-
-def _schedules(config: Config) -> Iterator[Refused]:
-    algo, starts = config.algo, config.schedule_starts()
-    for name, schedule in algo.schedules.items():
-        key, end = f"algo.schedules.{name}.end", schedule.end
-        if name not in starts:
-            meant = [start for start in starts if name in (start.split(".")[-1], start.replace(".", "_"))]
-            why = f"but this run has no {name}; use {' or '.join(meant or starts)}, or leave it out"
-            if kind := getattr(getattr(algo, name.partition(".")[0], None), "kind", ""):
-                why = f"but algo.{name.partition('.')[0]} {kind} does not read it; leave it out"
-            yield key, end, why
-        elif end == starts[name]:
-            yield key, end, f"where {name} starts from, so that nothing changes; give another end, or leave it out"
-        if why := _bound_of(config, name, end):
-            yield key, end, why
-
-
-def _bound_of(config: Config, name: str, end: float) -> str:
-    """Why a schedule of a key of `schedule_starts` may not end with a value; empty if it may."""
-    if name == "rollout.temperature" and end == 0:
-        return "expected more than 0"
-    section, _, field = name.rpartition(".")
-    parts: dict[str, Any] = {f"rewards.{name}": part for name, part in config.algo.rewards.items()}
-    parts |= {f"advantage.{index}": rule for index, rule in enumerate(config.algo.advantage.rules)}
-    part: Any = (
-        parts.get(section, getattr(config.algo, section, getattr(config, section, None))) if section else config.algo
-    )
-    found = type(part).model_fields.get(field)  # parameters of functions have none
-    return out_of_bounds(found, end) if found else ""
 
 
 def _kept(config: Config) -> tuple[int, int]:

@@ -7,9 +7,9 @@ and fills in what the function declares.
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
-from agentrl_jax.config.fields import TRACED, Needs, NonNegative, Placement, Section
+from agentrl_jax.config.fields import TRACED, Name, Needs, NonNegative, Placement, Section
 
 _PATH = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 _MOST = 64
@@ -68,8 +68,7 @@ class OwnMetric(OwnKind):
     """A metric of the user."""
 
 
-MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-Metrics = Annotated[dict[MetricName, OwnMetric], Field(max_length=_MOST)]
+Metrics = Annotated[dict[Name, OwnMetric], Field(max_length=_MOST)]
 """By their names."""
 
 

@@ -1,4 +1,4 @@
-"""Parts of the reward: a union, discriminated by `kind`; their functions are in `rollout.rewards`.
+"""Parts of the reward: a union, discriminated by `kind`; their functions are in `rollout.returns`.
 
 In a file they are a mapping from names; a part without a kind has its name as its kind.
 """
@@ -6,19 +6,18 @@ In a file they are a mapping from names; a part without a kind has its name as i
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, Tag
+from pydantic import Field, Tag
 
-from agentrl_jax.config.fields import BY_KIND, LARGEST, OWN, TRACED, Section, Share, Text
+from agentrl_jax.config.fields import BY_KIND, OWN, TRACED, Finite, Name, Section, Share, Text
 from agentrl_jax.config.own import OwnKind
 
 MOST_PARTS = 16
-PartName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
 class _Part(Section):
     """Fields of all parts."""
 
-    weight: Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False), TRACED] = 1.0
+    weight: Annotated[Finite, TRACED] = 1.0
     """Factor on the part; below 0 it is a cost."""
     tasks: tuple[Text, ...] = ()
     """Labels of the tasks that have the part; empty: all."""
@@ -101,7 +100,7 @@ RewardPart = Annotated[
 ]
 
 
-RewardParts = Annotated[dict[PartName, RewardPart], Field(max_length=MOST_PARTS)]
+RewardParts = Annotated[dict[Name, RewardPart], Field(max_length=MOST_PARTS)]
 
 
 def with_kinds(data: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from agentrl_jax.evaluate.seen import seen_levels
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.metrics import trajectory_metrics
-from agentrl_jax.rollout.returns import RewardRule, rule_of
+from agentrl_jax.rollout.returns import RewardRule, reward_rule
 from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.programs import RolloutProgram
@@ -88,7 +88,7 @@ class HeldOut:
         return cls(
             config.evaluation,
             config.train,
-            rule_of(settings, build_inputs.reward_parts(config)),
+            reward_rule(settings, build_inputs.reward_parts(config)),
             tuple(task.label for task in config.tasks),
             eval_sets(Split.TEST),
             eval_sets(Split.VALIDATION),

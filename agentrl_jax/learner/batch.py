@@ -31,7 +31,7 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.hints import Hints, with_hints
 from agentrl_jax.rollout.packing import Layout, Sequences, final_states, layout, pack_trajectories
-from agentrl_jax.rollout.returns import RewardRule, overlong, reward_parts, total_returns, turn_rewards
+from agentrl_jax.rollout.returns import RewardRule, overlong, part_values, total_returns, turn_rewards
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 
 
@@ -252,7 +252,7 @@ def _normalized_sums(trajectory: Trajectory, groups: Groups, rule: RewardRule) -
     def normalized(part):
         return part.weight * normalize(jnp.sum(part.value, axis=1), group, segments, "mean_std")
 
-    return sum(normalized(part) for part in reward_parts(trajectory, rule).values()).reshape(shape)
+    return sum(normalized(part) for part in part_values(trajectory, rule).values()).reshape(shape)
 
 
 def _normalized_rewards(episodes: _Episodes, config: LearnerConfig, shards: Shards) -> Float[Array, "E T"]:

@@ -12,7 +12,7 @@ from agentrl_jax.algos import diagnostics, gigpo, masked
 from agentrl_jax.algos.groups import center_and_std
 from agentrl_jax.algos.masked import Mean
 from agentrl_jax.rollout.metrics import trajectory_means
-from agentrl_jax.rollout.returns import RewardRule, reward_parts
+from agentrl_jax.rollout.returns import RewardRule, part_values
 from agentrl_jax.rollout.trajectory import Trajectory
 
 
@@ -53,7 +53,7 @@ def measure(trajectory: Trajectory, groups: Groups, task_names: tuple[str, ...],
 def _of_parts(trajectory: Trajectory, groups: Groups, rule: RewardRule) -> dict[str, Mean]:
     if not rule.parts:
         return {}
-    shape, found, parts = groups.valid.shape, {}, reward_parts(trajectory, rule)
+    shape, found, parts = groups.valid.shape, {}, part_values(trajectory, rule)
     sums = {name: jnp.sum(part.value, axis=1).reshape(shape) for name, part in parts.items()}
     sizes = {name: jnp.abs(part.weight * sums[name]) for name, part in parts.items()}
     size = jnp.sum(jnp.where(groups.valid, sum(sizes.values()), 0.0), axis=1)

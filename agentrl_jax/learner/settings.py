@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from agentrl_jax.config.algo import UpdateRule
 from agentrl_jax.learner.gradient import StepShape
 from agentrl_jax.rollout.contexts import FULL, Context
-from agentrl_jax.rollout.returns import RewardPart, RewardRule
+from agentrl_jax.rollout.returns import NamedPart, RewardRule
 
 
 class LearnerConfig(UpdateRule):
@@ -30,8 +30,10 @@ class LearnerConfig(UpdateRule):
     """Least tokens of a task's prefix before a hint, which a teacher's rows have in common as far as a student's do."""
     weighs_tasks: bool = False
     """Some task has another weight than 1 in the losses, or `balance_tasks` is set."""
-    reward_parts: tuple[RewardPart, ...] = ()
+    reward_parts: tuple[NamedPart, ...] = ()
+    """Parts of the reward, whose traced numbers are in `UpdateSettings`."""
     normalize_rewards: Literal["none", "group"] = "none"
+    """As in `config.algo`, as the next."""
     skip_truncated: tuple[str, ...] = ()
     recorded_episodes: int = 0
     """First episodes of the batch whose advantages are returned as the metric "recorded"; 0: none."""
@@ -62,7 +64,8 @@ class UpdateSettings(struct.PyTreeNode):
     """Traced numbers of an update; changing one does not recompile.
 
     `numbers` are those of the rule by their keys below `algo`, such as objective.clip_low. `freeze_policy` is 1 while
-    only the critic is trained, else 0; `overlong_buffer` is a share of the longest response.
+    only the critic is trained, else 0; `overlong_buffer` is a share of the longest response. `task_weight` has
+    factors on the losses of K tasks.
     """
 
     lr: Float[Array, ""]
@@ -81,7 +84,7 @@ class UpdateSettings(struct.PyTreeNode):
         keys = (key for key in self.numbers if key.startswith(f"{section}."))
         return {key.removeprefix(f"{section}."): self.numbers[key] for key in keys}
 
-    def rewards(self, parts: tuple[RewardPart, ...]) -> RewardRule:
+    def rewards(self, parts: tuple[NamedPart, ...]) -> RewardRule:
         """What is added to the rewards of the environment, with these parts."""
         penalties = self.format_penalty, self.overlong_buffer, self.overlong_penalty
         return RewardRule(*penalties, self.of("rewards"), parts)

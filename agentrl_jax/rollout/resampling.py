@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.algos import masked
-from agentrl_jax.rollout.returns import RewardPart
+from agentrl_jax.rollout.returns import NamedPart
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutStats, Trajectory
 
 
@@ -20,7 +20,7 @@ class Resampling(NamedTuple):
 
     rounds: int = 1
     """Most rounds; 1: groups are as they come."""
-    parts: tuple[RewardPart, ...] = ()
+    parts: tuple[NamedPart, ...] = ()
     """Parts of the returns that are compared."""
     separately: bool = False
     """A group is kept if any part varies, not only their sum."""

@@ -17,7 +17,7 @@ Numbers = Mapping[str, Float[Array, ""] | float]
 ENVIRONMENT = "environment"
 
 
-class RewardPart(NamedTuple):
+class NamedPart(NamedTuple):
     """A part of the reward; hashable."""
 
     name: str
@@ -38,10 +38,10 @@ class RewardRule(struct.PyTreeNode):
     """Subtracted from a turn whose response has the maximum length, at least 0."""
     numbers: Numbers = struct.field(default_factory=dict)
     """Traced numbers of the parts, by their names: tokens.weight."""
-    parts: tuple[RewardPart, ...] = struct.field(pytree_node=False, default=())
+    parts: tuple[NamedPart, ...] = struct.field(pytree_node=False, default=())
 
 
-class Part(NamedTuple):
+class PartValues(NamedTuple):
     """A part of the reward of each turn, without its weight; 0 where it does not apply."""
 
     value: Float[Array, "E T"]
@@ -49,23 +49,23 @@ class Part(NamedTuple):
     applies: Bool[Array, " E"]
 
 
-def rule_of(settings: RolloutSettings, parts: tuple[RewardPart, ...]) -> RewardRule:
+def reward_rule(settings: RolloutSettings, parts: tuple[NamedPart, ...]) -> RewardRule:
     """The rule whose numbers a rollout was given."""
     penalties = settings.format_penalty, settings.overlong_buffer, settings.overlong_penalty
     return RewardRule(*penalties, settings.reward_numbers, parts)
 
 
-def reward_parts(trajectory: Trajectory, rule: RewardRule) -> dict[str, Part]:
+def part_values(trajectory: Trajectory, rule: RewardRule) -> dict[str, PartValues]:
     """The parts by name; first the reward of the environment, where no part is that."""
     found, everywhere = {}, jnp.ones(trajectory.num_turns.shape, bool)
     if all(part.section.kind != ENVIRONMENT for part in rule.parts):
-        found[ENVIRONMENT] = Part(_played(trajectory, trajectory.turn.reward), 1.0, everywhere)
+        found[ENVIRONMENT] = PartValues(_played(trajectory, trajectory.turn.reward), 1.0, everywhere)
     for part in rule.parts:
         numbers = {key.rpartition(".")[2]: x for key, x in rule.numbers.items() if key.startswith(f"{part.name}.")}
         value = PARTS[part.section.kind](trajectory, part.section, numbers)
         applies = jnp.isin(trajectory.ids.task, jnp.array(part.tasks)) if part.tasks else everywhere
         value = jnp.where(applies[:, None], _played(trajectory, value), 0.0)
-        found[part.name] = Part(value, numbers["weight"], applies)
+        found[part.name] = PartValues(value, numbers["weight"], applies)
     return found
 
 
@@ -75,9 +75,7 @@ def turn_rewards(trajectory: Trajectory, rule: RewardRule) -> Float[Array, "E T"
     added -= rule.overlong_penalty * overlong(trajectory, rule)
     if not rule.parts:
         return _played(trajectory, trajectory.turn.reward + added)
-    return _played(trajectory, added) + sum(
-        part.weight * part.value for part in reward_parts(trajectory, rule).values()
-    )
+    return _played(trajectory, added) + sum(part.weight * part.value for part in part_values(trajectory, rule).values())
 
 
 def total_returns(trajectory: Trajectory, rule: RewardRule) -> Float[Array, " E"]:

@@ -17,7 +17,7 @@ from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.resampling import ONE_ROUND, Resampling
-from agentrl_jax.rollout.returns import RewardPart
+from agentrl_jax.rollout.returns import NamedPart
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -62,11 +62,11 @@ def learner_config(config: Config, *, recorded_episodes: int = 0, hint_at: int =
     )
 
 
-def reward_parts(config: Config) -> tuple[RewardPart, ...]:
+def reward_parts(config: Config) -> tuple[NamedPart, ...]:
     """The parts of the reward of a run, whose numbers are in the settings of rollouts and updates."""
     labels = [task.label for task in config.tasks]
     return tuple(
-        RewardPart(name, part.untraced(), tuple(map(labels.index, part.tasks)))
+        NamedPart(name, part.untraced(), tuple(map(labels.index, part.tasks)))
         for name, part in config.algo.rewards.items()
     )
 

@@ -26,7 +26,7 @@ from agentrl_jax.learner.measures import groups_of
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
-from agentrl_jax.rollout.returns import RewardRule, rule_of, total_returns
+from agentrl_jax.rollout.returns import RewardRule, reward_rule, total_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, Trajectory
 from agentrl_jax.setup import build_inputs
 from envs_jax.environment import TextEnvironment
@@ -157,7 +157,7 @@ def after(
     """The pools after the episodes of an iteration, and metrics levels/TASK/NAME, see `level_sampling.summary`."""
     if pools is None:
         return None, {}
-    rule = rule_of(settings, build_inputs.reward_parts(config))
+    rule = reward_rule(settings, build_inputs.reward_parts(config))
     labels = tuple(task.label for task in config.tasks)
     return _after(pools, trajectory, rule, jnp.int32(iteration), labels=labels, size=config.rollout.group_size)
 

@@ -5,7 +5,6 @@ What an environment tells is known when it is built, so these checks come later 
 Shapes: `E` episodes, `T` turns.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,34 +31,36 @@ def check_episode_functions(config: Config, info_keys: Sequence[str]) -> None:
     Raises:
         ValueError: what one of them does wrong.
     """
-    episodes = made_episodes(info_keys)
+    functions: dict[str, tuple[OwnPart | OwnMetric, Any]] = {}
     for name, part in config.algo.rewards.items():
         key = f"algo.rewards.{name}"
         if isinstance(part, Info) and part.key not in info_keys:
             known = ", ".join(info_keys) or "nothing"
             raise BadValue.of(f"{key}.key", part.key, f"but the environments of this run tell {known}")
         if isinstance(part, OwnPart):
-            _check(key, part, PARTS[part.kind], episodes)
+            functions[key] = part, PARTS[part.kind]
     for name, metric in config.train.metrics.items():
-        _check(f"train.metrics.{name}", metric, own.METRICS[metric.kind], episodes)
+        functions[f"train.metrics.{name}"] = metric, own.METRICS[metric.kind]
+    if functions:  # the episodes take a second to make
+        episodes = made_episodes(info_keys)
+        for key, (section, function) in functions.items():
+            _check(key, section, function, episodes)
 
 
 def made_episodes(info_keys: Sequence[str]) -> Trajectory:
     """Random episodes of which one failed, one was truncated, and some turns were not played."""
     draw, shape = np.random.default_rng(5), (EPISODES, TURNS)
     num_turns = draw.integers(1, TURNS + 1, EPISODES)
-    played, last = (test(np.arange(TURNS), num_turns[:, None]) for test in (np.less, lambda t, n: t == n - 1))
+    played, last = np.arange(TURNS) < num_turns[:, None], np.arange(TURNS) == num_turns[:, None] - 1
     number = jnp.arange(EPISODES, dtype=jnp.int32)
     turn = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), unplayed(EPISODES * TURNS, ACTIONS, info_keys))
     length = np.where(played, draw.integers(1, SAID + 1, shape), 0)
     truncation = np.where(number == 1, 1 + TRUNCATIONS.index("turns"), 0)
-    seen = {"tokens": draw.integers(0, 9, (*shape, 5)), "length": np.where(played, draw.integers(1, 6, shape), 0)}
-    one_of_two = functools.partial(draw.integers, 0, 2, shape)
     return Trajectory(
         prompt=jnp.ones((EPISODES, 2), jnp.int32),
         prompt_length=jnp.full(EPISODES, 2),
-        observation=jnp.asarray(seen["tokens"], jnp.int32),
-        observation_length=jnp.asarray(seen["length"], jnp.int32),
+        observation=jnp.asarray(draw.integers(0, 9, (*shape, 5)), jnp.int32),
+        observation_length=jnp.asarray(np.where(played, draw.integers(1, 6, shape), 0), jnp.int32),
         join=jax.tree.map(lambda x: x.reshape(shape), no_join(EPISODES * TURNS)),
         response=Response(
             tokens=jnp.asarray(draw.integers(0, 9, (*shape, SAID)), jnp.int32),
@@ -70,8 +71,8 @@ def made_episodes(info_keys: Sequence[str]) -> Trajectory:
         turn=turn.replace(
             actions=jnp.asarray(np.where(played[..., None], draw.integers(-1, 4, (*shape, ACTIONS)), -1), jnp.int32),
             reward=jnp.float32(np.where(played, draw.normal(size=shape), 0.0)),
-            valid=jnp.asarray(played & (one_of_two() > 0)),
-            format_error=jnp.asarray(np.where(played, one_of_two(), 0), jnp.int32),
+            valid=jnp.asarray(played & (draw.random(shape) < 0.5)),
+            format_error=jnp.asarray(played & (draw.random(shape) < 0.5), jnp.int32),
             state_hash=jnp.asarray(draw.integers(0, 3, (*shape, 2)), jnp.uint32),
             terminated=jnp.asarray(last & (truncation == 0)[:, None]),
             success=jnp.asarray(last & (number % 2 == 0)[:, None]),

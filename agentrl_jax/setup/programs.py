@@ -42,7 +42,7 @@ from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.mixed_env import TaskEnv
 from agentrl_jax.rollout.hints import HintedEnv
 from agentrl_jax.rollout.resampling import ONE_ROUND, Resampling, until_informative
-from agentrl_jax.rollout.returns import reward_parts, rule_of, total_returns
+from agentrl_jax.rollout.returns import part_values, reward_rule, total_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.setup import build
 from agentrl_jax.setup.jit_once import jit_once
@@ -142,7 +142,7 @@ class Programs:
             def once(ids):
                 return rollout(policy, model.decoder, env, config, key, ids, settings, constrain_sharding)
 
-            rule = rule_of(settings, resampling.parts)
+            rule = reward_rule(settings, resampling.parts)
 
             def groups_in(trajectory):
                 return groups_of(trajectory, total_returns(trajectory, rule), config.group_size)
@@ -150,7 +150,7 @@ class Programs:
             def informative(trajectory):
                 if not resampling.separately:
                     return center_and_std(*groups_in(trajectory))[1] > STD_FLOOR
-                of_parts = [jnp.sum(part.value, axis=1) for part in reward_parts(trajectory, rule).values()]
+                of_parts = [jnp.sum(part.value, axis=1) for part in part_values(trajectory, rule).values()]
                 stds = [center_and_std(*groups_of(trajectory, x, config.group_size))[1] for x in of_parts]
                 return jnp.max(jnp.stack(stds), axis=0) > STD_FLOOR
 

@@ -246,11 +246,17 @@ def _points(x: Interval) -> str:
     return f"{100 * x['mean']:+.1f} [{100 * x['low']:+.1f}, {100 * x['high']:+.1f}]"
 
 
+_CELL = re.compile(r"(?:(.+)-)?(\w+)=(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
+"""A name that `config.comparison` gives: variant, last key of the grid, value."""
+
+
 def by_value(records: Mapping[str, Record]) -> tuple[str, dict[str, dict[float, Record]]]:
-    """The key of a grid of one number, and its records by variant and by value; ("", {}) where records are of no such
-    grid."""
+    """The key of a grid of one number, and its records by variant and by value, from their names.
+
+    ("", {}) where the records are not all of one such grid.
+    """
     found: dict[str, dict[float, Record]] = {}
-    named = [(re.fullmatch(r"(?:(.+)-)?(\w+)=([0-9.e+-]+)", name), record) for name, record in records.items()]
+    named = [(_CELL.fullmatch(name), record) for name, record in records.items()]
     keys = {match[2] if match else "" for match, _ in named}
     if keys == {""} or len(keys) > 1:
         return "", {}
@@ -275,7 +281,8 @@ def draw_values(records: Mapping[str, Record], path: str | os.PathLike[str], tit
         axis.lines[-1].set_alpha(0.9)
     starts = np.mean([np.mean(_outcomes(record, "start", "sampled")) for record in records.values()])
     axis.axhline(starts, color="#334155", linewidth=1.0, linestyle=":", label="start")
-    axis.set_xscale("log")
+    if all(value > 0 for of_value in found.values() for value in of_value):
+        axis.set_xscale("log")
     axis.set_xlabel(key, fontsize=9)
     axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

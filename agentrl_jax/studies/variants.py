@@ -100,7 +100,7 @@ class Variants:
     def _rollout(self, engine: EngineConfig, resampling: Resampling = ONE_ROUND) -> Any:
         names = tuple(task.label for task in self.config.tasks)
         program = self.programs.rollout(
-            f"rollout {resampling}",
+            f"rollout {resampling.rounds}",
             build_model.rollout_model(self.config, self.model),
             self.batched_env,
             engine,

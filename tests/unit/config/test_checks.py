@@ -17,6 +17,7 @@ from agentrl_jax.config import (
     load,
     optim_checks,
     reward_checks,
+    schedule_checks,
     stage_checks,
     validate,
 )
@@ -340,7 +341,7 @@ def test_the_limit_of_a_check(limit):
         assert "\n" not in str(error)
 
 
-MODULES = checks, distillation_checks, optim_checks, reward_checks, stage_checks
+MODULES = checks, distillation_checks, optim_checks, reward_checks, schedule_checks, stage_checks
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

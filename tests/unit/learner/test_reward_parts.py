@@ -9,7 +9,7 @@ from agentrl_jax.config.advantages import Grpo
 from agentrl_jax.config.rewards import Cut, Environment, Format, Info, Overlong, Success, Tokens, Truncated, Turns
 from agentrl_jax.learner.batch import _normalized_sums
 from agentrl_jax.learner.measures import groups_of, measure
-from agentrl_jax.rollout.returns import RewardPart, RewardRule, reward_parts, total_returns, turn_rewards
+from agentrl_jax.rollout.returns import NamedPart, RewardRule, part_values, total_returns, turn_rewards
 
 DRAW = np.random.default_rng(11)
 PLAYED = np.asarray(CUT_OFF.turn_mask)
@@ -28,7 +28,7 @@ FULL = EPISODES_OF_TWO.response.tokens.shape[-1]
 
 def rule_with(weights=None, tasks=(), **sections):
     """Parts by name; `tasks` are those of all of them."""
-    parts = tuple(RewardPart(name, section, tasks) for name, section in sections.items())
+    parts = tuple(NamedPart(name, section, tasks) for name, section in sections.items())
     weights = {f"{name}.weight": 1.0 for name in sections} | (weights or {})
     return RewardRule(0.0, numbers=weights, parts=parts)
 
@@ -50,7 +50,7 @@ def rule_with(weights=None, tasks=(), **sections):
 )
 def test_a_part_is_what_its_kind_says(section, numbers, expected):
     rule = rule_with(numbers, x=section)
-    found = reward_parts(EPISODES_OF_TWO, rule)
+    found = part_values(EPISODES_OF_TWO, rule)
     assert expected.any()
     np.testing.assert_allclose(found["x"].value, np.where(PLAYED, expected, 0.0), atol=1e-6)
     # A part that is the reward of the environment takes its place.
@@ -145,7 +145,7 @@ def test_what_is_measured_of_a_part():
 
 
 def test_an_update_learns_from_normalized_sums_and_skips_what_was_truncated():
-    part, rule = (RewardPart("tokens", Tokens().untraced()),), rule_with({"tokens.weight": -0.5}, tokens=Tokens())
+    part, rule = (NamedPart("tokens", Tokens().untraced()),), rule_with({"tokens.weight": -0.5}, tokens=Tokens())
     groups = groups_of(CUT_OFF, total_returns(CUT_OFF, rule), GROUP_SIZE)
     scores = np.asarray(_normalized_sums(CUT_OFF, groups, rule)).reshape(-1, 1)
     options = {"advantage": Grpo(normalize_by_std=False), "model": NO_CRITIC}

@@ -9,7 +9,7 @@ from refusing import refusal
 from agentrl_jax.config import decode, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import refusals
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.returns import reward_parts, rule_of, turn_rewards
+from agentrl_jax.rollout.returns import part_values, reward_rule, turn_rewards
 from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.own_episodes import check_episode_functions, made_episodes
 from agentrl_jax.setup.own_rules import with_own_rules
@@ -51,7 +51,7 @@ def test_parts_and_metrics_of_the_user_are_those_of_their_functions(module, tmp_
     rule = settings.rewards(build_inputs.reward_parts(config))
     assert {key: float(x) for key, x in rule.numbers.items()} == numbers
     played = np.asarray(episodes.turn_mask)
-    np.testing.assert_allclose(reward_parts(episodes, rule)["busy"].value, played * moves**2.0)
+    np.testing.assert_allclose(part_values(episodes, rule)["busy"].value, played * moves**2.0)
     penalty = float(settings.format_penalty) * np.asarray(episodes.turn.format_error)
     expected = episodes.turn.reward + penalty - 0.5 * episodes.response.length + 0.25 * moves**2
     np.testing.assert_allclose(turn_rewards(episodes, rule), np.where(played, expected, 0.0), rtol=1e-5, atol=1e-6)
@@ -133,7 +133,7 @@ def test_a_rollout_has_the_numbers_of_the_parts(module):
         env_params = ()
 
     settings = build_inputs.rollout_settings(config, Env(), 2, 1.0)
-    rule = rule_of(settings, build_inputs.reward_parts(config))
+    rule = reward_rule(settings, build_inputs.reward_parts(config))
     assert jax.tree.map(float, rule.numbers) == {"tokens.weight": -0.5, "busy.weight": 0.25, "busy.power": 2.0}
     assert isinstance(hash(rule.parts), int)
     assert settings.reward_numbers["busy.weight"].dtype == jnp.float32
