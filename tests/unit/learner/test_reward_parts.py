@@ -4,65 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from made_up import CUT_OFF, EPISODES, GROUP_SIZE, GROUPS, NO_CRITIC, assert_close, learn, settings
+from parted_episodes import EPISODES_OF_TWO, LAST, LENGTH, MOVED, SUCCESS, TASK, rule_with
 
 from agentrl_jax.config.advantages import Grpo
-from agentrl_jax.config.rewards import Cut, Environment, Format, Info, Overlong, Success, Tokens, Truncated, Turns
+from agentrl_jax.config.rewards import Info, Tokens
 from agentrl_jax.learner.batch import _normalized_sums
 from agentrl_jax.learner.measures import groups_of, measure
-from agentrl_jax.rollout.returns import NamedPart, RewardRule, part_values, total_returns, turn_rewards
-
-DRAW = np.random.default_rng(11)
-PLAYED = np.asarray(CUT_OFF.turn_mask)
-TASK = np.repeat(np.arange(GROUPS) % 2, GROUP_SIZE)
-LAST = np.arange(PLAYED.shape[1]) == np.asarray(CUT_OFF.num_turns)[:, None] - 1
-SUCCESS = LAST & (DRAW.random(EPISODES) < 0.5)[:, None]
-MOVED = np.where(PLAYED, DRAW.normal(size=PLAYED.shape), 0.0).astype(np.float32)
-EPISODES_OF_TWO = CUT_OFF.replace(
-    turn=CUT_OFF.turn.replace(success=jnp.asarray(SUCCESS), info={"moved": jnp.asarray(MOVED)}),
-    ids=CUT_OFF.ids.replace(task=jnp.asarray(TASK, jnp.int32)),
-    response=CUT_OFF.response.replace(ended=CUT_OFF.response.length == CUT_OFF.num_turns[:, None]),
-)
-LENGTH = np.asarray(EPISODES_OF_TWO.response.length)
-FULL = EPISODES_OF_TWO.response.tokens.shape[-1]
-
-
-def rule_with(weights=None, tasks=(), **sections):
-    """Parts by name; `tasks` are those of all of them."""
-    parts = tuple(NamedPart(name, section, tasks) for name, section in sections.items())
-    weights = {f"{name}.weight": 1.0 for name in sections} | (weights or {})
-    return RewardRule(0.0, numbers=weights, parts=parts)
-
-
-@pytest.mark.parametrize(
-    ("section", "numbers", "expected"),
-    [
-        (Environment(), {}, np.asarray(EPISODES_OF_TWO.turn.reward)),
-        (Success(), {}, SUCCESS),
-        (Format(), {}, np.asarray(EPISODES_OF_TWO.turn.format_error)),
-        (Overlong(), {"x.buffer": 0.4}, np.clip((LENGTH - 0.6 * FULL) / (0.4 * FULL), 0.0, 1.0)),
-        (Tokens(), {}, LENGTH),
-        (Turns(), {}, PLAYED),
-        (Truncated(), {}, LAST & (np.asarray(CUT_OFF.truncation) > 0)[:, None]),
-        (Cut(), {}, (LENGTH == FULL) & ~np.asarray(EPISODES_OF_TWO.response.ended)),
-        (Info(key="moved"), {}, MOVED),
-    ],
-    ids=lambda each: getattr(each, "kind", None),
-)
-def test_a_part_is_what_its_kind_says(section, numbers, expected):
-    rule = rule_with(numbers, x=section)
-    found = part_values(EPISODES_OF_TWO, rule)
-    assert expected.any()
-    np.testing.assert_allclose(found["x"].value, np.where(PLAYED, expected, 0.0), atol=1e-6)
-    # A part that is the reward of the environment takes its place.
-    assert [*found] == (["x"] if section.kind == "environment" else ["environment", "x"])
-
-
-def test_a_part_is_added_where_it_applies():
-    rule = rule_with({"tokens.weight": -0.5}, (1,), tokens=Tokens())
-    expected = EPISODES_OF_TWO.turn.reward - 0.5 * LENGTH * (TASK == 1)[:, None]
-    np.testing.assert_allclose(turn_rewards(EPISODES_OF_TWO, rule), np.where(PLAYED, expected, 0.0), rtol=1e-6)
-    nothing = rule_with({"tokens.weight": -0.5}, (7,), tokens=Tokens())
-    np.testing.assert_array_equal(total_returns(EPISODES_OF_TWO, nothing), np.sum(EPISODES_OF_TWO.turn.reward, axis=1))
+from agentrl_jax.rollout.returns import NamedPart, RewardRule, total_returns
 
 
 def normalized(x, valid):
@@ -120,28 +68,28 @@ def test_totals_that_a_normalized_sum_would_confuse_stay_apart():
 
 
 def test_what_is_measured_of_a_part():
-    rule = rule_with({"tokens.weight": -0.5}, (1,), tokens=Tokens())
+    rule = rule_with({"tokens.weight": -0.5}, (1,), tokens=Tokens(), moved=Info(key="moved"))
     groups = groups_of(EPISODES_OF_TWO, total_returns(EPISODES_OF_TWO, rule), GROUP_SIZE)
     found = {name: float(x.value) for name, x in measure(EPISODES_OF_TWO, groups, ("a", "b"), rule).items()}
-    sums = (np.sum(np.asarray(x), axis=1).reshape(GROUPS, -1) for x in (LENGTH, EPISODES_OF_TWO.turn.reward))
-    tokens, reward = sums
+    of_turns = LENGTH, EPISODES_OF_TWO.turn.reward, MOVED
+    tokens, reward, moved = (np.sum(np.asarray(x), axis=1).reshape(GROUPS, -1) for x in of_turns)
     solved, has = np.any(SUCCESS, axis=1).reshape(GROUPS, -1), TASK[::GROUP_SIZE] == 1
     assert found["reward/tokens_mean"] == pytest.approx(tokens[has].mean())
     assert found["reward/environment_mean"] == pytest.approx(reward.mean(), rel=1e-5)
     assert found["reward/tokens_std"] == pytest.approx(np.std(tokens[has], axis=1, ddof=1).mean(), rel=1e-5)
     size = 0.5 * tokens * has[:, None]
     assert found["reward/tokens_share"] == pytest.approx(
-        (size.sum(1) / (size + np.abs(reward)).sum(1)).mean(), rel=1e-5
+        (size.sum(1) / (size + np.abs(reward) + np.abs(moved) * has[:, None]).sum(1)).mean(), rel=1e-5
     )
     pairs = [
         np.sign(x[i] - x[j])
-        for x, y, of in zip(tokens, solved, has)
+        for x, y, of in zip(moved, solved, has)
         for i in range(GROUP_SIZE)
         for j in range(GROUP_SIZE)
         if of and y[i] and not y[j]
     ]
-    assert found["reward/tokens_success"] == pytest.approx(np.mean(pairs))
-    assert found["reward/environment_success"] != found["reward/tokens_success"]
+    assert found["reward/moved_success"] == pytest.approx(np.mean(pairs))
+    assert abs(np.mean(pairs)) > 0.1
 
 
 def test_an_update_learns_from_normalized_sums_and_skips_what_was_truncated():
