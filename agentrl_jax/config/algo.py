@@ -27,6 +27,7 @@ from agentrl_jax.config.mismatch import Mismatch, NoCorrection
 from agentrl_jax.config.objectives import Objective, Ppo
 from agentrl_jax.config.presets import check_name
 from agentrl_jax.config.rewards import RewardParts
+from agentrl_jax.config.token_rules import AllTokens, TokenRule
 from agentrl_jax.errors import BadValue
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
@@ -148,6 +149,8 @@ class UpdateRule(Section):
     """Advantage estimator."""
     objective: Objective = Ppo()
     """Loss of the policy."""
+    tokens: TokenRule = AllTokens()
+    """Which tokens the loss of the policy treats apart."""
     kl: Kl = NoKl()
     """Penalty on the KL divergence from the reference model (the policy at the start of learning)."""
     distillation: Distillation = NoDistillation()
@@ -201,6 +204,12 @@ class AlgoConfig(UpdateRule):
     """Preset for values that are left out; `agentrl presets` prints each preset with its sources."""
     entropy_coef: NonNegative = 0.001
     """Weight of the entropy bonus."""
+    entropy_target: AboveZero | None = None
+    """Mean entropy of the sampled tokens, in nats, below which the weight of the bonus rises by entropy_step an
+    iteration, from entropy_coef; above it the weight falls, and there is no bonus (adaptive entropy control, He et al.
+    2025, arXiv 2505.22312); none: the weight is entropy_coef."""
+    entropy_step: AboveZero = 0.005
+    """Change of the weight in an iteration."""
     overlong_buffer: Fraction = 0.0
     """Last share of prompt.max_response_tokens over which the length penalty of a response grows from 0 to
     overlong_penalty; truncated responses pay it in full (DAPO's soft overlong punishment); 0: no penalty."""

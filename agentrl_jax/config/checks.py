@@ -12,7 +12,7 @@ from agentrl_jax.config.distillation_checks import check_hints, check_teacher
 from agentrl_jax.config.fields import is_own
 from agentrl_jax.config.filters import FractionFilter, TopKFilter
 from agentrl_jax.config.imitation import IMITATION_CHUNK
-from agentrl_jax.config.mismatch import NoCorrection
+from agentrl_jax.config.objective_checks import check_objective
 from agentrl_jax.config.optim_checks import check_optimizer
 from agentrl_jax.config.reward_checks import check_normalized, check_rewards
 from agentrl_jax.config.schedule_checks import check_schedules
@@ -43,7 +43,7 @@ def validate(config: Config, *, files: bool = True) -> None:
     check_sizes(config)
     if config.has_new_kinds:  # what they need is known when they are imported, see `setup.own_rules`
         return
-    rules = check_teacher, check_hints, _rule, check_rewards, check_normalized, check_schedules
+    rules = check_teacher, check_hints, _rule, check_objective, check_rewards, check_normalized, check_schedules
     everywhere = check_stages, check_optimizer
     played = _tasks, _environments, _model, _start, _rollout, *rules, *everywhere, _training
     unplayed = check_without_tasks, _model, _start, *everywhere
@@ -263,20 +263,6 @@ def _rule(config: Config) -> Iterator[Refused]:
         yield "algo.kl.sync_mix", algo.kl.sync_mix, "but algo.kl.sync_every is 0; set it above 0"
     if rounds > 1 and algo.mismatch.kind == "replay":
         yield "algo.dynamic_sampling", rounds, "but algo.mismatch replay replays one rollout; use 1, or mismatch none"
-    from_rollout = algo.mismatch == NoCorrection(ratio_from="rollout")
-    objective = algo.objective
-    if not objective.has_ratio and from_rollout and kl.apply_to != "reward":
-        yield "algo.mismatch.ratio_from", "rollout", f"but algo.objective {objective.kind} has no ratios; use learner"
-    if objective.from_rollout and algo.mismatch.ratio_from != "rollout":
-        why = (
-            f"which measures from the rollout, but ratios of algo.mismatch {algo.mismatch.kind} start from the learner"
-        )
-        why += "; use algo.mismatch {ratio_from: rollout}, or replay"
-        yield "algo.objective", objective.kind, why
-    if objective.unit == "row" and algo.aggregation != "seq_mean_token_mean":
-        why = f"but algo.objective {objective.kind} has one loss a row, which this would weight by tokens"
-        why += "; use seq_mean_token_mean"
-        yield "algo.aggregation", algo.aggregation, why
     if kl.kind != "none" and kl.coef == 0.0 and "kl.coef" not in algo.schedules:
         yield "algo.kl.coef", 0.0, "and stays so, so that it has no effect; set it above 0, or use algo.kl none"
     if kl.apply_to == "reward" and advantage.per_episode:

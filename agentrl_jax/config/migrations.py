@@ -237,6 +237,12 @@ def _rewards_of_the_environment(data: Data) -> Data:
     return {**data, "algo": algo, "tasks": tasks, "train": {"metrics": {}, **data["train"]}}
 
 
+def _tokens_and_averages(data: Data) -> Data:
+    """All tokens were treated alike, the entropy bonus had a fixed weight, and policies had no average."""
+    algo = {"tokens": {"kind": "all"}, "entropy_target": None, "entropy_step": 0.005, **data["algo"]}
+    return {**data, "algo": algo, "optim": {"average_rate": 0.0, **data["optim"]}}
+
+
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _rule_in_sections,
     _first_new_keys,
@@ -253,6 +259,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _still_reference,
     _best_and_stop,
     _rewards_of_the_environment,
+    _tokens_and_averages,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

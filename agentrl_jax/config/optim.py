@@ -90,6 +90,10 @@ class _Optim(Section):
     """Learning rates after the warmup."""
     max_grad_norm: Annotated[AboveZero, TRACED] = 1.0
     """The gradients of policy and critic are each clipped to this global norm."""
+    average_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of the policy in a moving average of it, after each gradient step of reinforcement learning. Validations,
+    train.best, the evaluation at the end and all that reads a checkpoint of the run then use the average; rollouts and
+    updates use the policy. 0: no average."""
     offload: bool = False
     """Keep the optimizer's state in the memory of the hosts; every step moves it to the devices and back, which saves 8
     bytes a trained parameter on the devices (adamw) and takes time."""
@@ -98,7 +102,8 @@ class _Optim(Section):
 
     def of_program(self) -> Self:
         """A copy with what programs are compiled for: without rates, their schedule, and where the state is."""
-        usual = {name: _Optim.model_fields[name].default for name in ("warmup", "warmup_share", "schedule", "offload")}
+        elsewhere = "warmup", "warmup_share", "schedule", "offload", "average_rate"
+        usual = {name: _Optim.model_fields[name].default for name in elsewhere}
         return self.untraced().replace(**usual)
 
 

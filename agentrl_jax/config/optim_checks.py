@@ -24,3 +24,6 @@ def check_optimizer(config: Config) -> Iterator[tuple[str, Any, str]]:
     for axis in optim.whole:
         if (size := getattr(mesh, axis)) > 1:
             yield f"mesh.{axis}", size, f"but optim {optim.kind} needs whole matrices; use 1, or optim adamw"
+    if optim.average_rate and not config.train.iterations:
+        why = "but train.iterations is 0, and other stages average nothing; leave it out"
+        yield "optim.average_rate", optim.average_rate, why

@@ -55,6 +55,8 @@ class Batch(struct.PyTreeNode):
     temperature: Float[Array, " N"]
     weight: Float[Array, " N"] | None = None
     """Factor on the losses of a row; None: 1."""
+    chosen: Bool[Array, "N K"] | None = None
+    """The tokens that `algo.tokens` chose for this step; None if it treats all alike."""
     teacher: TeacherRows | None = None
     """What the teacher reads; None: the rows of the student, or there is no teacher."""
     segment: None = None

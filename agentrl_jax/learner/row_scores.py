@@ -36,6 +36,8 @@ class RowScores(struct.PyTreeNode):
     which computes the same if a batch has one step."""
     importance: Float[Array, "N K"] | None
     """Importance weight; None without a correction of the mismatch."""
+    entropy: Float[Array, "N K"] | None = None
+    """Of the policy, in nats; None unless `algo.tokens` reads it."""
 
 
 def score_rows(
@@ -93,12 +95,12 @@ def score_rows(
         )
         return shards.put_rows(zeros, binning.unpack(bins, packed, found, position), order)
 
-    def logprobs(policy):
+    def logprobs(policy, score=actor_critic.logprobs):
         with_policy = {**params, "policy": policy}
 
         def of_rows(mask, row, temperature):
             tokens, position, *segment = row
-            return actor_critic.logprobs(with_policy, model, tokens, position, temperature, mask, *segment)
+            return score(with_policy, model, tokens, position, temperature, mask, *segment)
 
         return over_rows(of_rows)
 
@@ -129,8 +131,12 @@ def score_rows(
     old_logprob = None if config.old_logprobs == "same_pass" else rows.logprob
     if config.old_logprobs == "learner":
         old_logprob = logprobs(params["policy"])
+    entropy = None
+    if config.tokens.reads == "entropy":
+        params, arrays = shards.after(old_logprob, (params, arrays))
+        entropy = logprobs(params["policy"], actor_critic.entropies)
     metrics: dict[str, jax.Array] = {}
-    mask = shards.after((value, final_value, ref_logprob, old_logprob), mask)
+    mask = shards.after((value, final_value, ref_logprob, old_logprob, entropy), mask)
     if final is not None:
         known = shards.after(mask, final.known[:, 0])
         metrics["critic/final_value_mean"] = shards.sum(masked.mean(final_value, known)).value
@@ -142,4 +148,4 @@ def score_rows(
         importance, changed = importance_weights(old_logprob, rows.logprob, mask, config.mismatch)
         metrics["rollout/importance_weight_mean"] = masked.moments(importance, mask, shards)[0]
         metrics["rollout/importance_truncated"] = masked.moments(changed.astype(jnp.float32), mask, shards)[0]
-    return RowScores(value, ref_logprob, old_logprob, importance), final_value, metrics
+    return RowScores(value, ref_logprob, old_logprob, importance, entropy), final_value, metrics

@@ -49,12 +49,13 @@ class LearnerConfig(UpdateRule):
 
         rollout: the rollout, whose log-probabilities equal those of a replay bit for bit. learner: an extra forward
         pass of the learner before the first step. same_pass: the forward pass of the step itself, because each batch
-        has a single step or no loss uses a ratio.
+        has a single step or no loss uses a ratio, and `tokens` reads none.
         """
         if self.mismatch.ratio_from == "rollout":
             return "rollout"
         weighs = self.distillation.kind == "self" and self.distillation.loss == "sampled"
         single = self.epochs * self.minibatches == 1 or not (self.objective.has_ratio or weighs)
+        single &= self.tokens.reads != "logprob"
         if self.mismatch.kind == "none" and single and self.kl.apply_to != "reward":
             return "same_pass"
         return "learner"
@@ -71,7 +72,10 @@ class UpdateSettings(struct.PyTreeNode):
     lr: Float[Array, ""]
     critic_lr: Float[Array, ""]
     max_grad_norm: Float[Array, ""]
+    average_rate: Float[Array, ""]
     entropy_coef: Float[Array, ""]
+    entropy_target: Float[Array, ""]
+    entropy_step: Float[Array, ""]
     format_penalty: Float[Array, ""]
     freeze_policy: Float[Array, ""]
     overlong_buffer: Float[Array, ""]

@@ -1,7 +1,7 @@
 """`TrainState`: everything that is needed to continue a run."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,19 @@ from agentrl_jax.algos.kl import KLController
 from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
+
+
+class Kept(NamedTuple):
+    """What a state keeps besides parameters and optimizer while it learns by reinforcement."""
+
+    reference: bool = False
+    """A copy of the policy at the start, as reference."""
+    teacher: bool = False
+    """A teacher that follows the policy."""
+    average: bool = False
+    """A moving average of the policy, for evaluations."""
+    entropy_coef: float | None = None
+    """The weight of the entropy bonus at the start, where it follows a target."""
 
 
 class TrainState(struct.PyTreeNode):
@@ -40,6 +53,10 @@ class TrainState(struct.PyTreeNode):
     pretrained model and is not part of a checkpoint."""
     teacher: Any = None
     """Moving average of the policy that teaches it, see `algos.distillation`; None if nothing reads it."""
+    entropy_coef: Float[Array, ""] | None = None
+    """Weight of the entropy bonus where it follows a target, see `algo.entropy_target`; None where it does not."""
+    average: Any = None
+    """Moving average of the policy over gradient steps, see `optim.average_rate`; None without one."""
     stage_state: Any = None
     """What the current stage keeps between its steps besides, e.g. the levels that reinforcement learning chooses from;
     None if nothing."""
@@ -48,6 +65,11 @@ class TrainState(struct.PyTreeNode):
         """`params` (default: those of the state), with the frozen parameters under "frozen" if there are any."""
         params = self.params if params is None else params
         return params if self.frozen_params is None else {**params, "frozen": self.frozen_params}
+
+    @property
+    def evaluated(self) -> dict[str, Any]:
+        """The parameters that evaluations read, with the average of the policy where there is one."""
+        return self.params if self.average is None else {**self.params, "policy": self.average}
 
     def next_stage(self) -> "TrainState":
         """The state before the first step of the next stage."""
@@ -58,14 +80,10 @@ def init_state(
     key: Key[Array, ""],
     model: ActorCritic,
     tx: Optimizer,
-    reference: bool,
+    kept: Kept | None = None,
     pretrained: decoder.Params | None = None,
-    teacher: bool = False,
 ) -> TrainState:
-    """State before the first step, from a pretrained decoder or a fresh one.
-
-    `reference`: keep a copy of the policy as reference; `teacher`: also as a teacher, which will follow it.
-    """
+    """State before the first step, from a pretrained decoder or a fresh one."""
     if pretrained is None:
         pretrained = decoder.init_params(key, model.decoder)
     params = actor_critic.from_decoder(key, pretrained, model)
@@ -79,8 +97,7 @@ def init_state(
         kl=KLController(coef=jnp.float32(1.0)),
         **counts,
     )
-    state = with_reference(state) if reference else state
-    return with_teacher(state) if teacher else state
+    return with_kept(state, kept or Kept())
 
 
 def init_optimizer(tx: Optimizer, params: dict[str, Any]) -> dict[str, Any]:
@@ -93,14 +110,19 @@ def init_optimizer(tx: Optimizer, params: dict[str, Any]) -> dict[str, Any]:
     return {name: tx.init(tree) for name, tree in params.items()}
 
 
-def with_reference(state: TrainState) -> TrainState:
-    """The state with a copy of its current policy as the reference."""
-    return state.replace(reference=jax.tree.map(jnp.copy, state.params["policy"]))
+def with_kept(state: TrainState, kept: Kept) -> TrainState:
+    """The state with what is kept; each copy of a policy is that of its current one."""
 
+    def copied(wanted: bool, old: Any) -> Any:
+        return jax.tree.map(jnp.copy, state.params["policy"]) if wanted else old
 
-def with_teacher(state: TrainState) -> TrainState:
-    """The state with a copy of its current policy as the teacher, which follows it from then on."""
-    return state.replace(teacher=jax.tree.map(jnp.copy, state.params["policy"]))
+    coef = state.entropy_coef if kept.entropy_coef is None else jnp.float32(kept.entropy_coef)
+    return state.replace(
+        reference=copied(kept.reference, state.reference),
+        teacher=copied(kept.teacher, state.teacher),
+        average=copied(kept.average, state.average),
+        entropy_coef=coef,
+    )
 
 
 def apply_gradients(

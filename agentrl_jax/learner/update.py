@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from agentrl_jax.algos import distillation, kl, losses, masked
+from agentrl_jax.algos import distillation, kl, losses, masked, token_rules
 from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config.distillation import SelfDistillation
 from agentrl_jax.learner.batch import Batch, make_batch
@@ -69,6 +69,8 @@ def update(
         state, trajectory, temperature, settings, model, config, shards, replay, greedy, hints
     )
     metrics: dict[str, Any] = means
+    if state.entropy_coef is not None:
+        state, settings, metrics["actor/entropy_coef"] = _toward_entropy(state, batch, settings, shards)
     if config.recorded_episodes:
         found = recorded_advantages(batch, trajectory, config, shards)
         metrics["recorded"], batch = found, shards.after(found, batch)
@@ -84,6 +86,20 @@ def update(
         state = state.replace(kl=kl.update(state.kl, seen, episodes, target, horizon))
     state = state.replace(step=state.step + 1)
     return _with_moved_reference(state, settings, config), metrics
+
+
+def _toward_entropy(
+    state: TrainState, batch: Batch, settings: UpdateSettings, shards: Shards
+) -> tuple[TrainState, UpdateSettings, Float[Array, ""]]:
+    """A state and settings with the weight of the entropy bonus that this batch asks for, and that weight."""
+    # The mean of -log p over tokens sampled from p is an unbiased estimate of the mean entropy.
+    tokens = masked.count(batch.mask, shards)
+    entropy = -masked.total(batch.behavior_logprob, batch.mask, shards) / tokens
+    missing = settings.entropy_target - entropy
+    change = jnp.where(tokens > 0, jnp.sign(missing) * settings.entropy_step, 0.0)
+    coef = jnp.maximum(state.entropy_coef + change, 0.0)
+    weight = jnp.where(missing >= 0, coef, 0.0)
+    return state.replace(entropy_coef=coef), settings.replace(entropy_coef=weight), weight
 
 
 def _with_moved_reference(state: TrainState, settings: UpdateSettings, config: LearnerConfig) -> TrainState:
@@ -130,6 +146,8 @@ def _learn(
         current = batch
         if replay is not None:
             current = batch.replace(replayed_logprob=replay(state.merged_params()))
+        if config.tokens.kind != "all":
+            current = _with_chosen(current, chosen, jax.random.fold_in(key, number), settings, config, shards)
         loss, grads, metrics = minibatch_gradient(state, current, trained, chosen, settings, model, config, shards)
         state, norms, good = apply_gradients(
             state,
@@ -145,8 +163,12 @@ def _learn(
         )
         if state.teacher is not None:
             rate = jnp.where(good, settings.numbers["distillation.ema_rate"], 0.0)
-            average = distillation.moving_average(state.teacher, state.params["policy"], rate)
-            state = state.replace(teacher=average)
+            teacher = distillation.moving_average(state.teacher, state.params["policy"], rate)
+            state = state.replace(teacher=teacher)
+        if state.average is not None:
+            rate = jnp.where(good, settings.average_rate, 0.0)
+            average = distillation.moving_average(state.average, state.params["policy"], rate)
+            state = state.replace(average=average)
         metrics["loss"] = loss
         metrics["actor/grad_norm"] = norms["policy"]
         if config.advantage.has_critic:
@@ -169,6 +191,30 @@ def _learn(
     # Before the first step the parameters are unchanged, so the gap shows only numerical differences.
     metrics |= {name: x[0] for name, x in per_step.items() if name.endswith(_GAPS)}
     return state, metrics
+
+
+def _with_chosen(
+    batch: Batch,
+    minibatch: Int[Array, " n"],
+    key: Key[Array, ""],
+    settings: UpdateSettings,
+    config: LearnerConfig,
+    shards: Shards,
+) -> Batch:
+    """The batch with the tokens that `config.tokens` chooses among those of a minibatch, the rows of these numbers."""
+    here = shards.put_rows(jnp.zeros(len(batch.mask), bool), jnp.ones(len(minibatch), bool), minibatch)
+    row = shards.block(jnp.arange(len(batch.mask) * shards.count))
+    chosen = token_rules.chosen_tokens(
+        config.tokens,
+        settings.of("tokens"),
+        batch.mask & here[:, None],
+        entropy=batch.before.entropy,
+        logprob=batch.before.old_logprob,
+        advantage=batch.advantage,
+        draws=jax.vmap(lambda row: jax.random.bits(jax.random.fold_in(key, row), batch.mask.shape[1:]))(row),
+        devices=shards,
+    )
+    return shards.after(chosen, batch.replace(chosen=chosen, before=batch.before.replace(entropy=None)))
 
 
 def minibatch_gradient(
@@ -245,6 +291,9 @@ def _loss(
     policy, stats = losses.objective(inputs, config.objective, settings.of("objective"))
     if before.importance is not None:
         policy = policy * before.importance
+    if batch.chosen is not None:
+        old, rule = inputs.old_logprob, config.tokens
+        policy = token_rules.changed_loss(policy, batch.chosen, logprob, old, rule, settings.of("tokens"))
     loss = jnp.sum(policy * weights) - settings.entropy_coef * jnp.sum(scores.entropy * weights)
     sums = {
         "actor/policy_loss": masked.total(policy, mask),
@@ -255,6 +304,8 @@ def _loss(
         "actor/ratio_mean": masked.total(stats.ratio, mask),
         "rollout/logprob_mean": masked.total(batch.behavior_logprob, mask),
     }
+    if batch.chosen is not None:
+        sums["actor/chosen_tokens"] = masked.total(batch.chosen.astype(jnp.float32), mask)
     if config.distillation.kind == "self":
         of_teacher, measured = _distilled(config.distillation, scores, logprob, before)
         if batch.teacher is not None:

@@ -284,6 +284,20 @@ def logprobs(
     return score_tokens(params, model, tokens, position, temperature, mask=mask, segment_ids=segment_ids).logprob
 
 
+def entropies(
+    params: dict[str, Any],
+    model: ActorCritic,
+    tokens: Tokens,
+    position: Positions,
+    temperature: Temperature,
+    mask: Bool[Array, "N K"] | None = None,
+    segment_ids: Segments = None,
+) -> Scores:
+    """Entropies in nats of a policy before the tokens at `position`; arguments as in `logprobs`."""
+    model = dataclasses.replace(model, critic="none")
+    return score_tokens(params, model, tokens, position, temperature, mask=mask, segment_ids=segment_ids).entropy
+
+
 def values(
     params: dict[str, Any], model: ActorCritic, tokens: Tokens, position: Positions, segment_ids: Segments = None
 ) -> Scores:

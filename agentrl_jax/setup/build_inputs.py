@@ -175,10 +175,13 @@ def update_settings(config: Config, factor: float, iteration: int = 0) -> Update
     now = {key: schedule(iteration) for key, schedule in schedules(config).items()}
     values = {
         "entropy_coef": now["entropy_coef"],
+        "entropy_target": algo.entropy_target or 0.0,
+        "entropy_step": algo.entropy_step,
         "format_penalty": now["prompt.format_penalty"],
         "lr": chosen.policy * factor,
         "critic_lr": chosen.critic * factor,
         "max_grad_norm": config.optim.max_grad_norm,
+        "average_rate": config.optim.average_rate,
         "freeze_policy": iteration < config.train.critic_warmup,
         "overlong_buffer": algo.overlong_buffer,
         "overlong_penalty": algo.overlong_penalty,

@@ -12,7 +12,7 @@ from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config import Config, ModelConfig
 from agentrl_jax.config.schema import MeshConfig
 from agentrl_jax.errors import UserError
-from agentrl_jax.learner.state import TrainState, init_state
+from agentrl_jax.learner.state import Kept, TrainState, init_state
 from agentrl_jax.models import quantized
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.io.load import Pretrained, load_pretrained
@@ -106,14 +106,14 @@ def initial_state(
     It takes over (donates) the parameters of `pretrained` instead of copying them, so it can be called only once.
     `place` returns the shardings of a state from its shapes; None leaves them to the compiler.
     """
-    tx, reference, teacher = build_optimizer(config), needs_reference(config), needs_teacher(config)
+    tx, kept = build_optimizer(config), kept_by(config)
 
     def start(key, decoder):
-        return init_state(key, model, tx, reference, decoder, teacher)
+        return init_state(key, model, tx, kept, decoder)
 
     given = None if pretrained is None else pretrained.params
     shardings = place(jax.eval_shape(start, jax.random.key(0), given))
-    parts = ("initial_state", model, tx, reference, teacher, jax.tree.flatten(shardings))
+    parts = ("initial_state", model, tx, kept, jax.tree.flatten(shardings))
     compiled = jit_once(start, parts, donate_argnums=1, out_shardings=shardings)
 
     def run(key):
@@ -148,19 +148,17 @@ def check_divided(mesh: MeshConfig, shape: DecoderConfig) -> None:
         )
 
 
-def needs_reference(config: Config) -> bool:
-    """Whether the training state holds a frozen reference policy, for the KL divergence or as a teacher."""
-    teaches = _teacher(config) == "reference"
-    return config.algo.kl.kind != "none" or config.train.mutual_information_every > 0 or teaches
-
-
-def needs_teacher(config: Config) -> bool:
-    """Whether the training state holds a moving average of the policy."""
-    return _teacher(config) == "ema"
-
-
-def _teacher(config: Config) -> str:
-    return config.algo.distillation.teacher if config.algo.distillation.kind == "self" else ""
+def kept_by(config: Config) -> Kept:
+    """What the training state of a run keeps besides parameters and optimizer."""
+    algo = config.algo
+    teacher = algo.distillation.teacher if algo.distillation.kind == "self" else ""
+    measured = algo.kl.kind != "none" or config.train.mutual_information_every > 0
+    return Kept(
+        reference=measured or teacher == "reference",
+        teacher=teacher == "ema",
+        average=config.optim.average_rate > 0,
+        entropy_coef=None if algo.entropy_target is None else algo.entropy_coef,
+    )
 
 
 def build_optimizer(config: Config) -> Optimizer:

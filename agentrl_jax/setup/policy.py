@@ -41,7 +41,8 @@ class RunPolicy:
 def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "last") -> RunPolicy:
     """Loads a checkpoint from the folder of a run, and the pretrained model that it is based on.
 
-    `checkpoint` is last, best (the highest success in validation) or the step of a checkpoint.
+    `checkpoint` is last, best (the highest success in validation) or the step of a checkpoint. With
+    `optim.average_rate` the policy is its moving average, from the first iteration on.
 
     Raises:
         UserError: there is no such checkpoint, it cannot be read, or has parameters that are not finite.
@@ -70,11 +71,14 @@ def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "
         for key, before, now in edited_keys(checkpoints.meta(step).get("config"), history.at(step)):
             to_stderr(f"{run}: config.yaml was edited by hand: {key} is {now}, but {before} in checkpoint {step}")
         # What else a state has is not the policy's, and may be that of an earlier version.
-        read = checkpoints.restore_part(step, {"params": like.params})
-    state = like.replace(**read)
+        wanted = {"params": like.params}
+        if like.average is not None and step > config.rows_before_rl:  # before, nothing is averaged
+            wanted["average"] = like.average
+        read = checkpoints.restore_part(step, wanted)
+    state = like.replace(average=None).replace(**read)
     if like.frozen_params is not None:
         state = state.replace(frozen_params=start(jax.random.key(0)).frozen_params)
-    params = jax.tree.map(jnp.asarray, state.merged_params())
+    params = jax.tree.map(jnp.asarray, state.merged_params(state.evaluated))
     started_from = pretrained.config if pretrained else None
     return RunPolicy(max(step - config.rows_before_rl, 0), step, model, params, tokenizer, files, started_from)
 

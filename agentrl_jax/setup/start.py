@@ -15,7 +15,7 @@ from agentrl_jax.config.fields import is_own
 from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.config.stages import DpoStage
 from agentrl_jax.errors import BadValue
-from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference, with_teacher
+from agentrl_jax.learner.state import Kept, TrainState, init_optimizer, with_kept
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel import hosts
@@ -190,21 +190,12 @@ def notes(config: Config) -> list[str]:
     return lines
 
 
-def begin_learning(
-    state: TrainState,
-    tx: Optimizer,
-    *,
-    reference: bool,
-    going_on: bool = False,
-    teacher: bool = False,
-) -> TrainState:
-    """The next stage of a state, with a separate critic, the optimizer, reference policy and teacher initialized.
+def begin_learning(state: TrainState, tx: Optimizer, kept: Kept, *, going_on: bool = False) -> TrainState:
+    """The next stage of a state, with a separate critic, the optimizer and what is kept initialized.
 
-    If it is `going_on` with the critic and the optimizer of another run, only the reference policy and the teacher.
+    If it is `going_on` with the critic and the optimizer of another run, only what is kept.
     """
     if not going_on:
         params = actor_critic.critic_from_policy(state.params)
         state = state.replace(params=params, opt_state=init_optimizer(tx, params))
-    state = state.next_stage()
-    state = with_reference(state) if reference else state
-    return with_teacher(state) if teacher else state
+    return with_kept(state.next_stage(), kept)

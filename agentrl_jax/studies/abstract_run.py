@@ -98,8 +98,7 @@ class AbstractRun:
         def start(key):
             pretrained = decoder.init_params(key, model.decoder)
             pretrained = jax.tree.map(lambda x: x.astype(frozen), pretrained)
-            kept = build_model.needs_reference(config), pretrained, build_model.needs_teacher(config)
-            return state.init_state(key, model, self.tx, *kept)
+            return state.init_state(key, model, self.tx, build_model.kept_by(config), pretrained)
 
         return jax.eval_shape(start, jax.random.key(0))
 

@@ -111,7 +111,7 @@ class Variants:
         return self.seeds.rollout(program)
 
     def _fresh_state(self, key: jax.Array, model: ActorCritic, tx: Optimizer) -> TrainState:
-        return init_state(jax.random.fold_in(key, run_keys.INIT), model, tx, False, self.pretrained_params)
+        return init_state(jax.random.fold_in(key, run_keys.INIT), model, tx, pretrained=self.pretrained_params)
 
     def _begin(self) -> tuple[Any, Any]:
         """Initial policies [S, ...] of every variant, and their frozen parameters."""
@@ -163,7 +163,7 @@ class Variants:
         for iteration in range(last + 1):
             if iteration % every == 0 or iteration == last:
                 number, temperature = train.validation_episodes, train.validation_temperature
-                policies = states.params["policy"]
+                policies = states.evaluated["policy"]
                 played = self._play(policies, self.held_out.validations, number, temperature)[0]
                 means, validated = played.mean(axis=1), played.shape[1]
                 validation["iteration"].append(iteration)
@@ -182,7 +182,7 @@ class Variants:
                     guards.check_logprobs(config, of_seed, functools.partial(str, where))
                 for known, hashes in zip(learned, levels):
                     known.update(hexadecimal(hashes))
-        record["end"], record["used"], tested = self._outcomes(states.params["policy"])
+        record["end"], record["used"], tested = self._outcomes(states.evaluated["policy"])
         return record | {
             "metrics": {key: [_rounded(row[key]) for row in rows] for key in rows[0]},
             "validation": validation,
@@ -195,12 +195,12 @@ class Variants:
     def _learner(self, config: Config) -> tuple[TrainState, Any]:
         """The initial states [S, ...] of a variant, and its `IterationPrograms.update`."""
         tx, model = build_model.build_optimizer(config), self._model(config)
-        reference = build_model.needs_reference(config)
+        kept = build_model.kept_by(config)
 
         def begin(policy, key, shared):
             state = self._fresh_state(key, model, tx)
             state = state.replace(params={**state.params, "policy": policy}, frozen_params=None)
-            return start.begin_learning(state, tx, reference=reference)
+            return start.begin_learning(state, tx, kept)
 
         states = self.seeds.each(begin)(self.policies, self.seeds.keys, None)
         program = self.programs.update(model, build_inputs.learner_config(config), tx, self.engine)

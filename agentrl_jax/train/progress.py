@@ -320,5 +320,5 @@ class RunProgress:
 def _stored(state: TrainState) -> dict[str, Any]:
     """What a checkpoint holds of a state: without frozen parameters, and without an entry for nothing."""
     entries = vars(state) | {"frozen_params": None}
-    optional = ("stage_state", "teacher")
+    optional = ("stage_state", "teacher", "average", "entropy_coef")
     return {name: value for name, value in entries.items() if name not in optional or value is not None}

@@ -58,11 +58,10 @@ class Reinforcement:
         evaluated = self.held_out.outcomes(state.merged_params(), lambda: self.progress.stop_if_asked(step, state))
         self.progress.imitation_outcomes = evaluated.success
         self.folder.log_levels_once(step, "test", [*itertools.chain(*evaluated.levels)])
-        tx, reference, going_on = self.parts.tx, build_model.needs_reference(self.config), self.config.start.optimizer
-        teacher = build_model.needs_teacher(self.config)
-        begin = functools.partial(start.begin_learning, tx=tx, reference=reference, going_on=going_on, teacher=teacher)
+        tx, kept, going_on = self.parts.tx, build_model.kept_by(self.config), self.config.start.optimizer
+        begin = functools.partial(start.begin_learning, tx=tx, kept=kept, going_on=going_on)
         placement = self.progress.placement(jax.eval_shape(begin, state))
-        made_of = ("begin_learning", tx, reference, going_on, teacher, jax.tree.flatten(placement))
+        made_of = ("begin_learning", tx, kept, going_on, jax.tree.flatten(placement))
         state = jit_once(begin, made_of, out_shardings=placement, donate_argnums=0)(state)
         state = state.replace(stage_state=self.new_stage_state())
         self.progress.replace(step, state)
@@ -263,7 +262,7 @@ class Reinforcement:
         progress.totals.trained_tokens += int(metrics["update/trained_tokens"]) * config.algo.epochs
         progress.totals.skipped_updates += int(metrics["update/skipped"])
         if _due(self.config.train.validate_every, iteration + 1, self.config.train.iterations):
-            row |= self.held_out.validation(state.merged_params())
+            row |= self.held_out.validation(state.merged_params(state.evaluated))
         score = progress.target.score(row)
         progress.target.see(row)
         progress.monitor.see(row)

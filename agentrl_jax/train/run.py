@@ -187,7 +187,7 @@ class Run:
         self.view.note(f"evaluating on {counted(sum(held_out.levels), 'level')}")
         final = self.stages[-1]
         last = final.row(state)
-        evaluated = held_out.outcomes(state.merged_params(), lambda: progress.stop_if_asked(last, state))
+        evaluated = held_out.outcomes(state.merged_params(state.evaluated), lambda: progress.stop_if_asked(last, state))
         learned = learned_levels(self.folder.levels(), self.folder.metrics(), last)
         midway = progress.midway.counts()
         seen = {

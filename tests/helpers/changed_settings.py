@@ -29,7 +29,7 @@ from agentrl_jax.config.optim import ParameterGroup
 from agentrl_jax.errors import UserError
 from agentrl_jax.learner import prompt_information
 from agentrl_jax.learner.settings import UpdateSettings
-from agentrl_jax.learner.state import with_teacher
+from agentrl_jax.learner.state import Kept, with_kept
 from agentrl_jax.learner.update import update
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
@@ -232,7 +232,7 @@ def built(config: Config) -> list[Any]:
         kept_checkpoints(config.train),
         Programs.of_run(config, make_mesh(1)).offload,
         prompt_information.build_config(config.prompt, rollout, FULL, pairs, TOKENIZER).pairs,
-        (build_model.needs_reference(config), build_model.needs_teacher(config)),
+        build_model.kept_by(config),
     ]
 
 
@@ -272,7 +272,7 @@ def _members(name: str) -> list[Section]:
     return [part(**{key: x for key, x in values.items() if key in part.model_fields}) for part in parts]
 
 
-UNIONS = {name: _members(name) for name in ("advantage", "objective", "kl", "filter", "mismatch")}
+UNIONS = {name: _members(name) for name in ("advantage", "objective", "tokens", "kl", "filter", "mismatch")}
 UNIONS["distillation"] = [
     part.replace(teacher="ema", gate="sdar") if part.kind == "self" else part for part in _members("distillation")
 ]
@@ -289,7 +289,9 @@ def read_by_the_update(rule: dict[str, Section], context: str) -> tuple[set[str]
     model = ActorCritic(decoder=SHAPE, critic="shared" if rule["advantage"].has_critic else "none")
     state = fresh_state(model, reference=rule["kl"].kind != "none")
     teaches = rule["distillation"].kind == "self"
-    state, hints = (with_teacher(state), HINTS) if teaches else (state, None)
+    target = rule["kl"].kind == "fixed"  # else the weight of the entropy is a setting
+    state = with_kept(state, Kept(teacher=teaches, average=True, entropy_coef=0.5 if target else None))
+    hints = HINTS if teaches else None
     greedy = jax.tree.map(lambda x: x[2::GROUP_SIZE], TRAJECTORY)
 
     def learn(numbers):

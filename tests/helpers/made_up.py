@@ -57,6 +57,7 @@ def settings(**changes):
     numbers = dict.fromkeys(NUMBERS, 1.0) | {"objective.clip_low": 0.2, "objective.clip_high": 0.28, "kl.coef": 0.0}
     numbers |= {"advantage.turn_gamma": 0.95, "filter.p": 0.9, "kl.target": 0.1, "kl.horizon": 100.0}
     values = {"lr": 0.1, "critic_lr": 0.1, "max_grad_norm": 1e9, "entropy_coef": 0.01, "format_penalty": -0.1}
+    values |= {"entropy_target": 0.5, "entropy_step": 0.001, "average_rate": 0.5}
     values |= {"freeze_policy": 0.0, "overlong_buffer": 0.0, "overlong_penalty": 1.0, "task_weight": np.ones(1)}
     for name, value in changes.items():
         (numbers if "__" in name else values)[name.replace("__", ".")] = value
@@ -71,7 +72,7 @@ def fresh_state(model=MODEL, reference=False, tx=PLAIN):
 @functools.cache
 def _first_state(model, reference, tx):
     """Small random numbers, so that no gradient is zero."""
-    state = states.init_state(jax.random.key(1), model, tx, reference=False)
+    state = states.init_state(jax.random.key(1), model, tx)
     draw = np.random.default_rng(2)
 
     def normal(x):
@@ -81,7 +82,7 @@ def _first_state(model, reference, tx):
     if "critic" in params:
         params["critic"]["bias"] = jnp.float32(0.1)
     state = state.replace(params=params, frozen_params=jax.tree.map(normal, state.frozen_params))
-    return states.with_reference(state) if reference else state
+    return states.with_kept(state, states.Kept(reference=reference))
 
 
 def _no_join(shape):

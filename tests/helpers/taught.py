@@ -18,7 +18,7 @@ RULES = {
 def started(rule, model=NO_CRITIC):
     """A state whose reference and whose teacher are other policies."""
     state = fresh_state(model, reference=rule.teacher == "reference")
-    state = states.with_teacher(state) if rule.teacher == "ema" else state
+    state = states.with_kept(state, states.Kept(teacher=rule.teacher == "ema"))
     other = {"reference": 0.7, "ema": 0.5}
     kept = {name: getattr(state, field) for name, field in (("reference", "reference"), ("ema", "teacher"))}
     changed = {

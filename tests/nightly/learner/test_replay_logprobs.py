@@ -38,8 +38,8 @@ class Iteration:
         self.rule = RULE.replace(context=self.engine.context, **rule)
         params = actor_critic.init_params(jax.random.key(0), MODEL)
         params |= {"policy": toy_agent.talkative_params(5)["policy"]}
-        state = states.init_state(jax.random.key(0), MODEL, made_up.PLAIN, reference=True)
-        state = states.with_reference(state.replace(params=params))
+        state = states.init_state(jax.random.key(0), MODEL, made_up.PLAIN, states.Kept(reference=True))
+        state = states.with_kept(state.replace(params=params), states.Kept(reference=True))
         self.state = jax.device_put(state, self.programs.placement(state, MODEL.decoder))
 
     @functools.cached_property

@@ -149,7 +149,7 @@ def trace(config):
     horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
     placement = functools.partial(programs.placement, shape=parts.model.decoder)
     state = jax.eval_shape(build_model.initial_state(config, parts.model, None, placement), jax.random.key(0))
-    begin = functools.partial(start.begin_learning, tx=parts.tx, reference=build_model.needs_reference(config))
+    begin = functools.partial(start.begin_learning, tx=parts.tx, kept=build_model.kept_by(config))
     state, raw = jax.eval_shape(begin, state), programs.compiled
     chosen = IterationPrograms(raw["rollout"], raw["update"], raw.get("baseline"), config.rollout.group_size)
     inputs = first_inputs(parts, horizon, 0)

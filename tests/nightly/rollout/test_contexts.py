@@ -56,7 +56,7 @@ def test_notes_are_trained(compiled, policy):
     )
     tx = Optimizer(*optax.sgd(1.0))
     params = toy_agent.talkative_params(5)
-    state = init_state(jax.random.key(0), toy_agent.MODEL, tx, reference=False).replace(params=params)
+    state = init_state(jax.random.key(0), toy_agent.MODEL, tx).replace(params=params)
     learn = functools.partial(update, model=toy_agent.MODEL, config=config, tx=tx, shards=Shards())
     _, metrics = jax.jit(learn)(state, noted, jnp.ones(EPISODES), KEY, made_up.settings(entropy_coef=0.0))
     assert float(metrics["update/trained_tokens"]) == float(jnp.sum(noted.response.length))

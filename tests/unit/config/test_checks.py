@@ -15,6 +15,7 @@ from agentrl_jax.config import (
     decode,
     distillation_checks,
     load,
+    objective_checks,
     optim_checks,
     reward_checks,
     schedule_checks,
@@ -35,6 +36,7 @@ MIXED = f"tasks: [{SERVICE}, {{env: X, groups: 4}}, {{env: 'my_module:Guess', gr
 POOL = "tasks: [{env: X, groups: 4, sampling: {kind: distinct}}]"
 SPREAD = "algo: {filter: none, advantage: {spread_weighted: true}}"
 MEAN = "algo: {filter: none, advantage: {reward_normalization: mean}}"
+RISING = {"entropy_coef": {"end": 0.5, "iterations": 5}}
 VALUE_COEF = "algo: {schedules: {advantage.value_coef: {end: 2, iterations: 5}}}"
 OWN = "algo: {preset: grpo, advantage: {kind: 'my_rules:mine', source: x}}"
 AGGREGATIONS = "seq_mean_token_mean", "token_mean"
@@ -166,6 +168,13 @@ LIMITS = [
     ("", "algo.objective", "sapo", "dppo_tv"),
     ("algo: {mismatch: tis}", "algo.objective", "sapo", "dppo_kl"),
     ("algo: {objective: gmpo}", "algo.aggregation", "seq_mean_token_mean", "token_mean"),
+    ("algo: {objective: gmpo}", "algo.tokens", "all", "top_entropy"),
+    ("algo: {epochs: 2}", "algo.tokens", "kl_cov", None),
+    ("algo: {epochs: 1, minibatches: 1, filter: none}", "algo.tokens", "clip_cov", "kl_cov"),
+    ("algo: {entropy_target: 0.5}", "algo.entropy_step", 0.01, None),
+    ("", "algo.entropy_step", 0.005, 0.01),
+    ("algo: {entropy_target: 0.5}", "algo.schedules", {}, RISING, "algo.entropy_target is 0.5"),
+    ("train: {iterations: 0}", "optim.average_rate", 0.0, 0.1),
     ("algo: {kl: fixed}", "algo.kl.coef", 0.001, 0.0),
     ("algo: {kl: fixed, schedules: {kl.coef: {end: 1, iterations: 5}}}", "algo.kl.coef", 0.0, None),
     ("algo: {preset: grpo, kl: {kind: fixed, estimator: k1}}", "algo.kl.apply_to", "loss", "reward"),
@@ -341,7 +350,7 @@ def test_the_limit_of_a_check(limit):
         assert "\n" not in str(error)
 
 
-MODULES = checks, distillation_checks, optim_checks, reward_checks, schedule_checks, stage_checks
+MODULES = checks, distillation_checks, objective_checks, optim_checks, reward_checks, schedule_checks, stage_checks
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -262,7 +262,7 @@ def test_the_listing_holds_every_key_with_its_value_and_every_other_kind():
             assert f"--{key} {'none' if value is None else value if isinstance(value, str) and value else ''}" in text
     flat = " ".join(text.split())
     kinds = [field.default for field in AlgoConfig.model_fields.values() if isinstance(field.default, Section)]
-    assert len(kinds) == 7
+    assert len(kinds) == 8
     for part in sections(AlgoConfig):
         names = set(part.model_fields) - {"kind"}
         if "kind" in part.model_fields and names:

@@ -89,7 +89,7 @@ def test_packing_would_part_pairs():
 def test_the_reference_of_an_adapter_is_the_base_with_it_off():
     decoder = MODEL.decoder
     model = actor_critic.ActorCritic(decoder=decoder, critic="none", lora=LoraConfig(rank=2, alpha=4.0))
-    state = states.init_state(KEY, model, PLAIN, reference=True)
+    state = states.init_state(KEY, model, PLAIN, states.Kept(reference=True))
     chex.assert_trees_all_equal_structs(state.reference, state.params["policy"])
     kept = sum(x.size for x in jax.tree.leaves(state.reference))
     of_matrices = decoder.num_layers * sum(2 * sum(decoder.layer_shapes()[name]) for name in model.lora.targets)

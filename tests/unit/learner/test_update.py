@@ -224,7 +224,7 @@ def test_replayed_log_probabilities_have_the_gradient_of_the_pass():
     mask, zeros = jnp.asarray(draw.random(shape) < 0.7).at[0, 0].set(True), jnp.zeros(shape)
     behavior = replayed.at[0, 0].set(jnp.nextafter(replayed[0, 0], jnp.inf))  # one wrong bit
     values = {"mask": mask, "advantage": advantage, "behavior_logprob": behavior, "replayed_logprob": replayed}
-    values |= {"before": RowScores(zeros, zeros, replayed, None), "weight": None}
+    values |= {"before": RowScores(zeros, zeros, replayed, None), "weight": None, "chosen": None}
     batch = Batch(**dict.fromkeys(Batch.__dataclass_fields__, zeros) | values)
     rule = BASE.replace(advantage=Grpo(), objective=PolicyGradient(), kl=FixedKl(estimator="k2"))
 

@@ -96,7 +96,7 @@ def test_success_is_measured_with_the_parameters_and_the_hints_of_the_teacher(pa
         program=program,
     )
     own.play = functools.partial(play, levels)
-    state = states.with_teacher(states.init_state(jax.random.key(0), parts.model, parts.tx, reference=False))
+    state = states.init_state(jax.random.key(0), parts.model, parts.tx, states.Kept(teacher=True))
     state = state.replace(teacher="average")
     teacher = Teacher.of_run(parts, types.SimpleNamespace(validations=[own]))
     assert teacher.measure(state) == {"distill/teacher_success": 1.0, "distill/student_success": 0.0}
