@@ -1,4 +1,4 @@
-"""The file of `agentrl compare`: one run, and what each variant changes in its learning rule.
+"""The file of `agentrl compare`: one run, and what each variant changes of it.
 
 seeds: 5
 run:                      # as a file of `agentrl train`
@@ -8,6 +8,8 @@ variants:
   rloo: {algo: {preset: rloo}, optim: {lr: 1.0e-3}}
 grid:                     # optional: each variant with every combination of these
   optim.lr: [3.0e-4, 1.0e-3]
+
+Variants and grids may also change model, imitation and tasks; those that share a start and levels are paired.
 """
 
 import functools
@@ -21,15 +23,18 @@ from pydantic import Field, ValidationError
 
 from agentrl_jax.config.checks import Refused, validate
 from agentrl_jax.config.fields import Count, Positive, Section
-from agentrl_jax.config.load import decode, differences, merged, read_yaml
+from agentrl_jax.config.load import decode, differences, merged, read_yaml, to_dict
 from agentrl_jax.config.schema import Config, HostsConfig, MeshConfig, TrainConfig
 from agentrl_jax.errors import BadValue, UserError, refusals, shortened, shown
 
-_SECTIONS = ("algo", "optim")
-"""Sections that a variant may change; all variants share the starting point, levels and budget."""
+_RULE = ("algo", "optim")
+"""Sections of the learning rule, which variants of one start on the same levels change."""
+_STARTS = ("model", "imitation", "tasks")
+"""Sections of the start and of the levels; variants that differ there are not paired."""
+_SECTIONS = (*_RULE, *_STARTS)
 _MOST_CELLS = 256
 _MARKS = str.maketrans("", "", "_-.=")
-_ONLY_RL = ("lr", "critic_lr", "warmup", "warmup_share", "schedule", "offload")
+_ONLY_RL = ("lr", "critic_lr", "warmup", "warmup_share", "schedule", "offload", "average_rate")
 """Settings of the optimizer that imitation does not read."""
 
 _ONLY_TRAIN = (
@@ -51,7 +56,7 @@ class _File(Section):
     seeds: Positive = 5
     devices: Count = 1
     run: dict[str, Any] = Field(default_factory=dict)
-    variants: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     pairs: tuple[tuple[str, str], ...] = ()
 
@@ -70,8 +75,17 @@ class Comparison(NamedTuple):
 
     @property
     def shared(self) -> Config:
-        """A configuration for what all variants have in common."""
+        """A configuration for what all variants have in common, of one of `chunks`."""
         return next(iter(self.variants.values()))
+
+    @property
+    def chunks(self) -> list["Comparison"]:
+        """The variants that differ in their learning rule alone, each time as one comparison."""
+        found: dict[str, dict[str, Config]] = {}
+        for name, config in self.variants.items():
+            start = json.dumps({key: part for key, part in to_dict(config).items() if key not in _RULE})
+            found.setdefault(start, {})[name] = config
+        return [self._replace(variants=variants) for variants in found.values()]
 
 
 def load_comparison(path: str | os.PathLike[str]) -> Comparison:
@@ -96,7 +110,7 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
         known = shortened(", ".join(variants))
         raise UserError.after(path, BadValue.of("pairs", name, f"but the variants are {known}; use one of them"))
     comparison = Comparison(file.seeds, file.devices, variants, file.pairs)
-    for refused in _refusals(comparison):
+    for refused in itertools.chain(*map(_refusals, comparison.chunks), _differing_steps(comparison)):
         raise UserError.after(path, BadValue.of(*refused))
     return comparison
 
@@ -107,7 +121,7 @@ def _cells(file: _File) -> dict[str, dict[str, dict[str, Any]]]:
         raise BadValue("there are no variants; give variants, or a grid", key="variants")
     for key, values in file.grid.items():
         if key.partition(".")[0] not in _SECTIONS or "." not in key:
-            raise BadValue.of("grid", key, f"expected keys below {' or '.join(_SECTIONS)}, such as optim.lr")
+            raise BadValue.of("grid", key, f"expected keys below {', '.join(_SECTIONS)}, such as optim.lr")
         if len({json.dumps(value) for value in values}) < len(values):
             raise BadValue.of(f"grid.{key}", values, "where a value stands twice")
     cells = {}
@@ -118,18 +132,29 @@ def _cells(file: _File) -> dict[str, dict[str, dict[str, Any]]]:
             cell = "-".join(filter(None, [name, *parts]))
             if cell in cells:
                 raise BadValue.of("grid", cell, "which names two cells; give one of the keys as variants")
-            cells[cell] = functools.reduce(_with_value, chosen.items(), changes)
+            starts = {key.partition(".")[0] for key in chosen}.intersection(_STARTS).difference(changes)
+            shared = {section: file.run.get(section, {}) for section in starts}
+            cells[cell] = functools.reduce(_with_value, chosen.items(), shared | changes)
     if len(cells) > _MOST_CELLS:
         raise BadValue.of("grid", len(cells), f"cells with the variants; expected at most {_MOST_CELLS}")
     return cells
 
 
-def _with_value(changes: Mapping[str, Any], item: tuple[str, Any]) -> dict[str, Any]:
-    """Changes with a value at a dotted key; what is there by its kind alone gets keys."""
-    (name, _, below), value = item[0].partition("."), item[1]
+def _with_value(changes: Any, item: tuple[str, Any], whole: str = "") -> Any:
+    """Changes with a value at a dotted key, which is all of `whole`; what is there by its kind alone gets keys.
+
+    Raises:
+        BadValue: the key counts beyond the end of a list.
+    """
+    (name, _, below), value, whole = item[0].partition("."), item[1], whole or item[0]
+    if isinstance(changes, list):
+        if not (name.isdigit() and int(name) < len(changes) and below):
+            raise BadValue.of("grid", whole, f"expected a number below {len(changes)} and a key of that entry")
+        at = int(name)
+        return [_with_value(entry, (below, value), whole) if at == i else entry for i, entry in enumerate(changes)]
     if below:
         inner = changes.get(name, {})
-        value = _with_value({"kind": inner} if isinstance(inner, str) else inner, (below, value))
+        value = _with_value({"kind": inner} if isinstance(inner, str) else inner, (below, value), whole)
     return {**changes, name: value}
 
 
@@ -146,9 +171,15 @@ def _variant(path: Any, run: Mapping[str, Any], name: str, changes: Mapping[str,
         raise UserError.after(path, BadValue.of("variants", name, why))
     data = dict(run)
     for section, values in changes.items():
+        key = f"variants.{name}.{section}"
         if section not in _SECTIONS:
-            why = f"but variants share all except {' and '.join(_SECTIONS)}; put it under run, or compare two files"
-            raise UserError.after(path, BadValue.of(f"variants.{name}.{section}", values, why))
+            why = f"but variants share all except {', '.join(_SECTIONS)}; put it under run, or compare two files"
+            raise UserError.after(path, BadValue.of(key, values, why))
+        if section == "tasks":
+            data[section] = values
+            continue
+        if not isinstance(values, dict):
+            raise UserError.after(path, BadValue.of(key, values, "expected keys with values"))
         shared = run.get(section) or {}
         shared = {"kind": shared} if section == "optim" and isinstance(shared, str) else shared
         if not isinstance(shared, dict):
@@ -204,6 +235,10 @@ def _refusals(comparison: Comparison) -> Iterator[Refused]:
         yield "run.train.iterations", 0, "so that nothing is learned; give at least 1"
     if first.imitation.steps:
         yield from _differing_imitations(comparison)
+
+
+def _differing_steps(comparison: Comparison) -> Iterator[Refused]:
+    """Names a variant with another number of gradient steps an iteration than the first one."""
     steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.variants.items()}
     (usual, expected), *others = steps.items()
     for name, number in others:

@@ -53,20 +53,23 @@ def compare(
     records = {name: _read(folder, name, comparison) for name in comparison.variants}
     missing = [name for name, record in records.items() if record is None and (not only or name in only)]
     stored = {name: record for name, record in records.items() if record is not None}
-    if missing:
-        with refusals():
-            variants = Variants(comparison, console)
-        _check_levels(folder, stored, variants.test_levels)
-        for name, record in stored.items():
-            if record["start"] != variants.start:
-                line = f"{name}: is stored with other starts than these, so that it is not paired with what is run now"
-                console.print(line)
-        for name in missing:
-            records[name] = variants.run(name)
-            with atomic_write(folder / f"{name}.json") as file:
-                json.dump(records[name], file)
-    elif stored:
-        _check_levels(folder, stored, next(iter(stored.values()))["test_levels"])
+    for chunk in comparison.chunks:
+        known = {name: record for name, record in stored.items() if name in chunk.variants}
+        asked = [name for name in missing if name in chunk.variants]
+        if asked:
+            with refusals():
+                variants = Variants(chunk, console)
+            _check_levels(folder, known, variants.test_levels)
+            for name, record in known.items():
+                if record["start"] != variants.start:
+                    line = f"{name}: is stored with other starts, so that it is not paired with what is run now"
+                    console.print(line)
+            for name in asked:
+                records[name] = variants.run(name)
+                with atomic_write(folder / f"{name}.json") as file:
+                    json.dump(records[name], file)
+        elif known:
+            _check_levels(folder, known, next(iter(known.values()))["test_levels"])
     return {name: record for name, record in records.items() if record is not None}
 
 

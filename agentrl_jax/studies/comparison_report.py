@@ -196,10 +196,11 @@ def page(records: Mapping[str, Record], pairs: Sequence[tuple[str, str]], title:
     known = baselines_line(first)
     over = "over seeds and levels at the end and over seeds between" if seeds > 1 else "over levels alone"
     number = f"{seeds} seeds" if seeds > 1 else "1 seed"
+    same = " (the same for all)" if len({record["test_levels"] for record in records.values()}) == 1 else ""
     lines = [
         f"# {title}",
         "",
-        f"{number} a variant, {len(first['iteration'])} iterations, {levels} held-out levels (the same for all), "
+        f"{number} a variant, {len(first['iteration'])} iterations, {levels} held-out levels{same}, "
         f"where other policies reach: {known}. In brackets 95 % intervals, {over}; a gain and a difference are paired "
         "by seed and level.",
         "",
@@ -214,7 +215,7 @@ def page(records: Mapping[str, Record], pairs: Sequence[tuple[str, str]], title:
             ends = [
                 (_outcomes(records[a], "end", how), _outcomes(records[b], "end", how)) for how in ("sampled", "greedy")
             ]
-            paired = records[a]["start"] == records[b]["start"]
+            paired = all(records[a][key] == records[b][key] for key in ("start", "test_levels"))
             sampled, greedy = [_points(_difference(x, y)) if paired else "not paired" for x, y in ends]
             needed = seeds_needed(np.mean(ends[0][0] - ends[0][1], axis=1)) if paired else None
             lines += [f"| {a} − {b} | {sampled} | {'-' if needed is None else needed} | {greedy} |"]
@@ -227,10 +228,18 @@ def _notes(records: Mapping[str, Record]) -> list[str]:
     """Lines about variants that were not run under the same conditions as the first."""
     first, of_first = next(iter(records.items()))
     starts = [name for name, record in records.items() if record["start"] != of_first["start"]]
+    levels = [name for name, record in records.items() if record["test_levels"] != of_first["test_levels"]]
     machines = [name for name, record in records.items() if record["machine"] != of_first["machine"]]
     lines = []
     if starts:
         lines += [f"Not from the starts of {first}, so that they are not paired with it: {', '.join(starts)}.", ""]
+    if levels:
+        lines += [
+            f"Not on the held-out levels of {first}, so that they are not paired with it: {', '.join(levels)}.",
+            "",
+        ]
+        other = (f"of {name} {baselines_line(records[name])}" for name in levels)
+        lines += [f"Other policies reach on the levels {'; '.join(other)}.", ""]
     if machines:
         lines += [f"Not on the machine of {first}: {', '.join(machines)}.", ""]
     return lines

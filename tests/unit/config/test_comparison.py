@@ -65,7 +65,8 @@ IMITATES = {"run__imitation": {"levels": 8, "steps": 25}}
         ({}, {"run__train__keep_every": 10}, "keep_every"),
         ({"run__train__validate_every": 1}, {"run__train__validate_every": 0}, "validate_every"),
         ({"run__train__iterations": 1}, {"run__train__iterations": 0}, "iterations"),
-        ({}, {"variants__two__model": {"layers": 2}}, "model"),
+        ({"variants__two__model": {"layers": 3}}, {"variants__two__train": {"iterations": 3}}, "variants.two.train"),
+        ({"variants__two__model": {"layers": 3}}, {"variants__two__model": "big"}, "variants.two.model"),
         ({"variants__a-b_1": {}}, {"variants__a/b": {}}, "a/b"),
         ({"variants__" + "a" * 100: {}}, {"variants__" + "a" * 101: {}}, "1 to 100"),
         ({"pairs": []}, {"pairs": [["one", "three"]]}, "three"),
@@ -101,6 +102,19 @@ def test_a_grid_gives_every_variant_every_combination(tmp_path):
     assert {name: config.optim.kind for name, config in alone.items()} == {"kind=muon": "muon", "kind=lion": "lion"}
 
 
+TASKS = [{"env": "FrozenLake", "groups": 8}]
+
+
+def test_cells_with_other_starts_or_levels_are_compared_apart(tmp_path):
+    grid = {"tasks.0.options.size": [4, 5], "imitation.lr": [0.1], "optim.lr": [0.5, 0.25]}
+    found = load(tmp_path, grid=grid, variants={}, pairs=[], run={"tasks": TASKS})
+    chunks = [[*chunk.variants.values()] for chunk in found.chunks]
+    rates = [[(cell.tasks[0].options["size"], cell.optim.lr) for cell in chunk] for chunk in chunks]
+    assert rates == [[(4, 0.5), (4, 0.25)], [(5, 0.5), (5, 0.25)]]
+    assert {(cell.tasks[0].groups, cell.imitation.lr) for chunk in chunks for cell in chunk} == {(8, 0.1)}
+    assert [len(chunk.variants) for chunk in load(tmp_path).chunks] == [2]
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
@@ -118,6 +132,7 @@ def test_a_grid_gives_every_variant_every_combination(tmp_path):
         ),
         ({"grid": {"optim.lr": [i / 1000 for i in range(200)]}}, "grid"),
         ({"grid": {"optim.rate": [0.1]}}, "variants.one-rate=0.1: unknown key optim.rate"),
+        ({"grid": {"tasks.1.levels": ["a"]}, "run": {"tasks": TASKS}}, "tasks.1.levels"),
         ({"variants": {}}, "variants"),
     ],
 )

@@ -59,10 +59,13 @@ def test_one_seed_has_no_interval_over_seeds():
 
 def test_what_was_not_run_under_the_same_conditions_is_named():
     b, c = record(start=record(2, 0.25)["start"]), record(machine={"device": "another"})
-    words = page({"a": record(), "b": b, "c": c}, (("b", "a"), ("c", "a")), "title", "figure.png")
+    d = record(test_levels="another")
+    pairs = ("b", "a"), ("c", "a"), ("d", "a")
+    words = page({"a": record(), "b": b, "c": c, "d": d}, pairs, "title", "figure.png")
     assert "| b − a | not paired |" in words
     assert "| c − a | +0.0 [" in words
-    assert [line[-2:] for line in words.splitlines() if line.startswith("Not ")] == ["b.", "c."]
+    assert "| d − a | not paired |" in words
+    assert [line[-2:] for line in words.splitlines() if line.startswith("Not ")] == ["b.", "d.", "c."]
     assert "Not " not in page({"a": record(), "b": record()}, (), "title", "figure.png")
 
 
