@@ -314,7 +314,8 @@ def _training(config: Config) -> Iterator[Refused]:
     if train.critic_warmup and not algo.advantage.has_critic:
         yield "train.critic_warmup", train.critic_warmup, no_critic
     if not train.validate_every and train.best != type(train.best)():
-        yield "train.best.metric", train.best.metric, "which is read in validations, but train.validate_every is 0"
+        key, value = ("evaluate", True) if train.best.evaluate else ("metric", train.best.metric)
+        yield f"train.best.{key}", value, "which is for runs with validations, but train.validate_every is 0"
     if not train.validate_every and (train.stop.at is not None or train.stop.patience):
         key = "patience" if train.stop.at is None else "at"
         yield f"train.stop.{key}", getattr(train.stop, key), "but train.validate_every is 0; set it above 0"

@@ -184,6 +184,8 @@ class BestConfig(Section):
     """Name in metrics.jsonl, read in iterations with a validation."""
     mode: Literal["max", "min"] = "max"
     """Whether higher or lower values are better."""
+    evaluate: bool = False
+    """Play it at the end on the levels of the evaluation too, which did not choose it: `best` in summary.json."""
 
 
 class StopConfig(Section):

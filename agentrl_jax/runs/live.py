@@ -120,7 +120,7 @@ def final_table(summary: Mapping[str, Any]) -> Group:
     missing, `imitated`, whether there was imitation);
     `iterations` of RL, without which nothing is said of it; optionally `optimal_is`, see `Baselines`, `paired`,
     `gap_closed`, `mean_turns` and `mean_tokens` of sampled episodes, and `by_category`, the same for each category of
-    level.
+    level; `best`, the checkpoint that validations chose, on the same levels.
     """
     if not summary["success"]:
         learned = f"{', '.join(summary['stages'])}: {counted(summary['gradient_steps'], 'gradient step')}"
@@ -150,6 +150,10 @@ def final_table(summary: Mapping[str, Any]) -> Group:
     ended = "after RL" if after else start
     if summary.get("gap_closed") is not None:
         lines.append(Text(f"{ended}, sampled: {gap_text(summary['gap_closed'])}"))
+    if best_found := summary.get("best"):
+        where = f"iteration {best_found['iteration']}, the best by {best_found['metric']} {best_found['value']:.4g}"
+        rates = f"sampled {_rate(best_found['sampled'])}, greedy {_rate(best_found['greedy'])}"
+        lines.append(literal(f"{where}: {rates}; over the last, sampled: {_points(best_found['over_last'])}"))
     if "mean_turns" in summary:
         used = f"{summary['mean_turns']:.1f} turns and {summary['mean_tokens']:.1f} sampled tokens per episode"
         lines.append(Text(f"{ended}, sampled: {used}"))

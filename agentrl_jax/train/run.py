@@ -32,6 +32,7 @@ from agentrl_jax.setup.own_rules import copy_own_rules, with_own_rules
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.stopping import closed_at_stop, deferring
 from agentrl_jax.terminal import Terminal, literal
+from agentrl_jax.train.best import evaluate_best
 from agentrl_jax.train.iteration import Played
 from agentrl_jax.train.progress import RunProgress
 from agentrl_jax.train.roll_back import is_kept_for_good, kept_checkpoints
@@ -210,6 +211,8 @@ class Run:
             "iterations": last - final.first_row,
             **self._counted(state),
         }
+        if self.config.train.best.evaluate:
+            summary["best"] = evaluate_best(progress, held_out, state, evaluated, last - final.first_row)
         self.folder.keep_earlier_end(summary["iterations"])
         progress.plot(
             **{name: summary["success"].get(name, {}).get("mean") for name in ("random", "optimal")},

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from agentrl_jax.algos import losses
+from agentrl_jax.algos import losses, token_rules
 from agentrl_jax.algos.advantages import whiten
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.algos.groups import center_and_std
@@ -71,10 +71,19 @@ def logprob_gradient(
     old = rows.behavior_logprob if case.correction == "ratio" else rows.logprob
     importance = _importance(case, rows)
 
+    numbers = case.tokens.traced()
+    if case.tokens.kind != "all":
+        read = {"entropy": rows.entropy, "logprob": old, "advantage": advantage}
+        equal = jnp.zeros(rows.mask.shape, jnp.uint32)
+        chosen = token_rules.chosen_tokens(case.tokens, numbers, rows.mask, **read, draws=equal)
+
     def loss(logprob):
         inputs = losses.ObjectiveInputs(logprob, old, rows.behavior_logprob, advantage, rows.mask, rows.entropy)
         per_token, _ = losses.objective(inputs, case.objective, case.objective.traced())
-        return jnp.sum(per_token * importance * weights)
+        per_token = per_token * importance
+        if case.tokens.kind != "all":
+            per_token = token_rules.changed_loss(per_token, chosen, logprob, old, case.tokens, numbers)
+        return jnp.sum(per_token * weights)
 
     return -jax.grad(loss)(rows.logprob)
 

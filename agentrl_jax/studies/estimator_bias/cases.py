@@ -12,6 +12,7 @@ from agentrl_jax.config.keys import kind_of, sections_of
 from agentrl_jax.config.mismatch import IcePop, Tis
 from agentrl_jax.config.objectives import Cispo, DppoKl, DppoTv, Gmpo, Gspo, Objective, Ppo, Sapo
 from agentrl_jax.config.own import OwnAdvantage, OwnKind, OwnObjective
+from agentrl_jax.config.token_rules import AllTokens, ClipCov, KlCov, TokenRule, TopEntropy
 
 Pairing = Literal["none", "best_of_two", "informative", "spread_of_two", "own"]
 UNBIASED = 1e-9
@@ -28,6 +29,8 @@ class Case:
     aggregation: losses.Aggregation = "seq_mean_token_sum"
     objective: Objective = dataclasses.field(default_factory=Ppo)
     """On policy, objectives differ in their weights only."""
+    tokens: TokenRule = dataclasses.field(default_factory=AllTokens)
+    """Tokens that are treated apart; the group is the minibatch, and clip_cov has no draws: all between its bounds."""
     correction: Literal["ratio", "none", "mismatch", "trajectory", "prefix", "per_decision"] = "ratio"
     """Correction for tokens sampled by another policy. ratio: the objective's ratios are relative to that policy.
 
@@ -93,6 +96,8 @@ def _weighted(name: str, mismatch: Tis | IcePop) -> Case:
 
 _NO_STD, _DISCOUNTED = {"normalize_by_std": False}, {"turn_gamma": 0.95}
 _TURNS: dict[str, Any] = {"placement": "turn"}
+_COVARIANCE = ClipCov(share=1.0, low=0.1)
+"""Between bounds that some tokens of the small task are in."""
 
 CASES: tuple[Case, ...] = (
     # Without a baseline, or with one that does not depend on the episode itself: unbiased.
@@ -137,6 +142,9 @@ CASES: tuple[Case, ...] = (
     # The objective: on policy, only its weights matter.
     _case("gspo", "grpo", aggregation="seq_mean_token_mean", objective=Gspo()),
     _case("cispo", "grpo", aggregation="token_mean", objective=Cispo()),
+    # Tokens that are treated apart.
+    _case("rloo, top half by entropy", "rloo", tokens=TopEntropy(share=0.5)),
+    _case("rloo, clip-cov", "rloo", tokens=_COVARIANCE),
     # Filters.
     _case("rloo, better of two groups", "rloo", pairing="best_of_two"),
     _case("grpo, better of two groups", "grpo", pairing="best_of_two"),
@@ -173,6 +181,9 @@ OFF_POLICY: tuple[Case, ...] = (
     _case("sapo 4", "rloo", objective=Sapo(tau_pos=4.0, tau_neg=4.0)),
     _case("dppo_tv 0.15", "rloo", objective=DppoTv(ratio_cap=LARGEST)),
     _case("dppo_kl 0.05", "rloo", objective=DppoKl(ratio_cap=LARGEST)),
+    _case("clip 0.2, 0.28, top half by entropy", "rloo", tokens=TopEntropy(share=0.5)),
+    _case("clip 0.2, 0.28, clip-cov", "rloo", tokens=_COVARIANCE),
+    _case("clip 0.2, 0.28, kl-cov", "rloo", tokens=KlCov(share=0.2, coef=0.1)),
     # An importance weight accounts for the difference between the policies.
     _weighted("truncated by token, 2", Tis()),
     _weighted("truncated by token, 1.2", Tis(high=1.2)),

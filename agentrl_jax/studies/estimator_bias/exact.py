@@ -159,9 +159,10 @@ class Bench:
         Means and standard deviations of groups, lengths in denominators and moments of a whitened batch are then those
         of the behavior policy on the group's level. The mean's difference from this gradient is the bias of small
         groups; this gradient's difference from the true one is that of the objective, which no size of a group
-        removes. None for pairings, as infinite groups of a level are alike, and for advantages of the user.
+        removes. None for pairings, as infinite groups of a level are alike, for advantages of the user, and for
+        rules that rank the tokens of a minibatch.
         """
-        if case.pairing != "none" or is_own(case.rule.kind):
+        if case.pairing != "none" or is_own(case.rule.kind) or case.tokens.kind != "all":
             return None
         return np.mean([level.own_gradient(case) for level in self.levels], axis=0)
 

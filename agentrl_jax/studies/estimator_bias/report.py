@@ -164,7 +164,7 @@ def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
         {name: value for name, value in vars(r).items() if name not in ("case", "drift_size")}
         | r.drift_size._asdict()
         | dataclasses.asdict(r.case)
-        | {"rule": r.case.rule.model_dump(), "objective": r.case.objective.model_dump()}
+        | {part: getattr(r.case, part).model_dump() for part in ("rule", "objective", "tokens")}
         | {"filter": r.case.filter and r.case.filter.model_dump()}
         for r in results
     ]
