@@ -237,10 +237,13 @@ def _rewards_of_the_environment(data: Data) -> Data:
     return {**data, "algo": algo, "tasks": tasks, "train": {"metrics": {}, **data["train"]}}
 
 
-def _tokens_and_averages(data: Data) -> Data:
-    """All tokens were treated alike, the entropy bonus had a fixed weight, and policies had no average."""
+def _tokens_averages_and_turns(data: Data) -> Data:
+    """All tokens were treated alike, the entropy bonus had a fixed weight, policies had no average, and tasks one
+    temperature and one number of turns; the best checkpoint was not evaluated at the end."""
     algo = {"tokens": {"kind": "all"}, "entropy_target": None, "entropy_step": 0.005, **data["algo"]}
-    return {**data, "algo": algo, "optim": {"average_rate": 0.0, **data["optim"]}}
+    tasks = [{"temperature": None, "max_turns": None, **task} for task in data["tasks"]]
+    train = {**data["train"], "best": {"evaluate": False, **data["train"]["best"]}}
+    return {**data, "algo": algo, "optim": {"average_rate": 0.0, **data["optim"]}, "tasks": tasks, "train": train}
 
 
 MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
@@ -259,7 +262,7 @@ MIGRATIONS: tuple[Callable[[Data], Data], ...] = (
     _still_reference,
     _best_and_stop,
     _rewards_of_the_environment,
-    _tokens_and_averages,
+    _tokens_averages_and_turns,
 )
 FORMAT = len(MIGRATIONS)
 """The format that this version writes."""

@@ -49,6 +49,10 @@ class TaskConfig(Section):
     """Groups per batch; every member of a group plays the same level."""
     loss_weight: AboveZero = 1.0
     """Factor on the losses of the task's tokens."""
+    temperature: AboveZero | None = None
+    """Sampling temperature of the task's training episodes; none: rollout.temperature, with its schedule."""
+    max_turns: Size | None = None
+    """Most turns of the task's episodes, at most prompt.max_turns; none: as many."""
     name: str = ""
     """Name of the task in metrics; empty: the environment's name, or that of its class, with -2 and so on where it has
     several tasks."""
@@ -366,6 +370,11 @@ class Config(Section):
     def rows_before_rl(self) -> int:
         """Rows of metrics.jsonl that come before those of reinforcement learning."""
         return self.imitation.chunks + sum(stage.chunks for stage in self.data_stages)
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """Most turns of each task's episodes."""
+        return tuple(task.max_turns or self.prompt.max_turns for task in self.tasks)
 
     @property
     def groups(self) -> int:

@@ -76,7 +76,7 @@ class HeldOut:
                     chunk=chunk,
                     batched_env=batched_env,
                     settings=settings,
-                    prompt=config.prompt,
+                    prompt=config.prompt.replace(max_turns=config.turns[task]),
                     task=task,
                     levels=levels,
                     split=split,

@@ -48,7 +48,7 @@ def as_atif(source: RecordedEpisodes, episode: Episode, version: str) -> dict[st
             "name": "agentrl_jax",
             "version": package_version("agentrl_jax"),
             "model_name": source.model,
-            "extra": {"iteration": header.iteration, "temperature": source.temperature},
+            "extra": {"iteration": header.iteration, "temperature": source.temperature_of(episode)},
         },
         "steps": [{"step_id": number, **step} for number, step in enumerate(steps, start=1)],
         "final_metrics": {

@@ -124,8 +124,13 @@ class RecordedEpisodes:
 
     @property
     def temperature(self) -> float | None:
-        """Of sampling; None for a scripted policy."""
+        """Of sampling; None for a scripted policy, and where tasks have different ones."""
         return None if self.scripted else self.header.temperature
+
+    def temperature_of(self, episode: Episode) -> float | None:
+        """The same of an episode."""
+        several = dict(zip(self.header.tasks, self.header.temperatures))
+        return several.get(episode.task, self.temperature)
 
     @property
     def context(self) -> Context:

@@ -301,7 +301,9 @@ class Engine:
         trajectory = record_turn(
             state.trajectory, state.episode, state.turn, state.message, state.response, result, stepped
         )
-        over = stepped & (result.terminated | result.truncated | result.failed | (acts >= self.settings.horizon))
+        over = stepped & (
+            result.terminated | result.truncated | result.failed | (acts >= self.settings.turns_of(state.ids.task))
+        )
         full = jnp.zeros_like(over)
         if self.config.context_tokens:
             full = stepped & ~over & self._is_full(state, trajectory, message)

@@ -46,6 +46,8 @@ class RolloutSettings(struct.PyTreeNode):
     """Of sampling; 0 is greedy."""
     horizon: Int[Array, ""]
     """Turns that may be played, at most the static T."""
+    task_turns: Int[Array, " K"] | None = struct.field(default=None, kw_only=True)
+    """The same for each task, where `horizon` is no less; None: as many for all."""
     max_actions: Int[Array, ""]
     """Primitive actions that an episode may execute."""
     env_params: tuple[Any, ...]
@@ -58,6 +60,10 @@ class RolloutSettings(struct.PyTreeNode):
     """The `envs_jax.splits.Split` that compiled tasks sample levels from, one for each task or for all."""
     hints: Hints | None = None
     """Hints that are shown to the policy, where each episode has its own slot and one context; None: none."""
+
+    def turns_of(self, task: Int[Array, " B"]) -> Int[Array, "*B"]:
+        """Turns that episodes of these tasks may be played."""
+        return self.horizon if self.task_turns is None else jnp.minimum(self.horizon, self.task_turns[task])
 
 
 class EpisodeIds(struct.PyTreeNode):

@@ -41,6 +41,7 @@ _STRICT = ConfigDict(strict=True, extra="forbid")
 _Number = Annotated[int, Field(ge=0, lt=2**31)]
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 _Positive = Annotated[int, Field(ge=1, lt=2**31)]
+_Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +100,10 @@ class Header:
     """Episodes of the rollout, of which the first R are recorded."""
     horizon: _Positive
     """Most turns of an episode."""
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Of sampling; 1 for a scripted policy, which has none."""
+    temperature: _Temperature | None
+    """Of sampling; 1 for a scripted policy, which has none; None where tasks have different ones."""
+    temperatures: tuple[_Temperature, ...] = ()
+    """That of each task, where they have different ones."""
     evaluation: Evaluation | None = None
     """Set in the records of an evaluation, in which groups are levels and members are samples."""
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from agentrl_jax.config import Config
 from agentrl_jax.config.algo import UpdateRule
@@ -91,6 +91,13 @@ def training_ids(config: Config) -> EpisodeIds:
     )
 
 
+def training_temperature(config: Config, iteration: int) -> Float[np.ndarray, " E"]:
+    """The sampling temperature of each training episode, in the order of `training_ids`."""
+    usual = float(schedules(config)["rollout.temperature"](iteration))
+    of_tasks = [usual if task.temperature is None else task.temperature for task in config.tasks]
+    return np.repeat(of_tasks, [task.groups * config.rollout.group_size for task in config.tasks])
+
+
 def evaluation_ids(
     numbers: Int[np.ndarray, " n"], task: int, rows: Int[np.ndarray, " n"] | None = None, *, sample: int = 0
 ) -> EpisodeIds:
@@ -112,7 +119,7 @@ def rollout_settings(
     config: Config,
     batched_env: TaskEnv,
     episodes: int,
-    temperature: float,
+    temperature: float | Float[np.ndarray, " E"],
     horizon: int | None = None,
     *,
     iteration: int = 0,
@@ -130,8 +137,9 @@ def rollout_settings(
         reward_numbers=numbers,
         overlong_buffer=jnp.float32(config.algo.overlong_buffer),
         overlong_penalty=jnp.float32(config.algo.overlong_penalty),
-        temperature=jnp.full(episodes, temperature, jnp.float32),
+        temperature=jnp.full(episodes, jnp.asarray(temperature, jnp.float32)),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
+        task_turns=jnp.array(config.turns, jnp.int32) if len({*config.turns}) > 1 else None,
         # A response in plain text is one action.
         max_actions=jnp.int32(config.prompt.max_actions if config.prompt.has_answer_block else config.prompt.max_turns),
         env_params=batched_env.env_params,

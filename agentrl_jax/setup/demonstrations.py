@@ -4,7 +4,7 @@ Shapes: `E` episodes, `T` turns.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +82,7 @@ def demonstrations(
     imitation: ImitationConfig,
     context: Context,
     report: Report = lambda line: None,
+    turns: Sequence[int] = (),
 ) -> tuple[Trajectory, Bool[Array, "E T"]]:
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
@@ -89,7 +90,7 @@ def demonstrations(
     around before, and are cut off where they do not fit; levels without a plan are skipped, and so are those whose
     optimal plan does not fit. Random plans are a uniform number of uniform random actions, and work for any
     environment. After them come the demonstrations of `imitation.images` images of each level, without those that are
-    no training levels or occurred before.
+    no training levels or occurred before. `turns` are those of each task's episodes; empty: `prompt.max_turns`.
 
     Also returns which turns are imitated: all but those of `imitation.random_start`.
 
@@ -97,11 +98,13 @@ def demonstrations(
         ValueError: too few different levels have an optimal plan that fits, or as `check_imitable`.
     """
     check_imitable(batched_env, prompt.max_response_tokens, imitation)
-    limit = Budget(prompt.max_actions, prompt.max_turns, batched_env.max_actions_per_turn).reachable
+    per_turn = batched_env.max_actions_per_turn
+    every = turns or (prompt.max_turns,) * len(batched_env.tasks)
+    limits = [Budget(prompt.max_actions, most, per_turn).reachable for most in every]
     if imitation.plans != "random":
-        found = _optimal_plans(batched_env, splits, key, imitation, limit, report)
+        found = _optimal_plans(batched_env, splits, key, imitation, limits, report)
     else:
-        found = _random_plans(batched_env, key, imitation, limit)
+        found = _random_plans(batched_env, key, imitation, limits)
     play = PlayPlans(batched_env, splits, prompt, context)
     parts = [play(key, found)]
     used = _contents(found) if imitation.images else set()
@@ -118,12 +121,12 @@ def _optimal_plans(
     splits: LevelSplits,
     key: jax.Array,
     imitation: ImitationConfig,
-    limit: int,
+    limits: Sequence[int],
     report: Report,
 ) -> Plans:
     levels, per_turn = imitation.levels, batched_env.max_actions_per_turn
     plans, before, tasks, params = [], [], [], []
-    for index, (task, split) in enumerate(zip(batched_env.tasks, splits.tasks)):
+    for index, (task, split, limit) in enumerate(zip(batched_env.tasks, splits.tasks, limits)):
         make = _planner(task, per_turn, imitation, limit)
         boards, found = _solve_levels(task, split, jax.random.fold_in(key, index), make, levels, limit, report)
         plans += [plan for _, plan in found]
@@ -249,11 +252,11 @@ def _new_training_levels(
     return np.array(chosen)
 
 
-def _random_plans(batched_env: CompiledEnv, key: jax.Array, imitation: ImitationConfig, limit: int) -> Plans:
+def _random_plans(batched_env: CompiledEnv, key: jax.Array, imitation: ImitationConfig, limits: Sequence[int]) -> Plans:
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     actions = [
         rng.integers(task.env.num_actions, size=rng.integers(1, limit, endpoint=True))
-        for task in batched_env.tasks
+        for task, limit in zip(batched_env.tasks, limits)
         for _ in range(imitation.levels)
     ]
     tasks = np.repeat(np.arange(len(batched_env.tasks)), imitation.levels)

@@ -38,14 +38,15 @@ MAX_KEPT = 1 << 17
 class PlanHints:
     """Searches plans and writes them as hints."""
 
-    def __init__(self, batched_env: CompiledEnv, prompt: PromptConfig, tokenizer: Tokenizer):
-        """Searches nothing yet.
+    def __init__(self, batched_env: CompiledEnv, prompt: PromptConfig, turns: Sequence[int], tokenizer: Tokenizer):
+        """Searches nothing yet; `turns` are those of each task's episodes.
 
         Raises:
             ValueError: the prompts are not encoded by pieces.
         """
         self._tasks = batched_env.tasks
-        self._limit = Budget(prompt.max_actions, prompt.max_turns, batched_env.max_actions_per_turn).reachable
+        per_turn = batched_env.max_actions_per_turn
+        self._limits = [Budget(prompt.max_actions, most, per_turn).reachable for most in turns]
         self._before, self._after = (encode_piece(tokenizer, piece) for piece in (BEFORE, AFTER))
         self._actions = [_words(task.prompt, len(task.env.actions)) for task in self._tasks]
         self._at = batched_env.hint_at
@@ -55,7 +56,7 @@ class PlanHints:
     def width(self) -> int:
         """X, enough for every plan that fits into an episode."""
         longest = max(len(between) + max(map(len, names)) for names, between in self._actions)
-        return len(self._before) + self._limit * longest + len(self._after)
+        return len(self._before) + max(self._limits) * longest + len(self._after)
 
     def check(self, key: str, value: object) -> None:
         """Raises ValueError, in the name of a setting that needs plans, if a task has no planner."""
@@ -73,8 +74,9 @@ class PlanHints:
             if len(self._known) + len(new) > MAX_KEPT:
                 self._known.clear()
                 new = dict(zip(keys, boards))
-            found = plan(of.env, of.env_params, np.stack([*new.values()]), self._limit)
-            fits = (None if each is None or not 0 < len(each) <= self._limit else each for each in found)
+            limit = self._limits[task]
+            found = plan(of.env, of.env_params, np.stack([*new.values()]), limit)
+            fits = (None if each is None or not 0 < len(each) <= limit else each for each in found)
             self._known.update(zip(new, fits))
         return [self._known[key] for key in keys]
 

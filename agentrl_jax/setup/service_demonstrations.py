@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.config import Config, PromptConfig
+from agentrl_jax.config.one_task import alone
 from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.packing import context_ends
@@ -48,7 +49,8 @@ def service_demonstrations(
         number, wanted = len(task.training), config.imitation.levels
         seeds = isinstance(task.training, range)  # of a Python environment, too many to be permuted
         rows = (rng.choice(number, wanted, replace=False) if seeds else rng.permutation(number)[:wanted]).tolist()
-        for row, episode in zip(rows, _play_items(config, task, list(map(task.training_item, rows)))):
+        own = alone(config, index)
+        for row, episode in zip(rows, _play_items(own, task, list(map(task.training_item, rows)))):
             texts = [response_text(config.prompt, action) for action in episode.actions]
             responses = [[*tokenizer.encode(text), tokenizer.end_of_turn_id] for text in texts]
             imitable = episode.solved or config.imitation.plans == "random"

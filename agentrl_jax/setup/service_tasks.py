@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.config import Config
+from agentrl_jax.config.one_task import alone
 from agentrl_jax.environments.protocol import Traits
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.parallel import hosts
@@ -195,7 +196,7 @@ class Services:
             lambda item: PlannedPolicy(()),
         )
         with refusals():
-            episodes_of = [play_all(served, policy, items, self.config) for policy in policies]
+            episodes_of = [play_all(served, policy, items, alone(self.config, task)) for policy in policies]
         return [
             [[float(episode.solved) for episode in played] for played in episodes_of],
             [[float(len(episode.actions)) for episode in played] for played in episodes_of],

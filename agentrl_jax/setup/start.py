@@ -62,7 +62,7 @@ def plan_hints(config: Config, batched_env: TaskEnv, tokenizer: Tokenizer) -> Pl
     if not (teaches or hinted):
         return None
     # The configuration refuses environments on the host.
-    found = PlanHints(cast(CompiledEnv, batched_env), config.prompt, tokenizer)
+    found = PlanHints(cast(CompiledEnv, batched_env), config.prompt, config.turns, tokenizer)
     if rule.kind == "self" and teaches:
         found.check("algo.distillation.context", rule.context)
     return found
@@ -115,6 +115,7 @@ def demonstration_rows(
         trajectory, imitated = demonstrations(
             *(cast(CompiledEnv, batched_env), splits, key, config.prompt, config.imitation, context_of(config)),
             report=report,
+            turns=config.turns,
         )
     prompts, width = trajectory, 0
     if hints := plan_hints(config, batched_env, tokenizer) if config.imitation.hinted else None:

@@ -221,7 +221,7 @@ class Variants:
             return jax.vmap(lambda key: run_keys.of_iteration(key, purpose, iteration))(self.seeds.keys)
 
         episodes, remax = self.ids.group.shape[0], config.algo.advantage.has_greedy
-        temperature = float(build_inputs.schedules(config)["rollout.temperature"](iteration))
+        temperature = build_inputs.training_temperature(config, iteration)
         inputs = IterationInputs(
             rollout_key=keys(run_keys.ROLLOUT),
             update_key=keys(run_keys.UPDATE),

@@ -52,6 +52,9 @@ class Recorder:
         """
         (rows, scores), config = taken, self.parts.config
         names = tuple(task.label for task in config.tasks)
+        groups = [task.groups * config.rollout.group_size for task in config.tasks]
+        temperatures = np.asarray(inputs.rollout.temperature)[np.cumsum([0, *groups[:-1]])].tolist()
+        one = len({*temperatures}) == 1
         texts = transcripts(rows, self.parts.tokenizer, names)
         folder.log_trajectories([{"step": step, "iteration": iteration, **text} for text in texts])
         header = Header(
@@ -62,7 +65,8 @@ class Recorder:
             group_size=config.rollout.group_size,
             episodes=len(inputs.ids.group),
             horizon=int(inputs.rollout.horizon),
-            temperature=float(np.asarray(inputs.rollout.temperature)[0]),
+            temperature=temperatures[0] if one else None,
+            temperatures=() if one else tuple(temperatures),
         )
         record = RolloutRecord.of_trajectory(header, rows, scores, hosts.fetch(advantages))
         folder.log_rollout(record, config.train.recorded_mb * 10**6)

@@ -164,10 +164,7 @@ class Reinforcement:
         config, env = self._settings(iteration), self.parts.train_env
         stream = run_keys.after_roll_backs(self.parts.key, self.progress.roll_backs.count)
         turns, split = self.progress.horizon.turns(iteration), self.parts.train_splits.of(Split.TRAIN)
-        ids, temperature = (
-            build_inputs.training_ids(config),
-            float(build_inputs.schedules(config)["rollout.temperature"](iteration)),
-        )
+        ids, temperature = build_inputs.training_ids(config), build_inputs.training_temperature(config, iteration)
         episodes, levels_key = len(ids.group), run_keys.of_iteration(stream, run_keys.LEVELS, iteration)
         greedy = None
         if self.programs.greedy is not None:

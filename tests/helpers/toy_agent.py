@@ -137,7 +137,9 @@ def mixed_ids(groups: int, group_size: int):
 
 
 def settings(episodes: int, **changes: Any):
-    return build_inputs.rollout_settings(CONFIG, BATCHED_ENV, episodes, 1.0).replace(**changes)
+    """With room for any number of turns of a task, so that one may have fewer without another program."""
+    found = build_inputs.rollout_settings(CONFIG, BATCHED_ENV, episodes, 1.0)
+    return found.replace(**{"task_turns": jnp.array([99, 99])} | changes)
 
 
 def engine_config(**changes: Any):

@@ -146,7 +146,8 @@ class HostEnv(PromptedEnv):
     ) -> tuple[HostState, TurnResult, Message]:
         """See `BatchedEnv.step`. The host parses the responses again for their text; the result equals `parsed`."""
         rows = mask.shape[0]
-        sent = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
+        turns = settings.turns_of(state.task)
+        sent = (state.identity, state.turn, state.used, turns, settings.max_actions)
         shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._observations(rows))
         result, *observations = _call(self.host_episodes.step, shapes, *sent, response.tokens, response.length, mask)
         executed = jnp.sum(result.actions >= 0, axis=1, dtype=jnp.int32)

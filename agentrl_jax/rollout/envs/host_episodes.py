@@ -168,7 +168,7 @@ class HostEpisodes:
         began = time.monotonic()
         identities, turns, spent = _identities(identity), np.asarray(turn).tolist(), np.asarray(used).tolist()
         responses, lengths = np.asarray(tokens).tolist(), np.asarray(length).tolist()
-        last, budget = int(np.asarray(horizon)), int(np.asarray(max_actions))
+        last, budget = np.broadcast_to(np.asarray(horizon), len(turns)).tolist(), int(np.asarray(max_actions))
         rows = np.flatnonzero(np.asarray(mask)).tolist()
         with self._lock:
             episodes = {row: self._episodes[identities[row]] for row in rows if identities[row] in self._episodes}
@@ -205,13 +205,13 @@ class HostEpisodes:
             result.state_hash[row] = text_hash(episode.content or episode.observation)
             result.terminated[row] = step.terminated
             # In the last turn it is the limit of turns that ends the episode: each takes an action of a service.
-            used_up = spent[row] + done >= budget and turns[row] + 1 < last
+            used_up = spent[row] + done >= budget and turns[row] + 1 < last[row]
             result.truncated[row] = not step.terminated and (step.truncated or used_up)
             result.success[row] = step.success
             for name, value in step.info.items():
                 result.info[name][row] = value
             episode.observation, episode.content = step.observation, ""
-            if result.terminated[row] or result.truncated[row] or turns[row] + 1 >= last:
+            if result.terminated[row] or result.truncated[row] or turns[row] + 1 >= last[row]:
                 self._drop(identities[row])
                 if self._ended is not None:
                     with self._lock:

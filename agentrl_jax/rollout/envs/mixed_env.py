@@ -42,6 +42,7 @@ class Part:
         return settings.replace(
             env_params=tuple(settings.env_params[number] for number in self.numbers),
             split=split[jnp.array(self.numbers)] if split.ndim else split,
+            task_turns=None if settings.task_turns is None else settings.task_turns[jnp.array(self.numbers)],
             max_actions=settings.max_actions if most is None else jnp.int32(most),
         )
 

@@ -36,6 +36,7 @@ MIXED = f"tasks: [{SERVICE}, {{env: X, groups: 4}}, {{env: 'my_module:Guess', gr
 POOL = "tasks: [{env: X, groups: 4, sampling: {kind: distinct}}]"
 SPREAD = "algo: {filter: none, advantage: {spread_weighted: true}}"
 MEAN = "algo: {filter: none, advantage: {reward_normalization: mean}}"
+HEATING = {"rollout.temperature": {"end": 0.5, "iterations": 5}}
 RISING = {"entropy_coef": {"end": 0.5, "iterations": 5}}
 VALUE_COEF = "algo: {schedules: {advantage.value_coef: {end: 2, iterations: 5}}}"
 OWN = "algo: {preset: grpo, advantage: {kind: 'my_rules:mine', source: x}}"
@@ -193,6 +194,10 @@ LIMITS = [
         ["bi_level_gae"],
         "algo.advantage.0 is bi",
     ),
+    # Settings of tasks.
+    (TWO, "tasks.0.max_turns", 5, 6),
+    (TWO.replace("4}", "4, max_turns: 3}"), "prompt.max_turns", 3, 4),
+    (TWO.replace("4}", "4, temperature: 2.0}"), "algo.schedules", {}, HEATING, "algo.schedules.rollout.temperature"),
     # Parts of the reward.
     (f"{PARTS}", "algo.rewards.tokens.tasks", ["X"], ["Y"], "algo.rewards.tokens.tasks is Y"),
     (f"{PARTS}", "algo.rewards.tokens.weight", 1.0, 0.0),

@@ -21,7 +21,10 @@ BY_THE_RUN = {
     *(f"train.{name}" for name in ("checkpoint_every", "validate_every", "validation_episodes", "max_bad_updates")),
     *(f"train.{name}" for name in ("validation_temperature", "on_collapse", "roll_back_factor", "max_roll_backs")),
     *(f"train.{name}" for name in ("trajectories_every", "trajectories", "recorded_mb", "keep_every", "loggers")),
-    *(f"train.{name}" for name in ("best.metric", "best.mode", "stop.at", "stop.alpha", "stop.patience")),
+    *(
+        f"train.{name}"
+        for name in ("best.metric", "best.mode", "best.evaluate", "stop.at", "stop.alpha", "stop.patience")
+    ),
 }
 """Settings that a run reads while it goes on."""
 

@@ -188,6 +188,10 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
     np.testing.assert_array_equal(one_turn.final_observation_length > 0, one_turn.truncation > 0)
     np.testing.assert_array_equal(one_turn.response.tokens[:, 0], trajectory.response.tokens[:, 0])
     assert (one_turn.response.length[:, 1:] == 0).all()
+    of_task = play(task_turns=jnp.array([1, 99]))
+    cut = np.asarray(ids.task) == 0
+    assert_same(toy_agent.rows(of_task, cut), toy_agent.rows(one_turn, cut))
+    assert_same(toy_agent.rows(of_task, ~cut), toy_agent.rows(trajectory, ~cut))
     assert play(horizon=jnp.int32(0)).num_turns.sum() == 0
     assert play(horizon=jnp.int32(99)).num_turns.max() == TURNS
 

@@ -76,7 +76,7 @@ def act(host_episodes, responses, *, turn=0, used=0, horizon=9, budget=9, mask=N
     tokens = np.zeros((rows, max(map(len, ids))), np.int32)
     for row, row_ids in enumerate(ids):
         tokens[row, : len(row_ids)] = row_ids
-    limits, lengths = (np.int32(horizon), np.int32(budget)), np.array([*map(len, ids)])
+    limits, lengths = (np.asarray(horizon, np.int32), np.int32(budget)), np.array([*map(len, ids)])
     chosen = np.ones(rows, bool) if mask is None else np.array(mask)
     return host_episodes.step(names(rows), np.full(rows, turn), np.full(rows, used), *limits, tokens, lengths, chosen)
 
@@ -114,7 +114,9 @@ def test_an_episode_is_kept_until_it_ends(make_host_episodes):
     assert after.failed.tolist() == [False, True, True, False]  # those episodes are over
     assert after.reward.tolist() == [2.0, 0.0, 0.0, 1.0]
     assert (after.state_hash[0] != before.state_hash[0]).any()
-    act(host_episodes, ["Go"] * 4, turn=1, horizon=2, mask=[True, False, False, True])
+    act(host_episodes, ["Go"] * 4, turn=1, horizon=[9, 9, 9, 2], mask=[True, False, False, True])
+    assert [identity[3] for identity in host_episodes._episodes] == [0]
+    act(host_episodes, ["Go"] * 4, turn=2, horizon=3, mask=[True, False, False, False])
     assert len(host_episodes._episodes) == 0
 
 

@@ -95,6 +95,16 @@ def test_rows_are_those_of_batches_of_one_kind_and_the_host_is_asked_for_its_own
     assert not together.turn.info["height"][ON_HOST].any()
 
 
+def test_a_part_has_the_turns_of_its_tasks(mixed):
+    settings = RolloutSettings(
+        temperature=jnp.ones(2), env_params=mixed.env_params, horizon=jnp.int32(5), max_actions=jnp.int32(5)
+    )
+    rows = jnp.zeros(2, jnp.int32)
+    assert mixed.parts[1].settings(settings).turns_of(rows).tolist() == 5
+    settings = settings.replace(task_turns=jnp.array([7, 3]))
+    assert [part.settings(settings).turns_of(rows).tolist() for part in mixed.parts] == [[5, 5], [3, 3]]
+
+
 def test_what_a_batch_says_of_its_tasks(stage, mixed):
     assert [task.name for task in mixed.tasks] == ["Ladder", "Courier"]
     assert (mixed.on_host, compiled().on_host) == (True, False)

@@ -55,7 +55,7 @@ def test_another_plan_is_the_next_one_that_differs():
 
 
 def test_plans_are_searched_once_for_a_level_and_only_where_there_is_a_planner(parts, monkeypatch):
-    own = PlanHints(parts.train_env, parts.config.prompt, parts.tokenizer)
+    own = PlanHints(parts.train_env, parts.config.prompt, parts.config.turns, parts.tokenizer)
     searched = []
 
     def plan(env, params, boards, limit):
