@@ -70,7 +70,8 @@ def update(
     )
     metrics: dict[str, Any] = means
     if state.entropy_coef is not None:
-        state, settings, metrics["actor/entropy_coef"] = _toward_entropy(state, batch, settings, shards)
+        coef, settings = _toward_entropy(state.entropy_coef, batch, settings, shards)
+        state, metrics["actor/entropy_coef"] = state.replace(entropy_coef=coef), settings.entropy_coef
     if config.recorded_episodes:
         found = recorded_advantages(batch, trajectory, config, shards)
         metrics["recorded"], batch = found, shards.after(found, batch)
@@ -89,17 +90,16 @@ def update(
 
 
 def _toward_entropy(
-    state: TrainState, batch: Batch, settings: UpdateSettings, shards: Shards
-) -> tuple[TrainState, UpdateSettings, Float[Array, ""]]:
-    """A state and settings with the weight of the entropy bonus that this batch asks for, and that weight."""
+    coef: Float[Array, ""], batch: Batch, settings: UpdateSettings, shards: Shards
+) -> tuple[Float[Array, ""], UpdateSettings]:
+    """The weight of the entropy bonus after this batch, and settings with it; with 0 above the target."""
     # The mean of -log p over tokens sampled from p is an unbiased estimate of the mean entropy.
     tokens = masked.count(batch.mask, shards)
     entropy = -masked.total(batch.behavior_logprob, batch.mask, shards) / tokens
     missing = settings.entropy_target - entropy
     change = jnp.where(tokens > 0, jnp.sign(missing) * settings.entropy_step, 0.0)
-    coef = jnp.maximum(state.entropy_coef + change, 0.0)
-    weight = jnp.where(missing >= 0, coef, 0.0)
-    return state.replace(entropy_coef=coef), settings.replace(entropy_coef=weight), weight
+    coef = jnp.maximum(coef + change, 0.0)
+    return coef, settings.replace(entropy_coef=jnp.where(missing >= 0, coef, 0.0))
 
 
 def _with_moved_reference(state: TrainState, settings: UpdateSettings, config: LearnerConfig) -> TrainState:

@@ -4,7 +4,7 @@ Dimensions: `N` rows are trajectories of a level, in contiguous groups of `M`; `
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ def logprob_gradient(
 
     numbers = case.tokens.traced()
     if case.tokens.kind != "all":
-        read = {"entropy": rows.entropy, "logprob": old, "advantage": advantage}
+        read: dict[str, Any] = {"entropy": rows.entropy, "logprob": old, "advantage": advantage}
         equal = jnp.zeros(rows.mask.shape, jnp.uint32)
         chosen = token_rules.chosen_tokens(case.tokens, numbers, rows.mask, **read, draws=equal)
 

@@ -144,7 +144,7 @@ CASES: tuple[Case, ...] = (
     _case("cispo", "grpo", aggregation="token_mean", objective=Cispo()),
     # Tokens that are treated apart.
     _case("rloo, top half by entropy", "rloo", tokens=TopEntropy(share=0.5)),
-    _case("rloo, clip-cov", "rloo", tokens=_COVARIANCE),
+    _case("rloo, clip-cov, all above 0.1", "rloo", tokens=_COVARIANCE),
     # Filters.
     _case("rloo, better of two groups", "rloo", pairing="best_of_two"),
     _case("grpo, better of two groups", "grpo", pairing="best_of_two"),
@@ -182,8 +182,8 @@ OFF_POLICY: tuple[Case, ...] = (
     _case("dppo_tv 0.15", "rloo", objective=DppoTv(ratio_cap=LARGEST)),
     _case("dppo_kl 0.05", "rloo", objective=DppoKl(ratio_cap=LARGEST)),
     _case("clip 0.2, 0.28, top half by entropy", "rloo", tokens=TopEntropy(share=0.5)),
-    _case("clip 0.2, 0.28, clip-cov", "rloo", tokens=_COVARIANCE),
-    _case("clip 0.2, 0.28, kl-cov", "rloo", tokens=KlCov(share=0.2, coef=0.1)),
+    _case("clip 0.2, 0.28, clip-cov, all above 0.1", "rloo", tokens=_COVARIANCE),
+    _case("clip 0.2, 0.28, kl-cov 20 %, 0.1", "rloo", tokens=KlCov(share=0.2, coef=0.1)),
     # An importance weight accounts for the difference between the policies.
     _weighted("truncated by token, 2", Tis()),
     _weighted("truncated by token, 1.2", Tis(high=1.2)),
