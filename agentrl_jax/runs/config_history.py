@@ -48,6 +48,7 @@ MAY_CHANGE = (
         "train.stop.alpha",
         "train.stop.patience",
         "train.metrics",
+        "train.best.evaluate",
     }
 )
 """Keys that may change when a run is resumed or has ended, since no computed number depends on them. `evaluation` is
@@ -58,7 +59,7 @@ _SCHEDULES, _RATES = "algo.schedules", "optim.schedule"
 _SECTIONS = {f"algo.{name}": field.annotation for name, field in AlgoConfig.model_fields.items()}
 FROM_NOW_ON = frozenset(
     ["optim.warmup", "optim.warmup_share", _RATES, "train.critic_warmup"]
-    + ["algo.entropy_coef", "rollout.temperature", _SCHEDULES]
+    + ["algo.entropy_coef", "algo.entropy_step", "rollout.temperature", _SCHEDULES]
     + [
         f"{key}.{traced}"
         for key, kind in {**_SECTIONS, "optim": Optim}.items()
