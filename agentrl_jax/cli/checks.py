@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentrl_jax.config.schema import NAMED_LEVELS
+from agentrl_jax.config.tasks import NAMED_LEVELS
 from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.io import try_writing
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from agentrl_jax.cli.checks import check_env, check_level_file
-from agentrl_jax.config.schema import NAMED_LEVELS
+from agentrl_jax.config.tasks import NAMED_LEVELS
 from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.errors import UserError
 

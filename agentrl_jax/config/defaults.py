@@ -3,7 +3,8 @@
 import itertools
 
 from agentrl_jax.config.rates import with_rates
-from agentrl_jax.config.schema import Config, TaskConfig
+from agentrl_jax.config.schema import Config
+from agentrl_jax.config.tasks import TaskConfig
 
 BUCKETS = 4
 """Default number of row lengths where rows differ; measured in docs/results/speed.md."""

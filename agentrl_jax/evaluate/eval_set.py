@@ -15,7 +15,7 @@ from jaxtyping import Bool
 
 from agentrl_jax.config import Config
 from agentrl_jax.config.checks import check_sizes
-from agentrl_jax.config.schema import PANEL
+from agentrl_jax.config.tasks import PANEL
 from agentrl_jax.errors import UserError, counted, refusals
 from agentrl_jax.evaluate import panels, recording, records, results, retry
 from agentrl_jax.evaluate.evaluated_task import with_task

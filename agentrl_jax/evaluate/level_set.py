@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int, Int8
 
 from agentrl_jax.config import Config, PromptConfig
-from agentrl_jax.config.schema import NAMED_LEVELS, PANEL
+from agentrl_jax.config.tasks import NAMED_LEVELS, PANEL
 from agentrl_jax.evaluate.baselines import level_baselines
 from agentrl_jax.evaluate.draws import Draws
 from agentrl_jax.rollout import rng

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Int, Int8, Key
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.config.schema import PANEL
+from agentrl_jax.config.tasks import PANEL
 from agentrl_jax.environments.kinds import kind_of, titles
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.draws import Draws

@@ -8,7 +8,7 @@ import numpy as np
 
 import envs_jax
 from agentrl_jax.config import TaskConfig
-from agentrl_jax.config.schema import NAMED_LEVELS
+from agentrl_jax.config.tasks import NAMED_LEVELS
 from agentrl_jax.errors import BadValue, UserError, refusals
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import FrozenLake

@@ -5,7 +5,8 @@ import tiny_run
 from paths import ROOT
 
 from agentrl_jax.config.keys import every_key
-from agentrl_jax.config.schema import Config, TaskConfig
+from agentrl_jax.config.schema import Config
+from agentrl_jax.config.tasks import TaskConfig
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

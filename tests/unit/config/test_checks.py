@@ -20,6 +20,7 @@ from agentrl_jax.config import (
     reward_checks,
     schedule_checks,
     stage_checks,
+    task_checks,
     validate,
 )
 from agentrl_jax.errors import shown
@@ -355,7 +356,16 @@ def test_the_limit_of_a_check(limit):
         assert "\n" not in str(error)
 
 
-MODULES = checks, distillation_checks, objective_checks, optim_checks, reward_checks, schedule_checks, stage_checks
+MODULES = (
+    checks,
+    distillation_checks,
+    objective_checks,
+    optim_checks,
+    reward_checks,
+    schedule_checks,
+    stage_checks,
+    task_checks,
+)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -15,7 +15,7 @@ from scene_lists import lists, scenes_of
 from serving import HTTP
 
 from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
-from agentrl_jax.config.schema import NAMED_LEVELS
+from agentrl_jax.config.tasks import NAMED_LEVELS
 from agentrl_jax.evaluate import scripted
 from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
