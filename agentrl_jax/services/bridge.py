@@ -19,6 +19,8 @@ from agentrl_jax.services.shadow_env import start_shadow
 
 RETRIES = "retries"
 """Key in `HostStep.info`: the number of instances that were lost and replaced in a turn."""
+PROGRESS = "progress"
+"""Key in `HostStep.info`: the change of progress in a turn; 0 in held-out episodes, in which nobody follows it."""
 
 ScoreRule = Literal["sum", "last", "max"]
 """Return of an episode: the sum of rewards, the score after its last turn, or the best score on the way."""
@@ -35,15 +37,17 @@ class BridgeConfig:
     """How episodes of a service are played.
 
     Seeds choose from `items`. Scores and rewards are multiplied by `scale`; `progress` is the extra reward for the full
-    range of `Service.progress`. A turn may take `seconds` with all attempts, less than the deadline of the callback,
-    and lose `retries` instances. `on_start` is called with each item and the first observation shown for it.
-    `screenshots` returns what keeps those of the episode on an item, None for none.
+    range of `Service.progress`, whose changes are told if `tells_progress`. A turn may take `seconds` with all
+    attempts, less than the deadline of the callback, and lose `retries` instances. `on_start` is called with each item
+    and the first observation shown for it. `screenshots` returns what keeps those of the episode on an item, None for
+    none.
     """
 
     items: Sequence[int]
     score: ScoreRule = "sum"
     scale: float = 1.0
     progress: float = 0.0
+    tells_progress: bool = False
     seconds: float = 50.0
     retries: int = 3
     on_start: Callable[[int, str], None] = lambda item, observation: None
@@ -89,21 +93,22 @@ class BridgedEnvironment:
         self._responses, self._end = self._responses + 1, time.monotonic() + self._config.seconds
         if parsed.action is None:
             self._show()
-            return HostStep(parsed.complaint, valid=False, info=self._report_losses())
+            return HostStep(parsed.complaint, valid=False, info=self._info())
         action = parsed.action
         answer = self._attempt(lambda deadline: self._enter(deadline).step(action, deadline))
         self._steps.append((action, answer))
         self.last = answer
         self._show()
         truncated = answer.done and answer.info.get("truncated") is True
+        change = 0.0 if self._shadow is None else self._progress(action, self._shadow)
         return HostStep(
             answer.observation,
-            reward=self._score_reward(answer) * self._config.scale + self._progress_reward(action),
+            reward=self._score_reward(answer) * self._config.scale + self._config.progress * change,
             terminated=answer.done and not truncated,
             truncated=truncated,
             success=self._service.solved(answer),
             valid=bool(action.strip()),
-            info=self._report_losses(),
+            info=self._info(change),
         )
 
     def close(self) -> None:
@@ -122,9 +127,9 @@ class BridgedEnvironment:
             self._screenshots.take(self._responses, lambda: lease.screenshot(until))
             self._idle = True
 
-    def _report_losses(self) -> dict[str, float]:
+    def _info(self, change: float = 0.0) -> dict[str, float]:
         losses, self._unreported_losses = self._unreported_losses, 0
-        return {RETRIES: float(losses)}
+        return {RETRIES: float(losses)} | ({PROGRESS: change} if self._config.tells_progress else {})
 
     def _leave(self, *, good: bool) -> None:
         with self._lock:
@@ -186,10 +191,9 @@ class BridgedEnvironment:
         before, self._last_return = self._last_return, best if self._config.score == "max" else answer.score
         return self._last_return - before
 
-    def _progress_reward(self, action: str) -> float:
-        """Reward of a turn for its change in progress; negative if progress falls."""
-        if self._shadow is None or self._service.progress is None:
-            return 0.0
-        self._shadow.step(action)
-        before, self._last_progress = self._last_progress, self._service.progress(self._shadow)
-        return self._config.progress * (self._last_progress - before)
+    def _progress(self, action: str, shadow: ServiceEnvironment) -> float:
+        """Change of an episode's progress in a turn; negative if it falls."""
+        assert self._service.progress is not None
+        shadow.step(action)
+        before, self._last_progress = self._last_progress, self._service.progress(shadow)
+        return self._last_progress - before

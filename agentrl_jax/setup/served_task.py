@@ -13,7 +13,7 @@ from agentrl_jax.config import TaskConfig, alone
 from agentrl_jax.environments.protocol import Traits
 from agentrl_jax.errors import BadValue
 from agentrl_jax.rollout.envs.host_environment import HostTask, host_task
-from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment, ScoreRule
+from agentrl_jax.services.bridge import PROGRESS, RETRIES, BridgeConfig, BridgedEnvironment, ScoreRule
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient, ServiceError
 from agentrl_jax.services.environment import Service
@@ -77,6 +77,7 @@ class ServedTask:
             score=score_rule(service.name) if env.score == "auto" else env.score,
             scale=1.0 / service.full_score,
             progress=0.0 if held_out else env.progress,
+            tells_progress=env.progress > 0,
             seconds=TURN_SHARE * env.deadline,
             retries=env.retries,
             # The first observations of training items are in levels.jsonl already.
@@ -98,7 +99,7 @@ class ServedTask:
             max_turns=prompt.max_turns,
             max_actions=prompt.max_turns,
             response_words=prompt.max_response_tokens,
-            info_keys=(RETRIES,),
+            info_keys=(RETRIES, PROGRESS) if env.progress else (RETRIES,),
             levels=len(items),
             validation=len(self.validation) if held_out else 0,
             baselines=functools.partial(run.baselines, index),

@@ -123,10 +123,11 @@ def test_what_a_turn_is_worth():
 
 
 def test_progress_is_paid_beside_and_responses_that_cannot_be_sent_are_answered_here():
-    plain, paid = crafting(), crafting(progress=0.5)
+    plain, paid = crafting(), crafting(progress=0.5, tells_progress=True)
     assert plain.reset(0) == paid.reset(0)
     steps = [(plain.step(action, ()), paid.step(action, ())) for action in PLANKS]
     assert [(one.reward, other.reward) for one, other in steps] == [(0.0, 0.25), (1.0, 1.25)]
+    assert [(one.info.get("progress"), other.info["progress"]) for one, other in steps] == [(None, 0.5)] * 2
     assert [one.observation for one, _ in steps] == [other.observation for _, other in steps]
     env = crafting()
     env.reset(0)
