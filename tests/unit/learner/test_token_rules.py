@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from made_up import BASE, EPISODES, GRPO, KEY, NO_CRITIC, ONES, TRAJECTORY, assert_close, fresh_state, learn, settings
 
+from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.config.objectives import PolicyGradient
-from agentrl_jax.config.token_rules import ClipCov, TopEntropy
+from agentrl_jax.config.token_rules import AllTokens, ClipCov, TopEntropy
 from agentrl_jax.learner import update as updates
 from agentrl_jax.learner.batch import Batch, make_batch
 from agentrl_jax.learner.row_scores import RowScores
@@ -66,6 +67,13 @@ def test_the_tokens_of_largest_entropy_are_trained_and_the_bonus_follows_its_tar
     assert_close(state.average, between)
     assert state.evaluated["policy"] is state.average
     assert (float(state.entropy_coef), float(metrics["actor/entropy_coef"])) == pytest.approx((coef, weight))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "source"), [(AllTokens(), "same_pass"), (TopEntropy(), "same_pass"), (ClipCov(), "learner")]
+)
+def test_rules_by_covariance_need_log_probabilities_before_an_only_step(tokens, source):
+    assert BASE.replace(tokens=tokens, mismatch=NoCorrection()).old_logprobs == source
 
 
 def test_the_weight_of_the_bonus_stays_where_nothing_is_trained_and_never_falls_below_0():
