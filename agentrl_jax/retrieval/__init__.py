@@ -1,0 +1,4 @@
+"""Search over a corpus of passages; nothing here knows environments or training.
+
+`corpus` has the passages and their reader, `retriever` the interface on the host, `registry` the retrievers by name.
+"""
