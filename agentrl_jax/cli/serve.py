@@ -2,7 +2,7 @@
 
 import dataclasses
 import secrets
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -15,7 +15,14 @@ class Serve:
     """Serve an environment over HTTP, with AgentGym's protocol, until a signal arrives."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """A text environment, e.g. textcraft, or a compiled one, e.g. Bandit; `agentrl envs` lists both."""
+    """A text environment, e.g. textcraft, or a compiled one, e.g. Bandit; `agentrl envs` lists both. Or retriever: a
+    search over a corpus, POST /retrieve as Search-R1's clients call it."""
+    corpus: str = ""
+    """Of retriever: file .jsonl with a passage a line, with id and contents, or id, title and text."""
+    retriever: str = "bm25"
+    """Of retriever: what searches: bm25, static, or a control: random, empty, shuffled."""
+    topk: int = 3
+    """Of retriever: passages for a query where a request names no number."""
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0 lets other machines in: then set a token too."""
     port: int = 8000
@@ -47,12 +54,12 @@ class Serve:
     """For a parent process: print the address as a line of JSON when it listens, and end when standard input closes."""
 
 
+RETRIEVER = "retriever"
+
+
 def run(command: Serve) -> None:
     """Serves until a signal arrives."""
-    from agentrl_jax.services.catalog import get_service
-    from agentrl_jax.services.protocol import routes_of
     from agentrl_jax.services.server.access import read_token, served_hosts
-    from agentrl_jax.services.server.app import create_app
     from agentrl_jax.services.server.limits import Limits
     from agentrl_jax.services.server.run import serve
 
@@ -64,9 +71,11 @@ def run(command: Serve) -> None:
         raise UserError.of("--port", command.port, f"expected a number from 0 to {2**16 - 1}")
     token = read_token(command.token_file)
     upstream = command.compat == "upstream"
-    with refusals():
-        service = get_service(command.env)
-        service.make(upstream).close()  # reports now what is missing, not to the first client
+    searches = command.env == RETRIEVER
+    for name in ("corpus", "retriever", "topk"):
+        given = getattr(command, name)
+        if not searches and given != getattr(Serve, name):
+            raise UserError.of(f"--{name}", given, f"which is for `agentrl serve {RETRIEVER}`; leave it out")
     limits = Limits(
         instances=command.max_instances,
         idle_timeout=command.idle_timeout,
@@ -80,12 +89,38 @@ def run(command: Serve) -> None:
         token=token,
         first_handle=0 if upstream else secrets.randbelow(2**30),  # so that all that follow fit into 31 bits
     )
-    app = create_app(service, routes_of(service.name), limits, upstream=upstream)
     serve(
-        app,
+        _retriever(command, limits) if searches else _environment(command, limits, upstream),
         host=command.host,
         port=command.port,
         token=token,
         connections=command.max_connections,
         announce=command.announce,
     )
+
+
+def _environment(command: Serve, limits: Any, upstream: bool) -> Any:
+    from agentrl_jax.services.catalog import get_service
+    from agentrl_jax.services.protocol import routes_of
+    from agentrl_jax.services.server.app import create_app
+
+    with refusals():
+        service = get_service(command.env)
+        service.make(upstream).close()  # reports now what is missing, not to the first client
+    return create_app(service, routes_of(service.name), limits, upstream=upstream)
+
+
+def _retriever(command: Serve, limits: Any) -> Any:
+    from agentrl_jax.retrieval.corpus import read_corpus
+    from agentrl_jax.retrieval.registry import make_retriever
+    from agentrl_jax.services.server.retriever_app import create_retriever_app
+
+    check_at_least_1(command, "topk")
+    if not command.corpus:
+        raise UserError.of("--corpus", "", "expected a file .jsonl with a passage a line")
+    if command.retriever == "oracle" or ":" in command.retriever:
+        raise UserError.of("--retriever", command.retriever, "which is not served; use bm25, static or a control")
+    with refusals():
+        corpus = read_corpus(command.corpus)
+        found = make_retriever(command.retriever, corpus, 0)
+    return create_retriever_app(corpus, found, limits, topk=command.topk)

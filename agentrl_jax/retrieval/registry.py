@@ -7,6 +7,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.retrieval.controls import Empty, Oracle, Random, Shuffled
 from agentrl_jax.retrieval.corpus import Corpus
 from agentrl_jax.retrieval.packaged import Bm25, WordLlama
+from agentrl_jax.retrieval.remote import Http
 from agentrl_jax.retrieval.retriever import Retriever
 
 
@@ -29,12 +30,14 @@ RETRIEVERS: dict[str, Kind] = {
 
 
 def make_retriever(name: str, corpus: Corpus, seed: int) -> Retriever:
-    """Makes the retriever called `name` over a corpus.
+    """Makes the retriever called `name` over a corpus, or that at an address: http://HOST:PORT/retrieve.
 
     Raises:
         UserError: there is none of this name, or its package is missing.
         BadValue: it cannot search this corpus.
     """
+    if name.startswith(("http://", "https://")):
+        return Http(corpus, name)
     if name not in RETRIEVERS:
-        raise UserError.of("retriever", name, f"expected one of {', '.join(RETRIEVERS)}")
+        raise UserError.of("retriever", name, f"expected one of {', '.join(RETRIEVERS)}, or an address of HTTP")
     return RETRIEVERS[name].make(corpus, seed)

@@ -61,7 +61,7 @@ def create_app(service: Service, routes: RouteSpec, limits: Limits | None = None
 
     app = FastAPI(title=f"agentrl_jax: {service.name}", lifespan=lifespan)
     app.add_middleware(Guard, counters=handlers.counters, limits=limits)
-    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(RequestValidationError, invalid)
     _add_server_routes(app, handlers)
     _add_instance_routes(app, handlers)
     return app
@@ -208,7 +208,7 @@ def _busy(text: str) -> Response:
     return JSONResponse({"detail": text}, 503, {"Retry-After": "1"})
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
+async def invalid(_: Request, error: Exception) -> Response:
     """FastAPI's answer to an invalid body or query, its echo of the input shortened; nothing has been played."""
     assert isinstance(error, RequestValidationError)
     detail = [
