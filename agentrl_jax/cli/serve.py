@@ -18,11 +18,14 @@ class Serve:
     """A text environment, e.g. textcraft, or a compiled one, e.g. Bandit; `agentrl envs` lists both. Or retriever: a
     search over a corpus, POST /retrieve as Search-R1's clients call it."""
     corpus: str = ""
-    """Of retriever: file .jsonl with a passage a line, with id and contents, or id, title and text."""
+    """Of retriever and searchqa: file .jsonl with a passage a line, with id and contents, or id, title and text."""
+    questions: str = ""
+    """Of searchqa: file .jsonl with a question a line, with question and golden_answers."""
     retriever: str = "bm25"
-    """Of retriever: what searches: bm25, static, or a control: random, empty, shuffled."""
+    """Of both: what searches: bm25, static, or a control: random, empty, shuffled; of searchqa also oracle, or the
+    address of a retriever, http://HOST:PORT/retrieve."""
     topk: int = 3
-    """Of retriever: passages for a query where a request names no number."""
+    """Of both: passages for a query; for retriever, where a request names no number."""
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0 lets other machines in: then set a token too."""
     port: int = 8000
@@ -54,7 +57,8 @@ class Serve:
     """For a parent process: print the address as a line of JSON when it listens, and end when standard input closes."""
 
 
-RETRIEVER = "retriever"
+RETRIEVER, SEARCHQA = "retriever", "searchqa"
+_READ_BY = {**dict.fromkeys(("corpus", "retriever", "topk"), (RETRIEVER, SEARCHQA)), "questions": (SEARCHQA,)}
 
 
 def run(command: Serve) -> None:
@@ -71,11 +75,10 @@ def run(command: Serve) -> None:
         raise UserError.of("--port", command.port, f"expected a number from 0 to {2**16 - 1}")
     token = read_token(command.token_file)
     upstream = command.compat == "upstream"
-    searches = command.env == RETRIEVER
-    for name in ("corpus", "retriever", "topk"):
+    for name, read_by in _READ_BY.items():
         given = getattr(command, name)
-        if not searches and given != getattr(Serve, name):
-            raise UserError.of(f"--{name}", given, f"which is for `agentrl serve {RETRIEVER}`; leave it out")
+        if command.env not in read_by and given != getattr(Serve, name):
+            raise UserError.of(f"--{name}", given, f"which is for {' and '.join(read_by)}; leave it out")
     limits = Limits(
         instances=command.max_instances,
         idle_timeout=command.idle_timeout,
@@ -90,7 +93,7 @@ def run(command: Serve) -> None:
         first_handle=0 if upstream else secrets.randbelow(2**30),  # so that all that follow fit into 31 bits
     )
     serve(
-        _retriever(command, limits) if searches else _environment(command, limits, upstream),
+        _retriever(command, limits) if command.env == RETRIEVER else _environment(command, limits, upstream),
         host=command.host,
         port=command.port,
         token=token,
@@ -105,9 +108,18 @@ def _environment(command: Serve, limits: Any, upstream: bool) -> Any:
     from agentrl_jax.services.server.app import create_app
 
     with refusals():
-        service = get_service(command.env)
+        service = _searchqa(command) if command.corpus else get_service(command.env)
         service.make(upstream).close()  # reports now what is missing, not to the first client
     return create_app(service, routes_of(service.name), limits, upstream=upstream)
+
+
+def _searchqa(command: Serve) -> Any:
+    from agentrl_jax.services.environments.searchqa.env import searchqa_service
+
+    check_at_least_1(command, "topk")
+    if not command.questions:
+        raise UserError.of("--questions", "", "expected a file .jsonl with a question a line")
+    return searchqa_service(command.corpus, command.questions, retriever=command.retriever, topk=command.topk)
 
 
 def _retriever(command: Serve, limits: Any) -> Any:

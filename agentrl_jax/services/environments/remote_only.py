@@ -1,22 +1,18 @@
 """AgentGym environments that are not implemented here: what is needed to play them on an existing server."""
 
 import functools
-import re
-import string
 from typing import NoReturn
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.services.action_parsing import raw, reader_of
 from agentrl_jax.services.environment import Service
+from agentrl_jax.services.environments.searchqa.answers import answer_in, normalized
 
 _REACT = "Write your thoughts after Thought: and then a single action after Action:."
 _TOOLS = (
     "Reach the goal with the tools that you are told of. Write your thoughts after Thought: and end with a line Action:"
     " NAME with Action Input: ARGUMENTS, the arguments as JSON. The action finish ends the task and takes the answer."
 )
-
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 INSTRUCTIONS = {
     "alfworld": "You do a task in a household. Choose one of the actions that are listed at the start, such as go to "
@@ -61,9 +57,7 @@ def remote_service(name: str) -> Service:
 
 def searchqa_answer(action: str) -> str:
     """What stands in the last answer tags, in lower case and without punctuation and articles; empty for none."""
-    found = _ANSWER.findall(action.lower())
-    words = found[-1].translate(_NO_PUNCTUATION).split() if found else []
-    return " ".join(word for word in words if word not in ("a", "an", "the"))
+    return normalized(answer_in(action) or "")
 
 
 def _refuse(name: str, *_: object) -> NoReturn:
