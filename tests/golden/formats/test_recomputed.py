@@ -26,3 +26,8 @@ def test_purposes_of_keys_and_codes_of_records_are_those_of_earlier_runs():
 @pytest.mark.parametrize("name", sorted({*STORED["environments"]} - {LARGE}))
 def test_levels_their_splits_and_their_hashes_are_those_of_earlier_runs(name):
     assert digests(name) == STORED["environments"][name]
+
+
+@pytest.mark.nightly
+def test_larger_levels_are_those_of_earlier_runs():
+    assert digests(LARGE) == STORED["environments"][LARGE]

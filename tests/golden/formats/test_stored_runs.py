@@ -68,3 +68,9 @@ def test_the_record_of_a_panel_is_in_the_table(stored, tmp_path):
     found = make_leaderboard(str(tmp_path))
     (rows,) = found.tables.values()
     assert (found.left_out, "compiled, 3" in [row.agent for row in rows]) == ([], True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["compiled", "lora"])
+def test_a_run_goes_on(name, tmp_path):
+    stored_runs.check_it_goes_on(stored_runs.unpacked(tmp_path) / name, tmp_path / "run")

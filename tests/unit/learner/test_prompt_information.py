@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import toy_agent
 from made_up import GROUPS, TURNS
-from prompt_scores import BASE, GROUP_SIZE, NOW, PLAYED, policy, samples
+from prompt_scores import BASE, GROUP_SIZE, MODEL, NOW, PLAYED, check_scores, measured, policy, samples, seen, slowly
 
 from agentrl_jax.learner import prompt_information as dependence
-from agentrl_jax.rollout.contexts import FULL
+from agentrl_jax.rollout.contexts import FULL, SINGLE_TURN
+from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.text.thought import compile_thought
 
 
@@ -59,3 +60,55 @@ def test_what_is_not_asked_for_is_not_measured():
     more = names(thought, None) - plain
     assert "collapse/valid_thinking_rate" in more
     assert not any("response_" in name for name in more)
+
+
+DRAWN = 6
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("context", [FULL, SINGLE_TURN])
+def test_a_response_has_the_score_with_which_it_was_sampled_also_on_a_mesh(context):
+    engine = toy_agent.engine_config(group_size=GROUP_SIZE, context=context)
+    program = jax.jit(lambda params, *of: rollout(params, MODEL.decoder, toy_agent.BATCHED_ENV, engine, *of)[0])
+    settings = toy_agent.settings(DRAWN * GROUP_SIZE, temperature=jnp.full(DRAWN * GROUP_SIZE, 0.8))
+    ids = toy_agent.mixed_ids(DRAWN, GROUP_SIZE)
+    trajectory = program(policy(NOW), jax.random.key(7), ids, settings)
+    config = dataclasses.replace(BASE, context=context)
+    found = measured(trajectory, config)
+    for name, (sample, _) in zip(("first_turn", "trajectory"), samples(trajectory, config)):
+        drawn = np.sum(np.asarray(trajectory.response.logprob)[sample.episode, sample.turn], axis=-1)
+        assert found[f"collapse/{name}_response_conditional_entropy"] == pytest.approx(-np.mean(drawn), abs=2e-4)
+    assert found.keys() - measured(trajectory, config, reference=None).keys() == {"actor/kl"}
+    spread = measured(trajectory, config, devices=8, fsdp=2, tensor=2)
+    assert spread == pytest.approx(found, rel=1e-4, abs=2e-4, nan_ok=True)
+
+
+@pytest.mark.nightly
+def test_responses_and_their_thoughts_have_the_scores_of_forward_passes():
+    texts = ("Up</think>Up", "</think>Down", "UpUpUp", "DownUp</think>")
+    rows = [toy_agent.vocabulary(texts[i % len(texts)]) for i in range(GROUPS * GROUP_SIZE)]
+    tokens, length = (np.zeros(x.shape, np.int32) for x in (PLAYED.response.tokens, PLAYED.response.length))
+    for episode, row in enumerate(rows):
+        tokens[episode, :, : len(row)] = row
+        length[episode] = np.where(PLAYED.turn_mask[episode], len(row), 0)
+    response = PLAYED.response.replace(tokens=jnp.asarray(tokens), length=jnp.asarray(length))
+    trajectory = jax.tree.map(np.asarray, PLAYED.replace(response=response))
+    thought = compile_thought(toy_agent.TOKENIZER, forced=True)
+    config = dataclasses.replace(BASE, pairs=GROUPS * GROUP_SIZE, thought=thought)
+    check_scores(trajectory, config)
+    found = measured(trajectory, config)
+    spoken = np.isin(np.arange(GROUPS * GROUP_SIZE) % len(texts), [0, 3])
+    turns = np.asarray(trajectory.num_turns)
+    assert found["collapse/valid_thinking_rate"] == pytest.approx(np.sum(turns * spoken) / np.sum(turns))
+    assert found["collapse/first_turn_pairs"] == GROUPS * GROUP_SIZE / 2
+    assert found["collapse/first_turn_response_pairs"] == GROUPS * GROUP_SIZE
+    expected = []
+    for episode in np.flatnonzero(spoken):
+        inside = len(toy_agent.vocabulary(texts[episode % len(texts)].split("</think>")[0]))
+        prompt = seen(trajectory, episode, 0, SINGLE_TURN)
+        expected.append(slowly(policy(NOW), prompt, rows[episode])[:inside].sum())
+    assert found["collapse/first_turn_conditional_entropy"] == pytest.approx(-np.mean(expected), rel=1e-4)
+    silent = trajectory.replace(response=response.replace(length=jnp.minimum(response.length, 1)))
+    found = measured(silent, config)
+    assert np.isnan(found["collapse/first_turn_mi"])
+    assert np.isfinite(found["collapse/first_turn_response_mi"])
