@@ -3,10 +3,8 @@
 import json
 import shutil
 
-import data_run
 import pytest
 import tiny_run
-from data_run import SYSTEM
 from refusing import refusal
 
 from agentrl_jax.config import load_config
@@ -16,10 +14,48 @@ from agentrl_jax.offline.conversations import Conversation, Message
 from agentrl_jax.setup.policy import load_policy
 from agentrl_jax.train.run import Run, train
 
+SYSTEM, ENDS = "Push the box.", ("Up", "Down", "Left||Up", "Right", "Down||Down")
+CONFIG = """
+tasks: [{env: SimpleSokoban, groups: 1}]
+prompt: {max_turns: 1, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+algo: {preset: grpo}
+stages:
+  - {kind: sft, data: [FOLDER/talk.jsonl], batch: 4, epochs: 28, lr: 0.01, validation: 0.3}
+  - {kind: dpo, data: [FOLDER/pairs.jsonl], batch: 3, epochs: 30, lr: 0.001}
+train: {checkpoint_every: 1, keep: 9, validation_episodes: 4}
+evaluation: {episodes: 4}
+run_dir: FOLDER/run
+"""
+
+
+def said(role, content):
+    return {"role": role, "content": content}
+
+
+def lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def trained(folder):
+    """Writes data into the folder, and a run on them; returns the folder."""
+    rows, pairs = [], []
+    for number in range(8):
+        prompt = [said("system", SYSTEM), said("user", f"{number} #_P_X_O#")]
+        replies = [said("assistant", f"<answer>{ENDS[(number + k) % 5]}</answer>") for k in range(2)]
+        rows.append({"messages": [*prompt, replies[0], said("user", "#_P#"), replies[1]]})
+        if number < 5:
+            pairs.append({"id": str(number), "prompt": prompt, "chosen": replies[:1], "rejected": replies[1:]})
+    (folder / "talk.jsonl").write_text(lines(rows))
+    (folder / "pairs.jsonl").write_text(lines(pairs))
+    (folder / "data.yaml").write_text(CONFIG.replace("FOLDER", str(folder)))
+    train(load_config(folder / "data.yaml"))
+    return folder
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return data_run.trained(tmp_path_factory.mktemp("data"))
+    return trained(tmp_path_factory.mktemp("data"))
 
 
 def test_stages_learn_one_after_the_other(folder):

@@ -3,15 +3,32 @@
 import io
 import json
 
-import fourth_kind
 import pytest
+import stories
 import tiny_run
-from fourth_kind import CONFIG
+
+from agentrl_jax.environments import kinds
+
+CONFIG = """
+tasks: [{env: "story:2", groups: 2, items: 0-7, held_out: 8-11}]
+prompt: {style: bare, max_turns: 2, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+env: {observation_tokens: 16}
+rollout: {group_size: 2}
+algo: {preset: grpo, filter: none}
+train: {iterations: 1, trajectories_every: 1, validation_episodes: 4}
+evaluation: {episodes: 4}
+"""
+
+
+def register(monkeypatch):
+    monkeypatch.setattr(kinds, "_kinds", [*kinds._kinds])
+    kinds.register(stories.KIND)
 
 
 @pytest.fixture(autouse=True)
 def kind(monkeypatch):
-    fourth_kind.register(monkeypatch)
+    register(monkeypatch)
 
 
 def test_a_fourth_kind_is_checked_and_played_by_scripts_and_by_hand(monkeypatch):

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tiny_run
-from evaluating import refusal
-from recording_folders import LEVELS, SAMPLES, WORDS, assert_boards, assert_without_numbers, recorded, records
+from evaluating import refusal, result_of
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import eval_set, scripted_recording
@@ -23,6 +22,30 @@ from agentrl_jax.viewer.data import RunData
 from agentrl_jax.viewer.scenes import run_scenes
 from envs_jax.frozen_lake import oracle
 from envs_jax.splits import Split
+
+LEVELS, SAMPLES = 8, 2
+WORDS = ("--env", "FrozenLake", "--episodes", str(LEVELS), "--samples", str(SAMPLES))
+
+
+def records(folder):
+    return [read_record(record_path(folder, number)) for number in recorded_iterations(folder)]
+
+
+def assert_boards(folder, record):
+    drawn = run_scenes(folder, read_config(folder), record)
+    assert [len(scenes) for scenes in drawn] == (1 + (record.actions >= 0).sum(axis=(1, 2))).tolist()
+    return drawn
+
+
+def recorded(run, folder, *words):
+    result = result_of("eval", run, *words, "--record", folder)
+    return result, {file.header.label: file for file in records(folder)}
+
+
+def assert_without_numbers(record):
+    assert np.isnan([record.logprob, record.learner_logprob, record.entropy]).all()
+    assert not record.trained.any()
+    assert not record.advantage.any()
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,10 @@ import numpy as np
 import optax
 import pytest
 import toy_agent
-from noting_agent import NOTE_TOKENS, SUMMARIES
 from toy_agent import GROUP_SIZE, TURNS
 from toy_rollouts import KEY, assert_same, forward_logprobs
-from window_rows import ENV, EPISODES, PAIRS, played
 
+from agentrl_jax.algos import masked
 from agentrl_jax.algos.optimizers import Optimizer
 from agentrl_jax.config.advantages import Grpo
 from agentrl_jax.config.filters import NoFilter
@@ -24,10 +23,80 @@ from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.learner.state import init_state
 from agentrl_jax.learner.update import update
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.contexts import FULL, Bounds, Window
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.contexts import ACT, FULL, Bounds, Context, Note, Window
 from agentrl_jax.rollout.envs.context_env import in_context
 from agentrl_jax.rollout.packing import context_ends, final_states, layout, pack_trajectories
 from agentrl_jax.rollout.replay import replay_logprobs
+from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
+
+EPISODES = 64
+ENV = toy_agent.make_batched_env(legends=((), (("0", "the ground"), ("9", "the top"))))
+"""Tasks with prompts of different lengths, because a context begins after its prompt."""
+REFILLED = {"slots": 16, "prefill_threshold": 0.4, "prefill_rows": 3, "chunk": 5}
+PAIRS = toy_agent.engine_config(group_size=GROUP_SIZE, context=Window(2), **REFILLED)
+
+
+def played(policy, config):
+    ids, settings = toy_agent.mixed_ids(EPISODES // GROUP_SIZE, GROUP_SIZE), toy_agent.settings(EPISODES)
+    play = jax.jit(lambda *of: engine.rollout(of[0], toy_agent.MODEL.decoder, ENV, config, KEY, *of[1:])[0])
+    return play(policy, ids, settings)
+
+
+ASKED = toy_agent.vocabulary("What happened?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Summaries(Context):
+    """Holds every observation back until the agent has written a note, with which the next context begins."""
+
+    note: Note
+
+    @property
+    def notes(self):
+        return (self.note,)
+
+    @property
+    def message_tokens(self):
+        return len(ASKED)
+
+    def turns_of(self, acts):
+        return 2 * acts - 1
+
+    def bounds(self, turns):
+        return Bounds(turns=turns, segments=(turns + 1) // 2, sampled=2, recalled=1, longest=3)
+
+    def start(self, message):
+        return message
+
+    def follow(self, state, seen):
+        acted = seen.kind == ACT
+        held = masked.where(acted, seen.message, state)
+        rows, width = held.tokens.shape
+        asked = jnp.broadcast_to(jnp.asarray(np.pad(ASKED, (0, width - len(ASKED)))), (rows, width))
+        join = held.join.replace(
+            restart=~acted,
+            recall=jnp.where(acted, -1, 2 * seen.turn + 1)[:, None],
+            lead=jnp.where(acted, 0, held.join.lead),
+            kind=jnp.where(acted, 1, ACT),
+        )
+        message = held.replace(
+            tokens=jnp.where(acted[:, None], asked, held.tokens),
+            length=jnp.where(acted, len(ASKED), held.length),
+            join=join,
+        )
+        return held, message
+
+
+NOTE_TOKENS = 4
+SUMMARIES = Summaries(
+    Note(
+        compile_grammar(
+            ResponseGrammar(actions=("Note",), think=False, forced=True, max_actions=2), toy_agent.TOKENIZER
+        ),
+        NOTE_TOKENS,
+    )
+)
 
 
 @pytest.fixture(scope="module")

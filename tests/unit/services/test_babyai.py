@@ -8,7 +8,6 @@ import babyai_fixtures as recorded
 import jax
 import numpy as np
 import pytest
-from babyai_play import LOST_ACTION, LOST_ITEM, SERVICE, play
 from PIL import Image
 from refusing import refusal
 from scene_lists import lists, scenes_of
@@ -21,6 +20,7 @@ from agentrl_jax.evaluate.api_models import on_panel
 from agentrl_jax.evaluate.api_models.service_task import service_task
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.services.action_parsing import react_response
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments import common
 from agentrl_jax.services.environments.babyai import env as babyai
@@ -28,6 +28,15 @@ from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.setup.service_tasks import Services
 from envs_jax.babyai import codes, items, plans
 from envs_jax.babyai.render import TILE, picture
+
+SERVICE = get_service("babyai")
+LOST_ITEM, LOST_ACTION = 12, "toggle and go through red closed door 1"
+"""The action opens the door that the item asks for, which by AgentGym's rules does not count: the agent walks on."""
+
+
+def play(item, actions, *, upstream):
+    instance = SERVICE.make(upstream)
+    return [instance.reset(item), *(instance.step(action) for action in actions)]
 
 
 @pytest.mark.parametrize("upstream", [False, pytest.param(True, marks=pytest.mark.nightly)])

@@ -2,7 +2,6 @@ import jax
 import numpy as np
 import pytest
 import yaml
-from demonstrated import LAKE, LEVELS, TURNS, demonstrated, make_batched_env
 
 from agentrl_jax.config import Config, ImitationConfig, PromptConfig, RolloutConfig, TaskConfig, decode
 from agentrl_jax.errors import BadValue
@@ -18,6 +17,25 @@ from agentrl_jax.setup.start import demonstration_rows, imitated_rows
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax import registry
 from envs_jax.splits import Split
+
+LEVELS, TURNS, BUDGET = 32, 2, 3
+PROMPT = PromptConfig(max_turns=TURNS, max_response_tokens=40, max_actions=BUDGET)
+
+
+LAKE = "FrozenLake-deterministic"
+
+
+def make_batched_env(*names, actions, levels=""):
+    limits = {"max_turns": TURNS, "max_actions_per_turn": actions, "max_actions": BUDGET}
+    tasks = tuple(TaskConfig(env=name, groups=1, levels=levels) for name in names)
+    config = Config(tasks=tasks, prompt=PromptConfig(think=True, **limits))
+    return build.build_compiled_env(config, load_small())
+
+
+def demonstrated(batched_env, plans, context=FULL, levels=LEVELS, **options):
+    imitation = ImitationConfig(plans=plans, levels=levels)
+    inputs = batched_env, level_splits(batched_env), jax.random.key(3), PROMPT, imitation, context
+    return jax.tree.map(np.asarray, setup_demonstrations.demonstrations(*inputs, **options))
 
 
 @pytest.mark.nightly

@@ -1,5 +1,6 @@
 """The mean of every estimator, summed over all groups of two, compared with the exact gradient; and its report."""
 
+import functools
 import json
 import re
 
@@ -7,15 +8,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from known_biases import KNOWN, MEASURED, bench, check, every
-from paths import ROOT
+from paths import GOLDEN, ROOT
 from refusing import refusal
 
 from agentrl_jax.config.advantages import Rloo
-from agentrl_jax.studies.estimator_bias import apply, teachers
+from agentrl_jax.studies.estimator_bias import apply, policies, teachers
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, UNBIASED, Case
-from agentrl_jax.studies.estimator_bias.exact import Sampling
+from agentrl_jax.studies.estimator_bias.exact import Bench, Sampling
 from agentrl_jax.studies.estimator_bias.report import biased, run
+
+KNOWN = json.loads((GOLDEN / "known_biases.json").read_text())
+"""Bias and cosine of each biased estimator, by drift, policy, group size and name."""
+MEASURED = [("none", case) for case in CASES] + [(drift, case) for drift in ("small", "large") for case in OFF_POLICY]
+
+every = pytest.mark.parametrize(("drift", "case"), MEASURED, ids=lambda x: x if isinstance(x, str) else x.name)
+
+
+@functools.cache
+def bench(policy, drift):
+    trained = policies.NAMED[policy]()
+    return Bench(trained, policies.drifted(trained, drift, 0))
+
+
+def check(result, known):
+    assert biased(result) != result.case.unbiased, f"{result.case.name}: bias {result.bias:.3g}"
+    if result.case.unbiased:
+        assert result.case.name not in known
+        assert result.cosine == pytest.approx(1.0, abs=1e-12)
+    else:
+        found = {"bias": result.bias, "cosine": result.cosine, "scale": result.scale}
+        assert found == pytest.approx(known[result.case.name], rel=1e-5)
 
 
 def named(cases, name):

@@ -5,21 +5,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import teacher_parts
+import tiny_run
 from refusing import refusal
 
+from agentrl_jax.config import load_config
 from agentrl_jax.config.distillation import SelfDistillation
 from agentrl_jax.errors import BadValue
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner import state as states
 from agentrl_jax.setup import build_inputs, start
+from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.plan_hints import ALL_TURNS, PlanHints, of_others, turns_on_plan
 from agentrl_jax.train.teacher import Teacher, check_teacher
+
+CONFIG = """
+tasks: [{env: SimpleSokoban, groups: 2}]
+prompt: {max_turns: 4, max_actions_per_turn: 3, max_actions: 12, max_response_tokens: 8}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 2}
+algo: {preset: grpo, distillation: {kind: self, teacher: ema}}
+imitation: {levels: 16, steps: 25, batch: 8, hinted: 0.5}
+train: {iterations: 1, validate_every: 0, validation_episodes: 8}
+evaluation: {episodes: 8}
+"""
+
+
+def made(home):
+    return RunParts(load_config(tiny_run.write_config(home, CONFIG)), lambda: home)
 
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    return teacher_parts.made(tmp_path_factory.mktemp("teacher"))
+    return made(tmp_path_factory.mktemp("teacher"))
 
 
 def test_a_hint_names_the_actions_as_responses_do(parts):
