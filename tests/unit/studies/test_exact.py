@@ -146,7 +146,7 @@ def own_rules(tmp_path_factory):
     ("own", "known", "drift"),
     [
         pytest.param("rules_of_the_guide:centered", "dr_grpo", "none", marks=pytest.mark.nightly),
-        ("written_out:grpo", "grpo", "none"),
+        pytest.param("written_out:grpo", "grpo", "none", marks=pytest.mark.nightly),
         pytest.param("written_out:better", "rloo, better of two groups", "none", marks=pytest.mark.nightly),
         ("{kind: rules_of_the_guide:capped, cap: 1.28}", "cispo 0.28", "large"),
     ],
