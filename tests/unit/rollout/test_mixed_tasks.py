@@ -17,13 +17,17 @@ from envs_jax.batching import on_rows
 GROUPS, TURNS = 8, 2
 
 
-def program(*names):
+BANDIT = {"env": "Bandit"}
+LADDER = {"env": "compiled:toy_agent:Ladder", "options": {"steps": 9}}
+
+
+def program(*tasks):
     """A function of key and actions to messages and results; an episode's key depends on its index within its task."""
-    config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
+    config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(groups=GROUPS, **task) for task in tasks))
     batched_env = build.build_compiled_env(config, toy_agent.TOKENIZER)
-    group = np.tile(np.arange(GROUPS), len(names))
+    group = np.tile(np.arange(GROUPS), len(tasks))
     ids = build_inputs.episode_ids(
-        group=group, member=0 * group, task=np.repeat(np.arange(len(names)), GROUPS), level=0 * group - 1
+        group=group, member=0 * group, task=np.repeat(np.arange(len(tasks)), GROUPS), level=0 * group - 1
     )
     rows = len(group)
     settings = build_inputs.rollout_settings(config, batched_env, rows, 1.0)
@@ -66,7 +70,7 @@ def test_an_environment_that_sees_all_of_its_rows_can_be_mixed():
 
 
 def test_a_task_plays_as_if_alone():
-    programs = (program("FrozenLake"), program("Bandit", "FrozenLake"))
+    programs = (program(LADDER), program(BANDIT, LADDER))
     alone, mixed = (jax.tree.map(np.asarray, run(*arguments)) for run, *arguments in programs)
     messages, results = jax.tree.map(lambda x: x[GROUPS:], mixed)
     for mine, own in zip(messages, alone[0], strict=True):
