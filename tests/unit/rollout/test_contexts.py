@@ -273,8 +273,8 @@ def test_a_window_of_all_turns_is_the_whole_conversation(compiled, policy, batch
 
 @pytest.mark.nightly
 def test_refilled_slots_of_windows_give_the_same_trajectories(compiled, policy):
-    parts = {"slots": 16, "prefill_threshold": 0.4, "prefill_rows": 3, "chunk": 5}
-    assert_same(*(played_by(compiled, policy, dataclasses.replace(PLAIN_PAIRS, **changes)) for changes in (parts, {})))
+    configs = (dataclasses.replace(PLAIN_PAIRS, **changes) for changes in (REFILLED, {}))
+    assert_same(*(played_by(compiled, policy, config) for config in configs))
 
 
 @pytest.mark.nightly
